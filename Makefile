@@ -1,0 +1,34 @@
+# Two commands set everything up: `make demo` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup demo test verify lint typed clean
+
+setup: .venv/ready
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[torch,test,lint]"
+	touch $@
+
+demo: setup
+	$(BIN)/simstrag compare examples/demo.yaml --out reports/demo
+
+test: setup
+	$(BIN)/python -m pytest -n 2 tests simstrag --ignore=tests/verification
+
+verify: setup
+	$(BIN)/python -m pytest -n 2 tests/verification
+
+lint: setup typed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# A type checker follows files, not setuptools' package-dir: show it the package as it is imported.
+typed:
+	rm -rf build/typed && mkdir -p build/typed/simstrag
+	ln -s $(CURDIR)/simstrag/* $(CURDIR)/calibration $(CURDIR)/traces $(CURDIR)/analysis build/typed/simstrag/
+
+clean:
+	rm -rf .venv build reports *.egg-info

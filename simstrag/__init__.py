@@ -1,0 +1,95 @@
+"""simstrag compares straggler-mitigation policies for data-parallel training.
+
+>>> import simstrag
+>>> scenario = simstrag.Scenario(workers=4, samples=10_000, step={"compute": 0.1})
+>>> simstrag.simulate(scenario, "asgd").summary["updates"]
+80
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from simstrag.comparison import Comparison, compare
+    from simstrag.engine import simulate
+    from simstrag.errors import InputError, PlanError, SimstragError, StallError
+    from simstrag.policy import (
+        ALL,
+        Hints,
+        Late,
+        Plan,
+        Policy,
+        Precision,
+        Quorum,
+        Review,
+        Via,
+        View,
+    )
+    from simstrag.profile import Profile
+    from simstrag.reports import report
+    from simstrag.run import Run
+    from simstrag.scenario import Scenario
+    from simstrag.trace import Trace
+
+__all__ = [
+    "ALL",
+    "Comparison",
+    "Hints",
+    "InputError",
+    "Late",
+    "Plan",
+    "PlanError",
+    "Policy",
+    "Precision",
+    "Profile",
+    "Quorum",
+    "Review",
+    "Run",
+    "Scenario",
+    "SimstragError",
+    "StallError",
+    "Trace",
+    "Via",
+    "View",
+    "compare",
+    "report",
+    "simulate",
+]
+
+_HOME = {
+    "ALL": "policy",
+    "Comparison": "comparison",
+    "Hints": "policy",
+    "InputError": "errors",
+    "Late": "policy",
+    "Plan": "policy",
+    "PlanError": "errors",
+    "Policy": "policy",
+    "Precision": "policy",
+    "Profile": "profile",
+    "Quorum": "policy",
+    "Review": "policy",
+    "Run": "run",
+    "Scenario": "scenario",
+    "SimstragError": "errors",
+    "StallError": "errors",
+    "Trace": "trace",
+    "Via": "policy",
+    "View": "policy",
+    "compare": "comparison",
+    "report": "reports",
+    "simulate": "engine",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load what is asked for when it is asked for: the package itself imports nothing heavy."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'simstrag' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"simstrag.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

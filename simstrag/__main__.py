@@ -1,0 +1,5 @@
+"""`python -m simstrag` is the command `simstrag`."""
+
+from simstrag.cli import main
+
+main()

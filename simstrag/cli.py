@@ -1,0 +1,236 @@
+"""The command `simstrag`: a thin shell around the Python calls of the same names."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simstrag.errors import SimstragError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="simstrag",
+    help="Compare straggler-mitigation policies for data-parallel training.",
+    epilog="Example: simstrag compare examples/demo.yaml --out reports/demo",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+trace_app = typer.Typer(help="Look into a contention trace, or make one.", no_args_is_help=True)
+app.add_typer(trace_app, name="trace")
+
+ScenarioFile = Annotated[Path, typer.Argument(help="A scenario in YAML.", show_default=False)]
+Policies = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--policy",
+        "-p",
+        help="Instead of the scenario's; may be given several times.",
+        show_default=False,
+    ),
+]
+
+
+def main() -> None:
+    """Run the command; a user's mistake is one line on stderr and exit code 2."""
+    sys.path.insert(0, "")  # so that `module:Class` finds a policy in the working directory
+    try:
+        app()
+    except SimstragError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        print("interrupted; nothing was written", file=sys.stderr)
+        raise SystemExit(130) from None
+
+
+@app.callback(invoke_without_command=True)
+def _version(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if version:
+        from importlib.metadata import version as installed
+
+        print(f"simstrag {installed('simstrag')}")
+        raise typer.Exit
+
+
+@app.command(
+    epilog="Example: simstrag run examples/demo.yaml --policy korel --seed 3 --out runs/korel-3"
+)
+def run(
+    scenario: ScenarioFile,
+    policy: Annotated[str, typer.Option("--policy", "-p", help="Such as ssp:bound=5.")] = "bsp",
+    seed: Annotated[int, typer.Option("--seed", "-s", min=0)] = 0,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Run directory to write.", show_default=False)
+    ] = None,
+    steps: Annotated[bool, typer.Option("--steps", help="Also write steps.parquet.")] = False,
+    gradients: Annotated[
+        bool, typer.Option("--gradients", help="Also write gradients.parquet.")
+    ] = False,
+) -> None:
+    """Simulate one policy under one seed and print the summary."""
+    from simstrag.engine import simulate
+    from simstrag.run import plain
+    from simstrag.scenario import Scenario
+
+    result = simulate(
+        Scenario.read(scenario), policy, seed, record_steps=steps, record_gradients=gradients
+    )
+    rows = [[key, _text(value)] for key, value in plain(result.summary).items()]
+    _table(["", f"{result.policy}, seed {seed}"], rows)
+    _warn(result.warnings)
+    if out is not None:
+        print(f"run: {result.write(out)}")
+
+
+@app.command(epilog="Example: simstrag compare examples/demo.yaml -p bsp -p korel --seeds 5")
+def compare(
+    scenario: ScenarioFile,
+    policy: Policies = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="Number of seeds instead of the scenario's.", min=1)
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Folder to write; reports/<scenario> by default."),
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", help="Processes; all cores by default.", min=1)
+    ] = None,
+) -> None:
+    """Compare policies under the same seeds and contention; write tables and an HTML report."""
+    from simstrag.analysis.tables import ranking_rows
+    from simstrag.comparison import compare as run_comparison
+
+    folder = out or Path("reports") / scenario.stem
+    with _progress() as (bar, task):
+        comparison = run_comparison(
+            scenario,
+            policy,
+            seeds=seeds,
+            jobs=jobs,
+            on_progress=lambda done, total, what: bar.update(
+                task, completed=done, total=total, description=what
+            ),
+        )
+        bar.update(task, description="writing the report")
+        comparison.write(folder)
+    _table(*ranking_rows(comparison))
+    _warn(comparison.warnings)
+    print(f"report: {folder / 'report.html'}")
+
+
+@app.command(epilog="Example: simstrag policies")
+def policies() -> None:
+    """List the built-in policies with their parameters and defaults."""
+    from simstrag.policies import describe
+
+    rows = [
+        [
+            d.name,
+            d.architecture,
+            ", ".join(f"{p.name}={p.default}" for p in d.parameters),
+            d.sentence,
+        ]
+        for d in describe()
+    ]
+    _table(["policy", "via", "parameters", "what it decides"], rows)
+    print("your own: package.module:Class, with parameters in the same way")
+
+
+@trace_app.command(epilog="Example: simstrag trace describe slow.csv")
+def describe(
+    file: Annotated[Path, typer.Argument(help="A CSV or parquet trace.", show_default=False)],
+) -> None:
+    """Check a trace and say what is in it."""
+    from simstrag.trace import Trace
+    from simstrag.traces.describe import describe as describe_trace
+
+    description = describe_trace(Trace.read(file))
+    print(description.text)
+    table = description.table
+    _table(
+        [str(c) for c in table.columns],
+        [[_text(v) for v in row] for row in table.itertuples(index=False)],
+    )
+
+
+@app.command(epilog="Example: simstrag report reports/demo")
+def report(
+    folder: Annotated[Path, typer.Argument(help="What compare or run wrote.", show_default=False)],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="HTML file; report.html in the folder by default."),
+    ] = None,
+) -> None:
+    """Write the HTML report of a comparison or run directory anew."""
+    from simstrag.reports import report as write_report
+
+    print(f"report: {write_report(folder, out)}")
+
+
+@contextmanager
+def _progress() -> Iterator[tuple[Progress, TaskID]]:
+    """A bar on stderr; silent where nobody watches."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(stderr=True)
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        yield bar, bar.add_task("reading", total=None)
+
+
+def _table(headers: list[str], rows: list[list[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=200)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for header in headers:
+        table.add_column(header)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table, markup=False)
+
+
+def _warn(warnings: tuple[str, ...]) -> None:
+    for warning in warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list):
+        return " ".join(_text(item) for item in value)
+    return str(value)

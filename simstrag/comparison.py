@@ -1,0 +1,340 @@
+"""Compares policies under one scenario: the same seeds, noise and contention for each of them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from simstrag import metrics, policies
+from simstrag.engine import simulate
+from simstrag.errors import InputError
+from simstrag.policy import Via, View
+from simstrag.run import Run, plain, write_directory
+from simstrag.scenario import Scenario
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["C_TAUS", "Comparison", "architecture", "compare"]
+
+C_TAUS = (0.5, 1.0, 4.0)
+"""What a stale sample may cost: tuned learning rate, theory, momentum left untuned."""
+BASELINE = "bsp"
+TABLES = ("comparison", "controls", "sensitivity", "curves")
+LEVELS = 101
+"""Points of a progress curve."""
+OF_RUN = (
+    "mean_staleness", "effective_staleness", "goodput", "throughput", "efficiency", "amp_share",
+    "switches", "efficacy_stops", "probes", "precision", "recall", "beyond_trace",
+)  # fmt: skip
+"""What the ranking shows of a run's summary, as the mean over seeds."""
+
+
+class Task(NamedTuple):
+    """One run of a comparison. variant: contended, clean, or a c_tau."""
+
+    variant: str | float
+    policy: str
+    seed: int
+    keep_steps: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Policies compared; tables are DataFrames, times in seconds.
+
+    runs: one row per policy and seed, columns as in `run.json`.  controls: the same columns for the
+    clean control (`variant` clean: bsp without contention) and for bsp where it was not asked for.
+    sensitivity: policy, seed, c_tau, time_to_target.  curves: policy, seed, progress, time.
+    examples: the first seed's `Run` of each policy, with its steps; "clean" is the clean control.
+    """
+
+    scenario: Scenario
+    runs: pd.DataFrame
+    controls: pd.DataFrame
+    sensitivity: pd.DataFrame
+    curves: pd.DataFrame
+    examples: dict[str, Run] = field(repr=False)
+
+    @property
+    def policies(self) -> list[str]:
+        """Policies as they were written, in the order asked for."""
+        return list(dict.fromkeys(self.runs["policy"]))
+
+    @property
+    def has_target(self) -> bool:
+        """Whether the scenario declares a target, so that there is a time to it."""
+        return self.scenario.progress_target is not None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the runs warn of, each once."""
+        found = [f"{name}: {text}" for name, run in self.examples.items() for text in run.warnings]
+        return tuple(found)
+
+    def column(self, policy: str, name: str, variant: str = "contended") -> Any:
+        """One column of one policy over seeds, as an array in the order of the scenario's seeds."""
+        import pandas as pd
+
+        table = pd.concat([self.runs, self.controls]) if len(self.controls) else self.runs
+        rows = table[(table["policy"] == policy) & (table["variant"] == variant)]
+        return rows.sort_values("seed")[name].to_numpy(dtype=np.float64)
+
+    @property
+    def ranking(self) -> pd.DataFrame:
+        """One row per policy, fastest first: by time to target if there is one, else by makespan.
+
+        Estimates have columns `x`, `x_low`, `x_high`, the ends of a 95 % interval.
+        """
+        import pandas as pd
+
+        times = ["makespan", *(["time_to_target"] if self.has_target else [])]
+        rows = []
+        for policy in self.policies:
+            row: dict[str, Any] = {
+                "policy": policy,
+                "architecture": architecture(policy, self.scenario.workers),
+            }
+            for name in times:
+                own, bsp = self.column(policy, name), self.column(BASELINE, name)
+                clean = self.column(BASELINE, name, "clean")
+                estimates = {
+                    name: metrics.mean(own),
+                    f"{name}_difference": metrics.difference(own, bsp),
+                    f"{name}_speedup": metrics.speedup(own, bsp),
+                    f"{name}_mitigation": metrics.mitigation(own, bsp, clean),
+                }
+                for key, estimate in estimates.items():
+                    row |= {
+                        key: estimate.value,
+                        f"{key}_low": estimate.low,
+                        f"{key}_high": estimate.high,
+                    }
+            for name in OF_RUN:
+                if name in self.runs:
+                    values = self.column(policy, name)
+                    known = values[~np.isnan(values)]
+                    row[name] = float(known.mean()) if len(known) else float("nan")
+            rows.append(row)
+        return pd.DataFrame(rows).sort_values(times[-1], kind="stable").reset_index(drop=True)
+
+    def write(self, folder: str | Path) -> Path:
+        """Write tables, inputs, example runs and the report to a folder, whole or not at all."""
+        from simstrag.analysis.report import render
+
+        def fill(target: Path) -> None:
+            self.scenario.write(target)
+            for name in TABLES:
+                table = self.runs if name == "comparison" else getattr(self, name)
+                table.to_csv(target / f"{name}.csv", index=False)
+            self.ranking.to_csv(target / "ranking.csv", index=False)
+            for name, run in self.examples.items():
+                run.write(target / "examples" / _file_name(name))
+            names = {name: _file_name(name) for name in self.examples}
+            (target / "examples.json").write_text(json.dumps(names, indent=2), encoding="utf-8")
+            (target / "report.html").write_text(render(self), encoding="utf-8")
+
+        return write_directory(Path(folder), "comparison.csv", fill)
+
+    @classmethod
+    def read(cls, folder: str | Path) -> Comparison:
+        """From a folder that `write` wrote. Raises `InputError` where it is none."""
+        import pandas as pd
+
+        folder = Path(folder)
+        try:
+            names = json.loads((folder / "examples.json").read_text(encoding="utf-8"))
+            tables = {name: pd.read_csv(folder / f"{name}.csv") for name in TABLES}
+        except (OSError, ValueError) as error:
+            raise InputError(f"{folder}: not a comparison: {error}") from None
+        return cls(
+            Scenario.read(folder / "scenario.yaml"), tables["comparison"], tables["controls"],
+            tables["sensitivity"], tables["curves"],
+            {name: Run.read(folder / "examples" / file) for name, file in names.items()},
+        )  # fmt: skip
+
+    def _repr_html_(self) -> str:
+        from simstrag.analysis.tables import ranking_html
+
+        return str(ranking_html(self))
+
+
+def compare(
+    scenario: Scenario | str | Path,
+    policies: Sequence[str] | None = None,
+    *,
+    seeds: int | Sequence[int] | None = None,
+    jobs: int | None = None,
+    on_progress: Callable[[int, int, str], None] | None = None,
+) -> Comparison:
+    """Run every policy under every seed, and the clean control, and compare them.
+
+    scenario: a `Scenario` or the path of a YAML file.  policies, seeds: instead of the scenario's.
+    jobs: processes, all cores by default.  on_progress: called as (done, total, what).
+    Raises `InputError` where the scenario cannot be compared: `updates:` is no equal work.
+
+    >>> scenario = Scenario(workers=4, samples=4 * 128 * 20, step={"compute": 0.1})
+    >>> list(compare(scenario, ["bsp", "asgd"], jobs=1).runs["policy"])
+    ['bsp', 'asgd']
+    """
+    import pandas as pd
+
+    scenario = _prepared(scenario, policies, seeds)
+    names = list(scenario.policies)
+    first = scenario.seed_list[0]
+    asked = dict.fromkeys([*names, BASELINE])
+    tasks = [Task("contended", p, s, s == first) for p in asked for s in scenario.seed_list]
+    tasks += [Task("clean", BASELINE, s, s == first) for s in scenario.seed_list]
+    progress = _Progress(on_progress, len(tasks))
+    rows, curves, examples = [], [], {}
+    for task, outcome in _run(scenario, tasks, jobs, progress):
+        rows.append({"variant": task.variant, **outcome.row})
+        curves += outcome.curve
+        if outcome.run is not None:
+            examples["clean" if task.variant == "clean" else task.policy] = outcome.run
+    table = pd.DataFrame(rows)
+    is_run = (table["variant"] == "contended") & table["policy"].isin(names)
+    runs = table[is_run].reset_index(drop=True)
+    return Comparison(
+        scenario,
+        runs,
+        table[~is_run].reset_index(drop=True),
+        _sensitivity(scenario, runs, jobs, progress),
+        pd.DataFrame(curves, columns=["variant", "policy", "seed", "progress", "time"]),
+        {name: examples[name] for name in (*asked, "clean")},
+    )
+
+
+class _Outcome(NamedTuple):
+    row: dict[str, Any]
+    curve: list[tuple[str, str, int, float, float]]
+    run: Run | None
+
+
+class _Progress:
+    def __init__(self, report: Callable[[int, int, str], None] | None, total: int) -> None:
+        self._report, self._done, self._total = report, 0, total
+
+    def add(self, n: int) -> None:
+        self._total += n
+
+    def step(self, task: Task) -> None:
+        self._done += 1
+        if self._report is not None:
+            self._report(self._done, self._total, f"{task.policy}, seed {task.seed}")
+
+
+def _prepared(
+    scenario: Scenario | str | Path, names: Sequence[str] | None, seeds: int | Sequence[int] | None
+) -> Scenario:
+    """The scenario with each policy once, as it was written, checked before anything runs."""
+    if not isinstance(scenario, Scenario):
+        scenario = Scenario.read(scenario)
+    if scenario.updates is not None:
+        raise InputError(
+            "compare needs equal work, and an update is N gradients for bsp but one for asgd: "
+            "instead of updates give samples, target_progress or target_accuracy"
+        )
+    changes: dict[str, Any] = {} if seeds is None else {"seeds": seeds}
+    by_meaning = {policies.spec(policies.load(name)): name for name in names or scenario.policies}
+    changes["policies"] = tuple(by_meaning.values())
+    scenario = scenario.replaced(**changes)
+    scenario.timing(scenario.seed_list[0])  # reads the trace and the profile, and checks them
+    return scenario
+
+
+def _run(
+    scenario: Scenario, tasks: list[Task], jobs: int | None, progress: _Progress
+) -> Iterator[tuple[Task, _Outcome]]:
+    """Outcomes in the order of the tasks, whatever the order they were computed in."""
+    import joblib
+
+    if not tasks:
+        return
+    jobs = min(jobs or os.cpu_count() or 1, len(tasks))
+    parallel = joblib.Parallel(n_jobs=jobs, return_as="generator", batch_size=1)
+    outcomes = parallel(joblib.delayed(_outcome)(scenario, task) for task in tasks)
+    for task, outcome in zip(tasks, outcomes, strict=True):
+        progress.step(task)
+        yield task, outcome
+
+
+def _outcome(scenario: Scenario, task: Task) -> _Outcome:
+    if task.variant == "clean":
+        scenario = scenario.replaced(trace=None)
+    elif isinstance(task.variant, float):
+        learner = scenario.learner.model_copy(update={"c_tau": task.variant})
+        scenario = scenario.replaced(learner=learner)
+    run = simulate(scenario, task.policy, task.seed, record_steps=task.keep_steps)
+    scalars = {k: v for k, v in plain(run.summary).items() if not isinstance(v, list)}
+    row = {"policy": run.policy, "seed": task.seed, **scalars}
+    row["staleness_by_rank"] = " ".join(
+        "" if value is None else f"{value:.6g}" for value in run.summary["staleness_by_rank"]
+    )
+    curve = [] if isinstance(task.variant, float) else _curve(run, str(task.variant))
+    return _Outcome(row, curve, run if task.keep_steps else None)
+
+
+def _curve(run: Run, variant: str) -> list[tuple[str, str, int, float, float]]:
+    """When the run passed evenly spaced levels of progress."""
+    progress = np.array([0.0, *run.updates["progress"]])
+    time = np.array([0.0, *run.updates["time"]])
+    levels = np.linspace(0.0, progress[-1], LEVELS)
+    times = np.interp(levels, progress, time)
+    return [
+        (variant, run.policy, run.seed, float(p), float(t))
+        for p, t in zip(levels, times, strict=True)
+    ]
+
+
+def _sensitivity(
+    scenario: Scenario, runs: pd.DataFrame, jobs: int | None, progress: _Progress
+) -> pd.DataFrame:
+    """Time to target under other costs of staleness, from real re-runs.
+
+    A run without stale gradients makes the same progress whatever they cost, and is not repeated.
+    """
+    import pandas as pd
+
+    columns = ["policy", "seed", "c_tau", "time_to_target"]
+    if scenario.progress_target is None:
+        return pd.DataFrame(columns=columns)
+    stale = runs["effective_staleness"] > 0
+    tasks: list[Task] = []
+    rows: list[tuple[str, int, float, float]] = []
+    for c_tau in C_TAUS:
+        known = ~stale | (c_tau == scenario.learner.c_tau)
+        for policy, seed, time in runs[known][["policy", "seed", "time_to_target"]].itertuples(
+            index=False
+        ):
+            rows.append((policy, seed, c_tau, time))
+        for policy, seed in runs[~known][["policy", "seed"]].itertuples(index=False):
+            tasks.append(Task(c_tau, policy, int(seed), False))
+    progress.add(len(tasks))
+    for task, outcome in _run(scenario, tasks, jobs, progress):
+        time = outcome.row["time_to_target"]
+        rows.append((task.policy, task.seed, float(task.variant), time))
+    return pd.DataFrame(rows, columns=columns)
+
+
+def architecture(policy: str, workers: int) -> str:
+    """How a policy's first plan makes updates of gradients: all-reduce, server or leader.
+
+    >>> architecture("asgd", 8)
+    'server'
+    """
+    plan = policies.load(policy).plan(View(workers))
+    return " + ".join(dict.fromkeys(_ARCHITECTURES[quorum.via] for quorum in plan.quorums))
+
+
+_ARCHITECTURES = {Via.ALLREDUCE: "all-reduce", Via.SERVER: "server", Via.LEADER: "leader"}
+
+
+def _file_name(policy: str) -> str:
+    return "".join(c if c.isalnum() or c in "._-=" else "_" for c in policy)

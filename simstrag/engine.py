@@ -1,0 +1,160 @@
+"""Simulates one job: SimPy is the clock of the outer world, the kernel advances standing plans."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Generator
+from typing import Any
+
+import simpy
+
+from simstrag import policies
+from simstrag.errors import InputError, PlanError, StallError
+from simstrag.kernel import Kernel, Limits, Stop
+from simstrag.learning.noise_scale import NoiseScale
+from simstrag.policy import Hints, Plan, Policy, View
+from simstrag.recorder import GRADIENT_COLUMNS, STEP_COLUMNS, UPDATE_COLUMNS, Recorder
+from simstrag.run import Run, provenance
+from simstrag.scenario import Scenario
+from simstrag.summary import summarise
+from simstrag.timing import Timing
+
+__all__ = ["simulate"]
+
+
+def simulate(
+    scenario: Scenario,
+    policy: str | Policy = "bsp",
+    seed: int = 0,
+    *,
+    record_steps: bool = False,
+    record_gradients: bool = False,
+) -> Run:
+    """Run one policy through a scenario under one seed.
+
+    policy: a name with parameters such as ``"ssp:bound=5"``, or an object; it is copied.
+    Raises `InputError` for what the user can correct, `StallError` where the policy waits for ever.
+
+    >>> scenario = Scenario(workers=4, updates=10, step={"compute": 0.1})
+    >>> round(simulate(scenario, "bsp").summary["makespan"], 9)
+    1.0
+    """
+    name = policy if isinstance(policy, str) else _name(policy)
+    fresh = policies.load(policy) if isinstance(policy, str) else copy.deepcopy(policy)
+    job = _Job(scenario, fresh, name, seed, record_steps, record_gradients)
+    world = simpy.Environment()
+    contention = job.timing.contention
+    if contention.trace_end == "error" and contention.end < math.inf:
+        world.process(_end_of_trace(world, contention.end))
+    world.run(until=world.process(job.run(world)))
+    return job.result()
+
+
+class _Job:
+    """One data-parallel job in the outer world."""
+
+    def __init__(
+        self, scenario: Scenario, policy: Policy, name: str, seed: int, steps: bool, gradients: bool
+    ) -> None:
+        learner = scenario.learner
+        self.scenario = scenario
+        self.policy = policy
+        self.name = name
+        self.seed = seed
+        self.timing = scenario.timing(seed)
+        self.learner = NoiseScale(learner.batch, learner.noise_scale, learner.c_tau)
+        self.recorder = Recorder(
+            scenario.workers, self.timing, learner.batch, scenario.straggler_ratio, steps, gradients
+        )
+        self.hints = _hints(self.timing)
+        limits = Limits(scenario.updates, scenario.sample_target, scenario.progress_target)
+        self.kernel = Kernel(
+            scenario.workers, self.timing, self._plan(0, 0.0), self.learner, limits, self.recorder
+        )
+
+    def run(self, world: simpy.Environment) -> Generator[simpy.Event, Any, None]:
+        """Advance the standing plan from one event of the outer world to the next."""
+        kernel = self.kernel
+        stop = kernel.advance(world.peek())
+        while stop is not Stop.DONE:
+            if stop is Stop.STALLED:
+                raise self._stalled()
+            next_time = world.peek() if stop is Stop.HORIZON else kernel.now
+            yield world.timeout(max(next_time - world.now, 0.0))
+            again = None
+            if stop is Stop.REVIEW:
+                again = kernel.replan(self._plan(kernel.version, kernel.now))
+            stop = again or kernel.advance(world.peek())
+        self.recorder.end(kernel.now)
+
+    def result(self) -> Run:
+        """The finished run."""
+        inputs = self.scenario.inputs
+        summary, warnings = summarise(self.scenario, self.policy, self.recorder, self.learner)
+        hashes = {
+            name: None if given is None else given.sha256
+            for name, given in (("trace", inputs.trace), ("profile", inputs.profile))
+        }
+        recorder = self.recorder
+        return Run(
+            self.name,
+            self.seed,
+            self.scenario.model_dump(mode="json", exclude_unset=True),
+            summary,
+            {**provenance(), "sha256": hashes},
+            _columns(UPDATE_COLUMNS, recorder.updates),
+            None if recorder.steps is None else _columns(STEP_COLUMNS, recorder.steps),
+            None if recorder.gradients is None else _columns(GRADIENT_COLUMNS, recorder.gradients),
+            warnings,
+        )
+
+    def _plan(self, version: int, time: float) -> Plan:
+        view: View = self.recorder.view(version, self.learner.samples, time, self.hints)
+        plan = self.policy.plan(view)
+        if not isinstance(plan, Plan):
+            raise PlanError(f"policy {self.name} returned {plan!r}, not a Plan")
+        try:
+            return plan.resolved(self.scenario.workers)
+        except PlanError as error:
+            raise PlanError(f"policy {self.name}: {error}") from None
+
+    def _stalled(self) -> StallError:
+        kernel = self.kernel
+        ranks = [rank for rank, gradient in enumerate(kernel.current) if gradient is not None]
+        held = f"ranks {ranks} hold gradients" if ranks else "no rank computes"
+        return StallError(
+            f"policy {self.name} waits for ever at {kernel.now:g} s, "
+            f"version {kernel.version}: {held}; the plan is {kernel.plan}"
+        )
+
+
+def _name(policy: Policy) -> str:
+    """The spec of a policy object, or its class where a spec cannot write its parameters."""
+    try:
+        return policies.spec(policy)
+    except InputError:
+        cls = type(policy)
+        return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def _end_of_trace(world: simpy.Environment, end: float) -> Generator[simpy.Event, Any, None]:
+    """Under `trace_end: error` nobody knows what comes after the last row (rule 8)."""
+    yield world.timeout(end)
+    raise InputError(
+        f"the trace ends at {end:g} s, before the run does; "
+        "record more, or say `trace_end: hold` or `loop`"
+    )
+
+
+def _hints(timing: Timing) -> Hints:
+    """What a calibrated cluster would tell its policies; recorded durations are not calibrated."""
+    step = timing.step
+    if timing.contention.durations:
+        return Hints(step.amp_ratio, None, None, step.amp_switch)
+    return Hints(step.amp_ratio, step.host, step.host + step.gpu, step.amp_switch)
+
+
+def _columns(names: tuple[str, ...], rows: list[tuple[Any, ...]]) -> dict[str, list[Any]]:
+    columns = zip(*rows, strict=True) if rows else [()] * len(names)
+    return {name: list(column) for name, column in zip(names, columns, strict=True)}

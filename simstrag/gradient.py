@@ -1,0 +1,81 @@
+"""What travels through a run: gradients, and the closings they enter."""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass, field
+
+from simstrag.fifo import Job
+from simstrag.policy import Quorum
+
+__all__ = ["Closing", "Gradient", "State"]
+
+
+class State(enum.Enum):
+    """Where a gradient is between the pull it starts with and the update it ends in."""
+
+    COMPUTING = enum.auto()
+    PUSHING = enum.auto()
+    READY = enum.auto()
+    """Arrived and not closed over yet."""
+    ASHORE = enum.auto()
+    """A rider's, finished and waiting for its parent's next finish."""
+    ABOARD = enum.auto()
+    """A rider's, bound to its parent's gradient."""
+    CLOSED = enum.auto()
+    GONE = enum.auto()
+    """Applied, dropped or aborted."""
+
+
+@dataclass(slots=True, eq=False)
+class Gradient:
+    """One step of one rank, from its pull to its fate; times in seconds."""
+
+    rank: int
+    step: int
+    version: int
+    samples: int
+    """Samples applied when it pulled."""
+    amp: bool
+    pulled: float
+    got: float
+    """When the parameters had come: `pulled` plus the pull's time."""
+    start: float
+    finish: float
+    arrival: float = math.nan
+    state: State = State.COMPUTING
+    job: Job | None = None
+    closing: Closing | None = None
+    marked: Closing | None = None
+    """The DROP closing that made it late."""
+    aboard: Gradient | None = None
+    riders: list[Gradient] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class Closing:
+    """A quorum that has what it needs, until its update."""
+
+    quorum: Quorum
+    fuse: bool
+    contributors: list[Gradient]
+    time: float
+    gradients: list[Gradient] = field(init=False)
+    """The contributors and their riders."""
+    waiting: list[int] = field(default_factory=list)
+    """Ranks whose abort or drop waits for the update."""
+    undone: int = 0
+    """Jobs of contributors that the server has not done yet (SERVER)."""
+    busy: float = 0.0
+    """Seconds of communication so far: collective, push and service, without queueing."""
+    updated: bool = False
+
+    def __post_init__(self) -> None:
+        riders = [rider for g in self.contributors for rider in g.riders]
+        self.gradients = self.contributors + riders
+
+    @property
+    def leader(self) -> int:
+        """The lowest contributor, who speaks for a quorum at the server."""
+        return min(gradient.rank for gradient in self.contributors)

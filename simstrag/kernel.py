@@ -1,0 +1,522 @@
+"""Advances a standing plan from event to event, until somebody outside must decide.
+
+The kernel knows steps, quorums, collectives and the server; it knows neither policies nor SimPy.
+`advance` runs until the plan asks for a review, the run reaches its end, the next event lies
+beyond the horizon, or nothing is left; the driver answers a review with `replan`.  The rules it
+follows are numbered in docs/semantics.md; times come from `Timing` alone (rule 0).
+"""
+
+from __future__ import annotations
+
+import enum
+import heapq
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from simstrag.fifo import Fifo, Job, JobState
+from simstrag.gradient import Closing, Gradient, State
+from simstrag.learning.noise_scale import NoiseScale
+from simstrag.policy import Late, Plan, Precision, Via
+from simstrag.recorder import Recorder
+from simstrag.timing import Timing
+
+__all__ = ["Kernel", "Limits", "Stop"]
+
+# Rule 15: what comes first among events of one instant. Closings stand between ARRIVE and END;
+# they are not scheduled but found, once every finish and arrival of the instant is in.
+ARRIVE, END, TAKE = 0, 2, 4
+
+
+class Stop(enum.Enum):
+    """Why `Kernel.advance` came back."""
+
+    DONE = "done"
+    REVIEW = "review"
+    HORIZON = "horizon"
+    STALLED = "stalled"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What ends a run: the first update at which every limit that is set is reached (rule 23)."""
+
+    updates: int | None = None
+    samples: int | None = None
+    progress: float | None = None
+
+    def reached(self, updates: int, samples: int, progress: float) -> bool:
+        return (
+            (self.updates is None or updates >= self.updates)
+            and (self.samples is None or samples >= self.samples)
+            and (self.progress is None or progress >= self.progress)
+        )
+
+
+class Kernel:
+    """The state of one job between two decisions of the outer world.
+
+    plan: a resolved plan for `world_size` ranks; it starts at time 0 when `advance` is called.
+    """
+
+    def __init__(
+        self,
+        world_size: int,
+        timing: Timing,
+        plan: Plan,
+        learner: NoiseScale,
+        limits: Limits,
+        recorder: Recorder,
+    ) -> None:
+        ranks = range(world_size)
+        self.world_size = world_size
+        self.plan = plan
+        self.timing = timing
+        self.learner = learner
+        self.limits = limits
+        self.recorder = recorder
+        self.now = 0.0
+        self.version = 0
+        self.started = [0] * world_size
+        self.current: list[Gradient | None] = [None for _ in ranks]
+        self._amp: list[bool | None] = [None for _ in ranks]
+        self._heap: list[tuple[float, int, int, int, Any]] = []
+        self._serial = 0
+        self._fifo = Fifo()
+        self._take_due = False
+        self._idle = set(ranks)
+        self._blocked: set[int] = set()
+        self._counts = [0] * world_size
+        self._to_release: list[Closing] = []
+        self._may_ask_on_block = True
+        self._reviewed = (0, 0, 0.0)
+        self._begun = False
+        self._set_plan(plan)
+
+    # -- the driver's side -------------------------------------------------------------------
+
+    def advance(self, until: float = math.inf) -> Stop:
+        """Go on to the next moment at which the driver must act; events at `until` included."""
+        stop = None if self._begun else self._release([])
+        self._begun = True
+        while stop is None:
+            head = self._head()
+            arrivals_first = head is not None and head[0] == self.now and head[1] == ARRIVE
+            if self._closable and not arrivals_first:
+                stop = self._close(min(self._closable))
+            elif head is None:
+                return Stop.STALLED
+            elif head[0] > until:
+                return Stop.HORIZON
+            else:
+                stop = self._handle(*heapq.heappop(self._heap))
+        return stop
+
+    def replan(self, plan: Plan) -> Stop | None:
+        """Answer a review with a resolved plan; releases and starts follow within the action.
+
+        Returns what `advance` would, where the same action calls for another review.
+        """
+        self._reviewed = (self.version, self.learner.samples, self.now)
+        old, closings = self.plan, self._to_release
+        self._to_release = []
+        if (plan.quorums, plan.bound, plan.fuse) == (old.quorums, old.bound, old.fuse):
+            self.plan = plan
+        else:
+            self._count_from(old, plan)
+            self._set_plan(plan)
+            self._refile()
+        return self._release(closings)
+
+    # -- plan tables -------------------------------------------------------------------------
+
+    def _set_plan(self, plan: Plan) -> None:
+        self.plan = plan
+        self._quorum_of = [-1] * self.world_size
+        self._parent_of = [-1] * self.world_size
+        self._children: list[list[int]] = [[] for _ in range(self.world_size)]
+        for index, quorum in enumerate(plan.quorums):
+            for rank in quorum.members:
+                self._quorum_of[rank] = index
+            for child, parent in quorum.riders:
+                self._quorum_of[child] = index
+                self._parent_of[child] = parent
+                self._children[parent].append(child)
+        self._ready: list[list[Gradient]] = [[] for _ in plan.quorums]
+        self._closable: set[int] = set()
+
+    def _count_from(self, old: Plan, new: Plan) -> None:
+        """Rule 16: counts begin with the bound; who enters starts at the least count."""
+        if new.bound is None:
+            return
+        if old.bound is None:
+            self._counts = [0] * self.world_size
+            return
+        before, now = _named(old), _named(new)
+        least = min((self._counts[rank] for rank in before & now), default=0)
+        for rank in now - before:
+            self._counts[rank] = least
+
+    def _refile(self) -> None:
+        """Rule 19: what is finished and not closed over is filed anew, by rank."""
+        filed = [
+            g
+            for g in self.current
+            if g is not None and g.state not in (State.COMPUTING, State.CLOSED, State.GONE)
+        ]
+        for g in filed:
+            if self._quorum_of[g.rank] < 0:
+                self._drop(g)
+                self._idle.add(g.rank)
+        for g in filed:
+            if g.state is State.GONE:
+                continue
+            if self._parent_of[g.rank] >= 0:
+                if g.aboard is None or g.aboard.rank != self._parent_of[g.rank]:
+                    self._put_ashore(g)
+            else:
+                self._leave_parent(g)
+                self._refile_member(g)
+        for index, ready in enumerate(self._ready):
+            ready.sort(key=lambda g: (g.arrival, g.rank))
+            if len(ready) >= self.plan.quorums[index].needed:
+                self._closable.add(index)
+
+    def _refile_member(self, g: Gradient) -> None:
+        index = self._quorum_of[g.rank]
+        if self.plan.quorums[index].via is Via.SERVER:
+            if g.state is State.PUSHING:
+                return
+            if g.job is None:
+                g.arrival = g.finish
+                self._enqueue(Job(g.finish, g.rank, g, None))
+            g.arrival = g.job.arrival if g.job is not None else g.finish
+        else:
+            self._withdraw(g)
+            g.arrival = g.finish
+        g.state = State.READY
+        self._ready[index].append(g)
+
+    # -- events ------------------------------------------------------------------------------
+
+    def _schedule(self, time: float, kind: int, key: int, what: Any) -> None:
+        self._serial += 1
+        heapq.heappush(self._heap, (time, kind, key, self._serial, what))
+
+    def _head(self) -> tuple[float, int, int, int, Any] | None:
+        """The next event; steps and pushes that were cancelled are taken off."""
+        heap = self._heap
+        while heap:
+            time, kind, _, _, what = heap[0]
+            if kind != ARRIVE or isinstance(what, Closing):
+                return heap[0]
+            if what.state is State.COMPUTING or (
+                what.state is State.PUSHING and time == what.arrival
+            ):
+                return heap[0]
+            heapq.heappop(heap)
+        return None
+
+    def _handle(self, time: float, kind: int, key: int, serial: int, what: Any) -> Stop | None:
+        self.now = time
+        if kind == TAKE:
+            return self._take()
+        if isinstance(what, Gradient):
+            return self._finish(what) if what.state is State.COMPUTING else self._arrive(what)
+        if isinstance(what, Closing):
+            return self._closing_event(what, arrived=kind == ARRIVE)
+        return self._job_end(what)
+
+    def _finish(self, g: Gradient) -> Stop | None:
+        rank, index = g.rank, self._quorum_of[g.rank]
+        self.recorder.finished(g)
+        if index < 0:
+            self._drop(g)
+            self._idle.add(rank)
+            return None
+        if self._parent_of[rank] >= 0:
+            g.state = State.ASHORE
+            return None
+        quorum = self.plan.quorums[index]
+        if g.marked is not None and quorum.late is Late.DROP:
+            return self._drop_late(g, g.marked)
+        for child in self._children[rank]:
+            rider = self.current[child]
+            if rider is not None and rider.state is State.ASHORE:
+                rider.state, rider.aboard = State.ABOARD, g
+                g.riders.append(rider)
+        g.arrival = self.timing.push(rank, g.finish) if quorum.via is Via.SERVER else g.finish
+        if g.arrival > g.finish:
+            g.state = State.PUSHING
+            self._schedule(g.arrival, ARRIVE, rank, g)
+            return None
+        return self._arrive(g)
+
+    def _arrive(self, g: Gradient) -> Stop | None:
+        index = self._quorum_of[g.rank]
+        quorum = self.plan.quorums[index]
+        if g.marked is not None and quorum.late is Late.DROP:
+            return self._drop_late(g, g.marked)
+        if quorum.via is Via.SERVER:
+            self._enqueue(Job(g.arrival, g.rank, g, None))
+        g.state = State.READY
+        ready = self._ready[index]
+        ready.append(g)
+        if len(ready) >= quorum.needed:
+            self._closable.add(index)
+        return None
+
+    def _close(self, index: int) -> Stop | None:
+        quorum = self.plan.quorums[index]
+        ready, needed = self._ready[index], quorum.needed
+        contributors, rest = ready[:needed], ready[needed:]
+        closing = Closing(quorum, self.plan.fuse, contributors, self.now)
+        for g in closing.gradients:
+            g.state, g.closing = State.CLOSED, closing
+        self._ready[index] = rest if quorum.late is Late.QUEUE else []
+        if len(self._ready[index]) < needed:
+            self._closable.discard(index)
+        if quorum.late is not Late.QUEUE:
+            self._turn_away(rest, closing)
+        if quorum.via is not Via.SERVER:
+            members = tuple(sorted(g.rank for g in contributors))
+            end = self.timing.reduce(members, self.now)
+            closing.busy = end - self.now
+            self._schedule(end, END, self._number(), closing)
+        else:
+            closing.busy = self.timing.server.service
+            closing.undone = sum(
+                g.job is not None and g.job.state is not JobState.DONE for g in contributors
+            )
+            if not closing.undone:
+                self._schedule(self.now, END, self._number(), closing)
+        dropped = quorum.late is Late.DROP and bool(rest)
+        return self._release([]) if dropped and self._blocked else None
+
+    def _turn_away(self, rest: list[Gradient], closing: Closing) -> None:
+        """Rule 14: what DROP and ABORT do to gradients that come too late."""
+        drop = closing.quorum.late is Late.DROP
+        for g in rest:
+            if drop:
+                self._drop(g)
+                closing.waiting.append(g.rank)
+            else:
+                self._abort(g, closing)
+        for rank in closing.quorum.members:
+            running = self.current[rank]
+            if running is None or running.state not in (State.COMPUTING, State.PUSHING):
+                continue
+            if drop:
+                running.marked = closing
+            else:
+                self._abort(running, closing)
+
+    def _closing_event(self, closing: Closing, arrived: bool) -> Stop | None:
+        """A collective has ended, a leader's push has arrived, or a closing found its jobs done."""
+        if closing.quorum.via is not Via.LEADER:
+            return self._update([closing])
+        if not arrived:
+            arrival = self.timing.push(closing.leader, self.now)
+            closing.busy += arrival - self.now
+            if arrival > self.now:
+                self._schedule(arrival, ARRIVE, closing.leader, closing)
+                return None
+        closing.busy += self.timing.server.service
+        self._enqueue(Job(self.now, closing.leader, None, closing))
+        return None
+
+    # -- the server --------------------------------------------------------------------------
+
+    def _enqueue(self, job: Job) -> None:
+        if job.gradient is not None:
+            job.gradient.job = job
+        self._fifo.put(job)
+        self._call_server()
+
+    def _call_server(self) -> None:
+        """The idle server takes its next job after all other events of the instant."""
+        if self._fifo and not self._fifo.busy and not self._take_due:
+            self._take_due = True
+            self._schedule(self.now, TAKE, 0, None)
+
+    def _take(self) -> Stop | None:
+        self._take_due = False
+        jobs = self._fifo.take()
+        if not jobs:
+            return None
+        self._schedule(self.now + self.timing.server.service, END, self._number(), jobs)
+        return None
+
+    def _job_end(self, jobs: list[Job]) -> Stop | None:
+        self._fifo.finish(jobs)
+        self._call_server()
+        if jobs[0].closing is not None:
+            return self._update([job.closing for job in jobs if job.closing is not None])
+        g = jobs[0].gradient
+        assert g is not None
+        closing = g.closing
+        if closing is None or closing.quorum.via is not Via.SERVER or g.aboard is not None:
+            return None  # not closed over yet, or filed elsewhere since
+        closing.undone -= 1
+        return None if closing.undone else self._update([closing])
+
+    def _withdraw(self, g: Gradient) -> None:
+        if g.job is not None and g.job.state is JobState.WAITING:
+            g.job.state = JobState.WITHDRAWN
+            g.job = None
+
+    def _number(self) -> int:
+        self._serial += 1
+        return self._serial
+
+    # -- fates -------------------------------------------------------------------------------
+
+    def _update(self, closings: list[Closing]) -> Stop | None:
+        """Rule 12: apply, version += 1, stop test, review if due, then release."""
+        gradients = [g for closing in closings for g in closing.gradients]
+        if len(gradients) > 1:
+            gradients.sort(key=lambda g: g.rank)
+        self.learner.applied(g.samples for g in gradients)
+        for g in gradients:
+            assert g.closing is not None
+            g.state = State.GONE
+            self.current[g.rank] = None
+            self._counts[g.rank] += 1
+            self.recorder.applied(g, self.version, g.closing.busy)
+        self.version += 1
+        for closing in closings:
+            closing.updated = True
+        samples, progress = self.learner.samples, self.learner.progress
+        self.recorder.updated(
+            self.now, self.version, samples, progress, gradients, self.plan.suspects
+        )
+        if self.limits.reached(self.version, samples, progress):
+            return Stop.DONE
+        updates0, samples0, time0 = self._reviewed
+        if self.plan.review.due(self.version - updates0, samples - samples0, self.now - time0):
+            self._to_release = closings
+            return Stop.REVIEW
+        return self._release(closings)
+
+    def _drop_late(self, g: Gradient, mark: Closing) -> Stop | None:
+        self._drop(g)
+        if not mark.updated:
+            mark.waiting.append(g.rank)
+            return self._release([]) if self._blocked else None
+        return self._release([], (g.rank,))
+
+    def _drop(self, g: Gradient) -> None:
+        self._counts[g.rank] += 1
+        self._give_up(g)
+        self.recorder.dropped(g)
+
+    def _abort(self, g: Gradient, closing: Closing) -> None:
+        self._give_up(g)
+        g.got, g.arrival = min(g.got, self.now), min(g.arrival, self.now)  # NaN stays NaN
+        self.recorder.aborted(g, self.now)
+        closing.waiting.append(g.rank)
+
+    def _give_up(self, g: Gradient) -> None:
+        self._withdraw(g)
+        self._leave_parent(g)
+        for rider in g.riders:
+            rider.state, rider.aboard = State.ASHORE, None
+        g.riders = []
+        g.state = State.GONE
+        self.current[g.rank] = None
+
+    def _leave_parent(self, g: Gradient) -> None:
+        if g.aboard is not None:
+            g.aboard.riders.remove(g)
+            g.aboard = None
+
+    def _put_ashore(self, g: Gradient) -> None:
+        """A finished gradient waits for its parent's next finish; its push or job is off."""
+        self._leave_parent(g)
+        self._withdraw(g)
+        for rider in g.riders:
+            rider.state, rider.aboard = State.ASHORE, None
+        g.riders = []
+        g.state = State.ASHORE
+
+    # -- starts ------------------------------------------------------------------------------
+
+    def _release(self, closings: list[Closing], dropped: tuple[int, ...] = ()) -> Stop | None:
+        """Start, by rank, whom an update or drop lets go, whom it frees, and who has entered."""
+        pullers: dict[int, int | None] = {}
+        for closing in closings:
+            via = closing.quorum.via
+            for rank in (*(g.rank for g in closing.gradients), *closing.waiting):
+                if via is Via.ALLREDUCE:
+                    pullers[rank] = None
+                else:
+                    pullers[rank] = rank if via is Via.SERVER else closing.leader
+        entering = [rank for rank in self._idle if self._quorum_of[rank] >= 0]
+        for rank in (*dropped, *entering, *self._blocked):
+            pullers[rank] = self._puller(rank)
+        least = self._least_count()
+        newly_blocked = False
+        for rank in sorted(pullers):
+            if self._quorum_of[rank] < 0:
+                self._blocked.discard(rank)
+                self._idle.add(rank)
+            elif self._must_wait(rank, least):
+                self._idle.discard(rank)
+                newly_blocked |= rank not in self._blocked
+                self._blocked.add(rank)
+            else:
+                self._idle.discard(rank)
+                self._blocked.discard(rank)
+                self._start(rank, pullers[rank])
+        ask = newly_blocked and self.plan.review.on_block and self._may_ask_on_block
+        self._may_ask_on_block = not ask
+        return Stop.REVIEW if ask else None
+
+    def _puller(self, rank: int) -> int | None:
+        """Whose link carries the parameters of a rank that starts by itself; None: it is free."""
+        index = self._quorum_of[rank]
+        if index < 0:
+            return None
+        quorum = self.plan.quorums[index]
+        if quorum.via is Via.LEADER:
+            return quorum.members[0]
+        return rank if quorum.via is Via.SERVER else None
+
+    def _least_count(self) -> int:
+        if self.plan.bound is None:
+            return 0
+        return min(c for c, q in zip(self._counts, self._quorum_of, strict=True) if q >= 0)
+
+    def _must_wait(self, rank: int, least: int) -> bool:
+        """Rule 16: too far ahead of the slowest rank in a quorum."""
+        if self.plan.bound is None:
+            return False
+        assert isinstance(self.plan.bound, tuple), "the plan is resolved"
+        bound = self.plan.bound[rank]
+        return bound is not None and self._counts[rank] - least > bound
+
+    def _start(self, rank: int, puller: int | None) -> None:
+        assert isinstance(self.plan.precision, tuple)
+        amp = self.plan.precision[rank] is Precision.AMP
+        self.learner.pulled()
+        got = start = self.now if puller is None else self.timing.pull(puller, self.now)
+        if self._amp[rank] not in (None, amp):
+            start += self.timing.step.amp_switch
+        step = self.started[rank]
+        finish = self.timing.compute(rank, step, start, amp)
+        g = Gradient(
+            rank, step, self.version, self.learner.samples, amp, self.now, got, start, finish
+        )
+        self._amp[rank] = amp
+        self.started[rank] = step + 1
+        self.current[rank] = g
+        self.recorder.started(g)
+        self._schedule(finish, ARRIVE, rank, g)
+
+
+def _named(plan: Plan) -> set[int]:
+    named: Iterable[int] = (
+        rank for q in plan.quorums for rank in (*q.members, *(child for child, _ in q.riders))
+    )
+    return set(named)

@@ -1,0 +1,1 @@
+"""Learners turn the sequence of updates into progress and accuracy."""

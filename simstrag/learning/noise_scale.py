@@ -1,0 +1,70 @@
+"""The noise-scale learner: what updates are worth under gradient noise and staleness.
+
+Gradients applied between two consecutive pulls by anyone form one *visible* update: nobody has
+seen the parameters in between.  One of S_own samples, whose gradients were computed S_stale
+applied samples ago in the mean, makes a progress of
+
+    S_own / (B_noise + S_own + c_tau * S_stale)            (1 = one noise-free update)
+
+which is McCandlish et al., "An Empirical Model of Large-Batch Training" (arXiv:1812.06162), for a
+synchronous update; the staleness term is this project's (docs/semantics.md, rule 25).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+__all__ = ["NoiseScale"]
+
+
+class NoiseScale:
+    """Books progress while an engine applies gradients; samples everywhere.
+
+    batch: samples per gradient.  noise_scale: B_noise.  c_tau: cost of a stale sample.
+
+    >>> learner = NoiseScale(batch=128, noise_scale=896, c_tau=1.0)
+    >>> learner.applied([0])
+    >>> learner.progress
+    0.125
+    """
+
+    def __init__(self, batch: int, noise_scale: float, c_tau: float) -> None:
+        self.batch = batch
+        self.noise_scale = noise_scale
+        self.c_tau = c_tau
+        self.samples = 0
+        self.stale_samples = 0
+        self._booked = 0.0
+        self._began_at = 0
+        self._own = 0
+        self._stale = 0
+
+    def applied(self, pulled_at: Iterable[int]) -> None:
+        """Gradients became part of the parameters: one entry each, `samples` at its pull."""
+        if not self._own:
+            self._began_at = self.samples
+        for samples in pulled_at:
+            self._own += self.batch
+            self._stale += self.batch * (self._began_at - samples)
+            self.samples += self.batch
+
+    def pulled(self) -> None:
+        """Somebody has seen the parameters: the open visible update, if any, ends."""
+        if self._own:
+            self._booked += self._open()
+            self.stale_samples += self._stale
+            self._own = self._stale = 0
+
+    @property
+    def progress(self) -> float:
+        """Booked so far, and the open visible update as if it ended now."""
+        return self._booked + self._open() if self._own else self._booked
+
+    @property
+    def effective_staleness(self) -> float:
+        """Mean over gradients of S_stale / batch: how many gradients nobody had seen (rule 22)."""
+        return (self.stale_samples + self._stale) / (self.samples or 1) / self.batch
+
+    def _open(self) -> float:
+        own = self._own
+        return own / (self.noise_scale + own + self.c_tau * (self._stale / own))

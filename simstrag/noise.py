@@ -1,0 +1,80 @@
+"""Step-time noise: a factor of mean 1 that depends on (seed, rank, step) and nothing else.
+
+Draw k of a rank is the k-th of a counter-based stream keyed by seed and rank, so that every policy
+of a comparison faces the same luck whatever order it causes (docs/semantics.md, rule 4).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from simstrag.errors import InputError
+
+__all__ = ["Draw", "Noise", "lognormal", "offset", "quantiles", "shifted_exponential", "stream"]
+
+Draw = Callable[[np.random.Generator, int], npt.NDArray[np.float64]]
+"""The next n factors of a stream; each factor uses the stream in the same way whatever n is."""
+
+BLOCK = 1024
+OFFSET_STREAM = 2**64 - 1  # no rank has this number
+
+
+def stream(seed: int, rank: int) -> np.random.Generator:
+    """The random stream of one rank."""
+    key = np.array([seed, rank], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=key))
+
+
+def lognormal(cv: float) -> Draw:
+    """Lognormal with mean 1 and coefficient of variation `cv`."""
+    variance = math.log1p(cv * cv)
+    return lambda rng, n: np.exp(math.sqrt(variance) * rng.standard_normal(n) - variance / 2)
+
+
+def shifted_exponential(cv: float) -> Draw:
+    """``(1-cv) + cv*Exp(1)``: a constant part and an exponential tail, mean 1."""
+    if cv > 1:
+        raise InputError(f"cv of shifted_exponential noise must be at most 1, not {cv}")
+    return lambda rng, n: (1 - cv) + cv * rng.standard_exponential(n)
+
+
+def quantiles(values: Sequence[float]) -> Draw:
+    """Empirical: `values` are quantiles at evenly spaced levels 0..1, linear in between."""
+    levels = np.linspace(0.0, 1.0, len(values))
+    table = np.asarray(values, dtype=np.float64)
+    return lambda rng, n: np.interp(rng.random(n), levels, table)
+
+
+class Noise:
+    """The factors of all ranks under one seed.
+
+    >>> Noise(seed=1, draw=lognormal(0.05)).factor(0, 3) == Noise(1, lognormal(0.05)).factor(0, 3)
+    True
+    """
+
+    def __init__(self, seed: int, draw: Draw | None) -> None:
+        self._seed = seed
+        self._draw = draw
+        self._streams: dict[int, np.random.Generator] = {}
+        self._factors: dict[int, list[float]] = {}
+
+    def factor(self, rank: int, k: int) -> float:
+        """The factor of the step that is the k-th (from 0) that `rank` starts."""
+        if self._draw is None:
+            return 1.0
+        if rank not in self._factors:
+            self._streams[rank] = stream(self._seed, rank)
+            self._factors[rank] = []
+        factors = self._factors[rank]
+        while k >= len(factors):
+            factors.extend(self._draw(self._streams[rank], BLOCK).tolist())
+        return factors[k]
+
+
+def offset(seed: int) -> float:
+    """Where in the trace a seed begins under `trace_per_seed: shift`, as a share of its length."""
+    return float(stream(seed, OFFSET_STREAM).random())

@@ -1,0 +1,170 @@
+"""The parameters of a policy as text: its dataclass fields, read and written by their type."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+import types
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from simstrag.errors import InputError
+from simstrag.names import nearest
+
+__all__ = ["Parameter", "parameters", "parse", "values", "write"]
+
+TRUTH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a policy: its name, its default as a spec writes it, what is allowed."""
+
+    name: str
+    default: str
+    allowed: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """How values of one type are read, and what is allowed.
+
+    read: from text, ValueError where it cannot be.  none: the word for None, where it is allowed.
+    """
+
+    read: Callable[[str], Any]
+    allowed: str
+    none: str | None = None
+
+    def value(self, text: str) -> Any:
+        return None if self.none and text.lower() in (self.none, "none") else self.read(text)
+
+    def text(self, value: Any) -> str:
+        if value is None:
+            return self.none or "none"
+        if isinstance(value, enum.Enum):
+            return str(value.value)
+        return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def parameters(cls: type) -> tuple[Parameter, ...]:
+    """The parameters of a policy class, in the order of its fields."""
+    return tuple(
+        Parameter(field.name, kind.text(_default(field)), kind.allowed)
+        for field, kind in _fields(cls).values()
+    )
+
+
+def parse(policy: str, text: str | None) -> dict[str, str]:
+    """``"b=1, late=drop"`` as a dict of text; None is no parameters at all."""
+    if text is None:
+        return {}
+    pairs: dict[str, str] = {}
+    for part in text.split(","):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if not (name and equals and value):
+            raise InputError(
+                f"policy '{policy}': cannot read '{part.strip()}'; "
+                f"write {policy}:parameter=value,parameter=value"
+            )
+        if name in pairs:
+            raise InputError(f"policy '{policy}': parameter '{name}' is given twice")
+        pairs[name] = value
+    return pairs
+
+
+def values(cls: type, policy: str, texts: dict[str, str]) -> dict[str, Any]:
+    """Texts as values of the types that the fields of `cls` declare."""
+    fields = _fields(cls)
+    result = {}
+    for name, text in texts.items():
+        if name not in fields:
+            known = ", ".join(fields) or "none"
+            hint = nearest(name, fields)
+            raise InputError(f"policy '{policy}' has no parameter '{name}'; known: {known}{hint}")
+        kind = fields[name][1]
+        try:
+            result[name] = kind.value(text)
+        except ValueError:
+            raise InputError(
+                f"policy '{policy}': {name} must be {kind.allowed}, not '{text}'"
+            ) from None
+    return result
+
+
+def write(policy: object) -> str:
+    """The parameters that differ from their defaults, as `parse` and `values` read them."""
+    changed = (
+        (field.name, getattr(policy, field.name), kind)
+        for field, kind in _fields(type(policy)).values()
+        if getattr(policy, field.name) != _default(field)
+    )
+    return ",".join(f"{name}={kind.text(value)}" for name, value, kind in changed)
+
+
+def _fields(cls: type) -> dict[str, tuple[dataclasses.Field[Any], _Kind]]:
+    if not dataclasses.is_dataclass(cls):
+        return {}
+    hints = typing.get_type_hints(cls)
+    given = (field for field in dataclasses.fields(cls) if field.init)
+    return {field.name: (field, _kind(cls, field.name, hints[field.name])) for field in given}
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    factory = field.default_factory
+    return field.default if factory is dataclasses.MISSING else factory()
+
+
+def _kind(cls: type, name: str, annotation: Any) -> _Kind:
+    """The kind of one field: a plain type, or a plain type or None."""
+    union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    options = typing.get_args(annotation) if union else (annotation,)
+    plain = [option for option in options if option is not types.NoneType]
+    kind = _plain_kind(cls, name, plain[0]) if len(plain) == 1 else None
+    if kind is None:
+        raise InputError(f"{cls.__name__}.{name}: a spec cannot write values of {annotation}")
+    if len(options) == 1:
+        return kind
+    none = "inf" if plain[0] is int else "none"  # an unlimited count reads better as inf
+    return _Kind(kind.read, f"{kind.allowed} or {none}", none)
+
+
+def _plain_kind(cls: type, name: str, annotation: Any) -> _Kind | None:
+    if isinstance(annotation, enum.EnumMeta):
+        members: list[enum.Enum] = list(annotation)
+        choices = [str(m.value) for m in members if _accepts(cls, {name: m})]
+        return _Kind(annotation, " or ".join(choices))
+    kinds = {
+        bool: _Kind(_truth, "true or false"),
+        int: _Kind(int, "a whole number"),
+        float: _Kind(_number, "a number"),
+        str: _Kind(str, "a word"),
+    }
+    return kinds.get(annotation)
+
+
+def _accepts(cls: type, given: dict[str, Any]) -> bool:
+    """Whether a policy takes this member of an enumeration: some allow only a part of it."""
+    try:
+        cls(**given)
+    except ValueError:
+        return False
+    except TypeError:  # it cannot do without another parameter either
+        return True
+    return True
+
+
+def _truth(text: str) -> bool:
+    if text.lower() not in TRUTH:
+        raise ValueError(text)
+    return TRUTH[text.lower()]
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    if math.isnan(number):
+        raise ValueError(text)
+    return number

@@ -1,0 +1,24 @@
+"""Every gradient is an update of its own: applied on arrival, after which its rank goes on at once.
+
+Nobody waits for anybody, and a gradient is as stale as others were quick meanwhile.
+
+Source: Dean et al., "Large Scale Distributed Deep Networks" (Downpour SGD), NIPS 2012; ASP in
+some papers.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from simstrag.policy import Plan, Quorum, Via, View
+
+
+@dataclass(frozen=True)
+class Asgd:
+    """Asynchronous SGD through a parameter server; it has no parameters."""
+
+    @cached_property
+    def plan_(self) -> Plan:
+        return Plan((Quorum(count=1, via=Via.SERVER),))
+
+    def plan(self, view: View) -> Plan:
+        return self.plan_

@@ -1,0 +1,44 @@
+"""An update needs the gradients of all ranks but the b slowest, whose steps are then cancelled.
+
+Who is slow is decided by each race anew; nothing stale is ever applied, and the work of the b
+losers is lost.
+
+Source: Chen et al., "Revisiting Distributed Synchronous SGD", 2016, arXiv:1604.00981; K-sync
+with K = N-b in Dutta et al., "Slow and Stale Gradients Can Win the Race", 2018, arXiv:1803.01113.
+"""
+
+from dataclasses import dataclass, field
+
+from simstrag.policy import Late, Plan, PlanError, Quorum, Via, View
+
+
+@dataclass(frozen=True)
+class Backup:
+    """Backup workers.
+
+    b: how many gradients an update does without.
+    late: `abort` cancels the losers' steps at once, `drop` lets them finish for nothing.
+    via: `server` or `allreduce` (the losers then pull at no cost, which is assumed).
+    """
+
+    b: int = 1
+    late: Late = Late.ABORT
+    via: Via = Via.SERVER
+    plans_: dict[int, Plan] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.b < 0:
+            raise ValueError(f"b must be 0 or more, not {self.b}")
+        if self.late is Late.QUEUE:
+            raise ValueError("late must be abort or drop, not queue")
+        if self.via is Via.LEADER:
+            raise ValueError("via must be server or allreduce, not leader")
+
+    def plan(self, view: View) -> Plan:
+        n = view.world_size
+        if self.b >= n:
+            raise PlanError(f"backup: b={self.b} of {n} ranks leaves no gradient to wait for")
+        if n not in self.plans_:
+            quorum = Quorum(count=n - self.b, via=self.via, late=self.late)
+            self.plans_[n] = Plan((quorum,))
+        return self.plans_[n]

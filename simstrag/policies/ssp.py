@@ -1,0 +1,34 @@
+"""Every gradient is an update of its own, but no rank may be more than `bound` steps ahead.
+
+A rank that would be further ahead of the slowest blocks before its next step, and pulls afresh
+when it is released.
+
+Source: Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter
+Server", NIPS 2013; the usual bound is 3.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from simstrag.policy import Plan, Quorum, Via, View
+
+
+@dataclass(frozen=True)
+class Ssp:
+    """Stale synchronous parallel.
+
+    bound: s, how many steps a rank may be ahead of the slowest; None (`inf`) is asgd.
+    """
+
+    bound: int | None = 3
+
+    def __post_init__(self) -> None:
+        if self.bound is not None and self.bound < 0:
+            raise ValueError(f"bound must be 0 or more, or inf, not {self.bound}")
+
+    @cached_property
+    def plan_(self) -> Plan:
+        return Plan((Quorum(count=1, via=Via.SERVER),), bound=self.bound)
+
+    def plan(self, view: View) -> Plan:
+        return self.plan_

@@ -1,0 +1,202 @@
+"""Writes down what a kernel does: the update log, each rank's time, windows for the view, truth.
+
+Nothing here changes what happens; a recorder only listens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simstrag.gradient import Gradient, State
+from simstrag.policy import WINDOW, Hints, View
+
+if TYPE_CHECKING:
+    from simstrag.timing import Timing
+
+__all__ = ["Recorder"]
+
+UPDATE_COLUMNS = (
+    "time", "version", "members", "n_own", "samples", "staleness_mean", "staleness_max", "progress",
+)  # fmt: skip
+STEP_COLUMNS = (
+    "rank", "step", "version", "precision", "start", "finish", "wait", "communication",
+)  # fmt: skip
+GRADIENT_COLUMNS = (
+    "update", "rank", "step", "version", "precision", "samples", "weight", "fate",
+)  # fmt: skip
+
+
+class Recorder:
+    """Listens to one run of `world_size` ranks.
+
+    straggler_ratio: who counts as a straggler in truth (rule 27).
+    keep_steps, keep_gradients: whether to keep a row per step and per gradient.
+    """
+
+    def __init__(
+        self,
+        world_size: int,
+        timing: Timing,
+        batch: int,
+        straggler_ratio: float,
+        keep_steps: bool = False,
+        keep_gradients: bool = False,
+    ) -> None:
+        ranks = range(world_size)
+        self.world_size = world_size
+        self.timing = timing
+        self.batch = batch
+        self.straggler_ratio = straggler_ratio
+        self.updates: list[tuple[Any, ...]] = []
+        self.steps: list[tuple[Any, ...]] | None = [] if keep_steps else None
+        self.gradients: list[tuple[Any, ...]] | None = [] if keep_gradients else None
+        self.counts = {"started": 0, "amp": 0, "applied": 0, "dropped": 0, "aborted": 0}
+        self.applied_by = [0 for _ in ranks]
+        self.staleness_by = [0 for _ in ranks]
+        self.compute = [0.0 for _ in ranks]
+        self.communication = [0.0 for _ in ranks]
+        self.wait = [0.0 for _ in ranks]
+        self.beyond = 0.0
+        self.detection = {"hits": 0, "false": 0, "missed": 0}
+        self.judged = False
+        self._last: list[Gradient | None] = [None for _ in ranks]
+        self._ended = [math.nan for _ in ranks]
+        self._busy = [0.0 for _ in ranks]
+        self._clean: list[tuple[int, float]] = [(-1, math.nan) for _ in ranks]
+        self._seen = [0 for _ in ranks]
+        self._windows = {
+            name: [deque([blank] * WINDOW, WINDOW) for _ in ranks]
+            for name, blank in (
+                ("local_times", math.nan), ("amp", False), ("lower_bound", False),
+                ("communication", math.nan),
+            )
+        }  # fmt: skip
+
+    # -- the life of a gradient --------------------------------------------------------------
+
+    def started(self, g: Gradient) -> None:
+        self._close_cycle(g.rank, g.pulled)
+        self._last[g.rank] = g
+        self._ended[g.rank], self._busy[g.rank] = g.finish, 0.0
+        self.counts["started"] += 1
+        self.counts["amp"] += g.amp
+
+    def finished(self, g: Gradient) -> None:
+        self.beyond += self.timing.beyond(g.rank, g.step, g.start, g.finish)
+
+    def applied(self, g: Gradient, version: int, busy: float) -> None:
+        """`g` enters the update that ends at `version` + 1; `busy` seconds of communication."""
+        self.counts["applied"] += 1
+        self.applied_by[g.rank] += 1
+        self.staleness_by[g.rank] += version - g.version
+        self._busy[g.rank] = busy
+        self._show(g, g.finish - g.start, lower_bound=False)
+        self._fate(g, "applied", version + 1)
+
+    def dropped(self, g: Gradient) -> None:
+        self.counts["dropped"] += 1
+        self._show(g, g.finish - g.start, lower_bound=False)
+        self._fate(g, "dropped")
+
+    def aborted(self, g: Gradient, now: float) -> None:
+        self.counts["aborted"] += 1
+        self._ended[g.rank] = min(now, g.finish)
+        self._show(g, max(self._ended[g.rank] - g.start, 0.0), lower_bound=now < g.finish)
+        self._fate(g, "aborted")
+
+    def updated(
+        self,
+        time: float,
+        version: int,
+        samples: int,
+        progress: float,
+        gradients: list[Gradient],
+        suspects: frozenset[int] | None,
+    ) -> None:
+        """An update made of `gradients`, in order of rank."""
+        staleness = [version - 1 - g.version for g in gradients]
+        self.updates.append((
+            time, version, tuple(g.rank for g in gradients), len(gradients), samples,
+            sum(staleness) / len(staleness), max(staleness), progress,
+        ))  # fmt: skip
+        if suspects is not None:
+            self.judged = True
+            stragglers = self.stragglers()
+            self.detection["hits"] += len(suspects & stragglers)
+            self.detection["false"] += len(suspects - stragglers)
+            self.detection["missed"] += len(stragglers - suspects)
+
+    def end(self, time: float) -> None:
+        """The run ends: what is in flight is counted as far as it came."""
+        for rank, g in enumerate(self._last):
+            if g is not None:
+                self._close_cycle(rank, time)
+                if g.state is not State.GONE:
+                    self._fate(g, "in_flight")
+
+    # -- truth and view ----------------------------------------------------------------------
+
+    def stragglers(self) -> frozenset[int]:
+        """The ranks whose noise-free step exceeds the ratio to the median over ranks (rule 27)."""
+        clean: dict[int, float] = {}
+        for rank, g in enumerate(self._last):
+            if g is None:
+                continue
+            if self._clean[rank][0] != g.step:
+                self._clean[rank] = g.step, self.timing.noise_free(rank, g.step, g.start)
+            clean[rank] = self._clean[rank][1]
+        limit = self.straggler_ratio * float(np.median(list(clean.values())))
+        return frozenset(rank for rank, seconds in clean.items() if seconds > limit)
+
+    def view(self, version: int, samples: int, time: float, hints: Hints) -> View:
+        """The facts a policy may use now."""
+        windows = {name: np.array(list(map(list, rows))) for name, rows in self._windows.items()}
+        return View(
+            self.world_size, version, samples, time, np.array(self._seen), hints=hints, **windows
+        )
+
+    # -- inside ------------------------------------------------------------------------------
+
+    def _show(self, g: Gradient, seconds: float, lower_bound: bool) -> None:
+        """Rule 7: a policy sees a step once its gradient has met its fate."""
+        rank = g.rank
+        pushed = g.arrival - g.finish if g.arrival > g.finish else 0.0
+        self._seen[rank] += 1
+        self._windows["local_times"][rank].append(seconds)
+        self._windows["amp"][rank].append(g.amp)
+        self._windows["lower_bound"][rank].append(lower_bound)
+        self._windows["communication"][rank].append(g.got - g.pulled + pushed)
+
+    def _fate(self, g: Gradient, fate: str, update: int | None = None) -> None:
+        if self.gradients is not None:
+            weight = 1 / self.world_size if fate == "applied" else 0.0
+            self.gradients.append(
+                (update, g.rank, g.step, g.version, _name(g), self.batch, weight, fate)
+            )
+
+    def _close_cycle(self, rank: int, time: float) -> None:
+        """Account for the time of `rank` from its last pull up to `time`, its next one."""
+        g = self._last[rank]
+        if g is None:
+            return
+        ended = min(self._ended[rank], time)
+        pulled = min(g.got, time) - g.pulled
+        compute = max(ended - g.got, 0.0)
+        pushed = max(min(g.arrival, time) - g.finish, 0.0) if g.arrival > g.finish else 0.0
+        after = min(pushed + self._busy[rank], max(time - ended, 0.0))
+        wait = max(time - g.pulled - pulled - compute - after, 0.0)
+        self.compute[rank] += compute
+        self.communication[rank] += pulled + after
+        self.wait[rank] += wait
+        if self.steps is not None and self._ended[rank] <= time:
+            self.steps.append((
+                rank, g.step, g.version, _name(g), g.start, self._ended[rank], wait, pulled + after,
+            ))  # fmt: skip
+
+
+def _name(g: Gradient) -> str:
+    return "amp" if g.amp else "full"

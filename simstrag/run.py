@@ -1,0 +1,184 @@
+"""Runs: what happened under one scenario, policy and seed, and how to make it happen again."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from simstrag.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Run", "provenance", "write_directory"]
+
+FORMAT = "simstrag-run/1"
+TABLES = ("updates", "steps", "gradients")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One simulated run; tables are dicts of columns.
+
+    policy: as it was asked for.  scenario: as declared.  summary: see `simstrag.summary`.
+    updates: time (s), version, members, n_own, samples (so far), staleness_mean, staleness_max,
+    progress.  steps: rank, step, version, precision, start, finish, wait, communication (s).
+    gradients: update, rank, step, version pulled, precision, samples, weight, fate.
+    """
+
+    policy: str
+    seed: int
+    scenario: Mapping[str, Any]
+    summary: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+    updates: Mapping[str, Sequence[Any]]
+    steps: Mapping[str, Sequence[Any]] | None = None
+    gradients: Mapping[str, Sequence[Any]] | None = None
+    warnings: tuple[str, ...] = field(default=())
+
+    def frame(self, table: str = "updates") -> pd.DataFrame:
+        """A table as a DataFrame: updates, steps or gradients.
+
+        Raises `InputError` for a table that the run did not keep.
+        """
+        import pandas as pd
+
+        columns = getattr(self, table) if table in TABLES else None
+        if columns is None:
+            raise InputError(f"this run kept no table '{table}'; ask for it when it is simulated")
+        return pd.DataFrame({name: list(values) for name, values in columns.items()})
+
+    def to_json(self) -> str:
+        """The contents of `run.json`."""
+        return json.dumps(
+            plain(
+                {
+                    "format": FORMAT,
+                    "policy": self.policy,
+                    "seed": self.seed,
+                    "scenario": self.scenario,
+                    "provenance": self.provenance,
+                    "summary": self.summary,
+                    "warnings": list(self.warnings),
+                }
+            ),
+            indent=2,
+        )
+
+    def write(self, folder: str | Path) -> Path:
+        """Write the run directory, whole or not at all; replaces an earlier run there.
+
+        Raises `InputError` where the folder holds something else or cannot be written.
+        """
+
+        def fill(target: Path) -> None:
+            (target / "run.json").write_text(self.to_json() + "\n", encoding="utf-8")
+            for table in TABLES:
+                if getattr(self, table) is not None:
+                    self.frame(table).to_parquet(target / f"{table}.parquet", index=False)
+
+        return write_directory(Path(folder), "run.json", fill)
+
+    @classmethod
+    def read(cls, folder: str | Path) -> Run:
+        """From a run directory. Raises `InputError` where it is none."""
+        import pandas as pd
+
+        folder = Path(folder)
+        try:
+            data = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise InputError(f"{folder}: not a run directory: {error}") from None
+        tables: dict[str, Any] = {}
+        for table in TABLES:
+            path = folder / f"{table}.parquet"
+            tables[table] = None
+            if path.exists():
+                tables[table] = pd.read_parquet(path).to_dict(orient="list")
+        return cls(
+            data["policy"], data["seed"], data["scenario"], data["summary"], data["provenance"],
+            warnings=tuple(data["warnings"]), **tables,
+        )  # fmt: skip
+
+
+def write_directory(folder: Path, marker: str, fill: Any) -> Path:
+    """Let `fill(temporary folder)` write, then put it in the place of `folder` in one move.
+
+    An existing folder is replaced only if it is empty or holds the file `marker`.
+    """
+    if folder.exists():
+        if not folder.is_dir():
+            raise InputError(f"{folder}: is a file; choose a folder that does not exist yet")
+        if any(folder.iterdir()) and not (folder / marker).exists():
+            raise InputError(
+                f"{folder}: holds other files; choose a folder that does not exist yet"
+            )
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
+    try:
+        os.chmod(temporary, 0o755)
+        fill(temporary)
+        if folder.exists():
+            shutil.rmtree(folder)
+        temporary.rename(folder)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return folder
+
+
+@functools.cache
+def provenance() -> Mapping[str, Any]:
+    """Versions of what computed a run, and the commit of this source tree if it is one."""
+    packages = ("numpy", "scipy", "simpy", "pandas")
+    return {
+        "simstrag": metadata.version("simstrag"),
+        "commit": _commit(),
+        "python": platform.python_version(),
+        **{name: metadata.version(name) for name in packages},
+    }
+
+
+def _commit() -> str | None:
+    """The commit this code was checked out from, with `+` where it was changed since."""
+    folder = Path(__file__).parent
+    try:
+        head = subprocess.run(
+            ["git", "log", "-1", "--format=%H"],
+            cwd=folder, capture_output=True, text=True, check=True, timeout=10,
+        )  # fmt: skip
+        changed = subprocess.run(
+            ["git", "status", "--porcelain", "--untracked-files=no", "."],
+            cwd=folder, capture_output=True, text=True, check=True, timeout=10,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return head.stdout.strip() + ("+" if changed.stdout.strip() else "")
+
+
+def plain(value: Any) -> Any:
+    """JSON's own types: numpy numbers become Python's, NaN and infinities null, paths strings."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(item) for item in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, Path) else value

@@ -1,0 +1,350 @@
+"""Scenarios: everything a run depends on except the policy and the seed, as one validated value."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+
+from simstrag import noise
+from simstrag.errors import InputError
+from simstrag.noise import Draw, Noise
+from simstrag.profile import Profile
+from simstrag.timing import AllReduce, Contention, Server, Step, Timing
+from simstrag.trace import Trace
+from simstrag.validation import explain
+
+__all__ = [
+    "AllReduceSection",
+    "Inputs",
+    "LearnerSection",
+    "Scenario",
+    "ServerSection",
+    "StepSection",
+]
+
+Positive = Annotated[float, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**64)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _truth_is_no_number(cls, data: Any) -> Any:
+        """`workers: true` would be read as 1."""
+        for key, value in data.items() if isinstance(data, Mapping) else ():
+            field = cls.model_fields.get(key)
+            if isinstance(value, bool) and field is not None and field.annotation is not bool:
+                raise ValueError(f"{key} cannot be {str(value).lower()}")
+        return data
+
+
+class StepSection(_Section):
+    """One training step, stated inline: assumed, not measured.
+
+    compute: seconds in full precision on an idle machine.  host_share: the part of it that reduced
+    precision cannot shorten.  amp_ratio: full over reduced-precision time.  cv: coefficient of
+    variation of the noise.  amp_switch: seconds that a change of precision costs.
+    """
+
+    compute: Positive = 0.1
+    host_share: Share = 0.0
+    amp_ratio: Positive | None = None
+    cv: NonNegative = 0.0
+    noise: Literal["lognormal", "shifted_exponential"] = "lognormal"
+    amp_switch: NonNegative = 0.0
+
+    @model_validator(mode="after")
+    def _noise_exists(self) -> Self:
+        if self.noise == "shifted_exponential" and self.cv > 1:
+            raise ValueError(f"cv of shifted_exponential noise must be at most 1, not {self.cv:g}")
+        return self
+
+    @property
+    def draw(self) -> Draw | None:
+        """The noise factors, None for none."""
+        if self.cv == 0:
+            return None
+        return getattr(noise, self.noise)(self.cv)  # type: ignore[no-any-return]
+
+
+class AllReduceSection(_Section):
+    """A ring all-reduce: alpha s per hop, bandwidth bytes/s, bytes, share hidden by backward."""
+
+    alpha: NonNegative = 0.0
+    bandwidth: Annotated[float, Field(gt=0, allow_inf_nan=True)] = math.inf
+    bytes: NonNegative = 0.0
+    overlap: Share = 0.0
+
+
+class ServerSection(_Section):
+    """Seconds per gradient: at the parameter server (FIFO), and on the worker's side around it."""
+
+    service: NonNegative = 0.0
+    push: NonNegative = 0.0
+    pull: NonNegative = 0.0
+
+
+class LearnerSection(_Section):
+    """What updates are worth: the noise-scale model of statistical efficiency.
+
+    batch: samples per gradient.  noise_scale: McCandlish's B_noise, in samples.  c_tau: what a
+    stale sample costs, relative to a fresh one.  curve: (progress, accuracy) points, increasing.
+    """
+
+    kind: Literal["noise-scale"] = "noise-scale"
+    batch: Count = 128
+    noise_scale: NonNegative = 500.0
+    c_tau: NonNegative = 1.0
+    curve: tuple[tuple[NonNegative, Share], ...] | None = None
+
+    @model_validator(mode="after")
+    def _curve_increases(self) -> Self:
+        points = self.curve or ()
+        if self.curve is not None and len(points) < 2:
+            raise ValueError("curve needs at least two [progress, accuracy] points")
+        for (p0, a0), (p1, a1) in itertools.pairwise(points):
+            if p1 <= p0 or a1 < a0:
+                raise ValueError(f"curve must increase: [{p1:g}, {a1:g}] follows [{p0:g}, {a0:g}]")
+        return self
+
+    def progress_for(self, accuracy: float) -> float:
+        """The least progress at which the declared curve reaches `accuracy`.
+
+        Raises `InputError` without a curve, and for what lies beyond it (no extrapolation).
+        """
+        if self.curve is None:
+            raise InputError("target_accuracy needs learner.curve: [[progress, accuracy], ...]")
+        accuracies = [a for _, a in self.curve]
+        if not accuracies[0] <= accuracy <= accuracies[-1]:
+            raise InputError(
+                f"target_accuracy {accuracy:g} lies outside learner.curve, which spans "
+                f"{accuracies[0]:g} to {accuracies[-1]:g}"
+            )
+        k = bisect.bisect_left(accuracies, accuracy)
+        p1, a1 = self.curve[k]
+        if a1 == accuracy:
+            return p1
+        p0, a0 = self.curve[k - 1]
+        return p0 + (p1 - p0) * (accuracy - a0) / (a1 - a0)
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What a scenario refers to, loaded: trace, profile and the constants in force."""
+
+    trace: Trace | None
+    profile: Profile | None
+    step: Step
+    allreduce: AllReduce
+    server: Server
+
+
+class Scenario(_Section):
+    """A validated scenario; `Scenario.read(path)` loads YAML, `Scenario(...)` takes the same keys.
+
+    What ends a run: `samples` (rounded up to a multiple of workers x batch), `target_progress` or
+    `target_accuracy`; or `updates`, for `run` only. With `samples` beside a target the run goes on
+    until both are reached: the makespan is the time of the former.
+
+    >>> Scenario(workers=8, samples=1_024_000, step={"compute": 0.1}).seed_list
+    (0,)
+    """
+
+    workers: Count
+    samples: Count | None = None
+    updates: Count | None = None
+    target_progress: Positive | None = None
+    target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
+    step: StepSection | None = None
+    allreduce: AllReduceSection | None = None
+    server: ServerSection | None = None
+    learner: LearnerSection = LearnerSection()
+    profile: str | None = None
+    trace: str | tuple[dict[str, Any], ...] | None = None
+    trace_end: Literal["hold", "loop", "error"] = "hold"
+    trace_per_seed: Literal["same", "shift"] = "same"
+    nodes: tuple[Annotated[int, Field(ge=0)], ...] | None = None
+    allow_speedup: bool = False
+    straggler_ratio: Annotated[float, Field(gt=1)] = 1.2
+    policies: tuple[str, ...] = ("bsp",)
+    seeds: Count | Annotated[tuple[Seed, ...], Field(min_length=1)] = 1
+    _folder: Path = PrivateAttr(Path())
+    _source: str = PrivateAttr("scenario")
+    _inputs: Inputs | None = PrivateAttr(None)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        limits = (self.samples, self.updates, self.target_progress, self.target_accuracy)
+        if all(limit is None for limit in limits):
+            raise ValueError(
+                "nothing ends the run: give samples, target_progress, target_accuracy or updates"
+            )
+        if self.updates is not None and sum(limit is not None for limit in limits) > 1:
+            raise ValueError("updates cannot stand beside samples or a target")
+        if self.target_progress is not None and self.target_accuracy is not None:
+            raise ValueError("give target_progress or target_accuracy, not both")
+        if self.step is None and self.profile is None:
+            raise ValueError(
+                "give step: {compute: ...} or a profile: nothing says how long a step is"
+            )
+        if self.nodes is not None and len(self.nodes) != self.workers:
+            raise ValueError(f"nodes has {len(self.nodes)} entries for {self.workers} workers")
+        if isinstance(self.seeds, tuple) and len(set(self.seeds)) < len(self.seeds):
+            raise ValueError("seeds names a seed twice")
+        if self.target_accuracy is not None:
+            self.learner.progress_for(self.target_accuracy)
+        return self
+
+    @classmethod
+    def read(cls, path: str | Path) -> Scenario:
+        """From a YAML file; file names in it are relative to its folder.
+
+        Raises `InputError` that names the file, the field, the value and the way out.
+        """
+        path = Path(path)
+        return cls.of(_yaml(path), source=str(path), folder=path.parent)
+
+    @classmethod
+    def of(
+        cls, data: Mapping[str, Any], source: str = "scenario", folder: str | Path = "."
+    ) -> Scenario:
+        """From a mapping with the keys of a scenario file."""
+        try:
+            scenario = cls.model_validate(data)
+        except ValidationError as error:
+            raise InputError(explain(error, cls, source)) from None
+        scenario._folder, scenario._source = Path(folder), source
+        return scenario
+
+    def replaced(self, **changes: Any) -> Scenario:
+        """This scenario with some keys changed, and validated anew."""
+        data = self.model_dump(exclude_unset=True) | changes
+        return Scenario.of(data, self._source, self._folder)
+
+    @property
+    def seed_list(self) -> tuple[int, ...]:
+        """`seeds: 20` means 0..19; a list is taken as it is."""
+        return tuple(range(self.seeds)) if isinstance(self.seeds, int) else self.seeds
+
+    @property
+    def progress_target(self) -> float | None:
+        """The progress to reach, if one is declared, directly or as an accuracy."""
+        if self.target_accuracy is not None:
+            return self.learner.progress_for(self.target_accuracy)
+        return self.target_progress
+
+    @property
+    def sample_target(self) -> int | None:
+        """`samples` rounded up to a multiple of workers x batch (rule 23)."""
+        if self.samples is None:
+            return None
+        whole = self.workers * self.learner.batch
+        return -(-self.samples // whole) * whole
+
+    @property
+    def inputs(self) -> Inputs:
+        """The trace and profile this scenario refers to, read once. Raises `InputError`."""
+        if self._inputs is None:
+            self._inputs = self._load()
+        return self._inputs
+
+    def timing(self, seed: int) -> Timing:
+        """The durations of one run."""
+        inputs = self.inputs
+        trace = inputs.trace
+        if trace is not None and self.trace_per_seed == "shift":
+            trace = trace.shifted(noise.offset(seed) * trace.end)
+        contention = Contention.of(
+            trace, self.workers, self.nodes, self.trace_end, self.allow_speedup
+        )
+        return Timing(
+            inputs.step, inputs.allreduce, inputs.server, contention, Noise(seed, inputs.step.draw)
+        )
+
+    def write(self, folder: Path) -> None:
+        """Write `scenario.yaml` and the files it refers to, so that the folder stands by itself."""
+        from ruamel.yaml import YAML
+
+        data = self.model_dump(mode="json", exclude_unset=True)
+        for key, path in (("trace", self.trace), ("profile", self.profile)):
+            if isinstance(path, str):
+                source = self._folder / path
+                data[key] = f"{key}{source.suffix}"
+                shutil.copyfile(source, folder / data[key])
+        with (folder / "scenario.yaml").open("w", encoding="utf-8") as file:
+            YAML(typ="safe", pure=True).dump(data, file)
+
+    def _load(self) -> Inputs:
+        trace: Trace | None = None
+        if isinstance(self.trace, str):
+            trace = Trace.read(self._folder / self.trace)
+        elif self.trace is not None:
+            trace = Trace.from_rows(self.trace, source=f"{self._source}: trace")
+        profile = None if self.profile is None else Profile.read(self._folder / self.profile)
+        if profile is not None and profile.workload.batch != self.learner.batch:
+            raise InputError(
+                f"{self._source}: learner.batch is {self.learner.batch}, but the profile timed "
+                f"steps of {profile.workload.batch} samples; say learner: {{batch: "
+                f"{profile.workload.batch}}}"
+            )
+        return Inputs(trace, profile, self._step(profile), *self._network(profile))
+
+    def _step(self, profile: Profile | None) -> Step:
+        if self.step is not None:
+            s = self.step
+            host = s.compute * s.host_share
+            return Step(host, s.compute - host, s.amp_ratio, s.draw, s.amp_switch)
+        assert profile is not None
+        p = profile.step
+        host = p.compute.value * p.host_share.value
+        draw = noise.quantiles(p.noise.quantiles)
+        return Step(host, p.compute.value - host, p.amp_ratio.value, draw, p.amp_switch.value)
+
+    def _network(self, profile: Profile | None) -> tuple[AllReduce, Server]:
+        allreduce, server = AllReduce(), Server()
+        if self.allreduce is not None:
+            allreduce = AllReduce(**self.allreduce.model_dump())
+        elif profile is not None:
+            a = profile.allreduce
+            allreduce = AllReduce(a.alpha.value, a.bandwidth.value, a.bytes.value, a.overlap.value)
+        if self.server is not None:
+            server = Server(**self.server.model_dump())
+        elif profile is not None:
+            s = profile.server
+            server = Server(s.service.value, s.push.value, s.pull.value)
+        return allreduce, server
+
+
+def _yaml(path: Path) -> Mapping[str, Any]:
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        data = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot read the scenario: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not a text file; a scenario is YAML") from None
+    except YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = "" if mark is None else f", line {mark.line + 1}"
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise InputError(f"{path}{line}: not valid YAML: {problem}") from None
+    except (ValueError, RecursionError) as error:  # a date that does not exist, nesting without end
+        raise InputError(f"{path}: not valid YAML: {error}") from None
+    if not isinstance(data, Mapping):
+        raise InputError(f"{path}: a scenario is a mapping of keys, such as `workers: 8`")
+    return data

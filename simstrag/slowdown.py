@@ -1,0 +1,96 @@
+"""Contention as a function of time: piecewise-constant slowdowns, integrated exactly.
+
+This is half of the arithmetic that every engine shares (docs/semantics.md, rule 0): whatever
+takes time under contention ends where `finish` says, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+__all__ = ["ONE", "Piecewise", "combine", "finish"]
+
+
+@dataclass(frozen=True, slots=True)
+class Piecewise:
+    """A right-continuous step function of time: `values[k]` holds from `times[k]` on.
+
+    times: seconds, increasing, beginning with 0.  values: positive, as many.
+    period: seconds after which it begins anew; infinite for a function that keeps its last value.
+
+    >>> Piecewise((0.0, 10.0), (1.0, 2.0)).at(10.0)
+    2.0
+    """
+
+    times: tuple[float, ...]
+    values: tuple[float, ...]
+    period: float = math.inf
+
+    def __post_init__(self) -> None:
+        assert self.times[0] == 0.0
+        assert len(self.times) == len(self.values)
+        assert self.times[-1] < self.period
+
+    @classmethod
+    def of(
+        cls, rows: Iterable[tuple[float, float]], period: float = math.inf, before: float = 1.0
+    ) -> Piecewise:
+        """From (time, value) rows in order of time; `before` the first; of equal times the last.
+
+        Rows at or after the period are beyond what repeats, and are left out.
+        """
+        steps = {0.0: before} | {time: value for time, value in rows if time < period}
+        return cls(tuple(steps), tuple(steps.values()), period)
+
+    def at(self, time: float) -> float:
+        """The value at `time` >= 0."""
+        base = math.floor(time / self.period) * self.period if self.period < math.inf else 0.0
+        return self.values[bisect_right(self.times, time - base) - 1]
+
+
+ONE = Piecewise((0.0,), (1.0,))
+"""No contention."""
+
+
+def combine(parts: Sequence[Piecewise], function: Callable[..., float]) -> Piecewise:
+    """The step function `function(*values)` of several step functions with one period."""
+    times = sorted({time for part in parts for time in part.times})
+    values = [function(*(part.at(time) for part in parts)) for time in times]
+    kept = [k for k in range(len(times)) if k == 0 or values[k] != values[k - 1]]
+    period = min(part.period for part in parts)
+    return Piecewise(tuple(times[k] for k in kept), tuple(values[k] for k in kept), period)
+
+
+def finish(start: float, work: float, slowdown: Piecewise) -> float:
+    """When `work` seconds of uncontended work end that begin at `start`.
+
+    Solves ``integral from start to t of ds / slowdown(s) = work`` exactly, segment by segment.
+
+    >>> finish(8.0, 4.0, Piecewise((0.0, 10.0), (1.0, 2.0)))   # 2 s clean, then 2 s at half speed
+    14.0
+    """
+    times, values, period = slowdown.times, slowdown.values, slowdown.period
+    if len(times) == 1:
+        return start + work * values[0]
+    cycle = math.floor(start / period) if period < math.inf else 0
+    base = cycle * period if cycle else 0.0
+    k = bisect_right(times, start - base) - 1
+    last = len(times) - 1
+    while True:
+        if k < last:
+            end = base + times[k + 1]
+        else:
+            end = (cycle + 1) * period if period < math.inf else math.inf
+        end_if_alone = start + work * values[k]
+        if end_if_alone <= end:
+            return end_if_alone
+        work = max(work - (end - start) / values[k], 0.0)
+        start = end
+        if k < last:
+            k += 1
+        else:
+            k, cycle = 0, cycle + 1
+            base = cycle * period

@@ -1,0 +1,178 @@
+"""Who is slow, and how sure can one be: pure functions on arrays of local compute times.
+
+Rows are ranks and the last axis is time, newest last; NaN stands for a time that is not there.
+A rank whose window is not full has no windowed median (NaN) and takes part in nothing.
+
+Sources: the modified z-score of Iglewicz & Hoaglin, "How to Detect and Handle Outliers" (1993);
+reference and scale are this project's own rules for the detector of Korel (korel.py).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from simstrag.errors import InputError
+
+__all__ = [
+    "Baseline",
+    "amp_gain",
+    "baseline",
+    "full_precision_time",
+    "mad",
+    "median",
+    "robust_z",
+    "suspects",
+]
+
+Floats = npt.NDArray[np.float64]
+
+NORMAL_MAD = 1.4826
+"""Standard deviation of a normal sample over its MAD, 1 / 0.6745."""
+NORMAL_MEDIAN = 1.2533
+"""Standard error of the median of W normal values over sigma/sqrt(W), sqrt(pi/2)."""
+
+
+class Baseline(NamedTuple):
+    """What a rank's time is compared with, both in seconds; NaN where nothing is known."""
+
+    reference: float
+    scale: float
+
+
+def median(values: Floats) -> Floats:
+    """The median along the last axis; of an even count the mean of the two middle values.
+
+    values: shape (..., W), seconds.  Returns shape (...); NaN where any of the W is NaN.
+    (`np.median` answers the same and takes several times as long on windows of ten.)
+
+    >>> median(np.array([[3.0, 1.0, 2.0, 9.0], [1.0, 1.0, 1.0, math.nan]]))
+    array([2.5, nan])
+    """
+    ordered = np.sort(values, axis=-1)  # NaN is sorted to the end
+    count = ordered.shape[-1]
+    middle = (ordered[..., (count - 1) // 2] + ordered[..., count // 2]) / 2
+    return np.where(np.isnan(ordered[..., -1]), math.nan, middle)
+
+
+def mad(values: Floats) -> Floats:
+    """The median absolute deviation from the median, along the last axis.
+
+    values: shape (..., W), seconds.  Returns shape (...), seconds.
+
+    >>> float(mad(np.array([1.0, 2.0, 3.0, 4.0, 100.0])))
+    1.0
+    """
+    return median(np.abs(values - median(values)[..., np.newaxis]))
+
+
+def robust_z(x: Floats, reference: float, scale: float) -> Floats:
+    """How many robust standard deviations each x lies above the reference.
+
+    x: shape (N,), seconds; reference, scale: seconds.  With reference = median and
+    scale = 1.4826*MAD this is the modified z-score 0.6745*(x - median)/MAD.
+
+    >>> robust_z(np.array([1.0, 1.5]), reference=1.0, scale=0.1)
+    array([0., 5.])
+    """
+    return (x - reference) / scale
+
+
+def baseline(
+    x: Floats,
+    windows: Floats,
+    *,
+    clean: float | None,
+    delta: float,
+    floor: float,
+    guard: bool = True,
+) -> Baseline:
+    """What full-precision times are compared with: the median of the ranks, or a stand-in for it.
+
+    x: shape (N,), windowed median of each rank, NaN for a rank without one; windows: shape (N, W),
+    what they are medians of; all in full-precision seconds.  clean: seconds of an uncontended
+    step, if known.  floor: least scale, as a share of the reference.
+
+    With three or more ranks it is their median, and the scale 1.4826 times their MAD (A.9.7).
+    The median says nothing where it is itself contended (`guard`: it exceeds (1+delta)*clean) or
+    where there are fewer than three ranks: both deviations of two are equal, z is 0.67 for ever.
+    There the reference is max(clean, the fastest rank), so that a clean time known too low does
+    no harm, and the scale is the standard error of a window's median, from the windows' own MAD.
+
+    >>> windows = np.array([[1.0, 1.0], [1.0, 1.0], [2.0, 2.0]])
+    >>> baseline(median(windows), windows, clean=None, delta=0.1, floor=0.01)
+    Baseline(reference=1.0, scale=0.01)
+    >>> baseline(median(windows[1:]), windows[1:], clean=1.2, delta=0.1, floor=0.01)
+    Baseline(reference=1.2, scale=0.012)
+    """
+    known = ~np.isnan(x)
+    values = x[known]
+    if values.size == 0:
+        return Baseline(math.nan, math.nan)
+    reference = float(median(values))
+    shifted = guard and clean is not None and reference > (1 + delta) * clean
+    if values.size < 3 or shifted:
+        reference = max(clean or 0.0, float(values.min()))
+        own = windows[known]
+        spread = float(median(mad(own))) * NORMAL_MEDIAN / math.sqrt(own.shape[-1])
+    else:
+        spread = float(mad(values))
+    return Baseline(reference, max(NORMAL_MAD * spread, floor * reference))
+
+
+def suspects(x: Floats, against: Baseline, z_on: float, delta_on: float) -> npt.NDArray[np.bool_]:
+    """Which ranks are slow beyond the noise and beyond a share that matters; one-sided.
+
+    x: shape (N,), seconds.  Returns shape (N,): z > z_on and x/reference >= 1+delta_on (A.4).
+    Both gates are needed: with z alone 5-9 % of all checks of a clean cluster are false alarms
+    at a noise of 5-10 %.
+
+    >>> suspects(np.array([1.0, 1.05, 1.5, math.nan]), Baseline(1.0, 0.01), 3.5, 0.1)
+    array([False, False,  True, False])
+    """
+    enough = x >= (1 + delta_on) * against.reference
+    return (robust_z(x, against.reference, against.scale) > z_on) & enough
+
+
+def amp_gain(rho: float, host: float | None, clean: float | None) -> float:
+    """By how much reduced precision speeds up the device's part, r = g / ((h+g)/rho - h).
+
+    rho: full over reduced-precision time of a whole clean step; host: h, seconds of a clean step
+    that precision does not change; clean: h+g, seconds.  With h or h+g unknown, rho itself.
+    Raises `InputError` where so large a rho cannot be.
+
+    >>> amp_gain(1.5, None, None), round(amp_gain(1.5, host=0.25, clean=1.0), 6)
+    (1.5, 1.8)
+    """
+    if host is None or clean is None:
+        return rho
+    if rho == 1 or clean == host:
+        return 1.0
+    left = clean / rho - host
+    if left <= 0:
+        raise InputError(
+            f"rho {rho:g} is impossible where {host:g} of {clean:g} s do not depend on precision: "
+            f"it must be below {clean / host:g}"
+        )
+    return (clean - host) / left
+
+
+def full_precision_time(
+    amp_time: Floats, rho: float, host: float | None, clean: float | None
+) -> Floats:
+    """What a step in reduced precision would have taken in full precision, in seconds (A.5).
+
+    amp_time: any shape, seconds; rho, host, clean: as for `amp_gain`.  With a known host part h
+    the form is affine, h + r*(t - h); otherwise rho*t.  Exact without contention.
+
+    >>> full_precision_time(np.array([1.0, 2.0]), rho=1.5, host=None, clean=None)
+    array([1.5, 3. ])
+    >>> full_precision_time(np.array([1 / 1.5]), rho=1.5, host=0.25, clean=1.0).round(6)
+    array([1.])
+    """
+    gain = amp_gain(rho, host, clean)
+    fixed = 0.0 if host is None or clean is None else host
+    return fixed + gain * (amp_time - fixed)

@@ -1,0 +1,102 @@
+"""A finished run in numbers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from simstrag.learning.noise_scale import NoiseScale
+from simstrag.policy import Policy
+from simstrag.recorder import Recorder
+from simstrag.scenario import Scenario
+
+__all__ = ["summarise"]
+
+BEYOND_WARNING = 0.05
+
+
+def summarise(
+    scenario: Scenario, policy: Policy, recorder: Recorder, learner: NoiseScale
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The summary of `run.json` and the warnings that go with it.
+
+    Times in seconds; `throughput` in applied samples per second; `goodput` is throughput times
+    statistical efficiency, which is progress per sample relative to one worker's batch (Qiao et
+    al., "Pollux", OSDI 2021); `effective_staleness` is S_stale / batch of rule 25.
+    """
+    counts = recorder.counts
+    last_time, updates, *_ = recorder.updates[-1]
+    samples, progress = learner.samples, learner.progress
+    makespan = _first(recorder, SAMPLES, scenario.sample_target) or last_time
+    base = learner.batch / (learner.noise_scale + learner.batch)
+    efficiency = progress / (samples / learner.batch * base)
+    fates = counts["applied"] + counts["dropped"] + counts["aborted"]
+    computed = sum(recorder.compute)
+    beyond = recorder.beyond / computed if computed else 0.0
+    summary: dict[str, Any] = {
+        "makespan": makespan,
+        "time_to_target": _first(recorder, PROGRESS, scenario.progress_target),
+        "updates": updates,
+        "samples": samples,
+        "progress": progress,
+        "accuracy": _accuracy(scenario, progress),
+        "mean_staleness": sum(recorder.staleness_by) / counts["applied"],
+        "staleness_by_rank": [
+            total / n if n else None
+            for total, n in zip(recorder.staleness_by, recorder.applied_by, strict=True)
+        ],
+        "effective_staleness": learner.effective_staleness,
+        **{name: counts[name] for name in ("started", "applied", "dropped", "aborted")},
+        "in_flight": counts["started"] - fates,
+        "throughput": samples / last_time if last_time else math.inf,
+        "goodput": efficiency * samples / last_time if last_time else math.inf,
+        "efficiency": efficiency,
+        "amp_share": counts["amp"] / counts["started"],
+        "compute_by_rank": recorder.compute,
+        "communication_by_rank": recorder.communication,
+        "wait_by_rank": recorder.wait,
+        "beyond_trace": beyond,
+        **_detection(recorder),
+    }
+    counted = getattr(policy, "summary", None)
+    if counted is not None:
+        summary.update(counted())
+    warnings = []
+    if beyond > BEYOND_WARNING and scenario.inputs.trace and scenario.inputs.trace.end > 0:
+        warnings.append(
+            f"{beyond:.0%} of the computing lies beyond the end of the trace; "
+            "the last values were held"
+        )
+    return summary, tuple(warnings)
+
+
+SAMPLES, PROGRESS = 4, 7  # columns of the recorder's updates
+
+
+def _first(recorder: Recorder, column: int, limit: float | None) -> float | None:
+    """When a column of the update log first reached `limit`; None where none is set."""
+    if limit is None:
+        return None
+    return next((float(row[0]) for row in recorder.updates if row[column] >= limit), None)
+
+
+def _accuracy(scenario: Scenario, progress: float) -> float | None:
+    """From the declared curve; None without one, and beyond it (rule 26)."""
+    curve: Sequence[tuple[float, float]] = scenario.learner.curve or ()
+    for (p0, a0), (p1, a1) in itertools.pairwise(curve):
+        if p0 <= progress <= p1:
+            return a0 + (a1 - a0) * (progress - p0) / (p1 - p0)
+    return None
+
+
+def _detection(recorder: Recorder) -> dict[str, float | None]:
+    """Precision and recall of the suspects against rule 27, over (update, rank) pairs."""
+    if not recorder.judged:
+        return {"precision": None, "recall": None}
+    hits, false, missed = (recorder.detection[name] for name in ("hits", "false", "missed"))
+    return {
+        "precision": hits / (hits + false) if hits + false else None,
+        "recall": hits / (hits + missed) if hits + missed else None,
+    }

@@ -1,0 +1,89 @@
+"""The published conformance vectors (shared/vectors/README.md), through both engines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simstrag.policy import ALL, Late, Plan, Precision, Quorum, Via
+from simstrag.scenario import Scenario
+from tests import reference
+from tests.strategies import Fixed
+
+VECTORS = Path(__file__).parent / "vectors" / "plans.jsonl"
+COUNTS = ("updates", "samples", "started", "applied", "dropped", "aborted", "in_flight")
+Outcome = tuple[dict[str, Any], list[tuple[float, int, list[int], int]]]
+
+
+def cases() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in VECTORS.read_text().splitlines()]
+
+
+def plan_of(written: dict[str, Any]) -> Plan:
+    quorums = [
+        Quorum(
+            ALL if q["ranks"] == "all" else tuple(q["ranks"]),
+            q["count"],
+            Via(q["via"]),
+            Late(q["late"]),
+            tuple((child, parent) for child, parent in q["riders"]),
+        )
+        for q in written["quorums"]
+    ]
+    return Plan(
+        tuple(quorums),
+        fuse=written.get("fuse", False),
+        bound=written.get("bound"),
+        precision=Precision(written["precision"]),
+    )
+
+
+def by_reference(scenario: Scenario, plan: Plan) -> Outcome:
+    result = reference.simulate(scenario, Fixed(plan))
+    last = result.log[-1]
+    summary = vars(result) | {
+        "updates": last.version,
+        "samples": last.samples,
+        "progress": last.progress,
+    }
+    return summary, [(e.time, e.version, list(e.members), e.samples) for e in result.log]
+
+
+def by_engine(scenario: Scenario, plan: Plan) -> Outcome:
+    from simstrag.engine import simulate
+
+    run = simulate(scenario, Fixed(plan))
+    names = ("time", "version", "members", "samples")
+    columns = [list(run.updates[name]) for name in names]
+    rows = zip(*columns, strict=True)
+    log = [(time, version, list(members), n) for time, version, members, n in rows]
+    return run.summary, log
+
+
+def test_all_vectors_are_there() -> None:
+    assert len(cases()) == 48
+
+
+@pytest.mark.parametrize("engine", [by_reference, by_engine])
+@pytest.mark.parametrize("number", range(48))
+def test_every_update_of_a_vector_is_reproduced(
+    number: int, engine: Callable[[Scenario, Plan], Outcome]
+) -> None:
+    case = cases()[number]
+    expect = case["expect"]
+    summary, log = engine(Scenario.of(case["case"]), plan_of(case["plan"]))
+    for name in COUNTS:
+        assert summary[name] == expect[name], name
+    for name in ("makespan", "progress", "mean_staleness"):
+        assert summary[name] == pytest.approx(expect[name], rel=1e-9, abs=0), name
+    assert list(summary["staleness_by_rank"]) == pytest.approx(expect["staleness_by_rank"])
+    assert [time for time, *_ in log] == pytest.approx(
+        [entry["time"] for entry in expect["log"]], rel=1e-9, abs=0
+    )
+    assert [rest for _, *rest in log] == [
+        [entry["version"], entry["members"], entry["samples"]] for entry in expect["log"]
+    ]
