@@ -15,7 +15,7 @@ demo: setup
 	$(BIN)/simstrag compare examples/demo.yaml --out reports/demo
 
 test: setup
-	$(BIN)/python -m pytest -n 2 tests simstrag --ignore=tests/verification
+	$(BIN)/python -m pytest -n 2 --ignore=tests/verification
 
 verify: setup
 	$(BIN)/python -m pytest -n 2 tests/verification

@@ -1,1 +1,1 @@
-"""Measures one machine and writes its profile and a recorded trace; ships those this project measured."""
+"""Measures one machine, writes its profile and a recorded trace; ships those measured here."""

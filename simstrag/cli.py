@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -126,7 +127,7 @@ def compare(
             ),
         )
         bar.update(task, description="writing the report")
-        comparison.write(folder)
+        comparison.write(folder, shlex.join(["simstrag", *sys.argv[1:]]))
     _table(*ranking_rows(comparison))
     _warn(comparison.warnings)
     print(f"report: {folder / 'report.html'}")
@@ -160,11 +161,40 @@ def describe(
 
     description = describe_trace(Trace.read(file))
     print(description.text)
-    table = description.table
-    _table(
-        [str(c) for c in table.columns],
-        [[_text(v) for v in row] for row in table.itertuples(index=False)],
+    for table in (description.slowdowns, description.others):
+        if len(table):
+            rows = table.astype(object).itertuples(index=False)
+            _table(list(table.columns), [[_text(value) for value in row] for row in rows])
+
+
+@trace_app.command(
+    epilog="Example: simstrag trace generate --nodes 8 --seconds 3600 --severity uniform:1.2:3 "
+    "--out slow.csv"
+)
+def generate(
+    out: Annotated[Path, typer.Option("--out", "-o", help="CSV, or parquet by its name.")],
+    nodes: Annotated[int, typer.Option(help="Number of nodes.")] = 8,
+    seconds: Annotated[float, typer.Option(help="Length of the trace.")] = 3600.0,
+    seed: Annotated[int, typer.Option("--seed", "-s")] = 0,
+    resource: Annotated[str, typer.Option(help="gpu, host, net or step.")] = "gpu",
+    severity: Annotated[
+        str, typer.Option(help="fixed:S, uniform:LOW:HIGH or lognormal:MEDIAN:SIGMA.")
+    ] = "fixed:2",
+    mean_interarrival: Annotated[
+        float, typer.Option(help="Mean clean seconds before an episode, beyond the gap.")
+    ] = 240.0,
+    duration_mean: Annotated[float, typer.Option(help="Mean seconds of an episode.")] = 120.0,
+    duration_sd: Annotated[float, typer.Option(help="Their standard deviation.")] = 20.0,
+    gap: Annotated[float, typer.Option(help="Clean seconds after every episode.")] = 60.0,
+) -> None:
+    """Draw fail-slow episodes, the same ones for the same seed."""
+    from simstrag.traces.generate import generate as generate_trace
+
+    trace = generate_trace(
+        nodes, seconds, seed, resource, mean_interarrival, duration_mean, duration_sd, gap, severity
     )
+    trace.write(out)
+    print(f"trace: {out}")
 
 
 @app.command(epilog="Example: simstrag report reports/demo")

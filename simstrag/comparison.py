@@ -17,6 +17,7 @@ from simstrag.errors import InputError
 from simstrag.policy import Via, View
 from simstrag.run import Run, plain, write_directory
 from simstrag.scenario import Scenario
+from simstrag.summary import BEYOND_WARNING, beyond_warning
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,9 +75,15 @@ class Comparison:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the runs warn of, each once."""
-        found = [f"{name}: {text}" for name, run in self.examples.items() for text in run.warnings]
-        return tuple(found)
+        """What some run of a policy warns of."""
+        if self.scenario.constant_contention:
+            return ()
+        worst = self.runs.groupby("policy", sort=False)["beyond_trace"].max()
+        return tuple(
+            f"{policy}: {beyond_warning(share)}"
+            for policy, share in worst.items()
+            if share > BEYOND_WARNING
+        )
 
     def column(self, policy: str, name: str, variant: str = "contended") -> Any:
         """One column of one policy over seeds, as an array in the order of the scenario's seeds."""
@@ -124,8 +131,11 @@ class Comparison:
             rows.append(row)
         return pd.DataFrame(rows).sort_values(times[-1], kind="stable").reset_index(drop=True)
 
-    def write(self, folder: str | Path) -> Path:
-        """Write tables, inputs, example runs and the report to a folder, whole or not at all."""
+    def write(self, folder: str | Path, command: str | None = None) -> Path:
+        """Write tables, inputs, example runs and the report to a folder, whole or not at all.
+
+        command: what the report says was typed; by default how to make it again from the folder.
+        """
         from simstrag.analysis.report import render
 
         def fill(target: Path) -> None:
@@ -138,7 +148,7 @@ class Comparison:
                 run.write(target / "examples" / _file_name(name))
             names = {name: _file_name(name) for name in self.examples}
             (target / "examples.json").write_text(json.dumps(names, indent=2), encoding="utf-8")
-            (target / "report.html").write_text(render(self), encoding="utf-8")
+            (target / "report.html").write_text(render(self, command), encoding="utf-8")
 
         return write_directory(Path(folder), "comparison.csv", fill)
 

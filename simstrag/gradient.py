@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from simstrag.fifo import Job
-from simstrag.policy import Quorum
+from simstrag.policy import Quorum, Via
 
 __all__ = ["Closing", "Gradient", "State"]
 
@@ -44,6 +45,8 @@ class Gradient:
     start: float
     finish: float
     arrival: float = math.nan
+    pushed: float = 0.0
+    """Seconds its push took, or had taken when it was called off."""
     state: State = State.COMPUTING
     job: Job | None = None
     closing: Closing | None = None
@@ -79,3 +82,12 @@ class Closing:
     def leader(self) -> int:
         """The lowest contributor, who speaks for a quorum at the server."""
         return min(gradient.rank for gradient in self.contributors)
+
+    def pullers(self) -> Iterator[tuple[int, int | None]]:
+        """Each rank that the update lets go, and whose link carries its pull; None: it is free."""
+        via, leader = self.quorum.via, self.leader
+        for rank in (*(g.rank for g in self.gradients), *self.waiting):
+            if via is Via.ALLREDUCE:
+                yield rank, None
+            else:
+                yield rank, rank if via is Via.SERVER else leader

@@ -11,11 +11,12 @@ from __future__ import annotations
 import enum
 import heapq
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from simstrag.bound import Bound
 from simstrag.fifo import Fifo, Job, JobState
+from simstrag.filing import Filing
 from simstrag.gradient import Closing, Gradient, State
 from simstrag.learning.noise_scale import NoiseScale
 from simstrag.policy import Late, Plan, Precision, Via
@@ -87,12 +88,12 @@ class Kernel:
         self._take_due = False
         self._idle = set(ranks)
         self._blocked: set[int] = set()
-        self._counts = [0] * world_size
+        self._filing = Filing(plan, world_size)
+        self._bound = Bound(self._filing, world_size)
         self._to_release: list[Closing] = []
-        self._may_ask_on_block = True
+        self._asked = False
         self._reviewed = (0, 0, 0.0)
         self._begun = False
-        self._set_plan(plan)
 
     # -- the driver's side -------------------------------------------------------------------
 
@@ -103,8 +104,8 @@ class Kernel:
         while stop is None:
             head = self._head()
             arrivals_first = head is not None and head[0] == self.now and head[1] == ARRIVE
-            if self._closable and not arrivals_first:
-                stop = self._close(min(self._closable))
+            if self._filing.closable and not arrivals_first:
+                stop = self._close(min(self._filing.closable))
             elif head is None:
                 return Stop.STALLED
             elif head[0] > until:
@@ -119,44 +120,15 @@ class Kernel:
         Returns what `advance` would, where the same action calls for another review.
         """
         self._reviewed = (self.version, self.learner.samples, self.now)
-        old, closings = self.plan, self._to_release
-        self._to_release = []
-        if (plan.quorums, plan.bound, plan.fuse) == (old.quorums, old.bound, old.fuse):
-            self.plan = plan
-        else:
-            self._count_from(old, plan)
-            self._set_plan(plan)
+        old, self.plan = self.plan, plan
+        closings, self._to_release = self._to_release, []
+        if (plan.quorums, plan.bound, plan.fuse) != (old.quorums, old.bound, old.fuse):
+            self._filing = Filing(plan, self.world_size)
+            self._bound.change(self._filing)
             self._refile()
         return self._release(closings)
 
-    # -- plan tables -------------------------------------------------------------------------
-
-    def _set_plan(self, plan: Plan) -> None:
-        self.plan = plan
-        self._quorum_of = [-1] * self.world_size
-        self._parent_of = [-1] * self.world_size
-        self._children: list[list[int]] = [[] for _ in range(self.world_size)]
-        for index, quorum in enumerate(plan.quorums):
-            for rank in quorum.members:
-                self._quorum_of[rank] = index
-            for child, parent in quorum.riders:
-                self._quorum_of[child] = index
-                self._parent_of[child] = parent
-                self._children[parent].append(child)
-        self._ready: list[list[Gradient]] = [[] for _ in plan.quorums]
-        self._closable: set[int] = set()
-
-    def _count_from(self, old: Plan, new: Plan) -> None:
-        """Rule 16: counts begin with the bound; who enters starts at the least count."""
-        if new.bound is None:
-            return
-        if old.bound is None:
-            self._counts = [0] * self.world_size
-            return
-        before, now = _named(old), _named(new)
-        least = min((self._counts[rank] for rank in before & now), default=0)
-        for rank in now - before:
-            self._counts[rank] = least
+    # -- a new plan -------------------------------------------------------------------------
 
     def _refile(self) -> None:
         """Rule 19: what is finished and not closed over is filed anew, by rank."""
@@ -166,26 +138,22 @@ class Kernel:
             if g is not None and g.state not in (State.COMPUTING, State.CLOSED, State.GONE)
         ]
         for g in filed:
-            if self._quorum_of[g.rank] < 0:
+            if g.rank not in self._filing.named:
                 self._drop(g)
                 self._idle.add(g.rank)
         for g in filed:
             if g.state is State.GONE:
                 continue
-            if self._parent_of[g.rank] >= 0:
-                if g.aboard is None or g.aboard.rank != self._parent_of[g.rank]:
-                    self._put_ashore(g)
-            else:
+            parent = self._filing.parent.get(g.rank)
+            if parent is None:
                 self._leave_parent(g)
                 self._refile_member(g)
-        for index, ready in enumerate(self._ready):
-            ready.sort(key=lambda g: (g.arrival, g.rank))
-            if len(ready) >= self.plan.quorums[index].needed:
-                self._closable.add(index)
+            elif g.aboard is None or g.aboard.rank != parent:
+                self._put_ashore(g)
+        self._filing.sort()
 
     def _refile_member(self, g: Gradient) -> None:
-        index = self._quorum_of[g.rank]
-        if self.plan.quorums[index].via is Via.SERVER:
+        if self._filing.quorum(g.rank).via is Via.SERVER:
             if g.state is State.PUSHING:
                 return
             if g.job is None:
@@ -193,10 +161,11 @@ class Kernel:
                 self._enqueue(Job(g.finish, g.rank, g, None))
             g.arrival = g.job.arrival if g.job is not None else g.finish
         else:
+            self._end_push(g)
             self._withdraw(g)
             g.arrival = g.finish
         g.state = State.READY
-        self._ready[index].append(g)
+        self._filing.add(g)
 
     # -- events ------------------------------------------------------------------------------
 
@@ -229,19 +198,20 @@ class Kernel:
         return self._job_end(what)
 
     def _finish(self, g: Gradient) -> Stop | None:
-        rank, index = g.rank, self._quorum_of[g.rank]
+        rank, filing = g.rank, self._filing
         self.recorder.finished(g)
-        if index < 0:
+        if rank not in filing.named:
             self._drop(g)
             self._idle.add(rank)
             return None
-        if self._parent_of[rank] >= 0:
+        if rank in filing.parent:
             g.state = State.ASHORE
             return None
-        quorum = self.plan.quorums[index]
+        quorum = filing.quorum(rank)
         if g.marked is not None and quorum.late is Late.DROP:
             return self._drop_late(g, g.marked)
-        for child in self._children[rank]:
+        g.marked = None  # filed and accepted: from here on only a new mark can make it late
+        for child in filing.children[rank]:
             rider = self.current[child]
             if rider is not None and rider.state is State.ASHORE:
                 rider.state, rider.aboard = State.ABOARD, g
@@ -254,29 +224,22 @@ class Kernel:
         return self._arrive(g)
 
     def _arrive(self, g: Gradient) -> Stop | None:
-        index = self._quorum_of[g.rank]
-        quorum = self.plan.quorums[index]
+        g.pushed = g.arrival - g.finish
+        quorum = self._filing.quorum(g.rank)
         if g.marked is not None and quorum.late is Late.DROP:
             return self._drop_late(g, g.marked)
         if quorum.via is Via.SERVER:
             self._enqueue(Job(g.arrival, g.rank, g, None))
         g.state = State.READY
-        ready = self._ready[index]
-        ready.append(g)
-        if len(ready) >= quorum.needed:
-            self._closable.add(index)
+        self._filing.add(g)
         return None
 
     def _close(self, index: int) -> Stop | None:
         quorum = self.plan.quorums[index]
-        ready, needed = self._ready[index], quorum.needed
-        contributors, rest = ready[:needed], ready[needed:]
+        contributors, rest = self._filing.take(index)
         closing = Closing(quorum, self.plan.fuse, contributors, self.now)
         for g in closing.gradients:
             g.state, g.closing = State.CLOSED, closing
-        self._ready[index] = rest if quorum.late is Late.QUEUE else []
-        if len(self._ready[index]) < needed:
-            self._closable.discard(index)
         if quorum.late is not Late.QUEUE:
             self._turn_away(rest, closing)
         if quorum.via is not Via.SERVER:
@@ -382,7 +345,7 @@ class Kernel:
             assert g.closing is not None
             g.state = State.GONE
             self.current[g.rank] = None
-            self._counts[g.rank] += 1
+            self._bound.count(g.rank)
             self.recorder.applied(g, self.version, g.closing.busy)
         self.version += 1
         for closing in closings:
@@ -407,94 +370,63 @@ class Kernel:
         return self._release([], (g.rank,))
 
     def _drop(self, g: Gradient) -> None:
-        self._counts[g.rank] += 1
+        self._bound.count(g.rank)
         self._give_up(g)
         self.recorder.dropped(g)
 
     def _abort(self, g: Gradient, closing: Closing) -> None:
         self._give_up(g)
-        g.got, g.arrival = min(g.got, self.now), min(g.arrival, self.now)  # NaN stays NaN
+        g.got = min(g.got, self.now)
         self.recorder.aborted(g, self.now)
         closing.waiting.append(g.rank)
 
     def _give_up(self, g: Gradient) -> None:
+        self._clear(g)
+        g.state = State.GONE
+        self.current[g.rank] = None
+
+    def _put_ashore(self, g: Gradient) -> None:
+        """A finished gradient waits for its parent's next finish."""
+        self._clear(g)
+        g.state = State.ASHORE
+
+    def _clear(self, g: Gradient) -> None:
+        """Call off its push and job; it leaves its parent, and its riders leave it."""
+        self._end_push(g)
         self._withdraw(g)
         self._leave_parent(g)
         for rider in g.riders:
             rider.state, rider.aboard = State.ASHORE, None
         g.riders = []
-        g.state = State.GONE
-        self.current[g.rank] = None
+
+    def _end_push(self, g: Gradient) -> None:
+        if g.state is State.PUSHING:
+            g.pushed = self.now - g.finish
 
     def _leave_parent(self, g: Gradient) -> None:
         if g.aboard is not None:
             g.aboard.riders.remove(g)
             g.aboard = None
 
-    def _put_ashore(self, g: Gradient) -> None:
-        """A finished gradient waits for its parent's next finish; its push or job is off."""
-        self._leave_parent(g)
-        self._withdraw(g)
-        for rider in g.riders:
-            rider.state, rider.aboard = State.ASHORE, None
-        g.riders = []
-        g.state = State.ASHORE
-
     # -- starts ------------------------------------------------------------------------------
 
     def _release(self, closings: list[Closing], dropped: tuple[int, ...] = ()) -> Stop | None:
         """Start, by rank, whom an update or drop lets go, whom it frees, and who has entered."""
-        pullers: dict[int, int | None] = {}
-        for closing in closings:
-            via = closing.quorum.via
-            for rank in (*(g.rank for g in closing.gradients), *closing.waiting):
-                if via is Via.ALLREDUCE:
-                    pullers[rank] = None
-                else:
-                    pullers[rank] = rank if via is Via.SERVER else closing.leader
-        entering = [rank for rank in self._idle if self._quorum_of[rank] >= 0]
-        for rank in (*dropped, *entering, *self._blocked):
-            pullers[rank] = self._puller(rank)
-        least = self._least_count()
-        newly_blocked = False
-        for rank in sorted(pullers):
-            if self._quorum_of[rank] < 0:
-                self._blocked.discard(rank)
-                self._idle.add(rank)
-            elif self._must_wait(rank, least):
-                self._idle.discard(rank)
-                newly_blocked |= rank not in self._blocked
-                self._blocked.add(rank)
-            else:
-                self._idle.discard(rank)
-                self._blocked.discard(rank)
-                self._start(rank, pullers[rank])
-        ask = newly_blocked and self.plan.review.on_block and self._may_ask_on_block
-        self._may_ask_on_block = not ask
+        named = self._filing.named
+        pullers = {rank: puller for closing in closings for rank, puller in closing.pullers()}
+        for rank in (*dropped, *(self._idle & named), *(self._blocked & named)):
+            pullers[rank] = self._filing.puller(rank)
+        released = pullers.keys() | self._blocked
+        self._idle |= released - named
+        waiting = self._bound.waiting(released & named)
+        ask = not waiting <= self._blocked and self.plan.review.on_block and not self._asked
+        self._asked = ask
+        self._blocked = waiting
+        starting = sorted((released & named) - waiting)
+        self._idle.difference_update(starting, waiting)
+        for rank in starting:
+            self._start(rank, pullers[rank])
         return Stop.REVIEW if ask else None
-
-    def _puller(self, rank: int) -> int | None:
-        """Whose link carries the parameters of a rank that starts by itself; None: it is free."""
-        index = self._quorum_of[rank]
-        if index < 0:
-            return None
-        quorum = self.plan.quorums[index]
-        if quorum.via is Via.LEADER:
-            return quorum.members[0]
-        return rank if quorum.via is Via.SERVER else None
-
-    def _least_count(self) -> int:
-        if self.plan.bound is None:
-            return 0
-        return min(c for c, q in zip(self._counts, self._quorum_of, strict=True) if q >= 0)
-
-    def _must_wait(self, rank: int, least: int) -> bool:
-        """Rule 16: too far ahead of the slowest rank in a quorum."""
-        if self.plan.bound is None:
-            return False
-        assert isinstance(self.plan.bound, tuple), "the plan is resolved"
-        bound = self.plan.bound[rank]
-        return bound is not None and self._counts[rank] - least > bound
 
     def _start(self, rank: int, puller: int | None) -> None:
         assert isinstance(self.plan.precision, tuple)
@@ -513,10 +445,3 @@ class Kernel:
         self.current[rank] = g
         self.recorder.started(g)
         self._schedule(finish, ARRIVE, rank, g)
-
-
-def _named(plan: Plan) -> set[int]:
-    named: Iterable[int] = (
-        rank for q in plan.quorums for rank in (*q.members, *(child for child, _ in q.riders))
-    )
-    return set(named)

@@ -66,7 +66,11 @@ def mitigation(times: Array, baseline: Array, clean: Array) -> Estimate:
 
 
 def _estimate(of_means: Callable[..., Array], *samples: Array) -> Estimate:
-    """`of_means(mean, mean, ...)` with its paired bootstrap interval."""
+    """`of_means(mean, mean, ...)` with its paired bootstrap interval.
+
+    A resample without a value may lie anywhere: it counts as below the low and above the high end,
+    so that an interval with more than 2.5 % of them has none.
+    """
     arrays = [np.asarray(sample, dtype=np.float64) for sample in samples]
     value = float(of_means(*(np.mean(a) for a in arrays)))
     n = len(arrays[0])
@@ -74,5 +78,10 @@ def _estimate(of_means: Callable[..., Array], *samples: Array) -> Estimate:
         return Estimate(value, math.nan, math.nan)
     picks = np.random.Generator(np.random.Philox(key=n)).integers(0, n, size=(RESAMPLES, n))
     resampled = of_means(*(a[picks].mean(axis=1) for a in arrays))
-    low, high = np.nanpercentile(resampled, [2.5, 97.5])
-    return Estimate(value, float(low), float(high))
+    unknown = np.isnan(resampled)
+    with np.errstate(invalid="ignore"):
+        low = float(np.percentile(np.where(unknown, -math.inf, resampled), 2.5))
+        high = float(np.percentile(np.where(unknown, math.inf, resampled), 97.5))
+    return Estimate(
+        value, low if math.isfinite(low) else math.nan, high if math.isfinite(high) else math.nan
+    )

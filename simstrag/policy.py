@@ -358,7 +358,7 @@ class View:
             ("communication", np.full(shape, math.nan)),
         ):
             value = getattr(self, name)
-            array = default if value is None else np.asarray(value, dtype=default.dtype)
+            array = default if value is None else np.array(value, dtype=default.dtype)
             array.flags.writeable = False
             object.__setattr__(self, name, array)
 

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+)
 
 from simstrag.errors import InputError
 from simstrag.validation import explain
@@ -30,15 +38,61 @@ class Quantity(_Part):
     n: int | None = None
     note: str = ""
 
+    @model_validator(mode="after")
+    def _interval_is_one(self) -> Self:
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise ValueError(f"low {self.low:g} is above high {self.high:g}")
+        return self
+
+
+def _positive(quantity: Quantity) -> Quantity:
+    if quantity.value <= 0:
+        raise ValueError(f"value {quantity.value:g} must be greater than 0")
+    return quantity
+
+
+def _not_negative(quantity: Quantity) -> Quantity:
+    if quantity.value < 0:
+        raise ValueError(f"value {quantity.value:g} must be 0 or more")
+    return quantity
+
+
+def _share(quantity: Quantity) -> Quantity:
+    if not 0 <= quantity.value <= 1:
+        raise ValueError(f"value {quantity.value:g} must lie between 0 and 1")
+    return quantity
+
+
+Positive = Annotated[Quantity, AfterValidator(_positive)]
+NotNegative = Annotated[Quantity, AfterValidator(_not_negative)]
+Share = Annotated[Quantity, AfterValidator(_share)]
+
+MEAN_TOLERANCE = 1e-3
+"""How far the mean of the noise may be from 1: it would shift every simulated time by as much."""
+
 
 class NoiseSamples(_Part):
-    """Quantiles of clean step times at evenly spaced levels 0..1, of mean 1."""
+    """Quantiles of clean step times at evenly spaced levels 0..1, of mean 1.
+
+    The mean is that of draws between them by linear interpolation.
+    """
 
     kind: Literal["measured", "fitted", "assumed"]
     quantiles: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=2)]
     n: int
     lag1_autocorrelation: float | None = None
     note: str = ""
+
+    @model_validator(mode="after")
+    def _is_noise(self) -> Self:
+        pairs = list(zip(self.quantiles, self.quantiles[1:], strict=False))
+        for low, high in pairs:
+            if high < low:
+                raise ValueError(f"quantiles must not decrease: {high:g} follows {low:g}")
+        mean = sum(low + high for low, high in pairs) / 2 / len(pairs)
+        if abs(mean - 1) > MEAN_TOLERANCE:
+            raise ValueError(f"quantiles have mean {mean:.6g}; divide them by it, noise has mean 1")
+        return self
 
 
 class Workload(_Part):
@@ -55,29 +109,29 @@ class Workload(_Part):
 class StepTimes(_Part):
     """Seconds and ratios of one step; see `simstrag.timing.Step`."""
 
-    compute: Quantity
-    host_share: Quantity
-    amp_ratio: Quantity
-    amp_ratio_contended: Quantity | None = None
-    amp_switch: Quantity
+    compute: Positive
+    host_share: Share
+    amp_ratio: Positive
+    amp_ratio_contended: Positive | None = None
+    amp_switch: NotNegative
     noise: NoiseSamples
 
 
 class AllReduceTimes(_Part):
     """Constants of the ring formula; see `simstrag.timing.AllReduce`."""
 
-    alpha: Quantity
-    bandwidth: Quantity
-    bytes: Quantity
-    overlap: Quantity
+    alpha: NotNegative
+    bandwidth: Positive
+    bytes: NotNegative
+    overlap: Share
 
 
 class ServerTimes(_Part):
     """Seconds per gradient; see `simstrag.timing.Server`."""
 
-    service: Quantity
-    push: Quantity
-    pull: Quantity
+    service: NotNegative
+    push: NotNegative
+    pull: NotNegative
 
 
 class Profile(_Part):

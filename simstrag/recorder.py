@@ -164,12 +164,11 @@ class Recorder:
     def _show(self, g: Gradient, seconds: float, lower_bound: bool) -> None:
         """Rule 7: a policy sees a step once its gradient has met its fate."""
         rank = g.rank
-        pushed = g.arrival - g.finish if g.arrival > g.finish else 0.0
         self._seen[rank] += 1
         self._windows["local_times"][rank].append(seconds)
         self._windows["amp"][rank].append(g.amp)
         self._windows["lower_bound"][rank].append(lower_bound)
-        self._windows["communication"][rank].append(g.got - g.pulled + pushed)
+        self._windows["communication"][rank].append(g.got - g.pulled + g.pushed)
 
     def _fate(self, g: Gradient, fate: str, update: int | None = None) -> None:
         if self.gradients is not None:
@@ -186,7 +185,7 @@ class Recorder:
         ended = min(self._ended[rank], time)
         pulled = min(g.got, time) - g.pulled
         compute = max(ended - g.got, 0.0)
-        pushed = max(min(g.arrival, time) - g.finish, 0.0) if g.arrival > g.finish else 0.0
+        pushed = time - g.finish if g.state is State.PUSHING else g.pushed
         after = min(pushed + self._busy[rank], max(time - ended, 0.0))
         wait = max(time - g.pulled - pulled - compute - after, 0.0)
         self.compute[rank] += compute

@@ -25,6 +25,8 @@ __all__ = ["Run", "provenance", "write_directory"]
 
 FORMAT = "simstrag-run/1"
 TABLES = ("updates", "steps", "gradients")
+WRITTEN = ("policy", "seed", "scenario", "summary", "provenance", "warnings")
+"""What `run.json` holds besides its format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,23 +95,39 @@ class Run:
     @classmethod
     def read(cls, folder: str | Path) -> Run:
         """From a run directory. Raises `InputError` where it is none."""
-        import pandas as pd
-
         folder = Path(folder)
         try:
             data = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise InputError(f"{folder}: not a run directory: {error}") from None
-        tables: dict[str, Any] = {}
-        for table in TABLES:
-            path = folder / f"{table}.parquet"
-            tables[table] = None
-            if path.exists():
-                tables[table] = pd.read_parquet(path).to_dict(orient="list")
-        return cls(
-            data["policy"], data["seed"], data["scenario"], data["summary"], data["provenance"],
-            warnings=tuple(data["warnings"]), **tables,
-        )  # fmt: skip
+            if not isinstance(data, dict) or data.get("format") != FORMAT:
+                raise InputError(f"{folder / 'run.json'}: not a run: its format is not {FORMAT}")
+            given = {name: data[name] for name in WRITTEN}
+            tables: dict[str, Any] = {
+                table: _read_table(folder / f"{table}.parquet") for table in TABLES
+            }
+        except KeyError as error:
+            raise InputError(f"{folder / 'run.json'}: not a run: it has no {error}") from None
+        except OSError as error:
+            raise InputError(f"{folder}: not a run directory: {error.strerror or error}") from None
+        except ValueError as error:
+            if isinstance(error, InputError):
+                raise
+            reason = str(error).splitlines()[0]
+            raise InputError(f"{folder}: not a run directory: {reason}") from None
+        if tables["updates"] is None:
+            raise InputError(f"{folder}: not a run directory: updates.parquet is missing")
+        return cls(**given | {"warnings": tuple(data["warnings"])}, **tables)
+
+
+def _read_table(path: Path) -> dict[str, list[Any]] | None:
+    """A table as it was before it was written, None where there is none."""
+    import pyarrow.parquet
+
+    if not path.exists():
+        return None
+    columns: dict[str, list[Any]] = pyarrow.parquet.read_table(path).to_pydict()
+    if "members" in columns:
+        columns["members"] = [tuple(members) for members in columns["members"]]
+    return columns
 
 
 def write_directory(folder: Path, marker: str, fill: Any) -> Path:
@@ -117,28 +135,31 @@ def write_directory(folder: Path, marker: str, fill: Any) -> Path:
 
     An existing folder is replaced only if it is empty or holds the file `marker`.
     """
-    if folder.exists():
-        if not folder.is_dir():
+    try:
+        if folder.exists() and not folder.is_dir():
             raise InputError(f"{folder}: is a file; choose a folder that does not exist yet")
-        if any(folder.iterdir()) and not (folder / marker).exists():
+        if folder.exists() and any(folder.iterdir()) and not (folder / marker).exists():
             raise InputError(
                 f"{folder}: holds other files; choose a folder that does not exist yet"
             )
-    try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     except OSError as error:
         raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
+    replaced = temporary.with_name(f"{temporary.name}.replaced")
     try:
         os.chmod(temporary, 0o755)
         fill(temporary)
         if folder.exists():
-            shutil.rmtree(folder)
+            folder.rename(replaced)
         temporary.rename(folder)
     except OSError as error:
+        if replaced.exists():
+            replaced.rename(folder)
         raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(replaced, ignore_errors=True)
     return folder
 
 
@@ -158,17 +179,19 @@ def _commit() -> str | None:
     """The commit this code was checked out from, with `+` where it was changed since."""
     folder = Path(__file__).parent
     try:
-        head = subprocess.run(
-            ["git", "log", "-1", "--format=%H"],
-            cwd=folder, capture_output=True, text=True, check=True, timeout=10,
-        )  # fmt: skip
-        changed = subprocess.run(
-            ["git", "status", "--porcelain", "--untracked-files=no", "."],
-            cwd=folder, capture_output=True, text=True, check=True, timeout=10,
-        )  # fmt: skip
+        _git(folder, "ls-files", "--error-unmatch", Path(__file__).name)  # not a user's repository
+        head = _git(folder, "log", "-1", "--format=%H")
+        changed = _git(folder, "status", "--porcelain", ".")
     except (OSError, subprocess.SubprocessError):
         return None
-    return head.stdout.strip() + ("+" if changed.stdout.strip() else "")
+    return head + ("+" if changed else "")
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    answer = subprocess.run(
+        ["git", *arguments], cwd=folder, capture_output=True, text=True, check=True, timeout=10
+    )
+    return answer.stdout.strip()
 
 
 def plain(value: Any) -> Any:

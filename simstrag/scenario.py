@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    field_serializer,
+    model_validator,
+)
 
 from simstrag import noise
 from simstrag.errors import InputError
@@ -87,6 +95,11 @@ class AllReduceSection(_Section):
     bandwidth: Annotated[float, Field(gt=0, allow_inf_nan=True)] = math.inf
     bytes: NonNegative = 0.0
     overlap: Share = 0.0
+
+    @field_serializer("bandwidth", when_used="json")
+    def _readable(self, bandwidth: float) -> float | str:
+        """JSON has no infinity; the word for it is read back as the number."""
+        return "inf" if bandwidth == math.inf else bandwidth
 
 
 class ServerSection(_Section):
@@ -260,6 +273,12 @@ class Scenario(_Section):
         if self._inputs is None:
             self._inputs = self._load()
         return self._inputs
+
+    @property
+    def constant_contention(self) -> bool:
+        """Whether nothing ever changes: no trace, or one with rows at time 0 only."""
+        trace = self.inputs.trace
+        return trace is None or trace.end == 0
 
     def timing(self, seed: int) -> Timing:
         """The durations of one run."""

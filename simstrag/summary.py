@@ -12,7 +12,7 @@ from simstrag.policy import Policy
 from simstrag.recorder import Recorder
 from simstrag.scenario import Scenario
 
-__all__ = ["summarise"]
+__all__ = ["BEYOND_WARNING", "beyond_warning", "summarise"]
 
 BEYOND_WARNING = 0.05
 
@@ -63,13 +63,15 @@ def summarise(
     counted = getattr(policy, "summary", None)
     if counted is not None:
         summary.update(counted())
-    warnings = []
-    if beyond > BEYOND_WARNING and scenario.inputs.trace and scenario.inputs.trace.end > 0:
-        warnings.append(
-            f"{beyond:.0%} of the computing lies beyond the end of the trace; "
-            "the last values were held"
-        )
-    return summary, tuple(warnings)
+    warned = beyond > BEYOND_WARNING and not scenario.constant_contention
+    return summary, (beyond_warning(beyond),) if warned else ()
+
+
+def beyond_warning(share: float) -> str:
+    """What to say of a run that computed so much of its time beyond the trace (rule 8)."""
+    return (
+        f"{share:.0%} of the computing lies beyond the end of the trace; the last values were held"
+    )
 
 
 SAMPLES, PROGRESS = 4, 7  # columns of the recorder's updates

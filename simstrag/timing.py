@@ -82,7 +82,8 @@ class Contention:
     """A trace as the ranks feel it.
 
     slowdowns: (rank, resource) to its step function.  durations: rank to recorded local times.
-    end: seconds after which the trace is not recorded.  trace_end: what then: hold, loop, error.
+    end: seconds after which no slowdown is recorded; infinite without any, since recorded
+    durations do not follow the clock.  trace_end: what then: hold, loop, error.
     """
 
     slowdowns: dict[tuple[int, str], Piecewise] = field(default_factory=dict)
@@ -121,7 +122,7 @@ class Contention:
                     durations[rank] = tuple(value for _, value in rows)
                 else:
                     slowdowns[rank, resource] = Piecewise.of(rows, period)
-        return cls(slowdowns, durations, trace.end, trace_end)
+        return cls(slowdowns, durations, trace.end if slowdowns else math.inf, trace_end)
 
     def of_rank(self, rank: int, resource: str) -> Piecewise:
         """The slowdown of one resource of a rank."""

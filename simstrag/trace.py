@@ -104,8 +104,9 @@ class Trace:
         if not checked:
             raise InputError(f"{source}: the trace is empty; leave `trace` out for no contention")
         checked.sort(key=lambda row: row.time)
-        digest = hashlib.sha256(repr([tuple(row) for row in checked]).encode()).hexdigest()
-        return cls(tuple(checked), source, digest if sha256 is None else sha256)
+        if sha256 is None:
+            sha256 = hashlib.sha256(repr([tuple(row) for row in checked]).encode()).hexdigest()
+        return cls(tuple(checked), source, sha256)
 
     @classmethod
     def read(cls, path: str | Path) -> Trace:

@@ -65,7 +65,8 @@ class Gradient:
     state: running (its pull included), pushing, ready (arrived, unclosed), riding (finished, of a
     rider), closed (in communication), gone (applied, dropped or aborted).
     pulled, seen: time of its pull, samples applied before it.  got: when the pull ended.
-    mark: the DROP closing it was late for, and whether it was being pushed then.
+    push: seconds spent pushing, until arrival or until the push was called off.
+    mark: the DROP closing it was late for, until it is filed.
     aboard: of a rider, the parent's gradient it is bound to.
     """
 
@@ -80,9 +81,9 @@ class Gradient:
     finish: float
     state: str = "running"
     arrival: float = math.nan
+    push: float = 0.0
     job: Job | None = None
     mark: Closing | None = None
-    marked_in_push: bool = False
     aboard: Gradient | None = None
     closing: Closing | None = None
 
@@ -289,6 +290,7 @@ class _Run:
             self.drop(g, g.mark)
             self.settle({})
         else:
+            g.mark = None
             for rider in self.riding_with(g.rank):
                 rider.aboard = rider.aboard or g
             if quorum.via is Via.SERVER:
@@ -300,7 +302,8 @@ class _Run:
         quorum = self.quorum_of(g.rank)
         assert quorum is not None
         assert quorum.via is Via.SERVER
-        if g.mark is not None and g.marked_in_push and quorum.late is Late.DROP:
+        g.push = self.now - g.finish
+        if g.mark is not None and quorum.late is Late.DROP:
             self.drop(g, g.mark)
             self.settle({})
         else:
@@ -326,16 +329,17 @@ class _Run:
         update = self.version + 1 if fate == "applied" else None
         self.result.fates.append((update, g.rank, g.k, fate))
         pull = min(self.now, g.got) - g.pulled
-        push = min(self.now, g.arrival) - g.finish if g.arrival > g.finish else 0.0
-        self.known[g.rank].append(Known(seconds, g.amp, bound, pull + push))
         self.withdraw(g)
+        self.known[g.rank].append(Known(seconds, g.amp, bound, pull + g.push))
         g.state, self.work[g.rank] = "gone", None
         for rider in self.work:
             if rider is not None and rider.aboard is g:
                 rider.aboard = None
 
     def withdraw(self, g: Gradient) -> None:
-        """Take back its job if that still waits; one in service goes on."""
+        """Call off its push, take back its job if that still waits; one in service goes on."""
+        if g.state == "pushing":
+            g.push = self.now - g.finish
         if g.job is not None and g.job.state == "waiting":
             self.jobs.remove(g.job)
             g.job = None
@@ -363,7 +367,7 @@ class _Run:
             elif quorum.late is Late.DROP and other.state == "ready":
                 self.drop(other, closing)
             elif quorum.late is Late.DROP:
-                other.mark, other.marked_in_push = closing, other.state == "pushing"
+                other.mark = closing
         if quorum.via is not Via.SERVER:
             closing.state, closing.number = "reducing", self.number()
             closing.end = self.timing.reduce(closing.ranks, self.now)
@@ -535,9 +539,6 @@ class _Run:
             self.withdraw(g)
             g.state = "riding"
         elif quorum.via is not Via.SERVER:
-            if g.state == "pushing" and g.marked_in_push and quorum.late is Late.DROP:
-                self.drop(g, g.mark)
-                return
             self.withdraw(g)
             g.state, g.arrival = "ready", g.finish
         elif g.state != "pushing":

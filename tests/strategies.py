@@ -193,6 +193,7 @@ def reviews() -> st.SearchStrategy[Review]:
     return st.one_of(
         st.just(Review()),
         st.just(Review()),
+        st.builds(Review, updates=st.none() | st.just(3), on_block=st.just(True)),
         st.builds(
             Review,
             updates=st.none() | st.integers(1, 4),
@@ -278,3 +279,52 @@ def scripts(draw: st.DrawFn, workers: int, kind: str | None = None) -> Script:
         draft = draw(changed(draft) if near else drafts(workers, kind))
         lines.append((version, draft.plan()))
     return Script(tuple(lines))
+
+
+@st.composite
+def uneven(draw: st.DrawFn) -> Scenario:
+    """Three to six ranks of different speeds, so that gradients wait for each other."""
+    workers = draw(st.integers(3, 6))
+    seconds = st.sampled_from((0.0, 0.125, 0.25, 0.1, 0.5))
+    rows = [
+        _row(0.25 * k, rank, "step", "duration", draw(st.sampled_from((*COMPUTE, 1.0))))
+        for rank in range(workers)
+        for k in range(draw(st.integers(1, 2)))
+    ]
+    if draw(st.booleans()):
+        slowdown = draw(st.sampled_from((2.0, 8.0)))
+        rows.append(_row(0.0, draw(st.integers(0, workers - 1)), "net", "slowdown", slowdown))
+    return Scenario.of(
+        {
+            "workers": workers,
+            "updates": draw(st.integers(5, 30)),
+            "step": {"compute": 0.5, "amp_ratio": 1.25, "amp_switch": draw(seconds)},
+            "server": {"service": draw(seconds), "push": draw(seconds), "pull": draw(seconds)},
+            "allreduce": {"alpha": draw(st.sampled_from((0.0, 0.0625)))},
+            "trace": rows,
+            "trace_end": "loop",
+        }
+    )
+
+
+@st.composite
+def churning(draw: st.DrawFn, workers: int, bounded: bool = False) -> Script:
+    """A few plans that take turns at every update or two: most gradients are filed anew."""
+    few, many = (0, 0, 0, 0, 1, 1, None, -1, -2), (0, 0, 1, 1, 2, 2, None, -3)
+    roles = st.sampled_from(draw(st.sampled_from((few, many))))
+    vias = st.sampled_from(draw(st.sampled_from((tuple(Via), (Via.SERVER,), (Via.LEADER,)))))
+    lates = st.sampled_from((Late.QUEUE, Late.DROP, Late.DROP, Late.ABORT))
+    group = st.tuples(st.none() | st.integers(1, 3), vias, lates)
+    turns = []
+    for _ in range(draw(st.integers(2, 4))):
+        draft = Draft(
+            tuple(draw(roles) for _ in range(workers)),
+            (draw(group), draw(group), draw(group)),
+            draw(st.booleans()),
+            draw(st.none() | st.integers(0, 2)) if bounded else None,
+            draw(st.sampled_from(Precision)),
+            draw(st.sampled_from((Review(), Review(updates=1, on_block=True)))),
+        )
+        turns.append(draft.plan())
+    order = draw(st.lists(st.sampled_from(turns), min_size=5, max_size=20))
+    return Script(tuple(enumerate(order)))

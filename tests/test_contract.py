@@ -60,8 +60,13 @@ class World:
 
     def _view(self, version: int) -> View:
         return View(
-            self.world_size, version, samples=version * self.world_size, time=float(version),
-            steps=self.steps.copy(), local_times=self.times.copy(), amp=self.amp.copy(),
+            self.world_size,
+            version,
+            samples=version * self.world_size,
+            time=float(version),
+            steps=self.steps.copy(),
+            local_times=self.times.copy(),
+            amp=self.amp.copy(),
             hints=Hints(amp_ratio=RHO, host_seconds=0.0, clean_seconds=1.0),
         )
 
@@ -233,9 +238,7 @@ def test_loading_every_policy_loads_no_framework() -> None:
         "import sys; from simstrag.policies import load, names; [load(name) for name in names()];"
         "print(*sorted({'simpy', 'torch', 'pandas', 'pyarrow', 'numba'} & set(sys.modules)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == ""
 
 
@@ -244,7 +247,5 @@ def test_importing_the_package_imports_no_policy() -> None:
         "import sys, simstrag.policies as p;"
         "print(*(n for n in p.names() if f'simstrag.policies.{n}' in sys.modules))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == ""

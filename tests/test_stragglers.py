@@ -53,9 +53,7 @@ def windows_of(*levels: float) -> np.ndarray:
     return np.repeat(np.array(levels)[:, np.newaxis], 10, axis=1)
 
 
-def baseline_of(
-    windows: np.ndarray, clean: float | None = None, guard: bool = True
-) -> Baseline:
+def baseline_of(windows: np.ndarray, clean: float | None = None, guard: bool = True) -> Baseline:
     return baseline(median(windows), windows, clean=clean, delta=0.1, floor=0.01, guard=guard)
 
 

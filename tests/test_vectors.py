@@ -61,7 +61,7 @@ def by_engine(scenario: Scenario, plan: Plan) -> Outcome:
     columns = [list(run.updates[name]) for name in names]
     rows = zip(*columns, strict=True)
     log = [(time, version, list(members), n) for time, version, members, n in rows]
-    return run.summary, log
+    return dict(run.summary), log
 
 
 def test_all_vectors_are_there() -> None:

@@ -86,7 +86,7 @@ def describe() -> tuple[Description, ...]:
 def _description(name: str) -> Description:
     cls = _class(name)
     paragraph = (inspect.getdoc(importlib.import_module(cls.__module__)) or "").split("\n\n")[0]
-    plan = load(name).plan(View(world_size=8))
+    plan = load(name).plan(View(world_size=8))  # any world that has room for every default
     architecture = plan.quorums[0].via.value
     return Description(name, " ".join(paragraph.split()), architecture, parameters(cls))
 

@@ -156,8 +156,12 @@ class Korel:
         self._enter(state, view)
         x = median(state.equivalent)
         against = baseline(
-            x, state.equivalent, clean=view.hints.clean_seconds,
-            delta=self.delta_on, floor=self.f_floor, guard=self.global_shift_guard,
+            x,
+            state.equivalent,
+            clean=view.hints.clean_seconds,
+            delta=self.delta_on,
+            floor=self.f_floor,
+            guard=self.global_shift_guard,
         )
         in_amp = [rank for rank, r in enumerate(state.ranks) if r.activation is not None]
         self._switch_on(state, x, against)

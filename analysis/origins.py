@@ -1,0 +1,164 @@
+"""Where each number of a scenario comes from: measured, fitted or assumed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from simstrag.analysis.formats import MISSING, number, seconds
+from simstrag.analysis.tables import Table
+from simstrag.collectives import ring
+from simstrag.profile import Profile, Quantity
+from simstrag.scenario import Scenario
+
+__all__ = ["Origin", "origins", "origins_table"]
+
+DECLARED = "assumed (declared in the scenario)"
+DEFAULT = "assumed (default)"
+NOT_GIVEN = "assumed (nothing given)"
+
+WORDS = {
+    "compute": ("step in full precision, idle machine", "s"),
+    "host_share": ("share of a step that precision cannot shorten", ""),
+    "amp_ratio": ("full over reduced-precision time of a step", ""),
+    "amp_ratio_contended": ("the same under contention (a check, not used)", ""),
+    "amp_switch": ("cost of a change of precision", "s"),
+    "cv": ("noise of steps, coefficient of variation", ""),
+    "alpha": ("all-reduce, per hop", "s"),
+    "bandwidth": ("all-reduce, bandwidth of a link", "bytes/s"),
+    "bytes": ("all-reduce, gradient", "bytes"),
+    "overlap": ("all-reduce, share hidden by backward", ""),
+    "service": ("server, per gradient", "s"),
+    "push": ("server, push of a gradient", "s"),
+    "pull": ("server, pull of the parameters", "s"),
+    "batch": ("batch per worker", "samples"),
+    "noise_scale": ("gradient noise scale B_noise", "samples"),
+    "c_tau": ("cost of a stale sample, c_tau", ""),
+    "curve": ("accuracy from progress", "points"),
+}
+"""What a quantity is called and its unit."""
+
+
+class Origin(NamedTuple):
+    """A quantity in force: its words, value with unit, interval, kind, count and note."""
+
+    what: str
+    value: str
+    interval: str
+    kind: str
+    n: str
+    note: str
+
+
+def origins(scenario: Scenario) -> list[Origin]:
+    """Every quantity that durations and progress depend on, in the order of a step's life."""
+    return [
+        *_step(scenario),
+        *_section(scenario, "allreduce"),
+        _all_reduce_of_all(scenario),
+        *_section(scenario, "server"),
+        *_learner(scenario),
+        _trace(scenario),
+    ]
+
+
+def origins_table(scenario: Scenario) -> Table:
+    """The quantities as a table."""
+    headers = ("quantity", "value", "95 % interval", "measured, fitted or assumed", "n", "note")
+    rows = tuple(tuple(origin) for origin in origins(scenario))
+    return Table(headers, rows, len(headers))
+
+
+def _step(scenario: Scenario) -> Iterator[Origin]:
+    profile = scenario.inputs.profile
+    if scenario.step is not None:
+        given = scenario.step.model_fields_set
+        for name in ("compute", "host_share", "amp_ratio", "amp_switch", "cv"):
+            value = getattr(scenario.step, name)
+            kind = DECLARED if name in given else DEFAULT
+            if value is None:
+                kind = "not given: no policy here may use reduced precision"
+            note = f"{scenario.step.noise}" if name == "cv" and value else ""
+            yield _plain(name, value, kind, note)
+        return
+    assert profile is not None
+    step = profile.step
+    for name in ("compute", "host_share", "amp_ratio", "amp_ratio_contended", "amp_switch"):
+        quantity = getattr(step, name)
+        if quantity is not None:
+            yield _of(name, quantity)
+    noise = step.noise
+    spread = f"quantiles from {number(noise.quantiles[0])} to {number(noise.quantiles[-1])}"
+    yield Origin("noise of steps", spread, "", noise.kind, str(noise.n), noise.note)
+
+
+def _section(scenario: Scenario, section: str) -> Iterator[Origin]:
+    """The constants of `allreduce` or `server`, from the scenario or else from the profile."""
+    declared = getattr(scenario, section)
+    profile: Profile | None = scenario.inputs.profile
+    in_force = getattr(scenario.inputs, section)
+    names = ("alpha", "bandwidth", "bytes", "overlap")
+    for name in names if section == "allreduce" else ("service", "push", "pull"):
+        if declared is not None:
+            kind = DECLARED if name in declared.model_fields_set else DEFAULT
+            yield _plain(name, getattr(declared, name), kind)
+        elif profile is not None:
+            yield _of(name, getattr(getattr(profile, section), name))
+        else:
+            yield _plain(name, getattr(in_force, name), NOT_GIVEN)
+
+
+def _all_reduce_of_all(scenario: Scenario) -> Origin:
+    a, n = scenario.inputs.allreduce, scenario.workers
+    exposed = ring(n, a.alpha, a.bytes, a.bandwidth) * (1 - a.overlap)
+    note = "2(n-1) alpha + 2(n-1)/n bytes/bandwidth, less the share hidden by backward"
+    what = f"exposed all-reduce of all {n} ranks"
+    return Origin(what, seconds(exposed), "", "computed by the ring formula", "", note)
+
+
+def _learner(scenario: Scenario) -> Iterator[Origin]:
+    given = scenario.learner.model_fields_set
+    for name in ("batch", "noise_scale", "c_tau"):
+        kind = DECLARED if name in given else DEFAULT
+        yield _plain(name, getattr(scenario.learner, name), kind)
+    if scenario.learner.curve is not None:
+        yield _plain("curve", len(scenario.learner.curve), DECLARED)
+
+
+def _trace(scenario: Scenario) -> Origin:
+    trace = scenario.inputs.trace
+    if trace is None:
+        return Origin("contention", "none", "", DECLARED, "", "")
+    kind = "given by the trace file" if isinstance(scenario.trace, str) else DECLARED
+    kinds = ", ".join(sorted({f"{row.resource} {row.kind}" for row in trace.rows}))
+    value = f"{len(trace.nodes)} nodes, {number(trace.end)} s"
+    note = f"{kinds}; a file does not say whether it was recorded or made up"
+    return Origin("contention", value, "", kind, str(len(trace.rows)), note)
+
+
+def _plain(name: str, value: float | None, kind: str, note: str = "") -> Origin:
+    what, unit = WORDS[name]
+    return Origin(what, _shown(value, unit), "", kind, "", note)
+
+
+def _of(name: str, quantity: Quantity) -> Origin:
+    what, unit = WORDS[name]
+    known = quantity.low is not None and quantity.high is not None
+    interval = f"{_shown(quantity.low, unit)} to {_shown(quantity.high, unit)}" if known else ""
+    n = "" if quantity.n is None else str(quantity.n)
+    return Origin(what, _shown(quantity.value, unit), interval, quantity.kind, n, quantity.note)
+
+
+def _shown(value: float | None, unit: str) -> str:
+    if value is None:
+        return MISSING
+    if unit.startswith("bytes"):
+        return f"{_prefixed(value)}{unit[5:]}"
+    return seconds(value) if unit == "s" else f"{number(value)} {unit}".strip()
+
+
+def _prefixed(size: float) -> str:
+    """Bytes with a decimal prefix."""
+    power = min(max(math.floor(math.log10(size) / 3), 0), 4) if 0 < size < math.inf else 0
+    return f"{number(size / 1000**power)} {('bytes', 'kB', 'MB', 'GB', 'TB')[power]}"

@@ -1,0 +1,235 @@
+"""The HTML report of a comparison or of a run: one file that asks nobody for anything."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from simstrag.analysis import pictures, sections
+from simstrag.analysis.answer import answer
+from simstrag.analysis.assumptions import assumptions
+from simstrag.analysis.cautions import cautions, coverage, turnover
+from simstrag.analysis.formats import number, percent
+from simstrag.analysis.origins import origins_table
+from simstrag.analysis.page import template
+from simstrag.analysis.standings import standings
+from simstrag.analysis.tables import (
+    Table,
+    behind_table,
+    costs_table,
+    differences_table,
+    ranking_table,
+)
+from simstrag.comparison import Comparison, architecture
+from simstrag.errors import InputError
+from simstrag.run import Run, plain
+from simstrag.scenario import Scenario
+
+__all__ = ["render", "render_run"]
+
+MOST_ROWS = 300
+"""Inline trace rows that a report prints in full."""
+
+
+def render(comparison: Comparison, command: str | None = None) -> str:
+    """The report of a comparison as one HTML file.
+
+    command: what made it, to be run again; without one the report says how to from its scenario.
+    """
+    s, scenario = standings(comparison), comparison.scenario
+    workers, first = scenario.workers, scenario.seed_list[0]
+    examples = [
+        sections.example(
+            sections.control_name(name),
+            run,
+            (scenario.replaced(trace=None) if name == "clean" else scenario).timing(first),
+            workers,
+        )
+        for name, run in comparison.examples.items()
+    ]
+    runs = [run for name, run in comparison.examples.items() if name != "clean"]
+    picture, table = sections.spent(examples, workers)
+    return template("report.html").render(
+        s=s,
+        answer=answer(s),
+        cautions=cautions(s),
+        coverage=coverage(s),
+        asked=_asked(scenario),
+        seed=first,
+        speedups=sections.interval_picture(s),
+        ranking=ranking_table(s),
+        differences=differences_table(s),
+        behind=behind_table(s),
+        progress=sections.progress_picture(s),
+        timelines=sections.timelines(examples, workers),
+        waits=sections.waits(examples),
+        spent=picture,
+        spent_table=table,
+        turnover=turnover(s),
+        costs=costs_table(s) if comparison.has_target else None,
+        costs_picture=sections.costs_picture(s) if comparison.has_target else Markup(),
+        origins=origins_table(scenario),
+        profile=_profile(scenario),
+        assumptions=assumptions(scenario, runs, [architecture(r.policy, workers) for r in runs]),
+        warnings=comparison.warnings,
+        command=command,
+        provenance=_provenance(runs[0].provenance),
+        scenario=_yaml(scenario.model_dump(mode="json", exclude_unset=True)),
+    )
+
+
+def render_run(run: Run) -> str:
+    """The report of one run as one HTML file: its summary, timeline and where time went."""
+    scenario, problem = _scenario_of(run)
+    workers = len(run.summary["wait_by_rank"])
+    context: dict[str, Any] = dict.fromkeys(("timelines", "waits", "origins", "assumptions"))
+    if run.steps is not None:
+        timing = None if scenario is None else scenario.timing(run.seed)
+        shown = [sections.example(run.policy, run, timing, workers)]
+        context |= {"timelines": sections.timelines(shown, workers), "waits": sections.waits(shown)}
+    if scenario is not None:
+        context["origins"] = origins_table(scenario)
+        context["assumptions"] = assumptions(scenario, [run], [architecture(run.policy, workers)])
+    parts = {"compute": "full", "communication": "communication", "wait": "wait"}
+    ranks = [
+        (f"rank {r}", {word: float(run.summary[f"{p}_by_rank"][r]) for p, word in parts.items()})
+        for r in range(workers)
+    ]
+    return template("run.html").render(
+        run=run,
+        problem=problem,
+        summary=_summary(run.summary),
+        spent=pictures.spent("spent", "Seconds of each rank by what it did", "time (s)", ranks),
+        provenance=_provenance(run.provenance),
+        scenario=_yaml(run.scenario),
+        **context,
+    )
+
+
+def _asked(scenario: Scenario) -> list[tuple[str, str]]:
+    """The question, as pairs of a term and what it was."""
+    trace, inputs = scenario.trace, scenario.inputs
+    work = []
+    if scenario.sample_target is not None:
+        work.append(f"{scenario.sample_target} samples (makespan is the time to them)")
+    if scenario.target_accuracy is not None:
+        work.append(f"accuracy {scenario.target_accuracy:g} (time to target)")
+    if scenario.target_progress is not None:
+        work.append(f"progress {scenario.target_progress:g} noise-free updates (time to target)")
+    asked = [
+        ("workers", f"{scenario.workers}, each with {scenario.learner.batch} samples per gradient"),
+        ("work, the same for every policy", "; ".join(work)),
+        ("policies", ", ".join(scenario.policies)),
+    ]
+    if inputs.trace is None:
+        asked.append(("contention", "none: no trace is given"))
+    else:
+        where = inputs.trace.source if isinstance(trace, str) else "rows in the scenario"
+        per_seed = {
+            "same": "the same for every seed (trace_per_seed: same)",
+            "shift": "every seed begins at its own offset in it (trace_per_seed: shift)",
+        }[scenario.trace_per_seed]
+        after = f"after its end: {scenario.trace_end}"
+        asked.append(("contention trace", f"{where}; {per_seed}; {after}"))
+        asked.append(("trace sha256", inputs.trace.sha256))
+    if scenario.nodes is not None:
+        asked.append(("nodes of the trace, by rank", ", ".join(map(str, scenario.nodes))))
+    if inputs.profile is not None:
+        asked.append(("profile", inputs.profile.name))
+        asked.append(("profile sha256", inputs.profile.sha256))
+    seeds = scenario.seed_list
+    asked.append(("seeds", f"{len(seeds)}: {_seeds(seeds)}"))
+    return asked
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
+        return f"{seeds[0]} to {seeds[-1]}"
+    return ", ".join(map(str, seeds))
+
+
+def _profile(scenario: Scenario) -> list[tuple[str, str]]:
+    profile = scenario.inputs.profile
+    if profile is None:
+        return []
+    w = profile.workload
+    facts = [
+        ("profile", f"{profile.name}, measured {profile.date}"),
+        ("made by", profile.command),
+        ("workload", f"{w.name}, {w.parameters} parameters, {w.batch} samples per step"),
+        ("precisions", f"full: {w.full}; AMP: {w.amp}{' (a stand-in)' if w.stand_in else ''}"),
+    ]
+    facts += [(f"device: {key}", str(value)) for key, value in profile.device.items()]
+    facts += [(f"software: {key}", str(value)) for key, value in profile.software.items()]
+    return facts
+
+
+def _provenance(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Versions, commit and hashes as pairs."""
+    facts = []
+    for key, value in found.items():
+        if key == "sha256":
+            facts += [(f"{name} sha256", digest or "none") for name, digest in value.items()]
+        elif key == "commit":
+            changed = " (with uncommitted changes)" if str(value).endswith("+") else ""
+            facts.append((key, f"{value or 'unknown: not run from a git checkout'}{changed}"))
+        else:
+            facts.append((key, str(value)))
+    return facts
+
+
+def _yaml(scenario: Mapping[str, Any]) -> str:
+    """A scenario as the file it could be read from; very long inline traces are cut short."""
+    from ruamel.yaml import YAML
+
+    data = dict(scenario)
+    rows = data.get("trace")
+    cut = 0
+    if isinstance(rows, (list, tuple)) and len(rows) > MOST_ROWS:
+        data["trace"], cut = list(rows[:MOST_ROWS]), len(rows) - MOST_ROWS
+    text = io.StringIO()
+    YAML(typ="safe", pure=True).dump(data, text)
+    note = f"# {cut} more rows of the trace are left out here\n" if cut else ""
+    return note + text.getvalue()
+
+
+def _scenario_of(run: Run) -> tuple[Scenario | None, str]:
+    """The scenario of a run with the very inputs it was run with, or why it cannot be had."""
+    try:
+        scenario = Scenario.of(run.scenario, source="run.json")
+        inputs = scenario.inputs
+    except InputError as error:
+        return None, f"Its trace or profile is not at hand ({error}), so contention is not shown."
+    recorded = run.provenance.get("sha256", {})
+    for name, given in (("trace", inputs.trace), ("profile", inputs.profile)):
+        if given is not None and recorded.get(name) not in (None, given.sha256):
+            return None, f"The {name} has changed since the run, so contention is not shown."
+    return scenario, ""
+
+
+UNITS = {
+    "makespan": "s", "time_to_target": "s", "throughput": "samples/s", "goodput": "samples/s",
+    "mean_staleness": "updates", "effective_staleness": "gradients (S_stale/b)",
+    "compute_by_rank": "s", "communication_by_rank": "s", "wait_by_rank": "s",
+    "staleness_by_rank": "updates", "progress": "noise-free updates",
+}  # fmt: skip
+SHARES = ("efficiency", "amp_share", "beyond_trace", "precision", "recall")
+
+
+def _summary(summary: Mapping[str, Any]) -> Table:
+    """A run's summary with units; lists are by rank."""
+    rows = []
+    for name, value in plain(summary).items():
+        unit = UNITS.get(name, "%" if name in SHARES else "")
+        if isinstance(value, list):
+            shown = ", ".join(number(v) for v in value)
+        elif name in SHARES:
+            shown = percent(value)
+        else:
+            shown = number(value, 4)
+        rows.append((name.replace("_", " "), shown, unit))
+    note = "A dash stands for what is not defined: no target, no curve, no suspects."
+    return Table(("", "value", "unit"), tuple(rows), 3, (), (note,))

@@ -1,0 +1,219 @@
+"""The parts of a report that show runs: curves, timelines, who waited for whom, where time went."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from markupsafe import Markup
+
+from simstrag.analysis import drawing, pictures, timeline, windows
+from simstrag.analysis.formats import number, percent
+from simstrag.analysis.standings import TIMES, Standings
+from simstrag.analysis.tables import CONTROL, Table
+from simstrag.analysis.waiting import Steps, Waiting, steps_of, waiting
+from simstrag.comparison import BASELINE, Comparison, architecture
+from simstrag.metrics import mean
+from simstrag.run import Run
+from simstrag.timing import Contention, Timing
+
+__all__ = [
+    "Example", "control_name", "costs_picture", "example", "interval_picture", "looks",
+    "progress_picture", "spent", "timelines", "waits",
+]  # fmt: skip
+
+Floats = npt.NDArray[np.float64]
+
+
+class Example(NamedTuple):
+    """One run to look at. name: as a reader knows it.  timing: None where it is not known."""
+
+    name: str
+    run: Run
+    steps: Steps
+    timing: Timing | None
+    waiting: Waiting
+
+    @property
+    def end(self) -> float:
+        """Seconds until the run ended."""
+        return float(self.run.updates["time"][-1])
+
+
+def example(name: str, run: Run, timing: Timing | None, workers: int) -> Example:
+    """A run that kept its steps, and what follows from them."""
+    steps = steps_of(run)
+    blank = np.zeros((workers, workers))
+    if timing is None:
+        total = float(np.sum(run.summary["wait_by_rank"]))
+        waited = Waiting(blank, blank, total, "the run's trace or profile is not at hand")
+    else:
+        waited = waiting(run, steps, timing, architecture(run.policy, workers), workers)
+    return Example(name, run, steps, timing, waited)
+
+
+def looks(comparison: Comparison) -> dict[str, dict[str, Any]]:
+    """One colour and dash per policy for all charts; bsp has the colour of the text."""
+    others = [name for name in comparison.policies if name != BASELINE]
+    return {
+        BASELINE: {"color": drawing.INK, "linestyle": "-"},
+        CONTROL: {"color": drawing.INK, "linestyle": drawing.DASHES[1]},
+        **{name: drawing.style_of(k) for k, name in enumerate(others)},
+    }
+
+
+def costs_picture(s: Standings) -> Markup:
+    """Time to target under every cost of staleness."""
+    series = {p.policy: [mean(s.at_cost(p.policy, c)) for c in s.costs] for p in s.policies}
+    axes = "cost of a stale sample, c_tau", f"{TIMES['time_to_target']} (s)"
+    return pictures.lines(
+        "costs", "Time to target by c_tau", axes, s.costs, series, looks(s.comparison)
+    )
+
+
+def interval_picture(s: Standings) -> Markup:
+    """Speed-up of every policy with its interval, beside bsp and beside no contention."""
+    rows = [(p.policy, [p.speedup[n] for n in s.times]) for p in s.policies]
+    marks = {"bsp": 1.0, "no contention": s.clean_speedup[s.decides].value}
+    return pictures.intervals(
+        "speedups", "Speed-up over bsp with 95 % intervals", "speed-up over bsp", rows,
+        [f"by {TIMES[n]}" for n in s.times], marks,
+    )  # fmt: skip
+
+
+def progress_picture(s: Standings) -> Markup:
+    """Progress, or accuracy where a curve is declared, over time: mean and range over seeds."""
+    comparison = s.comparison
+    curve = comparison.scenario.learner.curve
+    target = comparison.scenario.progress_target
+
+    def level(progress: Any) -> Any:
+        if curve is None:
+            return progress
+        p, a = np.array(curve).T
+        return np.interp(progress, p, a, left=np.nan, right=np.nan)
+
+    series = {}
+    wanted = [("contended", name, name) for name in dict.fromkeys([BASELINE, *comparison.policies])]
+    for variant, policy, word in [*wanted, ("clean", BASELINE, CONTROL)]:
+        table = comparison.curves
+        rows = table[(table["variant"] == variant) & (table["policy"] == policy)]
+        seeds = [group for _, group in rows.groupby("seed")]
+        levels = np.linspace(0.0, min(g["progress"].max() for g in seeds), 101)
+        times = np.array([np.interp(levels, g["progress"], g["time"]) for g in seeds])
+        series[word] = times.mean(axis=0), times.min(axis=0), times.max(axis=0), level(levels)
+    return pictures.curves(
+        "progress", "Progress over time of every policy",
+        ("time (s)", "progress (noise-free updates)" if curve is None else "accuracy"),
+        series, None if target is None else float(level(target)), looks(comparison),
+    )  # fmt: skip
+
+
+def timelines(examples: Sequence[Example], workers: int) -> dict[str, Any]:
+    """The worker-by-time pictures on common axes: what the template shows of them."""
+    contended = [e for e in examples if e.timing is not None and e.timing.contention.slowdowns]
+    replayed = [e for e in examples if e.timing is not None and e.timing.contention.durations]
+    shortest, longest = (f(e.end for e in examples) for f in (min, max))
+    of_window = (contended or replayed or list(examples))[0]
+    contention = Contention() if of_window.timing is None else of_window.timing.contention
+    cycle = windows.cycle_of([of_window.steps])
+    shown = windows.choose(contention, workers, cycle, shortest)
+    entries = []
+    for k, e in enumerate(examples):
+        words = f"Steps of {e.name}, {shown.start:.4g} to {shown.end:.4g} s"
+        window = timeline.window(f"window{k}", words, e.steps, e.timing, shown)
+        strip = timeline.run_strip(
+            f"strip{k}", f"The whole run of {e.name}", e.steps, e.timing, workers, longest, shown
+        )
+        entries.append((e.name, window, strip))
+    picture = Markup()
+    if contended:
+        timing = contended[0].timing
+        assert timing is not None
+        picture = timeline.contention_strip(
+            "contention", "Slowdown of every rank over time", timing, workers, longest, shown
+        )
+    return {
+        "why": shown.why,
+        "left_out": workers - len(shown.ranks),
+        "contention": picture,
+        "entries": entries,
+        "switch": max((e.timing.step.amp_switch for e in examples if e.timing), default=0.0),
+    }
+
+
+def waits(examples: Sequence[Example]) -> list[tuple[str, str, Markup]]:
+    """For each run its name, a sentence on who waited for whom, and the matrix if there is one."""
+    seconds = [e.waiting.held + e.waiting.blocked for e in examples]
+    most = max((float(m.max()) for m in seconds), default=0.0)
+    found = []
+    for k, (e, m) in enumerate(zip(examples, seconds, strict=True)):
+        picture = Markup()
+        if m.any():
+            words = f"Who waited for whom under {e.name}"
+            picture = pictures.matrix(f"waiting{k}", words, m, most)
+        found.append((e.name, _waiting_sentence(e.waiting), picture))
+    return found
+
+
+def _waiting_sentence(w: Waiting) -> str:
+    total = f"The ranks waited {number(w.total)} s in all"
+    if w.reason:
+        return f"{total}; for whom is not shown: {w.reason}."
+    parts = []
+    if w.held.any():
+        parts.append(f"{number(float(w.held.sum()))} s for the last gradient of an update")
+    if w.blocked.any():
+        parts.append(f"{number(float(w.blocked.sum()))} s at the bound for a rank behind")
+    if w.elsewhere > 1e-9 * max(w.total, 1.0):
+        rest = "for no rank (the server's queue, an update under way)"
+        parts.append(f"{number(w.elsewhere)} s {rest}")
+    if not parts:
+        return "No rank ever waited."
+    text = f"{total}: {', '.join(parts)}."
+    if w.by_rank.any():
+        slowest = int(np.argmax(w.by_rank))
+        share = float(w.by_rank[slowest] / w.by_rank.sum())
+        text += f" Of waiting for ranks, {percent(share, 2)} % was for rank {slowest}."
+    return text
+
+
+def spent(examples: Sequence[Example], workers: int) -> tuple[Markup, Table]:
+    """Where the time of the ranks went, as a picture and a table."""
+    parts = [(e.name, _parts(e, workers)) for e in examples]
+    picture = pictures.spent(
+        "spent", "Seconds of a rank by what it did", "seconds of a rank, mean over ranks", parts
+    )
+    rows = tuple(
+        (name, number(sum(p.values()), 4), *(percent(v / sum(p.values())) for v in p.values()))
+        for name, p in parts
+    )
+    headers = (
+        "policy", "run (s)", "computing in full precision (%)", "computing in AMP (%)",
+        "computing thrown away (%)", "communication (%)", "waiting (%)",
+    )  # fmt: skip
+    return picture, Table(headers, rows)
+
+
+def _parts(e: Example, workers: int) -> Mapping[str, float]:
+    """Mean seconds of a rank. What no step accounts for goes by the share of either precision."""
+    work = np.clip(e.steps.finish - e.steps.start, 0.0, None)
+    lost = float(work[e.steps.lost].sum())
+    kept = float(work[~e.steps.lost].sum())
+    amp = float(work[~e.steps.lost & e.steps.amp].sum()) / kept if kept else 0.0
+    compute, communication, wait = (
+        float(np.sum(e.run.summary[f"{name}_by_rank"]))
+        for name in ("compute", "communication", "wait")
+    )
+    seconds = {
+        "full": (compute - lost) * (1 - amp), "amp": (compute - lost) * amp, "lost": lost,
+        "communication": communication, "wait": wait,
+    }  # fmt: skip
+    return {name: value / workers for name, value in seconds.items()}
+
+
+def control_name(name: str) -> str:
+    """What a reader knows an example of a comparison as."""
+    return CONTROL if name == "clean" else name

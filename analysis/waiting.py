@@ -1,0 +1,172 @@
+"""Who waited for whom, derived from the steps and updates of one run, and checked against it.
+
+A step row says when a rank computed and which version it had pulled; an update row says whose
+gradients it holds.  Together they say which update took which gradient: a rank has one gradient at
+a time.  From that follow the arrivals, the last of them, and when the update must have happened.
+A derivation that does not come out at the logged times is not shown: `Waiting.reason` says so.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from simstrag.run import Run
+from simstrag.timing import Timing
+
+__all__ = ["Steps", "Waiting", "steps_of", "waiting"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Steps:
+    """The steps of a run as arrays, in order of rank and step.
+
+    applied: version after the update that holds the gradient, 0 where none does (it was dropped,
+    aborted, or in flight at the end).  pulled_next: version at the rank's next recorded pull, -1 at
+    its last.  gap_end: when the rank computes again; at its last recorded step the update of it.
+    """
+
+    rank: Ints
+    version: Ints
+    amp: npt.NDArray[np.bool_]
+    start: Floats
+    finish: Floats
+    wait: Floats
+    applied: Ints
+    pulled_next: Ints
+    gap_end: Floats
+
+    @property
+    def lost(self) -> npt.NDArray[np.bool_]:
+        """Whose work was dropped or aborted: the rank went on without an update of it."""
+        return np.asarray((self.applied == 0) & (self.pulled_next >= 0))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Waiting:
+    """Seconds that ranks (rows) waited for ranks (columns).
+
+    held: at an update, from a gradient's arrival to the last one's, own service at the server
+    taken out.  blocked: by a bound, until an update of the other rank let it go.  total: all
+    waiting of all ranks; what `held` and `blocked` leave of it is the server's queue and the like.
+    reason: why there is no derivation, empty where there is one.
+    """
+
+    held: Floats
+    blocked: Floats
+    total: float
+    reason: str = ""
+
+    @property
+    def by_rank(self) -> Floats:
+        """Seconds that others waited for each rank."""
+        return np.asarray((self.held + self.blocked).sum(axis=0))
+
+    @property
+    def elsewhere(self) -> float:
+        """Waiting that was not for a rank."""
+        return max(self.total - float(self.held.sum() + self.blocked.sum()), 0.0)
+
+
+def steps_of(run: Run) -> Steps:
+    """The recorded steps with the fate of each. Raises `InputError` where the run kept none."""
+    table = run.frame("steps").sort_values(["rank", "step"], kind="stable")
+    rank = table["rank"].to_numpy(dtype=np.int64)
+    version = table["version"].to_numpy(dtype=np.int64)
+    start = table["start"].to_numpy(dtype=np.float64)
+    finish = table["finish"].to_numpy(dtype=np.float64)
+    wait = table["wait"].to_numpy(dtype=np.float64)
+    last = np.append(rank[1:] != rank[:-1], True)
+    pulled_next = np.where(last, -1, np.append(version[1:], -1))
+    applied = np.zeros(len(rank), dtype=np.int64)
+    for r, versions in _updates_of(run).items():
+        own = np.flatnonzero(rank == r)
+        at = np.searchsorted(versions, version[own], side="right")
+        found = np.append(versions, np.iinfo(np.int64).max)[at]
+        limit = np.where(pulled_next[own] < 0, len(run.updates["time"]), pulled_next[own])
+        applied[own] = np.where(found <= limit, found, 0)
+    times = np.append(np.asarray(run.updates["time"], dtype=np.float64), 0.0)
+    gap_end = np.where(last, np.maximum(times[applied - 1], finish + wait), np.roll(start, -1))
+    amp = table["precision"].to_numpy() == "amp"
+    return Steps(rank, version, amp, start, finish, wait, applied, pulled_next, gap_end)
+
+
+def waiting(run: Run, steps: Steps, timing: Timing, architecture: str, workers: int) -> Waiting:
+    """Who waited for whom; architecture: all-reduce or server, others are not derived."""
+    held = np.zeros((workers, workers))
+    total = float(np.sum(run.summary["wait_by_rank"]))
+    blank = Waiting(held, np.zeros_like(held), total)
+    if architecture not in ("all-reduce", "server"):
+        return Waiting(held, held, total, f"it is not derived for updates through {architecture}")
+    updates = _arrivals(steps, timing, architecture)
+    times = np.asarray(run.updates["time"], dtype=np.float64)
+    if len(updates) != len(times):
+        return Waiting(held, held, total, "its steps do not account for all its updates")
+    served = _serve(updates, timing.server.service) if architecture == "server" else {}
+    for version, gradients in updates.items():
+        closing, last = max(gradients)
+        if architecture == "server":
+            end = served[version, last] + timing.server.service
+        else:
+            end = timing.reduce(tuple(sorted(r for _, r in gradients)), closing)
+        if not math.isclose(end, times[version - 1], rel_tol=TOLERANCE, abs_tol=TOLERANCE):
+            return Waiting(
+                held * 0, held * 0, total, "its updates come out at other times than were logged"
+            )
+        for arrival, rank in gradients:
+            begun = served.get((version, rank), math.inf)
+            in_service = max(min(begun + timing.server.service, closing) - begun, 0.0)
+            held[rank, last] += closing - arrival - in_service
+    return Waiting(held, _blocked(run, steps, times, blank.blocked), total)
+
+
+def _updates_of(run: Run) -> dict[int, Ints]:
+    """For each rank the versions of the updates that hold a gradient of it."""
+    found: dict[int, list[int]] = {}
+    for version, members in enumerate(run.updates["members"], start=1):
+        for rank in members:
+            found.setdefault(int(rank), []).append(version)
+    return {rank: np.array(versions, dtype=np.int64) for rank, versions in found.items()}
+
+
+def _arrivals(
+    steps: Steps, timing: Timing, architecture: str
+) -> dict[int, list[tuple[float, int]]]:
+    """For each update the (arrival, rank) of its gradients."""
+    found: dict[int, list[tuple[float, int]]] = {}
+    kept = steps.applied > 0
+    columns = (steps.applied, steps.rank, steps.finish)
+    for version, rank, finish in zip(*(c[kept].tolist() for c in columns), strict=True):
+        arrival = timing.push(rank, finish) if architecture == "server" else finish
+        found.setdefault(version, []).append((arrival, rank))
+    return found
+
+
+def _serve(
+    updates: dict[int, list[tuple[float, int]]], service: float
+) -> dict[tuple[int, int], float]:
+    """When the server took up each gradient: first in, first out, by (arrival, rank)."""
+    jobs = sorted((a, r, version) for version, gradients in updates.items() for a, r in gradients)
+    free, begun = 0.0, {}
+    for arrival, rank, version in jobs:
+        begun[version, rank] = max(arrival, free)
+        free = begun[version, rank] + service
+    return begun
+
+
+def _blocked(run: Run, steps: Steps, times: Floats, blocked: Floats) -> Floats:
+    """Time from a rank's own update to the later one at which it could go on."""
+    members = run.updates["members"]
+    for k in np.flatnonzero((steps.applied > 0) & (steps.pulled_next > steps.applied)):
+        own, freed = int(steps.applied[k]), int(steps.pulled_next[k])
+        if len(members[freed - 1]) == 1:
+            by = int(members[freed - 1][0])
+            blocked[steps.rank[k], by] += times[freed - 1] - times[own - 1]
+    return blocked

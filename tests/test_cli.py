@@ -1,0 +1,252 @@
+"""The command line: what a user types, what comes back, and how mistakes are answered."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from simstrag.cli import app, main
+
+SCENARIO = """
+workers: 4
+samples: 5120
+target_progress: 3
+step: {compute: 0.1, amp_ratio: 1.6, cv: 0.03}
+server: {service: 0.001}
+learner: {kind: noise-scale, batch: 128, noise_scale: 500, c_tau: 1.0}
+trace: slow.csv
+trace_end: loop
+policies: [bsp, asgd]
+seeds: 2
+"""
+TRACE = """time,node,resource,kind,value
+0.2,3,gpu,slowdown,2.0
+0.6,3,gpu,slowdown,1.0
+"""
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "case.yaml").write_text(SCENARIO)
+    (tmp_path / "slow.csv").write_text(TRACE)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    def _call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["simstrag", *arguments])
+        monkeypatch.setattr(sys, "path", [*sys.path])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        out, err = capsys.readouterr()
+        return int(exit_.value.code or 0), out, err
+
+    return _call
+
+
+def test_run_writes_a_run_directory(folder: Path, call: Call) -> None:
+    code, _, _ = call("run", "case.yaml", "--policy", "ssp:bound=1", "--seed", "3", "--out", "r")
+    assert code == 0
+    data = json.loads((folder / "r" / "run.json").read_text())
+    assert (data["policy"], data["seed"]) == ("ssp:bound=1", 3)
+    summary = data["summary"]
+    assert summary["started"] == sum(
+        summary[fate] for fate in ("applied", "dropped", "aborted", "in_flight")
+    )
+    assert list(pd.read_parquet(folder / "r" / "updates.parquet").columns) == [
+        "time", "version", "members", "n_own", "samples", "staleness_mean", "staleness_max",
+        "progress",
+    ]  # fmt: skip
+
+
+def test_steps_and_gradients_are_written_on_request(folder: Path, call: Call) -> None:
+    call("run", "case.yaml", "--out", "r", "--steps", "--gradients")
+    assert list(pd.read_parquet(folder / "r" / "steps.parquet").columns) == [
+        "rank", "step", "version", "precision", "start", "finish", "wait", "communication",
+    ]  # fmt: skip
+    gradients = pd.read_parquet(folder / "r" / "gradients.parquet")
+    assert list(gradients.columns) == [
+        "update", "rank", "step", "version", "precision", "samples", "weight", "fate",
+    ]  # fmt: skip
+    summary = json.loads((folder / "r" / "run.json").read_text())["summary"]
+    assert len(gradients) == summary["started"]
+
+
+def test_compare_prints_a_table_and_writes_one_row_per_policy_and_seed(
+    folder: Path, call: Call
+) -> None:
+    code, out, _ = call("compare", "case.yaml", "--out", "c", "--jobs", "1")
+    assert code == 0
+    assert "asgd" in out
+    assert "c/report.html" in out
+    table = pd.read_csv(folder / "c" / "comparison.csv")
+    assert [tuple(row) for row in table[["policy", "seed"]].to_numpy()] == [
+        ("bsp", 0), ("bsp", 1), ("asgd", 0), ("asgd", 1),
+    ]  # fmt: skip
+    assert (folder / "c" / "report.html").exists()
+
+
+def test_a_comparison_folder_stands_by_itself(folder: Path, call: Call) -> None:
+    call("compare", "case.yaml", "--out", "c", "--jobs", "1")
+    (folder / "slow.csv").unlink()
+    assert call("compare", "c/scenario.yaml", "--out", "again", "--jobs", "1")[0] == 0
+    first, again = (folder / f / "comparison.csv" for f in ("c", "again"))
+    assert first.read_bytes() == again.read_bytes()
+
+
+def test_report_renders_what_compare_wrote_earlier(folder: Path, call: Call) -> None:
+    call("compare", "case.yaml", "--out", "c", "--jobs", "1")
+    code, out, _ = call("report", "c", "--out", "page.html")
+    assert (code, out.strip()) == (0, "report: page.html")
+    assert "<html" in (folder / "page.html").read_text()
+
+
+def test_report_renders_a_run(folder: Path, call: Call) -> None:
+    call("run", "case.yaml", "--out", "r", "--steps")
+    assert call("report", "r")[0] == 0
+    assert "<html" in (folder / "r" / "report.html").read_text()
+
+
+def test_policies_lists_every_policy(call: Call) -> None:
+    _, out, _ = call("policies")
+    for name in ("amp_all", "asgd", "backup", "bsp", "korel", "ssp"):
+        assert name in out
+
+
+def test_a_generated_trace_can_be_described(folder: Path, call: Call) -> None:
+    arguments = ("--nodes", "4", "--seconds", "3600", "--seed", "1", "--out", "g.csv")
+    assert call("trace", "generate", *arguments)[0] == 0
+    code, out, _ = call("trace", "describe", "g.csv")
+    assert code == 0
+    assert "gpu" in out
+
+
+def test_the_module_is_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "simstrag", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("simstrag ")
+
+
+def _examples() -> list[str]:
+    groups = [app, *(group.typer_instance for group in app.registered_groups)]
+    epilogs = [command.epilog for group in groups if group for command in group.registered_commands]
+    return [re.sub(r"^Example: simstrag ", "", epilog) for epilog in epilogs if epilog]
+
+
+@pytest.mark.parametrize("example", _examples())
+def test_the_example_of_every_help_works(example: str, folder: Path, call: Call) -> None:
+    (folder / "examples").mkdir()
+    for name in ("examples/demo.yaml", "case.yaml"):
+        (folder / name).write_text(SCENARIO)
+        (folder / Path(name).parent / "slow.csv").write_text(TRACE)
+    call("compare", "case.yaml", "--out", "reports/demo", "--jobs", "1")
+    code, _, err = call(*example.split())
+    assert (code, err) == (0, "")
+
+
+def _edited(old: str, new: str) -> dict[str, str]:
+    assert old in SCENARIO
+    return {"case.yaml": SCENARIO.replace(old, new)}
+
+
+MISTAKES = {
+    "missing scenario": (("run", "none.yaml"), {}, "none.yaml"),
+    "missing trace": (("run", "case.yaml"), _edited("slow.csv", "fast.csv"), "fast.csv"),
+    "missing column": (("run", "case.yaml"), {"slow.csv": "time,node\n0,1\n"}, "resource"),
+    "text in a number": (
+        ("run", "case.yaml"), {"slow.csv": TRACE.replace("2.0", "fast")}, "slow.csv, row 2",
+    ),
+    "negative slowdown": (("run", "case.yaml"), {"slow.csv": TRACE.replace("2.0", "-2")}, "-2"),
+    "slowdown below 1": (("run", "case.yaml"), {"slow.csv": TRACE.replace("2.0", ".5")}, "0.5"),
+    "time going backwards": (
+        ("run", "case.yaml"), {"slow.csv": TRACE.replace("0.6", "0.1")}, "backwards",
+    ),
+    "NaN": (("run", "case.yaml"), {"slow.csv": TRACE.replace("2.0", "nan")}, "nan"),
+    "empty value": (("run", "case.yaml"), {"slow.csv": TRACE.replace("2.0", "")}, "row 2"),
+    "empty trace": (("run", "case.yaml"), {"slow.csv": ""}, "empty"),
+    "header only": (("run", "case.yaml"), {"slow.csv": TRACE.splitlines()[0]}, "empty"),
+    "binary trace": (("run", "case.yaml"), {"slow.csv": b"\x00\xff\xfe\x80garbage"}, "slow.csv"),
+    "binary scenario": (("run", "case.yaml"), {"case.yaml": b"\x00\xff\xfe\x80"}, "case.yaml"),
+    "utilisation": (
+        ("run", "case.yaml"), {"slow.csv": TRACE.replace("slowdown,2.0", "utilisation,0.5")},
+        "utilisation",
+    ),
+    "node beyond the world": (("run", "case.yaml"), _edited("workers: 4", "workers: 3"), "node 3"),
+    "unknown policy": (("run", "case.yaml", "--policy", "asg"), {}, "asgd"),
+    "unknown policy in a comparison": (("compare", "case.yaml", "-p", "korell"), {}, "korel"),
+    "unknown parameter": (("run", "case.yaml", "--policy", "ssp:bond=3"), {}, "bound"),
+    "wrong parameter": (("run", "case.yaml", "--policy", "ssp:bound=x"), {}, "bound"),
+    "impossible plan": (("run", "case.yaml", "--policy", "backup:b=4"), {}, "b"),
+    "unknown key": (("run", "case.yaml"), _edited("server:", "sever:"), "server"),
+    "unknown inner key": (("run", "case.yaml"), _edited("compute:", "compte:"), "compute"),
+    "0 workers": (("run", "case.yaml"), _edited("workers: 4", "workers: 0"), "workers"),
+    "updates in compare": (
+        ("compare", "case.yaml"),
+        _edited("samples: 5120\ntarget_progress: 3", "updates: 10"), "equal work",
+    ),
+    "not YAML": (("run", "case.yaml"), {"case.yaml": "a: [1"}, "line"),
+    "a folder that is a file": (("run", "case.yaml", "--out", "slow.csv"), {}, "slow.csv"),
+    "a folder with other files": (("run", "case.yaml", "--out", "."), {}, "other files"),
+    "an impossible parent": (("run", "case.yaml", "--out", "slow.csv/r"), {}, "slow.csv/r"),
+    "report of nothing": (("report", "none"), {}, "none"),
+    "describe of nothing": (("trace", "describe", "none.csv"), {}, "none.csv"),
+    "negative seed": (("run", "case.yaml", "--seed", "-1"), {}, "seed"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_answered_in_one_line_and_writes_nothing(
+    mistake: str, folder: Path, call: Call
+) -> None:
+    arguments, files, hint = MISTAKES[mistake]
+    for name, content in files.items():
+        data = content if isinstance(content, bytes) else content.encode()
+        (folder / name).write_bytes(data)
+    before = sorted(folder.rglob("*"))
+    code, _, err = call(*arguments)
+    assert code == 2
+    assert hint in err
+    assert "Traceback" not in err
+    if err.startswith("error:"):
+        assert err.count("\n") == 1
+    assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_an_unwritable_folder_is_answered_in_one_line(folder: Path, call: Call) -> None:
+    (folder / "locked").mkdir(mode=0o500)
+    code, _, err = call("run", "case.yaml", "--out", "locked/r")
+    assert code == 2
+    assert "locked/r" in err
+
+
+def test_ctrl_c_stops_at_once_and_writes_nothing(folder: Path) -> None:
+    (folder / "case.yaml").write_text(SCENARIO.replace("samples: 5120", "samples: 51200000"))
+    command = [sys.executable, "-m", "simstrag", "compare", "case.yaml", "--out", "c"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not _computing(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert not (folder / "c").exists()
+
+
+def _computing(pid: int) -> bool:
+    """Whether a process has started children: the workers of a comparison."""
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    return bool(children.read_text().strip())

@@ -1,0 +1,118 @@
+"""What a run counts and when it ends, shown on cases small enough to check by hand."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+import simstrag
+from simstrag import Plan, Quorum, Review, Scenario, Via, View
+from simstrag.errors import InputError, StallError
+
+STEP = {"compute": 0.5}
+
+
+def scenario(**changes: Any) -> Scenario:
+    data = {"workers": 2, "updates": 4, "step": STEP, "learner": {"batch": 10}}
+    return Scenario.of(data | changes)
+
+
+def slowed(rank: int, value: float, time: float = 0.0, resource: str = "gpu") -> dict[str, Any]:
+    return {
+        "time": time, "node": rank, "resource": resource, "kind": "slowdown", "value": value,
+    }  # fmt: skip
+
+
+@dataclass
+class Watcher:
+    """Keeps every view; asks again as `review` says."""
+
+    review: Review = field(default_factory=lambda: Review(updates=1))
+    quorum: Quorum = field(default_factory=Quorum)
+
+    def plan(self, view: View) -> Plan:
+        SEEN.append(view)
+        return Plan((self.quorum,), review=self.review)
+
+
+SEEN: list[View] = []
+
+
+@pytest.fixture(autouse=True)
+def _nothing_seen() -> None:
+    SEEN.clear()
+
+
+def test_a_policy_sees_the_computing_alone() -> None:
+    case = scenario(server={"service": 0.25, "push": 0.125, "pull": 0.0625}, trace=[slowed(1, 2.0)])
+    simstrag.simulate(case, Watcher(quorum=Quorum(via=Via.SERVER)))
+    assert SEEN[1].local_times[:, -1].tolist() == [0.5, 1.0]
+    assert SEEN[1].communication[:, -1].tolist() == [0.1875, 0.1875]
+
+
+def test_a_run_that_passes_the_end_of_its_trace_can_be_an_error() -> None:
+    case = scenario(trace=[slowed(0, 1.0), slowed(0, 1.0, time=1.5)], trace_end="error")
+    with pytest.raises(InputError, match=r"the trace ends at 1.5 s"):
+        simstrag.simulate(case)
+    assert simstrag.simulate(case.replaced(updates=3)).summary["makespan"] == 1.5
+
+
+@pytest.mark.parametrize(
+    ("review", "versions"),
+    [
+        (Review(updates=2), [0, 2, 4]),
+        (Review(samples=30), [0, 2, 4]),
+        (Review(seconds=1.25), [0, 3]),
+        (Review(updates=3, samples=20), [0, 1, 2, 3, 4]),
+        (Review(), [0]),
+    ],
+)
+def test_a_review_comes_at_the_first_update_past_it(review: Review, versions: list[int]) -> None:
+    simstrag.simulate(scenario(updates=5), Watcher(review))
+    assert [view.version for view in SEEN] == versions
+
+
+@dataclass
+class Stalls:
+    """Rank 0 may not go on before its rider, and the rider not before rank 0 finishes again."""
+
+    def plan(self, view: View) -> Plan:
+        return Plan((Quorum((0,), riders=((1, 0),)),), bound=0)
+
+
+def test_a_run_in_which_nothing_can_happen_names_policy_plan_time_and_ranks() -> None:
+    with pytest.raises(StallError) as error:
+        simstrag.simulate(scenario(trace=[slowed(1, 2.0)]), Stalls())
+    message = str(error.value)
+    for part in ("Stalls", "at 1 s", "version 1", "ranks [1]", "riders=((1, 0),)"):
+        assert part in message
+
+
+def test_with_samples_beside_a_target_the_run_goes_on_until_both_are_reached() -> None:
+    learner = {"batch": 10, "noise_scale": 20}  # progress 20 / (20 + 20) an update
+    case = scenario(updates=None, samples=40, target_progress=2.0, learner=learner)
+    summary = simstrag.simulate(case).summary
+    assert (summary["makespan"], summary["time_to_target"]) == (1.0, 2.0)
+    assert summary["updates"] == 4
+
+
+def test_every_gradient_weighs_one_nth() -> None:
+    run = simstrag.simulate(scenario(), "asgd", record_gradients=True)
+    assert run.gradients is not None
+    weights = dict(zip(run.gradients["fate"], run.gradients["weight"], strict=True))
+    assert weights == {"applied": 0.5, "in_flight": 0.0}
+
+
+def test_truth_knows_a_straggler_by_its_noise_free_step() -> None:
+    @dataclass
+    class Accuses:
+        """Suspects rank 1, rightly until the contention is over."""
+
+        def plan(self, view: View) -> Plan:
+            return Plan(suspects=frozenset({1}))
+
+    case = scenario(
+        workers=3, updates=4, trace=[slowed(1, 2.0), slowed(1, 1.0, time=1.5), slowed(2, 1.0)]
+    )  # rank 1 starts slow steps at 0 and 1 (the second ends at 1.75), clean ones at 1.75 and 2.25
+    summary = simstrag.simulate(case, Accuses()).summary
+    assert (summary["precision"], summary["recall"]) == (0.5, 1.0)

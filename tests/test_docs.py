@@ -1,0 +1,25 @@
+"""The rules in docs/semantics.md name tests that exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+RULES = (ROOT / "docs" / "semantics.md").read_text(encoding="utf-8")
+NOT_YET = {6, 17}
+"""Rules that arrive with the policies that need them."""
+
+
+@pytest.mark.parametrize("reference", sorted(set(re.findall(r"`(tests/\S+?::\w+)`", RULES))))
+def test_a_test_that_a_rule_names_exists(reference: str) -> None:
+    path, name = reference.split("::")
+    assert f"def {name}(" in (ROOT / path).read_text(encoding="utf-8")
+
+
+def test_every_rule_names_a_test() -> None:
+    rules = re.split(r"(?m)^\*\*(?=\d+\.)", RULES)[1:]
+    numbers = [int(rule.split(".")[0]) for rule in rules]
+    assert numbers == list(range(30))
+    silent = {n for n, rule in zip(numbers, rules, strict=True) if "::test_" not in rule}
+    assert silent == NOT_YET

@@ -1,0 +1,209 @@
+"""Engine and reference engine agree on everything, to the last bit, whatever is drawn.
+
+`HYPOTHESIS_PROFILE=long` draws fifty times as much (tests/conftest.py).
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from simstrag.engine import simulate
+from simstrag.errors import InputError, StallError
+from simstrag.policy import Policy, View
+from simstrag.scenario import Scenario
+from tests import reference
+from tests.strategies import (
+    EVERY_UPDATE,
+    SEEN,
+    Copied,
+    Fixed,
+    Script,
+    Watching,
+    churning,
+    plans,
+    scenarios,
+    scripts,
+    uneven,
+)
+
+COUNTS = ("started", "applied", "dropped", "aborted", "in_flight")
+TOTALS = (*COUNTS, "makespan", "mean_staleness", "staleness_by_rank")
+Outcome = dict[str, Any]
+
+
+def by_reference(scenario: Scenario, policy: Policy, seed: int) -> Outcome:
+    """What the reference says: totals, updates, starts; or which error."""
+    SEEN.clear()
+    try:
+        result = reference.simulate(scenario, Watching(policy), seed)
+    except (StallError, InputError) as error:
+        return {"error": type(error), "views": [_facts(view) for view in SEEN]}
+    updates = [
+        (
+            e.time,
+            e.version,
+            e.members,
+            e.n_own,
+            e.samples,
+            sum(e.staleness.values()) / e.n_own,
+            max(e.staleness.values()),
+            e.progress,
+        )
+        for e in result.log
+    ]
+    return {
+        "totals": {name: getattr(result, name) for name in TOTALS},
+        "updates": updates,
+        "starts": result.starts,
+        "fates": result.fates,
+        "views": [_facts(view) for view in SEEN],
+    }
+
+
+def by_engine(scenario: Scenario, policy: Policy, seed: int) -> Outcome:
+    """What the engine says, in the same words."""
+    SEEN.clear()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            run = simulate(
+                scenario, Watching(policy), seed, record_steps=True, record_gradients=True
+            )
+    except (StallError, InputError) as error:
+        return {"error": type(error), "views": [_facts(view) for view in SEEN]}
+    columns = "time version members n_own samples staleness_mean staleness_max progress"
+    assert run.steps is not None
+    assert run.gradients is not None
+    steps = [list(run.steps[name]) for name in ("rank", "step", "version", "precision", "start")]
+    fates = [list(run.gradients[name]) for name in ("update", "rank", "step", "fate")]
+    return {
+        "totals": {name: run.summary[name] for name in TOTALS},
+        "updates": list(zip(*[run.updates[name] for name in columns.split()], strict=True)),
+        "starts": [(*step, amp == "amp", t) for *step, amp, t in zip(*steps, strict=True)],
+        "fates": [row for row in zip(*fates, strict=True) if row[-1] != "in_flight"],
+        "views": [_facts(view) for view in SEEN],
+    }
+
+
+def _facts(view: View) -> tuple[Any, ...]:
+    """What a view shows, without the hints, which are no result of the run."""
+    arrays = (view.steps, view.local_times, view.amp, view.lower_bound, view.communication)
+    written = [np.asarray(array).tobytes() for array in arrays]
+    return view.version, view.samples, view.time, *written
+
+
+def assert_agreement(scenario: Scenario, policy: Policy, seed: int) -> None:
+    expected = by_reference(scenario, policy, seed)
+    found = by_engine(scenario, policy, seed)
+    assert found.get("error") == expected.get("error")
+    if "error" in expected:
+        event(f"error: {expected['error'].__name__}")
+        assert found["views"] == expected["views"]
+        return
+    assert found["updates"] == expected["updates"]
+    assert found["totals"] == expected["totals"]
+    assert sorted(found["fates"], key=str) == sorted(expected["fates"], key=str)
+    assert found["views"] == expected["views"]
+    assert len(found["starts"]) == len(set(found["starts"]))
+    assert set(found["starts"]) <= set(expected["starts"])
+    in_doubt = len(expected["starts"]) - len(found["starts"])  # unfinished: one a rank at most
+    assert 0 <= in_doubt <= min(expected["totals"]["in_flight"], scenario.workers)
+    totals = found["totals"]
+    assert totals["started"] == sum(totals[name] for name in COUNTS[1:])
+    event(f"dropped: {totals['dropped'] > 0}, aborted: {totals['aborted'] > 0}")
+
+
+quickly = settings(
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+@quickly
+@given(data=st.data(), scenario=uneven(), bounded=st.booleans())
+def test_both_engines_agree_while_gradients_are_filed_anew_at_every_update(
+    data: st.DataObject, scenario: Scenario, bounded: bool
+) -> None:
+    script = data.draw(churning(scenario.workers, bounded), label="script")
+    assert_agreement(scenario, script, 0)
+
+
+def drawn(data: st.DataObject, kind: str | None = None) -> tuple[Scenario, Script]:
+    scenario = data.draw(scenarios(), label="scenario")
+    return scenario, data.draw(scripts(scenario.workers, kind), label="script")
+
+
+@quickly
+@given(data=st.data(), seed=st.integers(0, 3))
+def test_both_engines_agree_on_a_standing_plan(data: st.DataObject, seed: int) -> None:
+    scenario = data.draw(scenarios(), label="scenario")
+    plan = data.draw(plans(scenario.workers), label="plan")
+    assert_agreement(scenario, Fixed(plan), seed)
+
+
+@quickly
+@given(data=st.data(), seed=st.integers(0, 3))
+def test_both_engines_agree_while_the_plan_changes(data: st.DataObject, seed: int) -> None:
+    assert_agreement(*drawn(data), seed)
+
+
+@quickly
+@given(data=st.data(), seed=st.integers(0, 3))
+def test_both_engines_agree_while_groups_change(data: st.DataObject, seed: int) -> None:
+    assert_agreement(*drawn(data, "groups"), seed)
+
+
+@quickly
+@given(data=st.data(), seed=st.integers(0, 3))
+def test_both_engines_agree_while_bounds_change(data: st.DataObject, seed: int) -> None:
+    assert_agreement(*drawn(data, "bounded"), seed)
+
+
+@quickly
+@given(data=st.data())
+def test_an_equal_plan_at_every_update_changes_nothing(data: st.DataObject) -> None:
+    scenario = data.draw(scenarios(), label="scenario")
+    plan = data.draw(plans(scenario.workers), label="plan")
+    again = replace(plan, review=EVERY_UPDATE)
+    for outcome in (by_reference, by_engine):
+        once, often = outcome(scenario, Fixed(plan), 0), outcome(scenario, Copied(Fixed(again)), 0)
+        for what in ("error", "updates", "totals", "starts"):
+            assert once.get(what) == often.get(what)
+
+
+@quickly
+@given(data=st.data())
+def test_an_equal_copy_of_every_plan_of_a_script_changes_nothing(data: st.DataObject) -> None:
+    scenario, script = drawn(data)
+    for outcome in (by_reference, by_engine):
+        assert outcome(scenario, script, 0) == outcome(scenario, Copied(script), 0)
+
+
+@quickly
+@given(data=st.data(), seed=st.integers(0, 3))
+def test_the_reference_keeps_its_own_promises(data: st.DataObject, seed: int) -> None:
+    scenario, script = drawn(data)
+    try:
+        result = reference.simulate(scenario, script, seed)
+    except StallError:
+        return
+    fates = result.applied + result.dropped + result.aborted + result.in_flight
+    assert result.started == fates == len(result.starts)
+    assert result.in_flight >= 0
+    assert len({(rank, k) for rank, k, *_ in result.starts}) == result.started
+    batch, samples, before = scenario.learner.batch, 0, 0.0
+    for version, entry in enumerate(result.log, start=1):
+        samples += entry.n_own * batch
+        assert (entry.version, entry.samples) == (version, samples)
+        assert entry.time >= before
+        assert entry.members == tuple(sorted(set(entry.members)))
+        assert 0 < entry.n_own == len(entry.members) == len(entry.staleness)
+        assert set(entry.members) <= set(range(scenario.workers))
+        assert all(0 <= staleness < version for staleness in entry.staleness.values())
+        before = entry.time

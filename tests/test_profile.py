@@ -1,0 +1,215 @@
+"""Profiles: what is read, and one clear line for what cannot have been measured."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simstrag import noise
+from simstrag.errors import InputError
+from simstrag.profile import Profile
+from simstrag.scenario import Scenario
+
+
+def quantity(value: float, kind: str = "measured", **more: Any) -> dict[str, Any]:
+    return {"value": value, "kind": kind, **more}
+
+
+GOOD: dict[str, Any] = {
+    "format": "simstrag-profile/1",
+    "name": "a-machine",
+    "date": "2026-11-21",
+    "command": "simstrag calibrate",
+    "device": {"name": "a device"},
+    "software": {"torch": "2.9"},
+    "workload": {
+        "name": "encoder", "parameters": 1_000_000, "batch": 128,
+        "full": "fp32", "amp": "bf16 autocast", "stand_in": False,
+    },
+    "step": {
+        "compute": quantity(0.02, low=0.019, high=0.021, n=5000, note="mean of clean steps"),
+        "host_share": quantity(0.25, "assumed"),
+        "amp_ratio": quantity(1.5),
+        "amp_switch": quantity(0.001),
+        "noise": {"kind": "measured", "quantiles": [0.9, 1.0, 1.1], "n": 5000},
+    },
+    "allreduce": {
+        "alpha": quantity(1e-4, "fitted"), "bandwidth": quantity(1e9, "fitted"),
+        "bytes": quantity(4e6), "overlap": quantity(0.0, "assumed"),
+    },
+    "server": {"service": quantity(0.003), "push": quantity(0.001), "pull": quantity(0.002)},
+}  # fmt: skip
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "profile.json"
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """`GOOD` with one entry replaced, or taken out where the value is None."""
+    data = copy.deepcopy(GOOD)
+    *parents, last = path.split(".")
+    place = data
+    for name in parents:
+        place = place[name]
+    if value is None:
+        del place[last]
+    else:
+        place[last] = value
+    return data
+
+
+def refused(file: Path) -> str:
+    with pytest.raises(InputError) as caught:
+        Profile.read(file)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith(f"{file}: ")
+    return message.removeprefix(f"{file}: ")
+
+
+def test_a_profile_is_read_with_the_hash_of_its_file(file: Path) -> None:
+    file.write_text(json.dumps(GOOD))
+    profile = Profile.read(file)
+    assert profile.step.compute.value == 0.02
+    assert profile.step.compute.kind == "measured"
+    assert profile.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def test_a_scenario_takes_its_constants_from_its_profile(file: Path) -> None:
+    file.write_text(json.dumps(GOOD))
+    scenario = Scenario.of({"workers": 4, "samples": 9, "profile": file.name}, folder=file.parent)
+    inputs = scenario.inputs
+    assert (inputs.step.host, inputs.step.gpu) == pytest.approx((0.005, 0.015), rel=1e-15)
+    assert (inputs.step.amp_ratio, inputs.step.amp_switch) == (1.5, 0.001)
+    assert (inputs.allreduce.alpha, inputs.allreduce.bandwidth) == (1e-4, 1e9)
+    assert (inputs.allreduce.bytes, inputs.allreduce.overlap) == (4e6, 0.0)
+    assert (inputs.server.service, inputs.server.push, inputs.server.pull) == (0.003, 0.001, 0.002)
+    assert inputs.step.draw is not None
+    drawn = inputs.step.draw(noise.stream(0, 0), 10_000)
+    assert (drawn.min(), drawn.max()) == pytest.approx((0.9, 1.1), abs=1e-3)
+
+
+def test_a_section_of_the_scenario_stands_in_the_place_of_the_profiles(file: Path) -> None:
+    file.write_text(json.dumps(GOOD))
+    declared = {"workers": 4, "samples": 9, "profile": file.name, "step": {"compute": 0.5}}
+    inputs = Scenario.of(declared | {"server": {"service": 0.1}}, folder=file.parent).inputs
+    assert (inputs.step.gpu, inputs.step.amp_ratio, inputs.step.draw) == (0.5, None, None)
+    assert (inputs.server.service, inputs.server.push) == (0.1, 0.0)
+    assert inputs.allreduce.alpha == 1e-4
+
+
+def test_a_batch_that_was_not_timed_is_refused(file: Path) -> None:
+    file.write_text(json.dumps(GOOD))
+    declared = {"workers": 4, "samples": 9, "profile": file.name, "learner": {"batch": 64}}
+    with pytest.raises(InputError) as caught:
+        _ = Scenario.of(declared, folder=file.parent).inputs
+    assert str(caught.value) == (
+        "scenario: learner.batch is 64, but the profile timed steps of 128 samples; "
+        "say learner: {batch: 128}"
+    )
+
+
+def test_a_file_that_is_not_there_is_named(file: Path) -> None:
+    assert refused(file) == "cannot read the profile: No such file or directory"
+
+
+def test_a_directory_is_no_profile(file: Path) -> None:
+    file.mkdir()
+    assert refused(file) == "cannot read the profile: Is a directory"
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"\x00\x01", b"\xff\xfe", b"workers: 4"])
+def test_what_is_no_json_is_refused(file: Path, text: bytes) -> None:
+    file.write_bytes(text)
+    assert refused(file).startswith("not valid JSON: ")
+
+
+def test_a_list_is_no_profile(file: Path) -> None:
+    file.write_text("[]")
+    assert refused(file).startswith("the file is []: ")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("nam", "x", "unknown key 'nam'. Did you mean 'name'?; known: format, name, "),
+        (
+            "step.amp_rat",
+            quantity(1),
+            "unknown key 'step.amp_rat'. Did you mean 'amp_ratio'?; known",
+        ),
+        ("step.compute.vale", 1, "unknown key 'step.compute.vale'. Did you mean 'value'?; known: "),
+        ("server.pull", None, "server.pull is missing"),
+        ("step.compute.kind", None, "step.compute.kind is missing"),
+        (
+            "step.compute.kind",
+            "guessed",
+            "step.compute.kind is 'guessed': input should be 'measured'",
+        ),
+        (
+            "format",
+            "simstrag-profile/9",
+            "format is 'simstrag-profile/9': input should be 'simstrag",
+        ),
+        (
+            "step.compute.value",
+            "fast",
+            "step.compute.value is 'fast': input should be a valid number",
+        ),
+        (
+            "step.compute.value",
+            math.nan,
+            "step.compute.value is nan: input should be a finite number",
+        ),
+        ("step.compute.value", 0.0, "step.compute: value 0 must be greater than 0"),
+        ("step.amp_ratio.value", -1.0, "step.amp_ratio: value -1 must be greater than 0"),
+        ("step.amp_switch.value", -0.1, "step.amp_switch: value -0.1 must be 0 or more"),
+        ("step.host_share.value", 1.5, "step.host_share: value 1.5 must lie between 0 and 1"),
+        ("allreduce.alpha.value", -1e-4, "allreduce.alpha: value -0.0001 must be 0 or more"),
+        ("allreduce.bandwidth.value", 0.0, "allreduce.bandwidth: value 0 must be greater than 0"),
+        ("allreduce.overlap.value", -0.5, "allreduce.overlap: value -0.5 must lie between 0 and 1"),
+        ("server.service.value", -1.0, "server.service: value -1 must be 0 or more"),
+        ("step.compute.low", 0.5, "step.compute: low 0.5 is above high 0.021"),
+        ("step.noise.quantiles", [1.0], "step.noise.quantiles is "),
+        (
+            "step.noise.quantiles",
+            [0.0, 2.0],
+            "step.noise.quantiles.0 is 0.0: input should be greater",
+        ),
+        (
+            "step.noise.quantiles",
+            [1.1, 0.9],
+            "step.noise: quantiles must not decrease: 0.9 follows 1.1",
+        ),
+        (
+            "step.noise.quantiles",
+            [0.9, 1.0, 1.5],
+            "step.noise: quantiles have mean 1.1; divide them by it, noise has mean 1",
+        ),
+    ],
+)
+def test_what_cannot_be_is_named_with_its_field_and_value(
+    file: Path, path: str, value: Any, message: str
+) -> None:
+    file.write_text(json.dumps(changed(path, value)))
+    assert refused(file).startswith(message)
+
+
+def test_the_mean_of_the_noise_is_that_of_its_draws(file: Path) -> None:
+    """Uneven quantiles: their plain mean is not 1, that of draws between them is."""
+    table = np.array([0.5, 0.9, 1.0, 1.2, 2.0])
+    table /= (table[1:] + table[:-1]).mean() / 2
+    assert table.mean() != pytest.approx(1, abs=0.01)
+    file.write_text(json.dumps(changed("step.noise.quantiles", table.tolist())))
+    quantiles = Profile.read(file).step.noise.quantiles
+    drawn = noise.quantiles(quantiles)(noise.stream(0, 0), 200_000)
+    assert drawn.mean() == pytest.approx(1, abs=0.004)

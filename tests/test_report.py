@@ -1,0 +1,307 @@
+"""The HTML reports: whole, offline, escaped, and true to the numbers they are made from."""
+
+import dataclasses
+import html
+import json
+import re
+import sys
+import types
+from html.parser import HTMLParser
+from pathlib import Path
+
+import matplotlib
+import pytest
+
+from simstrag.analysis.assumptions import assumptions
+from simstrag.analysis.formats import estimate, number
+from simstrag.analysis.report import render, render_run
+from simstrag.comparison import Comparison, compare
+from simstrag.engine import simulate
+from simstrag.policy import Plan, View
+from simstrag.scenario import Scenario
+
+SLOW = {"node": 3, "resource": "gpu", "kind": "slowdown"}
+TRACE = [{"time": 1.0, "value": 2.0, **SLOW}, {"time": 2.5, "value": 1.0, **SLOW}]
+VOID = {"meta", "br", "hr", "img", "link", "input", "path", "use", "rect", "line", "image"}
+EVIL = "<script>alert(1)</script>"
+
+
+def scenario(**changes: object) -> Scenario:
+    data = {
+        "workers": 4,
+        "samples": 4 * 128 * 60,
+        "target_progress": 20.0,
+        "step": {"compute": 0.05, "amp_ratio": 1.6, "cv": 0.04},
+        "allreduce": {"alpha": 1e-4},
+        "server": {"service": 5e-4},
+        "trace": TRACE,
+        "policies": ["bsp", "bsp:via=server", "asgd", "backup", "korel"],
+        "seeds": 3,
+    }
+    return Scenario.of({k: v for k, v in (data | changes).items() if v is not None})
+
+
+def small(**changes: object) -> Comparison:
+    """A comparison with as little in it as a report needs."""
+    few = {"samples": 4 * 128 * 10, "target_progress": None, "policies": ["bsp", "asgd"]}
+    return compare(scenario(**few | changes), jobs=1)
+
+
+class Page(HTMLParser):
+    """Checks that tags close, and gathers ids, addresses and text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.ids: list[str] = []
+        self.addresses: list[str] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+        assert self.open == [], f"not closed: {self.open}"
+        self.text = " ".join(self.text.split())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value or "")
+            if name.split(":")[-1] in ("href", "src", "srcset", "action", "data", "poster"):
+                self.addresses.append(value or "")
+            if name.startswith("on"):
+                raise AssertionError(f"a handler: {name}")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] != "style":
+            self.text += data
+
+
+@pytest.fixture(scope="module")
+def comparison() -> Comparison:
+    return compare(scenario(), jobs=1)
+
+
+@pytest.fixture(scope="module")
+def report(comparison: Comparison) -> str:
+    return render(comparison)
+
+
+@pytest.fixture(scope="module")
+def page(report: str) -> Page:
+    return Page(report)
+
+
+class TestWhole:
+    def test_it_is_one_well_formed_file_of_moderate_size(self, report: str, page: Page) -> None:
+        assert report.startswith("<!DOCTYPE html>")
+        assert page.tags.count("html") == page.tags.count("body") == 1
+        assert len(report.encode()) < 3_000_000
+
+    def test_it_asks_nobody_for_anything(self, report: str, page: Page) -> None:
+        assert all(a.startswith(("#", "data:image/png;base64,")) for a in page.addresses)
+        assert not {"script", "link", "iframe", "object", "embed", "base", "form"} & set(page.tags)
+        assert not re.search(r"@import|url\((?!#)", report)
+        assert "http:" not in report
+        assert "https:" not in report
+
+    def test_ids_are_its_own_and_links_lead_somewhere(self, page: Page) -> None:
+        assert len(page.ids) == len(set(page.ids))
+        assert {a[1:] for a in page.addresses if a.startswith("#")} <= set(page.ids)
+
+    def test_it_is_the_same_every_time_and_leaves_nothing_behind(self) -> None:
+        found = small(policies=["bsp"])
+        before = dict(matplotlib.rcParams)
+        assert render(found) == render(found)
+        assert dict(matplotlib.rcParams) == before
+
+    def test_it_has_every_part(self, page: Page) -> None:
+        for part in (
+            "What was asked", "Ranking", "Paired differences", "Progress over time",
+            "Workers over time", "Who waited for whom", "Where time went", "Cost of staleness",
+            "Measured, fitted, assumed", "takes for granted", "Run it again",
+        ):  # fmt: skip
+            assert part in page.text
+
+
+class TestTrue:
+    def test_it_contains_the_numbers_of_the_ranking(
+        self, comparison: Comparison, page: Page
+    ) -> None:
+        for row in comparison.ranking.to_dict(orient="records"):
+            for name, scale in (
+                ("makespan", 1), ("time_to_target", 1), ("makespan_speedup", 1),
+                ("time_to_target_speedup", 1), ("makespan_mitigation", 100),
+                ("time_to_target_mitigation", 100),
+            ):  # fmt: skip
+                if row["policy"] == "bsp" and name not in ("makespan", "time_to_target"):
+                    continue
+                ends = (row[name], row[f"{name}_low"], row[f"{name}_high"])
+                assert estimate(*ends, scale=scale) in page.text
+
+    def test_identical_policies_show_no_difference(self) -> None:
+        found = small(allreduce=None, server=None, policies=["bsp", "bsp:via=server"])
+        text = Page(render(found)).text
+        assert "No difference shown: bsp:via=server is not shown to be faster or slower" in text
+
+    def test_a_mitigation_that_is_not_defined_is_explained(self) -> None:
+        text = Page(render(small(trace=None))).text
+        assert "– for M: not defined" in text  # noqa: RUF001
+        assert "There is no contention trace" in text
+
+    def test_the_interval_is_said_to_cover_what_it_covers(self, page: Page) -> None:
+        assert "3 seeds over one fixed trace" in page.text
+        assert "trace_per_seed: same" in page.text
+        shifted = Page(render(small(trace_per_seed="shift"))).text
+        assert "begin at different moments of one trace" in shifted
+        assert "trace_per_seed: shift" in shifted
+
+    def test_hashes_versions_and_commands_are_there(
+        self, comparison: Comparison, page: Page
+    ) -> None:
+        assert comparison.scenario.inputs.trace is not None
+        assert comparison.scenario.inputs.trace.sha256 in page.text
+        provenance = comparison.examples["bsp"].provenance
+        for name in ("simstrag", "numpy", "python"):
+            assert f"{name}{provenance[name]}" in page.text.replace(" ", "")
+        assert "simstrag compare scenario.yaml" in page.text
+        given = "simstrag compare demo.yaml --seeds 3 && echo '<done>'"
+        assert given in Page(render(small(policies=["bsp"]), given)).text
+
+    def test_its_scenario_is_the_scenario(
+        self, comparison: Comparison, report: str, tmp_path: Path
+    ) -> None:
+        shown = html.unescape(report.rsplit("<pre>", 1)[1].split("</pre>", 1)[0])
+        path = tmp_path / "scenario.yaml"
+        path.write_text(shown)
+        assert Scenario.read(path).model_dump() == comparison.scenario.model_dump()
+
+    def test_assumptions_follow_from_the_scenario(self, page: Page) -> None:
+        assert "assumed (declared in the scenario)" in page.text
+        assert "penalty is 0" in page.text
+        assert "both assumed" in page.text
+        few = {"samples": 4 * 128 * 10, "target_progress": None}
+        made = scenario(**few)
+        bare = " ".join(assumptions(made, [simulate(made, "bsp")], ["all-reduce"]))
+        assert "penalty is 0" not in bare
+        assert "at no cost" not in bare
+        name = "backup:via=allreduce"
+        backup = " ".join(assumptions(made, [simulate(made, name)], ["all-reduce"]))
+        assert f"get the parameters at no cost; {name} would pay" in backup
+
+    def test_a_profile_tells_measured_from_fitted_from_assumed(self, tmp_path: Path) -> None:
+        (tmp_path / "profile.json").write_text(json.dumps(PROFILE))
+        data = {
+            "workers": 4, "samples": 4 * 128 * 10, "profile": "profile.json", "seeds": 2,
+            "policies": ["bsp", "amp_all"],
+        }  # fmt: skip
+        text = Page(render(compare(Scenario.of(data, folder=tmp_path), jobs=1))).text
+        for word in ("measured", "fitted", "assumed", "99.0 ms to 0.101 s", "timed by hand"):
+            assert word in text
+        assert "lag-1 autocorrelation of 0.31" in text
+        assert "Measured noise lasts over steps" in text
+        assert "stand-in" in text
+
+    def test_it_reads_back_what_was_written(self, tmp_path: Path) -> None:
+        small(policies=["bsp", "korel"]).write(tmp_path / "out")
+        written = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+        again = Page(render(Comparison.read(tmp_path / "out")))
+        old = Page(written)
+        assert again.text.split("Run it again")[0] == old.text.split("Run it again")[0]
+
+
+class TestEscaped:
+    def test_names_of_policies_are_text(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        @dataclasses.dataclass(frozen=True)
+        class Named:
+            label: str = ""
+
+            def plan(self, view: View) -> Plan:
+                return Plan()
+
+        module = types.ModuleType("strangers")
+        module.Named = Named  # type: ignore[attr-defined]
+        Named.__module__, Named.__qualname__ = "strangers", "Named"
+        monkeypatch.setitem(sys.modules, "strangers", module)
+        found = small(policies=["bsp", f"strangers:Named:label={EVIL}"])
+        written = render(found)
+        assert EVIL not in written
+        assert EVIL in Page(written).text
+        assert EVIL not in found._repr_html_()
+
+    def test_names_of_traces_are_text(self, tmp_path: Path) -> None:
+        name = "<b onclick=x>&.csv"
+        Scenario.of({**SMALL, "trace": TRACE}).inputs.trace.write(tmp_path / name)  # type: ignore[union-attr]
+        written = render(compare(Scenario.of({**SMALL, "trace": name}, folder=tmp_path), jobs=1))
+        assert name not in written
+        assert name in Page(written).text
+
+
+class TestRun:
+    def test_a_run_has_its_numbers_and_pictures(self, comparison: Comparison) -> None:
+        run = comparison.examples["korel"]
+        found = Page(render_run(run))
+        assert found.tags.count("svg") == 5
+        for name in ("makespan", "time_to_target", "goodput"):
+            assert number(run.summary[name], 4) in found.text
+        assert "--seed 0" in found.text
+        assert not any(a.startswith("http") for a in found.addresses)
+
+    def test_a_run_without_steps_says_how_to_get_them(self) -> None:
+        made = scenario(target_progress=None, samples=4 * 128 * 5)
+        found = Page(render_run(simulate(made, "asgd", 1)))
+        assert "The run kept no steps" in found.text
+
+    def test_a_run_far_from_its_trace_shows_no_contention(self, tmp_path: Path) -> None:
+        Scenario.of({**SMALL, "trace": TRACE}).inputs.trace.write(tmp_path / "t.csv")  # type: ignore[union-attr]
+        made = Scenario.of({**SMALL, "trace": "t.csv"}, folder=tmp_path)
+        run = simulate(made, "ssp", record_steps=True)
+        found = Page(render_run(run)).text
+        assert "not at hand" in found
+        assert "for whom is not shown" in found
+
+    def test_a_run_whose_trace_has_changed_says_so(self) -> None:
+        run = simulate(Scenario.of({**SMALL, "trace": TRACE}), "bsp", record_steps=True)
+        other = dataclasses.replace(run, provenance={"sha256": {"trace": "0" * 64}})
+        assert "The trace has changed since the run" in Page(render_run(other)).text
+
+
+SMALL = {"workers": 4, "samples": 4 * 128 * 10, "step": {"compute": 0.05}, "policies": ["bsp"]}
+
+
+def quantity(value: float, kind: str = "assumed", **more: object) -> dict[str, object]:
+    return {"value": value, "kind": kind, **more}
+
+
+PROFILE = {
+    "name": "test device", "date": "2025-01-01", "command": "nothing", "device": {"cores": 2},
+    "software": {"torch": "none"},
+    "workload": {
+        "name": "mlp", "parameters": 10, "batch": 128, "full": "fp64", "amp": "fp32",
+        "stand_in": True,
+    },
+    "step": {
+        "compute": quantity(0.1, "measured", low=0.099, high=0.101, n=50, note="timed by hand"),
+        "host_share": quantity(0.1), "amp_ratio": quantity(1.5, "measured"),
+        "amp_switch": quantity(0.0),
+        "noise": {
+            "kind": "measured", "quantiles": [0.9, 1.0, 1.1], "n": 50, "lag1_autocorrelation": 0.31,
+        },
+    },
+    "allreduce": {
+        "alpha": quantity(1e-4, "fitted"), "bandwidth": quantity(1e9, "fitted"),
+        "bytes": quantity(1e6, "measured"), "overlap": quantity(0.0),
+    },
+    "server": {name: quantity(1e-3, "measured") for name in ("service", "push", "pull")},
+}  # fmt: skip

@@ -1,0 +1,141 @@
+"""Who waited for whom, and what each rank did when, against what the runs themselves counted."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from simstrag.analysis.timeline import pieces_of
+from simstrag.analysis.waiting import steps_of, waiting
+from simstrag.analysis.windows import changes, choose, segments
+from simstrag.comparison import architecture
+from simstrag.engine import simulate
+from simstrag.run import Run
+from simstrag.scenario import Scenario
+from simstrag.slowdown import Piecewise
+
+WORKERS = 4
+POLICIES = [
+    "bsp", "bsp:via=server", "asgd", "ssp", "ssp:bound=0", "backup", "backup:b=2,late=drop",
+    "backup:via=allreduce", "amp_all", "korel",
+]  # fmt: skip
+
+
+def scenario(**changes: object) -> Scenario:
+    rows = [(1.0, 1, "gpu", 2.5), (1.5, 2, "host", 1.5), (3.0, 1, "gpu", 1.0), (3.0, 0, "net", 4.0)]
+    trace = [
+        {"time": time, "node": node, "resource": resource, "kind": "slowdown", "value": value}
+        for time, node, resource, value in rows
+    ]
+    data = {
+        "workers": WORKERS,
+        "samples": WORKERS * 128 * 60,
+        "step": {
+            "compute": 0.05, "host_share": 0.2, "amp_ratio": 1.5, "cv": 0.05, "amp_switch": 0.01,
+        },
+        "allreduce": {"alpha": 2e-4},
+        "server": {"service": 0.003, "push": 0.002, "pull": 0.001},
+        "trace": trace,
+    }  # fmt: skip
+    return Scenario.of(data | changes)
+
+
+def run_of(policy: str, **changes: object) -> tuple[Scenario, Run]:
+    made = scenario(**changes)
+    return made, simulate(made, policy, 3, record_steps=True)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+class TestEveryPolicy:
+    def test_the_derivation_reproduces_every_update(self, policy: str) -> None:
+        made, run = run_of(policy)
+        found = waiting(run, steps_of(run), made.timing(3), architecture(policy, WORKERS), WORKERS)
+        assert found.reason == ""
+        assert found.held.min() >= 0
+        assert found.blocked.min() >= 0
+
+    def test_no_more_waiting_is_given_away_than_there_was(self, policy: str) -> None:
+        made, run = run_of(policy)
+        found = waiting(run, steps_of(run), made.timing(3), architecture(policy, WORKERS), WORKERS)
+        by_row = (found.held + found.blocked).sum(axis=1)
+        assert np.all(by_row <= np.array(run.summary["wait_by_rank"]) + 1e-9)
+
+    def test_fates_are_those_that_were_counted(self, policy: str) -> None:
+        _, run = run_of(policy)
+        steps = steps_of(run)
+        assert np.count_nonzero(steps.applied) == run.summary["applied"]
+        lost = run.summary["dropped"] + run.summary["aborted"]
+        assert lost - WORKERS <= np.count_nonzero(steps.lost) <= lost
+
+    def test_parts_fill_the_time_of_every_rank(self, policy: str) -> None:
+        made, run = run_of(policy)
+        steps = steps_of(run)
+        parts = pieces_of(steps, made.timing(3))
+        for rank in range(WORKERS):
+            own = np.flatnonzero(steps.rank == rank)
+            filled = sum(np.clip(b[own] - a[own], 0, None).sum() for a, b in parts.values())
+            changed = np.count_nonzero(np.diff(steps.amp[own].astype(int)))
+            whole = steps.gap_end[own[-1]] - steps.start[own[0]]
+            assert filled + 0.01 * changed == pytest.approx(whole, rel=1e-9)
+
+
+def test_all_waiting_at_a_barrier_is_for_a_rank() -> None:
+    for policy in ("bsp", "amp_all", "korel"):
+        made, run = run_of(policy)
+        found = waiting(run, steps_of(run), made.timing(3), "all-reduce", WORKERS)
+        assert found.held.sum(axis=1) == pytest.approx(run.summary["wait_by_rank"], rel=1e-9)
+        assert found.elsewhere == pytest.approx(0.0, abs=1e-9)
+
+
+def test_nobody_waits_for_a_rank_in_asgd() -> None:
+    made, run = run_of("asgd")
+    found = waiting(run, steps_of(run), made.timing(3), "server", WORKERS)
+    assert not found.by_rank.any()
+    assert found.elsewhere == pytest.approx(sum(run.summary["wait_by_rank"]))
+
+
+def test_a_case_that_can_be_counted_by_hand() -> None:
+    durations = [
+        {"time": k, "node": node, "resource": "step", "kind": "duration", "value": 1.0 + node}
+        for node in (0, 1)
+        for k in range(3)
+    ]
+    made = Scenario(workers=2, samples=2 * 128 * 3, step={"compute": 1.0}, trace=durations)
+    run = simulate(made, "bsp", record_steps=True)
+    found = waiting(run, steps_of(run), made.timing(0), "all-reduce", 2)
+    assert found.held.tolist() == [[0.0, 3.0], [0.0, 0.0]]
+    assert found.by_rank.tolist() == [0.0, 3.0]
+
+
+def test_what_does_not_come_out_at_the_logged_times_is_not_shown() -> None:
+    made, run = run_of("bsp")
+    times = list(run.updates["time"])
+    times[7] += 1e-3
+    other = dataclasses.replace(run, updates={**run.updates, "time": times})
+    found = waiting(other, steps_of(other), made.timing(3), "all-reduce", WORKERS)
+    assert "other times" in found.reason
+    assert not found.held.any()
+
+
+def test_another_architecture_is_not_derived() -> None:
+    made, run = run_of("bsp")
+    found = waiting(run, steps_of(run), made.timing(3), "leader", WORKERS)
+    assert "leader" in found.reason
+
+
+def test_a_window_is_about_the_loudest_onset() -> None:
+    contention = scenario().timing(0).contention
+    assert changes(contention, 10.0)[0][:4] == (3.0, 0, "net", 1.0)
+    shown = choose(contention, WORKERS, cycle=0.05, until=5.0)
+    assert shown.start < 3.0 < shown.end <= 5.0
+    assert "net slowdown of rank 0 goes from 1 to 4" in shown.why
+    quiet = choose(scenario(trace=None).timing(0).contention, WORKERS, cycle=0.05, until=0.5)
+    assert (quiet.start, quiet.end) == (0.0, 0.5)
+
+
+def test_segments_follow_a_repeating_slowdown() -> None:
+    f = Piecewise((0.0, 1.0), (1.0, 2.0), period=1.5)
+    pieces = list(segments(f, 0.5, 3.0))
+    assert pieces == [(0.5, 1.0, 1.0), (1.0, 1.5, 2.0), (1.5, 2.5, 1.0), (2.5, 3.0, 2.0)]
+    for low, high, value in pieces:
+        assert f.at((low + high) / 2) == value

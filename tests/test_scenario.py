@@ -1,0 +1,457 @@
+"""Scenarios: what is read, what follows from it, and one clear line for what cannot be."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simstrag.errors import InputError
+from simstrag.run import plain
+from simstrag.scenario import Scenario
+
+FULL = """
+workers: 4
+samples: 1_024_000
+step: {compute: 0.1, host_share: 0.25, amp_ratio: 1.5, cv: 0.05, noise: shifted_exponential}
+allreduce: {alpha: 1e-3, bandwidth: 1e9, bytes: 20e6, overlap: 0.5}
+server: {service: 0.01, push: 0.002, pull: 0.003}
+learner:
+  batch: 64
+  noise_scale: 500
+  curve: [[0, 0.1], [10, 0.6], [20, 0.6], [40, 0.9]]
+trace:
+  - {time: 0, node: 3, resource: gpu, kind: slowdown, value: 2.0}
+trace_end: loop
+policies: [bsp, "ssp:bound=5"]
+seeds: [3, 5]
+"""
+BASE = {"workers": 4, "samples": 1000, "step": {"compute": 0.1}}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "scenario.yaml"
+
+
+def refused(path: Path) -> str:
+    """The message after the file's name, which it must begin with: one line."""
+    with pytest.raises(InputError) as caught:
+        Scenario.read(path)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith(str(path))
+    return message.removeprefix(str(path))
+
+
+def wrong(**changes: Any) -> str:
+    """The message about `BASE` with some keys changed; None takes a key out."""
+    data = {key: value for key, value in (BASE | changes).items() if value is not None}
+    with pytest.raises(InputError) as caught:
+        Scenario.of(data, "demo.yaml")
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith("demo.yaml: ")
+    return message.removeprefix("demo.yaml: ")
+
+
+# -- reading
+
+
+def test_a_yaml_file_becomes_a_scenario(file: Path) -> None:
+    file.write_text(FULL)
+    scenario = Scenario.read(file)
+    assert (scenario.workers, scenario.samples, scenario.seed_list) == (4, 1_024_000, (3, 5))
+    assert scenario.policies == ("bsp", "ssp:bound=5")
+    assert scenario.trace_end == "loop"
+    inputs = scenario.inputs
+    assert (inputs.step.host, inputs.step.amp_ratio) == (0.025, 1.5)
+    assert inputs.step.host + inputs.step.gpu == pytest.approx(0.1, rel=1e-15)
+    assert (inputs.allreduce.bandwidth, inputs.allreduce.bytes) == (1e9, 20e6)
+    assert (inputs.server.service, inputs.server.push, inputs.server.pull) == (0.01, 0.002, 0.003)
+    assert inputs.trace is not None
+    assert inputs.trace.rows[0].value == 2.0
+
+
+def test_keys_that_are_left_out_have_their_defaults() -> None:
+    scenario = Scenario.of(BASE)
+    assert (scenario.seed_list, scenario.policies, scenario.trace_end) == ((0,), ("bsp",), "hold")
+    inputs = scenario.inputs
+    assert inputs.allreduce.bandwidth == math.inf
+    assert (inputs.trace, inputs.profile, inputs.step.draw) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "samples"), [("1_024_000", 1_024_000), ("1024000", 1_024_000), ("1e6", 1_000_000)]
+)
+def test_samples_may_be_written_with_underscores_or_an_exponent(
+    file: Path, text: str, samples: int
+) -> None:
+    file.write_text(f"workers: 4\nsamples: {text}\nstep: {{compute: 0.1}}\n")
+    assert Scenario.read(file).samples == samples
+
+
+@pytest.mark.parametrize(
+    ("text", "bandwidth"), [("1e9", 1e9), ("1.0e+9", 1e9), (".inf", math.inf), ("1_000", 1000.0)]
+)
+def test_a_bandwidth_may_be_written_with_an_exponent_or_be_infinite(
+    file: Path, text: str, bandwidth: float
+) -> None:
+    file.write_text(
+        f"workers: 4\nsamples: 9\nstep: {{compute: 0.1}}\nallreduce: {{bandwidth: {text}}}\n"
+    )
+    assert Scenario.read(file).inputs.allreduce.bandwidth == bandwidth
+
+
+def test_a_scenario_survives_json_with_everything_that_was_declared(file: Path) -> None:
+    """Law 6: run.json holds the scenario that makes the run again."""
+    file.write_text(FULL.replace("bandwidth: 1e9", "bandwidth: .inf"))
+    scenario = Scenario.read(file)
+    declared = json.loads(json.dumps(plain(scenario.model_dump(mode="json", exclude_unset=True))))
+    again = Scenario.of(declared)
+    assert again.model_dump() == scenario.model_dump()
+    assert again.inputs.allreduce.bandwidth == math.inf
+
+
+def test_a_replaced_key_is_validated_and_the_rest_kept() -> None:
+    scenario = Scenario.of(BASE | {"seeds": 3}, "demo.yaml")
+    assert scenario.replaced(workers=8).workers == 8
+    assert scenario.replaced(workers=8).seed_list == (0, 1, 2)
+    with pytest.raises(InputError, match=r"^demo\.yaml: workers is 0: input should be greater"):
+        scenario.replaced(workers=0)
+
+
+# -- what follows from it
+
+
+def test_seeds_as_a_number_count_from_zero_and_as_a_list_are_taken_as_they_are() -> None:
+    assert Scenario.of(BASE | {"seeds": 3}).seed_list == (0, 1, 2)
+    assert Scenario.of(BASE | {"seeds": [7, 3]}).seed_list == (7, 3)
+
+
+@pytest.mark.parametrize(("samples", "target"), [(1, 512), (512, 512), (513, 1024), (1024, 1024)])
+def test_samples_are_rounded_up_to_whole_rounds_of_all_workers(samples: int, target: int) -> None:
+    assert Scenario.of(BASE | {"samples": samples}).sample_target == target
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "progress"), [(0.1, 0.0), (0.35, 5.0), (0.6, 10.0), (0.75, 30.0), (0.9, 40.0)]
+)
+def test_a_target_accuracy_is_the_least_progress_that_reaches_it(
+    accuracy: float, progress: float
+) -> None:
+    curve = [[0, 0.1], [10, 0.6], [20, 0.6], [40, 0.9]]
+    scenario = Scenario.of(
+        BASE | {"samples": None, "target_accuracy": accuracy, "learner": {"curve": curve}}
+    )
+    assert scenario.progress_target == pytest.approx(progress, rel=1e-12)
+
+
+def test_a_target_progress_is_taken_as_it_is() -> None:
+    scenario = Scenario.of(BASE | {"samples": None, "target_progress": 2.5})
+    assert (scenario.progress_target, scenario.sample_target) == (2.5, None)
+
+
+def test_files_are_looked_for_in_the_folder_of_the_scenario(tmp_path: Path) -> None:
+    folder = tmp_path / "study"
+    (folder / "traces").mkdir(parents=True)
+    (folder / "traces" / "day.csv").write_text(
+        "time,node,resource,kind,value\n0,1,gpu,slowdown,2\n"
+    )
+    (folder / "s.yaml").write_text(
+        "workers: 2\nsamples: 9\nstep: {compute: 0.1}\ntrace: traces/day.csv\n"
+    )
+    trace = Scenario.read(folder / "s.yaml").inputs.trace
+    assert trace is not None
+    assert trace.nodes == (1,)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("trace: day.csv", "day.csv: no such trace file"),
+        ("profile: gpu.json", "gpu.json: cannot read the profile: No such file or directory"),
+    ],
+)
+def test_a_missing_file_is_named_with_the_folder_of_the_scenario(
+    file: Path, line: str, message: str
+) -> None:
+    file.write_text(f"workers: 2\nsamples: 9\nstep: {{compute: 0.1}}\n{line}\n")
+    with pytest.raises(InputError) as caught:
+        _ = Scenario.read(file).inputs
+    assert str(caught.value) == f"{file.parent / message}"
+
+
+def test_a_bad_inline_row_names_the_scenario_and_the_row(file: Path) -> None:
+    file.write_text(FULL.replace("value: 2.0", "value: -2"))
+    with pytest.raises(InputError) as caught:
+        _ = Scenario.read(file).inputs
+    assert str(caught.value) == f"{file}: trace, row 1: slowdown -2 must be 1 or more"
+
+
+def test_a_shifted_trace_begins_elsewhere_with_every_seed_and_the_same_with_the_same() -> None:
+    rows = [
+        {"time": t, "node": 0, "resource": "gpu", "kind": "slowdown", "value": v}
+        for t, v in ((0, 1), (50, 2), (60, 1), (100, 1))
+    ]
+    scenario = Scenario.of(BASE | {"trace": rows, "trace_per_seed": "shift"})
+
+    def slowdown(seed: int) -> Any:
+        return scenario.timing(seed).contention.of_rank(0, "gpu")
+
+    assert slowdown(0) != slowdown(1)
+    assert slowdown(1) == slowdown(1)
+    same = scenario.replaced(trace_per_seed="same")
+    assert same.timing(0).contention == same.timing(1).contention
+
+
+# -- what cannot be
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    assert refused(tmp_path / "no.yaml") == ": cannot read the scenario: No such file or directory"
+
+
+def test_a_directory_is_no_scenario(tmp_path: Path) -> None:
+    assert refused(tmp_path) == ": cannot read the scenario: Is a directory"
+
+
+@pytest.mark.parametrize("text", ["", "# nothing yet\n", "- bsp\n- asgd\n", "hello\n", "3\n"])
+def test_what_is_no_mapping_is_refused(file: Path, text: str) -> None:
+    file.write_text(text)
+    assert refused(file) == ": a scenario is a mapping of keys, such as `workers: 8`"
+
+
+@pytest.mark.parametrize(
+    ("garbage", "message"),
+    [
+        (b"\xff\xfe\x00", ": not a text file; a scenario is YAML"),
+        (b"\x89PNG\r\n\x1a\n", ": not a text file; a scenario is YAML"),
+        (b"\x00\x01\x02", ": not valid YAML: unacceptable character #x0000"),
+    ],
+)
+def test_binary_garbage_is_refused(file: Path, garbage: bytes, message: str) -> None:
+    file.write_bytes(garbage)
+    assert refused(file).startswith(message)
+
+
+def test_any_garbage_is_refused_in_one_line(file: Path) -> None:
+    for seed in range(50):
+        file.write_bytes(random.Random(seed).randbytes(seed + 1))
+        assert refused(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("workers: 4\nworkers: 5\n", ', line 2: not valid YAML: found duplicate key "workers"'),
+        ("workers: [4\n", ", line 2: not valid YAML: expected ',' or ']', but got"),
+        ("workers:\t4\n\tx: 3\n", ", line 1: not valid YAML: found character '\\t' that cannot"),
+        ("workers: *nobody\n", ", line 1: not valid YAML: found undefined alias 'nobody'"),
+        ("workers: !!python/name:os.system\n", ", line 1: not valid YAML: could not determine a"),
+        ("trace: 2026-13-45\n", ": not valid YAML: month must be in 1..12"),
+        ("workers: 4\n---\nworkers: 5\n", ", line 2: not valid YAML: but found another document"),
+    ],
+)
+def test_what_is_no_yaml_is_refused_with_its_line(file: Path, text: str, message: str) -> None:
+    file.write_text(text)
+    assert refused(file).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"sampels": 3},
+            "unknown key 'sampels'. Did you mean 'samples'?; known: workers, samples,",
+        ),
+        (
+            {"step": {"compte": 1}},
+            "unknown key 'step.compte'. Did you mean 'compute'?; known: comp",
+        ),
+        ({"learner": {"c_taw": 1}}, "unknown key 'learner.c_taw'. Did you mean 'c_tau'?; known: "),
+        ({"allreduce": {"alfa": 1}}, "unknown key 'allreduce.alfa'. Did you mean 'alpha'?; known:"),
+        ({"server": {"serve": 1}}, "unknown key 'server.serve'. Did you mean 'service'?; known: "),
+    ],
+)
+def test_an_unknown_key_is_named_with_the_nearest_known_one(
+    changes: dict[str, Any], message: str
+) -> None:
+    assert wrong(**changes).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"workers": "many"},
+            "workers is 'many': input should be a valid integer, unable to parse",
+        ),
+        ({"workers": 2.5}, "workers is 2.5: input should be a valid integer, got a number with a"),
+        ({"workers": True}, "workers cannot be true"),
+        ({"workers": []}, "workers is []: input should be a valid integer"),
+        ({"samples": "all"}, "samples is 'all': input should be a valid integer"),
+        ({"step": 0.1}, "step is 0.1: input should be a mapping of keys"),
+        ({"step": {"compute": "fast"}}, "step.compute is 'fast': input should be a valid number"),
+        ({"step": {"compute": True}}, "step: compute cannot be true"),
+        (
+            {"step": {"noise": "lognorml"}},
+            "step.noise is 'lognorml': input should be 'lognormal' or",
+        ),
+        (
+            {"trace": 3},
+            "trace is 3: input should be a valid string or input should be a valid list",
+        ),
+        ({"trace": [3]}, "trace.0 is 3: input should be a mapping of keys"),
+        ({"trace_end": "holdd"}, "trace_end is 'holdd': input should be 'hold', 'loop' or 'error'"),
+        ({"policies": "bsp"}, "policies is 'bsp': input should be a valid list"),
+        ({"allow_speedup": "maybe"}, "allow_speedup is 'maybe': input should be a valid boolean"),
+        ({"seeds": "many"}, "seeds is 'many': input should be a valid integer, unable to parse"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_named_with_what_is_allowed(
+    changes: dict[str, Any], message: str
+) -> None:
+    assert wrong(**changes).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"workers": 0}, "workers is 0: input should be greater than or equal to 1"),
+        ({"workers": -4}, "workers is -4: input should be greater than or equal to 1"),
+        ({"workers": None}, "workers is missing"),
+        ({"samples": 0}, "samples is 0: input should be greater than or equal to 1"),
+        ({"step": {"compute": -0.1}}, "step.compute is -0.1: input should be greater than 0"),
+        ({"step": {"compute": 0}}, "step.compute is 0: input should be greater than 0"),
+        ({"step": {"compute": math.nan}}, "step.compute is nan: input should be a finite number"),
+        ({"step": {"compute": math.inf}}, "step.compute is inf: input should be a finite number"),
+        ({"step": {"host_share": 2}}, "step.host_share is 2: input should be less than or equal"),
+        ({"step": {"cv": -1}}, "step.cv is -1: input should be greater than or equal to 0"),
+        (
+            {"step": {"cv": 2, "noise": "shifted_exponential"}},
+            "step: cv of shifted_exponential noise must be at most 1, not 2",
+        ),
+        (
+            {"allreduce": {"bandwidth": 0}},
+            "allreduce.bandwidth is 0: input should be greater than 0",
+        ),
+        ({"allreduce": {"bandwidth": math.nan}}, "allreduce.bandwidth is nan: input should be"),
+        ({"allreduce": {"overlap": 1.5}}, "allreduce.overlap is 1.5: input should be less than"),
+        (
+            {"server": {"service": -1}},
+            "server.service is -1: input should be greater than or equal",
+        ),
+        ({"straggler_ratio": 1}, "straggler_ratio is 1: input should be greater than 1"),
+        (
+            {"target_accuracy": 1.5},
+            "target_accuracy is 1.5: input should be less than or equal to 1",
+        ),
+    ],
+)
+def test_a_value_out_of_range_is_named_with_what_is_allowed(
+    changes: dict[str, Any], message: str
+) -> None:
+    assert wrong(**changes).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"samples": None},
+            "nothing ends the run: give samples, target_progress, target_accuracy or updates",
+        ),
+        ({"updates": 10}, "updates cannot stand beside samples or a target"),
+        (
+            {"samples": None, "updates": 10, "target_progress": 3},
+            "updates cannot stand beside samples or a target",
+        ),
+        (
+            {"target_progress": 3, "target_accuracy": 0.5},
+            "give target_progress or target_accuracy, not both",
+        ),
+        (
+            {"step": None},
+            "give step: {compute: ...} or a profile: nothing says how long a step is",
+        ),
+        ({"nodes": [0, 1]}, "nodes has 2 entries for 4 workers"),
+        ({"nodes": [0, 1, 2, -1]}, "nodes.3 is -1: input should be greater than or equal to 0"),
+    ],
+)
+def test_keys_that_do_not_go_together_are_refused(changes: dict[str, Any], message: str) -> None:
+    assert wrong(**changes) == message
+
+
+@pytest.mark.parametrize(
+    ("seeds", "message"),
+    [
+        (
+            0,
+            "seeds is 0: input should be greater than or equal to 1 or input should be a",
+        ),
+        ([1, 2, 1], "seeds names a seed twice"),
+        ([-1], "seeds.0 is -1: input should be greater than or equal to 0"),
+        (
+            [2**64],
+            "seeds.0 is 18446744073709551616: input should be less than 18446744073709551616",
+        ),
+        (
+            [1, "two"],
+            "seeds.1 is 'two': input should be a valid integer, unable to parse string as an",
+        ),
+    ],
+)
+def test_seeds_that_are_none_are_refused(seeds: Any, message: str) -> None:
+    assert wrong(seeds=seeds).startswith(message)
+
+
+def test_the_largest_seed_draws_noise() -> None:
+    scenario = Scenario.of(BASE | {"seeds": [2**64 - 1], "step": {"compute": 0.1, "cv": 0.1}})
+    assert scenario.timing(2**64 - 1).compute(0, 0, 0.0, amp=False) > 0
+
+
+@pytest.mark.parametrize(
+    ("curve", "message"),
+    [
+        ([[0, 0.1]], "learner: curve needs at least two [progress, accuracy] points"),
+        ([[0, 0.1], [0, 0.2]], "learner: curve must increase: [0, 0.2] follows [0, 0.1]"),
+        ([[0, 0.1], [5, 0.05]], "learner: curve must increase: [5, 0.05] follows [0, 0.1]"),
+        (
+            [[-1, 0.1], [5, 0.5]],
+            "learner.curve.0.0 is -1: input should be greater than or equal to",
+        ),
+        ([[0, 0.1], [5, 50]], "learner.curve.1.1 is 50: input should be less than or equal to 1"),
+        (
+            [[0, 0.1, 3], [5, 0.5]],
+            "learner.curve.0 is [0, 0.1, 3]: list should have at most 2 items",
+        ),
+        (5, "learner.curve is 5: input should be a valid list"),
+    ],
+)
+def test_a_curve_that_does_not_increase_is_refused(curve: Any, message: str) -> None:
+    assert wrong(learner={"curve": curve}).startswith(message)
+
+
+def test_a_target_accuracy_needs_a_curve() -> None:
+    assert wrong(target_accuracy=0.5) == (
+        "target_accuracy needs learner.curve: [[progress, accuracy], ...]"
+    )
+
+
+@pytest.mark.parametrize("accuracy", [0.05, 0.95])
+def test_a_curve_is_not_extrapolated(accuracy: float) -> None:
+    curve = [[0, 0.1], [10, 0.6]]
+    assert wrong(target_accuracy=accuracy, learner={"curve": curve}) == (
+        f"target_accuracy {accuracy:g} lies outside learner.curve, which spans 0.1 to 0.6"
+    )
+
+
+def test_of_several_errors_the_first_is_told_and_the_others_counted() -> None:
+    assert wrong(workers=0, samples=-3) == (
+        "workers is 0: input should be greater than or equal to 1 (and 1 more)"
+    )

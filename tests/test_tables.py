@@ -1,0 +1,289 @@
+"""Tables, notebooks and the two-sentence answer: the numbers of a comparison and no others."""
+
+import dataclasses
+import html
+import math
+import re
+
+import numpy as np
+import pytest
+
+from simstrag import metrics
+from simstrag.analysis.answer import answer
+from simstrag.analysis.cautions import cautions, coverage, enough_seeds, turnover
+from simstrag.analysis.formats import MISSING, estimate, number, percent, seconds
+from simstrag.analysis.standings import Standings, standings
+from simstrag.analysis.tables import (
+    behind_table,
+    costs_table,
+    differences_table,
+    ranking_html,
+    ranking_rows,
+    ranking_table,
+)
+from simstrag.comparison import Comparison, compare
+from simstrag.scenario import Scenario
+
+SLOW = {"node": 3, "resource": "gpu", "kind": "slowdown"}
+TRACE = [{"time": 1.0, "value": 2.0, **SLOW}, {"time": 2.5, "value": 1.0, **SLOW}]
+POLICIES = ["bsp", "bsp:via=server", "asgd", "ssp", "backup", "amp_all", "korel"]
+
+
+def scenario(**changes: object) -> Scenario:
+    data = {
+        "workers": 8,
+        "samples": 8 * 128 * 50,
+        "target_progress": 30.0,
+        "step": {"compute": 0.05, "amp_ratio": 1.6, "cv": 0.04},
+        "allreduce": {"alpha": 1e-4},
+        "server": {"service": 5e-4, "push": 1e-3, "pull": 1e-3},
+        "trace": TRACE,
+        "policies": POLICIES,
+        "seeds": 3,
+    }
+    return Scenario.of({k: v for k, v in (data | changes).items() if v is not None})
+
+
+@pytest.fixture(scope="module")
+def comparison() -> Comparison:
+    return compare(scenario(), jobs=1)
+
+
+@pytest.fixture(scope="module")
+def shown(comparison: Comparison) -> Standings:
+    return standings(comparison)
+
+
+def small(**changes: object) -> Standings:
+    few = {"workers": 4, "samples": 4 * 128 * 12, "target_progress": None}
+    return standings(compare(scenario(**few | changes), jobs=1))
+
+
+def text_of(page: str) -> str:
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", "", page)).split())
+
+
+class TestFormats:
+    def test_an_interval_says_how_many_digits_there_are(self) -> None:
+        assert estimate(12.3456, 12.1, 12.6) == "12.3 (12.1–12.6)"  # noqa: RUF001
+        assert estimate(0.45678, 0.4561, 0.4573) == "0.4568 (0.4561–0.4573)"  # noqa: RUF001
+
+    def test_both_ends_of_an_interval_are_told_apart(self) -> None:
+        rng = np.random.default_rng(0)
+        for _ in range(500):
+            low = float(rng.normal() * 10.0 ** rng.integers(-3, 4))
+            high = low + float(rng.random() * 10.0 ** rng.integers(-5, 3)) + 1e-6
+            ends = re.findall(r"[\d.]+", estimate((low + high) / 2, low, high))[1:]
+            assert ends[0] != ends[1] or low * high < 0
+
+    def test_what_is_no_number_is_a_dash(self) -> None:
+        nan = math.nan
+        assert number(nan) == number(None) == estimate(nan, nan, nan) == percent(None) == MISSING
+        assert estimate(2.0, nan, nan) == f"2.000 ({MISSING})"
+
+    def test_units_go_with_the_size(self) -> None:
+        assert (seconds(0.0015), seconds(2.0), seconds(0.0)) == ("1.50 ms", "2.00 s", "0 s")
+
+
+class TestRanking:
+    def test_rows_hold_the_numbers_of_the_ranking(self, comparison: Comparison) -> None:
+        headers, rows = ranking_rows(comparison)
+        by_policy = {row[0]: dict(zip(headers, row, strict=True)) for row in rows}
+        for row in comparison.ranking.to_dict(orient="records"):
+            cells = by_policy[row["policy"]]
+            for name, header, scale in (
+                ("makespan", "makespan (s)", 1),
+                ("time_to_target", "time to target (s)", 1),
+                ("makespan_mitigation", "M by makespan (%)", 100),
+                ("time_to_target_speedup", "speed-up by time to target", 1),
+            ):
+                if row["policy"] == "bsp" and "_" in name and name != "time_to_target":
+                    continue
+                ends = (row[name], row[f"{name}_low"], row[f"{name}_high"])
+                assert cells[header] == estimate(*ends, scale=scale)
+            assert cells["updates through"] == row["architecture"]
+
+    def test_the_clean_control_is_the_last_row_and_no_policy(self, comparison: Comparison) -> None:
+        _, rows = ranking_rows(comparison)
+        assert [row[0] for row in rows[:-1]] == list(comparison.ranking["policy"])
+        assert rows[-1][0] == "bsp without contention"
+        clean = comparison.column("bsp", "makespan", "clean")
+        assert estimate(*metrics.mean(clean)) in rows[-1]
+
+    def test_every_row_has_a_cell_per_header(self, shown: Standings) -> None:
+        tables = (ranking_table(shown), differences_table(shown), behind_table(shown))
+        for table in (*tables, costs_table(shown)):
+            assert {len(row) for row in table.rows} == {len(table.headers)}
+            assert len(table.control) in (0, len(table.headers))
+
+    def test_places_that_differences_leave_open_are_ranges(self) -> None:
+        twins = small(policies=["bsp", "ssp:bound=inf", "asgd"], samples=4 * 128 * 40)
+        places = {row[0]: row[1] for row in ranking_table(twins).rows}
+        assert places["asgd"] == places["ssp:bound=inf"] == "1–2"  # noqa: RUF001
+        assert places["bsp"] == "3"
+
+    def test_server_policies_stand_beside_bsp_through_the_server(self, shown: Standings) -> None:
+        table = differences_table(shown)
+        beside = table.headers.index("makespan against bsp:via=server (s)")
+        cells = {row[0]: row[beside] for row in table.rows}
+        assert cells["korel"] == cells["bsp:via=server"] == ""
+        column = shown.comparison.column
+        gap = metrics.difference(column("asgd", "makespan"), column("bsp:via=server", "makespan"))
+        assert cells["asgd"] == estimate(*gap, sign=True)
+
+    def test_mitigation_is_a_dash_with_its_reason_where_nothing_is_to_mitigate(self) -> None:
+        table = ranking_table(small(trace=None, policies=["bsp", "asgd"]))
+        assert {row[-1] for row in table.rows} == {MISSING}
+        assert any("not defined" in note and "0.5 %" in note for note in table.notes)
+
+    def test_one_seed_has_no_interval_and_says_so(self) -> None:
+        table = ranking_table(small(seeds=1, policies=["bsp", "asgd"]))
+        assert table.rows[0][3].endswith(f"({MISSING})")
+        assert any("one seed gives no interval" in note for note in table.notes)
+
+    def test_a_target_without_samples_is_one_time_and_not_two(self) -> None:
+        s = standings(compare(scenario(samples=None, policies=["bsp", "asgd"]), jobs=1))
+        table = ranking_table(s)
+        assert "makespan (s)" not in table.headers
+        assert any("Makespan is the same number" in note for note in table.notes)
+
+    def test_html_says_what_the_terminal_says(self, comparison: Comparison) -> None:
+        page = comparison._repr_html_()
+        assert page == ranking_html(comparison)
+        text = text_of(page)
+        for row in ranking_rows(comparison)[1]:
+            for cell in row:
+                assert cell in text
+
+
+class TestBehind:
+    def test_it_holds_the_means_of_the_runs(self, shown: Standings) -> None:
+        table = behind_table(shown)
+        cells = {row[0]: dict(zip(table.headers, row, strict=True)) for row in table.rows}
+        ranking = shown.comparison.ranking.set_index("policy")
+        for policy in POLICIES:
+            row = cells[policy]
+            assert row["goodput (samples/s)"] == number(ranking["goodput"][policy])
+            assert row["S_stale/b (gradients)"] == number(ranking["effective_staleness"][policy])
+            assert row["AMP steps (%)"] == percent(ranking["amp_share"][policy])
+            assert row["detection: recall (%)"] == percent(ranking["recall"][policy])
+        assert float(cells["backup"]["steps thrown away (%)"]) > 10
+
+    def test_costs_are_of_the_simulated_sensitivity(self, shown: Standings) -> None:
+        table = costs_table(shown)
+        at = {row[0]: row for row in table.rows}
+        means = shown.comparison.sensitivity.groupby(["policy", "c_tau"])["time_to_target"].mean()
+        for k, c_tau in enumerate((0.5, 1.0, 4.0), start=1):
+            value = float(at["asgd"][k].split(" ")[0])
+            assert value == pytest.approx(means["asgd", c_tau], rel=0.01)
+
+
+class TestAnswer:
+    def test_it_is_two_sentences(self, shown: Standings) -> None:
+        for s in (shown, small(seeds=1), small(trace=None), small(policies=["bsp"])):
+            for sentence in answer(s):
+                assert sentence.endswith(".")
+                assert ". " not in sentence
+                assert sentence == sentence.strip()
+
+    def test_it_names_the_fastest_with_its_interval(self, shown: Standings) -> None:
+        first, _ = answer(shown)
+        best = shown.policies[0]
+        assert first.startswith(best.policy)
+        assert estimate(*best.time["time_to_target"]) in first
+        assert estimate(*best.speedup["time_to_target"]) in first
+
+    def test_intervals_that_include_no_change_show_no_difference(self) -> None:
+        s = small(policies=["bsp", "korel"], trace=None)
+        first, second = answer(s)
+        assert first.startswith("No difference shown")
+        assert "not shown to be faster or slower" in first
+        assert "nothing" not in first
+        assert "removes" not in first + second
+
+    def test_a_mean_that_is_better_by_luck_shows_no_difference(
+        self, comparison: Comparison
+    ) -> None:
+        runs = comparison.runs.copy()
+        asgd = runs["policy"] == "asgd"
+        bsp = runs[runs["policy"] == "bsp"]["time_to_target"].to_numpy()
+        runs.loc[asgd, "time_to_target"] = bsp + np.array([-3.0, 0.5, 0.5])
+        keep = runs["policy"].isin(["bsp", "asgd"])
+        lucky = dataclasses.replace(comparison, runs=runs[keep].reset_index(drop=True))
+        first, _ = answer(standings(lucky))
+        assert first.startswith("No difference shown: asgd is not shown")
+
+    def test_one_seed_shows_nothing(self) -> None:
+        first, second = answer(small(seeds=1, policies=["bsp", "asgd"]))
+        assert first.startswith("No difference shown: one seed gives no interval")
+        assert "there are no intervals" in second
+
+    def test_slower_policies_are_called_slower(self) -> None:
+        s = small(trace=None, policies=["bsp", "backup:b=3"])
+        first, second = answer(s)
+        assert first.startswith("No policy is faster than bsp")
+        assert "behind" in second
+
+    def test_it_says_what_a_fixed_trace_cannot_show(self, shown: Standings) -> None:
+        assert "say nothing of another day" in answer(shown)[1]
+        assert "too narrow with so few seeds" in answer(shown)[1]
+        shift = small(trace_per_seed="shift", policies=["bsp", "asgd"])
+        assert "begin at different moments of one trace" in coverage(shift)
+
+    def test_without_noise_all_seeds_are_one_run(self) -> None:
+        s = small(step={"compute": 0.05}, policies=["bsp", "asgd"])
+        assert "one and the same run" in coverage(s)
+
+    def test_equals_under_another_cost_of_staleness_are_named(self, shown: Standings) -> None:
+        assert "asgd at c_tau 0.5" in answer(shown)[1]
+        text = turnover(shown)
+        assert text.startswith("The ranking turns over")
+        assert "amp_all with asgd" in text
+
+    def test_nothing_turns_over_where_nothing_is_stale(self) -> None:
+        s = standings(compare(scenario(policies=["bsp", "amp_all"]), jobs=1))
+        assert (
+            turnover(s) == "The ranking does not turn over. amp_all has the best mean throughout."
+        )
+
+    def test_without_a_target_there_is_no_sensitivity(self) -> None:
+        assert turnover(small(policies=["bsp"])).startswith("No target is declared")
+
+
+class TestCautions:
+    def test_free_communication_is_told(self) -> None:
+        s = small(allreduce=None, server=None, policies=["bsp", "asgd"])
+        assert any("takes no time in this scenario" in text for text in cautions(s))
+
+    def test_times_to_target_are_told_to_rest_on_a_model(self, shown: Standings) -> None:
+        text = " ".join(cautions(shown))
+        assert "noise scale of 500 samples and c_tau 1, both assumed" in text
+        assert "For amp_all and korel they also assume" in text
+        assert "model of progress" not in " ".join(cautions(small(policies=["bsp", "amp_all"])))
+
+    def test_time_beyond_the_trace_is_told(self) -> None:
+        s = small(trace=[{"time": 0.1, "value": 2.0, **SLOW}], policies=["bsp"])
+        assert any("past the end of the trace" in text for text in cautions(s))
+
+    def test_recorded_durations_make_no_claim_of_mitigation(self) -> None:
+        rows = [
+            {"time": k, "node": n, "resource": "step", "kind": "duration", "value": 0.05 * (1 + n)}
+            for n in range(4)
+            for k in range(30)
+        ]
+        s = small(trace=rows, policies=["bsp", "amp_all"])
+        assert any("no M is claimed" in text for text in cautions(s))
+        assert "removes" not in answer(s)[0]
+
+    @pytest.mark.parametrize("n", [2, 3, 5, 9])
+    def test_the_said_coverage_of_few_seeds_is_true(self, n: int) -> None:
+        rng = np.random.default_rng(n)
+        hits, trials = 0, 400
+        for _ in range(trials):
+            e = metrics.mean(rng.standard_normal(n))
+            hits += e.low <= 0 <= e.high
+        said = float(re.findall(r"mean (\d+) %", enough_seeds(n))[0])
+        assert 100 * hits / trials == pytest.approx(said, abs=8)
+
+    def test_ten_seeds_are_enough_to_say_nothing(self) -> None:
+        assert enough_seeds(10) == enough_seeds(1) == ""

@@ -1,0 +1,323 @@
+"""From constants, contention and noise to the instants at which things end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from simstrag.errors import InputError
+from simstrag.noise import Noise, lognormal
+from simstrag.timing import AllReduce, Contention, Server, Step, Timing, amp_gain
+from simstrag.trace import Trace
+
+STEP = Step(host=0.3, gpu=0.7, amp_ratio=1.66)
+
+
+def slowdowns(*rows: tuple[float, int, str, float]) -> Trace:
+    return Trace.from_rows([(time, node, part, "slowdown", v) for time, node, part, v in rows])
+
+
+def durations(*values: float, node: int = 0) -> Trace:
+    return Trace.from_rows([(k, node, "step", "duration", v) for k, v in enumerate(values)])
+
+
+def timing(
+    trace: Trace | None = None,
+    step: Step = STEP,
+    allreduce: AllReduce | None = None,
+    server: Server | None = None,
+    noise: Noise | None = None,
+    workers: int = 4,
+    **options: Any,
+) -> Timing:
+    contention = Contention.of(trace, workers, **options)
+    return Timing(
+        step, allreduce or AllReduce(), server or Server(), contention, noise or Noise(0, None)
+    )
+
+
+# -- precision
+
+
+def test_amp_shortens_the_whole_uncontended_step_by_the_declared_ratio() -> None:
+    clean = timing()
+    full, amp = (clean.compute(0, 0, 0.0, amp) for amp in (False, True))
+    assert full / amp == pytest.approx(1.66, rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("step", "gain"),
+    [
+        (Step(0.0, 1.0, 1.66), 1.66),  # all of it is the device's: r = rho
+        (Step(0.3, 0.7, 1.66), 0.7 / (1 / 1.66 - 0.3)),
+        (Step(0.5, 0.5, 1.0), 1.0),
+        (Step(1.0, 0.0, 1.66), 1.0),  # nothing to shorten
+        (Step(0.0, 1.0, 0.8), 0.8),  # reduced precision may be slower
+    ],
+)
+def test_the_gain_of_the_devices_part_is_g_over_the_amp_step_less_h(
+    step: Step, gain: float
+) -> None:
+    assert amp_gain(step) == pytest.approx(gain, rel=1e-14)
+
+
+@pytest.mark.parametrize("ratio", [2.0, 2.5])
+def test_a_ratio_that_would_need_the_host_to_be_faster_is_refused(ratio: float) -> None:
+    with pytest.raises(InputError) as caught:
+        amp_gain(Step(0.5, 0.5, ratio))
+    assert str(caught.value) == (
+        f"step.amp_ratio {ratio:g} is impossible with host_share 0.5: reduced precision shortens "
+        "the device's part only, so it must be below 2"
+    )
+
+
+def test_amp_without_a_known_ratio_is_refused_when_it_is_first_used() -> None:
+    unknown = timing(step=Step(0.3, 0.7))
+    assert unknown.compute(0, 0, 0.0, amp=False) == 1.0
+    with pytest.raises(InputError, match=r"nothing says what it gains: give step\.amp_ratio"):
+        unknown.compute(0, 0, 0.0, amp=True)
+
+
+# -- resources
+
+
+@pytest.mark.parametrize(
+    ("resource", "full", "amp"),
+    [
+        ("gpu", 0.3 + 3 * 0.7, 0.3 + 3 * (1 / 1.66 - 0.3)),
+        ("host", 3 * 0.3 + 0.7, 3 * 0.3 + (1 / 1.66 - 0.3)),
+        ("step", 3.0, 3 / 1.66),
+        ("net", 1.0, 1 / 1.66),
+    ],
+)
+def test_contention_stretches_the_part_of_the_step_that_uses_the_resource(
+    resource: str, full: float, amp: float
+) -> None:
+    contended = timing(slowdowns((0.0, 0, resource, 3.0)))
+    assert contended.compute(0, 0, 10.0, False) - 10 == pytest.approx(full, rel=1e-14)
+    assert contended.compute(0, 0, 10.0, True) - 10 == pytest.approx(amp, rel=1e-14)
+
+
+def test_contention_of_all_resources_multiplies() -> None:
+    everything = slowdowns((0.0, 0, "gpu", 2.0), (0.0, 0, "host", 3.0), (0.0, 0, "step", 1.5))
+    seconds = timing(everything).compute(0, 0, 0.0, amp=False)
+    assert seconds == pytest.approx(1.5 * (3 * 0.3 + 2 * 0.7), rel=1e-15)
+
+
+def test_contention_of_one_rank_leaves_the_others_alone() -> None:
+    assert timing(slowdowns((0.0, 0, "gpu", 3.0))).compute(1, 0, 0.0, amp=False) == 1.0
+
+
+def test_noise_multiplies_the_work_and_not_the_time() -> None:
+    """A factor of 2 in a slowdown that ends after the first second: 1 s of 3-fold, then clean."""
+    trace, noise = slowdowns((0.0, 0, "step", 3.0), (1.0, 0, "step", 1.0)), Noise(0, lognormal(0.5))
+    factor = noise.factor(0, 7)
+    assert timing(trace, noise=noise).compute(0, 7, 0.0, amp=False) == pytest.approx(
+        1 + factor - 1 / 3, rel=1e-14
+    )
+
+
+def test_a_steps_noise_is_the_same_in_either_precision() -> None:
+    noisy = timing(noise=Noise(0, lognormal(0.5)))
+    full, amp = (noisy.compute(2, 5, 0.0, amp) for amp in (False, True))
+    assert full / amp == pytest.approx(1.66, rel=1e-14)
+
+
+def test_nodes_say_which_node_of_the_trace_a_rank_lives_on() -> None:
+    trace = slowdowns((0.0, 7, "step", 3.0))
+    mapped = timing(trace, workers=2, nodes=(5, 7))
+    assert [mapped.compute(rank, 0, 0.0, amp=False) for rank in (0, 1)] == [1.0, 3.0]
+
+
+def test_two_ranks_may_live_on_one_node() -> None:
+    mapped = timing(slowdowns((0.0, 7, "step", 3.0)), workers=2, nodes=(7, 7))
+    assert [mapped.compute(rank, 0, 0.0, amp=False) for rank in (0, 1)] == [3.0, 3.0]
+
+
+# -- communication
+
+
+def test_an_all_reduce_lasts_as_the_ring_formula_says_less_what_backward_hides() -> None:
+    ring = AllReduce(alpha=0.001, bandwidth=1e9, bytes=20e6, overlap=0.25)
+    idle = timing(allreduce=ring)
+    assert idle.reduce((0, 1, 2, 3), 5.0) - 5 == pytest.approx(0.75 * 0.036, rel=1e-12)
+    assert idle.reduce((0, 3), 5.0) - 5 == pytest.approx(0.75 * 0.022, rel=1e-12)
+    assert idle.reduce((2,), 5.0) == 5.0
+
+
+def test_an_all_reduce_is_as_slow_as_the_slowest_net_among_its_members() -> None:
+    trace = slowdowns((0.0, 1, "net", 2.0), (0.0, 2, "net", 5.0), (0.0, 3, "gpu", 9.0))
+    contended = timing(trace, allreduce=AllReduce(alpha=0.5))
+    ends = {members: contended.reduce(members, 0.0) for members in ((0, 3), (0, 1), (0, 1, 2))}
+    assert ends == {(0, 3): 1.0, (0, 1): 2.0, (0, 1, 2): 10.0}
+
+
+def test_net_contention_that_ends_within_an_all_reduce_counts_as_long_as_it_lasts() -> None:
+    trace = slowdowns((0.0, 1, "net", 2.0), (1.0, 1, "net", 1.0))
+    assert timing(trace, allreduce=AllReduce(alpha=0.5)).reduce((0, 1), 0.0) == 1.5
+
+
+def test_push_and_pull_are_stretched_by_the_ranks_own_net() -> None:
+    trace = slowdowns((0.0, 1, "net", 2.0))
+    server = timing(trace, server=Server(service=9.0, push=0.25, pull=0.5))
+    assert [server.push(rank, 1.0) for rank in (0, 1)] == [1.25, 1.5]
+    assert [server.pull(rank, 1.0) for rank in (0, 1)] == [1.5, 2.0]
+
+
+# -- recorded durations
+
+
+def test_recorded_durations_are_consumed_one_per_step_whatever_the_clock_says() -> None:
+    recorded = timing(durations(0.5, 0.7, 0.6), noise=Noise(0, lognormal(0.5)))
+    assert [recorded.compute(0, k, 100.0, amp=False) - 100 for k in (0, 1, 2)] == pytest.approx(
+        [0.5, 0.7, 0.6]
+    )
+
+
+def test_a_recorded_step_in_amp_is_divided_by_the_ratio_of_the_whole_step() -> None:
+    assert timing(durations(0.83)).compute(0, 0, 0.0, amp=True) == pytest.approx(0.5)
+
+
+def test_a_recorded_step_in_amp_needs_a_possible_ratio() -> None:
+    with pytest.raises(InputError, match="nothing says what it gains"):
+        timing(durations(0.83), step=Step(0.3, 0.7)).compute(0, 0, 0.0, amp=True)
+
+
+@pytest.mark.parametrize(
+    ("trace_end", "consumed"),
+    [("hold", [0.5, 0.7, 0.7, 0.7, 0.7]), ("loop", [0.5, 0.7] * 2 + [0.5])],
+)
+def test_after_the_last_duration_it_is_held_or_they_begin_anew(
+    trace_end: str, consumed: Sequence[float]
+) -> None:
+    recorded = timing(durations(0.5, 0.7), trace_end=trace_end)
+    assert [recorded.compute(0, k, 0.0, amp=False) for k in range(5)] == consumed
+
+
+def test_running_out_of_durations_can_be_an_error() -> None:
+    recorded = timing(durations(0.5, 0.7), trace_end="error")
+    assert recorded.compute(0, 1, 0.0, amp=False) == 0.7
+    with pytest.raises(InputError) as caught:
+        recorded.compute(0, 2, 0.0, amp=False)
+    assert str(caught.value) == (
+        "rank 0 starts step 2, but the trace records 2 durations; "
+        "record more, or say `trace_end: hold` or `loop`"
+    )
+
+
+def test_a_rank_without_durations_computes_as_the_step_says() -> None:
+    assert timing(durations(0.5)).compute(1, 0, 0.0, amp=False) == 1.0
+
+
+# -- the end of the trace
+
+
+def test_after_the_end_the_last_value_is_held() -> None:
+    held = timing(slowdowns((0.0, 0, "step", 1.0), (5.0, 0, "step", 2.0)))
+    assert held.compute(0, 0, 1000.0, amp=False) == 1002.0
+
+
+def test_a_looped_trace_begins_anew_at_its_last_row() -> None:
+    """Also for a rank whose own last row comes earlier."""
+    rows = (0.0, 0, "step", 1.0), (2.0, 0, "step", 2.0), (4.0, 1, "step", 1.0)
+    looped = timing(slowdowns(*rows), trace_end="loop")
+    assert looped.compute(0, 0, 2.0, amp=False) == 4.0
+    assert looped.compute(0, 0, 4.0, amp=False) == 5.0
+    assert looped.compute(0, 0, 5.0, amp=False) == 6.0
+    assert looped.compute(0, 0, 41.5, amp=False) == 43.0
+
+
+def test_a_trace_of_constants_can_be_looped() -> None:
+    assert (
+        timing(slowdowns((0.0, 0, "step", 2.0)), trace_end="loop").compute(0, 0, 9.0, False) == 11
+    )
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "beyond"), [(1.0, 4.0, 0.0), (4.0, 7.0, 2.0), (5.0, 6.0, 1.0), (8.0, 9.5, 1.5)]
+)
+def test_what_lies_beyond_the_last_row_is_counted(start: float, end: float, beyond: float) -> None:
+    trace = slowdowns((0.0, 0, "gpu", 2.0), (5.0, 0, "gpu", 1.0))
+    assert timing(trace).beyond(0, 0, start, end) == beyond
+    assert timing(trace, trace_end="loop").beyond(0, 0, start, end) == 0
+    assert timing().beyond(0, 0, start, end) == 0
+
+
+def test_a_step_without_a_duration_of_its_own_lies_beyond_as_a_whole() -> None:
+    recorded = timing(durations(0.5, 0.7))
+    assert [recorded.beyond(0, k, 3.0, 3.7) for k in (0, 1)] == [0.0, 0.0]
+    assert recorded.beyond(0, 2, 3.0, 3.7) == pytest.approx(0.7)
+    assert timing(durations(0.5, 0.7), trace_end="loop").beyond(0, 2, 3.0, 3.7) == 0
+
+
+# -- truth
+
+
+def test_the_noise_free_step_is_the_contended_full_precision_step_without_its_noise() -> None:
+    trace = slowdowns((0.0, 0, "step", 3.0), (1.0, 0, "step", 1.0))
+    noisy = timing(trace, noise=Noise(0, lognormal(0.5)))
+    assert noisy.noise_free(0, 3, 0.0) == pytest.approx(1 + 2 / 3)
+    assert timing(durations(0.5, 0.7)).noise_free(0, 1, 9.0) == 0.7
+
+
+# -- refusals
+
+
+def message(trace: Trace, **options: Any) -> str:
+    with pytest.raises(InputError) as caught:
+        timing(trace, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_node_beyond_the_world_is_refused() -> None:
+    assert message(slowdowns((0.0, 4, "gpu", 2.0))) == (
+        "inline trace: node 4 is beyond a world of 4 workers; "
+        "raise `workers`, or choose nodes with `nodes: [...]`"
+    )
+
+
+def test_a_slowdown_below_one_is_refused_unless_the_scenario_allows_it() -> None:
+    trace = slowdowns((3.0, 1, "gpu", 0.5))
+    assert message(trace) == (
+        "inline trace: slowdown 0.5 of node 1 at 3 s is below 1; "
+        "correct it, or say `allow_speedup: true` in the scenario"
+    )
+    assert timing(trace, step=Step(0.0, 1.0), allow_speedup=True).compute(1, 0, 3.0, False) == 3.5
+
+
+def test_utilisation_is_refused_until_a_profile_can_translate_it() -> None:
+    trace = Trace.from_rows([(2.0, 1, "gpu", "utilisation", 0.5)])
+    assert message(trace).startswith("inline trace: node 1 at 2 s gives utilisation, which no")
+    assert message(trace).endswith("give kind slowdown or duration")
+
+
+@pytest.mark.parametrize("resource", ["gpu", "host", "step"])
+def test_durations_and_slowdowns_of_one_nodes_steps_are_refused(resource: str) -> None:
+    rows = [(0.0, 1, "step", "duration", 0.5), (0.0, 1, resource, "slowdown", 2.0)]
+    assert message(Trace.from_rows(rows)) == (
+        "inline trace: node 1 has durations and slowdowns of its steps; "
+        "durations contain the slowdown already, keep one of the two"
+    )
+
+
+def test_durations_go_together_with_net_slowdowns_and_with_slowdowns_of_other_nodes() -> None:
+    rows = [
+        (0.0, 1, "step", "duration", 0.5),
+        (0.0, 1, "net", "slowdown", 2.0),
+        (0.0, 2, "gpu", "slowdown", 2.0),
+    ]
+    mixed = timing(Trace.from_rows(rows), step=Step(0.0, 1.0), server=Server(push=0.25))
+    assert mixed.compute(1, 0, 0.0, amp=False) == 0.5
+    assert mixed.push(1, 0.0) == 0.5
+    assert mixed.compute(2, 0, 0.0, amp=False) == 2.0
+
+
+def test_without_slowdowns_nothing_ends_by_the_clock() -> None:
+    assert Contention.of(None, 4).end == math.inf
+    recorded = timing(durations(0.5, 0.5, 0.5))
+    assert recorded.contention.end == math.inf
+    assert recorded.beyond(1, 0, 0.0, 100.0) == 0.0
