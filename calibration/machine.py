@@ -6,9 +6,18 @@ import os
 import platform
 import re
 import sys
+import time
 from pathlib import Path
 
-__all__ = ["busy_seconds", "cores", "describe_device", "describe_software", "pin", "slug"]
+__all__ = [
+    "busy_seconds",
+    "cores",
+    "describe_device",
+    "describe_software",
+    "pin",
+    "slug",
+    "wait_for_calm",
+]
 
 FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_tile", "hypervisor")
 
@@ -34,6 +43,16 @@ def busy_seconds() -> float:
         return 0.0
     user, nice, system, _idle, _iowait, irq, softirq, _steal = numbers
     return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
+def wait_for_calm(patience: float) -> None:
+    """Return when all cores were under 5 % busy for three seconds, or after `patience` seconds."""
+    begun, calm = time.monotonic(), 0
+    while calm < 3 and time.monotonic() - begun < patience:
+        before, busy = time.monotonic(), busy_seconds()
+        time.sleep(1.0)
+        share = (busy_seconds() - busy) / ((time.monotonic() - before) * (os.cpu_count() or 1))
+        calm = calm + 1 if share < 0.05 else 0
 
 
 def describe_device() -> dict[str, str | int | float]:

@@ -61,6 +61,13 @@ class Run:
             raise InputError(f"this run kept no table '{table}'; ask for it when it is simulated")
         return pd.DataFrame({name: list(values) for name, values in columns.items()})
 
+    def _repr_html_(self) -> str:
+        import pandas as pd
+
+        scalars = {k: v for k, v in self.summary.items() if not isinstance(v, list)}
+        column = pd.Series(scalars, dtype=object, name=f"{self.policy}, seed {self.seed}")
+        return str(column.to_frame().to_html())
+
     def to_json(self) -> str:
         """The contents of `run.json`."""
         return json.dumps(

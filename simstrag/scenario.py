@@ -18,6 +18,7 @@ from pydantic import (
     PrivateAttr,
     ValidationError,
     field_serializer,
+    field_validator,
     model_validator,
 )
 
@@ -168,6 +169,9 @@ class Inputs:
 class Scenario(_Section):
     """A validated scenario; `Scenario.read(path)` loads YAML, `Scenario(...)` takes the same keys.
 
+    `read` and `of` answer mistakes with an `InputError`, the constructor with pydantic's own
+    `ValidationError`. `trace` is a file, a `Trace` or rows; in a file, a name or rows.
+
     What ends a run: `samples` (rounded up to a multiple of workers x batch), `target_progress` or
     `target_accuracy`; or `updates`, for `run` only. With `samples` beside a target the run goes on
     until both are reached: the makespan is the time of the former.
@@ -197,6 +201,11 @@ class Scenario(_Section):
     _folder: Path = PrivateAttr(Path())
     _source: str = PrivateAttr("scenario")
     _inputs: Inputs | None = PrivateAttr(None)
+
+    @field_validator("trace", mode="before")
+    @classmethod
+    def _rows_of_a_trace(cls, value: Any) -> Any:
+        return tuple(row._asdict() for row in value.rows) if isinstance(value, Trace) else value
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -313,7 +322,11 @@ class Scenario(_Section):
         elif self.trace is not None:
             trace = Trace.from_rows(self.trace, source=f"{self._source}: trace")
         profile = None if self.profile is None else Profile.read(self._folder / self.profile)
-        if profile is not None and profile.workload.batch != self.learner.batch:
+        if (
+            profile is not None
+            and self.step is None
+            and profile.workload.batch != self.learner.batch
+        ):
             raise InputError(
                 f"{self._source}: learner.batch is {self.learner.batch}, but the profile timed "
                 f"steps of {profile.workload.batch} samples; say learner: {{batch: "

@@ -128,7 +128,7 @@ def scenarios(draw: st.DrawFn, max_workers: int = 12) -> Scenario:
             "noise_scale": draw(st.sampled_from((0.0, 100.0, 500.0))),
             "c_tau": draw(st.sampled_from((0.0, 1.0, 1.5))),
         },
-        "trace_end": draw(st.sampled_from(("hold", "loop"))),
+        "trace_end": draw(st.sampled_from(("hold", "hold", "loop", "loop", "error"))),
     }
     rows = draw(st.just([]) | traces(workers))
     if rows:

@@ -258,3 +258,9 @@ def test_the_commit_of_somebody_elses_repository_is_not_claimed(
     assert provenance()["commit"] is None
     monkeypatch.undo()
     provenance.cache_clear()
+
+
+def test_a_run_shows_its_summary_in_a_notebook() -> None:
+    run = simulate(Scenario(workers=2, updates=3, step={"compute": 0.5}), "bsp")
+    assert "makespan" in run._repr_html_()
+    assert "bsp, seed 0" in run._repr_html_()

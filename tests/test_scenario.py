@@ -13,6 +13,7 @@ import pytest
 from simstrag.errors import InputError
 from simstrag.run import plain
 from simstrag.scenario import Scenario
+from simstrag.trace import Trace
 
 FULL = """
 workers: 4
@@ -455,3 +456,9 @@ def test_of_several_errors_the_first_is_told_and_the_others_counted() -> None:
     assert wrong(workers=0, samples=-3) == (
         "workers is 0: input should be greater than or equal to 1 (and 1 more)"
     )
+
+
+def test_a_trace_may_be_given_as_an_object() -> None:
+    rows = [{"time": 1.0, "node": 0, "resource": "gpu", "kind": "slowdown", "value": 2.0}]
+    given = Scenario(workers=1, updates=1, step={"compute": 0.1}, trace=Trace.from_rows(rows))
+    assert given == Scenario(workers=1, updates=1, step={"compute": 0.1}, trace=rows)
