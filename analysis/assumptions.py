@@ -47,6 +47,10 @@ def _steps(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
         f"{number(100 * share)} % of an idle step, and contention of the device stretches what "
         "reduced precision leaves in the same proportion."
     )
+    yield (
+        "Policies are told the gain of reduced precision and the clean step exactly as they are "
+        "simulated; a real calibration would be off by its error."
+    )
     if profile is not None and profile.workload.stand_in:
         w = profile.workload
         yield f"Reduced precision is a stand-in here: {w.amp} against {w.full}."

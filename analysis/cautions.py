@@ -37,6 +37,7 @@ def cautions(s: Standings) -> list[str]:
             "so its gain is not mitigation alone."
         )
     found += _of_the_noise(s.comparison.scenario)
+    found += _of_the_gain(s)
     found += _of_the_learner(s)
     found += _free(s)
     found += [
@@ -64,6 +65,25 @@ def _of_the_noise(scenario: Scenario) -> list[str]:
     return [
         f"Measured noise lasts over steps (lag-1 autocorrelation {lag:.2g}), simulated noise does "
         "not: real runs are likely to spread more than the intervals say."
+    ]
+
+
+def _of_the_gain(s: Standings) -> list[str]:
+    """Whether reduced precision was measured to gain less under contention than is simulated."""
+    scenario = s.comparison.scenario
+    profile = None if scenario.step is not None else scenario.inputs.profile
+    contended = None if profile is None else profile.step.amp_ratio_contended
+    amp = [p.policy for p in s.policies if p.other["amp_share"] > 0]
+    if profile is None or contended is None or not amp:
+        return []
+    clean = profile.step.amp_ratio.value
+    if contended.value == clean:
+        return []
+    direction = "flatters" if contended.value < clean else "wrongs"
+    return [
+        f"Reduced precision gains {contended.value:.3g} times under contention as measured, and "
+        f"{clean:.3g} times as simulated, which is its gain without: that {direction} "
+        f"{listed(amp)}."
     ]
 
 

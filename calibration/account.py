@@ -22,11 +22,9 @@ def account(recording: Recording, profile: dict[str, Any], name: str) -> str:
                 "## Episodes",
                 _episodes(recording),
                 "Slowdown = median of the episode's full-precision steps / median of its series' "
-                "clean ones (and the same of means); p10 and "
-                "p90 are of single steps against the same clean median, early and late of the "
-                "episode's two halves: "
-                "how far one constant per episode is a simplification. The last columns are the "
-                "same ratio of "
+                "clean ones (and the same of means); p10 and p90 are of single steps against the "
+                "same clean median, early and late of the episode's two halves: how far one "
+                "constant per episode is a simplification. The last columns are the same ratio of "
                 "reduced-precision steps, and the gain of reduced precision inside the episode.",
                 "## Key numbers",
                 _numbers(profile),
@@ -49,9 +47,8 @@ def _origin(recording: Recording) -> str:
         f"    {described['command']}\n    {recording.communication['command']}\n\n"
         f"{described['how']}\n\n"
         f"{len(recording.series)} series of {plan['seconds']:g} s. Workload: "
-        f"{described['workload']['name']}, "
-        f"batch {described['workload']['shape']['batch']}, {described['workload']['parameters']} "
-        "parameters; full = "
+        f"{described['workload']['name']}, batch {described['workload']['shape']['batch']}, "
+        f"{described['workload']['parameters']} parameters; full = "
         f"{described['precisions']['full']}, amp = {described['precisions']['amp']}, in turns of "
         f"{plan['full_block']} and {plan['amp_block']} steps. The seed of a series is its number."
     )
@@ -60,11 +57,9 @@ def _origin(recording: Recording) -> str:
 def _meaning(recording: Recording) -> str:
     return (
         "**Measured:** every step's local time, every burner's start and stop. **Derived:** one "
-        "slowdown per episode "
-        "(resource `gpu`: the computing device, here a CPU core), constant within it; values below "
-        "1 would be set to 1. "
-        f"**Assumed:** that the {len(recording.series)} series, recorded one at a time on one "
-        "core, may be replayed "
+        "slowdown per episode (resource `gpu`: the computing device, here a CPU core), constant "
+        "within it; values below 1 would be set to 1. **Assumed:** that the "
+        f"{len(recording.series)} series, recorded one at a time on one core, may be replayed "
         f"side by side as the nodes 0 to {len(recording.series) - 1} of one cluster; no cluster "
         "was measured."
     )

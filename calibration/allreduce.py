@@ -21,9 +21,8 @@ SMALL_SIZES = (256, 64 << 10, 1 << 20)
 COLUMNS = ("bytes", "repetition", "start_0", "end_0", "start_1", "end_1")
 
 HOW = (
-    "Two processes, pinned to a core each; barrier, then dist.all_reduce of float32 "
-    "in place, sizes in "
-    "turn. Time of one = latest end - latest start over the two. Nothing overlaps it."
+    "Two processes, pinned to a core each; barrier, then dist.all_reduce of float32 in place, "
+    "sizes in turn. Time of one = latest end - latest start over the two. Nothing overlaps it."
 )
 
 Stamps = tuple[float, ...]

@@ -203,8 +203,7 @@ def ring_fit(samples: dict[int, Floats], gradient_bytes: int) -> tuple[float, fl
     if gradient_bytes <= smallest or slow <= quick:
         raise ValueError(
             f"an all-reduce of {gradient_bytes} bytes took {slow:.3g} s, one of {smallest} bytes "
-            f"{quick:.3g} s: "
-            "no bandwidth can be fitted; use a larger model or more repetitions"
+            f"{quick:.3g} s: no bandwidth can be fitted; use a larger model or more repetitions"
         )
     bandwidth = (gradient_bytes - smallest) / (slow - quick)
     return max(0.0, quick - smallest / bandwidth) / 2, bandwidth

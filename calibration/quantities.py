@@ -67,10 +67,8 @@ def step_part(recording: Recording) -> dict[str, Any]:
             "n": count,
             "lag1_autocorrelation": round(estimate.lag1(series), 4),
             "note": "clean full-precision steps, each divided by its own series' mean; contended "
-            "steps are "
-            "in the trace only. Successive steps are correlated as stated; simulated draws are "
-            "independent "
-            "and do not honour that",
+            "steps are in the trace only. Successive steps are correlated as stated; simulated "
+            "draws are independent and do not honour that",
         },
     }
 
@@ -101,11 +99,9 @@ def amp_ratio_contended(recording: Recording) -> Quantity:
     return quantity(
         float(np.median(ratios)),
         "measured",
-        f"per episode median full / median amp, then the median over "
-        f"{len(ratios)} episodes; "
-        f"single episodes {min(ratios):.3f} to {max(ratios):.3f}; interval: "
-        "bootstrap over episodes; "
-        f"{len(found) - len(ratios)} episodes with undeclared load above "
+        f"per episode median full / median amp, then the median over {len(ratios)} episodes; "
+        f"single episodes {min(ratios):.3f} to {max(ratios):.3f}; interval: bootstrap over "
+        f"episodes; {len(found) - len(ratios)} episodes with undeclared load above "
         f"{estimate.FOREIGN_LIMIT:.0%} of the core left out",
         _median_interval(ratios),
         len(ratios),
@@ -131,8 +127,7 @@ def amp_switch(recording: Recording) -> Quantity:
         "measured",
         "first step after a change minus the median of its block's others, clean blocks; medians "
         f"{1e3 * medians[0]:+.2f} ms to amp and {1e3 * medians[1]:+.2f} ms to full; value: their "
-        "mean, "
-        "0 where that is negative; interval: bootstrap over series",
+        "mean, 0 where that is negative; interval: bootstrap over series",
         (max(0.0, low), max(0.0, high)),
         sum(map(len, to_amp)) + sum(map(len, to_full)),
     )
@@ -152,10 +147,9 @@ def allreduce_part(samples: dict[int, Floats], communication: dict[str, Any]) ->
     count = sum(map(len, samples.values()))
     source = (
         "two gloo processes over loopback, T = 2*alpha + bytes/bandwidth, exact at the smallest "
-        "size and "
-        f"the gradient's; median [p10 to p90] against the formula: {shown}. Other world sizes are "
-        "an "
-        f"extrapolation by the ring formula (assumed); {_load(communication, 'allreduce')}"
+        f"size and the gradient's; median [p10 to p90] against the formula: {shown}. Other world "
+        "sizes are an extrapolation by the ring formula (assumed); "
+        f"{_load(communication, 'allreduce')}"
     )
     return {
         "alpha": quantity(alpha, "fitted", source, _interval(draws[:, 0]), count),

@@ -43,15 +43,12 @@ COLUMNS = (
 )
 
 HOW = (
-    "Each series was recorded by itself, one after the other, by one training thread pinned to one "
-    "core; "
-    "no two series ever ran at once. seconds = wall clock of forward+backward on one worker; "
-    "optimizer, "
-    "clearing of gradients and the recorder's own reading of /proc/stat lie between steps, outside "
-    "of it. "
-    "Warm-up steps before each series are not recorded. Burners are real processes pinned to the "
-    "same core; "
-    "their start and stop are stamped by themselves on the same clock (CLOCK_MONOTONIC)."
+    "Each series was recorded by itself, one after the other, by one training thread pinned to "
+    "one core; no two series ever ran at once. seconds = wall clock of forward+backward on one "
+    "worker; optimizer, clearing of gradients and the recorder's own reading of /proc/stat lie "
+    "between steps, outside of it. Warm-up steps before each series are not recorded. Burners are "
+    "real processes pinned to the same core; their start and stop are stamped by themselves on "
+    "the same clock (CLOCK_MONOTONIC)."
 )
 
 

@@ -25,15 +25,12 @@ COLUMNS = ("round", "t0", "s0", "received", "applied", "s1", "t1")
 HEADER = struct.Struct("<4q3d")  # kind, rank, version, bytes; compute start and end, loss
 
 HOW = (
-    "One server and one worker process, pinned to a core each, one TCP connection over "
-    "loopback, "
+    "One server and one worker process, pinned to a core each, one TCP connection over loopback, "
     "TCP_NODELAY; one frame = header + one contiguous float32 buffer of all gradients. Between "
-    "rounds the worker "
-    "computes a real step. t0 = gradient there, before it is flattened and sent; s0 = first byte "
-    "readable at the "
-    "server; received; applied (parameters -= lr * gradient); s1 = reply handed to the kernel; t1 "
-    "= parameters in "
-    "place. push = s0-t0, service = s1-s0, pull = t1-s1. One worker alone: no incast."
+    "rounds the worker computes a real step. t0 = gradient there, before it is flattened and "
+    "sent; s0 = first byte readable at the server; received; applied (parameters -= lr * "
+    "gradient); s1 = reply handed to the kernel; t1 = parameters in place. push = s0-t0, service "
+    "= s1-s0, pull = t1-s1. One worker alone: no incast."
 )
 
 Stamps = tuple[float, ...]

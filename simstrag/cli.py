@@ -42,17 +42,26 @@ Policies = Annotated[
 ]
 
 
+UsageError: Any = typer.BadParameter.__base__
+"""Click's own, of which Typer passes on this one kind."""
+
+
 def main() -> None:
     """Run the command; a user's mistake is one line on stderr and exit code 2."""
-    sys.path.insert(0, "")  # so that `module:Class` finds a policy in the working directory
+    sys.path.append("")  # so that `module:Class` finds a policy in the working directory
     try:
-        app()
+        code = app(standalone_mode=False)
     except SimstragError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
-    except KeyboardInterrupt:
+    except UsageError as error:
+        if message := error.format_message():  # there is none where the help was shown instead
+            print(f"error: {message}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except (KeyboardInterrupt, typer.Abort):
         print("interrupted; nothing was written", file=sys.stderr)
         raise SystemExit(130) from None
+    raise SystemExit(code)
 
 
 @app.callback(invoke_without_command=True)
@@ -83,9 +92,11 @@ def run(
 ) -> None:
     """Simulate one policy under one seed and print the summary."""
     from simstrag.engine import simulate
-    from simstrag.run import plain
+    from simstrag.run import check_directory, plain
     from simstrag.scenario import Scenario
 
+    if out is not None:
+        check_directory(out, "run.json")
     result = simulate(
         Scenario.read(scenario), policy, seed, record_steps=steps, record_gradients=gradients
     )
@@ -114,8 +125,10 @@ def compare(
     """Compare policies under the same seeds and contention; write tables and an HTML report."""
     from simstrag.analysis.tables import ranking_rows
     from simstrag.comparison import compare as run_comparison
+    from simstrag.run import check_directory
 
     folder = out or Path("reports") / scenario.stem
+    check_directory(folder, "comparison.csv")
     with _progress() as (bar, task):
         comparison = run_comparison(
             scenario,

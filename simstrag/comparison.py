@@ -76,8 +76,6 @@ class Comparison:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What some run of a policy warns of."""
-        if self.scenario.constant_contention:
-            return ()
         worst = self.runs.groupby("policy", sort=False)["beyond_trace"].max()
         return tuple(
             f"{policy}: {beyond_warning(share)}"

@@ -40,6 +40,8 @@ def simulate(
     >>> round(simulate(scenario, "bsp").summary["makespan"], 9)
     1.0
     """
+    if not isinstance(seed, int) or not 0 <= seed < 2**64:
+        raise InputError(f"seed {seed} must be a whole number, 0 or more and below 2**64")
     name = policy if isinstance(policy, str) else _name(policy)
     fresh = policies.load(policy) if isinstance(policy, str) else copy.deepcopy(policy)
     job = _Job(scenario, fresh, name, seed, record_steps, record_gradients)

@@ -199,7 +199,6 @@ class Kernel:
 
     def _finish(self, g: Gradient) -> Stop | None:
         rank, filing = g.rank, self._filing
-        self.recorder.finished(g)
         if rank not in filing.named:
             self._drop(g)
             self._idle.add(rank)

@@ -372,9 +372,8 @@ class Policy(Protocol):
     """Decides from a `View`; one file, one class, parameters as dataclass fields.
 
     A policy is deterministic and picklable.  State lives on the instance in names that end in
-    `_` and is keyed on steps and versions of the view, never on the number of calls.  It may also
-    have a method `summary(self) -> dict[str, int | float]` that counts what it did; a run's
-    summary takes it in.
+    `_` and is keyed on steps and versions of the view, never on the number of calls.
+
     One that counts what it did may have a method `summary(self) -> dict[str, int | float]` beside
     `plan`; its counts enter the run's summary.
     """

@@ -85,9 +85,6 @@ class Recorder:
         self.counts["started"] += 1
         self.counts["amp"] += g.amp
 
-    def finished(self, g: Gradient) -> None:
-        self.beyond += self.timing.beyond(g.rank, g.step, g.start, g.finish)
-
     def applied(self, g: Gradient, version: int, busy: float) -> None:
         """`g` enters the update that ends at `version` + 1; `busy` seconds of communication."""
         self.counts["applied"] += 1
@@ -189,6 +186,8 @@ class Recorder:
         after = min(pushed + self._busy[rank], max(time - ended, 0.0))
         wait = max(time - g.pulled - pulled - compute - after, 0.0)
         self.compute[rank] += compute
+        if compute:
+            self.beyond += self.timing.beyond(rank, g.step, g.start, ended)
         self.communication[rank] += pulled + after
         self.wait[rank] += wait
         if self.steps is not None and self._ended[rank] <= time:

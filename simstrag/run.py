@@ -21,7 +21,7 @@ from simstrag.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Run", "provenance", "write_directory"]
+__all__ = ["Run", "check_directory", "provenance", "write_directory"]
 
 FORMAT = "simstrag-run/1"
 TABLES = ("updates", "steps", "gradients")
@@ -137,10 +137,10 @@ def _read_table(path: Path) -> dict[str, list[Any]] | None:
     return columns
 
 
-def write_directory(folder: Path, marker: str, fill: Any) -> Path:
-    """Let `fill(temporary folder)` write, then put it in the place of `folder` in one move.
+def check_directory(folder: Path, marker: str) -> None:
+    """Refuse a folder that `write_directory` could not write, before the work is done.
 
-    An existing folder is replaced only if it is empty or holds the file `marker`.
+    Raises `InputError` where it is a file, holds other things than `marker`, or is locked.
     """
     try:
         if folder.exists() and not folder.is_dir():
@@ -149,6 +149,22 @@ def write_directory(folder: Path, marker: str, fill: Any) -> Path:
             raise InputError(
                 f"{folder}: holds other files; choose a folder that does not exist yet"
             )
+        place = folder.absolute().parent
+        while not place.exists():
+            place = place.parent
+        if not place.is_dir() or not os.access(place, os.W_OK):
+            raise InputError(f"{folder}: cannot be written: {place} is not a writable folder")
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
+
+
+def write_directory(folder: Path, marker: str, fill: Any) -> Path:
+    """Let `fill(temporary folder)` write, then put it in the place of `folder` in one move.
+
+    An existing folder is replaced only if it is empty or holds the file `marker`.
+    """
+    check_directory(folder, marker)
+    try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     except OSError as error:
@@ -173,7 +189,7 @@ def write_directory(folder: Path, marker: str, fill: Any) -> Path:
 @functools.cache
 def provenance() -> Mapping[str, Any]:
     """Versions of what computed a run, and the commit of this source tree if it is one."""
-    packages = ("numpy", "scipy", "simpy", "pandas")
+    packages = ("numpy", "simpy", "pandas", "pyarrow")
     return {
         "simstrag": metadata.version("simstrag"),
         "commit": _commit(),

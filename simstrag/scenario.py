@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import bisect
+import dataclasses
+import hashlib
 import itertools
 import math
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,7 +69,7 @@ class StepSection(_Section):
     variation of the noise.  amp_switch: seconds that a change of precision costs.
     """
 
-    compute: Positive = 0.1
+    compute: Positive
     host_share: Share = 0.0
     amp_ratio: Positive | None = None
     cv: NonNegative = 0.0
@@ -252,9 +253,19 @@ class Scenario(_Section):
         return scenario
 
     def replaced(self, **changes: Any) -> Scenario:
-        """This scenario with some keys changed, and validated anew."""
+        """This scenario with some keys changed, and validated anew.
+
+        Files that were read and are not changed stay as they were read.
+        """
         data = self.model_dump(exclude_unset=True) | changes
-        return Scenario.of(data, self._source, self._folder)
+        replaced = Scenario.of(data, self._source, self._folder)
+        known = self._inputs
+        if known is not None and not changes.keys() & {"profile", "step", "allreduce", "server"}:
+            if "trace" not in changes:
+                replaced._inputs = known
+            elif changes["trace"] is None:
+                replaced._inputs = dataclasses.replace(known, trace=None)
+        return replaced
 
     @property
     def seed_list(self) -> tuple[int, ...]:
@@ -283,12 +294,6 @@ class Scenario(_Section):
             self._inputs = self._load()
         return self._inputs
 
-    @property
-    def constant_contention(self) -> bool:
-        """Whether nothing ever changes: no trace, or one with rows at time 0 only."""
-        trace = self.inputs.trace
-        return trace is None or trace.end == 0
-
     def timing(self, seed: int) -> Timing:
         """The durations of one run."""
         inputs = self.inputs
@@ -307,11 +312,18 @@ class Scenario(_Section):
         from ruamel.yaml import YAML
 
         data = self.model_dump(mode="json", exclude_unset=True)
-        for key, path in (("trace", self.trace), ("profile", self.profile)):
-            if isinstance(path, str):
-                source = self._folder / path
-                data[key] = f"{key}{source.suffix}"
-                shutil.copyfile(source, folder / data[key])
+        if isinstance(self.trace, str):
+            trace = self.inputs.trace
+            assert trace is not None
+            data["trace"] = f"trace{Path(self.trace).suffix}"
+            if not _copy(self._folder / self.trace, folder / data["trace"], trace.sha256):
+                trace.write(folder / data["trace"])
+        if self.profile is not None:
+            profile = self.inputs.profile
+            assert profile is not None
+            data["profile"] = "profile.json"
+            if not _copy(self._folder / self.profile, folder / data["profile"], profile.sha256):
+                (folder / data["profile"]).write_text(profile.model_dump_json(), encoding="utf-8")
         with (folder / "scenario.yaml").open("w", encoding="utf-8") as file:
             YAML(typ="safe", pure=True).dump(data, file)
 
@@ -358,6 +370,18 @@ class Scenario(_Section):
             s = profile.server
             server = Server(s.service.value, s.push.value, s.pull.value)
         return allreduce, server
+
+
+def _copy(source: Path, target: Path, sha256: str) -> bool:
+    """Copy a file if it still is what was read."""
+    try:
+        data = source.read_bytes()
+    except OSError:
+        return False
+    if hashlib.sha256(data).hexdigest() != sha256:
+        return False
+    target.write_bytes(data)
+    return True
 
 
 def _yaml(path: Path) -> Mapping[str, Any]:

@@ -63,8 +63,7 @@ def summarise(
     counted = getattr(policy, "summary", None)
     if counted is not None:
         summary.update(counted())
-    warned = beyond > BEYOND_WARNING and not scenario.constant_contention
-    return summary, (beyond_warning(beyond),) if warned else ()
+    return summary, (beyond_warning(beyond),) if beyond > BEYOND_WARNING else ()
 
 
 def beyond_warning(share: float) -> str:

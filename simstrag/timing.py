@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from simstrag import stragglers
 from simstrag.collectives import ring
 from simstrag.errors import InputError
 from simstrag.noise import Draw, Noise
@@ -65,16 +66,14 @@ def amp_gain(step: Step) -> float:
             "the policy uses reduced precision, but nothing says what it gains: "
             "give step.amp_ratio or a profile"
         )
-    if step.gpu == 0 or rho == 1:
-        return 1.0
-    left = total / rho - step.host
-    if left <= 0:
+    try:
+        return stragglers.amp_gain(rho, step.host, total)
+    except InputError:
         raise InputError(
             f"step.amp_ratio {rho:g} is impossible with host_share {step.host / total:g}: "
             f"reduced precision shortens the device's part only, so it must be below "
             f"{total / step.host:g}"
-        )
-    return step.gpu / left
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,8 @@ class Contention:
 
     slowdowns: (rank, resource) to its step function.  durations: rank to recorded local times.
     end: seconds after which no slowdown is recorded; infinite without any, since recorded
-    durations do not follow the clock.  trace_end: what then: hold, loop, error.
+    durations do not follow the clock, and where all rows are at time 0: constants do not end.
+    trace_end: what then: hold, loop, error.
     """
 
     slowdowns: dict[tuple[int, str], Piecewise] = field(default_factory=dict)
@@ -122,7 +122,8 @@ class Contention:
                     durations[rank] = tuple(value for _, value in rows)
                 else:
                     slowdowns[rank, resource] = Piecewise.of(rows, period)
-        return cls(slowdowns, durations, trace.end if slowdowns else math.inf, trace_end)
+        end = trace.end if slowdowns and trace.end > 0 else math.inf
+        return cls(slowdowns, durations, end, trace_end)
 
     def of_rank(self, rank: int, resource: str) -> Piecewise:
         """The slowdown of one resource of a rank."""

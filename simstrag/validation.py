@@ -15,8 +15,9 @@ __all__ = ["explain"]
 
 
 def explain(error: ValidationError, model: type[BaseModel], source: str) -> str:
-    """The first error of `error` in one line, and how many more there are."""
-    problems = _problems(error)
+    """The first problem of `error` in one line, and how many more there are."""
+    # What is missing comes last: a key that is misspelt is unknown and missing at once.
+    problems = sorted(_problems(error), key=lambda details: details[0]["type"] == "missing")
     first = problems[0][0]
     names = _names(first)
     place = ".".join(names) or "the file"

@@ -125,7 +125,7 @@ quickly = settings(
 )
 
 
-@quickly
+@settings(quickly, max_examples=4 * settings().max_examples)  # its corners are rarer
 @given(data=st.data(), scenario=uneven(), bounded=st.booleans())
 def test_both_engines_agree_while_gradients_are_filed_anew_at_every_update(
     data: st.DataObject, scenario: Scenario, bounded: bool
@@ -191,7 +191,7 @@ def test_the_reference_keeps_its_own_promises(data: st.DataObject, seed: int) ->
     scenario, script = drawn(data)
     try:
         result = reference.simulate(scenario, script, seed)
-    except StallError:
+    except (StallError, InputError):  # waits for ever, or runs past a trace that ends in an error
         return
     fates = result.applied + result.dropped + result.aborted + result.in_flight
     assert result.started == fates == len(result.starts)

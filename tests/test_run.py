@@ -120,7 +120,11 @@ def test_a_file_is_not_replaced_by_a_folder(run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("path", "reason"),
-    [("/dev/null/run", "File exists"), ("/proc/run", "No such file"), ("x" * 300, "File name")],
+    [
+        ("/dev/null/run", "/dev/null is not"),
+        ("/proc/run", "No such file"),
+        ("x" * 300, "File name"),
+    ],
 )
 def test_a_folder_that_cannot_be_written_is_named(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, reason: str
@@ -225,7 +229,7 @@ def test_plain_values_are_jsons_own() -> None:
 
 def test_a_run_says_what_computed_it(run: Run) -> None:
     recorded = run.provenance
-    assert {"simstrag", "commit", "python", "numpy", "scipy", "simpy", "pandas"} < set(recorded)
+    assert {"simstrag", "commit", "python", "numpy", "pyarrow", "simpy", "pandas"} < set(recorded)
     trace = SCENARIO.inputs.trace
     assert trace is not None
     assert recorded["sha256"] == {"trace": trace.sha256, "profile": None}

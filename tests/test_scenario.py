@@ -334,7 +334,7 @@ def test_a_value_of_the_wrong_type_is_named_with_what_is_allowed(
         ({"step": {"host_share": 2}}, "step.host_share is 2: input should be less than or equal"),
         ({"step": {"cv": -1}}, "step.cv is -1: input should be greater than or equal to 0"),
         (
-            {"step": {"cv": 2, "noise": "shifted_exponential"}},
+            {"step": {"compute": 1, "cv": 2, "noise": "shifted_exponential"}},
             "step: cv of shifted_exponential noise must be at most 1, not 2",
         ),
         (

@@ -1,0 +1,131 @@
+"""Comparisons: the same luck and contention for everybody, a clean control, true columns."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import simstrag
+from simstrag import Scenario
+from simstrag.comparison import Comparison
+
+SLOW = {"time": 0.0, "node": 1, "resource": "gpu", "kind": "slowdown", "value": 2.0}
+HANDMADE: dict[str, Any] = {
+    "workers": 2,
+    "samples": 40,
+    "target_progress": 1.0,
+    "step": {"compute": 0.5, "amp_ratio": 1.25},
+    "server": {"service": 0.25, "push": 0.125, "pull": 0.0625},
+    "learner": {"batch": 10, "noise_scale": 20},
+    "trace": [SLOW],
+}
+
+
+@pytest.fixture(scope="module")
+def handmade() -> Comparison:
+    policies = ["bsp", "amp_all", "bsp:via=server"]
+    return simstrag.compare(Scenario.of(HANDMADE), policies, seeds=2, jobs=1)
+
+
+def test_the_clean_control_is_bsp_without_the_contention(handmade: Comparison) -> None:
+    clean = Scenario.of(HANDMADE | {"trace": None})
+    makespans = handmade.column("bsp", "makespan", "clean")
+    assert makespans.tolist() == [
+        simstrag.simulate(clean, "bsp", s).summary["makespan"] for s in (0, 1)
+    ]
+    assert makespans.tolist() == [1.0, 1.0]
+
+
+def test_mitigation_is_that_of_hand_made_times(handmade: Comparison) -> None:
+    row = handmade.ranking.set_index("policy").loc["amp_all"]
+    assert row["makespan"] == 1.6  # two updates of 1 s / 1.25, against 2 s and, clean, 1 s
+    assert row["makespan_mitigation"] == pytest.approx(0.4)
+    assert row["makespan_speedup"] == pytest.approx(1.25)
+
+
+def test_bsp_is_run_where_nobody_asked_for_it() -> None:
+    comparison = simstrag.compare(Scenario.of(HANDMADE), ["amp_all"], jobs=1)
+    assert comparison.policies == ["amp_all"]
+    assert list(comparison.controls[["policy", "variant"]].itertuples(index=False, name=None)) == [
+        ("bsp", "contended"),
+        ("bsp", "clean"),
+    ]
+
+
+def test_goodput_is_samples_per_second_times_their_worth(handmade: Comparison) -> None:
+    summary = handmade.examples["bsp"].summary
+    assert summary["throughput"] == 20.0  # 20 samples in each second
+    assert summary["efficiency"] == pytest.approx(0.75)  # 20/40 an update; twice 10/30 for one each
+    assert summary["goodput"] == pytest.approx(15.0)
+
+
+def test_time_goes_into_computing_communication_and_waiting(handmade: Comparison) -> None:
+    summary = handmade.examples["bsp:via=server"].summary
+    # A round: pull 1/16; 1/2 and 1 s of computing; push 1/8; the second job ends 1/4 later.
+    assert summary["makespan"] == 2 * (0.0625 + 1.0 + 0.125 + 0.25)
+    assert summary["compute_by_rank"] == [1.0, 2.0]
+    assert summary["communication_by_rank"] == [2 * 0.4375, 2 * 0.4375]
+    assert summary["wait_by_rank"] == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("policy", ["bsp", "asgd", "ssp", "backup", "backup:late=drop", "korel"])
+def test_all_time_of_every_rank_is_accounted_for(policy: str) -> None:
+    changes = {"step": {"compute": 0.5, "cv": 0.3, "amp_ratio": 1.25}, "samples": 400}
+    run = simstrag.simulate(Scenario.of(HANDMADE | changes), policy)
+    parts = [run.summary[f"{part}_by_rank"] for part in ("compute", "communication", "wait")]
+    for spent in zip(*parts, strict=True):
+        assert sum(spent) == pytest.approx(run.updates["time"][-1], rel=1e-9)
+
+
+@pytest.mark.parametrize("policy", ["bsp", "backup", "backup:late=drop", "asgd"])
+def test_what_is_aborted_or_in_flight_beyond_the_trace_counts_as_beyond(policy: str) -> None:
+    rows = [SLOW | {"value": 5.0}, SLOW | {"value": 5.0, "time": 0.05}]
+    run = simstrag.simulate(
+        Scenario(workers=4, updates=200, step={"compute": 0.1}, trace=rows), policy
+    )
+    computed = sum(run.summary["compute_by_rank"])
+    assert run.summary["beyond_trace"] == pytest.approx(1 - 4 * 0.05 / computed)
+
+
+def test_a_curve_passes_every_level_when_the_run_does(handmade: Comparison) -> None:
+    curves = handmade.curves
+    bsp = curves[(curves.policy == "bsp") & (curves.variant == "contended") & (curves.seed == 0)]
+    run = handmade.examples["bsp"]
+    progress = np.concatenate([[0.0], run.updates["progress"]])
+    time = np.concatenate([[0.0], run.updates["time"]])
+    assert bsp["progress"].iloc[-1] == progress[-1]
+    assert np.allclose(bsp["time"], np.interp(bsp["progress"], progress, time))
+
+
+def test_inputs_that_change_on_disk_meanwhile_change_nothing(tmp_path: Path) -> None:
+    trace = tmp_path / "slow.csv"
+    trace.write_text("time,node,resource,kind,value\n0,1,gpu,slowdown,2.0\n")
+    scenario = Scenario.of(HANDMADE | {"trace": "slow.csv"}, folder=tmp_path)
+    quiet = simstrag.compare(scenario, ["bsp", "asgd"], jobs=1)
+
+    def meddle(done: int, total: int, what: str) -> None:
+        trace.write_text("time,node,resource,kind,value\n0,1,gpu,slowdown,9.0\n")
+
+    scenario = scenario.replaced(trace="slow.csv")
+    trace.write_text("time,node,resource,kind,value\n0,1,gpu,slowdown,2.0\n")
+    meddled = simstrag.compare(scenario, ["bsp", "asgd"], jobs=1, on_progress=meddle)
+    assert meddled.runs.equals(quiet.runs)
+    assert meddled.sensitivity.equals(quiet.sensitivity)
+    meddled.write(tmp_path / "out")
+    kept, used = (c.scenario.inputs.trace for c in (Comparison.read(tmp_path / "out"), meddled))
+    assert kept is not None
+    assert used is not None
+    assert kept.rows == used.rows
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64, 1.5])
+def test_a_seed_that_is_none_is_refused(seed: Any) -> None:
+    with pytest.raises(simstrag.InputError, match="seed"):
+        simstrag.simulate(Scenario.of(HANDMADE), "bsp", seed)
+
+
+def test_a_trace_of_constants_has_no_end_to_run_past() -> None:
+    run = simstrag.simulate(Scenario.of(HANDMADE | {"trace_end": "error"}))
+    assert run.summary["beyond_trace"] == 0.0
+    assert run.warnings == ()
