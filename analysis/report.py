@@ -23,8 +23,9 @@ from simstrag.analysis.tables import (
     differences_table,
     ranking_table,
 )
-from simstrag.comparison import Comparison, architecture
+from simstrag.comparison import Comparison
 from simstrag.errors import InputError
+from simstrag.policies import architecture
 from simstrag.run import Run, plain
 from simstrag.scenario import Scenario
 

@@ -14,8 +14,9 @@ from simstrag.analysis.formats import number, percent
 from simstrag.analysis.standings import TIMES, Standings
 from simstrag.analysis.tables import CONTROL, Table
 from simstrag.analysis.waiting import Steps, Waiting, steps_of, waiting
-from simstrag.comparison import BASELINE, Comparison, architecture
+from simstrag.comparison import BASELINE, Comparison
 from simstrag.metrics import mean
+from simstrag.policies import architecture
 from simstrag.run import Run
 from simstrag.timing import Contention, Timing
 

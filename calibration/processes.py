@@ -20,7 +20,7 @@ STALL = 60.0
 
 @contextlib.contextmanager
 def child(target: Callable[..., None], rank: int, *arguments: Any) -> Iterator[Connection]:
-    """Run `target(pipe, rank, ...)` in its own process, on core number `rank`; reaped at the end."""
+    """Run `target(pipe, rank, ...)` in a process on core number `rank`; reaped on leaving."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     core = cores()[rank % len(cores())]

@@ -14,7 +14,6 @@ import numpy as np
 from simstrag import metrics, policies
 from simstrag.engine import simulate
 from simstrag.errors import InputError
-from simstrag.policy import Via, View
 from simstrag.run import Run, plain, write_directory
 from simstrag.scenario import Scenario
 from simstrag.summary import BEYOND_WARNING, beyond_warning
@@ -22,7 +21,7 @@ from simstrag.summary import BEYOND_WARNING, beyond_warning
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["C_TAUS", "Comparison", "architecture", "compare"]
+__all__ = ["C_TAUS", "Comparison", "compare"]
 
 C_TAUS = (0.5, 1.0, 4.0)
 """What a stale sample may cost: tuned learning rate, theory, momentum left untuned."""
@@ -104,7 +103,7 @@ class Comparison:
         for policy in self.policies:
             row: dict[str, Any] = {
                 "policy": policy,
-                "architecture": architecture(policy, self.scenario.workers),
+                "architecture": policies.architecture(policy, self.scenario.workers),
             }
             for name in times:
                 own, bsp = self.column(policy, name), self.column(BASELINE, name)
@@ -329,19 +328,6 @@ def _sensitivity(
         time = outcome.row["time_to_target"]
         rows.append((task.policy, task.seed, float(task.variant), time))
     return pd.DataFrame(rows, columns=columns)
-
-
-def architecture(policy: str, workers: int) -> str:
-    """How a policy's first plan makes updates of gradients: all-reduce, server or leader.
-
-    >>> architecture("asgd", 8)
-    'server'
-    """
-    plan = policies.load(policy).plan(View(workers))
-    return " + ".join(dict.fromkeys(_ARCHITECTURES[quorum.via] for quorum in plan.quorums))
-
-
-_ARCHITECTURES = {Via.ALLREDUCE: "all-reduce", Via.SERVER: "server", Via.LEADER: "leader"}
 
 
 def _file_name(policy: str) -> str:

@@ -4,7 +4,8 @@ Rows are ranks and the last axis is time, newest last; NaN stands for a time tha
 A rank whose window is not full has no windowed median (NaN) and takes part in nothing.
 
 Sources: the modified z-score of Iglewicz & Hoaglin, "How to Detect and Handle Outliers" (1993);
-reference and scale are this project's own rules for the detector of Korel (korel.py).
+all else are this project's own rules for the detector of Korel, cited by their numbers (A.9.n) in
+docs/korel.md.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def robust_z(x: Floats, reference: float, scale: float) -> Floats:
     """How many robust standard deviations each x lies above the reference.
 
     x: shape (N,), seconds; reference, scale: seconds.  With reference = median and
-    scale = 1.4826*MAD this is the modified z-score 0.6745*(x - median)/MAD.
+    scale = 1.4826*MAD this is the modified z-score 0.6745*(x - median)/MAD of Iglewicz & Hoaglin.
 
     >>> robust_z(np.array([1.0, 1.5]), reference=1.0, scale=0.1)
     array([0., 5.])
@@ -126,7 +127,7 @@ def baseline(
 def suspects(x: Floats, against: Baseline, z_on: float, delta_on: float) -> npt.NDArray[np.bool_]:
     """Which ranks are slow beyond the noise and beyond a share that matters; one-sided.
 
-    x: shape (N,), seconds.  Returns shape (N,): z > z_on and x/reference >= 1+delta_on (A.4).
+    x: shape (N,), seconds.  Returns shape (N,): z > z_on and x/reference >= 1+delta_on (A.9.10).
     Both gates are needed: with z alone 5-9 % of all checks of a clean cluster are false alarms
     at a noise of 5-10 %.
 
@@ -163,7 +164,7 @@ def amp_gain(rho: float, host: float | None, clean: float | None) -> float:
 def full_precision_time(
     amp_time: Floats, rho: float, host: float | None, clean: float | None
 ) -> Floats:
-    """What a step in reduced precision would have taken in full precision, in seconds (A.5).
+    """What a step in reduced precision would have taken in full precision, in seconds (A.9.17).
 
     amp_time: any shape, seconds; rho, host, clean: as for `amp_gain`.  With a known host part h
     the form is affine, h + r*(t - h); otherwise rho*t.  Exact without contention.

@@ -38,8 +38,8 @@ SATELLITES = {
     "calibration": {"errors", "names", "profile", "trace", "workloads"},
     "traces": {"errors", "names", "noise", "slowdown", "trace"},
     "analysis": {
-        "collectives", "comparison", "errors", "metrics", "names", "profile", "run", "scenario",
-        "slowdown", "timing", "trace",
+        "collectives", "comparison", "errors", "metrics", "names", "policies", "profile", "run",
+        "scenario", "slowdown", "timing", "trace",
     },
 }  # fmt: skip
 """The modules of the core that each satellite needs; analysis draws contention, hence `timing`."""

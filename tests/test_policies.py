@@ -152,7 +152,7 @@ def test_the_table_of_policies_says_what_each_decides_and_takes() -> None:
     table = {row.name: row for row in describe()}
     assert list(table) == list(names())
     assert table["backup"].architecture == "server"
-    assert table["bsp"].architecture == "allreduce"
+    assert table["bsp"].architecture == "all-reduce"
     assert table["bsp"].sentence.startswith("Every update waits for one gradient of every rank")
     bound = table["ssp"].parameters[0]
     assert (bound.name, bound.default, bound.allowed) == ("bound", "3", "a whole number or inf")

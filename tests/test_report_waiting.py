@@ -8,8 +8,8 @@ import pytest
 from simstrag.analysis.timeline import pieces_of
 from simstrag.analysis.waiting import steps_of, waiting
 from simstrag.analysis.windows import changes, choose, segments
-from simstrag.comparison import architecture
 from simstrag.engine import simulate
+from simstrag.policies import architecture
 from simstrag.run import Run
 from simstrag.scenario import Scenario
 from simstrag.slowdown import Piecewise

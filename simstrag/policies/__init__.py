@@ -15,9 +15,9 @@ from types import ModuleType
 from simstrag.errors import InputError
 from simstrag.names import nearest
 from simstrag.policies._parameters import Parameter, parameters, parse, values, write
-from simstrag.policy import Policy, View
+from simstrag.policy import Policy, Via, View
 
-__all__ = ["Description", "Parameter", "describe", "load", "names", "spec"]
+__all__ = ["Description", "Parameter", "architecture", "describe", "load", "names", "spec"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Description:
     """What a table says of a built-in policy.
 
     sentence: what it decides.  architecture: how its default plan makes updates of gradients,
-    `allreduce`, `server` or `leader`.
+    `all-reduce`, `server` or `leader`.
     """
 
     name: str
@@ -83,12 +83,23 @@ def describe() -> tuple[Description, ...]:
     return tuple(_description(name) for name in names())
 
 
+def architecture(text: str, world_size: int) -> str:
+    """How the first plan of a spec makes updates of gradients: all-reduce, server or leader.
+
+    >>> architecture("asgd", world_size=8)
+    'server'
+    """
+    plan = load(text).plan(View(world_size))
+    return " + ".join(dict.fromkeys(_ARCHITECTURES[quorum.via] for quorum in plan.quorums))
+
+
+_ARCHITECTURES = {Via.ALLREDUCE: "all-reduce", Via.SERVER: "server", Via.LEADER: "leader"}
+
+
 def _description(name: str) -> Description:
     cls = _class(name)
     paragraph = (inspect.getdoc(importlib.import_module(cls.__module__)) or "").split("\n\n")[0]
-    plan = load(name).plan(View(world_size=8))  # any world that has room for every default
-    architecture = plan.quorums[0].via.value
-    return Description(name, " ".join(paragraph.split()), architecture, parameters(cls))
+    return Description(name, " ".join(paragraph.split()), architecture(name, 8), parameters(cls))
 
 
 def _split(text: str) -> tuple[str, str | None]:

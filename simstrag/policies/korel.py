@@ -8,7 +8,7 @@ Distributed Deep Learning Environments", IEEE CLOUD 2025, pp. 23-31.
 
 The paper gives the idea: a threshold built on MAD, AMP for the flagged ranks, off after recovery.
 It does not give the window, the multiplier, nor how recovery is seen while AMP hides it.  Those
-are this project's rules, numbered A.9.1 to A.9.17, measured in tests/verification.
+are this project's rules, numbered A.9.1 to A.9.17 in docs/korel.md, measured in tests/verification.
 
 Three judgements need three different times.  *Slow?* and *recovered?* ask how long a step would
 have taken in full precision, whatever it ran in: an AMP rank looks well only because of AMP, and a
@@ -190,7 +190,7 @@ class Korel:
         return self.state_
 
     def _enter(self, state: State, view: View) -> None:
-        """A.9.2a: the times that are new, each by the precision it really had."""
+        """A.9.2: the times that are new, each by the precision it really had."""
         fresh = np.minimum(view.steps - state.seen, view.local_times.shape[1])
         state.seen[:] = view.steps
         for back in range(int(fresh.max()), 0, -1):
@@ -262,7 +262,7 @@ class Korel:
         state.equivalent[i] = state.raw[i] = UNKNOWN
 
     def _attend(self, state: State, view: View, i: int, x: float, against: Baseline) -> None:
-        """A.9.2d for one rank in AMP mode: the first action ends its check."""
+        """A.9.2 for one rank in AMP mode: the first action ends its check."""
         activation = state.ranks[i].activation
         assert activation is not None
         if activation.trial is not None:
