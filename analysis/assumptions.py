@@ -31,7 +31,9 @@ def assumptions(scenario: Scenario, runs: Sequence[Run], architectures: Sequence
 def _steps(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
     yield "All ranks have the same hardware: they differ by contention and noise only."
     profile = None if scenario.step is not None else scenario.inputs.profile
-    if scenario.inputs.step.draw is not None:
+    trace = scenario.inputs.trace
+    replayed = trace is not None and trace.replays
+    if scenario.inputs.step.draw is not None and not replayed:
         text = "Noise is drawn anew for every step, independent of the steps before"
         lag = None if profile is None else profile.step.noise.lag1_autocorrelation
         if lag is not None:

@@ -202,7 +202,7 @@ def leader(s: Standings, c_tau: float) -> str:
 def replays(s: Standings) -> bool:
     """Whether the trace replays recorded durations, from which no mitigation is claimed."""
     trace = s.comparison.scenario.inputs.trace
-    return trace is not None and any(row.kind == "duration" for row in trace.rows)
+    return trace is not None and trace.replays
 
 
 def _few(words: list[str], most: int = 6) -> str:

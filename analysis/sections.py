@@ -120,6 +120,8 @@ def timelines(examples: Sequence[Example], workers: int) -> dict[str, Any]:
     of_window = (contended or replayed or list(examples))[0]
     contention = Contention() if of_window.timing is None else of_window.timing.contention
     cycle = windows.cycle_of([of_window.steps])
+    if not cycle > 0:  # nobody started a second step: the whole run is a close look
+        cycle = shortest
     shown = windows.choose(contention, workers, cycle, shortest)
     entries = []
     for k, e in enumerate(examples):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from simstrag import metrics
-from simstrag.analysis.cautions import enough_seeds
+from simstrag.analysis.cautions import enough_seeds, replays
 from simstrag.analysis.formats import MISSING, estimate, number, percent
 from simstrag.analysis.page import template
 from simstrag.analysis.standings import TIMES, Standing, Standings, standings
@@ -95,10 +95,13 @@ def _ranking_notes(s: Standings) -> Iterable[str]:
     if s.times == ("time_to_target",):
         yield "Makespan is the same number: no samples are declared, so runs end at the target."
     if any(math.isnan(p.mitigation[n].value) for p in s.policies for n in s.times):
-        yield (
-            f"{MISSING} for M: not defined, because contention delays bsp by less than 0.5 % of "
-            "its time without contention; there is nothing to mitigate."
+        reason = (
+            "recorded durations are replayed, and a run without contention is not a run of those"
+            if replays(s)
+            else "contention delays bsp by less than 0.5 % of its time without contention: there is"
+            " nothing to mitigate"
         )
+        yield f"{MISSING} for M: not defined, because {reason}."
     if s.seeds < 2:
         yield f"({MISSING}): one seed gives no interval, and no difference can be shown."
     if not s.spread and s.seeds > 1:

@@ -95,6 +95,7 @@ def run(
     from simstrag.run import check_directory, plain
     from simstrag.scenario import Scenario
 
+    _find_policies_beside(scenario)
     if out is not None:
         check_directory(out, "run.json")
     result = simulate(
@@ -107,7 +108,9 @@ def run(
         print(f"run: {result.write(out)}")
 
 
-@app.command(epilog="Example: simstrag compare examples/demo.yaml -p bsp -p korel --seeds 5")
+@app.command(
+    epilog="Example: simstrag compare examples/demo.yaml -p bsp -p korel --seeds 5 -o reports/two"
+)
 def compare(
     scenario: ScenarioFile,
     policy: Policies = None,
@@ -127,6 +130,7 @@ def compare(
     from simstrag.comparison import compare as run_comparison
     from simstrag.run import check_directory
 
+    _find_policies_beside(scenario)
     folder = out or Path("reports") / scenario.stem
     check_directory(folder, "comparison.csv")
     with _progress() as (bar, task):
@@ -222,6 +226,11 @@ def report(
     from simstrag.reports import report as write_report
 
     print(f"report: {write_report(folder, out)}")
+
+
+def _find_policies_beside(scenario: Path) -> None:
+    """So that `module:Class` finds a policy in a file beside the scenario."""
+    sys.path.append(str(scenario.absolute().parent))
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -112,7 +113,7 @@ class Comparison:
                     name: metrics.mean(own),
                     f"{name}_difference": metrics.difference(own, bsp),
                     f"{name}_speedup": metrics.speedup(own, bsp),
-                    f"{name}_mitigation": metrics.mitigation(own, bsp, clean),
+                    f"{name}_mitigation": self._mitigation(own, bsp, clean),
                 }
                 for key, estimate in estimates.items():
                     row |= {
@@ -127,6 +128,13 @@ class Comparison:
                     row[name] = float(known.mean()) if len(known) else float("nan")
             rows.append(row)
         return pd.DataFrame(rows).sort_values(times[-1], kind="stable").reset_index(drop=True)
+
+    def _mitigation(self, own: Any, bsp: Any, clean: Any) -> metrics.Estimate:
+        """Undefined where recorded durations are replayed: there is no clean run of those."""
+        trace = self.scenario.inputs.trace
+        if trace is not None and trace.replays:
+            return metrics.Estimate(math.nan, math.nan, math.nan)
+        return metrics.mitigation(own, bsp, clean)
 
     def write(self, folder: str | Path, command: str | None = None) -> Path:
         """Write tables, inputs, example runs and the report to a folder, whole or not at all.

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 import math
+import traceback
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import simpy
 
 from simstrag import policies
-from simstrag.errors import InputError, PlanError, StallError
+from simstrag.errors import InputError, PlanError, SimstragError, StallError
 from simstrag.kernel import Kernel, Limits, Stop
 from simstrag.learning.noise_scale import NoiseScale
 from simstrag.policy import Hints, Plan, Policy, View
@@ -113,7 +115,16 @@ class _Job:
 
     def _plan(self, version: int, time: float) -> Plan:
         view: View = self.recorder.view(version, self.learner.samples, time, self.hints)
-        plan = self.policy.plan(view)
+        try:
+            plan = self.policy.plan(view)
+        except SimstragError:
+            raise
+        except Exception as error:  # a stranger's code: say where it went wrong, in one line
+            at = traceback.extract_tb(error.__traceback__)[-1]
+            raise PlanError(
+                f"policy {self.name} raised {type(error).__name__}: {error} "
+                f"({Path(at.filename).name}, line {at.lineno}) at version {version}"
+            ) from error
         if not isinstance(plan, Plan):
             raise PlanError(f"policy {self.name} returned {plan!r}, not a Plan")
         try:

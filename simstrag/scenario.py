@@ -197,7 +197,7 @@ class Scenario(_Section):
     nodes: tuple[Annotated[int, Field(ge=0)], ...] | None = None
     allow_speedup: bool = False
     straggler_ratio: Annotated[float, Field(gt=1)] = 1.2
-    policies: tuple[str, ...] = ("bsp",)
+    policies: Annotated[tuple[str, ...], Field(min_length=1)] = ("bsp",)
     seeds: Count | Annotated[tuple[Seed, ...], Field(min_length=1)] = 1
     _folder: Path = PrivateAttr(Path())
     _source: str = PrivateAttr("scenario")

@@ -134,6 +134,11 @@ class Trace:
         return self.rows[-1].time
 
     @property
+    def replays(self) -> bool:
+        """Whether it has recorded durations of steps to replay."""
+        return any(row.kind == "duration" for row in self.rows)
+
+    @property
     def nodes(self) -> tuple[int, ...]:
         """The nodes that have rows, in order."""
         return tuple(sorted({row.node for row in self.rows}))

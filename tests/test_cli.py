@@ -191,6 +191,7 @@ MISTAKES = {
     "impossible plan": (("run", "case.yaml", "--policy", "backup:b=4"), {}, "b"),
     "unknown key": (("run", "case.yaml"), _edited("server:", "sever:"), "server"),
     "unknown inner key": (("run", "case.yaml"), _edited("compute:", "compte:"), "compute"),
+    "no policies": (("compare", "case.yaml"), _edited("[bsp, asgd]", "[]"), "policies"),
     "0 workers": (("run", "case.yaml"), _edited("workers: 4", "workers: 0"), "workers"),
     "updates in compare": (
         ("compare", "case.yaml"),
@@ -258,3 +259,13 @@ def _computing(pid: int) -> bool:
     """Whether a process has started children: the workers of a comparison."""
     children = Path(f"/proc/{pid}/task/{pid}/children")
     return bool(children.read_text().strip())
+
+
+def test_a_policy_may_lie_beside_the_scenario(folder: Path, call: Call) -> None:
+    (folder / "sub").mkdir()
+    for name in ("case.yaml", "slow.csv"):
+        (folder / name).rename(folder / "sub" / name)
+    (folder / "sub" / "beside.py").write_text(
+        "import simstrag\nclass All:\n    def plan(self, view):\n        return simstrag.Plan()\n"
+    )
+    assert call("run", "sub/case.yaml", "--policy", "beside:All")[0] == 0

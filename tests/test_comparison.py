@@ -129,3 +129,30 @@ def test_a_trace_of_constants_has_no_end_to_run_past() -> None:
     run = simstrag.simulate(Scenario.of(HANDMADE | {"trace_end": "error"}))
     assert run.summary["beyond_trace"] == 0.0
     assert run.warnings == ()
+
+
+def test_of_recorded_durations_no_mitigation_is_claimed() -> None:
+    row = {"time": 0.0, "node": 0, "resource": "step", "kind": "duration", "value": 1.0}
+    comparison = simstrag.compare(
+        Scenario.of(HANDMADE | {"trace": [row]}), ["bsp", "amp_all"], jobs=1
+    )
+    assert comparison.ranking["makespan_mitigation"].isna().all()
+
+
+@pytest.mark.parametrize("samples", [1, 20])
+def test_a_comparison_of_a_single_update_has_a_report(samples: int, tmp_path: Path) -> None:
+    scenario = Scenario.of(HANDMADE | {"samples": samples, "target_progress": None})
+    simstrag.compare(scenario, ["bsp", "asgd"], jobs=1).write(tmp_path / "out")
+    assert (tmp_path / "out" / "report.html").exists()
+
+
+class Breaks:
+    """A policy with a mistake in it."""
+
+    def plan(self, view: simstrag.View) -> simstrag.Plan:
+        return view.nope  # type: ignore[attr-defined, no-any-return]
+
+
+def test_a_mistake_in_somebodys_policy_is_named_with_its_line() -> None:
+    with pytest.raises(simstrag.PlanError, match=r"Breaks raised AttributeError.*line \d+\)"):
+        simstrag.simulate(Scenario.of(HANDMADE), Breaks())
