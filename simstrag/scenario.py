@@ -2,158 +2,34 @@
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 import hashlib
-import itertools
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    ValidationError,
-    field_serializer,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from simstrag import noise
 from simstrag.errors import InputError
-from simstrag.noise import Draw, Noise
+from simstrag.noise import Noise
 from simstrag.profile import Profile
+from simstrag.sections import (
+    AllReduceSection,
+    Count,
+    LearnerSection,
+    Positive,
+    Section,
+    Seed,
+    ServerSection,
+    StepSection,
+)
 from simstrag.timing import AllReduce, Contention, Server, Step, Timing
 from simstrag.trace import Trace
 from simstrag.validation import explain
 
-__all__ = [
-    "AllReduceSection",
-    "Inputs",
-    "LearnerSection",
-    "Scenario",
-    "ServerSection",
-    "StepSection",
-]
-
-Positive = Annotated[float, Field(gt=0)]
-NonNegative = Annotated[float, Field(ge=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=1)]
-Seed = Annotated[int, Field(ge=0, lt=2**64)]
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _truth_is_no_number(cls, data: Any) -> Any:
-        """`workers: true` would be read as 1."""
-        for key, value in data.items() if isinstance(data, Mapping) else ():
-            field = cls.model_fields.get(key)
-            if isinstance(value, bool) and field is not None and field.annotation is not bool:
-                raise ValueError(f"{key} cannot be {str(value).lower()}")
-        return data
-
-
-class StepSection(_Section):
-    """One training step, stated inline: assumed, not measured.
-
-    compute: seconds in full precision on an idle machine.  host_share: the part of it that reduced
-    precision cannot shorten.  amp_ratio: full over reduced-precision time.  cv: coefficient of
-    variation of the noise.  amp_switch: seconds that a change of precision costs.
-    """
-
-    compute: Positive
-    host_share: Share = 0.0
-    amp_ratio: Positive | None = None
-    cv: NonNegative = 0.0
-    noise: Literal["lognormal", "shifted_exponential"] = "lognormal"
-    amp_switch: NonNegative = 0.0
-
-    @model_validator(mode="after")
-    def _noise_exists(self) -> Self:
-        if self.noise == "shifted_exponential" and self.cv > 1:
-            raise ValueError(f"cv of shifted_exponential noise must be at most 1, not {self.cv:g}")
-        return self
-
-    @property
-    def draw(self) -> Draw | None:
-        """The noise factors, None for none."""
-        if self.cv == 0:
-            return None
-        return getattr(noise, self.noise)(self.cv)  # type: ignore[no-any-return]
-
-
-class AllReduceSection(_Section):
-    """A ring all-reduce: alpha s per hop, bandwidth bytes/s, bytes, share hidden by backward."""
-
-    alpha: NonNegative = 0.0
-    bandwidth: Annotated[float, Field(gt=0, allow_inf_nan=True)] = math.inf
-    bytes: NonNegative = 0.0
-    overlap: Share = 0.0
-
-    @field_serializer("bandwidth", when_used="json")
-    def _readable(self, bandwidth: float) -> float | str:
-        """JSON has no infinity; the word for it is read back as the number."""
-        return "inf" if bandwidth == math.inf else bandwidth
-
-
-class ServerSection(_Section):
-    """Seconds per gradient: at the parameter server (FIFO), and on the worker's side around it."""
-
-    service: NonNegative = 0.0
-    push: NonNegative = 0.0
-    pull: NonNegative = 0.0
-
-
-class LearnerSection(_Section):
-    """What updates are worth: the noise-scale model of statistical efficiency.
-
-    batch: samples per gradient.  noise_scale: McCandlish's B_noise, in samples.  c_tau: what a
-    stale sample costs, relative to a fresh one.  curve: (progress, accuracy) points, increasing.
-    """
-
-    kind: Literal["noise-scale"] = "noise-scale"
-    batch: Count = 128
-    noise_scale: NonNegative = 500.0
-    c_tau: NonNegative = 1.0
-    curve: tuple[tuple[NonNegative, Share], ...] | None = None
-
-    @model_validator(mode="after")
-    def _curve_increases(self) -> Self:
-        points = self.curve or ()
-        if self.curve is not None and len(points) < 2:
-            raise ValueError("curve needs at least two [progress, accuracy] points")
-        for (p0, a0), (p1, a1) in itertools.pairwise(points):
-            if p1 <= p0 or a1 < a0:
-                raise ValueError(f"curve must increase: [{p1:g}, {a1:g}] follows [{p0:g}, {a0:g}]")
-        return self
-
-    def progress_for(self, accuracy: float) -> float:
-        """The least progress at which the declared curve reaches `accuracy`.
-
-        Raises `InputError` without a curve, and for what lies beyond it (no extrapolation).
-        """
-        if self.curve is None:
-            raise InputError("target_accuracy needs learner.curve: [[progress, accuracy], ...]")
-        accuracies = [a for _, a in self.curve]
-        if not accuracies[0] <= accuracy <= accuracies[-1]:
-            raise InputError(
-                f"target_accuracy {accuracy:g} lies outside learner.curve, which spans "
-                f"{accuracies[0]:g} to {accuracies[-1]:g}"
-            )
-        k = bisect.bisect_left(accuracies, accuracy)
-        p1, a1 = self.curve[k]
-        if a1 == accuracy:
-            return p1
-        p0, a0 = self.curve[k - 1]
-        return p0 + (p1 - p0) * (accuracy - a0) / (a1 - a0)
+__all__ = ["Inputs", "Scenario"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +43,7 @@ class Inputs:
     server: Server
 
 
-class Scenario(_Section):
+class Scenario(Section):
     """A validated scenario; `Scenario.read(path)` loads YAML, `Scenario(...)` takes the same keys.
 
     `read` and `of` answer mistakes with an `InputError`, the constructor with pydantic's own

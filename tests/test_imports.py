@@ -27,10 +27,13 @@ LAYERS = {
         "validation",
     ),
     "thought": (
-        "learning", "learning.noise_scale", "metrics", "policies", "scenario", "stragglers",
-        "timing",
+        "learning", "learning.noise_scale", "metrics", "policies", "scenario", "sections",
+        "stragglers", "timing",
     ),
-    "world": ("engine", "kernel", "learning.real", "workloads"),
+    "world": (
+        "bound", "engine", "fifo", "filing", "gradient", "kernel", "learning.real", "recorder",
+        "summary", "workloads",
+    ),
     "use": ("__main__", "cli", "comparison", "reports", "sweep", "validate"),
 }  # fmt: skip
 
