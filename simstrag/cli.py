@@ -46,6 +46,10 @@ UsageError: Any = typer.BadParameter.__base__
 """Click's own, of which Typer passes on this one kind."""
 
 
+INTERRUPTED = 130
+"""The exit code of a command that Ctrl-C ended."""
+
+
 def main() -> None:
     """Run the command; a user's mistake is one line on stderr and exit code 2."""
     sys.path.append("")  # so that `module:Class` finds a policy in the working directory
@@ -59,8 +63,9 @@ def main() -> None:
             print(f"error: {message}", file=sys.stderr)
         raise SystemExit(2) from None
     except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    if code == INTERRUPTED:  # releases of Typer differ: some raise, some return it
         print("interrupted; nothing was written", file=sys.stderr)
-        raise SystemExit(130) from None
     raise SystemExit(code)
 
 

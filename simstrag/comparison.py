@@ -52,7 +52,8 @@ class Comparison:
 
     runs: one row per policy and seed, columns as in `run.json`.  controls: the same columns for the
     clean control (`variant` clean: bsp without contention) and for bsp where it was not asked for.
-    sensitivity: policy, seed, c_tau, time_to_target.  curves: policy, seed, progress, time.
+    sensitivity: policy, seed, c_tau, time_to_target.
+    curves: variant, policy, seed, progress, time: when a run passed evenly spaced levels.
     examples: the first seed's `Run` of each policy, with its steps; "clean" is the clean control.
     """
 

@@ -251,6 +251,7 @@ def test_ctrl_c_stops_at_once_and_writes_nothing(folder: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
+    assert "interrupted; nothing was written" in err
     assert "Traceback" not in err
     assert not (folder / "c").exists()
 
