@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from simstrag.errors import InputError, PlanError, SimstragError, StallError
     from simstrag.policy import (
         ALL,
+        Damping,
         Hints,
         Late,
         Plan,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         Review,
         Via,
         View,
+        Weigh,
     )
     from simstrag.profile import Profile
     from simstrag.reports import report
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ALL",
     "Comparison",
+    "Damping",
     "Hints",
     "InputError",
     "Late",
@@ -53,6 +56,7 @@ __all__ = [
     "Trace",
     "Via",
     "View",
+    "Weigh",
     "compare",
     "report",
     "simulate",
@@ -61,6 +65,7 @@ __all__ = [
 _HOME = {
     "ALL": "policy",
     "Comparison": "comparison",
+    "Damping": "policy",
     "Hints": "policy",
     "InputError": "errors",
     "Late": "policy",
@@ -78,6 +83,7 @@ _HOME = {
     "Trace": "trace",
     "Via": "policy",
     "View": "policy",
+    "Weigh": "policy",
     "compare": "comparison",
     "report": "reports",
     "simulate": "engine",

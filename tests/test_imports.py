@@ -23,8 +23,8 @@ ROOT = Path(__file__).parent.parent
 
 LAYERS = {
     "vocabulary": (
-        "collectives", "errors", "names", "noise", "policy", "profile", "run", "slowdown", "trace",
-        "validation",
+        "collectives", "errors", "names", "noise", "plan", "policy", "profile", "run", "slowdown",
+        "trace", "validation", "view",
     ),
     "thought": (
         "learning", "learning.noise_scale", "metrics", "policies", "scenario", "sections",

@@ -29,8 +29,8 @@ class Backup:
     def __post_init__(self) -> None:
         if self.b < 0:
             raise ValueError(f"b must be 0 or more, not {self.b}")
-        if self.late is Late.QUEUE:
-            raise ValueError("late must be abort or drop, not queue")
+        if self.late not in (Late.ABORT, Late.DROP):
+            raise ValueError(f"late must be abort or drop, not {self.late.value}")
         if self.via is Via.LEADER:
             raise ValueError("via must be server or allreduce, not leader")
 

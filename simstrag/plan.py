@@ -1,0 +1,446 @@
+"""What a policy answers: a standing plan, in four parts: wait, compute, apply, ask again.
+
+A plan declares *whom the next update waits for* instead of choosing among arrived gradients: a
+collective must know its members beforehand, and an engine that knows whom it waits for need not
+wake for each arrival.  An impossible plan is refused when it is made.  What each field means,
+exactly, is in docs/semantics.md.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, cast
+
+from simstrag.errors import PlanError
+
+__all__ = ["ALL", "Damping", "Late", "Plan", "Precision", "Quorum", "Review", "Via", "Weigh"]
+
+
+class Via(enum.Enum):
+    """How the gradients of a quorum become one update."""
+
+    ALLREDUCE = "allreduce"
+    """One collective among the contributors."""
+    SERVER = "server"
+    """Each gradient is one job of a first-in-first-out parameter server."""
+    LEADER = "leader"
+    """All-reduce inside the quorum, then one server job for its sum."""
+
+
+class Late(enum.Enum):
+    """What becomes of gradients that come too late for a closing of their quorum."""
+
+    QUEUE = "queue"
+    """They count for the next update."""
+    DROP = "drop"
+    """They are thrown away when done."""
+    ABORT = "abort"
+    """Their steps are cancelled as soon as the quorum closes."""
+    JOIN = "join"
+    """They enter the next update without counting towards it."""
+
+
+class Precision(enum.Enum):
+    """The precision of a step; the workload says what the two words mean."""
+
+    FULL = "full"
+    AMP = "amp"
+
+
+class Weigh(enum.Enum):
+    """What a gradient weighs in its update."""
+
+    WORLD = "world"
+    """Every sample 1/(N*b), whoever sent it: x gradients make x/N of a full step."""
+    MEMBERS = "members"
+    """The mean over the members of the update: x gradients make a full step."""
+
+
+class _All(enum.Enum):
+    ALL = "all"
+
+    def __repr__(self) -> str:
+        return "ALL"
+
+
+ALL = _All.ALL
+"""Every rank of the world, except the riders of the same quorum."""
+
+Ranks = tuple[int, ...] | _All
+T = TypeVar("T")
+
+SUM_TOLERANCE = 1e-9
+"""How far the sum of batch shares may be from N, relatively: they are products of divisions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """Whom one update waits for: a set of ranks and how many of their gradients.
+
+    ranks: the members, or `ALL`.
+    count: how many gradients make an update; None means every one.
+    via: how they become an update.
+    late: what becomes of gradients that are too late (without count and window there are none).
+    window: seconds after its first gradient at which it closes with what it has.
+    riders: (child, parent) pairs; a child outside `ranks` joins its parent's gradient if it is
+        ready, and is never waited for.
+    steps: private steps, each on the rank's own model, of which a contribution consists.
+    rounds: closings inside a LEADER quorum, on the group's own model, before its sum is pushed.
+
+    >>> Quorum(count=1, via=Via.SERVER)  # doctest: +ELLIPSIS
+    Quorum(ranks=ALL, count=1, via=<Via.SERVER: 'server'>, late=<Late.QUEUE: 'queue'>, ...)
+    """
+
+    ranks: Ranks = ALL
+    count: int | None = None
+    via: Via = Via.ALLREDUCE
+    late: Late = Late.QUEUE
+    window: float = math.inf
+    riders: tuple[tuple[int, int], ...] = ()
+    steps: int = 1
+    rounds: int = 1
+
+    def __post_init__(self) -> None:
+        if self.ranks is not ALL:
+            ranks = tuple(sorted(int(rank) for rank in self.ranks))
+            if not ranks:
+                raise PlanError("a quorum needs at least one rank")
+            if len(set(ranks)) < len(ranks):
+                raise PlanError(f"a quorum names a rank twice: {ranks}")
+            if ranks[0] < 0:
+                raise PlanError(f"rank {ranks[0]} is negative")
+            object.__setattr__(self, "ranks", ranks)
+        self._check_riders()
+        if self.count is not None:
+            if self.count < 1:
+                raise PlanError(f"a quorum's count must be at least 1, not {self.count}")
+            if self.ranks is not ALL and self.count > len(self.ranks):
+                raise PlanError(f"a quorum of {len(self.ranks)} ranks cannot count {self.count}")
+        if not self.window >= 0:
+            raise PlanError(f"a quorum's window must be 0 seconds or more, not {self.window}")
+        self._check_private_work()
+        if self.ranks is not ALL:
+            self._normalise(len(self.ranks))
+
+    def _check_riders(self) -> None:
+        riders = self.riders.items() if isinstance(self.riders, Mapping) else self.riders
+        riders = tuple(sorted((int(child), int(parent)) for child, parent in riders))
+        object.__setattr__(self, "riders", riders)
+        children = [child for child, _ in riders]
+        if len(set(children)) < len(children):
+            raise PlanError(f"a rider has two parents: {riders}")
+        if any(child < 0 or parent < 0 for child, parent in riders):
+            raise PlanError(f"a rider or its parent is negative: {riders}")
+        for child, parent in riders:
+            if parent in children:
+                raise PlanError(f"the parent {parent} of rider {child} is itself a rider")
+            if self.ranks is not ALL and parent not in self.ranks:
+                raise PlanError(f"the parent {parent} of rider {child} is not in the quorum")
+            if self.ranks is not ALL and child in self.ranks:
+                raise PlanError(f"rider {child} is a member of the quorum too")
+
+    def _check_private_work(self) -> None:
+        for name, value in (("steps", self.steps), ("rounds", self.rounds)):
+            if value < 1:
+                raise PlanError(f"a quorum's {name} must be 1 or more, not {value}")
+        if self.steps > 1 and self.rounds > 1:
+            raise PlanError("a quorum has private steps or rounds of its own, not both")
+        if self.private and (self.riders or self.late is not Late.QUEUE):
+            raise PlanError("steps or rounds above 1 need late=QUEUE and no riders")
+        if self.rounds > 1 and not (
+            self.via is Via.LEADER and self.count is None and self.window == math.inf
+        ):
+            raise PlanError("rounds above 1 need via=LEADER and neither count nor window")
+
+    def _normalise(self, size: int) -> None:
+        """Write equal quorums in one way: a count of everybody is no count, and none is late."""
+        if self.count is None or self.count == size:
+            object.__setattr__(self, "count", None)
+            if self.window == math.inf:
+                object.__setattr__(self, "late", Late.QUEUE)
+
+    def resolved(self, world_size: int) -> Quorum:
+        """This quorum with its ranks written out for a world of `world_size` ranks."""
+        named = [rank for pair in self.riders for rank in pair]
+        named += [] if self.ranks is ALL else self.ranks
+        if named and max(named) >= world_size:
+            raise PlanError(f"rank {max(named)} is beyond a world of {world_size} ranks")
+        if self.ranks is not ALL:
+            return self
+        riders = {child for child, _ in self.riders}
+        return replace(self, ranks=tuple(r for r in range(world_size) if r not in riders))
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The ranks, of a resolved quorum."""
+        assert self.ranks is not ALL, "resolve the plan first"
+        return self.ranks
+
+    @property
+    def needed(self) -> int:
+        """How many gradients close it, of a resolved quorum."""
+        return len(self.members) if self.count is None else self.count
+
+    @property
+    def private(self) -> bool:
+        """Whether its ranks compute on models of their own between two updates."""
+        return self.steps > 1 or self.rounds > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Damping:
+    """What staleness takes from the weight of a gradient: a factor max(shift + staleness, 1)**-power.
+
+    cutoff: a gradient this stale or staler is dropped instead of applied; None: none is.
+
+    >>> Damping(power=1).factor(staleness=4)
+    0.25
+    """
+
+    power: float = 0.0
+    shift: float = 0.0
+    cutoff: int | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.power >= 0 and self.shift >= 0):
+            raise PlanError(f"damping: power and shift must be 0 or more, not {self}")
+        if self.cutoff is not None and self.cutoff < 1:
+            raise PlanError(f"damping: cutoff must be at least 1, not {self.cutoff}")
+
+    def factor(self, staleness: int) -> float:
+        """By what the weight of a gradient of this staleness is multiplied."""
+        return float(max(self.shift + staleness, 1) ** -self.power)
+
+    def drops(self, staleness: int) -> bool:
+        """Whether a gradient of this staleness is dropped."""
+        return self.cutoff is not None and staleness >= self.cutoff
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """When the policy is asked again: at the first update past any of these.
+
+    updates: after so many updates; samples: after so many applied samples; seconds: after so
+    much time; all since the last review.  on_block: also when a rank would block on the bound.
+    """
+
+    updates: int | None = None
+    samples: int | None = None
+    seconds: float | None = None
+    on_block: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("updates", "samples", "seconds"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise PlanError(f"review: {name} must be positive, not {value}")
+
+    def due(self, updates: int, samples: int, seconds: float) -> bool:
+        """Whether so many updates, samples and seconds since the last review call for one."""
+        return (
+            (self.updates is not None and updates >= self.updates)
+            or (self.samples is not None and samples >= self.samples)
+            or (self.seconds is not None and seconds >= self.seconds)
+        )
+
+
+NEVER = Review()
+UNDAMPED = Damping()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Who computes how, and whom does the next update wait for.
+
+    quorums: disjoint; each closes and re-arms on its own; a rank in none of them starts no step.
+    fuse: LEADER jobs that wait together at the server become one update.
+    bound: how many steps a rank may be ahead of the slowest; one for all, one per rank (a tuple
+        or a dict of rank to bound, others unbounded), or None.
+    precision: for steps that start from now on; one for all, or per rank (a tuple, or a dict of
+        rank to precision, others full).
+    batch: for steps that start from now on, each rank's share of its nominal batch (a tuple, or a
+        dict of rank to share, others 1); shares sum to N.  None: 1 each.
+    deadline: seconds of computing after which steps that start from now on stop at the end of a
+        micro-batch; None: they never do.
+    average: ranks keep models of their own, and an update averages those of its contributors.
+    weigh, damping: what a gradient weighs in its update.
+    suspects: whom the policy takes for stragglers; logged, never acted on by the engine.  None
+        means that the policy makes no such judgement.
+    review: when the policy wants to be asked again.
+
+    Raises `PlanError` where the plan is impossible.
+
+    >>> Plan(quorums=(Quorum((0, 1)), Quorum((1, 2))))
+    Traceback (most recent call last):
+    simstrag.errors.PlanError: rank 1 is in two quorums
+    """
+
+    quorums: tuple[Quorum, ...] = (Quorum(),)
+    fuse: bool = False
+    bound: int | tuple[int | None, ...] | Mapping[int, int] | None = None
+    precision: Precision | tuple[Precision, ...] | Mapping[int, Precision] = Precision.FULL
+    batch: tuple[float, ...] | Mapping[int, float] | None = None
+    deadline: float | None = None
+    average: bool = False
+    weigh: Weigh = Weigh.WORLD
+    damping: Damping = UNDAMPED
+    suspects: frozenset[int] | None = None
+    review: Review = NEVER
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "quorums", tuple(self.quorums))
+        if not self.quorums:
+            raise PlanError("a plan needs at least one quorum")
+        if self.suspects is not None:
+            object.__setattr__(self, "suspects", frozenset(self.suspects))
+        for name in ("bound", "precision", "batch"):
+            value = getattr(self, name)
+            if isinstance(value, Sequence):
+                object.__setattr__(self, name, tuple(value))
+        if self.deadline is not None and not self.deadline > 0:
+            raise PlanError(f"deadline must be positive seconds, not {self.deadline}")
+        self._check_bounds()
+        self._check_shares()
+        self._check_quorums()
+        self._check_average()
+
+    def _check_bounds(self) -> None:
+        for bound in _values(self.bound):
+            if bound is not None and bound < 0:
+                raise PlanError(f"bound must be 0 or more, not {bound}")
+        if self.bound is None:
+            return
+        for quorum in self.quorums:
+            explicit = quorum.count if quorum.ranks is ALL else quorum.needed
+            if explicit != 1:
+                raise PlanError(
+                    "a bound counts the steps of each rank and needs count=1 in every quorum, "
+                    f"not {'every rank' if quorum.count is None else quorum.count}"
+                )
+            if quorum.private:
+                raise PlanError("a bound cannot stand beside private steps or rounds")
+
+    def _check_shares(self) -> None:
+        for share in _values(self.batch):
+            if not 0 < share < math.inf:
+                raise PlanError(f"a batch share must be positive, not {share}")
+
+    def _check_quorums(self) -> None:
+        seen: set[int] = set()
+        for quorum in self.quorums:
+            if quorum.ranks is ALL and len(self.quorums) > 1:
+                raise PlanError("a quorum of ALL ranks cannot stand beside another quorum")
+            named = () if quorum.ranks is ALL else quorum.members
+            for rank in (*named, *(child for child, _ in quorum.riders)):
+                if rank in seen:
+                    raise PlanError(f"rank {rank} is in two quorums")
+                seen.add(rank)
+        apart = any(q.via is Via.ALLREDUCE for q in self.quorums) and not self.average
+        if len(self.quorums) > 1 and apart:
+            raise PlanError(
+                "more than one quorum needs via SERVER or LEADER in each, or average=True: "
+                "all-reduces of separate groups leave separate parameters"
+            )
+
+    def _check_average(self) -> None:
+        if any(quorum.steps > 1 for quorum in self.quorums) and not self.average:
+            raise PlanError("private steps need average=True: they leave separate parameters")
+        if not self.average:
+            return
+        if any(q.via is not Via.ALLREDUCE or q.riders for q in self.quorums):
+            raise PlanError("average=True needs via ALLREDUCE and no riders in every quorum")
+        if self.weigh is not Weigh.WORLD:
+            raise PlanError("average=True is the mean of the members already; leave weigh out")
+
+    @property
+    def unmodelled(self) -> str | None:
+        """Why the noise-scale learner cannot say what updates under this plan are worth, or None."""
+        if self.average:
+            return "it averages private models"
+        if any(quorum.rounds > 1 for quorum in self.quorums):
+            return "its groups compute on models of their own between two updates"
+        if self.weigh is not Weigh.WORLD:
+            return "it weighs gradients by the members of their update"
+        if self.damping.power:
+            return "it damps stale gradients"
+        return None
+
+    def resolved(self, world_size: int) -> Plan:
+        """This plan written out for a world of `world_size` ranks, so that equal plans are equal.
+
+        Ranks, bounds, precisions and shares become tuples; `count=len(ranks)` becomes None, and so
+        do shares of 1 each.  Raises `PlanError` where the plan does not fit the world.
+        """
+        if self.suspects and max(self.suspects) >= world_size:
+            raise PlanError(f"suspect {max(self.suspects)} is beyond a world of {world_size} ranks")
+        return replace(
+            self,
+            quorums=tuple(quorum.resolved(world_size) for quorum in self.quorums),
+            bound=None if self.bound is None else _bounds(self.bound, world_size),
+            precision=_per_rank("precision", self.precision, world_size, Precision.FULL),
+            batch=None if self.batch is None else _shares(self.batch, world_size),
+        )
+
+    def samples(self, batch: int, world_size: int) -> tuple[int, ...]:
+        """Samples of each rank's gradients, of a resolved plan: whole numbers that sum to N*batch.
+
+        Shares are rounded by largest remainder, of equal remainders the lowest rank first.
+        Raises `PlanError` where a rank would get no sample.
+
+        >>> Plan(batch=(0.5, 0.75, 1.75)).samples(batch=2, world_size=3)
+        (1, 2, 3)
+        """
+        if self.batch is None:
+            return (batch,) * world_size
+        assert isinstance(self.batch, tuple), "resolve the plan first"
+        exact = [share * batch for share in self.batch]
+        whole = [math.floor(samples) for samples in exact]
+        left = world_size * batch - sum(whole)
+        for rank in sorted(range(world_size), key=lambda r: whole[r] - exact[r])[:left]:
+            whole[rank] += 1
+        if min(whole) < 1:
+            rank = whole.index(min(whole))
+            raise PlanError(f"rank {rank} gets no sample of {self.batch[rank]:g} x {batch}")
+        return tuple(whole)
+
+
+def _values(given: Any) -> tuple[Any, ...]:
+    """What a field of one value, or one per rank, holds."""
+    if given is None:
+        return ()
+    if isinstance(given, Mapping):
+        return tuple(given.values())
+    return given if isinstance(given, tuple) else (given,)
+
+
+def _bounds(
+    bound: int | tuple[int | None, ...] | Mapping[int, int], world_size: int
+) -> tuple[int | None, ...] | None:
+    bounds = _per_rank("bound", cast("Any", bound), world_size, None)
+    return None if all(b is None for b in bounds) else bounds
+
+
+def _shares(
+    batch: tuple[float, ...] | Mapping[int, float], world_size: int
+) -> tuple[float, ...] | None:
+    shares = tuple(float(share) for share in _per_rank("batch", batch, world_size, 1.0))
+    if abs(sum(shares) - world_size) > SUM_TOLERANCE * world_size:
+        raise PlanError(f"batch shares must sum to {world_size}, not {sum(shares):.9g}")
+    return None if all(share == 1 for share in shares) else shares
+
+
+def _per_rank(
+    name: str, value: T | tuple[T, ...] | Mapping[int, T], world_size: int, default: T
+) -> tuple[T, ...]:
+    if isinstance(value, Mapping):
+        if value and not 0 <= min(value) <= max(value) < world_size:
+            raise PlanError(f"{name} names a rank beyond a world of {world_size} ranks")
+        return tuple(value.get(rank, default) for rank in range(world_size))
+    if isinstance(value, tuple):
+        if len(value) != world_size:
+            raise PlanError(f"{name} has {len(value)} entries for a world of {world_size} ranks")
+        return value
+    return (value,) * world_size

@@ -1,0 +1,94 @@
+"""What a policy may know: measurable facts of one moment, read-only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["WINDOW", "Hints", "View"]
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What calibration and the job's own settings know beforehand; None where nobody knows.
+
+    amp_ratio: full over reduced-precision time of a whole uncontended step.
+    host_seconds: the part of a clean step that reduced precision cannot shorten.
+    clean_seconds: a clean full-precision step.
+    amp_switch: seconds that a change of precision costs.
+    batch: samples of a gradient at a share of 1.  microbatches: of a step.
+    samples: how many the run is to apply in all.
+    noise_scale: the gradient noise scale in samples, as the profile or the scenario has it.
+    """
+
+    amp_ratio: float | None = None
+    host_seconds: float | None = None
+    clean_seconds: float | None = None
+    amp_switch: float | None = None
+    batch: int | None = None
+    microbatches: int | None = None
+    samples: int | None = None
+    noise_scale: float | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class View:
+    """The facts a policy may use; arrays are read-only, rows are ranks.
+
+    world_size: number of ranks, N.
+    version: updates so far.  samples: samples applied so far.
+    time: seconds on the driver's one clock.
+    steps: shape (N,), how many local times of each rank are known so far.
+    local_times: shape (N, W), the most recent local times in seconds, newest last, NaN where
+        there is none yet.  A local time is start to finish of one step's computing: no queue,
+        no service, no collective, no blocking.
+    amp: shape (N, W), whether that step ran in reduced precision.
+    batch: shape (N, W), the share of the nominal batch that step computed, NaN where none.
+    lower_bound: shape (N, W), whether the step was cancelled, so that its time is only a bound.
+    communication: shape (N, W), seconds of push plus pull of recent steps, NaN where none.
+    pending_since: shape (N,), when the rank began what it computes, waits or communicates with
+        now; NaN where it holds no gradient.
+    noise_scale: the driver's present estimate of the gradient noise scale in samples, if any.
+    hints: what is known beforehand.
+    truth: for a policy named `*_oracle` alone, and in simulation only: seconds of each rank's
+        noise-free full-precision step started now, shape (N,).
+    """
+
+    world_size: int
+    version: int = 0
+    samples: int = 0
+    time: float = 0.0
+    steps: npt.NDArray[np.int64] = None  # type: ignore[assignment]
+    local_times: npt.NDArray[np.float64] = None  # type: ignore[assignment]
+    amp: npt.NDArray[np.bool_] = None  # type: ignore[assignment]
+    batch: npt.NDArray[np.float64] = None  # type: ignore[assignment]
+    lower_bound: npt.NDArray[np.bool_] = None  # type: ignore[assignment]
+    communication: npt.NDArray[np.float64] = None  # type: ignore[assignment]
+    pending_since: npt.NDArray[np.float64] = None  # type: ignore[assignment]
+    noise_scale: float | None = None
+    hints: Hints = Hints()
+    truth: Callable[[], npt.NDArray[np.float64]] | None = None
+
+    def __post_init__(self) -> None:
+        shape = (self.world_size, WINDOW)
+        for name, default in (
+            ("steps", np.zeros(self.world_size, dtype=np.int64)),
+            ("local_times", np.full(shape, math.nan)),
+            ("amp", np.zeros(shape, dtype=np.bool_)),
+            ("batch", np.full(shape, math.nan)),
+            ("lower_bound", np.zeros(shape, dtype=np.bool_)),
+            ("communication", np.full(shape, math.nan)),
+            ("pending_since", np.full(self.world_size, math.nan)),
+        ):
+            value = getattr(self, name)
+            array = default if value is None else np.array(value, dtype=default.dtype)
+            array.flags.writeable = False
+            object.__setattr__(self, name, array)
+
+
+WINDOW = 16
+"""How many recent local times a view holds per rank."""
