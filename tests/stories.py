@@ -1,0 +1,126 @@
+"""Stories: small runs worked out by hand, event by event, and what both engines make of them.
+
+`2.1` is step 1 of rank 2, counted from 0.  Each line of a story is a moment and what happens then:
+
+    2  start 0.1 1.1 on 1     these steps begin to compute, on version 1 of the parameters
+    4  update 0.1 1.1 to 2    their gradients become version 2
+
+and at the end, which gradients were lost: `dropped 2.0`, `aborted 2.0`.  Recorded durations make
+the steps as long as the story says; whatever costs nothing in a story is not mentioned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from simstrag.policy import Plan, Policy
+from simstrag.scenario import Scenario
+from tests import reference
+from tests.strategies import Fixed
+
+Step = tuple[int, int]
+
+
+@dataclass
+class Story:
+    """What happened: starts with their moment and version, updates with theirs, what was lost."""
+
+    starts: set[tuple[float, Step, int]] = field(default_factory=set)
+    updates: list[tuple[float, int, tuple[Step, ...]]] = field(default_factory=list)
+    lost: dict[str, set[Step]] = field(default_factory=lambda: {"dropped": set(), "aborted": set()})
+
+    @classmethod
+    def read(cls, text: str) -> Story:
+        story = cls()
+        for line in text.strip().splitlines():
+            first, *words = line.split()
+            if first in story.lost:
+                story.lost[first] |= {_step(word) for word in words}
+                continue
+            verb, *middle, _, version = words
+            steps = tuple(_step(word) for word in middle)
+            if verb == "start":
+                story.starts |= {(float(first), step, int(version)) for step in steps}
+            else:
+                assert verb == "update"
+                story.updates.append((float(first), int(version), steps))
+        return story
+
+
+def _step(word: str) -> Step:
+    rank, _, k = word.partition(".")
+    return int(rank), int(k)
+
+
+def by_reference(scenario: Scenario, policy: Policy) -> Story:
+    result = reference.simulate(scenario, policy)
+    story = Story({(t, (rank, k), version) for rank, k, version, _, t in result.starts})
+    for entry in result.log:
+        members = sorted((r, k) for update, r, k, _ in result.fates if update == entry.version)
+        assert tuple(dict.fromkeys(rank for rank, _ in members)) == entry.members
+        story.updates.append((entry.time, entry.version, tuple(members)))
+    for _, rank, k, fate in result.fates:
+        if fate != "applied":
+            story.lost[fate].add((rank, k))
+    return story
+
+
+def by_engine(scenario: Scenario, policy: Policy) -> Story:
+    """The engine lists the starts of steps that ended; the reference those of all."""
+    from simstrag.engine import simulate
+
+    run = simulate(scenario, policy, record_steps=True, record_gradients=True)
+    steps, gradients, updates = run.frame("steps"), run.frame("gradients"), run.frame("updates")
+    columns = (steps["start"], steps["rank"], steps["step"], steps["version"])
+    story = Story({(t, (rank, k), v) for t, rank, k, v in zip(*columns, strict=True)})
+    for time, version, members in zip(
+        updates["time"], updates["version"], updates["members"], strict=True
+    ):
+        own = gradients[gradients["update"] == version]
+        applied = sorted(zip(own["rank"], own["step"], strict=True))
+        assert tuple(dict.fromkeys(rank for rank, _ in applied)) == tuple(members)
+        story.updates.append((time, version, tuple(applied)))
+    for fate, lost in story.lost.items():
+        own = gradients[gradients["fate"] == fate]
+        lost |= set(zip(own["rank"], own["step"], strict=True))
+    return story
+
+
+Engine = Callable[[Scenario, Policy], Story]
+
+
+def world(durations: list[list[float]], updates: int, **keys: Any) -> Scenario:
+    """Ranks whose steps take the given seconds, the last of them over and over.
+
+    A key `net` is a dict of rank to the slowdown of its network.
+    """
+    rows = [
+        {"time": k, "node": rank, "resource": "step", "kind": "duration", "value": seconds}
+        for rank, steps in enumerate(durations)
+        for k, seconds in enumerate(steps)
+    ]
+    rows += [
+        {"time": 0, "node": rank, "resource": "net", "kind": "slowdown", "value": slowdown}
+        for rank, slowdown in keys.pop("net", {}).items()
+    ]
+    step = keys.pop("step", {"compute": 1.0})
+    return Scenario.of(
+        {"workers": len(durations), "updates": updates, "step": step, "trace": rows, **keys}
+    )
+
+
+def tell(engine: Engine, scenario: Scenario, policy: Policy | Plan, text: str) -> None:
+    """The engine does exactly what the story says."""
+    story = Story.read(text)
+    found = engine(scenario, Fixed(policy) if isinstance(policy, Plan) else policy)
+    assert found.updates == story.updates
+    assert found.lost == story.lost
+    if engine is by_reference:
+        assert found.starts == story.starts
+    else:
+        last = {rank: k for _, (rank, k), _ in sorted(story.starts)}
+        missing = story.starts - found.starts
+        assert found.starts <= story.starts
+        assert all(last[rank] == k for _, (rank, k), _ in missing)
