@@ -15,10 +15,11 @@ from simstrag.analysis.standings import TIMES, Standings
 from simstrag.analysis.tables import CONTROL, Table
 from simstrag.analysis.waiting import Steps, Waiting, steps_of, waiting
 from simstrag.comparison import BASELINE, Comparison
+from simstrag.contention import Contention
 from simstrag.metrics import mean
 from simstrag.policies import architecture
 from simstrag.run import Run
-from simstrag.timing import Contention, Timing
+from simstrag.timing import Timing
 
 __all__ = [
     "Example", "control_name", "costs_picture", "example", "interval_picture", "looks",

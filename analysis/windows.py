@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from simstrag.analysis.waiting import Steps
+from simstrag.contention import Contention
 from simstrag.slowdown import Piecewise
-from simstrag.timing import Contention
 
 __all__ = ["Change", "Window", "changes", "choose", "cycle_of", "segments"]
 

@@ -71,7 +71,7 @@ class _Job:
         self.recorder = Recorder(
             scenario.workers, self.timing, learner.batch, scenario.straggler_ratio, steps, gradients
         )
-        self.hints = _hints(self.timing)
+        self.hints = _hints(self.timing, scenario)
         limits = Limits(scenario.updates, scenario.sample_target, scenario.progress_target)
         self.kernel = Kernel(
             scenario.workers, self.timing, self._plan(0, 0.0), self.learner, limits, self.recorder
@@ -127,10 +127,21 @@ class _Job:
             ) from error
         if not isinstance(plan, Plan):
             raise PlanError(f"policy {self.name} returned {plan!r}, not a Plan")
+        self._refuse_a_target(plan)
         try:
-            return plan.resolved(self.scenario.workers)
+            resolved = plan.resolved(self.scenario.workers)
+            resolved.samples(self.scenario.learner.batch, self.scenario.workers)
         except PlanError as error:
             raise PlanError(f"policy {self.name}: {error}") from None
+        return resolved
+
+    def _refuse_a_target(self, plan: Plan) -> None:
+        """A target needs progress, which the noise-scale learner does not know of every plan."""
+        if plan.unmodelled and self.scenario.progress_target is not None:
+            raise PlanError(
+                f"policy {self.name} cannot be measured by a target: {plan.unmodelled}, and the "
+                "noise-scale formula does not hold there; declare samples alone, or train for real"
+            )
 
     def _stalled(self) -> StallError:
         kernel = self.kernel
@@ -160,12 +171,20 @@ def _end_of_trace(world: simpy.Environment, end: float) -> Generator[simpy.Event
     )
 
 
-def _hints(timing: Timing) -> Hints:
+def _hints(timing: Timing, scenario: Scenario) -> Hints:
     """What a calibrated cluster would tell its policies; recorded durations are not calibrated."""
-    step = timing.step
-    if timing.contention.durations:
-        return Hints(step.amp_ratio, None, None, step.amp_switch)
-    return Hints(step.amp_ratio, step.host, step.host + step.gpu, step.amp_switch)
+    step, learner = timing.step, scenario.learner
+    known = not timing.contention.durations
+    return Hints(
+        amp_ratio=step.amp_ratio,
+        host_seconds=step.host if known else None,
+        clean_seconds=step.host + step.gpu if known else None,
+        amp_switch=step.amp_switch,
+        batch=learner.batch,
+        microbatches=step.microbatches,
+        samples=scenario.sample_target,
+        noise_scale=learner.noise_scale,
+    )
 
 
 def _columns(names: tuple[str, ...], rows: list[tuple[Any, ...]]) -> dict[str, list[Any]]:

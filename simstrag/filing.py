@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from simstrag.gradient import Gradient
-from simstrag.policy import Late, Plan, Quorum, Via
+from simstrag.plan import Late, Plan, Quorum, Via
 
 __all__ = ["Filing"]
 
@@ -14,6 +16,7 @@ class Filing:
     named: the ranks that the plan names, riders included.
     parent: of each rider.  children: of each rank, its riders.
     closable: indices of quorums that have what they need.
+    windowed: indices of quorums whose window is finite.
     """
 
     def __init__(self, plan: Plan, world_size: int) -> None:
@@ -23,12 +26,14 @@ class Filing:
         self.closable: set[int] = set()
         self._index = [-1] * world_size
         self._ready: list[list[Gradient]] = [[] for _ in plan.quorums]
+        self._joining: list[list[Gradient]] = [[] for _ in plan.quorums]
         for index, quorum in enumerate(plan.quorums):
             for child, parent in quorum.riders:
                 self.parent[child] = parent
                 self.children[parent].append(child)
             for rank in (*quorum.members, *(child for child, _ in quorum.riders)):
                 self._index[rank] = index
+        self.windowed = tuple(k for k, q in enumerate(plan.quorums) if q.window < math.inf)
         self.named = frozenset(rank for rank, index in enumerate(self._index) if index >= 0)
 
     def quorum(self, rank: int) -> Quorum:
@@ -43,9 +48,16 @@ class Filing:
             return quorum.members[0]
         return rank if quorum.via is Via.SERVER else None
 
+    def joins(self, g: Gradient) -> bool:
+        """Whether a late gradient enters the next closing without counting towards it."""
+        return g.marked is not None and g.marked.quorum.late is Late.JOIN
+
     def add(self, g: Gradient) -> None:
         """`g` has arrived; arrivals come in order of (arrival, rank)."""
         index = self._index[g.rank]
+        if self.joins(g):
+            self._joining[index].append(g)
+            return
         ready = self._ready[index]
         ready.append(g)
         if len(ready) >= self.plan.quorums[index].needed:
@@ -56,15 +68,19 @@ class Filing:
         for ready in self._ready:
             ready.sort(key=lambda g: (g.arrival, g.rank))
 
+    def expiry(self, index: int) -> float:
+        """When the window of a quorum expires; infinity where nobody waits in it."""
+        ready = self._ready[index]
+        return ready[0].arrival + self.plan.quorums[index].window if ready else math.inf
+
     def take(self, index: int) -> tuple[list[Gradient], list[Gradient]]:
         """Re-arm a quorum: its contributors, and what else is ready and too late for them."""
         quorum = self.plan.quorums[index]
-        contributors, rest = (
-            self._ready[index][: quorum.needed],
-            self._ready[index][quorum.needed :],
-        )
+        ready, joining = self._ready[index], self._joining[index]
+        contributors, rest = ready[: quorum.needed] + joining, ready[quorum.needed :]
         queued = rest if quorum.late is Late.QUEUE else []
         self._ready[index] = queued
+        self._joining[index] = rest if quorum.late is Late.JOIN else []
         if len(queued) < quorum.needed:
             self.closable.discard(index)
         return contributors, rest

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from simstrag.fifo import Job
-from simstrag.policy import Quorum, Via
+from simstrag.plan import Plan, Quorum, Via
 
 __all__ = ["Closing", "Gradient", "State"]
 
@@ -24,6 +24,8 @@ class State(enum.Enum):
     """A rider's, finished and waiting for its parent's next finish."""
     ABOARD = enum.auto()
     """A rider's, bound to its parent's gradient."""
+    KEPT = enum.auto()
+    """Finished on a private model; it goes where the gradient that carries it goes."""
     CLOSED = enum.auto()
     GONE = enum.auto()
     """Applied, dropped or aborted."""
@@ -36,8 +38,12 @@ class Gradient:
     rank: int
     step: int
     version: int
-    samples: int
+    seen: int
     """Samples applied when it pulled."""
+    samples: int
+    """Samples of its own."""
+    share: float
+    """What it was to compute of the nominal batch."""
     amp: bool
     pulled: float
     got: float
@@ -51,9 +57,18 @@ class Gradient:
     job: Job | None = None
     closing: Closing | None = None
     marked: Closing | None = None
-    """The DROP closing that made it late."""
+    """The DROP or JOIN closing that it was too late for."""
     aboard: Gradient | None = None
     riders: list[Gradient] = field(default_factory=list)
+    kept: list[Gradient] = field(default_factory=list)
+    """Of the same contribution, oldest first."""
+    rounds: int = 0
+    """Rounds of its group that the kept ones have been through."""
+
+    @property
+    def whole(self) -> list[Gradient]:
+        """The contribution that it completes, oldest first."""
+        return [*self.kept, self]
 
 
 @dataclass(slots=True, eq=False)
@@ -61,11 +76,14 @@ class Closing:
     """A quorum that has what it needs, until its update."""
 
     quorum: Quorum
-    fuse: bool
+    plan: Plan
+    """The one in force at the closing."""
     contributors: list[Gradient]
     time: float
-    gradients: list[Gradient] = field(init=False)
-    """The contributors and their riders."""
+    refiled: int
+    """How often gradients had been filed anew when it closed."""
+    carriers: list[Gradient] = field(init=False)
+    """The contributors and their riders, each with what it keeps."""
     waiting: list[int] = field(default_factory=list)
     """Ranks whose abort or drop waits for the update."""
     undone: int = 0
@@ -76,7 +94,22 @@ class Closing:
 
     def __post_init__(self) -> None:
         riders = [rider for g in self.contributors for rider in g.riders]
-        self.gradients = self.contributors + riders
+        self.carriers = self.contributors + riders
+
+    @property
+    def fuse(self) -> bool:
+        """Whether its job may become one with others'."""
+        return self.plan.fuse
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Who takes part in its collective."""
+        return tuple(sorted(g.rank for g in self.contributors))
+
+    @property
+    def last_round(self) -> bool:
+        """Whether its group has been through all rounds that come before a push."""
+        return max(g.rounds for g in self.contributors) + 1 >= self.quorum.rounds
 
     @property
     def leader(self) -> int:
@@ -86,7 +119,7 @@ class Closing:
     def pullers(self) -> Iterator[tuple[int, int | None]]:
         """Each rank that the update lets go, and whose link carries its pull; None: it is free."""
         via, leader = self.quorum.via, self.leader
-        for rank in (*(g.rank for g in self.gradients), *self.waiting):
+        for rank in (*(g.rank for g in self.carriers), *self.waiting):
             if via is Via.ALLREDUCE:
                 yield rank, None
             else:

@@ -19,15 +19,16 @@ from simstrag.fifo import Fifo, Job, JobState
 from simstrag.filing import Filing
 from simstrag.gradient import Closing, Gradient, State
 from simstrag.learning.noise_scale import NoiseScale
-from simstrag.policy import Late, Plan, Precision, Via
+from simstrag.plan import Late, Plan, Precision, Via
 from simstrag.recorder import Recorder
 from simstrag.timing import Timing
 
 __all__ = ["Kernel", "Limits", "Stop"]
 
 # Rule 15: what comes first among events of one instant. Closings stand between ARRIVE and END;
-# they are not scheduled but found, once every finish and arrival of the instant is in.
-ARRIVE, END, TAKE = 0, 2, 4
+# they are not scheduled but found, once every finish and arrival of the instant is in. Expiries of
+# windows are looked up too: they hang on who is ready, which any event may change.
+ARRIVE, END, EXPIRE, TAKE = 0, 2, 3, 4
 
 
 class Stop(enum.Enum):
@@ -47,11 +48,13 @@ class Limits:
     samples: int | None = None
     progress: float | None = None
 
-    def reached(self, updates: int, samples: int, progress: float) -> bool:
-        return (
-            (self.updates is None or updates >= self.updates)
-            and (self.samples is None or samples >= self.samples)
-            and (self.progress is None or progress >= self.progress)
+    def reached(self, updates: int, samples: int, progress: float | None) -> bool:
+        if self.progress is not None:
+            assert progress is not None, "a target is refused where progress is unknown"
+            if progress < self.progress:
+                return False
+        return (self.updates is None or updates >= self.updates) and (
+            self.samples is None or samples >= self.samples
         )
 
 
@@ -72,7 +75,6 @@ class Kernel:
     ) -> None:
         ranks = range(world_size)
         self.world_size = world_size
-        self.plan = plan
         self.timing = timing
         self.learner = learner
         self.limits = limits
@@ -94,6 +96,8 @@ class Kernel:
         self._asked = False
         self._reviewed = (0, 0, 0.0)
         self._begun = False
+        self._refiled = 0
+        self._adopt(plan)
 
     # -- the driver's side -------------------------------------------------------------------
 
@@ -106,6 +110,13 @@ class Kernel:
             arrivals_first = head is not None and head[0] == self.now and head[1] == ARRIVE
             if self._filing.closable and not arrivals_first:
                 stop = self._close(min(self._filing.closable))
+                continue
+            expiry = self._next_expiry() if self._filing.windowed else None
+            if expiry is not None and (head is None or expiry < head[:3]):
+                if expiry[0] > until:
+                    return Stop.HORIZON
+                self.now = expiry[0]
+                stop = self._close(expiry[2])
             elif head is None:
                 return Stop.STALLED
             elif head[0] > until:
@@ -120,7 +131,8 @@ class Kernel:
         Returns what `advance` would, where the same action calls for another review.
         """
         self._reviewed = (self.version, self.learner.samples, self.now)
-        old, self.plan = self.plan, plan
+        old = self.plan
+        self._adopt(plan)
         closings, self._to_release = self._to_release, []
         if (plan.quorums, plan.bound, plan.fuse) != (old.quorums, old.bound, old.fuse):
             self._filing = Filing(plan, self.world_size)
@@ -128,10 +140,21 @@ class Kernel:
             self._refile()
         return self._release(closings)
 
+    def _adopt(self, plan: Plan) -> None:
+        self.plan = plan
+        self._samples = plan.samples(self.learner.batch, self.world_size)
+        self._loaded = any(quorum.via is not Via.ALLREDUCE for quorum in plan.quorums)
+        if plan.unmodelled:
+            self.learner.lost = True
+
     # -- a new plan -------------------------------------------------------------------------
 
     def _refile(self) -> None:
         """Rule 19: what is finished and not closed over is filed anew, by rank."""
+        self._refiled += 1
+        for g in self.current:
+            if g is not None and self._filing.joins(g):
+                g.marked = None
         filed = [
             g
             for g in self.current
@@ -187,6 +210,12 @@ class Kernel:
             heapq.heappop(heap)
         return None
 
+    def _next_expiry(self) -> tuple[float, int, int] | None:
+        """The window that expires next, in the order of rule 15; one that is past expires now."""
+        filing = self._filing
+        time, index = min((filing.expiry(index), index) for index in filing.windowed)
+        return None if time == math.inf else (max(time, self.now), EXPIRE, index)
+
     def _handle(self, time: float, kind: int, key: int, serial: int, what: Any) -> Stop | None:
         self.now = time
         if kind == TAKE:
@@ -209,13 +238,17 @@ class Kernel:
         quorum = filing.quorum(rank)
         if g.marked is not None and quorum.late is Late.DROP:
             return self._drop_late(g, g.marked)
-        g.marked = None  # filed and accepted: from here on only a new mark can make it late
+        if len(g.kept) + 1 < quorum.steps:
+            self._keep_on(g)
+            return None
+        if not filing.joins(g):
+            g.marked = None  # filed and accepted: from here on only a new mark can make it late
         for child in filing.children[rank]:
             rider = self.current[child]
             if rider is not None and rider.state is State.ASHORE:
                 rider.state, rider.aboard = State.ABOARD, g
                 g.riders.append(rider)
-        g.arrival = self.timing.push(rank, g.finish) if quorum.via is Via.SERVER else g.finish
+        g.arrival = self._push(rank) if quorum.via is Via.SERVER else g.finish
         if g.arrival > g.finish:
             g.state = State.PUSHING
             self._schedule(g.arrival, ARRIVE, rank, g)
@@ -236,18 +269,17 @@ class Kernel:
     def _close(self, index: int) -> Stop | None:
         quorum = self.plan.quorums[index]
         contributors, rest = self._filing.take(index)
-        closing = Closing(quorum, self.plan.fuse, contributors, self.now)
-        for g in closing.gradients:
+        closing = Closing(quorum, self.plan, contributors, self.now, self._refiled)
+        for g in closing.carriers:
             g.state, g.closing = State.CLOSED, closing
         if quorum.late is not Late.QUEUE:
             self._turn_away(rest, closing)
         if quorum.via is not Via.SERVER:
-            members = tuple(sorted(g.rank for g in contributors))
-            end = self.timing.reduce(members, self.now)
+            end = self.timing.reduce(closing.members, self.now, self._loaded)
             closing.busy = end - self.now
             self._schedule(end, END, self._number(), closing)
         else:
-            closing.busy = self.timing.server.service
+            closing.busy = self.timing.server.job
             closing.undone = sum(
                 g.job is not None and g.job.state is not JobState.DONE for g in contributors
             )
@@ -257,36 +289,46 @@ class Kernel:
         return self._release([]) if dropped and self._blocked else None
 
     def _turn_away(self, rest: list[Gradient], closing: Closing) -> None:
-        """Rule 14: what DROP and ABORT do to gradients that come too late."""
-        drop = closing.quorum.late is Late.DROP
+        """Rule 14: what DROP, ABORT and JOIN do to gradients that come too late."""
+        late = closing.quorum.late
         for g in rest:
-            if drop:
+            if late is Late.DROP:
                 self._drop(g)
                 closing.waiting.append(g.rank)
-            else:
+            elif late is Late.ABORT:
                 self._abort(g, closing)
+            else:
+                g.marked = closing
         for rank in closing.quorum.members:
             running = self.current[rank]
             if running is None or running.state not in (State.COMPUTING, State.PUSHING):
                 continue
-            if drop:
-                running.marked = closing
-            else:
+            if late is Late.ABORT:
                 self._abort(running, closing)
+            else:
+                running.marked = closing
 
     def _closing_event(self, closing: Closing, arrived: bool) -> Stop | None:
         """A collective has ended, a leader's push has arrived, or a closing found its jobs done."""
         if closing.quorum.via is not Via.LEADER:
             return self._update([closing])
         if not arrived:
-            arrival = self.timing.push(closing.leader, self.now)
+            if not closing.last_round and closing.refiled == self._refiled:
+                self._next_round(closing)
+                return None
+            arrival = self._push(closing.leader)
             closing.busy += arrival - self.now
             if arrival > self.now:
                 self._schedule(arrival, ARRIVE, closing.leader, closing)
                 return None
-        closing.busy += self.timing.server.service
         self._enqueue(Job(self.now, closing.leader, None, closing))
         return None
+
+    def _next_round(self, closing: Closing) -> None:
+        """A group goes on with its own model, without a push."""
+        for g in sorted(closing.contributors, key=lambda g: g.rank):
+            self.recorder.kept(g, closing.busy)
+            self._keep_on(g, g.rounds + 1)
 
     # -- the server --------------------------------------------------------------------------
 
@@ -307,7 +349,13 @@ class Kernel:
         jobs = self._fifo.take()
         if not jobs:
             return None
-        self._schedule(self.now + self.timing.server.service, END, self._number(), jobs)
+        closings = [job.closing for job in jobs if job.closing is not None]
+        union = sorted(rank for closing in closings for rank in closing.members)
+        fused = tuple(union) if len(closings) > 1 else ()
+        end = self.timing.serve(self.now, fused, self._loaded)
+        for closing in closings:
+            closing.busy += end - self.now
+        self._schedule(end, END, self._number(), jobs)
         return None
 
     def _job_end(self, jobs: list[Job]) -> Stop | None:
@@ -336,22 +384,31 @@ class Kernel:
 
     def _update(self, closings: list[Closing]) -> Stop | None:
         """Rule 12: apply, version += 1, stop test, review if due, then release."""
-        gradients = [g for closing in closings for g in closing.gradients]
-        if len(gradients) > 1:
-            gradients.sort(key=lambda g: g.rank)
-        self.learner.applied(g.samples for g in gradients)
-        for g in gradients:
-            assert g.closing is not None
-            g.state = State.GONE
-            self.current[g.rank] = None
-            self._bound.count(g.rank)
-            self.recorder.applied(g, self.version, g.closing.busy)
-        self.version += 1
+        applied: list[tuple[Gradient, Closing]] = []
         for closing in closings:
             closing.updated = True
+            damping = closing.plan.damping
+            for carrier in closing.carriers:
+                self.current[carrier.rank] = None
+                for g in carrier.whole:
+                    g.state = State.GONE
+                    self._bound.count(g.rank)
+                    if damping.drops(self.version - g.version):
+                        self.recorder.dropped(g, closing.busy)
+                    else:
+                        applied.append((g, closing))
+        if not applied:
+            return self._release(closings)
+        if len(applied) > 1:
+            applied.sort(key=lambda pair: pair[0].rank)
+        before = self.learner.samples
+        self.learner.applied((g.samples, g.seen) for g, _ in applied)
         samples, progress = self.learner.samples, self.learner.progress
+        for g, closing in applied:
+            self.recorder.applied(g, closing, self.version, before, samples - before)
+        self.version += 1
         self.recorder.updated(
-            self.now, self.version, samples, progress, gradients, self.plan.suspects
+            self.now, self.version, samples, progress, [g for g, _ in applied], self.plan.suspects
         )
         if self.limits.reached(self.version, samples, progress):
             return Stop.DONE
@@ -369,19 +426,22 @@ class Kernel:
         return self._release([], (g.rank,))
 
     def _drop(self, g: Gradient) -> None:
-        self._bound.count(g.rank)
         self._give_up(g)
-        self.recorder.dropped(g)
+        for lost in g.whole:
+            self._bound.count(g.rank)
+            self.recorder.dropped(lost)
 
     def _abort(self, g: Gradient, closing: Closing) -> None:
         self._give_up(g)
         g.got = min(g.got, self.now)
-        self.recorder.aborted(g, self.now)
+        for lost in g.whole:
+            self.recorder.aborted(lost, self.now)
         closing.waiting.append(g.rank)
 
     def _give_up(self, g: Gradient) -> None:
         self._clear(g)
-        g.state = State.GONE
+        for lost in g.whole:
+            lost.state = State.GONE
         self.current[g.rank] = None
 
     def _put_ashore(self, g: Gradient) -> None:
@@ -428,19 +488,48 @@ class Kernel:
         return Stop.REVIEW if ask else None
 
     def _start(self, rank: int, puller: int | None) -> None:
-        assert isinstance(self.plan.precision, tuple)
-        amp = self.plan.precision[rank] is Precision.AMP
         self.learner.pulled()
-        got = start = self.now if puller is None else self.timing.pull(puller, self.now)
+        got = self.now
+        if puller is not None:
+            got = self.timing.pull(puller, self.now, self._loaded)
+        self._compute(rank, got, self.version, self.learner.samples)
+
+    def _keep_on(self, g: Gradient, rounds: int = 0) -> None:
+        """The next step of a contribution, on a model of the rank's or its group's own."""
+        g.state = State.KEPT
+        self._compute(g.rank, self.now, g.version, g.seen, g.whole, rounds)
+
+    def _compute(
+        self,
+        rank: int,
+        got: float,
+        version: int,
+        seen: int,
+        kept: list[Gradient] | None = None,
+        rounds: int = 0,
+    ) -> None:
+        """Begin a step with the parameters that the rank has from `got` on."""
+        plan, timing = self.plan, self.timing
+        assert isinstance(plan.precision, tuple)
+        amp = plan.precision[rank] is Precision.AMP
+        start = got
         if self._amp[rank] not in (None, amp):
-            start += self.timing.step.amp_switch
-        step = self.started[rank]
-        finish = self.timing.compute(rank, step, start, amp)
-        g = Gradient(
-            rank, step, self.version, self.learner.samples, amp, self.now, got, start, finish
-        )
+            start += timing.step.amp_switch
+        step, samples = self.started[rank], self._samples[rank]
+        share = samples / self.learner.batch
+        if plan.deadline is None:
+            finish = timing.compute(rank, step, start, amp, share, self._loaded)
+        else:
+            finish, done = timing.cut(rank, step, start, amp, share, plan.deadline, self._loaded)
+            samples = max(samples * done // timing.step.microbatches, 1)
+        g = Gradient(rank, step, version, seen, samples, share, amp, self.now, got, start, finish)
+        g.kept, g.rounds = kept or [], rounds
         self._amp[rank] = amp
         self.started[rank] = step + 1
         self.current[rank] = g
         self.recorder.started(g)
         self._schedule(finish, ARRIVE, rank, g)
+
+    def _push(self, rank: int) -> float:
+        """When what `rank` sends now is at the server."""
+        return self.timing.push(rank, self.now, self._loaded)

@@ -10,9 +10,11 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from simstrag.gradient import Gradient, State
-from simstrag.policy import WINDOW, Hints, View
+from simstrag.gradient import Closing, Gradient, State
+from simstrag.plan import Weigh
+from simstrag.view import WINDOW, Hints, View
 
 if TYPE_CHECKING:
     from simstrag.timing import Timing
@@ -60,6 +62,7 @@ class Recorder:
         self.compute = [0.0 for _ in ranks]
         self.communication = [0.0 for _ in ranks]
         self.wait = [0.0 for _ in ranks]
+        self.deviation = 0.0
         self.beyond = 0.0
         self.detection = {"hits": 0, "false": 0, "missed": 0}
         self.judged = False
@@ -71,8 +74,8 @@ class Recorder:
         self._windows = {
             name: [deque([blank] * WINDOW, WINDOW) for _ in ranks]
             for name, blank in (
-                ("local_times", math.nan), ("amp", False), ("lower_bound", False),
-                ("communication", math.nan),
+                ("local_times", math.nan), ("amp", False), ("batch", math.nan),
+                ("lower_bound", False), ("communication", math.nan),
             )
         }  # fmt: skip
 
@@ -85,17 +88,34 @@ class Recorder:
         self.counts["started"] += 1
         self.counts["amp"] += g.amp
 
-    def applied(self, g: Gradient, version: int, busy: float) -> None:
-        """`g` enters the update that ends at `version` + 1; `busy` seconds of communication."""
+    def kept(self, g: Gradient, busy: float) -> None:
+        """`g` was reduced inside its group; `busy` seconds of communication."""
+        self._busy[g.rank] = busy
+
+    def applied(
+        self, g: Gradient, closing: Closing, version: int, before: int, together: int
+    ) -> None:
+        """`g` enters the update that ends at `version` + 1.
+
+        before: samples applied until then; together: samples of that update.
+        """
         self.counts["applied"] += 1
         self.applied_by[g.rank] += 1
         self.staleness_by[g.rank] += version - g.version
-        self._busy[g.rank] = busy
+        world = self.world_size * self.batch
+        self.deviation += ((before - g.seen) / world) ** 2
+        self._busy[g.rank] = closing.busy
         self._show(g, g.finish - g.start, lower_bound=False)
-        self._fate(g, "applied", version + 1)
+        if self.gradients is not None:
+            plan = closing.plan
+            mean = plan.average or plan.weigh is Weigh.MEMBERS
+            weight = g.samples / (together if mean else world)
+            self._fate(g, "applied", version + 1, weight * plan.damping.factor(version - g.version))
 
-    def dropped(self, g: Gradient) -> None:
+    def dropped(self, g: Gradient, busy: float = 0.0) -> None:
+        """`g` was thrown away, after `busy` seconds of communication beyond its push."""
         self.counts["dropped"] += 1
+        self._busy[g.rank] = busy
         self._show(g, g.finish - g.start, lower_bound=False)
         self._fate(g, "dropped")
 
@@ -110,14 +130,14 @@ class Recorder:
         time: float,
         version: int,
         samples: int,
-        progress: float,
+        progress: float | None,
         gradients: list[Gradient],
         suspects: frozenset[int] | None,
     ) -> None:
         """An update made of `gradients`, in order of rank."""
         staleness = [version - 1 - g.version for g in gradients]
         self.updates.append((
-            time, version, tuple(g.rank for g in gradients), len(gradients), samples,
+            time, version, tuple(dict.fromkeys(g.rank for g in gradients)), len(gradients), samples,
             sum(staleness) / len(staleness), max(staleness), progress,
         ))  # fmt: skip
         if suspects is not None:
@@ -133,7 +153,8 @@ class Recorder:
             if g is not None:
                 self._close_cycle(rank, time)
                 if g.state is not State.GONE:
-                    self._fate(g, "in_flight")
+                    for pending in g.whole:
+                        self._fate(pending, "in_flight")
 
     # -- truth and view ----------------------------------------------------------------------
 
@@ -152,9 +173,19 @@ class Recorder:
     def view(self, version: int, samples: int, time: float, hints: Hints) -> View:
         """The facts a policy may use now."""
         windows = {name: np.array(list(map(list, rows))) for name, rows in self._windows.items()}
+        pending = [
+            math.nan if g is None or g.state is State.GONE else g.pulled for g in self._last
+        ]
         return View(
-            self.world_size, version, samples, time, np.array(self._seen), hints=hints, **windows
-        )
+            self.world_size, version, samples, time, np.array(self._seen), hints=hints,
+            pending_since=np.array(pending), noise_scale=hints.noise_scale,
+            truth=lambda: self._truth(time), **windows,
+        )  # fmt: skip
+
+    def _truth(self, time: float) -> npt.NDArray[np.float64]:
+        """Seconds of each rank's noise-free full-precision step started at `time`."""
+        steps = (0 if g is None else g.step + 1 for g in self._last)
+        return np.array([self.timing.noise_free(rank, k, time) for rank, k in enumerate(steps)])
 
     # -- inside ------------------------------------------------------------------------------
 
@@ -164,14 +195,16 @@ class Recorder:
         self._seen[rank] += 1
         self._windows["local_times"][rank].append(seconds)
         self._windows["amp"][rank].append(g.amp)
+        self._windows["batch"][rank].append(g.share if lower_bound else g.samples / self.batch)
         self._windows["lower_bound"][rank].append(lower_bound)
         self._windows["communication"][rank].append(g.got - g.pulled + g.pushed)
 
-    def _fate(self, g: Gradient, fate: str, update: int | None = None) -> None:
+    def _fate(
+        self, g: Gradient, fate: str, update: int | None = None, weight: float = 0.0
+    ) -> None:
         if self.gradients is not None:
-            weight = 1 / self.world_size if fate == "applied" else 0.0
             self.gradients.append(
-                (update, g.rank, g.step, g.version, _name(g), self.batch, weight, fate)
+                (update, g.rank, g.step, g.version, _name(g), g.samples, weight, fate)
             )
 
     def _close_cycle(self, rank: int, time: float) -> None:

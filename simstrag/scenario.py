@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from simstrag import noise
+from simstrag.contention import Contention
 from simstrag.errors import InputError
 from simstrag.noise import Noise
 from simstrag.profile import Profile
@@ -25,7 +26,7 @@ from simstrag.sections import (
     ServerSection,
     StepSection,
 )
-from simstrag.timing import AllReduce, Contention, Server, Step, Timing
+from simstrag.timing import AllReduce, Server, Step, Timing
 from simstrag.trace import Trace
 from simstrag.validation import explain
 

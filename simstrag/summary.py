@@ -24,14 +24,15 @@ def summarise(
 
     Times in seconds; `throughput` in applied samples per second; `goodput` is throughput times
     statistical efficiency, which is progress per sample relative to one worker's batch (Qiao et
-    al., "Pollux", OSDI 2021); `effective_staleness` is S_stale / batch of rule 25.
+    al., "Pollux", OSDI 2021); `effective_staleness` is S_stale / batch of rule 25, `deviation`
+    the factor of rule 25a.  What hangs on progress is None where a plan made it unknown.
     """
     counts = recorder.counts
     last_time, updates, *_ = recorder.updates[-1]
     samples, progress = learner.samples, learner.progress
     makespan = _first(recorder, SAMPLES, scenario.sample_target) or last_time
-    base = learner.batch / (learner.noise_scale + learner.batch)
-    efficiency = progress / (samples / learner.batch * base)
+    throughput = samples / last_time if last_time else math.inf
+    efficiency = None if progress is None else progress / _fresh_progress(learner)
     fates = counts["applied"] + counts["dropped"] + counts["aborted"]
     computed = sum(recorder.compute)
     beyond = recorder.beyond / computed if computed else 0.0
@@ -47,11 +48,12 @@ def summarise(
             total / n if n else None
             for total, n in zip(recorder.staleness_by, recorder.applied_by, strict=True)
         ],
-        "effective_staleness": learner.effective_staleness,
+        "effective_staleness": None if learner.lost else learner.effective_staleness,
+        "deviation": None if learner.lost else recorder.deviation / counts["applied"],
         **{name: counts[name] for name in ("started", "applied", "dropped", "aborted")},
         "in_flight": counts["started"] - fates,
-        "throughput": samples / last_time if last_time else math.inf,
-        "goodput": efficiency * samples / last_time if last_time else math.inf,
+        "throughput": throughput,
+        "goodput": None if efficiency is None else efficiency * throughput,
         "efficiency": efficiency,
         "amp_share": counts["amp"] / counts["started"],
         "compute_by_rank": recorder.compute,
@@ -64,6 +66,11 @@ def summarise(
     if counted is not None:
         summary.update(counted())
     return summary, (beyond_warning(beyond),) if beyond > BEYOND_WARNING else ()
+
+
+def _fresh_progress(learner: NoiseScale) -> float:
+    """What as many samples would be worth as fresh gradients of one worker."""
+    return learner.samples / learner.batch * learner.batch / (learner.noise_scale + learner.batch)
 
 
 def beyond_warning(share: float) -> str:
@@ -83,9 +90,11 @@ def _first(recorder: Recorder, column: int, limit: float | None) -> float | None
     return next((float(row[0]) for row in recorder.updates if row[column] >= limit), None)
 
 
-def _accuracy(scenario: Scenario, progress: float) -> float | None:
+def _accuracy(scenario: Scenario, progress: float | None) -> float | None:
     """From the declared curve; None without one, and beyond it (rule 26)."""
     curve: Sequence[tuple[float, float]] = scenario.learner.curve or ()
+    if progress is None:
+        return None
     for (p0, a0), (p1, a1) in itertools.pairwise(curve):
         if p0 <= progress <= p1:
             return a0 + (a1 - a0) * (progress - p0) / (p1 - p0)

@@ -50,8 +50,8 @@ class View:
     batch: shape (N, W), the share of the nominal batch that step computed, NaN where none.
     lower_bound: shape (N, W), whether the step was cancelled, so that its time is only a bound.
     communication: shape (N, W), seconds of push plus pull of recent steps, NaN where none.
-    pending_since: shape (N,), when the rank began what it computes, waits or communicates with
-        now; NaN where it holds no gradient.
+    pending_since: shape (N,), when the rank pulled for the gradient that it holds now (of a private
+        step: when that step began); NaN where it holds none.
     noise_scale: the driver's present estimate of the gradient noise scale in samples, if any.
     hints: what is known beforehand.
     truth: for a policy named `*_oracle` alone, and in simulation only: seconds of each rank's

@@ -27,8 +27,8 @@ LAYERS = {
         "trace", "validation", "view",
     ),
     "thought": (
-        "learning", "learning.noise_scale", "metrics", "policies", "scenario", "sections",
-        "stragglers", "timing",
+        "contention", "learning", "learning.noise_scale", "metrics", "modes", "noise_tables",
+        "policies", "predictors", "scenario", "sections", "stragglers", "timing",
     ),
     "world": (
         "bound", "engine", "fifo", "filing", "gradient", "kernel", "learning.real", "recorder",
@@ -41,8 +41,8 @@ SATELLITES = {
     "calibration": {"errors", "names", "profile", "trace", "workloads"},
     "traces": {"errors", "names", "noise", "slowdown", "trace"},
     "analysis": {
-        "collectives", "comparison", "errors", "metrics", "names", "policies", "profile", "run",
-        "scenario", "slowdown", "timing", "trace",
+        "collectives", "comparison", "contention", "errors", "metrics", "names", "policies",
+        "profile", "run", "scenario", "slowdown", "timing", "trace",
     },
 }  # fmt: skip
 """The modules of the core that each satellite needs; analysis draws contention, hence `timing`."""
@@ -162,21 +162,25 @@ def test_the_decision_core_does_without_clock_engine_and_framework() -> None:
 
 
 def test_the_contract_needs_numpy_only() -> None:
-    found = of("policy")
+    found = of("plan", "policy", "view")
     assert foreign(found) == {"numpy"}
-    assert {own(i.what) for i in found} - {None} == {"errors"}
+    assert {own(i.what) for i in found} - {None} == {"errors", "plan", "view"}
 
 
-def test_detectors_need_numpy_only() -> None:
-    found = of("stragglers")
-    assert foreign(found) == {"numpy"}
-    assert {own(i.what) for i in found} - {None} <= {"errors"}
+THOUGHT = {"modes", "noise_tables", "predictors", "stragglers"}
+"""Pure functions and data that policies decide with."""
 
 
-def test_policies_know_the_contract_and_the_detectors_only() -> None:
+def test_what_policies_think_with_needs_numpy_and_scipy_only() -> None:
+    found = of(*THOUGHT)
+    assert foreign(found) <= {"numpy", "scipy"}
+    assert {own(i.what) for i in found} - {None} <= {"errors", *THOUGHT}
+
+
+def test_policies_know_the_contract_and_what_they_think_with_only() -> None:
     found = of("policies")
     assert foreign(found) <= {"numpy"}
-    allowed = {"policy", "stragglers", "errors", "names", "policies._parameters"}
+    allowed = {"errors", "names", "plan", "policy", "policies._parameters", *THOUGHT}
     assert {own(i.what) for i in found} - {None} <= allowed
 
 
@@ -184,7 +188,8 @@ def test_policies_know_the_contract_and_the_detectors_only() -> None:
     "package", ["random", "time", "datetime", "threading", "asyncio", "socket"]
 )
 def test_policies_own_no_clock_and_no_luck(package: str) -> None:
-    assert package not in {i.what.partition(".")[0] for i in of("policy", "policies", "stragglers")}
+    thinkers = of("plan", "policy", "view", "policies", *THOUGHT)
+    assert package not in {i.what.partition(".")[0] for i in thinkers}
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import pytest
 from scipy import stats
 
 from simstrag import noise
+from simstrag.contention import Contention
 from simstrag.errors import InputError
-from simstrag.timing import Contention
 from simstrag.trace import Trace
 from simstrag.traces.describe import episodes
 from simstrag.traces.generate import Severity, generate

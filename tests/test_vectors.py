@@ -33,7 +33,7 @@ def plan_of(written: dict[str, Any]) -> Plan:
             q["count"],
             Via(q["via"]),
             Late(q["late"]),
-            tuple((child, parent) for child, parent in q["riders"]),
+            riders=tuple((child, parent) for child, parent in q["riders"]),
         )
         for q in written["quorums"]
     ]

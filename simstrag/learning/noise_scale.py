@@ -20,10 +20,11 @@ __all__ = ["NoiseScale"]
 class NoiseScale:
     """Books progress while an engine applies gradients; samples everywhere.
 
-    batch: samples per gradient.  noise_scale: B_noise.  c_tau: cost of a stale sample.
+    batch: nominal samples per gradient.  noise_scale: B_noise.  c_tau: cost of a stale sample.
+    lost: set where updates are made for which the formula does not hold; there is no progress then.
 
     >>> learner = NoiseScale(batch=128, noise_scale=896, c_tau=1.0)
-    >>> learner.applied([0])
+    >>> learner.applied([(128, 0)])
     >>> learner.progress
     0.125
     """
@@ -32,6 +33,7 @@ class NoiseScale:
         self.batch = batch
         self.noise_scale = noise_scale
         self.c_tau = c_tau
+        self.lost = False
         self.samples = 0
         self.stale_samples = 0
         self._booked = 0.0
@@ -39,14 +41,14 @@ class NoiseScale:
         self._own = 0
         self._stale = 0
 
-    def applied(self, pulled_at: Iterable[int]) -> None:
-        """Gradients became part of the parameters: one entry each, `samples` at its pull."""
+    def applied(self, gradients: Iterable[tuple[int, int]]) -> None:
+        """Gradients became part of the parameters: samples of each, and `samples` at its pull."""
         if not self._own:
             self._began_at = self.samples
-        for samples in pulled_at:
-            self._own += self.batch
-            self._stale += self.batch * (self._began_at - samples)
-            self.samples += self.batch
+        for own, seen in gradients:
+            self._own += own
+            self._stale += own * (self._began_at - seen)
+            self.samples += own
 
     def pulled(self) -> None:
         """Somebody has seen the parameters: the open visible update, if any, ends."""
@@ -56,13 +58,15 @@ class NoiseScale:
             self._own = self._stale = 0
 
     @property
-    def progress(self) -> float:
-        """Booked so far, and the open visible update as if it ended now."""
+    def progress(self) -> float | None:
+        """Booked so far, and the open visible update as if it ended now; None where it is lost."""
+        if self.lost:
+            return None
         return self._booked + self._open() if self._own else self._booked
 
     @property
     def effective_staleness(self) -> float:
-        """Mean over gradients of S_stale / batch: how many gradients nobody had seen (rule 22)."""
+        """S_stale / batch, mean over samples: how many gradients nobody had seen (rule 22)."""
         return (self.stale_samples + self._stale) / (self.samples or 1) / self.batch
 
     def _open(self) -> float:

@@ -5,11 +5,16 @@ losers is lost.
 
 Source: Chen et al., "Revisiting Distributed Synchronous SGD", 2016, arXiv:1604.00981; K-sync
 with K = N-b in Dutta et al., "Slow and Stale Gradients Can Win the Race", 2018, arXiv:1803.01113.
+
+The papers take the mean of the K gradients, which is `weigh=members`.  The default weighs every
+sample 1/(N*b), as is usual here, so that an update of K gradients is K/N of a full step and
+the noise-scale learner knows its worth.  That losers are cancelled at once is this project's
+default too; with `late=drop` they finish for nothing.
 """
 
 from dataclasses import dataclass, field
 
-from simstrag.policy import Late, Plan, PlanError, Quorum, Via, View
+from simstrag.policy import Late, Plan, PlanError, Quorum, Via, View, Weigh
 
 
 @dataclass(frozen=True)
@@ -19,11 +24,13 @@ class Backup:
     b: how many gradients an update does without.
     late: `abort` cancels the losers' steps at once, `drop` lets them finish for nothing.
     via: `server` or `allreduce` (the losers then pull at no cost, which is assumed).
+    weigh: `world`, every sample 1/(N*b), or `members`, the mean of an update's gradients.
     """
 
     b: int = 1
     late: Late = Late.ABORT
     via: Via = Via.SERVER
+    weigh: Weigh = Weigh.WORLD
     plans_: dict[int, Plan] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -40,5 +47,5 @@ class Backup:
             raise PlanError(f"backup: b={self.b} of {n} ranks leaves no gradient to wait for")
         if n not in self.plans_:
             quorum = Quorum(count=n - self.b, via=self.via, late=self.late)
-            self.plans_[n] = Plan((quorum,))
+            self.plans_[n] = Plan((quorum,), weigh=self.weigh)
         return self.plans_[n]

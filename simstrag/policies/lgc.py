@@ -1,0 +1,46 @@
+"""The K fastest gradients make an update; those of the stragglers are added to the next one.
+
+Nobody is waited for beyond the K-th, and no work is lost: a straggler's gradient is one update
+stale, or more if it misses that one too.
+
+Source: Xu et al., "Live Gradient Compensation for Evading Stragglers in Distributed Learning",
+INFOCOM 2021.
+
+The paper's are the K fastest, and late gradients in the update after.  It also cuts each batch into
+blocks and adds the blocks that are done; here a late gradient is added whole, when it is.  K = N-2
+is what the baseline in STAR's released code (arXiv:2512.09685) waits for; weights 1/N for early and
+late alike are this project's reading of the update, which that code does in two phases instead.
+"""
+
+from dataclasses import dataclass, field
+
+from simstrag.policy import Late, Plan, PlanError, Quorum, Via, View
+
+
+@dataclass(frozen=True)
+class Lgc:
+    """Live gradient compensation.
+
+    k: K, how many gradients an update waits for; `auto` is all but two, and at least one.
+    via: `server` or `allreduce` (ranks outside a collective then pull at no cost, which is
+        assumed).
+    """
+
+    k: int | None = field(default=None, metadata={"none": "auto"})
+    via: Via = Via.SERVER
+    plans_: dict[int, Plan] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.k is not None and self.k < 1:
+            raise ValueError(f"k must be 1 or more, or auto, not {self.k}")
+        if self.via is Via.LEADER:
+            raise ValueError("via must be server or allreduce, not leader")
+
+    def plan(self, view: View) -> Plan:
+        n = view.world_size
+        k = max(n - 2, 1) if self.k is None else self.k
+        if k > n:
+            raise PlanError(f"lgc: k={k} is more than {n} ranks")
+        if n not in self.plans_:
+            self.plans_[n] = Plan((Quorum(count=k, via=self.via, late=Late.JOIN),))
+        return self.plans_[n]

@@ -1,0 +1,38 @@
+"""Every rank takes h steps on a model of its own, then all models are averaged by one all-reduce.
+
+Communication and waiting come once in h steps, so that what slows single steps evens out before
+anybody waits; a rank that is slow all the time still holds up everybody.
+
+Source: Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019, arXiv:1805.09767;
+for deep networks: Lin et al., "Don't Use Large Mini-Batches, Use Local SGD", ICLR 2020,
+arXiv:1808.07217.
+
+The papers' is the algorithm with one h for all.  They tune h; the default of 8 is this project's.
+Left out is the second paper's start with ordinary steps (post-local SGD).
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from simstrag.policy import Plan, Quorum, View
+
+
+@dataclass(frozen=True)
+class LocalSgd:
+    """Local SGD, or periodic model averaging.
+
+    h: H, private steps of each rank between two averages.
+    """
+
+    h: int = 8
+
+    def __post_init__(self) -> None:
+        if self.h < 1:
+            raise ValueError(f"h must be 1 or more, not {self.h}")
+
+    @cached_property
+    def plan_(self) -> Plan:
+        return Plan((Quorum(steps=self.h),), average=True)
+
+    def plan(self, view: View) -> Plan:
+        return self.plan_

@@ -1,0 +1,47 @@
+"""The first P ranks to finish average their models by all-reduce and go on, and so do the next P.
+
+Groups form anew each time in order of arrival, and several may communicate at once; a slow rank
+holds up only the group that it ends up in.
+
+Source: Miao et al., "Heterogeneity-Aware Distributed Machine Learning Training via Partial
+Reduce", SIGMOD 2021.
+
+The paper's are the groups of P, the averaged models and equal weights.  `window` is the released
+code's (Hetu): its first version closes a group 1 ms after its first rank, and P is all ranks
+unless one says otherwise.  P = 2, the smallest group that averages anything, and no window are
+this project's defaults.  Left out are the paper's staleness-aware weights, and its filter that
+keeps groups from splitting the ranks into cliques that never mix.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+from simstrag.policy import Plan, PlanError, Quorum, View
+
+
+@dataclass(frozen=True)
+class PReduce:
+    """Partial reduce.
+
+    p: P, how many ranks make a group; `inf` is all of them.
+    window: seconds after its first rank at which a group closes with those that are there.
+    """
+
+    p: int | None = 2
+    window: float = math.inf
+
+    def __post_init__(self) -> None:
+        if self.p is not None and self.p < 1:
+            raise ValueError(f"p must be 1 or more, or inf, not {self.p}")
+        if not self.window >= 0:
+            raise ValueError(f"window must be 0 or more seconds, not {self.window}")
+
+    @cached_property
+    def plan_(self) -> Plan:
+        return Plan((Quorum(count=self.p, window=self.window),), average=True)
+
+    def plan(self, view: View) -> Plan:
+        if self.p is not None and self.p > view.world_size:
+            raise PlanError(f"p_reduce: p={self.p} is more than {view.world_size} ranks")
+        return self.plan_

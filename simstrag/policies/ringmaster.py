@@ -1,0 +1,39 @@
+"""Every gradient is an update of its own, on arrival, unless it is r or more versions stale.
+
+Nobody waits for anybody; a gradient that is too stale is ignored, and its rank goes on from the
+present parameters.
+
+Source: Maranjyan et al., "Ringmaster ASGD: The First Asynchronous SGD with Optimal Time
+Complexity", ICML 2025, arXiv:2501.16168.
+
+The paper's is the rule, in its form without stopping computations under way.  It sets R to
+max(1, sigma^2/epsilon) of the gradient's variance and the accuracy wanted, which nobody knows here:
+R = 2N is this project's default.  As N-1 others make about N-1 updates in one step of equally fast
+ranks, it ignores whoever is more than about twice as slow as they are.
+"""
+
+from dataclasses import dataclass, field
+
+from simstrag.policy import Damping, Plan, Quorum, Via, View
+
+
+@dataclass(frozen=True)
+class Ringmaster:
+    """Asynchronous SGD with a delay threshold.
+
+    r: R, the staleness in versions from which on a gradient is ignored; `auto` is 2N.
+    """
+
+    r: int | None = field(default=None, metadata={"none": "auto"})
+    plans_: dict[int, Plan] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.r is not None and self.r < 1:
+            raise ValueError(f"r must be 1 or more, or auto, not {self.r}")
+
+    def plan(self, view: View) -> Plan:
+        n = view.world_size
+        if n not in self.plans_:
+            cutoff = Damping(cutoff=2 * n if self.r is None else self.r)
+            self.plans_[n] = Plan((Quorum(count=1, via=Via.SERVER),), damping=cutoff)
+        return self.plans_[n]
