@@ -25,7 +25,6 @@ from simstrag.analysis.tables import (
 )
 from simstrag.comparison import Comparison
 from simstrag.errors import InputError
-from simstrag.policies import architecture
 from simstrag.run import Run, plain
 from simstrag.scenario import Scenario
 
@@ -74,7 +73,7 @@ def render(comparison: Comparison, command: str | None = None) -> str:
         costs_picture=sections.costs_picture(s) if comparison.has_target else Markup(),
         origins=origins_table(scenario),
         profile=_profile(scenario),
-        assumptions=assumptions(scenario, runs, [architecture(r.policy, workers) for r in runs]),
+        assumptions=assumptions(scenario, runs, [r.summary["architecture"] for r in runs]),
         warnings=comparison.warnings,
         command=command,
         provenance=_provenance(runs[0].provenance),
@@ -93,7 +92,7 @@ def render_run(run: Run) -> str:
         context |= {"timelines": sections.timelines(shown, workers), "waits": sections.waits(shown)}
     if scenario is not None:
         context["origins"] = origins_table(scenario)
-        context["assumptions"] = assumptions(scenario, [run], [architecture(run.policy, workers)])
+        context["assumptions"] = assumptions(scenario, [run], [run.summary["architecture"]])
     parts = {"compute": "full", "communication": "communication", "wait": "wait"}
     ranks = [
         (f"rank {r}", {word: float(run.summary[f"{p}_by_rank"][r]) for p, word in parts.items()})
@@ -225,12 +224,17 @@ def _summary(summary: Mapping[str, Any]) -> Table:
     rows = []
     for name, value in plain(summary).items():
         unit = UNITS.get(name, "%" if name in SHARES else "")
-        if isinstance(value, list):
+        if isinstance(value, str):
+            shown = value
+        elif isinstance(value, list):
             shown = ", ".join(number(v) for v in value)
         elif name in SHARES:
             shown = percent(value)
         else:
             shown = number(value, 4)
         rows.append((name.replace("_", " "), shown, unit))
-    note = "A dash stands for what is not defined: no target, no curve, no suspects."
+    note = (
+        "A dash stands for what is not defined: no target, no curve, no suspects, no progress "
+        "where models are averaged or gradients weighed or damped."
+    )
     return Table(("", "value", "unit"), tuple(rows), 3, (), (note,))

@@ -17,7 +17,6 @@ from simstrag.analysis.waiting import Steps, Waiting, steps_of, waiting
 from simstrag.comparison import BASELINE, Comparison
 from simstrag.contention import Contention
 from simstrag.metrics import mean
-from simstrag.policies import architecture
 from simstrag.run import Run
 from simstrag.timing import Timing
 
@@ -52,7 +51,7 @@ def example(name: str, run: Run, timing: Timing | None, workers: int) -> Example
         total = float(np.sum(run.summary["wait_by_rank"]))
         waited = Waiting(blank, blank, total, "the run's trace or profile is not at hand")
     else:
-        waited = waiting(run, steps, timing, architecture(run.policy, workers), workers)
+        waited = waiting(run, steps, timing, run.summary["architecture"], workers)
     return Example(name, run, steps, timing, waited)
 
 
@@ -103,6 +102,8 @@ def progress_picture(s: Standings) -> Markup:
         table = comparison.curves
         rows = table[(table["variant"] == variant) & (table["policy"] == policy)]
         seeds = [group for _, group in rows.groupby("seed")]
+        if not seeds:  # its progress is unknown
+            continue
         levels = np.linspace(0.0, min(g["progress"].max() for g in seeds), 101)
         times = np.array([np.interp(levels, g["progress"], g["time"]) for g in seeds])
         series[word] = times.mean(axis=0), times.min(axis=0), times.max(axis=0), level(levels)

@@ -151,6 +151,7 @@ BEHIND = (
     _Column("statistical efficiency (%)", "efficiency", percent),
     _Column("mean staleness (updates)", "mean_staleness", number),
     _Column("S_stale/b (gradients)", "effective_staleness", number),
+    _Column("deviation (B.2)", "deviation", number),
     _Column("AMP steps (%)", "amp_share", percent),
     _Column("switches", "switches", number),
     _Column("detection: precision (%)", "precision", percent),

@@ -109,11 +109,11 @@ def waiting(run: Run, steps: Steps, timing: Timing, architecture: str, workers: 
     times = np.asarray(run.updates["time"], dtype=np.float64)
     if len(updates) != len(times):
         return Waiting(held, held, total, "its steps do not account for all its updates")
-    served = _serve(updates, timing.server.service) if architecture == "server" else {}
+    served = _serve(updates, timing.server.job) if architecture == "server" else {}
     for version, gradients in updates.items():
         closing, last = max(gradients)
         if architecture == "server":
-            end = served[version, last] + timing.server.service
+            end = served[version, last] + timing.server.job
         else:
             end = timing.reduce(tuple(sorted(r for _, r in gradients)), closing)
         if not math.isclose(end, times[version - 1], rel_tol=TOLERANCE, abs_tol=TOLERANCE):
@@ -122,7 +122,7 @@ def waiting(run: Run, steps: Steps, timing: Timing, architecture: str, workers: 
             )
         for arrival, rank in gradients:
             begun = served.get((version, rank), math.inf)
-            in_service = max(min(begun + timing.server.service, closing) - begun, 0.0)
+            in_service = max(min(begun + timing.server.job, closing) - begun, 0.0)
             held[rank, last] += closing - arrival - in_service
     return Waiting(held, _blocked(run, steps, times, blank.blocked), total)
 

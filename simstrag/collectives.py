@@ -7,9 +7,10 @@ reduced, and nothing paid, among one rank.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
-__all__ = ["halving_doubling", "hierarchical", "ring", "tree"]
+__all__ = ["halving_doubling", "hierarchical", "ranks_per_node", "ring", "tree"]
 
 
 def ring(n: int, alpha: float, size: float, bandwidth: float) -> float:
@@ -84,3 +85,16 @@ def hierarchical(
     inside = (p - 1) * intra_alpha + (p - 1) / p * size / intra_bandwidth
     between = ring(len(ranks_per_node), alpha, size / min(ranks_per_node), bandwidth)
     return 2 * inside + between
+
+
+def ranks_per_node(members: Iterable[int], nodes: Sequence[int] | None) -> tuple[int, ...]:
+    """How many of the members each node has that has any.
+
+    nodes: the node of each rank; None means that every rank has one to itself.
+
+    >>> ranks_per_node([0, 1, 3], nodes=[7, 7, 8, 8])
+    (2, 1)
+    """
+    if nodes is None:
+        return tuple(1 for _ in members)
+    return tuple(Counter(nodes[rank] for rank in members).values())

@@ -31,7 +31,7 @@ TABLES = ("comparison", "controls", "sensitivity", "curves")
 LEVELS = 101
 """Points of a progress curve."""
 OF_RUN = (
-    "mean_staleness", "effective_staleness", "goodput", "throughput", "efficiency", "amp_share",
+    "mean_staleness", "effective_staleness", "deviation", "goodput", "throughput", "efficiency", "amp_share",
     "switches", "efficacy_stops", "probes", "precision", "recall", "beyond_trace",
 )  # fmt: skip
 """What the ranking shows of a run's summary, as the mean over seeds."""
@@ -92,6 +92,11 @@ class Comparison:
         rows = table[(table["policy"] == policy) & (table["variant"] == variant)]
         return rows.sort_values("seed")[name].to_numpy(dtype=np.float64)
 
+    def architecture(self, policy: str) -> str:
+        """Through what the updates of a policy came, under any of the seeds."""
+        found = self.runs.loc[self.runs["policy"] == policy, "architecture"]
+        return " + ".join(dict.fromkeys(word for text in found for word in text.split(" + ")))
+
     @property
     def ranking(self) -> pd.DataFrame:
         """One row per policy, fastest first: by time to target if there is one, else by makespan.
@@ -105,7 +110,7 @@ class Comparison:
         for policy in self.policies:
             row: dict[str, Any] = {
                 "policy": policy,
-                "architecture": policies.architecture(policy, self.scenario.workers),
+                "architecture": self.architecture(policy),
             }
             for name in times:
                 own, bsp = self.column(policy, name), self.column(BASELINE, name)
@@ -298,7 +303,9 @@ def _outcome(scenario: Scenario, task: Task) -> _Outcome:
 
 
 def _curve(run: Run, variant: str) -> list[tuple[str, str, int, float, float]]:
-    """When the run passed evenly spaced levels of progress."""
+    """When the run passed evenly spaced levels of progress; nothing where that is unknown."""
+    if run.summary["progress"] is None:
+        return []
     progress = np.array([0.0, *run.updates["progress"]])
     time = np.array([0.0, *run.updates["time"]])
     levels = np.linspace(0.0, progress[-1], LEVELS)

@@ -16,7 +16,6 @@ Source: the code released with Zhang & Shen, "STAR", 2025, arXiv:2512.09685, rea
 from __future__ import annotations
 
 import enum
-import math
 
 import numpy as np
 import numpy.typing as npt
@@ -102,14 +101,16 @@ def intervals(times: Floats, how: Interval) -> Floats:
     >>> intervals(np.array([1.0, 1.0]), Interval.SIMULATED)
     array([0.5, 1. ])
     """
-    p = np.sort(times)
+    p: Floats = np.sort(times)
     if how is Interval.ORDER:
         return p
     harmonic = 1 / np.sum(1 / p)
     if how is Interval.INTERP:
         share = (p - p[0]) / (p[-1] - p[0]) if p[-1] > p[0] else np.ones_like(p)
         return harmonic + (p[-1] - harmonic) * share
-    return np.concatenate([[harmonic], _simulated(p), p[-1:]])[-len(p) :]
+    inner = _simulated(p)
+    simulated: Floats = np.concatenate([[harmonic], inner, p[-1:]])[-len(p) :]
+    return simulated
 
 
 def _simulated(p: Floats) -> Floats:
@@ -129,15 +130,15 @@ def _simulated(p: Floats) -> Floats:
     return total[:, 0] / SIMULATED_UPDATES
 
 
-def relative_updates(x: Floats | float, phi: float, batch: float) -> Floats:
+def relative_updates(x: Floats, phi: float, batch: float) -> Floats:
     """U(x) = 1 + phi/(x*b): updates of x gradients that a fixed amount of progress needs.
 
-    phi: noise scale in samples.  batch: samples of a gradient, b.
+    x: any shape.  phi: noise scale in samples.  batch: samples of a gradient, b.
 
     >>> relative_updates(np.array([1.0, 8.0]), phi=1024, batch=128)
     array([9., 2.])
     """
-    return np.asarray(1 + phi / (x * batch))
+    return 1 + phi / (x * batch)
 
 
 def static_times(
@@ -151,7 +152,7 @@ def static_times(
     array([2.        , 1.5       , 2.66666667])
     """
     n = len(times)
-    x = np.arange(1, n + 1)
+    x = np.arange(1.0, n + 1)
     penalty = 1 + staleness * (n / x - 1)
     return intervals(times, how) * relative_updates(x, phi, batch) * penalty
 
@@ -167,17 +168,13 @@ def dynamic_time(
 
     A group G makes one update of |G| gradients every max(t_i of G) seconds.
 
-    >>> dynamic_time(np.array([1.0, 1.0, 2.0]), ((0, 1), (2,)), phi=0, batch=128).__round__(6)
-    0.666667
+    >>> dynamic_time(np.array([1.0, 1.0, 2.0]), ((0, 1), (2,)), phi=128, batch=128)
+    1.090909090909091
     """
-    n = len(times)
-    rates = (
-        1
-        / relative_updates(len(group), phi, batch)
-        / (max(times[rank] for rank in group) * (1 + staleness * (n / len(group) - 1)))
-        for group in groups
-    )
-    return 1 / math.fsum(float(rate) for rate in rates)
+    sizes = np.array([len(group) for group in groups], dtype=np.float64)
+    slowest = np.array([times[list(group)].max() for group in groups])
+    penalty = 1 + staleness * (len(times) / sizes - 1)
+    return float(1 / np.sum(1 / (slowest * relative_updates(sizes, phi, batch) * penalty)))
 
 
 def ring_and_riders(times: Floats, x: int) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:

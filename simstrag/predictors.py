@@ -59,7 +59,8 @@ def _middle(window: Floats) -> Floats:
     ordered = np.sort(window, axis=1)  # NaN is sorted to the end
     count = np.count_nonzero(~np.isnan(window), axis=1)
     pair = np.stack([np.maximum(count - 1, 0) // 2, count // 2], axis=1)
-    return np.take_along_axis(ordered, pair, axis=1).mean(axis=1)
+    middle: Floats = np.take_along_axis(ordered, pair, axis=1).mean(axis=1)
+    return middle
 
 
 class Predictor(enum.Enum):

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag.gradient import Closing, Gradient, State
-from simstrag.plan import Weigh
+from simstrag.plan import Plan, Via, Weigh
 from simstrag.view import WINDOW, Hints, View
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class Recorder:
         self.wait = [0.0 for _ in ranks]
         self.deviation = 0.0
         self.beyond = 0.0
+        self.vias: dict[Via, None] = {}
         self.detection = {"hits": 0, "false": 0, "missed": 0}
         self.judged = False
         self._last: list[Gradient | None] = [None for _ in ranks]
@@ -78,6 +79,10 @@ class Recorder:
                 ("lower_bound", False), ("communication", math.nan),
             )
         }  # fmt: skip
+
+    def planned(self, plan: Plan) -> None:
+        """A plan comes into force."""
+        self.vias |= dict.fromkeys(quorum.via for quorum in plan.quorums)
 
     # -- the life of a gradient --------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from simstrag import noise
+from simstrag.constants import AllReduce, Load, Server, Step
 from simstrag.contention import Contention
 from simstrag.errors import InputError
 from simstrag.noise import Noise
@@ -23,10 +24,11 @@ from simstrag.sections import (
     Positive,
     Section,
     Seed,
+    ServerLoadSection,
     ServerSection,
     StepSection,
 )
-from simstrag.timing import AllReduce, Server, Step, Timing
+from simstrag.timing import Timing
 from simstrag.trace import Trace
 from simstrag.validation import explain
 
@@ -64,14 +66,17 @@ class Scenario(Section):
     target_progress: Positive | None = None
     target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
     step: StepSection | None = None
+    microbatches: Count = 1
     allreduce: AllReduceSection | None = None
     server: ServerSection | None = None
+    server_load: ServerLoadSection | None = None
     learner: LearnerSection = LearnerSection()
     profile: str | None = None
     trace: str | tuple[dict[str, Any], ...] | None = None
     trace_end: Literal["hold", "loop", "error"] = "hold"
     trace_per_seed: Literal["same", "shift"] = "same"
     nodes: tuple[Annotated[int, Field(ge=0)], ...] | None = None
+    ranks_per_node: Count | None = None
     allow_speedup: bool = False
     straggler_ratio: Annotated[float, Field(gt=1)] = 1.2
     policies: Annotated[tuple[str, ...], Field(min_length=1)] = ("bsp",)
@@ -100,12 +105,35 @@ class Scenario(Section):
             raise ValueError(
                 "give step: {compute: ...} or a profile: nothing says how long a step is"
             )
-        if self.nodes is not None and len(self.nodes) != self.workers:
-            raise ValueError(f"nodes has {len(self.nodes)} entries for {self.workers} workers")
+        if self.microbatches > self.learner.batch:
+            raise ValueError(
+                f"microbatches is {self.microbatches}, but a step has learner.batch "
+                f"{self.learner.batch} samples; a micro-batch needs at least one"
+            )
         if isinstance(self.seeds, tuple) and len(set(self.seeds)) < len(self.seeds):
             raise ValueError("seeds names a seed twice")
         if self.target_accuracy is not None:
             self.learner.progress_for(self.target_accuracy)
+        return self
+
+    @model_validator(mode="after")
+    def _placed(self) -> Self:
+        if self.nodes is not None and len(self.nodes) != self.workers:
+            raise ValueError(f"nodes has {len(self.nodes)} entries for {self.workers} workers")
+        if self.nodes is not None and self.ranks_per_node is not None:
+            raise ValueError("give nodes or ranks_per_node, not both")
+        asked = None if self.allreduce is None else self.allreduce.needs_nodes
+        if asked is not None and self.places is None:
+            raise ValueError(
+                f"{asked}, but nothing says which ranks share a node; give ranks_per_node or nodes"
+            )
+        if self.server_load is not None and not self._ranks_on(self.server_load.node):
+            nodes = sorted(set(self.places or range(self.workers)))
+            listed = ", ".join(map(str, nodes if len(nodes) <= 8 else [*nodes[:8], "..."]))
+            raise ValueError(
+                f"server_load.node is {self.server_load.node}, but no rank is on it; "
+                f"the ranks are on {listed}"
+            )
         return self
 
     @classmethod
@@ -137,7 +165,8 @@ class Scenario(Section):
         data = self.model_dump(exclude_unset=True) | changes
         replaced = Scenario.of(data, self._source, self._folder)
         known = self._inputs
-        if known is not None and not changes.keys() & {"profile", "step", "allreduce", "server"}:
+        constants = {"profile", "step", "microbatches", "allreduce", "server"}
+        if known is not None and not changes.keys() & constants:
             if "trace" not in changes:
                 replaced._inputs = known
             elif changes["trace"] is None:
@@ -148,6 +177,17 @@ class Scenario(Section):
     def seed_list(self) -> tuple[int, ...]:
         """`seeds: 20` means 0..19; a list is taken as it is."""
         return tuple(range(self.seeds)) if isinstance(self.seeds, int) else self.seeds
+
+    @property
+    def places(self) -> tuple[int, ...] | None:
+        """The node of each rank; None where nothing says that ranks share any.
+
+        >>> Scenario(workers=5, updates=1, step={"compute": 0.1}, ranks_per_node=2).places
+        (0, 0, 1, 1, 2)
+        """
+        if self.ranks_per_node is None:
+            return self.nodes
+        return tuple(rank // self.ranks_per_node for rank in range(self.workers))
 
     @property
     def progress_target(self) -> float | None:
@@ -177,11 +217,12 @@ class Scenario(Section):
         trace = inputs.trace
         if trace is not None and self.trace_per_seed == "shift":
             trace = trace.shifted(noise.offset(seed) * trace.end)
-        contention = Contention.of(
-            trace, self.workers, self.nodes, self.trace_end, self.allow_speedup
-        )
+        places = self.places
+        contention = Contention.of(trace, self.workers, places, self.trace_end, self.allow_speedup)
+        noise_of_seed = Noise(seed, inputs.step.draw)
+        load = self._load_by_server()
         return Timing(
-            inputs.step, inputs.allreduce, inputs.server, contention, Noise(seed, inputs.step.draw)
+            inputs.step, inputs.allreduce, inputs.server, contention, noise_of_seed, places, load
         )
 
     def write(self, folder: Path) -> None:
@@ -223,16 +264,26 @@ class Scenario(Section):
             )
         return Inputs(trace, profile, self._step(profile), *self._network(profile))
 
+    def _ranks_on(self, node: int) -> frozenset[int]:
+        places = self.places or range(self.workers)
+        return frozenset(rank for rank in range(self.workers) if places[rank] == node)
+
+    def _load_by_server(self) -> Load | None:
+        s = self.server_load
+        return None if s is None else Load(self._ranks_on(s.node), s.host, s.net)
+
     def _step(self, profile: Profile | None) -> Step:
         if self.step is not None:
             s = self.step
             host = s.compute * s.host_share
-            return Step(host, s.compute - host, s.amp_ratio, s.draw, s.amp_switch)
+            gpu = s.compute - host
+            return Step(host, gpu, s.amp_ratio, s.draw, s.amp_switch, self.microbatches)
         assert profile is not None
         p = profile.step
         host = p.compute.value * p.host_share.value
-        draw = noise.quantiles(p.noise.quantiles)
-        return Step(host, p.compute.value - host, p.amp_ratio.value, draw, p.amp_switch.value)
+        gpu, draw = p.compute.value - host, noise.quantiles(p.noise.quantiles)
+        rho, switch = p.amp_ratio.value, p.amp_switch.value
+        return Step(host, gpu, rho, draw, switch, self.microbatches)
 
     def _network(self, profile: Profile | None) -> tuple[AllReduce, Server]:
         allreduce, server = AllReduce(), Server()
@@ -242,7 +293,9 @@ class Scenario(Section):
             a = profile.allreduce
             allreduce = AllReduce(a.alpha.value, a.bandwidth.value, a.bytes.value, a.overlap.value)
         if self.server is not None:
-            server = Server(**self.server.model_dump())
+            given = self.server
+            rates = given.service, given.push, given.pull
+            server = Server(*rates, given.shares, given.fused_allreduce)
         elif profile is not None:
             s = profile.server
             server = Server(s.service.value, s.push.value, s.pull.value)

@@ -21,15 +21,21 @@ __all__ = [
     "Positive",
     "Section",
     "Seed",
+    "ServerLoadSection",
     "ServerSection",
     "StepSection",
 ]
 
 Positive = Annotated[float, Field(gt=0)]
+Bandwidth = Annotated[float, Field(gt=0, allow_inf_nan=True)]
+Factor = Annotated[float, Field(ge=1)]
 NonNegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**64)]
+
+SUM_TOLERANCE = 1e-9
+"""How far the sum of shards may be from 1: shares such as 1/3 are rounded."""
 
 
 class Section(BaseModel):
@@ -78,25 +84,75 @@ class StepSection(Section):
 
 
 class AllReduceSection(Section):
-    """A ring all-reduce: alpha s per hop, bandwidth bytes/s, bytes, share hidden by backward."""
+    """An all-reduce: alpha s per hop, bandwidth bytes/s, bytes, share hidden by backward.
+
+    algorithm: see `simstrag.collectives`.  intra_alpha, intra_bandwidth: of the links inside a
+    node; like those between nodes where they are not given.
+    """
 
     alpha: NonNegative = 0.0
-    bandwidth: Annotated[float, Field(gt=0, allow_inf_nan=True)] = math.inf
+    bandwidth: Bandwidth = math.inf
     bytes: NonNegative = 0.0
     overlap: Share = 0.0
+    algorithm: Literal["ring", "tree", "halving_doubling", "hierarchical"] = "ring"
+    intra_alpha: NonNegative | None = None
+    intra_bandwidth: Bandwidth | None = None
 
-    @field_serializer("bandwidth", when_used="json")
-    def _readable(self, bandwidth: float) -> float | str:
+    @field_serializer("bandwidth", "intra_bandwidth", when_used="json")
+    def _readable(self, bandwidth: float | None) -> float | str | None:
         """JSON has no infinity; the word for it is read back as the number."""
         return "inf" if bandwidth == math.inf else bandwidth
 
+    @property
+    def needs_nodes(self) -> str | None:
+        """What here makes a difference only where ranks share nodes, with its value."""
+        if self.algorithm == "hierarchical":
+            return "allreduce.algorithm is hierarchical"
+        for name in ("intra_alpha", "intra_bandwidth"):
+            if getattr(self, name) is not None:
+                return f"allreduce.{name} is {getattr(self, name):g}"
+        return None
+
 
 class ServerSection(Section):
-    """Seconds per gradient: at the parameter server (FIFO), and on the worker's side around it."""
+    """Seconds per gradient: at the parameter server (FIFO), and on the worker's side around it.
+
+    shards: how many servers have an equal share of the service each, or the shares.
+    fused_allreduce: a job that fuses several groups first all-reduces among their contributors.
+    """
 
     service: NonNegative = 0.0
     push: NonNegative = 0.0
     pull: NonNegative = 0.0
+    shards: Count | Annotated[tuple[Positive, ...], Field(min_length=1)] = 1
+    fused_allreduce: bool = False
+
+    @model_validator(mode="after")
+    def _shares_are_whole(self) -> Self:
+        if not math.isclose(sum(self.shares), 1, rel_tol=SUM_TOLERANCE):
+            raise ValueError(f"shards must sum to 1, not {sum(self.shares):.9g}")
+        return self
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Of the service, one per shard.
+
+        >>> ServerSection(shards=4).shares
+        (0.25, 0.25, 0.25, 0.25)
+        """
+        k = self.shards
+        return (1 / k,) * k if isinstance(k, int) else k
+
+
+class ServerLoadSection(Section):
+    """What a parameter server in use costs the ranks on its node: factors >= 1, assumed.
+
+    host: of the host work of their steps.  net: of their pushes, pulls and collectives.
+    """
+
+    node: Annotated[int, Field(ge=0)] = 0
+    host: Factor = 1.0
+    net: Factor = 1.0
 
 
 class LearnerSection(Section):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from simstrag.learning.noise_scale import NoiseScale
+from simstrag.plan import Via
 from simstrag.policy import Policy
 from simstrag.recorder import Recorder
 from simstrag.scenario import Scenario
@@ -15,6 +16,8 @@ from simstrag.scenario import Scenario
 __all__ = ["BEYOND_WARNING", "beyond_warning", "summarise"]
 
 BEYOND_WARNING = 0.05
+ARCHITECTURES = {Via.ALLREDUCE: "all-reduce", Via.SERVER: "server", Via.LEADER: "leader"}
+"""What reports call the ways in which gradients become updates."""
 
 
 def summarise(
@@ -22,6 +25,7 @@ def summarise(
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The summary of `run.json` and the warnings that go with it.
 
+    `architecture` says through what the updates came, in the order in which plans asked for it.
     Times in seconds; `throughput` in applied samples per second; `goodput` is throughput times
     statistical efficiency, which is progress per sample relative to one worker's batch (Qiao et
     al., "Pollux", OSDI 2021); `effective_staleness` is S_stale / batch of rule 25, `deviation`
@@ -37,6 +41,7 @@ def summarise(
     computed = sum(recorder.compute)
     beyond = recorder.beyond / computed if computed else 0.0
     summary: dict[str, Any] = {
+        "architecture": " + ".join(ARCHITECTURES[via] for via in recorder.vias),
         "makespan": makespan,
         "time_to_target": _first(recorder, PROGRESS, scenario.progress_target),
         "updates": updates,

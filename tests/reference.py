@@ -1,8 +1,9 @@
 """The reference engine: docs/semantics.md written down a second time, as plainly as possible.
 
-It judges `simstrag.engine`, from which it shares nothing but the arithmetic of rule 0 (`Timing`).
-There is no queue of events: whatever may come next is listed anew after every event, and the least
-by (time, class, key) of rule 15 happens.  Numbers in brackets are rules.
+It judges `simstrag.engine`, from which it shares nothing but the arithmetic of rule 0 (`Timing`)
+and what a plan says of itself.  There is no queue of events: whatever may come next is listed anew
+after every event, and the least by (time, class, key) of rule 15 happens.  Numbers in brackets are
+rules.
 """
 
 from __future__ import annotations
@@ -12,27 +13,56 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from simstrag.errors import InputError, StallError
-from simstrag.policy import WINDOW, Late, Plan, Policy, Precision, Quorum, Via, View
+from simstrag.errors import InputError, PlanError, StallError
+from simstrag.policy import (
+    WINDOW,
+    Hints,
+    Late,
+    Plan,
+    Policy,
+    Precision,
+    Quorum,
+    Via,
+    View,
+    Weigh,
+)
 from simstrag.scenario import Scenario
 
-FINISH, CLOSING, END, SERVE = 0, 1, 2, 4  # the classes of rule 15
+FINISH, CLOSING, END, EXPIRY, SERVE = range(5)  # the classes of rule 15
+
+
+class Applied(NamedTuple):
+    """A gradient in its update."""
+
+    rank: int
+    step: int
+    staleness: int
+    samples: int
+    weight: float
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One update of n_own gradients; samples so far; staleness by member."""
+    """One update: samples so far, progress if it can be told, gradients by rank and step."""
 
     time: float
     version: int
-    members: tuple[int, ...]
-    n_own: int
     samples: int
-    staleness: dict[int, int]
-    progress: float
+    progress: float | None
+    gradients: tuple[Applied, ...]
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        return tuple(sorted({gradient.rank for gradient in self.gradients}))
+
+    @property
+    def n_own(self) -> int:
+        return len(self.gradients)
 
 
 @dataclass
@@ -56,29 +86,38 @@ class Result:
     makespan: float = 0.0
     mean_staleness: float = 0.0
     staleness_by_rank: list[float | None] = field(default_factory=list)
+    deviation: float | None = None
 
 
 @dataclass(eq=False)
 class Gradient:
-    """One step, from its pull to the fate of its gradient.
+    """One step, from its start to the fate of its gradient.
 
-    state: running (its pull included), pushing, ready (arrived, unclosed), riding (finished, of a
-    rider), closed (in communication), gone (applied, dropped or aborted).
-    pulled, seen: time of its pull, samples applied before it.  got: when the pull ended.
+    state: running (its pull included), kept, pushing, ready (arrived, unclosed), riding (finished,
+    of a rider), closed (in communication), gone (applied, dropped or aborted).
+    version, seen: of its contribution's pull, and the samples applied before that.
+    begun: when its pull began, or its computing where it did not pull.  got: when the pull ended.
+    asked, samples: what it was to compute, and what it has after a deadline.
+    kept: the gradients of its contribution before it, oldest first.
+    rounds: how many closings its contribution has been through since the pull.
     push: seconds spent pushing, until arrival or until the push was called off.
-    mark: the DROP closing it was late for, until it is filed.
+    mark: the closing it was late for.
     aboard: of a rider, the parent's gradient it is bound to.
     """
 
     rank: int
     k: int
     version: int
-    pulled: float
     seen: int
     amp: bool
+    asked: int
+    samples: int
+    begun: float
     got: float
     start: float
     finish: float
+    kept: list[Gradient]
+    rounds: int
     state: str = "running"
     arrival: float = math.nan
     push: float = 0.0
@@ -86,6 +125,13 @@ class Gradient:
     mark: Closing | None = None
     aboard: Gradient | None = None
     closing: Closing | None = None
+
+    @property
+    def contribution(self) -> list[Gradient]:
+        return [*self.kept, self]
+
+    def marked(self, late: Late) -> bool:
+        return self.mark is not None and self.mark.quorum.late is late
 
 
 @dataclass(eq=False)
@@ -101,13 +147,15 @@ class Job:
 
 @dataclass(eq=False)
 class Closing:
-    """A closed quorum on its way to its update.
+    """A closed quorum on its way to its update, with the plan under which it closed.
 
+    filing: how often gradients had been filed anew when it closed.
     state: reducing, pushing (of LEADER), jobs (waits for the server), ready (nothing to wait for).
     """
 
-    via: Via
-    fuse: bool
+    quorum: Quorum
+    plan: Plan
+    filing: int
     contributors: list[Gradient]
     riders: list[Gradient]
     state: str = "jobs"
@@ -116,17 +164,21 @@ class Closing:
     updated: bool = False
 
     @property
+    def via(self) -> Via:
+        return self.quorum.via
+
+    @property
     def ranks(self) -> tuple[int, ...]:
         return tuple(sorted(g.rank for g in self.contributors))
 
 
-@dataclass
-class Known:
+class Known(NamedTuple):
     """One local time as a policy sees it."""
 
     seconds: float
     amp: bool
-    bound: bool
+    share: float
+    lower_bound: bool
     communication: float
 
 
@@ -139,10 +191,14 @@ class _Run:
     def __init__(self, scenario: Scenario, policy: Policy, seed: int) -> None:
         n = scenario.workers
         self.scenario, self.policy, self.n = scenario, policy, n
+        self.batch = scenario.learner.batch
         self.timing = scenario.timing(seed)
         self.result = Result()
         self.now, self.version, self.samples, self.over = 0.0, 0, 0, False
         self.plan: Plan | None = None
+        self.sizes: tuple[int, ...] = ()  # samples of steps that start from now on, by rank
+        self.unmodelled = False  # whether a plan has been in force that progress cannot tell of
+        self.filings = 0
         self.asked = (0, 0, 0.0)  # version, samples and time of the last review
         self.work: list[Gradient | None] = [None] * n
         self.awaits: list[Closing | None] = [None] * n  # dropped or aborted, until its update
@@ -155,9 +211,10 @@ class _Run:
         self.serving: list[Job] = []  # the one in service, and those fused with it
         self.numbers = 0
         self.known: list[list[Known]] = [[] for _ in range(n)]
-        self.stalenesses: list[list[int]] = [[] for _ in range(n)]
         self.booked = 0.0
-        self.open: list[int] = []  # of the open visible update: samples each gradient missed
+        self.own = 0  # samples of the open visible update
+        self.stale = 0  # of the open visible update: the sum over samples of those they missed
+        self.missed: list[int] = []  # of each gradient: samples applied between pull and update
 
     # The loop
 
@@ -175,12 +232,7 @@ class _Run:
             self.now = event[0]
             self.check_trace()
             event[3]()
-        result = self.result
-        result.in_flight = result.started - result.applied - result.dropped - result.aborted
-        result.makespan = self.makespan()
-        result.mean_staleness = sum(map(sum, self.stalenesses)) / result.applied
-        result.staleness_by_rank = [sum(s) / len(s) if s else None for s in self.stalenesses]
-        return result
+        return self.summed_up()
 
     def check_trace(self) -> None:
         contention = self.timing.contention  # [8]
@@ -202,8 +254,12 @@ class _Run:
             if c.state == "ready":
                 yield c.end, END, c.number, partial(self.update, [c])
         for index, quorum in enumerate(self.quorums):
-            if len(self.ready(quorum)) >= quorum.needed:
+            counting = self.counting(quorum)
+            if len(counting) >= quorum.needed:
                 yield self.now, CLOSING, index, partial(self.close, quorum)
+            elif counting and quorum.window < math.inf:
+                expiry = max(self.now, counting[0].arrival + quorum.window)  # [17]
+                yield expiry, EXPIRY, index, partial(self.close, quorum)
         if self.serving:
             yield self.serving[0].end, END, self.serving[0].number, self.served
         elif self.jobs:
@@ -212,9 +268,18 @@ class _Run:
     # Who is what under the plan in force
 
     @property
-    def quorums(self) -> tuple[Quorum, ...]:
+    def standing(self) -> Plan:
         assert self.plan is not None
-        return self.plan.quorums
+        return self.plan
+
+    @property
+    def quorums(self) -> tuple[Quorum, ...]:
+        return self.standing.quorums
+
+    @property
+    def loaded(self) -> bool:
+        """Whether the server weighs on the ranks beside it [11]."""
+        return any(quorum.via is not Via.ALLREDUCE for quorum in self.quorums)
 
     def quorum_of(self, rank: int) -> Quorum | None:
         for quorum in self.quorums:
@@ -242,30 +307,48 @@ class _Run:
         ready = [g for g in found if g is not None and g.state == "ready"]
         return sorted(ready, key=lambda g: (g.arrival, g.rank))
 
+    def counting(self, quorum: Quorum) -> list[Gradient]:
+        """What is ready and no latecomer that only joins [14]."""
+        return [g for g in self.ready(quorum) if not g.marked(Late.JOIN)]
+
     # A step and its gradient
 
     def start(self, rank: int, released_by: Closing | None) -> None:
-        assert self.plan is not None
-        self.booked, self.open = self.progress(), []  # any pull ends the visible update [25]
+        """Pull and compute."""
+        self.booked, self.own, self.stale = self.progress(), 0, 0  # a pull has seen them [25]
         got = self.pull_end(rank, released_by)
+        self.compute(rank, got, self.version, self.samples, [], 0)
+
+    def keep(self, g: Gradient, rounds: int) -> None:
+        """Its rank goes on without a pull, on a model of its own or of its group [6b, 11]."""
+        g.state = "kept"
+        self.compute(g.rank, self.now, g.version, g.seen, g.contribution, rounds)
+
+    def compute(
+        self, rank: int, got: float, version: int, seen: int, kept: list[Gradient], rounds: int
+    ) -> None:
         amp = self.precision(rank) is Precision.AMP
         begin = got
         if self.last_amp[rank] not in (None, amp):
             begin = got + self.timing.step.amp_switch  # [5]
-        k = self.steps[rank]
-        finish = self.timing.compute(rank, k, begin, amp)
+        k, asked = self.steps[rank], self.sizes[rank]
+        share, deadline = asked / self.batch, self.standing.deadline
+        parts = done = self.timing.step.microbatches
+        if deadline is None:
+            finish = self.timing.compute(rank, k, begin, amp, share, loaded=self.loaded)
+        else:
+            finish, done = self.timing.cut(rank, k, begin, amp, share, deadline, loaded=self.loaded)
+        samples = max(1, asked * done // parts)  # [6a]
         self.work[rank] = Gradient(
-            rank, k, self.version, self.now, self.samples, amp, got, begin, finish
+            rank, k, version, seen, amp, asked, samples, self.now, got, begin, finish, kept, rounds
         )
         self.last_amp[rank] = amp
         self.steps[rank] += 1
-        self.result.started += 1
-        self.result.starts.append((rank, k, self.version, amp, begin))
+        self.result.starts.append((rank, k, version, amp, begin))
 
     def precision(self, rank: int) -> Precision:
-        assert self.plan is not None
-        assert isinstance(self.plan.precision, tuple)
-        return self.plan.precision[rank]
+        assert isinstance(self.standing.precision, tuple)
+        return self.standing.precision[rank]
 
     def pull_end(self, rank: int, released_by: Closing | None) -> float:
         """When the pull of a start ends: by the update that released it, else by the plan [11]."""
@@ -277,7 +360,8 @@ class _Run:
             via, leader = quorum.via, quorum.members[0]
         if via is Via.ALLREDUCE:
             return self.now
-        return self.timing.pull(rank if via is Via.SERVER else leader, self.now)
+        puller = rank if via is Via.SERVER else leader
+        return self.timing.pull(puller, self.now, loaded=self.loaded)
 
     def finished(self, g: Gradient) -> None:
         quorum = self.quorum_of(g.rank)
@@ -286,15 +370,19 @@ class _Run:
             self.settle({})
         elif self.parent_of(g.rank) is not None:
             g.state = "riding"
-        elif g.mark is not None and quorum.late is Late.DROP:
+        elif g.marked(Late.DROP) and quorum.late is Late.DROP:
             self.drop(g, g.mark)
             self.settle({})
+        elif len(g.contribution) < quorum.steps:
+            self.keep(g, g.rounds)
         else:
-            g.mark = None
+            if g.marked(Late.DROP):
+                g.mark = None
             for rider in self.riding_with(g.rank):
                 rider.aboard = rider.aboard or g
             if quorum.via is Via.SERVER:
-                g.state, g.arrival = "pushing", self.timing.push(g.rank, self.now)
+                g.state = "pushing"
+                g.arrival = self.timing.push(g.rank, self.now, loaded=self.loaded)
             else:
                 g.state, g.arrival = "ready", self.now
 
@@ -303,7 +391,7 @@ class _Run:
         assert quorum is not None
         assert quorum.via is Via.SERVER
         g.push = self.now - g.finish
-        if g.mark is not None and quorum.late is Late.DROP:
+        if g.marked(Late.DROP) and quorum.late is Late.DROP:
             self.drop(g, g.mark)
             self.settle({})
         else:
@@ -312,29 +400,31 @@ class _Run:
 
     def drop(self, g: Gradient, until: Closing | None) -> None:
         """Throw a gradient away; its rank is released at the update of `until`, else now [13]."""
-        self.result.dropped += 1
-        self.counts[g.rank] += 1
-        self.leave(g, g.finish - g.start, False, "dropped")
+        self.leave(g, "dropped")
         if until is not None and not until.updated:
             self.awaits[g.rank] = until
 
-    def abort(self, g: Gradient, by: Closing) -> None:
-        self.result.aborted += 1
-        elapsed = max(0.0, min(self.now, g.finish) - g.start)
-        self.leave(g, elapsed, self.now < g.finish, "aborted")
-        self.awaits[g.rank] = by
-
-    def leave(self, g: Gradient, seconds: float, bound: bool, fate: str) -> None:
-        """It has met its fate: its local time and communication become known [7]."""
-        update = self.version + 1 if fate == "applied" else None
-        self.result.fates.append((update, g.rank, g.k, fate))
-        pull = min(self.now, g.got) - g.pulled
+    def leave(self, g: Gradient, fate: str) -> None:
+        """A contribution has met its fate, and its local times become known [6b, 7]."""
         self.withdraw(g)
-        self.known[g.rank].append(Known(seconds, g.amp, bound, pull + g.push))
-        g.state, self.work[g.rank] = "gone", None
+        update = self.version + 1 if fate == "applied" else None
+        for one in g.contribution:
+            self.result.fates.append((update, one.rank, one.k, fate))
+            self.known[g.rank].append(self.known_of(one))
+            one.state = "gone"
+            if fate != "aborted":
+                self.counts[g.rank] += 1  # [16]
+        self.work[g.rank] = None
         for rider in self.work:
             if rider is not None and rider.aboard is g:
                 rider.aboard = None
+
+    def known_of(self, g: Gradient) -> Known:
+        unfinished = self.now < g.finish  # it is aborted
+        seconds = max(0.0, min(self.now, g.finish) - g.start)
+        share = (g.asked if unfinished else g.samples) / self.batch
+        communication = min(self.now, g.got) - g.begun + g.push
+        return Known(seconds, g.amp, share, unfinished, communication)
 
     def withdraw(self, g: Gradient) -> None:
         """Call off its push, take back its job if that still waits; one in service goes on."""
@@ -351,29 +441,34 @@ class _Run:
         return self.numbers
 
     def close(self, quorum: Quorum) -> None:
-        assert self.plan is not None
-        chosen = self.ready(quorum)[: quorum.needed]
+        chosen = self.counting(quorum)[: quorum.needed]
+        chosen += [g for g in self.ready(quorum) if g.marked(Late.JOIN)]
         riders = [g for g in self.work if g is not None and g.aboard in chosen]
-        closing = Closing(quorum.via, self.plan.fuse, chosen, riders)
+        closing = Closing(quorum, self.standing, self.filings, chosen, riders)
         self.closings.append(closing)
         for g in (*chosen, *riders):
             g.state, g.closing = "closed", closing
-        late = [self.work[rank] for rank in quorum.members]
-        for other in late:
-            if other is None or other.state not in ("running", "pushing", "ready"):
-                continue
-            if quorum.late is Late.ABORT:
-                self.abort(other, closing)
-            elif quorum.late is Late.DROP and other.state == "ready":
-                self.drop(other, closing)
-            elif quorum.late is Late.DROP:
-                other.mark = closing
+        self.be_late(closing)
         if quorum.via is not Via.SERVER:
             closing.state, closing.number = "reducing", self.number()
-            closing.end = self.timing.reduce(closing.ranks, self.now)
+            closing.end = self.timing.reduce(closing.ranks, self.now, loaded=self.loaded)
         elif self.served_all(closing):
             closing.state, closing.number, closing.end = "ready", self.number(), self.now
         self.settle({})
+
+    def be_late(self, closing: Closing) -> None:
+        """What becomes of the members that a closing has done without [14]."""
+        late = closing.quorum.late
+        for g in [self.work[rank] for rank in closing.quorum.members]:
+            if g is None or g.state not in ("running", "pushing", "ready") or late is Late.QUEUE:
+                continue
+            if late is Late.ABORT:
+                self.leave(g, "aborted")
+                self.awaits[g.rank] = closing
+            elif late is Late.DROP and g.state == "ready":
+                self.drop(g, closing)
+            else:
+                g.mark = closing
 
     def served_all(self, closing: Closing) -> bool:
         jobs = [g.job for g in closing.contributors]
@@ -382,12 +477,21 @@ class _Run:
     def reduced(self, c: Closing) -> None:
         if c.via is Via.ALLREDUCE:
             self.update([c])
-            return
-        c.end = self.timing.push(c.ranks[0], self.now)
-        if c.end > self.now:
-            c.state = "pushing"
+        elif self.goes_on(c):
+            self.closings.remove(c)
+            for g in sorted(c.contributors, key=lambda g: g.rank):
+                self.keep(g, g.rounds + 1)
         else:
-            self.queue(c)
+            c.end = self.timing.push(c.ranks[0], self.now, loaded=self.loaded)
+            if c.end > self.now:
+                c.state = "pushing"
+            else:
+                self.queue(c)
+
+    def goes_on(self, c: Closing) -> bool:
+        """Whether its group goes on by itself, without a push [11]."""
+        through = max(g.rounds for g in c.contributors)
+        return through < c.quorum.rounds - 1 and c.filing == self.filings
 
     def queue(self, c: Closing) -> None:
         c.state = "jobs"
@@ -396,17 +500,17 @@ class _Run:
     def serve(self) -> None:
         head = min(self.jobs, key=lambda job: job.place)
         self.serving = [job for job in self.jobs if job is head or self.fuse(head, job)]
+        self.serving.sort(key=lambda job: job.place)
+        groups = [job.owner for job in self.serving if isinstance(job.owner, Closing)]
+        union = tuple(sorted(rank for c in groups for rank in c.ranks)) if len(groups) > 1 else ()
+        end, number = self.timing.serve(self.now, union, loaded=self.loaded), self.number()
         for job in self.serving:
             self.jobs.remove(job)
-            job.state = "serving"
-            job.end = self.now + self.timing.server.service
-        number = self.number()
-        self.serving.sort(key=lambda job: job.place)
-        self.serving[0].number = number
+            job.state, job.end, job.number = "serving", end, number
 
     @staticmethod
     def fuse(head: Job, job: Job) -> bool:
-        return all(isinstance(j.owner, Closing) and j.owner.fuse for j in (head, job))
+        return all(isinstance(j.owner, Closing) and j.owner.plan.fuse for j in (head, job))
 
     def served(self) -> None:
         jobs, self.serving = self.serving, []
@@ -420,51 +524,68 @@ class _Run:
         if g.state == "closed" and c is not None and c.via is Via.SERVER and self.served_all(c):
             self.update([c])
 
+    # An update
+
     def update(self, closings: list[Closing]) -> None:
+        """Apply what no cutoff drops; ask, if there is a new version; let everybody go [12, 24]."""
         released: dict[int, Closing] = {}
-        gradients = [g for c in closings for g in (*c.contributors, *c.riders)]
-        gradients.sort(key=lambda g: g.rank)
-        start_of_visible = self.samples - len(self.open) * self.scenario.learner.batch
-        for g in gradients:
-            self.stalenesses[g.rank].append(self.version - g.version)
-            self.open.append(start_of_visible - g.seen)
-            self.counts[g.rank] += 1
-            self.leave(g, g.finish - g.start, False, "applied")
-            assert g.closing is not None
-            released[g.rank] = g.closing
-        for rank, awaited in enumerate(self.awaits):
-            if awaited is not None and awaited in closings:
-                released[rank], self.awaits[rank] = awaited, None
+        fresh: list[tuple[Gradient, Closing]] = []
         for c in closings:
             c.updated = True
             self.closings.remove(c)
-        staleness = {g.rank: self.version - g.version for g in gradients}
-        self.version += 1
-        self.samples += len(gradients) * self.scenario.learner.batch
-        self.result.applied += len(gradients)
-        self.result.log.append(
-            Entry(
-                self.now, self.version, tuple(staleness), len(gradients), self.samples, staleness,
-                self.progress(),
-            )
-        )  # fmt: skip
-        self.over = self.reached_limit()
-        if self.over:
-            return
-        assert self.plan is not None
-        version, samples, time = self.asked
-        if self.plan.review.due(self.version - version, self.samples - samples, self.now - time):
-            self.ask()
+            for g in (*c.contributors, *c.riders):
+                released[g.rank] = c
+                if c.plan.damping.drops(self.version - g.version):
+                    self.drop(g, None)
+                else:
+                    fresh.append((g, c))
+        for rank, awaited in enumerate(self.awaits):
+            if awaited is not None and awaited in closings:
+                released[rank], self.awaits[rank] = awaited, None
+        if fresh:
+            self.apply(sorted(fresh, key=lambda pair: pair[0].rank))
+            self.over = self.reached_limit()
+            if self.over:
+                return
+            version, samples, time = self.asked
+            since = self.version - version, self.samples - samples, self.now - time
+            if self.standing.review.due(*since):
+                self.ask()
         self.settle(released)
+
+    def apply(self, fresh: list[tuple[Gradient, Closing]]) -> None:
+        samples = sum(one.samples for g, _ in fresh for one in g.contribution)
+        start_of_visible = self.samples - self.own
+        applied = []
+        for g, c in fresh:
+            staleness = self.version - g.version
+            factor = c.plan.damping.factor(staleness)
+            for one in g.contribution:
+                weight = one.samples / self.weighed_against(samples, c.plan) * factor
+                applied.append(Applied(g.rank, one.k, staleness, one.samples, weight))
+                self.stale += one.samples * (start_of_visible - g.seen)
+                self.missed.append(self.samples - g.seen)
+            self.leave(g, "applied")
+        self.version += 1
+        self.samples += samples
+        self.own += samples
+        progress = None if self.unmodelled else self.progress()
+        entry = Entry(self.now, self.version, self.samples, progress, tuple(applied))
+        self.result.log.append(entry)
+
+    def weighed_against(self, samples: int, plan: Plan) -> int:
+        """The samples of which a gradient's are a share: a full step's or the update's [24]."""
+        if plan.average or plan.weigh is Weigh.MEMBERS:
+            return samples
+        return self.n * self.batch
 
     def progress(self) -> float:
         """Booked progress and the open visible update as if it ended now [25]."""
         learner = self.scenario.learner
-        if not self.open:
+        if not self.own:
             return self.booked
-        own = len(self.open) * learner.batch
-        stale = sum(self.open) / len(self.open)
-        return self.booked + own / (learner.noise_scale + own + learner.c_tau * stale)
+        stale = self.stale / self.own
+        return self.booked + self.own / (learner.noise_scale + self.own + learner.c_tau * stale)
 
     def reached_limit(self) -> bool:
         s = self.scenario
@@ -474,20 +595,13 @@ class _Run:
         good = s.progress_target is None or self.progress() >= s.progress_target
         return enough and good
 
-    def makespan(self) -> float:
-        """When `samples` were reached, even where the run goes on towards a target beside it."""
-        target = self.scenario.sample_target or 0
-        reached = [entry.time for entry in self.result.log if entry.samples >= target]
-        return self.now if self.scenario.sample_target is None else reached[0]
-
     # Releases, reviews and new plans
 
     def settle(self, released: dict[int, Closing]) -> None:
         """Start everybody who may, by rank; ask the policy if somebody new may not [20]."""
         before = self.blocked
         self.start_all(released)
-        assert self.plan is not None
-        if self.plan.review.on_block and self.blocked - before:
+        if self.standing.review.on_block and self.blocked - before:
             self.ask()
             self.start_all({})
 
@@ -501,22 +615,27 @@ class _Run:
                     self.blocked.add(rank)
 
     def within_bound(self, rank: int) -> bool:
-        assert self.plan is not None
-        if self.plan.bound is None:
+        if self.standing.bound is None:
             return True
-        assert isinstance(self.plan.bound, tuple)
-        bound = self.plan.bound[rank]
+        assert isinstance(self.standing.bound, tuple)
+        bound = self.standing.bound[rank]
         least = min(self.counts[r] for r in self.named())
         return bound is None or self.counts[rank] - least <= bound
 
     def ask(self) -> None:
         old, new = self.plan, self.policy.plan(self.view()).resolved(self.n)
+        self.sizes = new.samples(self.batch, self.n)
+        if new.unmodelled is not None:
+            if self.scenario.progress_target is not None:
+                raise PlanError(f"no progress can be told of {new}: {new.unmodelled}")
+            self.unmodelled = True
         self.result.plans.append((self.version, new))
         self.asked = (self.version, self.samples, self.now)
         before = set() if old is None else self.named()
         self.plan = new
         if old is None or (old.quorums, old.bound, old.fuse) == (new.quorums, new.bound, new.fuse):
             return
+        self.filings += 1
         if old.bound is None:
             self.counts = [0] * self.n  # [16]
         else:
@@ -524,6 +643,8 @@ class _Run:
             for rank in self.named() - before:
                 self.counts[rank] = least
         for g in self.work:
+            if g is not None and g.marked(Late.JOIN):
+                g.mark = None
             if g is not None and g.state in ("pushing", "ready", "riding"):
                 self.refile(g)
 
@@ -547,16 +668,74 @@ class _Run:
                 self.jobs.append(g.job)
             g.state = "ready"
 
+    # What is known, on the way and at the end
+
     def view(self) -> View:
         shape = (self.n, WINDOW)
-        times, communication = np.full(shape, math.nan), np.full(shape, math.nan)
-        amp, bound = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
+        times, shares, communication = (np.full(shape, math.nan) for _ in range(3))
+        amp, lower_bound = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
         for rank, known in enumerate(self.known):
             recent = known[-WINDOW:]
             for column, one in enumerate(recent, start=WINDOW - len(recent)):
                 times[rank, column], communication[rank, column] = one.seconds, one.communication
-                amp[rank, column], bound[rank, column] = one.amp, one.bound
-        steps = np.array([len(known) for known in self.known])
+                amp[rank, column], shares[rank, column] = one.amp, one.share
+                lower_bound[rank, column] = one.lower_bound
         return View(
-            self.n, self.version, self.samples, self.now, steps, times, amp, bound, communication
+            self.n,
+            version=self.version,
+            samples=self.samples,
+            time=self.now,
+            steps=np.array([len(known) for known in self.known]),
+            local_times=times,
+            amp=amp,
+            batch=shares,
+            lower_bound=lower_bound,
+            communication=communication,
+            pending_since=np.array([math.nan if g is None else g.begun for g in self.work]),
+            noise_scale=self.scenario.learner.noise_scale,
+            hints=self.hints(),
+            truth=partial(self.truth, self.now, tuple(self.steps)),
         )
+
+    def truth(self, now: float, steps: tuple[int, ...]) -> npt.NDArray[np.float64]:
+        """What a noise-free full-precision step of each rank would take that starts now."""
+        return np.array([self.timing.noise_free(rank, k, now) for rank, k in enumerate(steps)])
+
+    def hints(self) -> Hints:
+        step = self.timing.step
+        return Hints(
+            amp_ratio=step.amp_ratio,
+            host_seconds=step.host,
+            clean_seconds=step.host + step.gpu,
+            amp_switch=step.amp_switch,
+            batch=self.batch,
+            microbatches=step.microbatches,
+            samples=self.scenario.sample_target,
+            noise_scale=self.scenario.learner.noise_scale,
+        )
+
+    def summed_up(self) -> Result:
+        result = self.result
+        fates = [fate for *_, fate in result.fates]
+        result.started = len(result.starts)
+        result.applied, result.dropped, result.aborted = (
+            fates.count(fate) for fate in ("applied", "dropped", "aborted")
+        )
+        result.in_flight = result.started - len(fates)
+        result.makespan = self.makespan()
+        of_rank: list[list[int]] = [[] for _ in range(self.n)]
+        for entry in result.log:
+            for gradient in entry.gradients:
+                of_rank[gradient.rank].append(gradient.staleness)
+        result.mean_staleness = sum(map(sum, of_rank)) / result.applied
+        result.staleness_by_rank = [sum(s) / len(s) if s else None for s in of_rank]
+        if not self.unmodelled:
+            squares = sum(missed**2 for missed in self.missed)
+            result.deviation = squares / len(self.missed) / (self.n * self.batch) ** 2  # [25a]
+        return result
+
+    def makespan(self) -> float:
+        """When `samples` were reached, even where the run goes on towards a target beside it."""
+        target = self.scenario.sample_target or 0
+        reached = [entry.time for entry in self.result.log if entry.samples >= target]
+        return self.now if self.scenario.sample_target is None else reached[0]

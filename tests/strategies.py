@@ -3,17 +3,34 @@
 Numbers are drawn from small sets: dyadic ones, whose sums are exact and therefore tie, and awkward
 ones, whose sums round.  Plans are drawn as drafts, so that a changed plan can be close to the plan
 before it: that is where a gradient is filed anew in interesting ways.
+
+Half of all scripts and scenarios use none of the rarer *features*, the others one to three of them:
+so the corners of the plain rules are found as before, and those of a feature where it is alone.
 """
 
 from __future__ import annotations
 
+import math
 import pickle
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from simstrag.policy import ALL, Late, Plan, Policy, Precision, Quorum, Review, Via, View
+from simstrag.policies import load
+from simstrag.policy import (
+    ALL,
+    Damping,
+    Late,
+    Plan,
+    Policy,
+    Precision,
+    Quorum,
+    Review,
+    Via,
+    View,
+    Weigh,
+)
 from simstrag.scenario import Scenario
 
 EVERY_UPDATE = Review(updates=1)

@@ -9,7 +9,6 @@ from simstrag.analysis.timeline import pieces_of
 from simstrag.analysis.waiting import steps_of, waiting
 from simstrag.analysis.windows import changes, choose, segments
 from simstrag.engine import simulate
-from simstrag.policies import architecture
 from simstrag.run import Run
 from simstrag.scenario import Scenario
 from simstrag.slowdown import Piecewise
@@ -49,14 +48,14 @@ def run_of(policy: str, **changes: object) -> tuple[Scenario, Run]:
 class TestEveryPolicy:
     def test_the_derivation_reproduces_every_update(self, policy: str) -> None:
         made, run = run_of(policy)
-        found = waiting(run, steps_of(run), made.timing(3), architecture(policy, WORKERS), WORKERS)
+        found = waiting(run, steps_of(run), made.timing(3), run.summary["architecture"], WORKERS)
         assert found.reason == ""
         assert found.held.min() >= 0
         assert found.blocked.min() >= 0
 
     def test_no_more_waiting_is_given_away_than_there_was(self, policy: str) -> None:
         made, run = run_of(policy)
-        found = waiting(run, steps_of(run), made.timing(3), architecture(policy, WORKERS), WORKERS)
+        found = waiting(run, steps_of(run), made.timing(3), run.summary["architecture"], WORKERS)
         by_row = (found.held + found.blocked).sum(axis=1)
         assert np.all(by_row <= np.array(run.summary["wait_by_rank"]) + 1e-9)
 

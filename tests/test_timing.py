@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from simstrag.constants import AllReduce, Server, Step, amp_gain
 from simstrag.contention import Contention
 from simstrag.errors import InputError
 from simstrag.noise import Noise, lognormal
-from simstrag.timing import AllReduce, Server, Step, Timing, amp_gain
+from simstrag.timing import Timing
 from simstrag.trace import Trace
 
 STEP = Step(host=0.3, gpu=0.7, amp_ratio=1.66)

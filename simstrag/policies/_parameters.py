@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import inspect
 import math
+import re
 import types
 import typing
 from collections.abc import Callable
@@ -17,15 +19,20 @@ from simstrag.names import nearest
 __all__ = ["Parameter", "parameters", "parse", "values", "write"]
 
 TRUTH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+MEANING = re.compile(r"^(\w+(?:, \w+)*): (.*(?:\n[ ]+\S.*)*)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of a policy: its name, its default as a spec writes it, what is allowed."""
+    """One parameter of a policy: its name, its default as a spec writes it, what is allowed.
+
+    meaning: what the class says of it; parameters explained together have the same.
+    """
 
     name: str
     default: str
     allowed: str
+    meaning: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +58,20 @@ class _Kind:
 
 
 def parameters(cls: type) -> tuple[Parameter, ...]:
-    """The parameters of a policy class, in the order of its fields."""
+    """The parameters of a policy class, in the order of its fields.
+
+    The class says what they mean in lines `name: meaning` or `name, name: meaning` of its
+    docstring; lines that go on are indented.
+    """
+    fields = _fields(cls)
+    meanings = {
+        name: " ".join(text.split())
+        for together, text in MEANING.findall(inspect.getdoc(cls) or "")
+        for name in together.split(", ")
+    }
     return tuple(
-        Parameter(field.name, kind.text(_default(field)), kind.allowed)
-        for field, kind in _fields(cls).values()
+        Parameter(name, kind.text(_default(field)), kind.allowed, meanings.get(name, ""))
+        for name, (field, kind) in fields.items()
     )
 
 
@@ -110,7 +127,7 @@ def _fields(cls: type) -> dict[str, tuple[dataclasses.Field[Any], _Kind]]:
         return {}
     hints = typing.get_type_hints(cls)
     given = (field for field in dataclasses.fields(cls) if field.init)
-    return {field.name: (field, _kind(cls, field.name, hints[field.name])) for field in given}
+    return {field.name: (field, _kind(cls, field, hints[field.name])) for field in given}
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:
@@ -118,17 +135,21 @@ def _default(field: dataclasses.Field[Any]) -> Any:
     return field.default if factory is dataclasses.MISSING else factory()
 
 
-def _kind(cls: type, name: str, annotation: Any) -> _Kind:
-    """The kind of one field: a plain type, or a plain type or None."""
+def _kind(cls: type, field: dataclasses.Field[Any], annotation: Any) -> _Kind:
+    """The kind of one field: a plain type, or a plain type or None.
+
+    A field may say how a spec writes its None: `field(default=None, metadata={"none": "auto"})`.
+    """
     union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
     options = typing.get_args(annotation) if union else (annotation,)
     plain = [option for option in options if option is not types.NoneType]
-    kind = _plain_kind(cls, name, plain[0]) if len(plain) == 1 else None
+    kind = _plain_kind(cls, field.name, plain[0]) if len(plain) == 1 else None
     if kind is None:
-        raise InputError(f"{cls.__name__}.{name}: a spec cannot write values of {annotation}")
+        raise InputError(f"{cls.__name__}.{field.name}: a spec cannot write values of {annotation}")
     if len(options) == 1:
         return kind
-    none = "inf" if plain[0] is int else "none"  # an unlimited count reads better as inf
+    unlimited = "inf" if plain[0] is int else "none"  # an unlimited count reads better as inf
+    none = field.metadata.get("none", unlimited)
     return _Kind(kind.read, f"{kind.allowed} or {none}", none)
 
 

@@ -15,11 +15,12 @@ of equally good deadlines the latest is taken.  Where M is 1 or unknown, nothing
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.policy import Plan, Review, View
+from simstrag.policy import WINDOW, Plan, Review, View
 
 Floats = npt.NDArray[np.float64]
 CANDIDATES = 200
@@ -27,18 +28,19 @@ FIRST = 6
 """The first candidate is where somebody's sixth micro-batch ends."""
 SAME = 1e-9
 """Relative difference below which two deadlines are equally good."""
+MEASURING = Plan(review=Review(updates=1))
 
 
 @dataclass(slots=True)
 class State:
-    """times: shape (N, measure), local times in seconds, NaN where not seen.  seen: steps of each
-    rank so far.  began: steps of the slowest rank, and the time, when the warm-up was over.
+    """times: shape (N, measure), local times in seconds, NaN where none has been seen.
+    began: steps of the slowest rank and the time when the warm-up was over.
+    chosen: the plan with a deadline, once there is one.
     """
 
     times: Floats
-    seen: npt.NDArray[np.int64]
     began: tuple[int, float] | None = None
-    plan: Plan = Plan(review=Review(updates=1))  # noqa: RUF009 (frozen)
+    chosen: Plan | None = None
 
 
 @dataclass(frozen=True)
@@ -47,11 +49,79 @@ class DropCompute:
 
     theta: seconds of computing after which a rank stops; `auto` is chosen from measured steps, and
         `inf` never stops.
-    warmup: steps of each rank that are not measured.
-    measure: steps of each rank that are.
+    warmup: steps of each rank before those measured.
+    measure: steps of each rank that are measured.
     """
 
     theta: float | None = field(default=None, metadata={"none": "auto"})
     warmup: int = 5
     measure: int = 45
     state_: State | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.theta is not None and not self.theta > 0:
+            raise ValueError(f"theta must be above 0 seconds, or auto, not {self.theta}")
+        for name, least in (("warmup", 0), ("measure", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be {least} or more, not {getattr(self, name)}")
+
+    @cached_property
+    def plan_(self) -> Plan:
+        return Plan(deadline=self.theta)
+
+    def plan(self, view: View) -> Plan:
+        m = view.hints.microbatches or 1
+        if self.theta is not None or m == 1:
+            return self.plan_
+        if self.state_ is None:
+            times = np.full((view.world_size, self.measure), np.nan)
+            object.__setattr__(self, "state_", State(times))  # frozen are the parameters
+        state = self.state_
+        assert state is not None
+        if state.chosen is None:
+            self._measure(state, view, m)
+        return state.chosen or MEASURING
+
+    def _measure(self, state: State, view: View, m: int) -> None:
+        """Enter what the view shows; after the last step needed, choose the deadline."""
+        column = view.steps[:, None] - WINDOW + np.arange(WINDOW) - self.warmup
+        inside = (column >= 0) & (column < self.measure)
+        state.times[np.nonzero(inside)[0], column[inside]] = view.local_times[inside]
+        steps = int(view.steps.min())
+        if state.began is None and steps >= self.warmup:
+            state.began = steps, view.time
+        whole = state.times[:, ~np.isnan(state.times).any(axis=0)]
+        if steps < self.warmup + self.measure or not whole.size:
+            return
+        assert state.began is not None
+        before, then = state.began
+        per_step = (view.time - then) / max(steps - before, 1)
+        overhead = max(per_step - float(whole.max(axis=0).mean()), 0.0)
+        state.chosen = Plan(deadline=best_deadline(whole, m, overhead))
+
+
+def best_deadline(times: Floats, m: int, overhead: float) -> float:
+    """The deadline in seconds with the largest effective speed-up; of equals the latest.
+
+    times: shape (N, steps), local times of whole steps of m micro-batches, seconds.
+    overhead: seconds of an update beyond the slowest rank's computing.
+
+    >>> round(best_deadline(np.array([[1.0, 1.0], [1.0, 4.0]]), m=8, overhead=0.0), 2)
+    0.99
+    """
+    first = times.min() * min(FIRST, m) / m
+    latest_first = np.linspace(first, times.max(), CANDIDATES)[::-1]
+    gains = np.array([effective_speedup(times, m, overhead, theta) for theta in latest_first])
+    return float(latest_first[np.argmax(gains >= gains.max() * (1 - SAME))])
+
+
+def effective_speedup(times: Floats, m: int, overhead: float, theta: float) -> float:
+    """S_eff = (1 - drop rate) * T_raw / T_theta, samples per second against those without deadline.
+
+    >>> effective_speedup(np.array([[1.0], [4.0]]), m=4, overhead=1.0, theta=1.5)  # (1+.5)/2*5/3
+    1.25
+    """
+    done = np.minimum(np.floor(theta * m / times) + 1, m)
+    raw = times.max(axis=0).mean() + overhead
+    cut = (times * done / m).max(axis=0).mean() + overhead
+    return float((done / m).mean() * raw / cut)

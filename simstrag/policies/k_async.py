@@ -1,0 +1,36 @@
+"""Every x gradients that arrive at the server make one update, whoever sent them.
+
+Early ranks wait for the x-th gradient, late gradients count for the next update and are never lost,
+and x gradients make x/N of a full step.  `x=1` is asgd, `x=N` is bsp through a server.
+
+Source: STAR's static x-order: Zhang & Shen, "STAR", 2025, arXiv:2512.09685; K-async in Dutta et
+al., "Slow and Stale Gradients Can Win the Race", 2018, arXiv:1803.01113.  Of STAR's paper only the
+abstract was at hand; the rule, weights 1/N included, is that of its released code.
+"""
+
+from dataclasses import dataclass, field
+
+from simstrag.policy import Plan, PlanError, Quorum, Via, View
+
+
+@dataclass(frozen=True)
+class KAsync:
+    """Updates of the first x gradients.
+
+    x: how many gradients make an update; None (`inf`) is all of them, N.
+    """
+
+    x: int | None = None
+    plans_: dict[int, Plan] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.x is not None and self.x < 1:
+            raise ValueError(f"x must be 1 or more, or inf, not {self.x}")
+
+    def plan(self, view: View) -> Plan:
+        n = view.world_size
+        if self.x is not None and self.x > n:
+            raise PlanError(f"k_async: x={self.x} is more gradients than {n} ranks have")
+        if n not in self.plans_:
+            self.plans_[n] = Plan((Quorum(count=self.x, via=Via.SERVER),))
+        return self.plans_[n]

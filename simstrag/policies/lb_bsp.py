@@ -1,0 +1,106 @@
+"""Every update waits for all ranks, and each computes a share of the samples that its speed allows.
+
+A rank twice as slow as another gets half as many samples, so that all finish together; the samples
+of an update stay the same in number, and each of them weighs the same.
+
+Source: Chen et al., "Semi-Dynamic Load Balancing: Efficient Distributed Learning in Non-Dedicated
+Environments" (LB-BSP), SoCC 2020; the dead band is that of OmniLearn: Tyagi & Sharma,
+arXiv:2503.17469, 2025.
+
+The papers': shares in proportion to speed at the boundary of an iteration, their sum fixed, each
+gradient weighed by its samples; least and largest batches.  Ours: speed is the median over a window
+of samples per second, where LB-BSP fits a line through the origin's offset (GPU) or trains a
+predictor (CPU), and OmniLearn smooths; and the numbers below.  In the simulator the time of a step
+is in proportion to its share (docs/semantics.md, 6), which leaves nothing for an offset to explain;
+where a step has a fixed part, shares move too far at first and settle at the next changes.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from simstrag.policy import WINDOW, Plan, Review, View
+from simstrag.stragglers import median
+
+Floats = npt.NDArray[np.float64]
+EVERY_UPDATE = Review(updates=1)
+
+
+@dataclass(slots=True)
+class State:
+    """The shares in force, shape (N,), their plan, and how often they were changed."""
+
+    shares: Floats
+    plan: Plan = Plan(review=EVERY_UPDATE)  # noqa: RUF009 (frozen)
+    changes: int = 0
+
+
+@dataclass(frozen=True)
+class LbBsp:
+    """Load-balanced BSP; shares are of the nominal batch and sum to the number of ranks.
+
+    window: recent steps of a rank whose median is its speed.
+    deadband: shares change if one of them would by more than this part of itself.
+    low, high: least and largest share.
+    """
+
+    window: int = 5
+    deadband: float = 0.05
+    low: float = 0.25
+    high: float = 4.0
+    state_: State | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.window <= WINDOW:
+            raise ValueError(f"window must be 1 to {WINDOW} steps, not {self.window}")
+        if not self.deadband >= 0:
+            raise ValueError(f"deadband must be 0 or more, not {self.deadband}")
+        if not 0 < self.low <= 1 <= self.high < math.inf:
+            raise ValueError(f"1 must lie between low and high, not {self.low} and {self.high}")
+
+    def plan(self, view: View) -> Plan:
+        state = self.state_
+        if state is None:
+            state = State(np.ones(view.world_size))
+            object.__setattr__(self, "state_", state)  # frozen are the parameters
+        speed = np.where(view.lower_bound, math.nan, view.batch / view.local_times)
+        rate = median(speed[:, -self.window :])
+        if np.isnan(rate).any():
+            return state.plan
+        b = view.hints.batch
+        low = self.low if b is None else max(self.low, 1 / b)  # no rank goes without a sample
+        shares = balanced(rate, low, self.high)
+        if (np.abs(shares - state.shares) > self.deadband * state.shares).any():
+            state.shares = shares
+            state.plan = Plan(batch=tuple(shares.tolist()), review=EVERY_UPDATE)
+            state.changes += 1
+        return state.plan
+
+    def summary(self) -> dict[str, int | float]:
+        """How often the shares were changed."""
+        return {"rebalances": 0 if self.state_ is None else self.state_.changes}
+
+
+def balanced(rate: Floats, low: float, high: float) -> Floats:
+    """Shares in proportion to speed as far as limits allow, which sum to their number.
+
+    rate: shape (N,), samples per second in any unit, above 0.  low <= 1 <= high.
+    Whoever would pass a limit is held there, and the others share the rest by their speed.
+
+    >>> balanced(np.array([1.0, 0.5]), low=0.25, high=4.0).round(4)
+    array([1.3333, 0.6667])
+    >>> balanced(np.array([9.0, 9.0, 9.0, 1.0]), low=0.25, high=4.0)
+    array([1.25, 1.25, 1.25, 0.25])
+    """
+    n = len(rate)
+    held = np.zeros(n, dtype=bool)
+    shares = n * rate / rate.sum()
+    while True:
+        limited = shares.clip(low, high)
+        over = limited.sum() - n
+        held |= (shares < low) if over > 0 else (shares > high)
+        if abs(over) <= 1e-12 * n:
+            return limited
+        shares = np.where(held, limited, rate * (n - limited[held].sum()) / rate[~held].sum())

@@ -1,0 +1,72 @@
+"""Ranks of similar speed form groups that update apart: each waits for its own members alone.
+
+Groups are clusters of predicted step times, formed anew about once per round; where all ranks are
+of one speed they are one group, which is bsp through a server.
+
+Source: STAR's dynamic x-order: Zhang & Shen, "STAR", 2025, arXiv:2512.09685.  Of the paper only
+the abstract was at hand.  From the released code: Ward clusters of the times, a group's update
+when its last member has arrived, weights 1/N, 50 ms as threshold.  Ours: a threshold relative to
+the fastest rank as the default, the predictor, and that groups are reconsidered every N*b samples.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from simstrag.modes import ward_clusters
+from simstrag.policy import Plan, Quorum, Review, Via, View
+from simstrag.predictors import PREDICTORS, Predictor
+
+
+@dataclass(slots=True)
+class State:
+    """The last answer and the version it was given at."""
+
+    plan: Plan | None = None
+    version: int = -1
+
+
+@dataclass(frozen=True)
+class StarDynamic:
+    """Dynamic x-order.
+
+    relative: two ranks are apart if their steps differ by this share of the fastest rank's; of
+        groups Ward's cost is compared instead (docs/star.md).
+    absolute: seconds in place of it; 0.05 in the released code.
+    predictor: `last` or `median` of the recent times of a rank.
+    """
+
+    relative: float = 0.2
+    absolute: float | None = None
+    predictor: Predictor = Predictor.MEDIAN
+    state_: State = field(default_factory=State, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("relative", "absolute"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} must be above 0, not {value}")
+
+    def plan(self, view: View) -> Plan:
+        state = self.state_
+        if state.plan is None or view.version > state.version:
+            state.version = view.version
+            state.plan = self._planned(view, state.plan)
+        return state.plan
+
+    def _planned(self, view: View, before: Plan | None) -> Plan:
+        """The same object unless the groups changed; nothing is decided before all are known."""
+        t = PREDICTORS[self.predictor.value](view.local_times, view.communication)
+        if np.isnan(t).any():
+            return before or _plan_of((), view)
+        threshold = self.relative * t.min() if self.absolute is None else self.absolute
+        after = _plan_of(ward_clusters(t, threshold), view)
+        return before if before == after else after
+
+
+def _plan_of(groups: tuple[tuple[int, ...], ...], view: View) -> Plan:
+    n, b = view.world_size, view.hints.batch
+    review = Review(updates=n) if b is None else Review(samples=n * b)
+    if len(groups) <= 1:
+        return Plan((Quorum(via=Via.SERVER),), review=review)
+    return Plan(tuple(Quorum(group, via=Via.SERVER) for group in groups), review=review)

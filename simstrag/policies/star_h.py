@@ -1,0 +1,185 @@
+"""While there are stragglers, the mode with the least estimated time to progress; else all as one.
+
+The modes are an update of every x gradients, for each x, and groups of similar speed that update
+apart; in the ring form a ring of the x fastest, with the others as riders.
+
+Source: STAR-H, the heuristic of Zhang & Shen, "STAR", 2025, arXiv:2512.09685.  Of the paper only
+the abstract was at hand.  From the released code: the straggler state (20 % slower than the
+fastest), decisions on its edges, time to progress as interval times 1 + phi/(x*b), the noise
+tables.  Ours: the least of all candidates where the code stops at the first local minimum,
+sorted times as the default interval (the code's own choice for its all-reduce form only),
+a new decision when others straggle, the staleness factor, live noise scales.  What the code does
+otherwise, and what its model can and cannot tell, is in docs/star.md.
+"""
+
+import enum
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from simstrag import noise_tables
+from simstrag.modes import (
+    Interval,
+    dynamic_time,
+    ring_and_riders,
+    static_times,
+    stragglers,
+    ward_clusters,
+)
+from simstrag.policy import ALL, Plan, PlanError, Quorum, Review, Via, View
+from simstrag.predictors import PREDICTORS, Predictor
+
+Floats = npt.NDArray[np.float64]
+Quorums = tuple[Quorum, ...]
+COUNTED = ("decisions", "switches", "ssgd", "static", "dynamic", "ring")
+ROUNDING = 1e-9
+"""Groups must be better by more than this share: groups of one rank each are x=1 in other words,
+and by a physical interval equally good."""
+
+
+class Form(enum.Enum):
+    """What updates are made of."""
+
+    SERVER = "server"
+    RING = "ring"
+
+
+class Noise(enum.Enum):
+    """Where the noise scale comes from: the view, its hints, or a table of `noise_tables`."""
+
+    LIVE = "live"
+    HINT = "hint"
+    ALEXNET = "alexnet"
+    RESNET20 = "resnet20"
+    DENSENET121 = "densenet121"
+    GOOGLENET = "googlenet"
+
+
+@dataclass(slots=True)
+class State:
+    """The last answer, the version it was given at (before the first update nothing is decided),
+    and what was done so far.
+    """
+
+    plan: Plan | None = None
+    version: int = 0
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
+
+
+@dataclass(frozen=True)
+class StarH:
+    """STAR's heuristic.
+
+    form: `server`, or `ring` (all-reduce).
+    interval: the mean time between updates of x gradients: `order`, `interp` or `simulated`.
+    staleness: c; estimates are multiplied by 1 + c*(N/x - 1), of groups by that of their size.
+    predictor: `last` or `median` of the recent times of a rank.
+    noise: where phi comes from: `live`, `hint`, or the table of a model.
+    phi: noise scale in samples, instead.
+    ratio: a straggler's step takes more than this share longer than the fastest rank's.
+    relative, absolute: the threshold between groups, as in star_dynamic.
+    """
+
+    form: Form = Form.SERVER
+    interval: Interval = Interval.ORDER
+    staleness: float = 0.0
+    predictor: Predictor = Predictor.MEDIAN
+    noise: Noise = Noise.LIVE
+    phi: float | None = None
+    ratio: float = 0.2
+    relative: float = 0.2
+    absolute: float | None = None
+    state_: State = field(default_factory=State, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("ratio", "relative", "absolute"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} must be above 0, not {value}")
+        for name in ("staleness", "phi"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be 0 or more and finite, not {value}")
+
+    def plan(self, view: View) -> Plan:
+        state = self.state_
+        if state.plan is None:
+            state.plan = self._plan_of(self._together(), frozenset(), view)
+        if view.version > state.version:
+            state.version = view.version
+            state.plan = self._reviewed(state.plan, view)
+        return state.plan
+
+    def summary(self) -> dict[str, int | float]:
+        """How many decisions there were, how many changed the quorums, and for which mode."""
+        return dict(self.state_.counts)
+
+    def predicted(self, view: View) -> Floats:
+        """Seconds of each rank's next step, computing and communication; shape (N,)."""
+        return PREDICTORS[self.predictor.value](view.local_times, view.communication)
+
+    def _reviewed(self, before: Plan, view: View) -> Plan:
+        """The same object unless others straggle; nothing is decided before all are known."""
+        t = self.predicted(view)
+        if np.isnan(t).any():
+            return before
+        slow = stragglers(t, self.ratio)
+        if slow == before.suspects:
+            return before
+        mode, quorums = self._decided(t, view) if slow else ("ssgd", self._together())
+        after = self._plan_of(quorums, slow, view)
+        counts = self.state_.counts
+        counts["decisions"] += 1
+        counts["switches"] += after.quorums != before.quorums
+        counts[mode] += 1
+        return after
+
+    def _decided(self, t: Floats, view: View) -> tuple[str, Quorums]:
+        """The candidate with the least time to progress; of equal x the larger."""
+        n, b = len(t), view.hints.batch
+        if b is None:
+            raise PlanError("star_h: nothing says how many samples a gradient has (hints.batch)")
+        phi = self._phi(view, n * b)
+        T = static_times(t, self.interval, phi, b, self.staleness)
+        x = n - int(np.argmin(T[::-1]))
+        if self.form is Form.RING:
+            ring, riders = ring_and_riders(t, x)
+            return ("ssgd" if x == n else "ring"), (Quorum(ring if riders else ALL, riders=riders),)
+        groups = ward_clusters(t, self._threshold(t))
+        if len(groups) > 1:
+            T_dyn = dynamic_time(t, groups, phi, b, self.staleness)
+            if T_dyn < T[x - 1] * (1 - ROUNDING):
+                return "dynamic", tuple(Quorum(group, via=Via.SERVER) for group in groups)
+        if x == n:
+            return "ssgd", self._together()
+        return "static", (Quorum(count=x, via=Via.SERVER),)
+
+    def _threshold(self, t: Floats) -> float:
+        return self.relative * float(t.min()) if self.absolute is None else self.absolute
+
+    def _phi(self, view: View, total_batch: int) -> float:
+        phi = self.phi
+        if phi is None and self.noise is Noise.LIVE:
+            phi = view.noise_scale
+        elif phi is None and self.noise is Noise.HINT:
+            phi = view.hints.noise_scale
+        elif phi is None:
+            phi = noise_tables.noise_scale(self.noise.value, total_batch, view.samples)
+        if phi is None:
+            raise PlanError(
+                f"star_h: no noise scale is known (noise={self.noise.value}); give phi=..., in "
+                "samples, or the table of a model, such as noise=resnet20"
+            )
+        return phi
+
+    def _together(self) -> Quorums:
+        """SSGD in this form."""
+        return (Quorum() if self.form is Form.RING else Quorum(via=Via.SERVER),)
+
+    def _plan_of(self, quorums: Quorums, slow: frozenset[int], view: View) -> Plan:
+        """A plan that is reconsidered once per round."""
+        n, b = view.world_size, view.hints.batch
+        review = Review(updates=n) if b is None else Review(samples=n * b)
+        return Plan(quorums, suspects=slow, review=review)

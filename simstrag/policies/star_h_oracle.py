@@ -1,0 +1,27 @@
+"""What star_h would decide if it knew how long every rank's next step takes.
+
+It sees the true slowdown of the moment instead of recent times, which only a simulation can offer;
+beside star_h it tells what a better predictor of computing times would be worth.
+
+Source: STAR-H, the heuristic of Zhang & Shen, "STAR", 2025, arXiv:2512.09685; the oracle is ours.
+"""
+
+from dataclasses import dataclass
+
+from simstrag.policies.star_h import Floats, StarH
+from simstrag.policy import PlanError, View
+from simstrag.predictors import PREDICTORS
+
+
+@dataclass(frozen=True)
+class StarHOracle(StarH):
+    """STAR's heuristic with the true noise-free computing times of steps that start now.
+
+    All parameters are those of star_h; `predictor` is that of the communication times.
+    """
+
+    def predicted(self, view: View) -> Floats:
+        if view.truth is None:
+            raise PlanError("star_h_oracle: only a simulation has an oracle; use star_h")
+        truth = view.truth()[:, None]
+        return PREDICTORS[self.predictor.value](truth, view.communication)
