@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from simstrag.analysis.cautions import listed
 from simstrag.analysis.formats import number, seconds
+from simstrag.collectives import ranks_per_node
 from simstrag.run import Run
 from simstrag.scenario import Scenario
 
@@ -16,12 +17,21 @@ FREE_PULL = (
     "parameters at no cost; {names} would pay for it in truth."
 )
 
+FORMULAS = {
+    "ring": "the ring formula",
+    "tree": "the formula of two pipelined binary trees",
+    "halving_doubling": "the formula of recursive halving and doubling",
+    "hierarchical": "the formula of rings inside the nodes and between them",
+}
 
-def assumptions(scenario: Scenario, runs: Sequence[Run], architectures: Sequence[str]) -> list[str]:
-    """Sentences. runs: an example of each policy.  architectures: how each makes its updates."""
+
+def assumptions(scenario: Scenario, runs: Sequence[Run]) -> list[str]:
+    """Sentences. runs: an example of each policy."""
     return [
         *_steps(scenario, runs),
-        *_communication(scenario, runs, architectures),
+        *_communication(scenario, runs),
+        *_nodes(scenario),
+        *_server(scenario, runs),
         *_learning(scenario, runs),
         *_contention(scenario),
         "No rank fails, joins or leaves, and reading data takes no time of its own.",
@@ -39,6 +49,11 @@ def _steps(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
         if lag is not None:
             text += f", although measured steps had a lag-1 autocorrelation of {number(lag, 2)}"
         yield text + "."
+    if scenario.microbatches > 1:
+        yield (
+            f"The {scenario.microbatches} micro-batches of a step are assumed to be equal shares "
+            "of its work under one noise factor; a deadline stops a step only where one ends."
+        )
     uses_amp = any(run.summary["amp_share"] > 0 for run in runs)
     if not uses_amp:
         return
@@ -60,29 +75,69 @@ def _steps(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
         yield "A change of precision costs no time."
 
 
-def _communication(
-    scenario: Scenario, runs: Sequence[Run], architectures: Sequence[str]
-) -> Iterator[str]:
-    a, server = scenario.inputs.allreduce, scenario.inputs.server
-    if "all-reduce" in architectures and (a.alpha or a.bytes):
+def _communication(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
+    a = scenario.inputs.allreduce
+    if {"all-reduce", "leader"} & _used(runs) and (a.alpha or a.bytes):
         yield (
-            "The time of an all-reduce is extrapolated to any number of ranks by the ring formula, "
-            f"with {number(100 * a.overlap)} % of it hidden by the backward pass whatever the "
-            "precision and the contention; it starts when the last rank is done and goes at the "
-            "pace of the slowest network among its members."
-        )
-    if "server" in architectures or "leader" in architectures:
-        yield (
-            "The parameter server takes one gradient after the other, "
-            f"{seconds(server.service)} each, whatever the load; nobody else uses it."
+            "The time of an all-reduce is extrapolated to any number of ranks by "
+            f"{FORMULAS[a.algorithm]}, with {number(100 * a.overlap)} % of it hidden by the "
+            "backward pass whatever the precision and the contention; it starts when the last rank "
+            "is done and goes at the pace of the slowest network among its members."
         )
     free = [
         run.policy
-        for run, architecture in zip(runs, architectures, strict=True)
-        if architecture == "all-reduce" and min(run.updates["n_own"]) < scenario.workers
+        for run in runs
+        if run.summary["architecture"] == "all-reduce" and min(run.updates["n_own"]) < scenario.workers
     ]
     if free:
         yield FREE_PULL.format(names=listed(free))
+
+
+def _nodes(scenario: Scenario) -> Iterator[str]:
+    """How fast links are where something declared makes those inside a node differ."""
+    if scenario.allreduce is None or scenario.allreduce.needs_nodes is None:
+        return
+    a = scenario.inputs.allreduce
+    alpha, bandwidth = a.inside
+    sizes = ranks_per_node(range(scenario.workers), scenario.places)
+    many = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
+    yield (
+        f"Links inside a node of {many} ranks are assumed to have {seconds(alpha)} per hop and "
+        f"{number(bandwidth)} bytes/s, those between nodes {seconds(a.alpha)} and "
+        f"{number(a.bandwidth)} bytes/s, however many ranks of a node send at once."
+    )
+
+
+def _server(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
+    """What stands between a gradient and its update at a parameter server."""
+    server, load = scenario.inputs.server, scenario.server_load
+    if {"server", "leader"} & _used(runs):
+        yield (
+            "The parameter server takes one gradient after the other, "
+            f"{seconds(server.job)} each, whatever the load; nobody else uses it."
+        )
+    if len(server.shards) > 1:
+        yield (
+            f"The {len(server.shards)} shards of the server are assumed to see the same gradients "
+            f"in the same order, so that the largest, with {number(100 * max(server.shards))} % of "
+            f"{seconds(server.service)}, is always the last to be done."
+        )
+    if server.fused_allreduce:
+        yield (
+            "Groups whose sums become one update are assumed to all-reduce among all their ranks "
+            "first, while the server waits (fused_allreduce)."
+        )
+    if load is not None and (load.host > 1 or load.net > 1):
+        yield (
+            f"While a policy makes updates through the server, the host work of the ranks on node "
+            f"{load.node} is assumed to take {number(load.host)} times and their communication "
+            f"{number(load.net)} times as long, however much the server has to do."
+        )
+
+
+def _used(runs: Sequence[Run]) -> set[str]:
+    """The ways in which anybody makes updates; one policy may have several."""
+    return {way for run in runs for way in run.summary["architecture"].split(" + ")}
 
 
 def _learning(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:

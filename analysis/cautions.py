@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from simstrag import metrics
 from simstrag.analysis.standings import NEGLIGIBLE, Standings, faster
-from simstrag.collectives import ring
+from simstrag.collectives import ranks_per_node
 from simstrag.scenario import Scenario
 
 __all__ = ["cautions", "coverage", "enough_seeds", "leader", "listed", "replays", "turnover"]
@@ -108,9 +108,10 @@ def _of_the_learner(s: Standings) -> list[str]:
 
 def _free(s: Standings) -> list[str]:
     """Whether communication costs nothing, which an inline scenario assumes unless told."""
-    inputs = s.comparison.scenario.inputs
-    a, server = inputs.allreduce, inputs.server
-    reduces = ring(s.comparison.scenario.workers, a.alpha, a.bytes, a.bandwidth) * (1 - a.overlap)
+    scenario = s.comparison.scenario
+    server = scenario.inputs.server
+    everybody = ranks_per_node(range(scenario.workers), scenario.places)
+    reduces = scenario.inputs.allreduce.seconds(everybody)
     which = [] if reduces else ["an all-reduce"]
     which += [] if server.service or server.push or server.pull else ["the server"]
     if not which:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from simstrag.analysis.formats import MISSING, number, seconds
 from simstrag.analysis.tables import Table
-from simstrag.collectives import ring
+from simstrag.collectives import ranks_per_node
 from simstrag.profile import Profile, Quantity
 from simstrag.scenario import Scenario
 
@@ -32,6 +32,12 @@ WORDS = {
     "service": ("server, per gradient", "s"),
     "push": ("server, push of a gradient", "s"),
     "pull": ("server, pull of the parameters", "s"),
+    "intra_alpha": ("all-reduce inside a node, per hop", "s"),
+    "intra_bandwidth": ("all-reduce inside a node, bandwidth of a link", "bytes/s"),
+    "shards": ("servers that share each gradient", ""),
+    "load_host": ("server load, stretch of host work", ""),
+    "load_net": ("server load, stretch of transfers", ""),
+    "microbatches": ("micro-batches of a step", ""),
     "batch": ("batch per worker", "samples"),
     "noise_scale": ("gradient noise scale B_noise", "samples"),
     "c_tau": ("cost of a stale sample, c_tau", ""),
@@ -58,6 +64,7 @@ def origins(scenario: Scenario) -> list[Origin]:
         *_section(scenario, "allreduce"),
         _all_reduce_of_all(scenario),
         *_section(scenario, "server"),
+        *_options(scenario),
         *_learner(scenario),
         _trace(scenario),
     ]
@@ -111,10 +118,28 @@ def _section(scenario: Scenario, section: str) -> Iterator[Origin]:
 
 def _all_reduce_of_all(scenario: Scenario) -> Origin:
     a, n = scenario.inputs.allreduce, scenario.workers
-    exposed = ring(n, a.alpha, a.bytes, a.bandwidth) * (1 - a.overlap)
-    note = "2(n-1) alpha + 2(n-1)/n bytes/bandwidth, less the share hidden by backward"
+    exposed = a.seconds(ranks_per_node(range(n), scenario.places))
+    ring = "2(n-1) alpha + 2(n-1)/n bytes/bandwidth, " if a.algorithm == "ring" else ""
+    kind = f"computed by the {a.algorithm.replace('_', '-')} formula"
     what = f"exposed all-reduce of all {n} ranks"
-    return Origin(what, seconds(exposed), "", "computed by the ring formula", "", note)
+    return Origin(what, seconds(exposed), "", kind, "", f"{ring}less the share hidden by backward")
+
+
+def _options(scenario: Scenario) -> Iterator[Origin]:
+    """What a scenario may declare beyond the sections of a profile; nothing of it by default."""
+    a, server, load = scenario.inputs.allreduce, scenario.inputs.server, scenario.server_load
+    if a.intra_alpha is not None:
+        yield _plain("intra_alpha", a.intra_alpha, DECLARED)
+    if a.intra_bandwidth is not None:
+        yield _plain("intra_bandwidth", a.intra_bandwidth, DECLARED)
+    if len(server.shards) > 1:
+        yield _plain("shards", len(server.shards), DECLARED, f"one job {seconds(server.job)}")
+    if load is not None:
+        note = f"of ranks on node {load.node}, while a plan uses the server"
+        yield _plain("load_host", load.host, DECLARED, note)
+        yield _plain("load_net", load.net, DECLARED, note)
+    if scenario.microbatches > 1:
+        yield _plain("microbatches", scenario.microbatches, DECLARED)
 
 
 def _learner(scenario: Scenario) -> Iterator[Origin]:

@@ -73,7 +73,7 @@ def render(comparison: Comparison, command: str | None = None) -> str:
         costs_picture=sections.costs_picture(s) if comparison.has_target else Markup(),
         origins=origins_table(scenario),
         profile=_profile(scenario),
-        assumptions=assumptions(scenario, runs, [r.summary["architecture"] for r in runs]),
+        assumptions=assumptions(scenario, runs),
         warnings=comparison.warnings,
         command=command,
         provenance=_provenance(runs[0].provenance),
@@ -92,7 +92,7 @@ def render_run(run: Run) -> str:
         context |= {"timelines": sections.timelines(shown, workers), "waits": sections.waits(shown)}
     if scenario is not None:
         context["origins"] = origins_table(scenario)
-        context["assumptions"] = assumptions(scenario, [run], [run.summary["architecture"]])
+        context["assumptions"] = assumptions(scenario, [run])
     parts = {"compute": "full", "communication": "communication", "wait": "wait"}
     ranks = [
         (f"rank {r}", {word: float(run.summary[f"{p}_by_rank"][r]) for p, word in parts.items()})
@@ -135,8 +135,8 @@ def _asked(scenario: Scenario) -> list[tuple[str, str]]:
         after = f"after its end: {scenario.trace_end}"
         asked.append(("contention trace", f"{where}; {per_seed}; {after}"))
         asked.append(("trace sha256", inputs.trace.sha256))
-    if scenario.nodes is not None:
-        asked.append(("nodes of the trace, by rank", ", ".join(map(str, scenario.nodes))))
+    if scenario.places is not None:
+        asked.append(("node of each rank", ", ".join(map(str, scenario.places))))
     if inputs.profile is not None:
         asked.append(("profile", inputs.profile.name))
         asked.append(("profile sha256", inputs.profile.sha256))

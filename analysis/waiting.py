@@ -144,7 +144,8 @@ def _arrivals(
     kept = steps.applied > 0
     columns = (steps.applied, steps.rank, steps.finish)
     for version, rank, finish in zip(*(c[kept].tolist() for c in columns), strict=True):
-        arrival = timing.push(rank, finish) if architecture == "server" else finish
+        server = architecture == "server"
+        arrival = timing.push(rank, finish, loaded=True) if server else finish
         found.setdefault(version, []).append((arrival, rank))
     return found
 

@@ -14,7 +14,10 @@ import typer
 from simstrag.errors import SimstragError
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress, TaskID
+
+    from simstrag.policies import Description
 
 __all__ = ["app", "main"]
 
@@ -155,22 +158,53 @@ def compare(
     print(f"report: {folder / 'report.html'}")
 
 
-@app.command(epilog="Example: simstrag policies")
-def policies() -> None:
-    """List the built-in policies with their parameters and defaults."""
+@app.command(epilog="Example: simstrag policies ssp:bound=5")
+def policies(
+    policy: Annotated[
+        str | None, typer.Argument(help="A policy to explain, such as korel.", show_default=False)
+    ] = None,
+) -> None:
+    """List the built-in policies, or say what one decides, plans and takes, and whose it is."""
     from simstrag.policies import describe
 
-    rows = [
-        [
-            d.name,
-            d.architecture,
-            ", ".join(f"{p.name}={p.default}" for p in d.parameters),
-            d.sentence,
-        ]
-        for d in describe()
-    ]
-    _table(["policy", "via", "parameters", "what it decides"], rows)
+    if policy is not None:
+        _explain(describe(policy))
+        return
+    rows = [[d.name, d.architecture, _in_short(d)] for d in describe()]
+    _table(["policy", "via", "what it decides; its parameters; its paper"], rows, wraps=2)
+    print("more of one: simstrag policies NAME")
     print("your own: package.module:Class, with parameters in the same way")
+
+
+def _in_short(described: Description) -> str:
+    """What a policy decides; on lines of their own its parameters, if few, and its paper."""
+    named = [f"{p.name}={p.default}" for p in described.parameters[:SHOWN]]
+    left = len(described.parameters) - SHOWN
+    given = ", ".join([*named, f"and {left} more"] if left > 0 else named)
+    return "\n".join(line for line in (described.sentence, given, described.paper) if line)
+
+
+SHOWN = 4
+"""Parameters of a policy that the list of all names."""
+
+
+def _explain(described: Description) -> None:
+    print(f"{described.name} ({described.architecture})")
+    _paragraphs(described.sentence, *described.details)
+    _table(["plan", "its first, for 8 ranks"], [list(line) for line in described.plan], wraps=1)
+    if described.parameters:
+        print()
+        _table(["parameter", "default", "meaning; values"], list(_rows(described)), wraps=2)
+    _paragraphs(described.source, *described.remarks)
+
+
+def _rows(described: Description) -> Iterator[list[str]]:
+    """One per parameter; what several mean together is said once."""
+    before = ""
+    for p in described.parameters:
+        meaning = "" if p.meaning == before else f"{p.meaning}\n"
+        yield [p.name, p.default, f"{meaning}{p.allowed}"]
+        before = p.meaning
 
 
 @trace_app.command(epilog="Example: simstrag trace describe slow.csv")
@@ -263,19 +297,31 @@ def _progress() -> Iterator[tuple[Progress, TaskID]]:
         yield bar, bar.add_task("reading", total=None)
 
 
-def _table(headers: list[str], rows: list[list[str]]) -> None:
-    from rich.console import Console
+def _table(headers: list[str], rows: list[list[str]], wraps: int | None = None) -> None:
+    """A table as wide as the terminal; where it is too narrow, column `wraps` alone gives way."""
     from rich.table import Table
 
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=200)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for header in headers:
-        table.add_column(header)
+    for column, header in enumerate(headers):
+        table.add_column(header, no_wrap=wraps not in (None, column))
     for row in rows:
         table.add_row(*row)
-    console.print(table, markup=False)
+    _console().print(table, markup=False)
+
+
+def _paragraphs(*texts: str) -> None:
+    """Each as wide as the terminal, with a line before and one after them all."""
+    console = _console()
+    console.print()
+    for text in texts:
+        console.print(text, "", sep="\n", markup=False, highlight=False)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else Console(width=200)
 
 
 def _warn(warnings: tuple[str, ...]) -> None:

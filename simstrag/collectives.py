@@ -55,7 +55,7 @@ def halving_doubling(n: int, alpha: float, size: float, bandwidth: float) -> flo
     0.076
     """
     doublings = n.bit_length() - 1
-    p = 2**doublings
+    p = 1 << doublings
     seconds = 2 * doublings * alpha + 2 * (p - 1) / p * size / bandwidth
     return seconds if n == p else seconds + 2 * (alpha + size / bandwidth)
 

@@ -31,8 +31,8 @@ TABLES = ("comparison", "controls", "sensitivity", "curves")
 LEVELS = 101
 """Points of a progress curve."""
 OF_RUN = (
-    "mean_staleness", "effective_staleness", "deviation", "goodput", "throughput", "efficiency", "amp_share",
-    "switches", "efficacy_stops", "probes", "precision", "recall", "beyond_trace",
+    "mean_staleness", "effective_staleness", "deviation", "goodput", "throughput", "efficiency",
+    "amp_share", "switches", "efficacy_stops", "probes", "precision", "recall", "beyond_trace",
 )  # fmt: skip
 """What the ranking shows of a run's summary, as the mean over seeds."""
 

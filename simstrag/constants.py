@@ -55,6 +55,13 @@ class AllReduce:
     intra_alpha: float | None = None
     intra_bandwidth: float | None = None
 
+    @property
+    def inside(self) -> tuple[float, float]:
+        """Alpha and bandwidth of the links inside a node."""
+        alpha = self.alpha if self.intra_alpha is None else self.intra_alpha
+        bandwidth = self.bandwidth if self.intra_bandwidth is None else self.intra_bandwidth
+        return alpha, bandwidth
+
     def seconds(self, ranks_per_node: Sequence[int]) -> float:
         """What backward does not hide of one, on an idle network.
 
@@ -66,8 +73,7 @@ class AllReduce:
         (0.006, 0.06)
         """
         outer = self.alpha, self.bytes, self.bandwidth
-        alpha = self.alpha if self.intra_alpha is None else self.intra_alpha
-        bandwidth = self.bandwidth if self.intra_bandwidth is None else self.intra_bandwidth
+        alpha, bandwidth = self.inside
         if self.algorithm == "hierarchical":
             seconds = collectives.hierarchical(ranks_per_node, *outer, alpha, bandwidth)
         else:

@@ -104,13 +104,11 @@ def intervals(times: Floats, how: Interval) -> Floats:
     p: Floats = np.sort(times)
     if how is Interval.ORDER:
         return p
-    harmonic = 1 / np.sum(1 / p)
+    fastest, slowest, harmonic = float(p[0]), float(p[-1]), float(1 / np.sum(1 / p))
     if how is Interval.INTERP:
-        share = (p - p[0]) / (p[-1] - p[0]) if p[-1] > p[0] else np.ones_like(p)
-        return harmonic + (p[-1] - harmonic) * share
-    inner = _simulated(p)
-    simulated: Floats = np.concatenate([[harmonic], inner, p[-1:]])[-len(p) :]
-    return simulated
+        share = (p - fastest) / (slowest - fastest) if slowest > fastest else np.ones_like(p)
+        return harmonic + (slowest - harmonic) * share
+    return np.concatenate([[harmonic], _simulated(p), [slowest]])[-len(p) :]
 
 
 def _simulated(p: Floats) -> Floats:

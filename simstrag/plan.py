@@ -192,7 +192,7 @@ class Quorum:
 
 @dataclass(frozen=True, slots=True)
 class Damping:
-    """What staleness takes from the weight of a gradient: a factor max(shift + staleness, 1)**-power.
+    """What staleness leaves of a gradient's weight: a factor max(shift + staleness, 1)**-power.
 
     cutoff: a gradient this stale or staler is dropped instead of applied; None: none is.
 
@@ -357,7 +357,7 @@ class Plan:
 
     @property
     def unmodelled(self) -> str | None:
-        """Why the noise-scale learner cannot say what updates under this plan are worth, or None."""
+        """Why the noise-scale formula does not say what its updates are worth; None if it does."""
         if self.average:
             return "it averages private models"
         if any(quorum.rounds > 1 for quorum in self.quorums):

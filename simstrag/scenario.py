@@ -217,7 +217,12 @@ class Scenario(Section):
         trace = inputs.trace
         if trace is not None and self.trace_per_seed == "shift":
             trace = trace.shifted(noise.offset(seed) * trace.end)
-        places = self.places
+        places, k = self.places, self.ranks_per_node
+        if trace is not None and k is not None and trace.nodes[-1] > (self.workers - 1) // k:
+            raise InputError(
+                f"{trace.source}: node {trace.nodes[-1]} is beyond {self.workers} workers, {k} per "
+                "node; raise `workers`, or choose nodes with `nodes: [...]`"
+            )
         contention = Contention.of(trace, self.workers, places, self.trace_end, self.allow_speedup)
         noise_of_seed = Noise(seed, inputs.step.draw)
         load = self._load_by_server()

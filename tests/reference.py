@@ -703,10 +703,11 @@ class _Run:
 
     def hints(self) -> Hints:
         step = self.timing.step
+        recorded = bool(self.timing.contention.durations)  # then nobody knows a clean step
         return Hints(
             amp_ratio=step.amp_ratio,
-            host_seconds=step.host,
-            clean_seconds=step.host + step.gpu,
+            host_seconds=None if recorded else step.host,
+            clean_seconds=None if recorded else step.host + step.gpu,
             amp_switch=step.amp_switch,
             batch=self.batch,
             microbatches=step.microbatches,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -86,10 +87,40 @@ class Watching:
         return self.policy.plan(view)
 
 
+@dataclass(frozen=True)
+class Switching:
+    """What one policy says, and from some version on what another one says."""
+
+    first: Policy
+    second: Policy
+    version: int
+
+    def plan(self, view: View) -> Plan:
+        left = self.version - view.version
+        if left <= 0:
+            return self.second.plan(view)
+        plan = self.first.plan(view)
+        soon = left if plan.review.updates is None else min(plan.review.updates, left)
+        return replace(plan, review=replace(plan.review, updates=soon))
+
+
 SECONDS = (0.0, 0.0, 0.0625, 0.125, 0.03, 0.1)
 TIMES = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 0.1, 0.7, 3.3)
 SLOWDOWNS = (1.0, 1.5, 2.0, 4.0, 1.1, 3.7)
 COMPUTE = (0.125, 0.25, 0.5, 0.1, 0.3)
+WINDOWS = (math.inf, 0.0, 0.0625, 0.125, 0.25, 0.1, 0.3)
+DEADLINES = (None, 0.0625, 0.125, 0.25, 0.05, 0.1, 0.3)
+
+MODELLED = ("window", "join", "batch", "deadline", "cutoff")
+UNMODELLED = ("steps", "rounds", "average", "weigh", "power")
+NETWORK = ("shards", "fused_allreduce", "algorithm", "nodes", "ranks_per_node", "server_load")
+Features = frozenset[str]
+
+
+def features(names: Sequence[str]) -> st.SearchStrategy[Features]:
+    """None of the features in half of all cases, otherwise one to three."""
+    some = st.sets(st.sampled_from(names), min_size=1, max_size=3).map(frozenset)
+    return st.just(frozenset()) | some
 
 
 @st.composite
@@ -123,6 +154,7 @@ def scenarios(draw: st.DrawFn, max_workers: int = 12) -> Scenario:
     workers = draw(st.integers(1, max_workers) | st.integers(2, min(5, max_workers)))
     seconds = st.sampled_from(SECONDS)
     noisy = draw(st.sampled_from((0.0, 0.0, 0.0, 0.3, 1.0)))
+    batch = draw(st.sampled_from((1, 7, 64)))
     data: dict[str, Any] = {
         "workers": workers,
         "step": {
@@ -133,6 +165,7 @@ def scenarios(draw: st.DrawFn, max_workers: int = 12) -> Scenario:
             "noise": draw(st.sampled_from(("lognormal", "shifted_exponential"))),
             "amp_switch": draw(seconds),
         },
+        "microbatches": min(batch, draw(st.sampled_from((1, 2, 4, 5)))),
         "server": {"service": draw(seconds), "push": draw(seconds), "pull": draw(seconds)},
         "allreduce": {
             "alpha": draw(st.sampled_from((0.0, 0.0, 0.015625, 0.01))),
@@ -141,7 +174,7 @@ def scenarios(draw: st.DrawFn, max_workers: int = 12) -> Scenario:
             "overlap": draw(st.sampled_from((0.0, 0.5, 1.0))),
         },
         "learner": {
-            "batch": draw(st.sampled_from((1, 64))),
+            "batch": batch,
             "noise_scale": draw(st.sampled_from((0.0, 100.0, 500.0))),
             "c_tau": draw(st.sampled_from((0.0, 1.0, 1.5))),
         },
@@ -150,7 +183,7 @@ def scenarios(draw: st.DrawFn, max_workers: int = 12) -> Scenario:
     rows = draw(st.just([]) | traces(workers))
     if rows:
         data["trace"] = rows
-    batch = data["learner"]["batch"]
+    draw(rarer(data))
     ends = draw(st.sampled_from(("updates", "updates", "samples", "target", "both")))
     if ends == "updates":
         data["updates"] = draw(st.integers(1, 40))
@@ -162,23 +195,75 @@ def scenarios(draw: st.DrawFn, max_workers: int = 12) -> Scenario:
     return Scenario.of(data)
 
 
+@st.composite
+def rarer(draw: st.DrawFn, data: dict[str, Any]) -> None:
+    """Add rarer features of the network to the keys of a scenario."""
+    used, workers = draw(features(NETWORK)), data["workers"]
+    algorithms = ["ring", "tree", "halving_doubling"]
+    places = range(workers)
+    if "nodes" in used:
+        node = st.integers(0, max(1, workers // 2) - 1)
+        data["nodes"] = places = draw(st.lists(node, min_size=workers, max_size=workers))
+    elif "ranks_per_node" in used:
+        data["ranks_per_node"] = k = draw(st.integers(1, 4))
+        places = [rank // k for rank in range(workers)]
+    if used & {"nodes", "ranks_per_node"}:
+        algorithms.append("hierarchical")
+        data["allreduce"]["intra_alpha"] = draw(st.sampled_from((0.0, 0.0078125, 0.003)))
+        data["allreduce"]["intra_bandwidth"] = draw(st.sampled_from((2**26, 10**8)))
+    if "algorithm" in used:
+        data["allreduce"]["algorithm"] = draw(st.sampled_from(algorithms))
+    rows = [row for row in data.pop("trace", ()) if row["node"] in places]
+    if rows:
+        data["trace"] = rows
+    if "shards" in used:
+        data["server"]["shards"] = draw(st.sampled_from((2, 3, [0.5, 0.25, 0.25], [0.3, 0.7])))
+    if "fused_allreduce" in used:
+        data["server"]["fused_allreduce"] = True
+    if "server_load" in used:
+        node = draw(st.sampled_from(places))
+        recorded = any(row["node"] == node and row["kind"] == "duration" for row in rows)
+        data["server_load"] = {
+            "node": node,
+            "host": 1.0 if recorded else draw(st.sampled_from((1.0, 1.5, 1.3))),
+            "net": draw(st.sampled_from((1.0, 2.0, 1.7))),
+        }
+
+
+class Group(NamedTuple):
+    """What a draft says of one quorum."""
+
+    count: int | None
+    via: Via
+    late: Late
+    window: float = math.inf
+    steps: int = 1
+    rounds: int = 1
+
+
 @dataclass(frozen=True)
 class Draft:
     """A plan before it is made possible.
 
     roles: per rank a group to be a member of, or None to be left out, or -1-p to ride with p.
-    groups: per group its count (None, or at most its size), via and late.
+    groups: what the quorums are like; a count is at most a quorum's size.
+    batch: shares relative to each other.
     """
 
     roles: tuple[int | None, ...]
-    groups: tuple[tuple[int | None, Via, Late], ...]
+    groups: tuple[Group, ...]
     fuse: bool
     bound: int | tuple[int | None, ...] | None
     precision: Precision | tuple[Precision, ...]
     review: Review
+    batch: tuple[int, ...] | None = None
+    deadline: float | None = None
+    average: bool = False
+    weigh: Weigh = Weigh.WORLD
+    damping: Damping = field(default_factory=Damping)
 
     def plan(self) -> Plan:
-        """The plan: impossible riders are left out, several quorums never use all-reduce."""
+        """The plan: impossible riders are left out, and what a field rules out gives way to it."""
         roles = self.roles if any(r is not None and r >= 0 for r in self.roles) else (0,)
         members: dict[int, list[int]] = {}
         for rank, role in enumerate(roles):
@@ -191,18 +276,45 @@ class Draft:
                 group = roles[parent]
                 assert group is not None
                 riders[group].append((rank, parent))
-        quorums = []
-        for group in sorted(members):
-            count, via, late = self.groups[group]
-            if self.bound is not None:
-                count = 1
+        shares = None
+        if self.batch is not None:
+            whole = sum(self.batch)
+            shares = tuple(share * len(self.batch) / whole for share in self.batch)
+        return Plan(
+            tuple(self._quorum(group, members, riders[group]) for group in sorted(members)),
+            fuse=self.fuse,
+            bound=self.bound,
+            precision=self.precision,
+            batch=shares,
+            deadline=self.deadline,
+            average=self.average,
+            weigh=Weigh.WORLD if self.average else self.weigh,
+            damping=self.damping,
+            review=self.review,
+        )
+
+    def _quorum(
+        self, group: int, members: dict[int, list[int]], riders: list[tuple[int, int]]
+    ) -> Quorum:
+        """Bound and average come first, then private work, then everything else."""
+        count, via, late, window, steps, rounds = self.groups[group]
+        ranks = tuple(members[group])
+        if self.bound is not None:
+            count, steps, rounds = 1, 1, 1
+        if self.average:
+            via, rounds, riders = Via.ALLREDUCE, 1, []
+        else:
+            steps = 1
             if len(members) > 1 and via is Via.ALLREDUCE:
                 via = Via.SERVER
-            ranks = tuple(members[group])
-            whole = len(members) == 1 and len(ranks) + len(riders[group]) == len(self.roles)
-            count = None if count is None else min(count, len(ranks))
-            quorums.append(Quorum(ALL if whole else ranks, count, via, late, tuple(riders[group])))
-        return Plan(tuple(quorums), self.fuse, self.bound, self.precision, review=self.review)
+        if rounds > 1:
+            via, count, window = Via.LEADER, None, math.inf
+        if steps > 1 or rounds > 1:
+            late, riders = Late.QUEUE, []
+        whole = len(members) == 1 and len(ranks) + len(riders) == len(self.roles)
+        count = None if count is None else min(count, len(ranks))
+        named = ALL if whole else ranks
+        return Quorum(named, count, via, late, window, tuple(riders), steps, rounds)
 
 
 def reviews() -> st.SearchStrategy[Review]:
@@ -222,7 +334,9 @@ def reviews() -> st.SearchStrategy[Review]:
 
 
 @st.composite
-def drafts(draw: st.DrawFn, workers: int, kind: str | None = None) -> Draft:
+def drafts(
+    draw: st.DrawFn, workers: int, kind: str | None = None, used: Features = frozenset()
+) -> Draft:
     """A fresh draft: everybody in one quorum, groups with riders, or bounded (count = 1)."""
     kind = kind or draw(st.sampled_from(("whole", "groups", "bounded")))
     ranks = st.integers(0, workers - 1)
@@ -245,29 +359,64 @@ def drafts(draw: st.DrawFn, workers: int, kind: str | None = None) -> Draft:
         st.just(Precision.AMP),
         st.tuples(*[st.sampled_from(Precision) for _ in range(workers)]),
     )
-    return Draft(
+    counts = st.none() | st.integers(1, workers)
+    draft = Draft(
         roles,
-        tuple(draw(groups(workers)) for _ in range(3)),
+        tuple(draw(groups(counts, st.sampled_from(Via), used)) for _ in range(3)),
         draw(st.booleans()),
         draw(bounds) if kind == "bounded" else None,
         draw(precisions),
         draw(reviews()),
     )
+    return draw(featured(draft, used))
 
 
 @st.composite
-def groups(draw: st.DrawFn, workers: int) -> tuple[int | None, Via, Late]:
-    count = draw(st.none() | st.integers(1, workers))
-    return count, draw(st.sampled_from(Via)), draw(st.sampled_from(Late))
+def groups(
+    draw: st.DrawFn,
+    counts: st.SearchStrategy[int | None],
+    vias: st.SearchStrategy[Via],
+    used: Features,
+) -> Group:
+    lates = (Late.QUEUE, Late.DROP, Late.ABORT, *[Late.JOIN] * 3 * ("join" in used))
+    several = st.sampled_from((1, 2, 3))
+    return Group(
+        draw(counts),
+        draw(vias),
+        draw(st.sampled_from(lates)),
+        draw(st.sampled_from(WINDOWS)) if "window" in used else math.inf,
+        draw(several) if "steps" in used else 1,
+        draw(several) if "rounds" in used else 1,
+    )
 
 
 @st.composite
-def changed(draw: st.DrawFn, before: Draft) -> Draft:
+def featured(draw: st.DrawFn, draft: Draft, used: Features) -> Draft:
+    """The draft with the features that concern the whole plan."""
+    shares = st.none() | st.tuples(*[st.sampled_from((1, 1, 2, 3)) for _ in draft.roles])
+    return replace(
+        draft,
+        batch=draw(shares) if "batch" in used else None,
+        deadline=draw(st.sampled_from(DEADLINES)) if "deadline" in used else None,
+        average=bool(used & {"average", "steps"}) and draw(st.sampled_from((True, True, False))),
+        weigh=draw(st.sampled_from(Weigh)) if "weigh" in used else Weigh.WORLD,
+        damping=Damping(
+            power=draw(st.sampled_from((0.0, 0.5, 1.0))) if "power" in used else 0.0,
+            shift=draw(st.sampled_from((0.0, 1.0, 0.3))) if "power" in used else 0.0,
+            cutoff=draw(st.none() | st.integers(1, 4)) if "cutoff" in used else None,
+        ),
+    )
+
+
+@st.composite
+def changed(draw: st.DrawFn, before: Draft, used: Features = frozenset()) -> Draft:
     """A draft that differs from the one before it in one or two ways."""
-    other = draw(drafts(len(before.roles)))
-    names = st.sampled_from(("roles", "groups", "fuse", "bound", "precision", "review", "role"))
+    other = draw(drafts(len(before.roles), used=used))
+    rare = ("batch", "deadline", "average", "weigh", "damping")
+    names = ["roles", "groups", "fuse", "bound", "precision", "review", "role"]
+    names += [name for name in rare if getattr(other, name) != getattr(before, name)]
     after = before
-    for name in draw(st.sets(names, min_size=1, max_size=2)):
+    for name in draw(st.sets(st.sampled_from(names), min_size=1, max_size=2)):
         if name == "role":
             roles = list(after.roles)
             rank = draw(st.integers(0, len(roles) - 1))
@@ -279,21 +428,30 @@ def changed(draw: st.DrawFn, before: Draft) -> Draft:
 
 
 @st.composite
-def plans(draw: st.DrawFn, workers: int) -> Plan:
-    """One plan that stands for the whole run."""
-    return replace(draw(drafts(workers)), review=Review()).plan()
+def used_in(draw: st.DrawFn, scenario: Scenario) -> Features:
+    """Features of a plan; mostly modelled ones where a target needs to know the progress."""
+    modelled = scenario.progress_target is not None and draw(st.integers(0, 7)) > 0
+    return draw(features(MODELLED if modelled else (*MODELLED, *UNMODELLED)))
 
 
 @st.composite
-def scripts(draw: st.DrawFn, workers: int, kind: str | None = None) -> Script:
+def plans(draw: st.DrawFn, scenario: Scenario) -> Plan:
+    """One plan that stands for the whole run."""
+    draft = draw(drafts(scenario.workers, used=draw(used_in(scenario))))
+    return replace(draft, review=Review()).plan()
+
+
+@st.composite
+def scripts(draw: st.DrawFn, scenario: Scenario, kind: str | None = None) -> Script:
     """A few plans, each from some version on, often close to the one before."""
-    draft = draw(drafts(workers, kind))
+    used, workers = draw(used_in(scenario)), scenario.workers
+    draft = draw(drafts(workers, kind, used))
     version = 0
     lines = [(version, draft.plan())]
     for _ in range(draw(st.integers(1, 6))):
         version += draw(st.integers(1, 4))
         near = draw(st.integers(0, 3)) > 0
-        draft = draw(changed(draft) if near else drafts(workers, kind))
+        draft = draw(changed(draft, used) if near else drafts(workers, kind, used))
         lines.append((version, draft.plan()))
     return Script(tuple(lines))
 
@@ -311,27 +469,28 @@ def uneven(draw: st.DrawFn) -> Scenario:
     if draw(st.booleans()):
         slowdown = draw(st.sampled_from((2.0, 8.0)))
         rows.append(_row(0.0, draw(st.integers(0, workers - 1)), "net", "slowdown", slowdown))
-    return Scenario.of(
-        {
-            "workers": workers,
-            "updates": draw(st.integers(5, 30)),
-            "step": {"compute": 0.5, "amp_ratio": 1.25, "amp_switch": draw(seconds)},
-            "server": {"service": draw(seconds), "push": draw(seconds), "pull": draw(seconds)},
-            "allreduce": {"alpha": draw(st.sampled_from((0.0, 0.0625)))},
-            "trace": rows,
-            "trace_end": "loop",
-        }
-    )
+    data = {
+        "workers": workers,
+        "updates": draw(st.integers(5, 30)),
+        "step": {"compute": 0.5, "amp_ratio": 1.25, "amp_switch": draw(seconds)},
+        "microbatches": draw(st.sampled_from((1, 2, 4, 5))),
+        "server": {"service": draw(seconds), "push": draw(seconds), "pull": draw(seconds)},
+        "allreduce": {"alpha": draw(st.sampled_from((0.0, 0.0625)))},
+        "trace": rows,
+        "trace_end": "loop",
+    }
+    draw(rarer(data))
+    return Scenario.of(data)
 
 
 @st.composite
 def churning(draw: st.DrawFn, workers: int, bounded: bool = False) -> Script:
     """A few plans that take turns at every update or two: most gradients are filed anew."""
+    used = draw(features((*MODELLED, *UNMODELLED)))
     few, many = (0, 0, 0, 0, 1, 1, None, -1, -2), (0, 0, 1, 1, 2, 2, None, -3)
     roles = st.sampled_from(draw(st.sampled_from((few, many))))
     vias = st.sampled_from(draw(st.sampled_from((tuple(Via), (Via.SERVER,), (Via.LEADER,)))))
-    lates = st.sampled_from((Late.QUEUE, Late.DROP, Late.DROP, Late.ABORT))
-    group = st.tuples(st.none() | st.integers(1, 3), vias, lates)
+    group = groups(st.none() | st.integers(1, 3), vias, used)
     turns = []
     for _ in range(draw(st.integers(2, 4))):
         draft = Draft(
@@ -342,6 +501,84 @@ def churning(draw: st.DrawFn, workers: int, bounded: bool = False) -> Script:
             draw(st.sampled_from(Precision)),
             draw(st.sampled_from((Review(), Review(updates=1, on_block=True)))),
         )
-        turns.append(draft.plan())
+        turns.append(draw(featured(draft, used)).plan())
     order = draw(st.lists(st.sampled_from(turns), min_size=5, max_size=20))
     return Script(tuple(enumerate(order)))
+
+
+STAR_H = {
+    "form": "server ring",
+    "interval": "order interp simulated",
+    "staleness": "0 1",
+    "predictor": "last median",
+    "noise": "live hint resnet20",
+    "phi": "0 100 none",
+    "ratio": "0.05 0.2",
+    "relative": "0.05 0.3",
+    "absolute": "0.05 none",
+}
+PARAMETERS: dict[str, dict[str, str]] = {
+    "amp_all": {},
+    "asgd": {},
+    "backup": {"b": "0 1 2", "late": "abort drop", "via": "server allreduce"},
+    "bsp": {"via": "server allreduce"},
+    "cgp": {
+        "groups": "planned window rounds",
+        "ratio": "1 1.2 2",
+        "every": "1 2 5",
+        "fuse": "true false",
+        "window": "0 0.3 2",
+        "max_group": "1 2 inf",
+        "power": "0 0.5",
+    },
+    "dropcompute": {"theta": "0.05 0.125 auto", "warmup": "0 1", "measure": "1 3"},
+    "dssp": {"low": "0 1 3", "extra": "0 1 4"},
+    "k_async": {"x": "1 2 3 inf"},
+    "korel": {
+        "W": "1 2 3",
+        "z_on": "0.5 3.5",
+        "k_on": "1 2",
+        "z_off": "2 4",
+        "k_off": "1 2",
+        "dwell": "0 2",
+        "P_probe": "1 3",
+        "probes": "true false",
+        "efficacy": "0.5 0.95",
+        "cooldown": "0 3",
+        "global_shift_guard": "true false",
+        "rho": "1.5 none",
+    },
+    "lb_bsp": {"window": "1 2 5", "deadband": "0 0.05 0.5", "low": "0.25 1", "high": "1 1.5 4"},
+    "lgc": {"k": "1 2 auto", "via": "server allreduce"},
+    "local_sgd": {"h": "1 2 8"},
+    "p_reduce": {"p": "1 2 3 inf", "window": "0 0.1 0.125 inf"},
+    "ringmaster": {"r": "1 2 auto"},
+    "ssp": {"bound": "0 1 3 inf"},
+    "staleness_lr": {"power": "0 0.5 1", "shift": "0 1"},
+    "star_dynamic": {
+        "relative": "0.05 0.2 1",
+        "absolute": "0.05 none",
+        "predictor": "last median",
+    },
+    "star_h": STAR_H,
+    "star_h_oracle": STAR_H,
+    "star_ring": {"x": "1 2 auto", "ratio": "0.05 0.2", "predictor": "last median"},
+    "sync_switch": {
+        "share": "0 0.125 0.5 1",
+        "stragglers": "none greedy elastic",
+        "ratio": "1.1 1.2",
+        "via": "server allreduce",
+        "samples": "64 1000 auto",
+    },
+}
+"""Of each built-in policy: values of its parameters that make a difference in a short run."""
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> Policy:
+    """Any built-in policy, with some of its parameters off their defaults."""
+    name = draw(st.sampled_from(sorted(PARAMETERS)))
+    values = PARAMETERS[name]
+    some = draw(st.sets(st.sampled_from(sorted(values)))) if values else set()
+    given = [f"{key}={draw(st.sampled_from(values[key].split()))}" for key in sorted(some)]
+    return load(f"{name}:{','.join(given)}" if given else name)

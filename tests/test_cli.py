@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 
 from simstrag.cli import app, main
+from simstrag.policies import describe, names
 
 SCENARIO = """
 workers: 4
@@ -120,8 +121,62 @@ def test_report_renders_a_run(folder: Path, call: Call) -> None:
 
 def test_policies_lists_every_policy(call: Call) -> None:
     _, out, _ = call("policies")
-    for name in ("amp_all", "asgd", "backup", "bsp", "korel", "ssp"):
-        assert name in out
+    listed = [line.split()[0] for line in out.splitlines() if line[:1].isalpha()]
+    assert [name for name in listed if name in names()] == list(names())
+
+
+@pytest.fixture(params=[80, 120])
+def terminal(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """A terminal so many columns wide."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", str(request.param))
+    return int(request.param)
+
+
+def plain_lines(text: str) -> list[str]:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
+
+
+def test_the_list_of_policies_fits_a_terminal_and_cuts_no_name(call: Call, terminal: int) -> None:
+    lines = plain_lines(call("policies")[1])
+    assert max(map(len, lines)) <= terminal
+    listed = [re.split(r"  +", line)[:2] for line in lines if line[:1].isalpha()]
+    assert [row for row in listed if row[0] in names()] == [
+        [d.name, d.architecture] for d in describe()
+    ]
+    assert "…" not in "".join(lines)
+
+
+@pytest.mark.parametrize("name", names())
+def test_what_is_told_of_a_policy_fits_a_terminal(name: str, call: Call, terminal: int) -> None:
+    code, out, err = call("policies", name)
+    lines = plain_lines(out)
+    assert (code, err) == (0, "")
+    assert max(len(line.rstrip()) for line in lines) <= terminal
+    assert "…" not in out
+    told = " ".join(out.split())
+    assert describe(name).source.split(", ")[-1] in told
+    assert all(re.search(rf"(?m)^{p.name} ", "\n".join(lines)) for p in describe(name).parameters)
+
+
+def test_policies_explains_one_with_plan_parameters_source_and_what_is_whose(call: Call) -> None:
+    code, out, _ = call("policies", "lgc:k=5")
+    assert code == 0
+    assert "lgc:k=5 (server)" in out
+    assert "the first 5 of all 8 ranks, each gradient a job of the server" in out
+    assert re.search(r"k +auto +K, how many gradients .*\n +a whole number or auto", out)
+    assert "INFOCOM 2021" in out
+    assert "this project's reading" in out
+
+
+def test_policies_explains_one_in_the_working_directory(folder: Path, call: Call) -> None:
+    (folder / "told.py").write_text(
+        'import simstrag\nclass All:\n    """Everybody waits."""\n'
+        "    def plan(self, view):\n        return simstrag.Plan()\n"
+    )
+    code, out, _ = call("policies", "told:All")
+    assert code == 0
+    assert "Everybody waits." in out
 
 
 def test_a_generated_trace_can_be_described(folder: Path, call: Call) -> None:
@@ -186,6 +241,8 @@ MISTAKES = {
     "node beyond the world": (("run", "case.yaml"), _edited("workers: 4", "workers: 3"), "node 3"),
     "unknown policy": (("run", "case.yaml", "--policy", "asg"), {}, "asgd"),
     "unknown policy in a comparison": (("compare", "case.yaml", "-p", "korell"), {}, "korel"),
+    "unknown policy to explain": (("policies", "korell"), {}, "Did you mean 'korel'?"),
+    "impossible plan to explain": (("policies", "backup:b=9"), {}, "b=9 of 8 ranks"),
     "unknown parameter": (("run", "case.yaml", "--policy", "ssp:bond=3"), {}, "bound"),
     "wrong parameter": (("run", "case.yaml", "--policy", "ssp:bound=x"), {}, "bound"),
     "impossible plan": (("run", "case.yaml", "--policy", "backup:b=4"), {}, "b"),

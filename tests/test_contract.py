@@ -30,9 +30,12 @@ ALLOWED = {
 }  # fmt: skip
 IMPURE = {"datetime", "os", "random", "secrets", "socket", "subprocess", "threading", "time"}
 SOURCE = re.compile(r"Source: .*(19|20)\d\d", re.DOTALL)
-ROWS = ("steps", "local_times", "amp", "lower_bound", "communication")
-IMPOSSIBLE = {("backup", 1)}
+ROWS = (
+    "steps", "local_times", "amp", "batch", "lower_bound", "communication", "pending_since",
+)  # fmt: skip
+IMPOSSIBLE = {("backup", 1), ("p_reduce", 1)}
 RHO = 1.6
+BATCH = 32
 
 every_policy = pytest.mark.parametrize("name", names())
 
@@ -50,6 +53,10 @@ class World:
         self.random = np.random.default_rng(seed)
         self.times = np.full((world_size, WINDOW), np.nan)
         self.amp = np.zeros((world_size, WINDOW), dtype=bool)
+        self.shares = np.full((world_size, WINDOW), np.nan)
+        self.communication = np.full((world_size, WINDOW), np.nan)
+        self.pending = np.zeros(world_size)
+        self.samples = 0
         self.steps = np.zeros(world_size, dtype=np.int64)
 
     def views(self, policy: Policy) -> Iterator[tuple[View, Plan]]:
@@ -65,28 +72,47 @@ class World:
         return View(
             self.world_size,
             version,
-            samples=version * self.world_size,
+            samples=self.samples,
             time=float(version),
             steps=self.steps.copy(),
             local_times=self.times.copy(),
             amp=self.amp.copy(),
-            hints=Hints(amp_ratio=RHO, host_seconds=0.0, clean_seconds=1.0),
-        )
+            batch=self.shares.copy(),
+            communication=self.communication.copy(),
+            pending_since=self.pending.copy(),
+            noise_scale=500.0,
+            hints=Hints(
+                amp_ratio=RHO, host_seconds=0.0, clean_seconds=1.0, batch=BATCH, microbatches=4,
+                samples=self.updates * BATCH * self.world_size // 2, noise_scale=500.0,
+            ),
+            truth=lambda: np.array([self._slowdown(r, version) for r in range(self.world_size)]),
+        )  # fmt: skip
 
     def _update(self, version: int, plan: Plan) -> None:
         assert isinstance(plan.precision, tuple)
+        samples = plan.samples(BATCH, self.world_size)
         delivered = [
             rank
             for quorum in plan.quorums
             for rank in self.random.permutation(quorum.members)[: quorum.needed]
         ]
+        self.pending[delivered] = np.nan
         for rank in delivered:
-            amp = plan.precision[rank] is Precision.AMP
-            contended = 20 < version <= 70 and rank == (version - 20) // 40
-            time = (2.0 if contended else 1.0) * self.random.normal(1.0, 0.02)
-            self.times[rank] = np.append(self.times[rank, 1:], time / RHO if amp else time)
-            self.amp[rank] = np.append(self.amp[rank, 1:], amp)
+            amp, share = plan.precision[rank] is Precision.AMP, samples[rank] / BATCH
+            time = self._slowdown(rank, version) * share * self.random.normal(1.0, 0.02)
+            for window, value in (
+                (self.times, time / RHO if amp else time), (self.amp, amp), (self.shares, share),
+                (self.communication, self.random.uniform(0.01, 0.02)),
+            ):  # fmt: skip
+                window[rank] = np.append(window[rank, 1:], value)
             self.steps[rank] += 1
+            self.samples += samples[rank]
+        waiting = self.random.permutation(delivered)[: len(delivered) // 2]
+        self.pending[waiting] = float(version)
+
+    @staticmethod
+    def _slowdown(rank: int, version: int) -> float:
+        return 2.0 if 20 < version <= 70 and rank == (version - 20) // 40 else 1.0
 
 
 def recorded(name: str, world_size: int = 5) -> list[tuple[View, Plan]]:
@@ -113,6 +139,7 @@ def renamed(plan: Plan, new: list[int]) -> Plan:
         plan,
         quorums=tuple(sorted(quorums, key=lambda quorum: quorum.members)),
         bound=tuple(plan.bound[r] for r in old) if isinstance(plan.bound, tuple) else plan.bound,
+        batch=tuple(plan.batch[r] for r in old) if isinstance(plan.batch, tuple) else plan.batch,
         precision=tuple(plan.precision[r] for r in old),
         suspects=None if plan.suspects is None else frozenset(new[r] for r in plan.suspects),
     )
@@ -203,7 +230,11 @@ def test_renaming_the_ranks_renames_them_in_the_plan(name: str) -> None:
     policy = load(name)
     for view, plan in recorded(name):
         arrays = {field: getattr(view, field)[np.argsort(new)] for field in ROWS}
-        answer = policy.plan(dataclasses.replace(view, **arrays)).resolved(5)
+        truth = np.asarray(view.truth()) if view.truth is not None else np.ones(5)
+        seen = dataclasses.replace(
+            view, **arrays, truth=lambda found=truth: found[np.argsort(new)]
+        )
+        answer = policy.plan(seen).resolved(5)
         assert renamed(answer, same) == renamed(plan.resolved(5), new)
 
 
@@ -221,9 +252,18 @@ def test_it_sees_nothing_but_the_view(name: str) -> None:
     tree = ast.parse(inspect.getsource(module_of(name)))
     for module in imported(tree):
         top = module.partition(".")[0]
-        assert module in ALLOWED or (top in sys.stdlib_module_names and top not in IMPURE), module
+        other = module.removeprefix("simstrag.policies.") in names()
+        pure = top in sys.stdlib_module_names and top not in IMPURE
+        assert module in ALLOWED or other or pure, module
     drawn = [node for node in ast.walk(tree) if getattr(node, "attr", "") == "random"]
     assert not drawn, "a policy draws no random numbers"
+
+
+@every_policy
+def test_only_an_oracle_looks_at_the_truth(name: str) -> None:
+    tree = ast.parse(inspect.getsource(module_of(name)))
+    looks = any(getattr(node, "attr", "") == "truth" for node in ast.walk(tree))
+    assert looks == name.endswith("_oracle")
 
 
 def imported(tree: ast.AST) -> set[str]:

@@ -6,33 +6,39 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from simstrag.engine import simulate
-from simstrag.errors import InputError, StallError
+from simstrag.errors import InputError, PlanError, StallError
+from simstrag.policies import names
 from simstrag.policy import Policy, View
 from simstrag.scenario import Scenario
 from tests import reference
 from tests.strategies import (
     EVERY_UPDATE,
+    PARAMETERS,
     SEEN,
     Copied,
     Fixed,
     Script,
+    Switching,
     Watching,
     churning,
     plans,
+    policies,
     scenarios,
     scripts,
     uneven,
 )
 
 COUNTS = ("started", "applied", "dropped", "aborted", "in_flight")
+ERRORS = (StallError, InputError, PlanError)
 TOTALS = (*COUNTS, "makespan", "mean_staleness", "staleness_by_rank")
 Outcome = dict[str, Any]
 
@@ -42,26 +48,24 @@ def by_reference(scenario: Scenario, policy: Policy, seed: int) -> Outcome:
     SEEN.clear()
     try:
         result = reference.simulate(scenario, Watching(policy), seed)
-    except (StallError, InputError) as error:
+    except ERRORS as error:
         return {"error": type(error), "views": [_facts(view) for view in SEEN]}
-    updates = [
-        (
-            e.time,
-            e.version,
-            e.members,
-            e.n_own,
-            e.samples,
-            sum(e.staleness.values()) / e.n_own,
-            max(e.staleness.values()),
-            e.progress,
-        )
-        for e in result.log
-    ]
+    updates = []
+    for e in result.log:
+        staleness = [gradient.staleness for gradient in e.gradients]
+        stale = sum(staleness) / e.n_own, max(staleness)
+        updates.append((e.time, e.version, e.members, e.n_own, e.samples, *stale, e.progress))
     return {
         "totals": {name: getattr(result, name) for name in TOTALS},
+        "deviation": result.deviation,
         "updates": updates,
         "starts": result.starts,
         "fates": result.fates,
+        "weights": [
+            (e.version, gradient.rank, gradient.step, gradient.samples, gradient.weight)
+            for e in result.log
+            for gradient in e.gradients
+        ],
         "views": [_facts(view) for view in SEEN],
     }
 
@@ -75,27 +79,29 @@ def by_engine(scenario: Scenario, policy: Policy, seed: int) -> Outcome:
             run = simulate(
                 scenario, Watching(policy), seed, record_steps=True, record_gradients=True
             )
-    except (StallError, InputError) as error:
+    except ERRORS as error:
         return {"error": type(error), "views": [_facts(view) for view in SEEN]}
     columns = "time version members n_own samples staleness_mean staleness_max progress"
     assert run.steps is not None
     assert run.gradients is not None
     steps = [list(run.steps[name]) for name in ("rank", "step", "version", "precision", "start")]
-    fates = [list(run.gradients[name]) for name in ("update", "rank", "step", "fate")]
+    told = ("update", "rank", "step", "fate", "samples", "weight")
+    gradients = list(zip(*[list(run.gradients[name]) for name in told], strict=True))
     return {
         "totals": {name: run.summary[name] for name in TOTALS},
+        "deviation": run.summary["deviation"],
         "updates": list(zip(*[run.updates[name] for name in columns.split()], strict=True)),
         "starts": [(*step, amp == "amp", t) for *step, amp, t in zip(*steps, strict=True)],
-        "fates": [row for row in zip(*fates, strict=True) if row[-1] != "in_flight"],
+        "fates": [row[:4] for row in gradients if row[3] != "in_flight"],
+        "weights": [(*row[:3], *row[4:]) for row in gradients if row[3] == "applied"],
         "views": [_facts(view) for view in SEEN],
     }
 
 
-def _facts(view: View) -> tuple[Any, ...]:
-    """What a view shows, without the hints, which are no result of the run."""
-    arrays = (view.steps, view.local_times, view.amp, view.lower_bound, view.communication)
-    written = [np.asarray(array).tobytes() for array in arrays]
-    return view.version, view.samples, view.time, *written
+def _facts(view: View) -> dict[str, Any]:
+    """What a view shows."""
+    shown = {f.name: getattr(view, f.name) for f in fields(view) if f.name != "truth"}
+    return {k: v.tobytes() if isinstance(v, np.ndarray) else v for k, v in shown.items()}
 
 
 def assert_agreement(scenario: Scenario, policy: Policy, seed: int) -> None:
@@ -109,6 +115,11 @@ def assert_agreement(scenario: Scenario, policy: Policy, seed: int) -> None:
     assert found["updates"] == expected["updates"]
     assert found["totals"] == expected["totals"]
     assert sorted(found["fates"], key=str) == sorted(expected["fates"], key=str)
+    assert sorted(found["weights"]) == sorted(expected["weights"])
+    if expected["deviation"] is None:
+        assert found["deviation"] is None
+    else:  # a mean, which the engine sums as it goes
+        assert found["deviation"] == pytest.approx(expected["deviation"], rel=1e-12)
     assert found["views"] == expected["views"]
     assert len(found["starts"]) == len(set(found["starts"]))
     assert set(found["starts"]) <= set(expected["starts"])
@@ -136,14 +147,14 @@ def test_both_engines_agree_while_gradients_are_filed_anew_at_every_update(
 
 def drawn(data: st.DataObject, kind: str | None = None) -> tuple[Scenario, Script]:
     scenario = data.draw(scenarios(), label="scenario")
-    return scenario, data.draw(scripts(scenario.workers, kind), label="script")
+    return scenario, data.draw(scripts(scenario, kind), label="script")
 
 
 @quickly
 @given(data=st.data(), seed=st.integers(0, 3))
 def test_both_engines_agree_on_a_standing_plan(data: st.DataObject, seed: int) -> None:
     scenario = data.draw(scenarios(), label="scenario")
-    plan = data.draw(plans(scenario.workers), label="plan")
+    plan = data.draw(plans(scenario), label="plan")
     assert_agreement(scenario, Fixed(plan), seed)
 
 
@@ -165,11 +176,34 @@ def test_both_engines_agree_while_bounds_change(data: st.DataObject, seed: int) 
     assert_agreement(*drawn(data, "bounded"), seed)
 
 
+def test_parameters_of_every_policy_can_be_drawn() -> None:
+    assert tuple(PARAMETERS) == names()
+
+
+@settings(quickly, max_examples=3 * settings().max_examples)  # they are many
+@given(scenario=scenarios() | uneven(), policy=policies(), seed=st.integers(0, 3))
+def test_both_engines_agree_on_every_policy(scenario: Scenario, policy: Policy, seed: int) -> None:
+    assert_agreement(scenario, policy, seed)
+
+
+@settings(quickly, max_examples=3 * settings().max_examples)
+@given(
+    scenario=scenarios() | uneven(),
+    first=policies(),
+    second=policies(),
+    version=st.integers(1, 20),
+)
+def test_both_engines_agree_when_one_policy_takes_over_from_another(
+    scenario: Scenario, first: Policy, second: Policy, version: int
+) -> None:
+    assert_agreement(scenario, Switching(first, second, version), 0)
+
+
 @quickly
 @given(data=st.data())
 def test_an_equal_plan_at_every_update_changes_nothing(data: st.DataObject) -> None:
     scenario = data.draw(scenarios(), label="scenario")
-    plan = data.draw(plans(scenario.workers), label="plan")
+    plan = data.draw(plans(scenario), label="plan")
     again = replace(plan, review=EVERY_UPDATE)
     for outcome in (by_reference, by_engine):
         once, often = outcome(scenario, Fixed(plan), 0), outcome(scenario, Copied(Fixed(again)), 0)
@@ -191,19 +225,23 @@ def test_the_reference_keeps_its_own_promises(data: st.DataObject, seed: int) ->
     scenario, script = drawn(data)
     try:
         result = reference.simulate(scenario, script, seed)
-    except (StallError, InputError):  # waits for ever, or runs past a trace that ends in an error
+    except ERRORS:  # waits for ever, runs past a trace that ends in an error, or has no progress
         return
     fates = result.applied + result.dropped + result.aborted + result.in_flight
     assert result.started == fates == len(result.starts)
     assert result.in_flight >= 0
     assert len({(rank, k) for rank, k, *_ in result.starts}) == result.started
-    batch, samples, before = scenario.learner.batch, 0, 0.0
+    samples, before = 0, 0.0
     for version, entry in enumerate(result.log, start=1):
-        samples += entry.n_own * batch
+        samples += sum(gradient.samples for gradient in entry.gradients)
         assert (entry.version, entry.samples) == (version, samples)
         assert entry.time >= before
         assert entry.members == tuple(sorted(set(entry.members)))
-        assert 0 < entry.n_own == len(entry.members) == len(entry.staleness)
+        assert 0 < len(entry.members) <= entry.n_own == len(entry.gradients)
         assert set(entry.members) <= set(range(scenario.workers))
-        assert all(0 <= staleness < version for staleness in entry.staleness.values())
+        assert list(entry.gradients) == sorted(entry.gradients)
+        for gradient in entry.gradients:
+            assert 0 <= gradient.staleness < version
+            assert gradient.samples >= 1
+            assert gradient.weight > 0
         before = entry.time

@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 from simstrag.errors import InputError, PlanError
 from simstrag.policies import describe, load, names, spec
-from simstrag.policy import Late, Plan, Precision, Quorum, Via, View
+from simstrag.policies._words import words
+from simstrag.policies.dropcompute import DropCompute, best_deadline, effective_speedup
+from simstrag.policy import (
+    WINDOW,
+    Damping,
+    Hints,
+    Late,
+    Plan,
+    Precision,
+    Quorum,
+    Review,
+    Via,
+    View,
+    Weigh,
+)
+
+GUIDE = (Path(__file__).parent.parent / "docs" / "policies.md").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True)
 class Sleepy:
-    """A stranger's policy."""
+    """A stranger's policy.
+
+    naps, deep: how long and
+        how well it sleeps.
+    """
 
     naps: float = 0.5
     deep: bool = False
@@ -27,8 +50,6 @@ class Sleepy:
 
 @dataclass(frozen=True)
 class Demanding:
-    """One that cannot do without a parameter."""
-
     naps: int
 
     def plan(self, view: View) -> Plan:
@@ -40,8 +61,13 @@ def outside(monkeypatch: pytest.MonkeyPatch) -> str:
     module = ModuleType("stranger")
     module.__dict__.update(Sleepy=Sleepy, Demanding=Demanding, number=3)
     monkeypatch.setitem(sys.modules, "stranger", module)
-    monkeypatch.setattr(Sleepy, "__module__", "stranger")
+    for cls in (Sleepy, Demanding):
+        monkeypatch.setattr(cls, "__module__", "stranger")
     return "stranger"
+
+
+EACH = Quorum(count=1, via=Via.SERVER)
+LOSERS_ABORT = Quorum(count=7, via=Via.SERVER, late=Late.ABORT)
 
 
 def plan_of(text: str, world_size: int = 8) -> Plan:
@@ -67,7 +93,19 @@ def test_every_load_is_a_fresh_instance() -> None:
         ("backup", Plan((Quorum(count=7, via=Via.SERVER, late=Late.ABORT),))),
         ("backup:b=2,late=drop", Plan((Quorum(count=6, via=Via.SERVER, late=Late.DROP),))),
         ("backup:via=allreduce", Plan((Quorum(count=7, late=Late.ABORT),))),
+        ("backup:weigh=members", Plan((LOSERS_ABORT,), weigh=Weigh.MEMBERS)),
         ("amp_all", Plan(precision=Precision.AMP)),
+        ("p_reduce", Plan((Quorum(count=2),), average=True)),
+        ("p_reduce:p=inf,window=0.001", Plan((Quorum(window=0.001),), average=True)),
+        ("local_sgd", Plan((Quorum(steps=8),), average=True)),
+        ("lgc", Plan((Quorum(count=6, via=Via.SERVER, late=Late.JOIN),))),
+        ("lgc:k=5,via=allreduce", Plan((Quorum(count=5, late=Late.JOIN),))),
+        ("staleness_lr", Plan((EACH,), damping=Damping(power=1))),
+        ("staleness_lr:power=0.5,shift=1", Plan((EACH,), damping=Damping(power=0.5, shift=1))),
+        ("ringmaster", Plan((EACH,), damping=Damping(cutoff=16))),
+        ("ringmaster:r=3", Plan((EACH,), damping=Damping(cutoff=3))),
+        ("dropcompute:theta=0.5", Plan(deadline=0.5)),
+        ("dropcompute", Plan()),
     ],
 )
 def test_a_plan_says_what_the_paper_says(text: str, plan: Plan) -> None:
@@ -87,6 +125,24 @@ def test_backup_is_refused_where_nobody_would_be_left() -> None:
         load("backup:b=3").plan(View(3))
 
 
+@pytest.mark.parametrize("text", ["p_reduce:p=4", "lgc:k=4"])
+def test_a_policy_that_needs_more_ranks_than_there_are_says_so(text: str) -> None:
+    with pytest.raises(PlanError, match=f"{text.replace(':', ': ')} is more than 3 ranks"):
+        load(text).plan(View(3))
+
+
+@pytest.mark.parametrize(("n", "k"), [(1, None), (2, 1), (3, 1), (8, 6)])
+def test_lgc_waits_for_all_but_two_and_for_at_least_one(n: int, k: int | None) -> None:
+    assert plan_of("lgc", n).quorums[0].count == k
+
+
+def test_a_policy_made_for_worlds_of_several_sizes_answers_each() -> None:
+    for name in ("lgc", "ringmaster"):
+        policy = load(name)
+        plans = [policy.plan(View(n)) for n in (8, 16, 8)]
+        assert plans[0] is plans[2] != plans[1]
+
+
 @pytest.mark.parametrize(
     ("written", "canonical"),
     [
@@ -96,6 +152,11 @@ def test_backup_is_refused_where_nobody_would_be_left() -> None:
         ("backup:via=server,late=drop,b=2", "backup:b=2,late=drop"),
         ("korel:rho=1.5,probes=off,delta_on=0.2", "korel:delta_on=0.2,probes=false,rho=1.5"),
         ("simstrag.policies.ssp:Ssp:bound=7", "ssp:bound=7"),
+        ("lgc:k=auto", "lgc"),
+        ("ringmaster:r=AUTO", "ringmaster"),
+        ("dropcompute:theta=none", "dropcompute"),
+        ("dropcompute:theta=inf", "dropcompute:theta=inf"),
+        ("p_reduce:p=none", "p_reduce:p=inf"),
     ],
 )
 def test_a_policy_has_one_spelling(written: str, canonical: str) -> None:
@@ -122,6 +183,19 @@ def test_a_strangers_class_takes_parameters_too(outside: str) -> None:
         ("backup:late=queue", "late must be abort or drop, not queue"),
         ("backup:late=never", "late must be drop or abort, not 'never'"),
         ("backup:via=leader", "via must be server or allreduce, not leader"),
+        ("backup:weigh=heavy", "weigh must be world or members, not 'heavy'"),
+        ("p_reduce:p=0", "p must be 1 or more, or inf, not 0"),
+        ("p_reduce:window=-1", "window must be 0 or more seconds, not -1"),
+        ("local_sgd:h=0", "h must be 1 or more, not 0"),
+        ("lgc:k=0", "k must be 1 or more, or auto, not 0"),
+        ("lgc:k=all", "k must be a whole number or auto, not 'all'"),
+        ("lgc:via=leader", "via must be server or allreduce, not leader"),
+        ("staleness_lr:power=-1", "power must be 0 or more, not -1"),
+        ("staleness_lr:shift=-1", "shift must be 0 or more, not -1"),
+        ("ringmaster:r=0", "r must be 1 or more, or auto, not 0"),
+        ("dropcompute:theta=0", "theta must be above 0 seconds, or auto, not 0"),
+        ("dropcompute:warmup=-1", "warmup must be 0 or more, not -1"),
+        ("dropcompute:measure=0", "measure must be 1 or more, not 0"),
         ("bsp:via=mail", "via must be allreduce or server, not 'mail'"),
         ("bsp:via=leader", "via must be allreduce or server, not leader"),
         ("korel:W=0", "W must be 1 or more, not 0"),
@@ -148,6 +222,9 @@ def test_a_wrong_spec_gets_one_line_that_shows_the_way_out(
     assert "\n" not in str(caught.value)
 
 
+# -- what is said of policies
+
+
 def test_the_table_of_policies_says_what_each_decides_and_takes() -> None:
     table = {row.name: row for row in describe()}
     assert list(table) == list(names())
@@ -156,3 +233,185 @@ def test_the_table_of_policies_says_what_each_decides_and_takes() -> None:
     assert table["bsp"].sentence.startswith("Every update waits for one gradient of every rank")
     bound = table["ssp"].parameters[0]
     assert (bound.name, bound.default, bound.allowed) == ("bound", "3", "a whole number or inf")
+    assert bound.meaning.startswith("s, how many steps")
+    assert table["ssp"].paper == "Ho et al. 2013"
+    assert table["dropcompute"].paper == "Giladi et al. 2023, arXiv:2306.10598"
+    assert table["lgc"].source.endswith("INFOCOM 2021.")
+    assert any("this project's reading" in remark for remark in table["lgc"].remarks)
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_policy_says_what_every_parameter_means(name: str) -> None:
+    described = describe(name)
+    assert [p.name for p in described.parameters if not p.meaning] == []
+
+
+@pytest.mark.parametrize("name", names())
+def test_of_every_policy_there_is_a_paper_with_its_year(name: str) -> None:
+    assert re.fullmatch(
+        r"[A-Z][\w& ]+(\.| et al\.)? (19|20)\d\d(, arXiv:\S+)?", describe(name).paper
+    )
+
+
+def test_a_description_is_of_the_plan_that_was_asked_for() -> None:
+    assert describe("ssp:bound=5").plan[1][1].startswith("5 steps ahead")
+    assert describe("asgd").plan == (
+        ("quorum", "the first of all 8 ranks, each gradient a job of the server"),
+    )
+
+
+def test_a_stranger_is_described_by_its_class_where_its_file_says_nothing(outside: str) -> None:
+    described = describe(f"{outside}:Sleepy:naps=2")
+    assert described.sentence == "A stranger's policy."
+    assert (described.source, described.paper, described.remarks) == ("", "", ())
+    assert [p.meaning for p in described.parameters] == ["how long and how well it sleeps."] * 2 + [
+        ""
+    ]
+
+
+def test_a_stranger_that_says_nothing_is_described_by_its_plan(outside: str) -> None:
+    described = describe(f"{outside}:Demanding:naps=3")
+    assert described.sentence == ""
+    assert described.parameters[0].default == "required"
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        (Plan(), [("quorum", "all 4 ranks, by all-reduce")]),
+        (
+            Plan((Quorum((0, 2, 3), via=Via.LEADER, rounds=2), Quorum((1,), via=Via.LEADER))),
+            [
+                (
+                    "quorum",
+                    "ranks 0, 2-3, by all-reduce, then one job of the server; "
+                    "after 2 rounds among themselves",
+                ),
+                ("quorum", "rank 1, by all-reduce, then one job of the server"),
+            ],
+        ),
+        (
+            Plan((Quorum((0, 1, 2), count=2, window=0.5, late=Late.JOIN, riders=((3, 0),)),)),
+            [
+                (
+                    "quorum",
+                    "the first 2 of ranks 0-2, by all-reduce; or those there 0.5 s after the first "
+                    "of them; late ones join the next update without counting; riders: 3 with 0",
+                )
+            ],
+        ),
+        (
+            Plan((Quorum(steps=3),), average=True, deadline=0.25),
+            [
+                ("quorum", "all 4 ranks, by all-reduce; each after 3 private steps"),
+                ("deadline", "steps stop at the first micro-batch that ends after 0.25 s"),
+                ("average", "ranks keep models of their own; an update averages its contributors'"),
+            ],
+        ),
+        (
+            Plan(
+                (EACH,),
+                fuse=True,
+                bound={0: 3, 2: 0},
+                precision={1: Precision.AMP},
+                batch=(0.5, 0.5, 1, 2),
+                weigh=Weigh.MEMBERS,
+                damping=Damping(0.5, 1, cutoff=9),
+                suspects=frozenset({3, 1}),
+                review=Review(updates=2, samples=10, seconds=1.5, on_block=True),
+            ),
+            [
+                ("quorum", "the first of all 4 ranks, each gradient a job of the server"),
+                ("fuse", "leaders' jobs that wait together become one update"),
+                ("bound", "by rank 3, inf, 0, inf steps ahead of the slowest rank at most"),
+                ("precision", "reduced on rank 1"),
+                ("batch", "by rank 0.5, 0.5, 1, 2 of the nominal batch"),
+                ("weigh", "an update is the mean of its gradients, however few"),
+                (
+                    "damping",
+                    "a gradient weighs max(1 + staleness, 1)**-0.5; "
+                    "gradients of staleness 9 or more are dropped",
+                ),
+                ("suspects", "ranks 1, 3"),
+                (
+                    "review",
+                    "after 2 updates or after 10 samples or after 1.5 s or when a rank would block",
+                ),
+            ],
+        ),
+    ],
+)
+def test_a_plan_in_words_has_a_line_for_what_is_not_at_its_default(
+    plan: Plan, said: list[tuple[str, str]]
+) -> None:
+    assert words(plan, 4) == tuple(said)
+
+
+def test_the_table_in_the_docs_is_what_the_policies_say_of_themselves() -> None:
+    """Where it is not, the rows to paste are in the failure."""
+    rows = [f"| `{d.name}` | {d.sentence} | {d.architecture} | {d.paper} |" for d in describe()]
+    assert re.findall(r"(?m)^\| `.*$", GUIDE.partition("## ")[0]) == rows
+
+
+# -- dropcompute chooses its deadline
+
+
+def measured(times: np.ndarray, steps: int, overhead: float = 0.0, m: int | None = 8) -> View:
+    """What a driver shows once `steps` of the synchronous steps `times`, shape (N, S), are done."""
+    window = np.full((len(times), WINDOW), np.nan)
+    seen = times[:, max(steps - WINDOW, 0) : steps]
+    window[:, WINDOW - seen.shape[1] :] = seen
+    time = float(times[:, :steps].max(axis=0).sum() + overhead * steps) if steps else 0.0
+    counts = np.full(len(times), steps)
+    hints = Hints(microbatches=m)
+    return View(len(times), steps, 0, time, counts, window, hints=hints)
+
+
+UNEVEN = np.random.default_rng(7).lognormal(0, 0.4, size=(8, 60))
+
+
+def test_dropcompute_measures_steps_6_to_50_and_then_asks_no_more() -> None:
+    policy = load("dropcompute")
+    plans = [policy.plan(measured(UNEVEN, steps, overhead=0.2)) for steps in range(60)]
+    assert plans[0] == plans[49] == Plan(review=Review(updates=1))
+    assert plans[50] is plans[59] == Plan(deadline=best_deadline(UNEVEN[:, 5:50], 8, 0.2))
+
+
+@pytest.mark.parametrize("every", [2, 7, 16])
+def test_dropcompute_misses_nothing_while_views_are_at_most_a_window_apart(every: int) -> None:
+    policy = load("dropcompute")
+    for steps in [*range(0, 60, every), 60]:
+        plan = policy.plan(measured(UNEVEN, steps))
+    assert plan.deadline is not None
+    assert isinstance(policy, DropCompute)
+    assert policy.state_ is not None
+    assert np.array_equal(policy.state_.times, UNEVEN[:, 5:50])
+
+
+def test_dropcompute_that_never_sees_a_step_of_all_ranks_goes_on_measuring() -> None:
+    policy = load("dropcompute:warmup=0,measure=4")
+    assert policy.plan(measured(UNEVEN, 0)).review.updates == 1
+    assert policy.plan(measured(UNEVEN, 60)).deadline is None
+
+
+@pytest.mark.parametrize("m", [None, 1])
+def test_dropcompute_leaves_alone_what_it_cannot_cut(m: int | None) -> None:
+    assert load("dropcompute").plan(measured(UNEVEN, 3, m=m)) == Plan()
+
+
+def test_the_deadline_chosen_is_the_best_of_all_candidates() -> None:
+    theta = best_deadline(UNEVEN, 8, 0.3)
+    best = effective_speedup(UNEVEN, 8, 0.3, theta)
+    assert best > 1
+    grid = np.linspace(UNEVEN.min() * 6 / 8, UNEVEN.max(), 200)
+    assert best == pytest.approx(max(effective_speedup(UNEVEN, 8, 0.3, t) for t in grid), rel=1e-9)
+
+
+def test_of_equal_steps_nothing_is_cut() -> None:
+    assert best_deadline(np.ones((4, 10)), 8, 0.0) == 1.0
+
+
+def test_the_dearer_communication_is_the_less_is_cut() -> None:
+    deadlines = [best_deadline(UNEVEN, 16, overhead) for overhead in (0.0, 1.0, 10.0)]
+    assert deadlines == sorted(deadlines)
+    assert deadlines[0] < deadlines[-1]

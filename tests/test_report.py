@@ -193,11 +193,11 @@ class TestTrue:
         assert "both assumed" in page.text
         few = {"samples": 4 * 128 * 10, "target_progress": None}
         made = scenario(**few)
-        bare = " ".join(assumptions(made, [simulate(made, "bsp")], ["all-reduce"]))
+        bare = " ".join(assumptions(made, [simulate(made, "bsp")]))
         assert "penalty is 0" not in bare
         assert "at no cost" not in bare
         name = "backup:via=allreduce"
-        backup = " ".join(assumptions(made, [simulate(made, name)], ["all-reduce"]))
+        backup = " ".join(assumptions(made, [simulate(made, name)]))
         assert f"get the parameters at no cost; {name} would pay" in backup
 
     def test_a_profile_tells_measured_from_fitted_from_assumed(self, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from simstrag.constants import Load, Server
 from simstrag.errors import InputError
 from simstrag.run import plain
 from simstrag.scenario import Scenario
@@ -116,6 +117,105 @@ def test_a_scenario_survives_json_with_everything_that_was_declared(file: Path) 
     again = Scenario.of(declared)
     assert again.model_dump() == scenario.model_dump()
     assert again.inputs.allreduce.bandwidth == math.inf
+
+
+OPTIONS: dict[str, Any] = {
+    "workers": 5,
+    "samples": 1000,
+    "step": {"compute": 0.1},
+    "microbatches": 4,
+    "allreduce": {
+        "alpha": 0.01, "algorithm": "hierarchical", "intra_alpha": 0.001, "intra_bandwidth": "inf",
+    },
+    "server": {"service": 0.02, "shards": [0.25, 0.75], "fused_allreduce": True},
+    "server_load": {"node": 1, "host": 1.5, "net": 2.0},
+    "ranks_per_node": 2,
+}  # fmt: skip
+
+
+def test_every_option_of_communication_survives_json_yaml_and_a_replaced_key(
+    tmp_path: Path,
+) -> None:
+    scenario = Scenario.of(OPTIONS)
+    declared = json.loads(json.dumps(plain(scenario.model_dump(mode="json", exclude_unset=True))))
+    assert Scenario.of(declared).model_dump() == scenario.model_dump()
+    scenario.write(tmp_path)
+    assert Scenario.read(tmp_path / "scenario.yaml").model_dump() == scenario.model_dump()
+    again = scenario.replaced(seeds=3)
+    assert again.inputs == scenario.inputs
+    assert again.timing(0).load == scenario.timing(0).load
+
+
+def test_options_of_communication_reach_the_timing() -> None:
+    timing = Scenario.of(OPTIONS).timing(0)
+    assert timing.step.microbatches == 4
+    assert timing.nodes == (0, 0, 1, 1, 2)
+    assert timing.load == Load(frozenset({2, 3}), host=1.5, net=2.0)
+    assert timing.server == Server(0.02, shards=(0.25, 0.75), fused_allreduce=True)
+    assert timing.allreduce.algorithm == "hierarchical"
+    assert timing.allreduce.inside == (0.001, math.inf)
+    plain_one = Scenario.of(BASE).timing(0)
+    assert (plain_one.nodes, plain_one.load) == (None, Load(frozenset()))
+    assert (plain_one.server.shards, plain_one.step.microbatches) == ((1.0,), 1)
+
+
+def test_shards_as_a_number_are_as_many_equal_shares() -> None:
+    assert Scenario.of(BASE | {"server": {"shards": 4}}).inputs.server.shards == (0.25,) * 4
+    thirds = [1 / 3, 1 / 3, 1 / 3]
+    assert Scenario.of(BASE | {"server": {"shards": thirds}}).inputs.server.shards == (*thirds,)
+
+
+def test_micro_batches_may_be_replaced_after_the_files_were_read() -> None:
+    scenario = Scenario.of(BASE)
+    assert scenario.timing(0).step.microbatches == 1
+    assert scenario.replaced(microbatches=8).timing(0).step.microbatches == 8
+
+
+def test_options_of_the_scenario_stand_beside_a_profile() -> None:
+    folder = Path(__file__).parent.parent / "calibration" / "profiles"
+    declared = {
+        "workers": 4, "samples": 9, "profile": "intel-xeon-2-core-amx.json",
+        "learner": {"batch": 8}, "microbatches": 4, "ranks_per_node": 2,
+        "server_load": {"node": 1, "net": 2},
+    }  # fmt: skip
+    timing = Scenario.of(declared, folder=folder).timing(0)
+    assert (timing.step.microbatches, timing.nodes) == (4, (0, 0, 1, 1))
+    assert timing.load == Load(frozenset({2, 3}), net=2.0)
+
+
+def test_the_load_of_the_server_is_on_the_ranks_of_its_node() -> None:
+    def loaded(**changes: Any) -> set[int]:
+        made = Scenario.of(BASE | changes | {"server_load": {"node": 1, "host": 2}})
+        return {*made.timing(0).load.ranks}
+
+    assert loaded() == {1}
+    assert loaded(ranks_per_node=2) == {2, 3}
+    assert loaded(nodes=[1, 0, 1, 7]) == {0, 2}
+
+
+def test_with_ranks_per_node_a_node_of_the_trace_is_a_node_of_so_many_ranks() -> None:
+    row = {"time": 0, "node": 1, "resource": "step", "kind": "slowdown", "value": 3}
+    timing = Scenario.of(BASE | {"trace": [row], "ranks_per_node": 3}).timing(0)
+    ends = [timing.compute(rank, 0, 0.0, amp=False) for rank in range(4)]
+    assert ends == pytest.approx([0.1, 0.1, 0.1, 0.3])
+    with pytest.raises(InputError) as caught:
+        Scenario.of(BASE | {"trace": [row], "ranks_per_node": 4}).timing(0)
+    assert str(caught.value) == (
+        "scenario: trace: node 1 is beyond 4 workers, 4 per node; raise `workers`, "
+        "or choose nodes with `nodes: [...]`"
+    )
+
+
+def test_the_json_schema_names_every_option() -> None:
+    schema = Scenario.model_json_schema()
+    assert set(OPTIONS) <= set(schema["properties"])
+    for section, name in (
+        ("allreduce", "AllReduceSection"),
+        ("server", "ServerSection"),
+        ("server_load", "ServerLoadSection"),
+    ):
+        assert set(OPTIONS[section]) <= set(schema["$defs"][name]["properties"])
+    json.dumps(schema)
 
 
 def test_a_replaced_key_is_validated_and_the_rest_kept() -> None:
@@ -382,10 +482,71 @@ def test_a_value_out_of_range_is_named_with_what_is_allowed(
         ),
         ({"nodes": [0, 1]}, "nodes has 2 entries for 4 workers"),
         ({"nodes": [0, 1, 2, -1]}, "nodes.3 is -1: input should be greater than or equal to 0"),
+        ({"nodes": [0, 0, 1, 1], "ranks_per_node": 2}, "give nodes or ranks_per_node, not both"),
+        (
+            {"microbatches": 129},
+            "microbatches is 129, but a step has learner.batch 128 samples; "
+            "a micro-batch needs at least one",
+        ),
+        (
+            {"allreduce": {"algorithm": "hierarchical"}},
+            "allreduce.algorithm is hierarchical, but nothing says which ranks share a node; "
+            "give ranks_per_node or nodes",
+        ),
+        (
+            {"allreduce": {"intra_alpha": 0.001}},
+            "allreduce.intra_alpha is 0.001, but nothing says which ranks share a node; "
+            "give ranks_per_node or nodes",
+        ),
+        (
+            {"server_load": {"node": 4}},
+            "server_load.node is 4, but no rank is on it; the ranks are on 0, 1, 2, 3",
+        ),
+        (
+            {"server_load": {"node": 12}, "workers": 10},
+            "server_load.node is 12, but no rank is on it; "
+            "the ranks are on 0, 1, 2, 3, 4, 5, 6, 7, ...",
+        ),
+        (
+            {"server_load": {"node": 2}, "ranks_per_node": 2},
+            "server_load.node is 2, but no rank is on it; the ranks are on 0, 1",
+        ),
     ],
 )
 def test_keys_that_do_not_go_together_are_refused(changes: dict[str, Any], message: str) -> None:
     assert wrong(**changes) == message
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"server": {"shards": 0}}, "server.shards is 0: input should be greater than or equal to"),
+        ({"server": {"shards": [0.5, 0.4]}}, "server: shards must sum to 1, not 0.9"),
+        ({"server": {"shards": [1.5, -0.5]}}, "server.shards.1 is -0.5: input should be greater"),
+        ({"server": {"shards": []}}, "server.shards is []: input should be a valid integer or li"),
+        ({"server": {"shards": True}}, "server: shards cannot be true"),
+        (
+            {"server": {"fused_allreduce": "maybe"}},
+            "server.fused_allreduce is 'maybe': input should be a valid boolean",
+        ),
+        (
+            {"allreduce": {"algorithm": "rings"}},
+            "allreduce.algorithm is 'rings': input should be 'ring', 'tree', 'halving_doubling' or",
+        ),
+        (
+            {"server_load": {"host": 0.5}},
+            "server_load.host is 0.5: input should be greater than or equal to 1",
+        ),
+        ({"server_load": {"nod": 1}}, "unknown key 'server_load.nod'. Did you mean 'node'?; known"),
+        ({"microbatches": 0}, "microbatches is 0: input should be greater than or equal to 1"),
+        ({"microbatches": True}, "microbatches cannot be true"),
+        ({"ranks_per_node": 0}, "ranks_per_node is 0: input should be greater than or equal to 1"),
+    ],
+)
+def test_options_of_communication_that_cannot_be_are_refused(
+    changes: dict[str, Any], message: str
+) -> None:
+    assert wrong(**changes).startswith(message)
 
 
 @pytest.mark.parametrize(

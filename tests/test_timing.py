@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from simstrag.constants import AllReduce, Server, Step, amp_gain
+from simstrag.collectives import halving_doubling, hierarchical, ring, tree
+from simstrag.constants import AllReduce, Load, Server, Step, amp_gain
 from simstrag.contention import Contention
 from simstrag.errors import InputError
 from simstrag.noise import Noise, lognormal
@@ -33,12 +35,13 @@ def timing(
     server: Server | None = None,
     noise: Noise | None = None,
     workers: int = 4,
+    nodes: tuple[int, ...] | None = None,
+    load: Load | None = None,
     **options: Any,
 ) -> Timing:
-    contention = Contention.of(trace, workers, **options)
-    return Timing(
-        step, allreduce or AllReduce(), server or Server(), contention, noise or Noise(0, None)
-    )
+    contention = Contention.of(trace, workers, nodes, **options)
+    constants = step, allreduce or AllReduce(), server or Server()
+    return Timing(*constants, contention, noise or Noise(0, None), nodes, load)
 
 
 # -- precision
@@ -139,12 +142,87 @@ def test_two_ranks_may_live_on_one_node() -> None:
     assert [mapped.compute(rank, 0, 0.0, amp=False) for rank in (0, 1)] == [3.0, 3.0]
 
 
+# -- shares of the batch, micro-batches, deadlines
+
+
+SLOW_AND_NOISY = slowdowns(
+    (0.0, 0, "gpu", 2.0), (0.4, 0, "host", 5.0), (0.9, 0, "gpu", 1.0), (2.0, 0, "step", 1.5)
+)
+
+
+def test_a_share_of_the_batch_is_the_same_share_of_the_work() -> None:
+    noisy = timing(SLOW_AND_NOISY, noise=Noise(0, lognormal(0.5)))
+    thrice = timing(SLOW_AND_NOISY, step=Step(0.9, 2.1), noise=Noise(0, lognormal(0.5)))
+    assert noisy.compute(0, 3, 0.1, False, share=3.0) == pytest.approx(
+        thrice.compute(0, 3, 0.1, False), rel=1e-14
+    )
+
+
+def test_a_recorded_duration_scales_with_the_share() -> None:
+    recorded = timing(durations(0.5, 0.8))
+    assert recorded.compute(0, 1, 2.0, False, share=0.25) == 2.2
+
+
+def brute_force(t: Timing, start: float, share: float, deadline: float) -> tuple[float, int]:
+    """Micro-batch after micro-batch, each as a step of its part of the work."""
+    parts = t.step.microbatches
+    for m in range(1, parts + 1):
+        end = t.compute(0, 3, start, False, share * (m / parts))
+        if end - start > deadline:
+            break
+    return end, m
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5, 1.75])
+@pytest.mark.parametrize("parts", [1, 2, 7, 64])
+@pytest.mark.parametrize("trace", [None, SLOW_AND_NOISY, durations(0.5, 2.0)])
+def test_a_deadline_stops_a_step_with_the_first_micro_batch_that_ends_after_it(
+    trace: Trace | None, parts: int, share: float
+) -> None:
+    cut = timing(trace, step=Step(0.3, 0.7, microbatches=parts), noise=Noise(0, lognormal(0.5)))
+    whole = cut.compute(0, 3, 0.1, False, share) - 0.1
+    done = set()
+    for deadline in [whole * (k + 0.1) / 40 for k in range(44)]:  # no tie, which rounding decides
+        end, m = cut.cut(0, 3, 0.1, False, share, deadline)
+        expected, micro_batches = brute_force(cut, 0.1, share, deadline)
+        assert (end, m) == (pytest.approx(expected, rel=1e-14), micro_batches)
+        done.add(m)
+    assert len(done) >= min(parts, 20)
+    assert {1, parts} <= done
+
+
+def test_a_micro_batch_that_ends_at_the_deadline_does_not_stop_the_step() -> None:
+    cut = timing(step=Step(0.0, 1.0, microbatches=4))
+    assert cut.cut(0, 0, 2.0, False, 1.0, 0.5) == (2.75, 3)
+    assert cut.cut(0, 0, 2.0, False, 1.0, 0.4999) == (2.5, 2)
+
+
+@pytest.mark.parametrize("deadline", [1e-9, 0.3, 1e9])
+def test_a_step_of_one_micro_batch_is_never_cut(deadline: float) -> None:
+    whole = timing(SLOW_AND_NOISY, noise=Noise(0, lognormal(0.5)))
+    assert whole.cut(0, 3, 0.1, False, 1.0, deadline) == (whole.compute(0, 3, 0.1, False), 1)
+
+
+@pytest.mark.parametrize("parts", [3, 10, 49])
+def test_a_step_that_keeps_its_deadline_ends_when_it_would_without_one(parts: int) -> None:
+    """To the last bit: orders hang on ties."""
+    cut = timing(
+        SLOW_AND_NOISY,
+        step=Step(0.3, 0.7, 1.66, microbatches=parts),
+        noise=Noise(0, lognormal(0.5)),
+    )
+    for share in (1.0, 0.3, 1.7):
+        for amp in (False, True):
+            whole = cut.compute(0, 5, 0.1, amp, share)
+            assert cut.cut(0, 5, 0.1, amp, share, 1e9) == (whole, parts)
+
+
 # -- communication
 
 
 def test_an_all_reduce_lasts_as_the_ring_formula_says_less_what_backward_hides() -> None:
-    ring = AllReduce(alpha=0.001, bandwidth=1e9, bytes=20e6, overlap=0.25)
-    idle = timing(allreduce=ring)
+    constants = AllReduce(alpha=0.001, bandwidth=1e9, bytes=20e6, overlap=0.25)
+    idle = timing(allreduce=constants)
     assert idle.reduce((0, 1, 2, 3), 5.0) - 5 == pytest.approx(0.75 * 0.036, rel=1e-12)
     assert idle.reduce((0, 3), 5.0) - 5 == pytest.approx(0.75 * 0.022, rel=1e-12)
     assert idle.reduce((2,), 5.0) == 5.0
@@ -162,11 +240,153 @@ def test_net_contention_that_ends_within_an_all_reduce_counts_as_long_as_it_last
     assert timing(trace, allreduce=AllReduce(alpha=0.5)).reduce((0, 1), 0.0) == 1.5
 
 
+def test_a_slowdown_below_one_does_not_carry_those_who_have_none() -> None:
+    trace = slowdowns((0.0, 0, "net", 0.5), (0.0, 1, "net", 0.25))
+    fast = timing(trace, allreduce=AllReduce(alpha=0.5), allow_speedup=True)
+    assert fast.reduce((0, 1), 0.0) == 0.5
+    assert fast.reduce((0, 1, 2), 0.0) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "formula"),
+    [("ring", ring), ("tree", tree), ("halving_doubling", halving_doubling)],
+)
+def test_a_flat_algorithm_takes_the_links_inside_where_all_members_share_a_node(
+    algorithm: str, formula: Callable[..., float]
+) -> None:
+    a = AllReduce(0.01, 1e9, 20e6, 0.25, algorithm, intra_alpha=0.001, intra_bandwidth=1e10)
+    placed = timing(allreduce=a, nodes=(4, 4, 4, 4, 9, 9), workers=6)
+    inside, between = (0.001, 20e6, 1e10), (0.01, 20e6, 1e9)
+    ends = {m: placed.reduce(m, 0.0) for m in ((0, 1, 2, 3), (4, 5), (0, 4), (0, 1, 4, 5))}
+    assert ends == {
+        (0, 1, 2, 3): pytest.approx(0.75 * formula(4, *inside)),
+        (4, 5): pytest.approx(0.75 * formula(2, *inside)),
+        (0, 4): pytest.approx(0.75 * formula(2, *between)),
+        (0, 1, 4, 5): pytest.approx(0.75 * formula(4, *between)),
+    }
+    assert timing(allreduce=a, workers=6).reduce((0, 1), 0.0) == ends[0, 4]
+
+
+def test_a_link_inside_that_is_half_declared_is_otherwise_like_those_between() -> None:
+    a = AllReduce(0.01, 1e9, 20e6, intra_alpha=0.001)
+    placed = timing(allreduce=a, nodes=(0, 0, 1, 1))
+    assert placed.reduce((0, 1), 0.0) == pytest.approx(ring(2, 0.001, 20e6, 1e9))
+    b = AllReduce(0.01, 1e9, 20e6, intra_bandwidth=1e10)
+    placed = timing(allreduce=b, nodes=(0, 0, 1, 1))
+    assert placed.reduce((0, 1), 0.0) == pytest.approx(ring(2, 0.01, 20e6, 1e10))
+
+
+def test_a_hierarchical_all_reduce_counts_its_members_by_node() -> None:
+    a = AllReduce(0.01, 1e9, 20e6, 0.25, "hierarchical", 0.001, 1e10)
+    placed = timing(allreduce=a, nodes=(0, 0, 0, 1, 1, 2), workers=6)
+    for members, counts in (
+        ((0, 1, 2, 3, 4, 5), (3, 2, 1)),
+        ((1, 2, 4), (2, 1)),
+        ((0, 1, 2), (3,)),
+        ((0, 3, 5), (1, 1, 1)),
+        ((4,), (1,)),
+    ):
+        expected = 0.75 * hierarchical(counts, 0.01, 20e6, 1e9, 0.001, 1e10)
+        assert placed.reduce(members, 1.0) == pytest.approx(1 + expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "tree", "halving_doubling", "hierarchical"])
+def test_a_sub_group_inside_a_node_is_cheaper_than_one_of_the_same_size_across(
+    algorithm: str,
+) -> None:
+    a = AllReduce(0.01, 1e9, 20e6, 0.0, algorithm, 0.001, 1e10)
+    placed = timing(allreduce=a, nodes=(0, 0, 0, 0, 1, 1, 1, 1), workers=8)
+    inside, across = placed.reduce((0, 1, 2, 3), 0.0), placed.reduce((0, 1, 4, 5), 0.0)
+    assert inside < across < placed.reduce(tuple(range(8)), 0.0) + 1e-12
+
+
 def test_push_and_pull_are_stretched_by_the_ranks_own_net() -> None:
     trace = slowdowns((0.0, 1, "net", 2.0))
     server = timing(trace, server=Server(service=9.0, push=0.25, pull=0.5))
     assert [server.push(rank, 1.0) for rank in (0, 1)] == [1.25, 1.5]
     assert [server.pull(rank, 1.0) for rank in (0, 1)] == [1.5, 2.0]
+
+
+# -- the server
+
+
+def test_a_job_takes_the_share_of_the_largest_shard() -> None:
+    assert timing(server=Server(service=0.5)).serve(1.0) == 1.5
+    assert timing(server=Server(service=0.5, shards=(0.25, 0.5, 0.25))).serve(1.0) == 1.25
+
+
+def test_a_fused_job_all_reduces_first_among_all_its_contributors_if_it_is_told_to() -> None:
+    hops, fused = AllReduce(alpha=0.25), Server(service=1.0, fused_allreduce=True)
+    assert timing(allreduce=hops, server=fused).serve(2.0, union=(0, 1, 3)) == 4.0
+    assert timing(allreduce=hops, server=fused).serve(2.0) == 3.0
+    assert timing(allreduce=hops, server=Server(service=1.0)).serve(2.0, union=(0, 1, 3)) == 3.0
+
+
+BESIDE = Load(frozenset({0, 1}), host=3.0, net=2.0)
+
+
+def test_a_server_in_use_stretches_the_host_work_of_the_ranks_beside_it() -> None:
+    loaded = timing(slowdowns((0.0, 1, "host", 2.0), (0.0, 1, "step", 1.5)), load=BESIDE)
+    ends = [
+        [loaded.compute(r, 0, 0.0, False, loaded=on) for r in (0, 1, 2)] for on in (False, True)
+    ]
+    assert ends[0] == pytest.approx([1.0, 1.5 * (2 * 0.3 + 0.7), 1.0])
+    assert ends[1] == pytest.approx([3 * 0.3 + 0.7, 1.5 * (3 * 2 * 0.3 + 0.7), 1.0])
+    assert loaded.compute(0, 0, 0.0, True, loaded=True) == pytest.approx(3 * 0.3 + 1 / 1.66 - 0.3)
+
+
+def test_a_load_that_is_on_when_a_step_begins_holds_for_all_of_it() -> None:
+    """Also beyond a change of the trace, also where the step is cut."""
+    step = Step(0.5, 0.5, microbatches=2)
+    loaded = timing(slowdowns((0.0, 0, "step", 2.0), (1.0, 0, "step", 1.0)), step, load=BESIDE)
+    assert loaded.compute(0, 0, 0.0, False, loaded=True) == 1.0 + 2.0 - 0.5
+    assert loaded.cut(0, 0, 0.0, False, 1.0, 1.0, loaded=True) == (1.0 + 1.0 - 0.5, 1)
+    assert loaded.cut(0, 0, 0.0, False, 1.0, 1.0) == (1.0 + 1.0 - 0.5, 2)
+
+
+def test_a_server_in_use_stretches_pushes_and_pulls_of_the_ranks_beside_it() -> None:
+    trace = slowdowns((0.0, 1, "net", 5.0), (1.0, 1, "net", 1.0))
+    loaded = timing(trace, server=Server(push=0.5, pull=0.25), load=BESIDE)
+    assert [loaded.push(rank, 2.0, loaded=True) for rank in (0, 1, 2)] == [3.0, 3.0, 2.5]
+    assert [loaded.pull(rank, 0.0, loaded=True) for rank in (0, 1, 2)] == [0.5, 1.3, 0.25]
+    assert [loaded.push(rank, 2.0) for rank in (0, 1, 2)] == [2.5] * 3
+
+
+def test_a_collective_is_as_slow_as_its_slowest_member_after_the_load_is_put_on() -> None:
+    trace = slowdowns((0.0, 1, "net", 3.0), (0.0, 2, "net", 5.0))
+    loaded = timing(trace, allreduce=AllReduce(alpha=0.5), load=BESIDE)
+    ends = {m: loaded.reduce(m, 0.0, loaded=True) for m in ((0, 3), (1, 2), (0, 2), (2, 3), (3,))}
+    assert ends == {(0, 3): 2.0, (1, 2): 6.0, (0, 2): 5.0, (2, 3): 5.0, (3,): 0.0}
+    assert loaded.reduce((0, 3), 0.0) == 1.0
+    assert loaded.reduce((1, 2), 0.0) == 5.0
+
+
+def test_the_all_reduce_of_a_fused_job_is_under_the_load_too() -> None:
+    fused = Server(service=1.0, fused_allreduce=True)
+    loaded = timing(allreduce=AllReduce(alpha=0.25), server=fused, load=BESIDE)
+    assert loaded.serve(0.0, union=(0, 3), loaded=True) == 2.0
+    assert loaded.serve(0.0, union=(0, 3)) == 1.5
+
+
+def test_where_nothing_is_declared_a_load_changes_no_bit() -> None:
+    trace = slowdowns((0.0, 0, "net", 1.7), (0.3, 1, "host", 1.3), (0.4, 0, "net", 1.1))
+    bare = timing(trace, server=Server(push=0.7), allreduce=AllReduce(alpha=0.1))
+    for on in (False, True):
+        assert bare.compute(1, 0, 0.1, False, loaded=on) == bare.compute(1, 0, 0.1, False)
+        assert bare.push(0, 0.1, loaded=on) == bare.push(0, 0.1)
+        assert bare.reduce((0, 1, 2), 0.1, loaded=on) == bare.reduce((0, 1, 2), 0.1)
+
+
+def test_truth_knows_nothing_of_the_load() -> None:
+    assert timing(load=BESIDE).noise_free(0, 0, 0.0) == 1.0
+
+
+def test_the_slowest_networks_of_ever_new_members_are_not_kept_for_ever() -> None:
+    trace = slowdowns(*((0.0, rank, "net", 1.0 + rank) for rank in range(12)))
+    many = timing(trace, workers=12, allreduce=AllReduce(alpha=0.5))
+    for members in itertools.combinations(range(12), 6):
+        assert many.reduce(members, 0.0) == 5.0 * (1 + members[-1])
+    assert many._slowest.cache_info().currsize <= 256
 
 
 # -- recorded durations
@@ -197,6 +417,18 @@ def test_after_the_last_duration_it_is_held_or_they_begin_anew(
 ) -> None:
     recorded = timing(durations(0.5, 0.7), trace_end=trace_end)
     assert [recorded.compute(0, k, 0.0, amp=False) for k in range(5)] == consumed
+
+
+def test_the_host_work_in_a_recorded_duration_cannot_be_stretched() -> None:
+    with pytest.raises(InputError) as caught:
+        timing(durations(0.5, node=1), load=BESIDE)
+    assert str(caught.value) == (
+        "server_load.host cannot stretch the recorded durations of rank 1: "
+        "what is host work in them is not known; leave host out"
+    )
+    net_only = Load(frozenset({1}), net=2.0)
+    assert timing(durations(0.5, node=1), load=net_only).compute(1, 0, 0, False, loaded=True) == 0.5
+    assert timing(durations(0.5, node=2), load=BESIDE).compute(2, 0, 0, False, loaded=True) == 0.5
 
 
 def test_running_out_of_durations_can_be_an_error() -> None:

@@ -11,27 +11,42 @@ import inspect
 import pkgutil
 from dataclasses import dataclass
 from types import ModuleType
+from typing import overload
 
 from simstrag.errors import InputError
 from simstrag.names import nearest
+from simstrag.policies._docstring import read
 from simstrag.policies._parameters import Parameter, parameters, parse, values, write
-from simstrag.policy import Policy, Via, View
+from simstrag.policies._words import words
+from simstrag.policy import Hints, Plan, Policy, Via, View
 
 __all__ = ["Description", "Parameter", "architecture", "describe", "load", "names", "spec"]
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a table says of a built-in policy.
+    """What there is to say of a policy, read from its file and its first plan.
 
-    sentence: what it decides.  architecture: how its default plan makes updates of gradients,
-    `all-reduce`, `server` or `leader`.
+    name: its spec.  sentence: what it decides; details: what more its file says of that.
+    architecture: how its first plan makes updates of gradients: `all-reduce`, `server`, `leader`.
+    plan: that plan in words, (field, what it says), for the world of `WORLD`.
+    paper: its source in short.  source: in full.  remarks: what of it is whose.
     """
 
     name: str
     sentence: str
+    details: tuple[str, ...]
     architecture: str
     parameters: tuple[Parameter, ...]
+    plan: tuple[tuple[str, str], ...]
+    paper: str
+    source: str
+    remarks: tuple[str, ...]
+
+
+HINTS = Hints(amp_ratio=1.6, amp_switch=0.0, batch=128, microbatches=8, samples=1_024_000)
+WORLD = View(8, hints=HINTS)
+"""The world for which a description shows a plan, before its first step."""
 
 
 def names() -> tuple[str, ...]:
@@ -50,7 +65,7 @@ def load(text: str) -> Policy:
     Raises `InputError` for an unknown policy or parameter and for a value that is not allowed.
 
     >>> load("backup:b=2,late=drop")
-    Backup(b=2, late=<Late.DROP: 'drop'>, via=<Via.SERVER: 'server'>)
+    Backup(b=2, late=<Late.DROP: 'drop'>, via=<Via.SERVER: 'server'>, weigh=<Weigh.WORLD: 'world'>)
     >>> load("asg")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     simstrag.errors.InputError: there is no policy 'asg'; known: ... Did you mean 'asgd'?
@@ -78,9 +93,19 @@ def spec(policy: Policy) -> str:
     return f"{name}:{changed}" if changed else name
 
 
-def describe() -> tuple[Description, ...]:
-    """One entry per built-in policy, in the order of `names()`."""
-    return tuple(_description(name) for name in names())
+@overload
+def describe(text: str) -> Description: ...
+@overload
+def describe(text: None = None) -> tuple[Description, ...]: ...
+def describe(text: str | None = None) -> Description | tuple[Description, ...]:
+    """What there is to say of the policy of a spec, or of all built-in ones in order of name.
+
+    Raises `InputError` as `load` does, and where its plan does not fit the world of `WORLD`.
+
+    >>> describe("ssp:bound=5").plan[1]
+    ('bound', '5 steps ahead of the slowest rank at most')
+    """
+    return tuple(map(_description, names())) if text is None else _description(text)
 
 
 def architecture(text: str, world_size: int) -> str:
@@ -89,17 +114,33 @@ def architecture(text: str, world_size: int) -> str:
     >>> architecture("asgd", world_size=8)
     'server'
     """
-    plan = load(text).plan(View(world_size))
-    return " + ".join(dict.fromkeys(_ARCHITECTURES[quorum.via] for quorum in plan.quorums))
+    return _architecture(load(text).plan(View(world_size, hints=HINTS)))
 
 
 _ARCHITECTURES = {Via.ALLREDUCE: "all-reduce", Via.SERVER: "server", Via.LEADER: "leader"}
 
 
-def _description(name: str) -> Description:
-    cls = _class(name)
-    paragraph = (inspect.getdoc(importlib.import_module(cls.__module__)) or "").split("\n\n")[0]
-    return Description(name, " ".join(paragraph.split()), architecture(name, 8), parameters(cls))
+def _architecture(plan: Plan) -> str:
+    return " + ".join(dict.fromkeys(_ARCHITECTURES[quorum.via] for quorum in plan.quorums))
+
+
+def _description(text: str) -> Description:
+    policy = load(text)
+    cls = type(policy)
+    module = importlib.import_module(cls.__module__)
+    said = read(cls, module, alone=_policies_of(module) == [cls])
+    plan = policy.plan(WORLD)
+    return Description(
+        name=spec(policy),
+        sentence=said.decides[0] if said.decides else "",
+        details=said.decides[1:],
+        architecture=_architecture(plan),
+        parameters=parameters(cls),
+        plan=words(plan, WORLD.world_size),
+        paper=said.paper,
+        source=said.source,
+        remarks=said.remarks,
+    )
 
 
 def _split(text: str) -> tuple[str, str | None]:

@@ -50,6 +50,8 @@ class _Kind:
         return None if self.none and text.lower() in (self.none, "none") else self.read(text)
 
     def text(self, value: Any) -> str:
+        if value is dataclasses.MISSING:
+            return "required"
         if value is None:
             return self.none or "none"
         if isinstance(value, enum.Enum):

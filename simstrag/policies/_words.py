@@ -11,7 +11,7 @@ __all__ = ["words"]
 
 VIA = {
     Via.ALLREDUCE: "by all-reduce",
-    Via.SERVER: "each a job of the server",
+    Via.SERVER: "each gradient a job of the server",
     Via.LEADER: "by all-reduce, then one job of the server",
 }
 LATE = {
@@ -27,9 +27,8 @@ def words(plan: Plan, world_size: int) -> tuple[tuple[str, str], ...]:
 
     Raises `PlanError` where the plan does not fit the world.
 
-    >>> quorum = Quorum(count=6, via=Via.SERVER, late=Late.DROP)
-    >>> words(Plan((quorum,), review=Review(updates=10)), world_size=8)
-    (('quorum', 'the first 6 of all 8 ranks, each a job of the server; late ones are dropped when done'),
+    >>> words(Plan((Quorum(count=6, late=Late.DROP),), review=Review(updates=10)), world_size=8)
+    (('quorum', 'the first 6 of all 8 ranks, by all-reduce; late ones are dropped when done'),
      ('review', 'after 10 updates'))
     """
     return tuple(_said(plan.resolved(world_size), world_size))
@@ -85,7 +84,7 @@ def _damping(damping: Damping) -> Iterator[str]:
         shifted = f"{damping.shift:g} + staleness" if damping.shift else "staleness"
         yield f"a gradient weighs max({shifted}, 1)**-{damping.power:g}"
     if damping.cutoff is not None:
-        yield f"it is dropped at a staleness of {damping.cutoff} or more"
+        yield f"gradients of staleness {damping.cutoff} or more are dropped"
 
 
 def _review(review: Review) -> Iterator[str]:

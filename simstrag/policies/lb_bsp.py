@@ -9,10 +9,10 @@ arXiv:2503.17469, 2025.
 
 The papers': shares in proportion to speed at the boundary of an iteration, their sum fixed, each
 gradient weighed by its samples; least and largest batches.  Ours: speed is the median over a window
-of samples per second, where LB-BSP fits a line through the origin's offset (GPU) or trains a
-predictor (CPU), and OmniLearn smooths; and the numbers below.  In the simulator the time of a step
-is in proportion to its share (docs/semantics.md, 6), which leaves nothing for an offset to explain;
-where a step has a fixed part, shares move too far at first and settle at the next changes.
+of samples per second, where LB-BSP fits a line with an offset (GPU) or trains a predictor (CPU),
+and OmniLearn smooths; and all numbers below but the dead band of 5 %.  In the simulator the time of
+a step is in proportion to its share (docs/semantics.md, 6): it has no fixed part that an offset
+could describe.
 """
 
 import math
@@ -96,11 +96,12 @@ def balanced(rate: Floats, low: float, high: float) -> Floats:
     """
     n = len(rate)
     held = np.zeros(n, dtype=bool)
-    shares = n * rate / rate.sum()
+    shares = rate * (n / math.fsum(rate))  # fsum: the same in any order of the ranks
     while True:
-        limited = shares.clip(low, high)
-        over = limited.sum() - n
-        held |= (shares < low) if over > 0 else (shares > high)
+        limited: Floats = np.clip(shares, low, high)
+        over = math.fsum(limited) - n
         if abs(over) <= 1e-12 * n:
             return limited
-        shares = np.where(held, limited, rate * (n - limited[held].sum()) / rate[~held].sum())
+        held |= (shares < low) if over > 0 else (shares > high)
+        rest = n - math.fsum(limited[held])
+        shares = np.where(held, limited, rate * (rest / math.fsum(rate[~held])))

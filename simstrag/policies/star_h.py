@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from simstrag import noise_tables
 from simstrag.modes import (
     Interval,
     dynamic_time,
@@ -28,6 +27,7 @@ from simstrag.modes import (
     stragglers,
     ward_clusters,
 )
+from simstrag.noise_tables import noise_scale
 from simstrag.policy import ALL, Plan, PlanError, Quorum, Review, Via, View
 from simstrag.predictors import PREDICTORS, Predictor
 
@@ -47,7 +47,9 @@ class Form(enum.Enum):
 
 
 class Noise(enum.Enum):
-    """Where the noise scale comes from: the view, its hints, or a table of `noise_tables`."""
+    """Where the noise scale comes from: the view, its hints, or a table of
+    `simstrag.noise_tables`.
+    """
 
     LIVE = "live"
     HINT = "hint"
@@ -166,7 +168,7 @@ class StarH:
         elif phi is None and self.noise is Noise.HINT:
             phi = view.hints.noise_scale
         elif phi is None:
-            phi = noise_tables.noise_scale(self.noise.value, total_batch, view.samples)
+            phi = noise_scale(self.noise.value, total_batch, view.samples)
         if phi is None:
             raise PlanError(
                 f"star_h: no noise scale is known (noise={self.noise.value}); give phi=..., in "

@@ -15,12 +15,10 @@ from simstrag.predictors import PREDICTORS
 
 @dataclass(frozen=True)
 class StarHOracle(StarH):
-    """STAR's heuristic with the true noise-free computing times of steps that start now.
-
-    All parameters are those of star_h; `predictor` is that of the communication times.
-    """
+    __doc__ = StarH.__doc__
 
     def predicted(self, view: View) -> Floats:
+        """True noise-free computing of a step that starts now, plus predicted communication."""
         if view.truth is None:
             raise PlanError("star_h_oracle: only a simulation has an oracle; use star_h")
         truth = view.truth()[:, None]

@@ -36,20 +36,20 @@ class State:
 class StarRing:
     """A ring with riders.
 
-    x: how many ranks are in the ring while there are stragglers, the fastest; None (`inf`) is as
-        many as are no stragglers.
+    x: how many ranks are in the ring while there are stragglers, the fastest; None (`auto`) is
+        as many as are no stragglers.
     ratio: a straggler's step takes more than this share longer than the fastest rank's.
     predictor: `last` or `median` of the recent times of a rank.
     """
 
-    x: int | None = None
+    x: int | None = field(default=None, metadata={"none": "auto"})
     ratio: float = 0.2
     predictor: Predictor = Predictor.MEDIAN
     state_: State = field(default_factory=State, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.x is not None and self.x < 1:
-            raise ValueError(f"x must be 1 or more, or inf, not {self.x}")
+            raise ValueError(f"x must be 1 or more, or auto, not {self.x}")
         if not self.ratio > 0:
             raise ValueError(f"ratio must be above 0, not {self.ratio}")
 

@@ -1,0 +1,189 @@
+"""Ranks of similar speed form groups: synchronous inside, asynchronous between.
+
+A group all-reduces, and its leader takes the sum to the server; groups that wait there together
+become one update, so that a server behind with its work costs the fewer updates.
+
+Source: Li, Tian, Xu, Zhao & Xu, "Alleviating straggler impacts for data parallel deep learning with
+hybrid parameter update", Future Generation Computer Systems 168, 2025, 107775.
+
+Only the abstract is public.  The paper's: Cooperate Grouping Parallel, groups that change while
+the job runs, synchronous updates inside and asynchronous ones between them, the straggler as an
+occasion for groups to share the cost of a global update.  Everything else is this project's
+reconstruction, with three readings of how groups form.
+
+`planned` (CGP-K): ranks are sorted by predicted time, and one that is slower than `ratio` times the
+fastest of a group opens the next.  Groups are planned anew every `every` rounds of all ranks, or as
+soon as a rank has been outside its group's band by 10 % for three rounds in a row.  `window`
+(CGP-W): whoever is ready within a window after the first is a group.  `rounds` (CGP-L): groups are
+planned, and one m times as fast as the slowest does m rounds of its own before it goes to the
+server; what such updates are worth is not modelled (docs/semantics.md, 25), nor with a `power`.
+
+Sharing (CGP-C) is `fuse`.  A rank's predicted time is the median of its last 10 local times and
+nothing else: the all-reduce takes all members of a group equally long, and push, queue and pull are
+its leader's, so that they would only make the leader look slow.
+"""
+
+import enum
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from simstrag.policy import Damping, Plan, Quorum, Review, Via, View
+from simstrag.stragglers import median
+
+Floats = npt.NDArray[np.float64]
+W, LEAST = 10, 3
+"""Local times of a rank that are looked at, and that must be known before groups are planned."""
+TOLERANCE, PATIENCE = 0.10, 3
+"""A rank this far outside its band in so many rounds in a row calls for new groups."""
+
+
+class Groups(enum.Enum):
+    """How groups form."""
+
+    PLANNED = "planned"
+    WINDOW = "window"
+    ROUNDS = "rounds"
+
+
+@dataclass(slots=True)
+class State:
+    """The plan in force and what may change it.
+
+    checked, planned: the rounds of the last look at the times, and of the last planning.
+    fastest: shape (N,), seconds of the fastest rank of each rank's group when it was planned.
+    outside: shape (N,), rounds in a row in which a rank was outside its band.
+    """
+
+    plan: Plan
+    fastest: Floats
+    outside: npt.NDArray[np.int64]
+    checked: int = -1
+    planned: int | None = None
+    replans: int = 0
+
+
+@dataclass(frozen=True)
+class Cgp:
+    """Cooperate Grouping Parallel.
+
+    groups: `planned`, `window` or `rounds`.
+    ratio: r_g, how many times as long as its fastest rank's a member's time may be.
+    every: R, rounds (N gradients) between two plannings.
+    fuse: whether groups that wait for the server together become one update.
+    window: as a share of a step: the clean one where it is known, else the fastest rank's.
+    max_group: most ranks in a group.
+    power: a, where staleness tau takes 1/(1+tau)**a of a gradient's weight.
+    """
+
+    groups: Groups = Groups.PLANNED
+    ratio: float = 1.2
+    every: int = 20
+    fuse: bool = True
+    window: float = 0.3
+    max_group: int | None = None
+    power: float = 0.0
+    state_: State | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.ratio >= 1:
+            raise ValueError(f"ratio must be 1 or more, not {self.ratio}")
+        for name in ("every", "max_group"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be 1 or more, not {value}")
+        for name in ("window", "power"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be 0 or more, not {getattr(self, name)}")
+
+    def plan(self, view: View) -> Plan:
+        n, b = view.world_size, view.hints.batch
+        rounds = view.version // n if b is None else view.samples // (n * b)
+        state = self.state_
+        if state is None:
+            everybody = self._plan_of((Quorum(via=Via.LEADER),), view)
+            state = State(everybody, np.zeros(n), np.zeros(n, dtype=np.int64))
+            object.__setattr__(self, "state_", state)  # frozen are the parameters
+        if rounds <= state.checked:
+            return state.plan
+        state.checked = rounds
+        known = min(W, int(view.steps.min()))
+        if known < LEAST:
+            return state.plan
+        t = median(view.local_times[:, -known:])
+        if self._is_due(state, t):
+            self._replan(state, t, view)
+        return state.plan
+
+    def summary(self) -> dict[str, int | float]:
+        """How often the groups changed, and how many there are."""
+        state = self.state_
+        if state is None:
+            return {"replans": 0, "groups": 0}
+        return {"replans": state.replans, "groups": len(state.plan.quorums)}
+
+    def _is_due(self, state: State, t: Floats) -> bool:
+        if state.planned is None:
+            return True
+        low, high = (1 - TOLERANCE) * state.fastest, (1 + TOLERANCE) * self.ratio * state.fastest
+        state.outside = np.where((t < low) | (t > high), state.outside + 1, 0)
+        leaves = bool((state.outside >= PATIENCE).any())
+        return leaves or state.checked - state.planned >= self.every
+
+    def _replan(self, state: State, t: Floats, view: View) -> None:
+        """The same object unless the groups change."""
+        groups = grouped(t, self.ratio, self.max_group)
+        for group in groups:
+            state.fastest[list(group)] = t[group[0]]
+        state.outside[:] = 0
+        state.planned = state.checked
+        quorums = self._quorums(groups, t, view)
+        plan = self._plan_of(quorums, view)
+        if plan.resolved(view.world_size) != state.plan.resolved(view.world_size):
+            state.plan = plan
+            state.replans += 1
+
+    def _quorums(self, groups: list[tuple[int, ...]], t: Floats, view: View) -> tuple[Quorum, ...]:
+        if self.groups is Groups.WINDOW:
+            clean = view.hints.clean_seconds
+            seconds = self.window * (float(t.min()) if clean is None else clean)
+            count = None if self.max_group is None else min(self.max_group, view.world_size)
+            return (Quorum(count=count, via=Via.LEADER, window=seconds),)
+        slowest = [float(t[group[-1]]) for group in groups]
+        return tuple(
+            Quorum(
+                group,
+                via=Via.LEADER,
+                rounds=math.floor(max(slowest) / own) if self.groups is Groups.ROUNDS else 1,
+            )
+            for group, own in zip(groups, slowest, strict=True)
+        )
+
+    def _plan_of(self, quorums: tuple[Quorum, ...], view: View) -> Plan:
+        n, b = view.world_size, view.hints.batch
+        return Plan(
+            quorums,
+            fuse=self.fuse,
+            damping=Damping(self.power, shift=1.0),
+            review=Review(updates=n) if b is None else Review(samples=n * b),
+        )
+
+
+def grouped(t: Floats, ratio: float, max_group: int | None = None) -> list[tuple[int, ...]]:
+    """The gap rule: groups by speed, fastest first, each with its ranks in order of speed.
+
+    t: shape (N,), seconds, above 0.  A rank opens a new group if it takes more than `ratio` times
+    as long as the fastest of the present one, or if that is full.
+
+    >>> grouped(np.array([2.0, 1.0, 1.1, 2.1]), ratio=1.2)
+    [(1, 2), (0, 3)]
+    """
+    groups: list[list[int]] = []
+    for rank in np.argsort(t, kind="stable").tolist():
+        if groups and t[rank] <= ratio * t[groups[-1][0]] and len(groups[-1]) != max_group:
+            groups[-1].append(rank)
+        else:
+            groups.append([rank])
+    return [tuple(group) for group in groups]

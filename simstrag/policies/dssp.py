@@ -1,0 +1,116 @@
+"""Every gradient is an update of its own; who runs too far ahead may run further where it pays.
+
+A rank more than s_L steps ahead of the slowest blocks, as in ssp; but the fastest is first allowed
+as many extra steps, up to r_max, as make it end shortly before a push of the slowest.
+
+Source: Zhao et al., "Dynamic Stale Synchronous Parallel Distributed Training for Deep Learning",
+ICDCS 2019, arXiv:1908.11848.
+
+The paper's: thresholds from s_L to s_L + r_max (3 and 15), the controller that is asked when the
+fastest rank is at s_L, and the wait for s_L once the extra steps are used.  The controller predicts
+the next r_max pushes of both ranks from the times between their last two, and takes the pair that
+lies closest together, whichever of the two comes first.  Ours: a rank's pace is its last local time
+plus its own communication, which leaves out what it waited for; the slowest's next push is counted
+from when it began its step; and for the fast rank's r-th push, r = 0..r_max, only the next push of
+the slowest at or after it counts, since that is the one waited for.  The least r of equal waits is
+taken.  The extra steps are a threshold, s_L + r, not a number counted down: pushes of the slowest
+meanwhile add to them, and a threshold stands until the rank blocks at it.  It then waits for s_L,
+which may take more than the one push.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from simstrag.policy import Plan, Quorum, Review, Via, View
+from simstrag.predictors import last
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class State:
+    """Arrays have one entry per rank.
+
+    began: steps known when the first plan was made; ranks are ahead by what they did since.
+    bounds: the thresholds in force.
+    decided: steps known when a block of the rank was last decided on.
+    """
+
+    began: Ints
+    bounds: Ints
+    decided: Ints
+    plan: Plan
+    grants: int = 0
+    extra_steps: int = 0
+
+
+@dataclass(frozen=True)
+class Dssp:
+    """Dynamic stale synchronous parallel.
+
+    low: s_L, how many steps any rank may be ahead of the slowest.
+    extra: r_max, how many more the fastest may be allowed; 0 is ssp.
+    """
+
+    low: int = 3
+    extra: int = 12
+    state_: State | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("low", "extra"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be 0 or more, not {getattr(self, name)}")
+
+    def plan(self, view: View) -> Plan:
+        state = self._state(view)
+        counts = view.steps - state.began
+        ahead = counts - counts.min()
+        blocked = (ahead > state.bounds) & (state.decided != view.steps)
+        before = state.bounds.copy()
+        for rank in np.flatnonzero(blocked):
+            state.decided[rank] = view.steps[rank]
+            fresh = state.bounds[rank] == self.low  # else the extra steps are used
+            state.bounds[rank] = self.low
+            if fresh and ahead[rank] == ahead.max():
+                r = self._extra_steps(view, int(rank), np.flatnonzero(ahead == 0))
+                state.bounds[rank] += r
+                state.grants += r > 0
+                state.extra_steps += r
+        if (state.bounds != before).any():
+            state.plan = _plan_of(state.bounds)
+        return state.plan
+
+    def summary(self) -> dict[str, int | float]:
+        """How often a rank was allowed extra steps, and how many in all."""
+        state = self.state_
+        if state is None:
+            return {"grants": 0, "extra_steps": 0}
+        return {"grants": state.grants, "extra_steps": state.extra_steps}
+
+    def _state(self, view: View) -> State:
+        if self.state_ is None:
+            n = view.world_size
+            bounds = np.full(n, self.low)
+            state = State(view.steps, bounds, np.full(n, -1), _plan_of(bounds))
+            object.__setattr__(self, "state_", state)  # frozen are the parameters
+            return state
+        return self.state_
+
+    def _extra_steps(self, view: View, fast: int, slowest: Ints) -> int:
+        """r*, the r in 0..r_max after which the wait is least; 0 where a pace is not known.
+
+        Of several slowest ranks the one counts whose next push comes last.
+        """
+        pace = last(view.local_times, view.communication)
+        next_push = np.maximum(view.pending_since + pace, view.time)[slowest]
+        slow = int(np.argmax(next_push))
+        ahead = view.time + pace[fast] * np.arange(self.extra + 1) - next_push[slow]
+        waits = np.where(ahead <= 0, -ahead, -ahead % pace[slowest[slow]])
+        return 0 if np.isnan(waits).any() else int(np.argmin(waits))
+
+
+def _plan_of(bounds: Ints) -> Plan:
+    quorum = Quorum(count=1, via=Via.SERVER)
+    return Plan((quorum,), bound=tuple(bounds.tolist()), review=Review(on_block=True))
