@@ -87,7 +87,8 @@ def _communication(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
     free = [
         run.policy
         for run in runs
-        if run.summary["architecture"] == "all-reduce" and min(run.updates["n_own"]) < scenario.workers
+        if run.summary["architecture"] == "all-reduce"
+        and min(run.updates["n_own"]) < scenario.workers
     ]
     if free:
         yield FREE_PULL.format(names=listed(free))

@@ -14,6 +14,8 @@ __all__ = ["cautions", "coverage", "enough_seeds", "leader", "listed", "replays"
 
 COVERED = {2: 50, 3: 76, 4: 80, 5: 84, 6: 86, 7: 87, 8: 89, 9: 89}
 BEYOND = 0.05
+OVERSHOOT = 0.005
+"""From which share of additional work on a makespan is told to be of it."""
 LASTING = 0.2
 """From which lag-1 autocorrelation on noise is told to last."""
 
@@ -38,6 +40,8 @@ def cautions(s: Standings) -> list[str]:
         )
     found += _of_the_noise(s.comparison.scenario)
     found += _of_the_gain(s)
+    found += _of_the_batches(s)
+    found += _of_the_work(s)
     found += _of_the_learner(s)
     found += _free(s)
     found += [
@@ -84,6 +88,32 @@ def _of_the_gain(s: Standings) -> list[str]:
         f"Reduced precision gains {contended.value:.3g} times under contention as measured, and "
         f"{clean:.3g} times as simulated, which is its gain without: that {direction} "
         f"{listed(amp)}."
+    ]
+
+
+def _of_the_batches(s: Standings) -> list[str]:
+    """Whether anybody moves samples, whose time has no fixed part here."""
+    moving = [p.policy for p in s.policies if p.other["rebatched_share"] > 0]
+    if not moving:
+        return []
+    return [
+        "A step with fewer samples takes proportionally less time here; nobody measured the part "
+        f"of a step that does not depend on them, and any such part would hold back "
+        f"{listed(moving)}."
+    ]
+
+
+def _of_the_work(s: Standings) -> list[str]:
+    """Whether large updates overshoot the samples that everybody was to apply."""
+    wanted = s.comparison.scenario.sample_target
+    if wanted is None or s.comparison.has_target:
+        return []
+    over = {p.policy: p.other["samples"] / wanted - 1 for p in s.policies}
+    return [
+        f"{policy} ends {100 * share:.2g} % past the samples asked for, since its updates are that "
+        "large: its makespan is of so much more work."
+        for policy, share in over.items()
+        if share > OVERSHOOT
     ]
 
 

@@ -216,7 +216,7 @@ UNITS = {
     "compute_by_rank": "s", "communication_by_rank": "s", "wait_by_rank": "s",
     "staleness_by_rank": "updates", "progress": "noise-free updates",
 }  # fmt: skip
-SHARES = ("efficiency", "amp_share", "beyond_trace", "precision", "recall")
+SHARES = ("efficiency", "amp_share", "rebatched_share", "beyond_trace", "precision", "recall")
 
 
 def _summary(summary: Mapping[str, Any]) -> Table:

@@ -151,7 +151,7 @@ BEHIND = (
     _Column("statistical efficiency (%)", "efficiency", percent),
     _Column("mean staleness (updates)", "mean_staleness", number),
     _Column("S_stale/b (gradients)", "effective_staleness", number),
-    _Column("deviation (B.2)", "deviation", number),
+    _Column("deviation", "deviation", number),
     _Column("AMP steps (%)", "amp_share", percent),
     _Column("switches", "switches", number),
     _Column("detection: precision (%)", "precision", percent),
@@ -177,6 +177,10 @@ def behind_table(s: Standings) -> Table:
         "Mean staleness counts updates between a gradient's pull and its application; S_stale/b "
         "counts gradients that nobody had seen when it was applied, which is what progress "
         "depends on. Steps thrown away were dropped or aborted.",
+        "Deviation is the mean of (samples applied between a gradient's pull and its update, over "
+        "those of a full update)²: times (L eta G)² it bounds the mean squared error that "
+        "staleness puts into a gradient, for an L-smooth loss, learning rate eta and gradients of "
+        "norm G at most. No real gradients were computed, so the bound is not held against any.",
     ]
     text = " ".join(cell for row in (*rows, control) for cell in row)
     if MISSING in text:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from simstrag import metrics, policies
-from simstrag.engine import simulate
+from simstrag.engine import check, simulate
 from simstrag.errors import InputError
 from simstrag.run import Run, plain, write_directory
 from simstrag.scenario import Scenario
-from simstrag.summary import BEYOND_WARNING, beyond_warning
+from simstrag.summary import BEYOND_WARNING, beyond_warning, unknown_warning
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,8 +31,9 @@ TABLES = ("comparison", "controls", "sensitivity", "curves")
 LEVELS = 101
 """Points of a progress curve."""
 OF_RUN = (
-    "mean_staleness", "effective_staleness", "deviation", "goodput", "throughput", "efficiency",
-    "amp_share", "switches", "efficacy_stops", "probes", "precision", "recall", "beyond_trace",
+    "samples", "mean_staleness", "effective_staleness", "deviation", "goodput", "throughput",
+    "efficiency", "amp_share", "rebatched_share", "switches", "efficacy_stops", "probes",
+    "precision", "recall", "beyond_trace",
 )  # fmt: skip
 """What the ranking shows of a run's summary, as the mean over seeds."""
 
@@ -78,10 +79,15 @@ class Comparison:
     def warnings(self) -> tuple[str, ...]:
         """What some run of a policy warns of."""
         worst = self.runs.groupby("policy", sort=False)["beyond_trace"].max()
-        return tuple(
+        beyond = [
             f"{policy}: {beyond_warning(share)}"
             for policy, share in worst.items()
             if share > BEYOND_WARNING
+        ]
+        unknown = self.runs[["policy", "progress_unknown"]].dropna().drop_duplicates("policy")
+        return (
+            *beyond,
+            *(f"{p}: {unknown_warning(why)}" for p, why in unknown.itertuples(index=False)),
         )
 
     def column(self, policy: str, name: str, variant: str = "contended") -> Any:
@@ -266,7 +272,8 @@ def _prepared(
     by_meaning = {policies.spec(policies.load(name)): name for name in names or scenario.policies}
     changes["policies"] = tuple(by_meaning.values())
     scenario = scenario.replaced(**changes)
-    scenario.timing(scenario.seed_list[0])  # reads the trace and the profile, and checks them
+    for name in scenario.policies:
+        check(scenario, name, scenario.seed_list[0])  # reads and checks trace and profile too
     return scenario
 
 

@@ -22,7 +22,7 @@ from simstrag.scenario import Scenario
 from simstrag.summary import summarise
 from simstrag.timing import Timing
 
-__all__ = ["simulate"]
+__all__ = ["check", "simulate"]
 
 
 def simulate(
@@ -53,6 +53,11 @@ def simulate(
         world.process(_end_of_trace(world, contention.end))
     world.run(until=world.process(job.run(world)))
     return job.result()
+
+
+def check(scenario: Scenario, policy: str, seed: int) -> None:
+    """Raise at once what the first moment of such a run would raise: a plan that cannot be."""
+    _Job(scenario, policies.load(policy), policy, seed, steps=False, gradients=False)
 
 
 class _Job:

@@ -145,8 +145,7 @@ class Kernel:
         self._samples = plan.samples(self.learner.batch, self.world_size)
         self._loaded = any(quorum.via is not Via.ALLREDUCE for quorum in plan.quorums)
         self.recorder.planned(plan)
-        if plan.unmodelled:
-            self.learner.lost = True
+        self.learner.lost = self.learner.lost or plan.unmodelled
 
     # -- a new plan -------------------------------------------------------------------------
 

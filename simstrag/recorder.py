@@ -27,6 +27,7 @@ UPDATE_COLUMNS = (
 STEP_COLUMNS = (
     "rank", "step", "version", "precision", "start", "finish", "wait", "communication",
 )  # fmt: skip
+COUNTS = ("started", "amp", "rebatched", "applied", "dropped", "aborted")
 GRADIENT_COLUMNS = (
     "update", "rank", "step", "version", "precision", "samples", "weight", "fate",
 )  # fmt: skip
@@ -56,7 +57,7 @@ class Recorder:
         self.updates: list[tuple[Any, ...]] = []
         self.steps: list[tuple[Any, ...]] | None = [] if keep_steps else None
         self.gradients: list[tuple[Any, ...]] | None = [] if keep_gradients else None
-        self.counts = {"started": 0, "amp": 0, "applied": 0, "dropped": 0, "aborted": 0}
+        self.counts = dict.fromkeys(COUNTS, 0)
         self.applied_by = [0 for _ in ranks]
         self.staleness_by = [0 for _ in ranks]
         self.compute = [0.0 for _ in ranks]
@@ -92,6 +93,7 @@ class Recorder:
         self._ended[g.rank], self._busy[g.rank] = g.finish, 0.0
         self.counts["started"] += 1
         self.counts["amp"] += g.amp
+        self.counts["rebatched"] += g.share != 1
 
     def kept(self, g: Gradient, busy: float) -> None:
         """`g` was reduced inside its group; `busy` seconds of communication."""
@@ -178,9 +180,7 @@ class Recorder:
     def view(self, version: int, samples: int, time: float, hints: Hints) -> View:
         """The facts a policy may use now."""
         windows = {name: np.array(list(map(list, rows))) for name, rows in self._windows.items()}
-        pending = [
-            math.nan if g is None or g.state is State.GONE else g.pulled for g in self._last
-        ]
+        pending = [math.nan if g is None or g.state is State.GONE else g.pulled for g in self._last]
         return View(
             self.world_size, version, samples, time, np.array(self._seen), hints=hints,
             pending_since=np.array(pending), noise_scale=hints.noise_scale,
@@ -204,9 +204,7 @@ class Recorder:
         self._windows["lower_bound"][rank].append(lower_bound)
         self._windows["communication"][rank].append(g.got - g.pulled + g.pushed)
 
-    def _fate(
-        self, g: Gradient, fate: str, update: int | None = None, weight: float = 0.0
-    ) -> None:
+    def _fate(self, g: Gradient, fate: str, update: int | None = None, weight: float = 0.0) -> None:
         if self.gradients is not None:
             self.gradients.append(
                 (update, g.rank, g.step, g.version, _name(g), g.samples, weight, fate)

@@ -13,7 +13,7 @@ from simstrag.policy import Policy
 from simstrag.recorder import Recorder
 from simstrag.scenario import Scenario
 
-__all__ = ["BEYOND_WARNING", "beyond_warning", "summarise"]
+__all__ = ["BEYOND_WARNING", "beyond_warning", "summarise", "unknown_warning"]
 
 BEYOND_WARNING = 0.05
 ARCHITECTURES = {Via.ALLREDUCE: "all-reduce", Via.SERVER: "server", Via.LEADER: "leader"}
@@ -47,6 +47,7 @@ def summarise(
         "updates": updates,
         "samples": samples,
         "progress": progress,
+        "progress_unknown": learner.lost,
         "accuracy": _accuracy(scenario, progress),
         "mean_staleness": sum(recorder.staleness_by) / counts["applied"],
         "staleness_by_rank": [
@@ -61,6 +62,7 @@ def summarise(
         "goodput": None if efficiency is None else efficiency * throughput,
         "efficiency": efficiency,
         "amp_share": counts["amp"] / counts["started"],
+        "rebatched_share": counts["rebatched"] / counts["started"],
         "compute_by_rank": recorder.compute,
         "communication_by_rank": recorder.communication,
         "wait_by_rank": recorder.wait,
@@ -70,7 +72,18 @@ def summarise(
     counted = getattr(policy, "summary", None)
     if counted is not None:
         summary.update(counted())
-    return summary, (beyond_warning(beyond),) if beyond > BEYOND_WARNING else ()
+    warnings = [beyond_warning(beyond)] if beyond > BEYOND_WARNING else []
+    if learner.lost:
+        warnings.append(unknown_warning(learner.lost))
+    return summary, tuple(warnings)
+
+
+def unknown_warning(reason: str) -> str:
+    """What to say of a run whose progress nobody can tell (rule 25)."""
+    return (
+        f"progress is unknown: {reason}, and the noise-scale formula does not hold there; "
+        "the makespan stands, what its updates are worth takes real training"
+    )
 
 
 def _fresh_progress(learner: NoiseScale) -> float:

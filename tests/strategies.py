@@ -4,8 +4,9 @@ Numbers are drawn from small sets: dyadic ones, whose sums are exact and therefo
 ones, whose sums round.  Plans are drawn as drafts, so that a changed plan can be close to the plan
 before it: that is where a gradient is filed anew in interesting ways.
 
-Half of all scripts and scenarios use none of the rarer *features*, the others one to three of them:
-so the corners of the plain rules are found as before, and those of a feature where it is alone.
+Half of all scripts and scenarios use none of the rarer *features*, a quarter one to three of them,
+a quarter more: so the corners of the plain rules are found as before, those of a feature where it
+is alone, and those in which features meet.
 """
 
 from __future__ import annotations
@@ -113,14 +114,15 @@ DEADLINES = (None, 0.0625, 0.125, 0.25, 0.05, 0.1, 0.3)
 
 MODELLED = ("window", "join", "batch", "deadline", "cutoff")
 UNMODELLED = ("steps", "rounds", "average", "weigh", "power")
-NETWORK = ("shards", "fused_allreduce", "algorithm", "nodes", "ranks_per_node", "server_load")
+NETWORK = ("shards", "algorithm", "nodes", "ranks_per_node", "server_load")
 Features = frozenset[str]
 
 
 def features(names: Sequence[str]) -> st.SearchStrategy[Features]:
-    """None of the features in half of all cases, otherwise one to three."""
-    some = st.sets(st.sampled_from(names), min_size=1, max_size=3).map(frozenset)
-    return st.just(frozenset()) | some
+    """None of the features in half of all cases, otherwise a few or many."""
+    few = st.sets(st.sampled_from(names), min_size=1, max_size=3)
+    many = st.sets(st.sampled_from(names), min_size=4)
+    return st.one_of(st.just(set()), st.just(set()), few, many).map(frozenset)
 
 
 @st.composite
@@ -218,8 +220,7 @@ def rarer(draw: st.DrawFn, data: dict[str, Any]) -> None:
         data["trace"] = rows
     if "shards" in used:
         data["server"]["shards"] = draw(st.sampled_from((2, 3, [0.5, 0.25, 0.25], [0.3, 0.7])))
-    if "fused_allreduce" in used:
-        data["server"]["fused_allreduce"] = True
+    data["server"]["fused_allreduce"] = draw(st.sampled_from((False, False, True)))
     if "server_load" in used:
         node = draw(st.sampled_from(places))
         recorded = any(row["node"] == node and row["kind"] == "duration" for row in rows)
@@ -377,13 +378,14 @@ def groups(
     counts: st.SearchStrategy[int | None],
     vias: st.SearchStrategy[Via],
     used: Features,
+    lates: Sequence[Late] = (Late.QUEUE, Late.DROP, Late.ABORT),
 ) -> Group:
-    lates = (Late.QUEUE, Late.DROP, Late.ABORT, *[Late.JOIN] * 3 * ("join" in used))
+    """One group of a draft; `lates` beside JOIN."""
     several = st.sampled_from((1, 2, 3))
     return Group(
         draw(counts),
         draw(vias),
-        draw(st.sampled_from(lates)),
+        draw(st.sampled_from((*lates, *[Late.JOIN] * 3 * ("join" in used)))),
         draw(st.sampled_from(WINDOWS)) if "window" in used else math.inf,
         draw(several) if "steps" in used else 1,
         draw(several) if "rounds" in used else 1,
@@ -490,7 +492,8 @@ def churning(draw: st.DrawFn, workers: int, bounded: bool = False) -> Script:
     few, many = (0, 0, 0, 0, 1, 1, None, -1, -2), (0, 0, 1, 1, 2, 2, None, -3)
     roles = st.sampled_from(draw(st.sampled_from((few, many))))
     vias = st.sampled_from(draw(st.sampled_from((tuple(Via), (Via.SERVER,), (Via.LEADER,)))))
-    group = groups(st.none() | st.integers(1, 3), vias, used)
+    lates = (Late.QUEUE, Late.DROP, Late.DROP, Late.ABORT)
+    group = groups(st.none() | st.integers(1, 3), vias, used, lates)
     turns = []
     for _ in range(draw(st.integers(2, 4))):
         draft = Draft(
@@ -533,7 +536,7 @@ PARAMETERS: dict[str, dict[str, str]] = {
     },
     "dropcompute": {"theta": "0.05 0.125 auto", "warmup": "0 1", "measure": "1 3"},
     "dssp": {"low": "0 1 3", "extra": "0 1 4"},
-    "k_async": {"x": "1 2 3 inf"},
+    "k_async": {"x": "1 2 3 all"},
     "korel": {
         "W": "1 2 3",
         "z_on": "0.5 3.5",

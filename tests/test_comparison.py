@@ -119,6 +119,15 @@ def test_inputs_that_change_on_disk_meanwhile_change_nothing(tmp_path: Path) -> 
     assert kept.rows == used.rows
 
 
+def test_a_policy_that_a_target_cannot_measure_is_refused_before_anything_runs() -> None:
+    def never(*what: Any) -> None:
+        raise AssertionError(what)
+
+    case = Scenario.of(HANDMADE)
+    with pytest.raises(simstrag.PlanError, match=r"local_sgd cannot be measured by a target"):
+        simstrag.compare(case, ["bsp", "local_sgd"], jobs=1, on_progress=never)
+
+
 @pytest.mark.parametrize("seed", [-1, 2**64, 1.5])
 def test_a_seed_that_is_none_is_refused(seed: Any) -> None:
     with pytest.raises(simstrag.InputError, match="seed"):

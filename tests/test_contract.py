@@ -231,9 +231,7 @@ def test_renaming_the_ranks_renames_them_in_the_plan(name: str) -> None:
     for view, plan in recorded(name):
         arrays = {field: getattr(view, field)[np.argsort(new)] for field in ROWS}
         truth = np.asarray(view.truth()) if view.truth is not None else np.ones(5)
-        seen = dataclasses.replace(
-            view, **arrays, truth=lambda found=truth: found[np.argsort(new)]
-        )
+        seen = dataclasses.replace(view, **arrays, truth=lambda found=truth: found[np.argsort(new)])
         answer = policy.plan(seen).resolved(5)
         assert renamed(answer, same) == renamed(plan.resolved(5), new)
 

@@ -116,3 +116,12 @@ def test_truth_knows_a_straggler_by_its_noise_free_step() -> None:
     )  # rank 1 starts slow steps at 0 and 1 (the second ends at 1.75), clean ones at 1.75 and 2.25
     summary = simstrag.simulate(case, Accuses()).summary
     assert (summary["precision"], summary["recall"]) == (0.5, 1.0)
+
+
+def test_the_deviation_of_asgd_is_what_all_others_applied_meanwhile() -> None:
+    """In turn, three equal ranks: after the first round each gradient missed two of three."""
+    case = scenario(workers=3, updates=9, server={"service": 0.125})
+    asgd = simstrag.simulate(case, "asgd").summary["deviation"]
+    assert asgd == pytest.approx((0 + 1 / 9 + 4 / 9 + 6 * 4 / 9) / 9)
+    assert simstrag.simulate(case, "bsp").summary["deviation"] == 0
+    assert simstrag.simulate(case, "backup:weigh=members").summary["deviation"] is None

@@ -43,7 +43,7 @@ def scenario(workers: int = N, rounds: int = 24, **sections: Any) -> Scenario:
     )
 
 
-COSTLY = {
+COSTLY: dict[str, Any] = {
     "server": {"service": 0.05, "push": 0.02, "pull": 0.03},
     "allreduce": {"alpha": 0.01},
 }
@@ -62,7 +62,8 @@ def logs(world: Scenario, given: str | Plan, seed: int, *left_out: str) -> tuple
     """Updates, steps, gradients and the summary, but for the columns and fields left out."""
     run = simulate(world, policy_of(given), seed, record_steps=True, record_gradients=True)
     tables = (run.updates, run.steps or {}, run.gradients or {}, run.summary)
-    return tuple({k: v for k, v in table.items() if k not in left_out} for table in tables)
+    left = {"progress_unknown", *left_out}  # a reason in words
+    return tuple({k: v for k, v in table.items() if k not in left} for table in tables)
 
 
 OF_PROGRESS = (
@@ -220,8 +221,11 @@ def test_ringmaster_applies_nothing_as_stale_as_its_threshold(seed: int) -> None
     assert simulate(CONTENDED, "ringmaster", seed).updates == run.updates
 
 
-def test_ringmaster_by_default_drops_nothing_where_nobody_straggles() -> None:
-    assert simulate(scenario(rounds=100, trace=None), "ringmaster").summary["dropped"] < 5
+@pytest.mark.parametrize("seed", range(3))
+def test_ringmaster_by_default_drops_hardly_anything_where_nobody_straggles(seed: int) -> None:
+    """Less than 1 % of the gradients, though steps are as uneven as cv 0.3 makes them."""
+    summary = simulate(scenario(rounds=100, trace=None), "ringmaster", seed).summary
+    assert summary["dropped"] < 0.01 * summary["applied"]
 
 
 # -- what the noise-scale learner cannot tell

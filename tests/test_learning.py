@@ -155,6 +155,6 @@ def test_unequal_batches_count_by_their_samples() -> None:
 def test_where_the_formula_does_not_hold_there_is_no_progress() -> None:
     own = learner()
     own.applied([(BATCH, 0)])
-    own.lost = True
+    own.lost = "a reason"
     assert own.progress is None
     assert own.samples == BATCH

@@ -578,7 +578,7 @@ def test_without_a_simulation_there_is_no_oracle() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("k_async:x=0", "x must be 1 or more, or inf, not 0"),
+        ("k_async:x=0", "x must be 1 or more, or all, not 0"),
         ("star_dynamic:relative=0", "relative must be above 0, not 0"),
         ("star_dynamic:absolute=-1", "absolute must be above 0, not -1"),
         ("star_ring:x=0", "x must be 1 or more, or auto, not 0"),

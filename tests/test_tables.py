@@ -261,6 +261,18 @@ class TestCautions:
         assert "For amp_all and korel they also assume" in text
         assert "model of progress" not in " ".join(cautions(small(policies=["bsp", "amp_all"])))
 
+    def test_who_moves_samples_is_told_to_have_no_fixed_part_of_a_step(self) -> None:
+        rows = [{"time": 0.0, "value": 2.0, **SLOW}]
+        text = " ".join(cautions(small(trace=rows, policies=["bsp", "lb_bsp"])))
+        assert "any such part would hold back lb_bsp" in text
+        assert "hold back" not in " ".join(cautions(small(policies=["bsp", "asgd"])))
+
+    def test_work_beyond_what_was_asked_for_is_told(self) -> None:
+        """Three updates of 8 x 4 gradients hold 96 gradients where 80 were asked for."""
+        s = small(samples=4 * 128 * 20, policies=["bsp", "local_sgd"])
+        (text,) = [text for text in cautions(s) if "past the samples" in text]
+        assert text.startswith("local_sgd ends 20 % past")
+
     def test_time_beyond_the_trace_is_told(self) -> None:
         s = small(trace=[{"time": 0.1, "value": 2.0, **SLOW}], policies=["bsp"])
         assert any("past the end of the trace" in text for text in cautions(s))

@@ -21,7 +21,8 @@ class NoiseScale:
     """Books progress while an engine applies gradients; samples everywhere.
 
     batch: nominal samples per gradient.  noise_scale: B_noise.  c_tau: cost of a stale sample.
-    lost: set where updates are made for which the formula does not hold; there is no progress then.
+    lost: set to the reason where updates are made for which the formula does not hold; there is no
+        progress then.
 
     >>> learner = NoiseScale(batch=128, noise_scale=896, c_tau=1.0)
     >>> learner.applied([(128, 0)])
@@ -33,7 +34,7 @@ class NoiseScale:
         self.batch = batch
         self.noise_scale = noise_scale
         self.c_tau = c_tau
-        self.lost = False
+        self.lost: str | None = None
         self.samples = 0
         self.stale_samples = 0
         self._booked = 0.0

@@ -17,15 +17,15 @@ from simstrag.policy import Plan, PlanError, Quorum, Via, View
 class KAsync:
     """Updates of the first x gradients.
 
-    x: how many gradients make an update; None (`inf`) is all of them, N.
+    x: how many gradients make an update; None (`all`) is one of every rank, N.
     """
 
-    x: int | None = None
+    x: int | None = field(default=None, metadata={"none": "all"})
     plans_: dict[int, Plan] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.x is not None and self.x < 1:
-            raise ValueError(f"x must be 1 or more, or inf, not {self.x}")
+            raise ValueError(f"x must be 1 or more, or all, not {self.x}")
 
     def plan(self, view: View) -> Plan:
         n = view.world_size
