@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from simstrag.gradient import Gradient
-from simstrag.plan import Late, Plan, Quorum, Via
+from simstrag.plan import Plan
+from simstrag.quorum import Late, Quorum, Via
 
 __all__ = ["Filing"]
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from simstrag.fifo import Job
-from simstrag.plan import Plan, Quorum, Via
+from simstrag.plan import Plan
+from simstrag.quorum import Quorum, Via
 
 __all__ = ["Closing", "Gradient", "State"]
 

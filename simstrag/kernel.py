@@ -19,7 +19,8 @@ from simstrag.fifo import Fifo, Job, JobState
 from simstrag.filing import Filing
 from simstrag.gradient import Closing, Gradient, State
 from simstrag.learning.noise_scale import NoiseScale
-from simstrag.plan import Late, Plan, Precision, Via
+from simstrag.plan import Plan, Precision
+from simstrag.quorum import Late, Via
 from simstrag.recorder import Recorder
 from simstrag.timing import Timing
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Protocol, runtime_checkable
 
 from simstrag.errors import PlanError
-from simstrag.plan import ALL, Damping, Late, Plan, Precision, Quorum, Review, Via, Weigh
+from simstrag.plan import Damping, Plan, Precision, Review, Weigh
+from simstrag.quorum import ALL, Late, Quorum, Via
 from simstrag.view import WINDOW, Hints, View
 
 __all__ = [

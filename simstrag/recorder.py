@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag.gradient import Closing, Gradient, State
-from simstrag.plan import Plan, Via, Weigh
+from simstrag.plan import Plan, Weigh
+from simstrag.quorum import Via
 from simstrag.view import WINDOW, Hints, View
 
 if TYPE_CHECKING:

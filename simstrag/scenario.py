@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from simstrag import noise
-from simstrag.constants import AllReduce, Load, Server, Step
+from simstrag.constants import Load
 from simstrag.contention import Contention
 from simstrag.errors import InputError
+from simstrag.inputs import Inputs, allreduce_of, server_of, step_of
 from simstrag.noise import Noise
 from simstrag.profile import Profile
 from simstrag.sections import (
@@ -32,18 +32,7 @@ from simstrag.timing import Timing
 from simstrag.trace import Trace
 from simstrag.validation import explain
 
-__all__ = ["Inputs", "Scenario"]
-
-
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """What a scenario refers to, loaded: trace, profile and the constants in force."""
-
-    trace: Trace | None
-    profile: Profile | None
-    step: Step
-    allreduce: AllReduce
-    server: Server
+__all__ = ["Scenario"]
 
 
 class Scenario(Section):
@@ -267,7 +256,10 @@ class Scenario(Section):
                 f"steps of {profile.workload.batch} samples; say learner: {{batch: "
                 f"{profile.workload.batch}}}"
             )
-        return Inputs(trace, profile, self._step(profile), *self._network(profile))
+        return Inputs(
+            trace, profile, step_of(self.step, profile, self.microbatches),
+            allreduce_of(self.allreduce, profile), server_of(self.server, profile),
+        )  # fmt: skip
 
     def _ranks_on(self, node: int) -> frozenset[int]:
         places = self.places or range(self.workers)
@@ -276,35 +268,6 @@ class Scenario(Section):
     def _load_by_server(self) -> Load | None:
         s = self.server_load
         return None if s is None else Load(self._ranks_on(s.node), s.host, s.net)
-
-    def _step(self, profile: Profile | None) -> Step:
-        if self.step is not None:
-            s = self.step
-            host = s.compute * s.host_share
-            gpu = s.compute - host
-            return Step(host, gpu, s.amp_ratio, s.draw, s.amp_switch, self.microbatches)
-        assert profile is not None
-        p = profile.step
-        host = p.compute.value * p.host_share.value
-        gpu, draw = p.compute.value - host, noise.quantiles(p.noise.quantiles)
-        rho, switch = p.amp_ratio.value, p.amp_switch.value
-        return Step(host, gpu, rho, draw, switch, self.microbatches)
-
-    def _network(self, profile: Profile | None) -> tuple[AllReduce, Server]:
-        allreduce, server = AllReduce(), Server()
-        if self.allreduce is not None:
-            allreduce = AllReduce(**self.allreduce.model_dump())
-        elif profile is not None:
-            a = profile.allreduce
-            allreduce = AllReduce(a.alpha.value, a.bandwidth.value, a.bytes.value, a.overlap.value)
-        if self.server is not None:
-            given = self.server
-            rates = given.service, given.push, given.pull
-            server = Server(*rates, given.shares, given.fused_allreduce)
-        elif profile is not None:
-            s = profile.server
-            server = Server(s.service.value, s.push.value, s.pull.value)
-        return allreduce, server
 
 
 def _copy(source: Path, target: Path, sha256: str) -> bool:

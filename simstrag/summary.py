@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from simstrag.learning.noise_scale import NoiseScale
-from simstrag.plan import Via
 from simstrag.policy import Policy
+from simstrag.quorum import Via
 from simstrag.recorder import Recorder
 from simstrag.scenario import Scenario
 

@@ -23,11 +23,11 @@ ROOT = Path(__file__).parent.parent
 
 LAYERS = {
     "vocabulary": (
-        "collectives", "errors", "names", "noise", "plan", "policy", "profile", "run", "slowdown",
-        "trace", "validation", "view",
+        "collectives", "errors", "names", "noise", "plan", "policy", "profile", "quorum", "run",
+        "slowdown", "trace", "validation", "view",
     ),
     "thought": (
-        "constants", "contention", "learning", "learning.noise_scale", "metrics", "modes",
+        "constants", "contention", "inputs", "learning", "learning.noise_scale", "metrics", "modes",
         "noise_tables", "policies", "predictors", "scenario", "sections", "stragglers", "timing",
     ),
     "world": (
@@ -162,9 +162,9 @@ def test_the_decision_core_does_without_clock_engine_and_framework() -> None:
 
 
 def test_the_contract_needs_numpy_only() -> None:
-    found = of("plan", "policy", "view")
+    found = of("plan", "policy", "quorum", "view")
     assert foreign(found) == {"numpy"}
-    assert {own(i.what) for i in found} - {None} == {"errors", "plan", "view"}
+    assert {own(i.what) for i in found} - {None} == {"errors", "plan", "quorum", "view"}
 
 
 THOUGHT = {"modes", "noise_tables", "predictors", "stragglers"}
@@ -181,7 +181,7 @@ def test_policies_know_the_contract_and_what_they_think_with_only() -> None:
     found = of("policies")
     assert foreign(found) <= {"numpy"}
     found = [i for i in found if not str(own(i.what)).startswith("policies")]
-    allowed = {"errors", "names", "plan", "policy", "view", *THOUGHT}
+    allowed = {"errors", "names", "plan", "policy", "quorum", "view", *THOUGHT}
     assert {own(i.what) for i in found} - {None} <= allowed
 
 
@@ -189,7 +189,7 @@ def test_policies_know_the_contract_and_what_they_think_with_only() -> None:
     "package", ["random", "time", "datetime", "threading", "asyncio", "socket"]
 )
 def test_policies_own_no_clock_and_no_luck(package: str) -> None:
-    thinkers = of("plan", "policy", "view", "policies", *THOUGHT)
+    thinkers = of("plan", "policy", "quorum", "view", "policies", *THOUGHT)
     assert package not in {i.what.partition(".")[0] for i in thinkers}
 
 

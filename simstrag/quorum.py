@@ -1,0 +1,163 @@
+"""Whom one update waits for, and what becomes of those who are too late for it."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from simstrag.errors import PlanError
+
+__all__ = ["ALL", "Late", "Quorum", "Via"]
+
+
+class Via(enum.Enum):
+    """How the gradients of a quorum become one update."""
+
+    ALLREDUCE = "allreduce"
+    """One collective among the contributors."""
+    SERVER = "server"
+    """Each gradient is one job of a first-in-first-out parameter server."""
+    LEADER = "leader"
+    """All-reduce inside the quorum, then one server job for its sum."""
+
+
+class Late(enum.Enum):
+    """What becomes of gradients that come too late for a closing of their quorum."""
+
+    QUEUE = "queue"
+    """They count for the next update."""
+    DROP = "drop"
+    """They are thrown away when done."""
+    ABORT = "abort"
+    """Their steps are cancelled as soon as the quorum closes."""
+    JOIN = "join"
+    """They enter the next update without counting towards it."""
+
+
+class _All(enum.Enum):
+    ALL = "all"
+
+    def __repr__(self) -> str:
+        return "ALL"
+
+
+ALL = _All.ALL
+"""Every rank of the world, except the riders of the same quorum."""
+
+Ranks = tuple[int, ...] | _All
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """Whom one update waits for: a set of ranks and how many of their gradients.
+
+    ranks: the members, or `ALL`.
+    count: how many gradients make an update; None means every one.
+    via: how they become an update.
+    late: what becomes of gradients that are too late (without count and window there are none).
+    window: seconds after its first gradient at which it closes with what it has.
+    riders: (child, parent) pairs; a child outside `ranks` joins its parent's gradient if it is
+        ready, and is never waited for.
+    steps: private steps, each on the rank's own model, of which a contribution consists.
+    rounds: closings inside a LEADER quorum, on the group's own model, before its sum is pushed.
+
+    >>> Quorum(count=1, via=Via.SERVER)  # doctest: +ELLIPSIS
+    Quorum(ranks=ALL, count=1, via=<Via.SERVER: 'server'>, late=<Late.QUEUE: 'queue'>, ...)
+    """
+
+    ranks: Ranks = ALL
+    count: int | None = None
+    via: Via = Via.ALLREDUCE
+    late: Late = Late.QUEUE
+    window: float = math.inf
+    riders: tuple[tuple[int, int], ...] = ()
+    steps: int = 1
+    rounds: int = 1
+
+    def __post_init__(self) -> None:
+        if self.ranks is not ALL:
+            ranks = tuple(sorted(int(rank) for rank in self.ranks))
+            if not ranks:
+                raise PlanError("a quorum needs at least one rank")
+            if len(set(ranks)) < len(ranks):
+                raise PlanError(f"a quorum names a rank twice: {ranks}")
+            if ranks[0] < 0:
+                raise PlanError(f"rank {ranks[0]} is negative")
+            object.__setattr__(self, "ranks", ranks)
+        self._check_riders()
+        if self.count is not None:
+            if self.count < 1:
+                raise PlanError(f"a quorum's count must be at least 1, not {self.count}")
+            if self.ranks is not ALL and self.count > len(self.ranks):
+                raise PlanError(f"a quorum of {len(self.ranks)} ranks cannot count {self.count}")
+        if not self.window >= 0:
+            raise PlanError(f"a quorum's window must be 0 seconds or more, not {self.window}")
+        self._check_private_work()
+        if self.ranks is not ALL:
+            self._normalise(len(self.ranks))
+
+    def _check_riders(self) -> None:
+        riders = self.riders.items() if isinstance(self.riders, Mapping) else self.riders
+        riders = tuple(sorted((int(child), int(parent)) for child, parent in riders))
+        object.__setattr__(self, "riders", riders)
+        children = [child for child, _ in riders]
+        if len(set(children)) < len(children):
+            raise PlanError(f"a rider has two parents: {riders}")
+        if any(child < 0 or parent < 0 for child, parent in riders):
+            raise PlanError(f"a rider or its parent is negative: {riders}")
+        for child, parent in riders:
+            if parent in children:
+                raise PlanError(f"the parent {parent} of rider {child} is itself a rider")
+            if self.ranks is not ALL and parent not in self.ranks:
+                raise PlanError(f"the parent {parent} of rider {child} is not in the quorum")
+            if self.ranks is not ALL and child in self.ranks:
+                raise PlanError(f"rider {child} is a member of the quorum too")
+
+    def _check_private_work(self) -> None:
+        for name, value in (("steps", self.steps), ("rounds", self.rounds)):
+            if value < 1:
+                raise PlanError(f"a quorum's {name} must be 1 or more, not {value}")
+        if self.steps > 1 and self.rounds > 1:
+            raise PlanError("a quorum has private steps or rounds of its own, not both")
+        if self.private and (self.riders or self.late is not Late.QUEUE):
+            raise PlanError("steps or rounds above 1 need late=QUEUE and no riders")
+        if self.rounds > 1 and not (
+            self.via is Via.LEADER and self.count is None and self.window == math.inf
+        ):
+            raise PlanError("rounds above 1 need via=LEADER and neither count nor window")
+
+    def _normalise(self, size: int) -> None:
+        """Write equal quorums in one way: a count of everybody is no count, and none is late."""
+        if self.count is None or self.count == size:
+            object.__setattr__(self, "count", None)
+            if self.window == math.inf:
+                object.__setattr__(self, "late", Late.QUEUE)
+
+    def resolved(self, world_size: int) -> Quorum:
+        """This quorum with its ranks written out for a world of `world_size` ranks."""
+        named = [rank for pair in self.riders for rank in pair]
+        named += [] if self.ranks is ALL else self.ranks
+        if named and max(named) >= world_size:
+            raise PlanError(f"rank {max(named)} is beyond a world of {world_size} ranks")
+        if self.ranks is not ALL:
+            return self
+        riders = {child for child, _ in self.riders}
+        return replace(self, ranks=tuple(r for r in range(world_size) if r not in riders))
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The ranks, of a resolved quorum."""
+        assert self.ranks is not ALL, "resolve the plan first"
+        return self.ranks
+
+    @property
+    def needed(self) -> int:
+        """How many gradients close it, of a resolved quorum."""
+        return len(self.members) if self.count is None else self.count
+
+    @property
+    def private(self) -> bool:
+        """Whether its ranks compute on models of their own between two updates."""
+        return self.steps > 1 or self.rounds > 1
