@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import simstrag
-from simstrag import Plan, Quorum, Review, Scenario, Via, View
+from simstrag import Plan, Quorum, Review, Scenario, Via, View, policies
 from simstrag.errors import InputError, StallError
 
 STEP = {"compute": 0.5}
@@ -125,3 +125,23 @@ def test_the_deviation_of_asgd_is_what_all_others_applied_meanwhile() -> None:
     assert asgd == pytest.approx((0 + 1 / 9 + 4 / 9 + 6 * 4 / 9) / 9)
     assert simstrag.simulate(case, "bsp").summary["deviation"] == 0
     assert simstrag.simulate(case, "backup:weigh=members").summary["deviation"] is None
+
+
+@pytest.mark.parametrize("policy", policies.names())
+def test_every_second_of_every_rank_is_accounted_for(policy: str) -> None:
+    case = scenario(
+        workers=6,
+        updates=None,
+        samples=30 * 6 * 10,
+        microbatches=5,
+        step={"compute": 0.5, "amp_ratio": 1.5, "cv": 0.1, "amp_switch": 0.125},
+        server={"service": 0.05, "push": 0.1, "pull": 0.07},
+        allreduce={"alpha": 0.01},
+        trace=[slowed(1, 1.7), slowed(4, 2.6), slowed(2, 3.0, resource="net")],
+    )
+    run = simstrag.simulate(case, policy)
+    names = ("compute_by_rank", "communication_by_rank", "wait_by_rank")
+    parts = zip(*(run.summary[name] for name in names), strict=True)
+    end = run.updates["time"][-1]
+    for computed, communicated, waited in parts:
+        assert computed + communicated + waited == pytest.approx(end)
