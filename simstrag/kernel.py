@@ -240,7 +240,7 @@ class Kernel:
         if g.marked is not None and quorum.late is Late.DROP:
             return self._drop_late(g, g.marked)
         if len(g.kept) + 1 < quorum.steps:
-            self._keep_on(g)
+            self._keep_on(g, g.rounds)
             return None
         if not filing.joins(g):
             g.marked = None  # filed and accepted: from here on only a new mark can make it late
@@ -495,7 +495,7 @@ class Kernel:
             got = self.timing.pull(puller, self.now, self._loaded)
         self._compute(rank, got, self.version, self.learner.samples)
 
-    def _keep_on(self, g: Gradient, rounds: int = 0) -> None:
+    def _keep_on(self, g: Gradient, rounds: int) -> None:
         """The next step of a contribution, on a model of the rank's or its group's own."""
         g.state = State.KEPT
         self._compute(g.rank, self.now, g.version, g.seen, g.whole, rounds)

@@ -50,7 +50,8 @@ FREE = scenario(40, slowed(3.0, 5.0, 20.0), step={"cv": 0.3})
 
 def logs(world: Scenario, policy: str, seed: int = 0) -> tuple[Any, ...]:
     run = simulate(world, policy, seed, record_steps=True, record_gradients=True)
-    summary = {name: value for name, value in run.summary.items() if name != "policy"}
+    left_out = ("policy", "architecture")
+    summary = {name: value for name, value in run.summary.items() if name not in left_out}
     return run.updates, run.steps, run.gradients, summary
 
 
