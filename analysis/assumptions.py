@@ -153,6 +153,11 @@ def _learning(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
         yield "A gradient in reduced precision is worth as much as one in full: its penalty is 0."
     if learner.curve is not None:
         yield "Accuracy is read from the declared curve of progress, linear between its points."
+    if learner.staleness_loss:
+        yield (
+            f"Each update of mean staleness takes {number(learner.staleness_loss)} from the final "
+            "accuracy, which is assumed."
+        )
 
 
 def _contention(scenario: Scenario) -> Iterator[str]:

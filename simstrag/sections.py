@@ -160,6 +160,7 @@ class LearnerSection(Section):
 
     batch: samples per gradient.  noise_scale: McCandlish's B_noise, in samples.  c_tau: what a
     stale sample costs, relative to a fresh one.  curve: (progress, accuracy) points, increasing.
+    staleness_loss: what an update of mean staleness takes from the final accuracy.
     """
 
     kind: Literal["noise-scale"] = "noise-scale"
@@ -167,6 +168,7 @@ class LearnerSection(Section):
     noise_scale: NonNegative = 500.0
     c_tau: NonNegative = 1.0
     curve: tuple[tuple[NonNegative, Share], ...] | None = None
+    staleness_loss: NonNegative = 0.0
 
     @model_validator(mode="after")
     def _curve_increases(self) -> Self:
@@ -185,6 +187,11 @@ class LearnerSection(Section):
         """
         if self.curve is None:
             raise InputError("target_accuracy needs learner.curve: [[progress, accuracy], ...]")
+        if self.staleness_loss:
+            raise InputError(
+                "target_accuracy cannot stand beside learner.staleness_loss, which is of the final "
+                "accuracy alone; give target_progress"
+            )
         accuracies = [a for _, a in self.curve]
         if not accuracies[0] <= accuracy <= accuracies[-1]:
             raise InputError(

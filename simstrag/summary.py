@@ -48,7 +48,7 @@ def summarise(
         "samples": samples,
         "progress": progress,
         "progress_unknown": learner.lost,
-        "accuracy": _accuracy(scenario, progress),
+        "accuracy": _accuracy(scenario, progress, sum(recorder.staleness_by) / counts["applied"]),
         "mean_staleness": sum(recorder.staleness_by) / counts["applied"],
         "staleness_by_rank": [
             total / n if n else None
@@ -108,14 +108,15 @@ def _first(recorder: Recorder, column: int, limit: float | None) -> float | None
     return next((float(row[0]) for row in recorder.updates if row[column] >= limit), None)
 
 
-def _accuracy(scenario: Scenario, progress: float | None) -> float | None:
-    """From the declared curve; None without one, and beyond it (rule 26)."""
+def _accuracy(scenario: Scenario, progress: float | None, staleness: float) -> float | None:
+    """From the declared curve, less what staleness costs; None without one, and beyond it."""
     curve: Sequence[tuple[float, float]] = scenario.learner.curve or ()
     if progress is None:
         return None
     for (p0, a0), (p1, a1) in itertools.pairwise(curve):
         if p0 <= progress <= p1:
-            return a0 + (a1 - a0) * (progress - p0) / (p1 - p0)
+            reached = a0 + (a1 - a0) * (progress - p0) / (p1 - p0)
+            return max(reached - scenario.learner.staleness_loss * staleness, 0.0)
     return None
 
 

@@ -469,6 +469,13 @@ def test_a_value_out_of_range_is_named_with_what_is_allowed(
         ),
         ({"updates": 10}, "updates cannot stand beside samples or a target"),
         (
+            {
+                "target_accuracy": 0.5,
+                "learner": {"curve": [[0, 0], [9, 0.9]], "staleness_loss": 0.01},
+            },
+            "target_accuracy cannot stand beside learner.staleness_loss",
+        ),
+        (
             {"samples": None, "updates": 10, "target_progress": 3},
             "updates cannot stand beside samples or a target",
         ),
