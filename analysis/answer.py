@@ -93,12 +93,12 @@ def _runner_up(s: Standings, best: Standing) -> str:
 def _second(s: Standings, start: str, reference: str = BASELINE) -> str:
     """The second sentence: what else the numbers say, what they hang on, what they cover."""
     rivals: dict[str, list[str]] = {}
-    for c in s.costs if s.comparison.has_target else ():
+    for c in s.costs if s.comparison.has_target and reference != BASELINE else ():
         rival = leader(s, c)
         gap = metrics.difference(s.at_cost(rival, c), s.at_cost(reference, c))
         if c != s.comparison.scenario.learner.c_tau and faster(gap):
             rivals.setdefault(rival, []).append(f"{c:g}")
-    if rivals and reference != BASELINE:
+    if rivals:
         where = listed([f"{name} at c_tau {listed(cs)}" for name, cs in rivals.items()])
         start += f"; under another assumed cost of staleness {where} would be ahead of it"
     return f"{start}; {coverage(s)}."

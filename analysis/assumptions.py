@@ -54,6 +54,10 @@ def _steps(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
             f"The {scenario.microbatches} micro-batches of a step are assumed to be equal shares "
             "of its work under one noise factor; a deadline stops a step only where one ends."
         )
+    yield (
+        "Policies are told the clean step, the gain of reduced precision and the gradient noise "
+        "scale exactly as they are simulated; a real calibration would be off by its error."
+    )
     uses_amp = any(run.summary["amp_share"] > 0 for run in runs)
     if not uses_amp:
         return
@@ -63,10 +67,6 @@ def _steps(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
         f"Reduced precision shortens the device's part of a step only; the other part is "
         f"{number(100 * share)} % of an idle step, and contention of the device stretches what "
         "reduced precision leaves in the same proportion."
-    )
-    yield (
-        "Policies are told the gain of reduced precision and the clean step exactly as they are "
-        "simulated; a real calibration would be off by its error."
     )
     if profile is not None and profile.workload.stand_in:
         w = profile.workload

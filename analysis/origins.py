@@ -42,6 +42,7 @@ WORDS = {
     "noise_scale": ("gradient noise scale B_noise", "samples"),
     "c_tau": ("cost of a stale sample, c_tau", ""),
     "curve": ("accuracy from progress", "points"),
+    "staleness_loss": ("final accuracy lost per update of mean staleness", ""),
 }
 """What a quantity is called and its unit."""
 
@@ -149,6 +150,8 @@ def _learner(scenario: Scenario) -> Iterator[Origin]:
         yield _plain(name, getattr(scenario.learner, name), kind)
     if scenario.learner.curve is not None:
         yield _plain("curve", len(scenario.learner.curve), DECLARED)
+    if scenario.learner.staleness_loss:
+        yield _plain("staleness_loss", scenario.learner.staleness_loss, DECLARED)
 
 
 def _trace(scenario: Scenario) -> Origin:

@@ -31,6 +31,7 @@ class Steps:
     applied: version after the update that holds the gradient, 0 where none does (it was dropped,
     aborted, or in flight at the end).  pulled_next: version at the rank's next recorded pull, -1 at
     its last.  gap_end: when the rank computes again; at its last recorded step the update of it.
+    kept: whether the rank went on without a pull, so that the gradient shares the fate of its next.
     """
 
     rank: Ints
@@ -42,6 +43,7 @@ class Steps:
     applied: Ints
     pulled_next: Ints
     gap_end: Floats
+    kept: npt.NDArray[np.bool_]
 
     @property
     def lost(self) -> npt.NDArray[np.bool_]:
@@ -84,7 +86,9 @@ def steps_of(run: Run) -> Steps:
     finish = table["finish"].to_numpy(dtype=np.float64)
     wait = table["wait"].to_numpy(dtype=np.float64)
     last = np.append(rank[1:] != rank[:-1], True)
-    pulled_next = np.where(last, -1, np.append(version[1:], -1))
+    kept = ~last & np.append(version[1:] == version[:-1], False)
+    at_last = np.where(last, -1, np.append(version[1:], -1))
+    pulled_next = at_last[_ends(kept)]
     applied = np.zeros(len(rank), dtype=np.int64)
     for r, versions in _updates_of(run).items():
         own = np.flatnonzero(rank == r)
@@ -95,7 +99,7 @@ def steps_of(run: Run) -> Steps:
     times = np.append(np.asarray(run.updates["time"], dtype=np.float64), 0.0)
     gap_end = np.where(last, np.maximum(times[applied - 1], finish + wait), np.roll(start, -1))
     amp = table["precision"].to_numpy() == "amp"
-    return Steps(rank, version, amp, start, finish, wait, applied, pulled_next, gap_end)
+    return Steps(rank, version, amp, start, finish, wait, applied, pulled_next, gap_end, kept)
 
 
 def waiting(run: Run, steps: Steps, timing: Timing, architecture: str, workers: int) -> Waiting:
@@ -127,6 +131,12 @@ def waiting(run: Run, steps: Steps, timing: Timing, architecture: str, workers: 
     return Waiting(held, _blocked(run, steps, times, blank.blocked), total)
 
 
+def _ends(kept: npt.NDArray[np.bool_]) -> Ints:
+    """For each step the one that completes its contribution: itself, unless it is kept."""
+    rows = np.where(kept, len(kept), np.arange(len(kept)))
+    return np.asarray(np.minimum.accumulate(rows[::-1])[::-1])
+
+
 def _updates_of(run: Run) -> dict[int, Ints]:
     """For each rank the versions of the updates that hold a gradient of it."""
     found: dict[int, list[int]] = {}
@@ -141,9 +151,9 @@ def _arrivals(
 ) -> dict[int, list[tuple[float, int]]]:
     """For each update the (arrival, rank) of its gradients."""
     found: dict[int, list[tuple[float, int]]] = {}
-    kept = steps.applied > 0
+    arrived = (steps.applied > 0) & ~steps.kept
     columns = (steps.applied, steps.rank, steps.finish)
-    for version, rank, finish in zip(*(c[kept].tolist() for c in columns), strict=True):
+    for version, rank, finish in zip(*(c[arrived].tolist() for c in columns), strict=True):
         server = architecture == "server"
         arrival = timing.push(rank, finish, loaded=True) if server else finish
         found.setdefault(version, []).append((arrival, rank))
@@ -165,7 +175,8 @@ def _serve(
 def _blocked(run: Run, steps: Steps, times: Floats, blocked: Floats) -> Floats:
     """Time from a rank's own update to the later one at which it could go on."""
     members = run.updates["members"]
-    for k in np.flatnonzero((steps.applied > 0) & (steps.pulled_next > steps.applied)):
+    own_update = (steps.applied > 0) & ~steps.kept
+    for k in np.flatnonzero(own_update & (steps.pulled_next > steps.applied)):
         own, freed = int(steps.applied[k]), int(steps.pulled_next[k])
         if len(members[freed - 1]) == 1:
             by = int(members[freed - 1][0])

@@ -16,7 +16,8 @@ __all__ = ["halving_doubling", "hierarchical", "ranks_per_node", "ring", "tree"]
 def ring(n: int, alpha: float, size: float, bandwidth: float) -> float:
     """Seconds of a ring all-reduce over `n` ranks: 2(n-1) hops, each rank sends 2(n-1)/n of it.
 
-    Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", JPDC 69(2), 2009.
+    Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
+    workstations", JPDC 69(2), 2009.
 
     >>> ring(4, alpha=0.001, size=20e6, bandwidth=1e9)
     0.036

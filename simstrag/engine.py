@@ -89,11 +89,11 @@ class _Job:
         while stop is not Stop.DONE:
             if stop is Stop.STALLED:
                 raise self._stalled()
-            next_time = world.peek() if stop is Stop.HORIZON else kernel.now
-            yield world.timeout(max(next_time - world.now, 0.0))
             again = None
             if stop is Stop.REVIEW:
                 again = kernel.replan(self._plan(kernel.version, kernel.now))
+            else:  # what the outer world does at an instant comes after all else of it (rule 15)
+                yield world.timeout(world.peek() - world.now)
             stop = again or kernel.advance(world.peek())
         self.recorder.end(kernel.now)
 

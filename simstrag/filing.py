@@ -49,14 +49,10 @@ class Filing:
             return quorum.members[0]
         return rank if quorum.via is Via.SERVER else None
 
-    def joins(self, g: Gradient) -> bool:
-        """Whether a late gradient enters the next closing without counting towards it."""
-        return g.marked is not None and g.marked.quorum.late is Late.JOIN
-
     def add(self, g: Gradient) -> None:
         """`g` has arrived; arrivals come in order of (arrival, rank)."""
         index = self._index[g.rank]
-        if self.joins(g):
+        if g.joins:
             self._joining[index].append(g)
             return
         ready = self._ready[index]

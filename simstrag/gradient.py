@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from simstrag.fifo import Job
 from simstrag.plan import Plan
-from simstrag.quorum import Quorum, Via
+from simstrag.quorum import Late, Quorum, Via
 
 __all__ = ["Closing", "Gradient", "State"]
 
@@ -70,6 +70,11 @@ class Gradient:
     def whole(self) -> list[Gradient]:
         """The contribution that it completes, oldest first."""
         return [*self.kept, self]
+
+    @property
+    def joins(self) -> bool:
+        """Whether it enters the next closing, for being late, without counting towards it."""
+        return self.marked is not None and self.marked.quorum.late is Late.JOIN
 
 
 @dataclass(slots=True, eq=False)

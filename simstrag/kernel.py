@@ -154,7 +154,7 @@ class Kernel:
         """Rule 19: what is finished and not closed over is filed anew, by rank."""
         self._refiled += 1
         for g in self.current:
-            if g is not None and self._filing.joins(g):
+            if g is not None and g.joins:
                 g.marked = None
         filed = [
             g
@@ -242,7 +242,7 @@ class Kernel:
         if len(g.kept) + 1 < quorum.steps:
             self._keep_on(g, g.rounds)
             return None
-        if not filing.joins(g):
+        if not g.joins:
             g.marked = None  # filed and accepted: from here on only a new mark can make it late
         for child in filing.children[rank]:
             rider = self.current[child]

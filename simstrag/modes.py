@@ -10,7 +10,8 @@ that can be kept one gradient per update always wins (docs/star.md), hence the f
 
 Times are seconds per step and rank, shape (N,), all known and above 0.
 
-Source: the code released with Zhang & Shen, "STAR", 2025, arXiv:2512.09685, read and restated.
+Source: the code released with Zhang & Shen, "Straggler Tolerant and Resilient DL Training on
+Homogeneous GPUs" (STAR), 2025, arXiv:2512.09685, read and restated.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The gradient noise scales that STAR's authors measured: a table per model, batch and epoch.
 
 Source: directory `gradient_validation` of github.com/pcl-projects/Training-Sync-Mode at commit
-6c596a7, released with Zhang & Shen, "STAR", 2025, arXiv:2512.09685; column `pgns`, rounded.
+6c596a7, released with Zhang & Shen, "Straggler Tolerant and Resilient DL Training on Homogeneous
+GPUs" (STAR), 2025, arXiv:2512.09685; column `pgns`, rounded.
 
 Before using them, know that
 

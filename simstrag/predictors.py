@@ -5,9 +5,10 @@ leaves out whatever it waits for others.  A rank can be slow in either, so the t
 by one and added.  Nothing is normalised: steps in reduced precision or with another share of the
 batch count as they were, which does not arise under policies that change neither.
 
-Source: the definition is that of the code released with Zhang & Shen, "STAR", 2025,
-arXiv:2512.09685; both predictors are this project's.  The released one, an LSTM fed with the load
-of the ranks' servers, is shipped without usable weights.
+Source: the definition is that of the code released with Zhang & Shen, "Straggler Tolerant and
+Resilient DL Training on Homogeneous GPUs" (STAR), 2025, arXiv:2512.09685; both predictors are this
+project's.  The released one, an LSTM fed with the load of the ranks' servers, is shipped without
+usable weights.
 """
 
 from __future__ import annotations

@@ -8,16 +8,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from simstrag.learning.noise_scale import NoiseScale
+from simstrag.policies import ARCHITECTURES
 from simstrag.policy import Policy
-from simstrag.quorum import Via
 from simstrag.recorder import Recorder
 from simstrag.scenario import Scenario
 
 __all__ = ["BEYOND_WARNING", "beyond_warning", "summarise", "unknown_warning"]
 
 BEYOND_WARNING = 0.05
-ARCHITECTURES = {Via.ALLREDUCE: "all-reduce", Via.SERVER: "server", Via.LEADER: "leader"}
-"""What reports call the ways in which gradients become updates."""
 
 
 def summarise(

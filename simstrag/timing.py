@@ -136,7 +136,7 @@ class Timing:
             return 0.0
         durations = self.contention.durations.get(rank)
         if durations is not None:
-            return end - start if k >= len(durations) else 0.0
+            return max(0.0, end - start) if k >= len(durations) else 0.0
         return max(0.0, end - max(start, self.contention.end))
 
     def stretch(self, rank: int, amp: bool, loaded: bool = False) -> Piecewise:

@@ -15,7 +15,7 @@ import math
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -202,7 +202,7 @@ def rarer(draw: st.DrawFn, data: dict[str, Any]) -> None:
     """Add rarer features of the network to the keys of a scenario."""
     used, workers = draw(features(NETWORK)), data["workers"]
     algorithms = ["ring", "tree", "halving_doubling"]
-    places = range(workers)
+    places = list(range(workers))
     if "nodes" in used:
         node = st.integers(0, max(1, workers // 2) - 1)
         data["nodes"] = places = draw(st.lists(node, min_size=workers, max_size=workers))
@@ -231,7 +231,8 @@ def rarer(draw: st.DrawFn, data: dict[str, Any]) -> None:
         }
 
 
-class Group(NamedTuple):
+@dataclass(frozen=True)
+class Group:
     """What a draft says of one quorum."""
 
     count: int | None
@@ -298,24 +299,30 @@ class Draft:
         self, group: int, members: dict[int, list[int]], riders: list[tuple[int, int]]
     ) -> Quorum:
         """Bound and average come first, then private work, then everything else."""
-        count, via, late, window, steps, rounds = self.groups[group]
-        ranks = tuple(members[group])
+        own, ranks = self.groups[group], tuple(members[group])
         if self.bound is not None:
-            count, steps, rounds = 1, 1, 1
+            own = replace(own, count=1, steps=1, rounds=1)
         if self.average:
-            via, rounds, riders = Via.ALLREDUCE, 1, []
+            own, riders = replace(own, via=Via.ALLREDUCE, rounds=1), []
         else:
-            steps = 1
-            if len(members) > 1 and via is Via.ALLREDUCE:
-                via = Via.SERVER
-        if rounds > 1:
-            via, count, window = Via.LEADER, None, math.inf
-        if steps > 1 or rounds > 1:
-            late, riders = Late.QUEUE, []
+            own = replace(own, steps=1)
+            if len(members) > 1 and own.via is Via.ALLREDUCE:
+                own = replace(own, via=Via.SERVER)
+        if own.rounds > 1:
+            own = replace(own, via=Via.LEADER, count=None, window=math.inf)
+        if own.steps > 1 or own.rounds > 1:
+            own, riders = replace(own, late=Late.QUEUE), []
         whole = len(members) == 1 and len(ranks) + len(riders) == len(self.roles)
-        count = None if count is None else min(count, len(ranks))
-        named = ALL if whole else ranks
-        return Quorum(named, count, via, late, window, tuple(riders), steps, rounds)
+        return Quorum(
+            ALL if whole else ranks,
+            count=None if own.count is None else min(own.count, len(ranks)),
+            via=own.via,
+            late=own.late,
+            window=own.window,
+            riders=tuple(riders),
+            steps=own.steps,
+            rounds=own.rounds,
+        )
 
 
 def reviews() -> st.SearchStrategy[Review]:

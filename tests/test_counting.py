@@ -57,6 +57,13 @@ def test_a_run_that_passes_the_end_of_its_trace_can_be_an_error() -> None:
     assert simstrag.simulate(case.replaced(updates=3)).summary["makespan"] == 1.5
 
 
+def test_what_happens_at_the_very_end_of_a_trace_still_happens() -> None:
+    """Two updates in one instant with a review between them; the outer world comes last."""
+    case = scenario(updates=2, trace=[slowed(0, 1.0, time=0.5)], trace_end="error")
+    run = simstrag.simulate(case, Watcher(quorum=Quorum(count=1, via=Via.SERVER)))
+    assert run.updates["time"] == [0.5, 0.5]
+
+
 @pytest.mark.parametrize(
     ("review", "versions"),
     [

@@ -16,7 +16,8 @@ from simstrag.slowdown import Piecewise
 WORKERS = 4
 POLICIES = [
     "bsp", "bsp:via=server", "asgd", "ssp", "ssp:bound=0", "backup", "backup:b=2,late=drop",
-    "backup:via=allreduce", "amp_all", "korel",
+    "backup:via=allreduce", "amp_all", "korel", "k_async:x=2", "lgc", "lgc:via=allreduce",
+    "dssp", "star_dynamic", "lb_bsp", "dropcompute:theta=0.05", "p_reduce", "local_sgd:h=4",
 ]  # fmt: skip
 
 
@@ -29,6 +30,7 @@ def scenario(**changes: object) -> Scenario:
     data = {
         "workers": WORKERS,
         "samples": WORKERS * 128 * 60,
+        "microbatches": 4,
         "step": {
             "compute": 0.05, "host_share": 0.2, "amp_ratio": 1.5, "cv": 0.05, "amp_switch": 0.01,
         },
@@ -120,6 +122,16 @@ def test_another_architecture_is_not_derived() -> None:
     made, run = run_of("bsp")
     found = waiting(run, steps_of(run), made.timing(3), "leader", WORKERS)
     assert "leader" in found.reason
+
+
+def test_private_steps_share_the_fate_of_the_one_that_completes_them() -> None:
+    """Averages of four steps of each: none is lost, and nobody waits after the first three."""
+    _, run = run_of("local_sgd:h=4")
+    steps = steps_of(run)
+    assert not steps.lost.any()
+    assert steps.kept.reshape(-1, 4).tolist() == [[True] * 3 + [False]] * (4 * 15)
+    assert (np.diff(steps.applied.reshape(-1, 4), axis=1) == 0).all()
+    assert not steps.wait[steps.kept].any()
 
 
 def test_a_window_is_about_the_loudest_onset() -> None:

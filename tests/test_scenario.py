@@ -473,7 +473,8 @@ def test_a_value_out_of_range_is_named_with_what_is_allowed(
                 "target_accuracy": 0.5,
                 "learner": {"curve": [[0, 0], [9, 0.9]], "staleness_loss": 0.01},
             },
-            "target_accuracy cannot stand beside learner.staleness_loss",
+            "target_accuracy cannot stand beside learner.staleness_loss, which is of the final "
+            "accuracy alone; give target_progress",
         ),
         (
             {"samples": None, "updates": 10, "target_progress": 3},

@@ -224,6 +224,12 @@ class TestAnswer:
         assert first.startswith("No policy is faster than bsp")
         assert "behind" in second
 
+    def test_bsp_need_not_be_compared_to_be_compared_with(self) -> None:
+        s = small(trace=None, policies=["backup:b=3"], target_progress=2.0)
+        first, second = answer(s)
+        assert first.startswith("No policy is faster than bsp")
+        assert "another assumed cost" not in second
+
     def test_it_says_what_a_fixed_trace_cannot_show(self, shown: Standings) -> None:
         assert "say nothing of another day" in answer(shown)[1]
         assert "too narrow with so few seeds" in answer(shown)[1]

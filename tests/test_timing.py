@@ -484,6 +484,7 @@ def test_a_step_without_a_duration_of_its_own_lies_beyond_as_a_whole() -> None:
     recorded = timing(durations(0.5, 0.7))
     assert [recorded.beyond(0, k, 3.0, 3.7) for k in (0, 1)] == [0.0, 0.0]
     assert recorded.beyond(0, 2, 3.0, 3.7) == pytest.approx(0.7)
+    assert recorded.beyond(0, 2, 3.0, 2.9) == 0.0, "cancelled before it computed anything"
     assert timing(durations(0.5, 0.7), trace_end="loop").beyond(0, 2, 3.0, 3.7) == 0
 
 

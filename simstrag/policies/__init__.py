@@ -18,9 +18,12 @@ from simstrag.names import nearest
 from simstrag.policies._docstring import read
 from simstrag.policies._parameters import Parameter, parameters, parse, values, write
 from simstrag.policies._words import words
-from simstrag.policy import Hints, Plan, Policy, Via, View
+from simstrag.policy import Hints, Policy, Via, View
 
-__all__ = ["Description", "Parameter", "architecture", "describe", "load", "names", "spec"]
+__all__ = ["ARCHITECTURES", "Description", "Parameter", "describe", "load", "names", "spec"]
+
+ARCHITECTURES = {Via.ALLREDUCE: "all-reduce", Via.SERVER: "server", Via.LEADER: "leader"}
+"""What descriptions and reports call the ways in which gradients become updates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,22 +111,6 @@ def describe(text: str | None = None) -> Description | tuple[Description, ...]:
     return tuple(map(_description, names())) if text is None else _description(text)
 
 
-def architecture(text: str, world_size: int) -> str:
-    """How the first plan of a spec makes updates of gradients: all-reduce, server or leader.
-
-    >>> architecture("asgd", world_size=8)
-    'server'
-    """
-    return _architecture(load(text).plan(View(world_size, hints=HINTS)))
-
-
-_ARCHITECTURES = {Via.ALLREDUCE: "all-reduce", Via.SERVER: "server", Via.LEADER: "leader"}
-
-
-def _architecture(plan: Plan) -> str:
-    return " + ".join(dict.fromkeys(_ARCHITECTURES[quorum.via] for quorum in plan.quorums))
-
-
 def _description(text: str) -> Description:
     policy = load(text)
     cls = type(policy)
@@ -134,7 +121,7 @@ def _description(text: str) -> Description:
         name=spec(policy),
         sentence=said.decides[0] if said.decides else "",
         details=said.decides[1:],
-        architecture=_architecture(plan),
+        architecture=" + ".join(dict.fromkeys(ARCHITECTURES[q.via] for q in plan.quorums)),
         parameters=parameters(cls),
         plan=words(plan, WORLD.world_size),
         paper=said.paper,

@@ -3,9 +3,10 @@
 Early ranks wait for the x-th gradient, late gradients count for the next update and are never lost,
 and x gradients make x/N of a full step.  `x=1` is asgd, `x=N` is bsp through a server.
 
-Source: STAR's static x-order: Zhang & Shen, "STAR", 2025, arXiv:2512.09685; K-async in Dutta et
-al., "Slow and Stale Gradients Can Win the Race", 2018, arXiv:1803.01113.  Of STAR's paper only the
-abstract was at hand; the rule, weights 1/N included, is that of its released code.
+Source: STAR's static x-order: Zhang & Shen, "Straggler Tolerant and Resilient DL Training on
+Homogeneous GPUs", 2025, arXiv:2512.09685; K-async in Dutta et al., "Slow and Stale Gradients Can
+Win the Race", 2018, arXiv:1803.01113.  Of STAR's paper only the abstract was at hand; the rule,
+weights 1/N included, is that of its released code.
 """
 
 from dataclasses import dataclass, field

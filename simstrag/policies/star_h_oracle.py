@@ -3,7 +3,8 @@
 It sees the true slowdown of the moment instead of recent times, which only a simulation can offer;
 beside star_h it tells what a better predictor of computing times would be worth.
 
-Source: STAR-H, the heuristic of Zhang & Shen, "STAR", 2025, arXiv:2512.09685; the oracle is ours.
+Source: STAR-H, the heuristic of Zhang & Shen, "Straggler Tolerant and Resilient DL Training on
+Homogeneous GPUs", 2025, arXiv:2512.09685; the oracle is ours.
 """
 
 from dataclasses import dataclass
