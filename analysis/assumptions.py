@@ -77,7 +77,7 @@ def _steps(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
 
 def _communication(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
     a = scenario.inputs.allreduce
-    if {"all-reduce", "leader"} & _used(runs) and (a.alpha or a.bytes):
+    if {"all-reduce", "leader", "model averaging"} & _used(runs) and (a.alpha or a.bytes):
         yield (
             "The time of an all-reduce is extrapolated to any number of ranks by "
             f"{FORMULAS[a.algorithm]}, with {number(100 * a.overlap)} % of it hidden by the "

@@ -109,11 +109,12 @@ def _of_the_work(s: Standings) -> list[str]:
     if wanted is None or s.comparison.has_target:
         return []
     over = {p.policy: p.other["samples"] / wanted - 1 for p in s.policies}
+    far = [f"{p} by {100 * share:.2g} %" for p, share in over.items() if share > OVERSHOOT]
+    if not far:
+        return []
     return [
-        f"{policy} ends {100 * share:.2g} % past the samples asked for, since its updates are that "
-        "large: its makespan is of so much more work."
-        for policy, share in over.items()
-        if share > OVERSHOOT
+        "Updates are large, so the work asked for is overshot, and makespans are of more work: "
+        f"{listed(far)}."
     ]
 
 

@@ -173,7 +173,7 @@ def _waiting_sentence(w: Waiting) -> str:
     if w.blocked.any():
         parts.append(f"{number(float(w.blocked.sum()))} s at the bound for a rank behind")
     if w.elsewhere > 1e-9 * max(w.total, 1.0):
-        rest = "for no rank (the server's queue, an update under way)"
+        rest = "for no rank (the server's queue, an update under way, being left out)"
         parts.append(f"{number(w.elsewhere)} s {rest}")
     if not parts:
         return "No rank ever waited."

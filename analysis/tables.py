@@ -177,6 +177,7 @@ def behind_table(s: Standings) -> Table:
         "Mean staleness counts updates between a gradient's pull and its application; S_stale/b "
         "counts gradients that nobody had seen when it was applied, which is what progress "
         "depends on. Steps thrown away were dropped or aborted.",
+        "Switches are what the policy counts: changes of precision, of mode, or of protocol. "
         "Deviation is the mean of (samples applied between a gradient's pull and its update, over "
         "those of a full update)²: times (L eta G)² it bounds the mean squared error that "
         "staleness puts into a gradient, for an L-smooth loss, learning rate eta and gradients of "

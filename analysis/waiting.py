@@ -103,11 +103,11 @@ def steps_of(run: Run) -> Steps:
 
 
 def waiting(run: Run, steps: Steps, timing: Timing, architecture: str, workers: int) -> Waiting:
-    """Who waited for whom; architecture: all-reduce or server, others are not derived."""
+    """Who waited for whom; architecture: one way of making updates, leaders are not derived."""
     held = np.zeros((workers, workers))
     total = float(np.sum(run.summary["wait_by_rank"]))
     blank = Waiting(held, np.zeros_like(held), total)
-    if architecture not in ("all-reduce", "server"):
+    if architecture not in ("all-reduce", "model averaging", "server"):
         return Waiting(held, held, total, f"it is not derived for updates through {architecture}")
     updates = _arrivals(steps, timing, architecture)
     times = np.asarray(run.updates["time"], dtype=np.float64)
@@ -122,7 +122,11 @@ def waiting(run: Run, steps: Steps, timing: Timing, architecture: str, workers: 
             end = timing.reduce(tuple(sorted(r for _, r in gradients)), closing)
         if not math.isclose(end, times[version - 1], rel_tol=TOLERANCE, abs_tol=TOLERANCE):
             return Waiting(
-                held * 0, held * 0, total, "its updates come out at other times than were logged"
+                held * 0,
+                held * 0,
+                total,
+                "its updates do not follow from its steps alone, as where windows close, gradients "
+                "are thrown away or ride with others",
             )
         for arrival, rank in gradients:
             begun = served.get((version, rank), math.inf)

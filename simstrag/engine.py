@@ -6,6 +6,7 @@ import copy
 import math
 import traceback
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import simpy
 from simstrag import policies
 from simstrag.errors import InputError, PlanError, SimstragError, StallError
 from simstrag.kernel import Kernel, Limits, Stop
-from simstrag.learning.noise_scale import NoiseScale
+from simstrag.learning.noise_scale import NoiseScale, unmodelled
 from simstrag.policy import Hints, Plan, Policy, View
 from simstrag.recorder import GRADIENT_COLUMNS, STEP_COLUMNS, UPDATE_COLUMNS, Recorder
 from simstrag.run import Run, provenance
@@ -120,6 +121,8 @@ class _Job:
 
     def _plan(self, version: int, time: float) -> Plan:
         view: View = self.recorder.view(version, self.learner.samples, time, self.hints)
+        if not getattr(self.policy, "oracle", False):
+            view = replace(view, truth=None)
         try:
             plan = self.policy.plan(view)
         except SimstragError:
@@ -142,9 +145,10 @@ class _Job:
 
     def _refuse_a_target(self, plan: Plan) -> None:
         """A target needs progress, which the noise-scale learner does not know of every plan."""
-        if plan.unmodelled and self.scenario.progress_target is not None:
+        reason = getattr(self.policy, "unmodelled", None) or unmodelled(plan)
+        if reason and self.scenario.progress_target is not None:
             raise PlanError(
-                f"policy {self.name} cannot be measured by a target: {plan.unmodelled}, and the "
+                f"policy {self.name} cannot be measured by a target: {reason}, and the "
                 "noise-scale formula does not hold there; declare samples alone, or train for real"
             )
 

@@ -18,7 +18,7 @@ from simstrag.bound import Bound
 from simstrag.fifo import Fifo, Job, JobState
 from simstrag.filing import Filing
 from simstrag.gradient import Closing, Gradient, State
-from simstrag.learning.noise_scale import NoiseScale
+from simstrag.learning.noise_scale import NoiseScale, unmodelled
 from simstrag.plan import Plan, Precision
 from simstrag.quorum import Late, Via
 from simstrag.recorder import Recorder
@@ -146,7 +146,7 @@ class Kernel:
         self._samples = plan.samples(self.learner.batch, self.world_size)
         self._loaded = any(quorum.via is not Via.ALLREDUCE for quorum in plan.quorums)
         self.recorder.planned(plan)
-        self.learner.lost = self.learner.lost or plan.unmodelled
+        self.learner.lost = self.learner.lost or unmodelled(plan)
 
     # -- a new plan -------------------------------------------------------------------------
 

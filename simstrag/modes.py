@@ -11,7 +11,8 @@ that can be kept one gradient per update always wins (docs/star.md), hence the f
 Times are seconds per step and rank, shape (N,), all known and above 0.
 
 Source: the code released with Zhang & Shen, "Straggler Tolerant and Resilient DL Training on
-Homogeneous GPUs" (STAR), 2025, arXiv:2512.09685, read and restated.
+Homogeneous GPUs" (STAR), 2025, arXiv:2512.09685, read and restated.  Of the paper's own text only
+the abstract and the first sentences of the introduction were at hand; the model is in neither.
 """
 
 from __future__ import annotations

@@ -154,6 +154,8 @@ class Plan:
                 object.__setattr__(self, name, tuple(value))
         if self.deadline is not None and not self.deadline > 0:
             raise PlanError(f"deadline must be positive seconds, not {self.deadline}")
+        if self.deadline == math.inf:
+            object.__setattr__(self, "deadline", None)
         self._check_bounds()
         self._check_shares()
         self._check_quorums()
@@ -206,19 +208,6 @@ class Plan:
             raise PlanError("average=True needs via ALLREDUCE and no riders in every quorum")
         if self.weigh is not Weigh.WORLD:
             raise PlanError("average=True is the mean of the members already; leave weigh out")
-
-    @property
-    def unmodelled(self) -> str | None:
-        """Why the noise-scale formula does not say what its updates are worth; None if it does."""
-        if self.average:
-            return "it averages private models"
-        if any(quorum.rounds > 1 for quorum in self.quorums):
-            return "its groups compute on models of their own between two updates"
-        if self.weigh is not Weigh.WORLD:
-            return "it weighs gradients by the members of their update"
-        if self.damping.power:
-            return "it damps stale gradients"
-        return None
 
     def resolved(self, world_size: int) -> Plan:
         """This plan written out for a world of `world_size` ranks, so that equal plans are equal.

@@ -39,8 +39,9 @@ class Policy(Protocol):
     A policy is deterministic and picklable.  State lives on the instance in names that end in
     `_` and is keyed on steps and versions of the view, never on the number of calls.
 
-    One that counts what it did may have a method `summary(self) -> dict[str, int | float]` beside
-    `plan`; its counts enter the run's summary.
+    Beside `plan` a policy may have: a method `summary(self) -> dict[str, int | float]`, whose
+    counts enter the run's summary; `unmodelled`, why no target can measure it, where only its later
+    plans show that (the reason, or None); `oracle = True`, if it is one and may see `View.truth`.
     """
 
     def plan(self, view: View) -> Plan:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from simstrag.gradient import Closing, Gradient, State
 from simstrag.plan import Plan, Weigh
-from simstrag.quorum import Via
+from simstrag.policies import ways
 from simstrag.view import WINDOW, Hints, View
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Recorder:
         self.wait = [0.0 for _ in ranks]
         self.deviation = 0.0
         self.beyond = 0.0
-        self.vias: dict[Via, None] = {}
+        self.ways: dict[str, None] = {}
         self.detection = {"hits": 0, "false": 0, "missed": 0}
         self.judged = False
         self._last: list[Gradient | None] = [None for _ in ranks]
@@ -84,7 +84,7 @@ class Recorder:
 
     def planned(self, plan: Plan) -> None:
         """A plan comes into force."""
-        self.vias |= dict.fromkeys(quorum.via for quorum in plan.quorums)
+        self.ways |= dict.fromkeys(ways(plan))
 
     # -- the life of a gradient --------------------------------------------------------------
 

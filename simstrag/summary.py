@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from simstrag.learning.noise_scale import NoiseScale
-from simstrag.policies import ARCHITECTURES
 from simstrag.policy import Policy
-from simstrag.recorder import Recorder
+from simstrag.recorder import UPDATE_COLUMNS, Recorder
 from simstrag.scenario import Scenario
 
 __all__ = ["BEYOND_WARNING", "beyond_warning", "summarise", "unknown_warning"]
@@ -39,7 +38,7 @@ def summarise(
     computed = sum(recorder.compute)
     beyond = recorder.beyond / computed if computed else 0.0
     summary: dict[str, Any] = {
-        "architecture": " + ".join(ARCHITECTURES[via] for via in recorder.vias),
+        "architecture": " + ".join(recorder.ways),
         "makespan": makespan,
         "time_to_target": _first(recorder, PROGRESS, scenario.progress_target),
         "updates": updates,
@@ -86,7 +85,7 @@ def unknown_warning(reason: str) -> str:
 
 def _fresh_progress(learner: NoiseScale) -> float:
     """What as many samples would be worth as fresh gradients of one worker."""
-    return learner.samples / learner.batch * learner.batch / (learner.noise_scale + learner.batch)
+    return learner.samples / (learner.noise_scale + learner.batch)
 
 
 def beyond_warning(share: float) -> str:
@@ -96,7 +95,7 @@ def beyond_warning(share: float) -> str:
     )
 
 
-SAMPLES, PROGRESS = 4, 7  # columns of the recorder's updates
+SAMPLES, PROGRESS = UPDATE_COLUMNS.index("samples"), UPDATE_COLUMNS.index("progress")
 
 
 def _first(recorder: Recorder, column: int, limit: float | None) -> float | None:

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag.errors import InputError, PlanError, StallError
+from simstrag.learning.noise_scale import unmodelled
 from simstrag.policy import (
     WINDOW,
     Hints,
@@ -625,9 +626,10 @@ class _Run:
     def ask(self) -> None:
         old, new = self.plan, self.policy.plan(self.view()).resolved(self.n)
         self.sizes = new.samples(self.batch, self.n)
-        if new.unmodelled is not None:
+        reason = unmodelled(new)
+        if reason is not None:
             if self.scenario.progress_target is not None:
-                raise PlanError(f"no progress can be told of {new}: {new.unmodelled}")
+                raise PlanError(f"no progress can be told of {new}: {reason}")
             self.unmodelled = True
         self.result.plans.append((self.version, new))
         self.asked = (self.version, self.samples, self.now)

@@ -68,6 +68,10 @@ class Copied:
 
     policy: Policy
 
+    @property
+    def oracle(self) -> bool:
+        return getattr(self.policy, "oracle", False)
+
     def plan(self, view: View) -> Plan:
         copy: Plan = pickle.loads(pickle.dumps(self.policy.plan(view)))
         return copy
@@ -83,6 +87,10 @@ class Watching:
 
     policy: Policy
 
+    @property
+    def oracle(self) -> bool:
+        return getattr(self.policy, "oracle", False)
+
     def plan(self, view: View) -> Plan:
         SEEN.append(view)
         return self.policy.plan(view)
@@ -95,6 +103,10 @@ class Switching:
     first: Policy
     second: Policy
     version: int
+
+    @property
+    def oracle(self) -> bool:
+        return any(getattr(policy, "oracle", False) for policy in (self.first, self.second))
 
     def plan(self, view: View) -> Plan:
         left = self.version - view.version

@@ -276,8 +276,8 @@ class TestCautions:
     def test_work_beyond_what_was_asked_for_is_told(self) -> None:
         """Three updates of 8 x 4 gradients hold 96 gradients where 80 were asked for."""
         s = small(samples=4 * 128 * 20, policies=["bsp", "local_sgd"])
-        (text,) = [text for text in cautions(s) if "past the samples" in text]
-        assert text.startswith("local_sgd ends 20 % past")
+        (text,) = [text for text in cautions(s) if "overshot" in text]
+        assert text.endswith("of more work: local_sgd by 20 %.")
 
     def test_time_beyond_the_trace_is_told(self) -> None:
         s = small(trace=[{"time": 0.1, "value": 2.0, **SLOW}], policies=["bsp"])

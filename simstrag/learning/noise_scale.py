@@ -14,7 +14,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["NoiseScale"]
+from simstrag.plan import Plan, Weigh
+
+__all__ = ["NoiseScale", "unmodelled"]
+
+
+def unmodelled(plan: Plan) -> str | None:
+    """Why the formula does not say what updates under a plan are worth; None where it does.
+
+    >>> unmodelled(Plan(average=True))
+    'it averages private models'
+    """
+    if plan.average:
+        return "it averages private models"
+    if any(quorum.rounds > 1 for quorum in plan.quorums):
+        return "its groups compute on models of their own between two updates"
+    if plan.weigh is not Weigh.WORLD:
+        return "it weighs gradients by the members of their update"
+    if plan.damping.power:
+        return "it damps stale gradients"
+    return None
 
 
 class NoiseScale:

@@ -17,13 +17,10 @@ from simstrag.errors import InputError
 from simstrag.names import nearest
 from simstrag.policies._docstring import read
 from simstrag.policies._parameters import Parameter, parameters, parse, values, write
-from simstrag.policies._words import words
-from simstrag.policy import Hints, Policy, Via, View
+from simstrag.policies._words import ways, words
+from simstrag.policy import Hints, Policy, View
 
-__all__ = ["ARCHITECTURES", "Description", "Parameter", "describe", "load", "names", "spec"]
-
-ARCHITECTURES = {Via.ALLREDUCE: "all-reduce", Via.SERVER: "server", Via.LEADER: "leader"}
-"""What descriptions and reports call the ways in which gradients become updates."""
+__all__ = ["Description", "Parameter", "describe", "load", "names", "spec", "ways"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +118,7 @@ def _description(text: str) -> Description:
         name=spec(policy),
         sentence=said.decides[0] if said.decides else "",
         details=said.decides[1:],
-        architecture=" + ".join(dict.fromkeys(ARCHITECTURES[q.via] for q in plan.quorums)),
+        architecture=" + ".join(ways(plan)),
         parameters=parameters(cls),
         plan=words(plan, WORLD.world_size),
         paper=said.paper,

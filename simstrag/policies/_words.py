@@ -7,19 +7,31 @@ from collections.abc import Iterable, Iterator
 
 from simstrag.policy import Damping, Late, Plan, Precision, Quorum, Review, Via, Weigh
 
-__all__ = ["words"]
+__all__ = ["ways", "words"]
 
 VIA = {
     Via.ALLREDUCE: "by all-reduce",
     Via.SERVER: "each gradient a job of the server",
     Via.LEADER: "by all-reduce, then one job of the server",
 }
+WAYS = {Via.ALLREDUCE: "all-reduce", Via.SERVER: "server", Via.LEADER: "leader"}
 LATE = {
     Late.QUEUE: "late ones count for the next update",
     Late.DROP: "late ones are dropped when done",
     Late.ABORT: "late ones are cancelled at once",
     Late.JOIN: "late ones join the next update without counting",
 }
+
+
+def ways(plan: Plan) -> tuple[str, ...]:
+    """Through what a plan makes updates of gradients, in a word each.
+
+    >>> ways(Plan((Quorum(via=Via.SERVER),))), ways(Plan(average=True))
+    (('server',), ('model averaging',))
+    """
+    if plan.average:
+        return ("model averaging",)
+    return tuple(dict.fromkeys(WAYS[quorum.via] for quorum in plan.quorums))
 
 
 def words(plan: Plan, world_size: int) -> tuple[tuple[str, str], ...]:

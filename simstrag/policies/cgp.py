@@ -98,6 +98,12 @@ class Cgp:
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be 0 or more, not {getattr(self, name)}")
 
+    @property
+    def unmodelled(self) -> str | None:
+        """That its later plans have rounds, which the first has not."""
+        rounds = self.groups is Groups.ROUNDS
+        return "its groups compute on models of their own between two updates" if rounds else None
+
     def plan(self, view: View) -> Plan:
         n, b = view.world_size, view.hints.batch
         rounds = view.version // n if b is None else view.samples // (n * b)

@@ -5,8 +5,9 @@ and x gradients make x/N of a full step.  `x=1` is asgd, `x=N` is bsp through a 
 
 Source: STAR's static x-order: Zhang & Shen, "Straggler Tolerant and Resilient DL Training on
 Homogeneous GPUs", 2025, arXiv:2512.09685; K-async in Dutta et al., "Slow and Stale Gradients Can
-Win the Race", 2018, arXiv:1803.01113.  Of STAR's paper only the abstract was at hand; the rule,
-weights 1/N included, is that of its released code.
+Win the Race", 2018, arXiv:1803.01113.  Of STAR's paper only the abstract and the first sentences of
+the introduction were at hand, which do not give the rule: it is, weights 1/N included, that of the
+released code.
 """
 
 from dataclasses import dataclass, field

@@ -4,7 +4,8 @@ Groups are clusters of predicted step times, formed anew about once per round; w
 of one speed they are one group, which is bsp through a server.
 
 Source: STAR's dynamic x-order: Zhang & Shen, "Straggler Tolerant and Resilient DL Training on
-Homogeneous GPUs", 2025, arXiv:2512.09685.  Of the paper only the abstract was at hand.  From the
+Homogeneous GPUs", 2025, arXiv:2512.09685.  Of the paper only the abstract and the first sentences
+of the introduction were at hand.  The abstract's: workers are grouped for updates.  From the
 released code: Ward clusters of the times, a group's update when its last member has arrived,
 weights 1/N, 50 ms as threshold.  Ours: a threshold relative to the fastest rank as the default,
 the predictor, and that groups are reconsidered every N*b samples.

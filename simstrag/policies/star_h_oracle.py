@@ -4,7 +4,7 @@ It sees the true slowdown of the moment instead of recent times, which only a si
 beside star_h it tells what a better predictor of computing times would be worth.
 
 Source: STAR-H, the heuristic of Zhang & Shen, "Straggler Tolerant and Resilient DL Training on
-Homogeneous GPUs", 2025, arXiv:2512.09685; the oracle is ours.
+Homogeneous GPUs", 2025, arXiv:2512.09685, as in star_h; the oracle is ours.
 """
 
 from dataclasses import dataclass
@@ -17,6 +17,8 @@ from simstrag.predictors import PREDICTORS
 @dataclass(frozen=True)
 class StarHOracle(StarH):
     __doc__ = StarH.__doc__
+
+    oracle = True
 
     def predicted(self, view: View) -> Floats:
         """True noise-free computing of a step that starts now, plus predicted communication."""

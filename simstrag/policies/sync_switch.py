@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from simstrag.policy import Plan, PlanError, Quorum, Review, Via, View
 from simstrag.stragglers import median
 
-WINDOW = 5
+RECENT = 5
 """Recent steps of a rank whose median is compared."""
 EVERY_UPDATE = Review(updates=1)
 ASYNCHRONOUS = Quorum(count=1, via=Via.SERVER)
@@ -119,7 +119,7 @@ class SyncSwitch:
         A rank left out shows no new times; its last ones would say for ever that it is slow.
         """
         ranks = [rank for rank in range(view.world_size) if rank not in evicted]
-        x = median(view.local_times[ranks, -WINDOW:])
+        x = median(view.local_times[ranks, -RECENT:])
         slow = x > self.ratio * median(x)
         return frozenset(rank for rank, is_slow in zip(ranks, slow, strict=True) if is_slow)
 

@@ -77,7 +77,6 @@ def test_speed_ups_are_those_of_the_table(row: tuple[str, float, float], column:
     found = speedup(*row, policy)
     if (*row, policy) in ELSEWHERE:
         assert found == pytest.approx(ELSEWHERE[*row, policy], rel=0.03)
-        assert found != pytest.approx(TABLE[row][column], rel=0.05)
     else:
         assert found == pytest.approx(TABLE[row][column], rel=0.05)
 

@@ -47,6 +47,10 @@ class Noted:
         self.policy = policies.load(SPECS[name])
         self.first: list[Plan] = []
 
+    @property
+    def oracle(self) -> bool:
+        return getattr(self.policy, "oracle", False)
+
     def __deepcopy__(self, memo: object) -> Noted:
         return self  # so that the test sees what the run saw
 
