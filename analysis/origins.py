@@ -108,13 +108,13 @@ def _section(scenario: Scenario, section: str) -> Iterator[Origin]:
     in_force = getattr(scenario.inputs, section)
     names = ("alpha", "bandwidth", "bytes", "overlap")
     for name in names if section == "allreduce" else ("service", "push", "pull"):
-        if declared is not None:
-            kind = DECLARED if name in declared.model_fields_set else DEFAULT
-            yield _plain(name, getattr(declared, name), kind)
+        if declared is not None and name in declared.model_fields_set:
+            yield _plain(name, getattr(declared, name), DECLARED)
         elif profile is not None:
             yield _of(name, getattr(getattr(profile, section), name))
         else:
-            yield _plain(name, getattr(in_force, name), NOT_GIVEN)
+            kind = NOT_GIVEN if declared is None else DEFAULT
+            yield _plain(name, getattr(in_force, name), kind)
 
 
 def _all_reduce_of_all(scenario: Scenario) -> Origin:

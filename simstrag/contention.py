@@ -67,11 +67,20 @@ class Contention:
         return self.slowdowns.get((rank, resource), ONE)
 
 
+def _few(nodes: Sequence[int]) -> str:
+    return ", ".join(map(str, nodes[:8])) + (", ..." if len(nodes) > 8 else "")
+
+
 def _check(trace: Trace, workers: int, nodes: Sequence[int] | None, allow_speedup: bool) -> None:
     if nodes is None and trace.nodes[-1] >= workers:
         raise InputError(
             f"{trace.source}: node {trace.nodes[-1]} is beyond a world of {workers} workers; "
             "raise `workers`, or choose nodes with `nodes: [...]`"
+        )
+    if nodes is not None and not set(nodes) & set(trace.nodes):
+        raise InputError(
+            f"{trace.source}: its nodes ({_few(trace.nodes)}) are none that a rank is on "
+            f"({_few(sorted(set(nodes)))}): no contention would be felt; correct `nodes`"
         )
     kinds: dict[int, set[str]] = {}
     for row in trace.rows:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import copy
 import math
-import traceback
 from collections.abc import Generator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import simpy
 
 from simstrag import policies
-from simstrag.errors import InputError, PlanError, SimstragError, StallError
+from simstrag.errors import InputError, PlanError, StallError
 from simstrag.kernel import Kernel, Limits, Stop
 from simstrag.learning.noise_scale import NoiseScale, unmodelled
 from simstrag.policy import Hints, Plan, Policy, View
@@ -101,7 +99,9 @@ class _Job:
     def result(self) -> Run:
         """The finished run."""
         inputs = self.scenario.inputs
-        summary, warnings = summarise(self.scenario, self.policy, self.recorder, self.learner)
+        summary, warnings = summarise(
+            self.scenario, self.policy, self.name, self.recorder, self.learner
+        )
         hashes = {
             name: None if given is None else given.sha256
             for name, given in (("trace", inputs.trace), ("profile", inputs.profile))
@@ -123,18 +123,7 @@ class _Job:
         view: View = self.recorder.view(version, self.learner.samples, time, self.hints)
         if not getattr(self.policy, "oracle", False):
             view = replace(view, truth=None)
-        try:
-            plan = self.policy.plan(view)
-        except SimstragError:
-            raise
-        except Exception as error:  # a stranger's code: say where it went wrong, in one line
-            at = traceback.extract_tb(error.__traceback__)[-1]
-            raise PlanError(
-                f"policy {self.name} raised {type(error).__name__}: {error} "
-                f"({Path(at.filename).name}, line {at.lineno}) at version {version}"
-            ) from error
-        if not isinstance(plan, Plan):
-            raise PlanError(f"policy {self.name} returned {plan!r}, not a Plan")
+        plan = policies.ask(self.policy, view, self.name)
         self._refuse_a_target(plan)
         try:
             resolved = plan.resolved(self.scenario.workers)

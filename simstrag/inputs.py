@@ -1,8 +1,8 @@
-"""What a scenario refers to, loaded: constants of its own sections, else of its profile."""
+"""What a scenario refers to, loaded: constants that it states, else those of its profile."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simstrag import noise
 from simstrag.constants import AllReduce, Server, Step
@@ -38,21 +38,23 @@ def step_of(section: StepSection | None, profile: Profile | None, microbatches: 
 
 
 def allreduce_of(section: AllReduceSection | None, profile: Profile | None) -> AllReduce:
-    """The all-reduce of a section, or else of the profile, or else a free one."""
-    if section is not None:
-        return AllReduce(**section.model_dump())
-    if profile is None:
-        return AllReduce()
-    a = profile.allreduce
-    return AllReduce(a.alpha.value, a.bandwidth.value, a.bytes.value, a.overlap.value)
+    """Each constant of a section that states it, or else of the profile, or else free."""
+    known = AllReduce()
+    if profile is not None:
+        a = profile.allreduce
+        known = AllReduce(a.alpha.value, a.bandwidth.value, a.bytes.value, a.overlap.value)
+    if section is None:
+        return known
+    return replace(known, **section.model_dump(include=section.model_fields_set))
 
 
 def server_of(section: ServerSection | None, profile: Profile | None) -> Server:
-    """The server of a section, or else of the profile, or else a free one."""
-    if section is not None:
-        rates = section.service, section.push, section.pull
-        return Server(*rates, section.shares, section.fused_allreduce)
-    if profile is None:
-        return Server()
-    s = profile.server
-    return Server(s.service.value, s.push.value, s.pull.value)
+    """Each constant of a section that states it, or else of the profile, or else free."""
+    known = Server()
+    if profile is not None:
+        s = profile.server
+        known = Server(s.service.value, s.push.value, s.pull.value)
+    if section is None:
+        return known
+    stated = section.model_dump(include=section.model_fields_set)
+    return replace(known, **stated | {"shards": section.shares})

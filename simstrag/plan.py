@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
+from simstrag.checks import choice, real, whole
 from simstrag.errors import PlanError
 from simstrag.quorum import ALL, Quorum, Via
 
@@ -57,10 +58,11 @@ class Damping:
     cutoff: int | None = None
 
     def __post_init__(self) -> None:
-        if not (self.power >= 0 and self.shift >= 0):
-            raise PlanError(f"damping: power and shift must be 0 or more, not {self}")
-        if self.cutoff is not None and self.cutoff < 1:
-            raise PlanError(f"damping: cutoff must be at least 1, not {self.cutoff}")
+        for name in ("power", "shift"):
+            if not 0 <= real(f"damping: {name}", getattr(self, name)) < math.inf:
+                raise PlanError(f"damping: {name} must be 0 or more, not {getattr(self, name):g}")
+        if self.cutoff is not None:
+            whole("damping: cutoff", self.cutoff, least=1)
 
     def factor(self, staleness: int) -> float:
         """By what the weight of a gradient of this staleness is multiplied."""
@@ -85,10 +87,11 @@ class Review:
     on_block: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("updates", "samples", "seconds"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise PlanError(f"review: {name} must be positive, not {value}")
+        for name in ("updates", "samples"):
+            if getattr(self, name) is not None:
+                whole(f"review: {name}", getattr(self, name), least=1)
+        if self.seconds is not None and not real("review: seconds", self.seconds) > 0:
+            raise PlanError(f"review: seconds must be positive, not {self.seconds:g}")
 
     def due(self, updates: int, samples: int, seconds: float) -> bool:
         """Whether so many updates, samples and seconds since the last review call for one."""
@@ -143,17 +146,15 @@ class Plan:
     review: Review = NEVER
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "quorums", tuple(self.quorums))
-        if not self.quorums:
-            raise PlanError("a plan needs at least one quorum")
-        if self.suspects is not None:
-            object.__setattr__(self, "suspects", frozenset(self.suspects))
+        self._check_kinds()
         for name in ("bound", "precision", "batch"):
             value = getattr(self, name)
-            if isinstance(value, Sequence):
+            if isinstance(value, Sequence) and not isinstance(value, str):
                 object.__setattr__(self, name, tuple(value))
-        if self.deadline is not None and not self.deadline > 0:
-            raise PlanError(f"deadline must be positive seconds, not {self.deadline}")
+        for precision in _values(self.precision):
+            choice("precision", precision, Precision)
+        if self.deadline is not None and not real("deadline", self.deadline) > 0:
+            raise PlanError(f"deadline must be positive seconds, not {self.deadline:g}")
         if self.deadline == math.inf:
             object.__setattr__(self, "deadline", None)
         self._check_bounds()
@@ -161,10 +162,23 @@ class Plan:
         self._check_quorums()
         self._check_average()
 
+    def _check_kinds(self) -> None:
+        quorums = () if isinstance(self.quorums, (Quorum, str)) else tuple(self.quorums)
+        if not quorums or not all(isinstance(quorum, Quorum) for quorum in quorums):
+            raise PlanError(f"a plan needs a tuple of one quorum or more, not {self.quorums!r}")
+        object.__setattr__(self, "quorums", quorums)
+        choice("weigh", self.weigh, Weigh)
+        for name, kind in (("damping", Damping), ("review", Review)):
+            if not isinstance(getattr(self, name), kind):
+                raise PlanError(f"{name} must be a {kind.__name__}, not {getattr(self, name)!r}")
+        if self.suspects is not None:
+            suspects = frozenset(whole("a suspect", rank, least=0) for rank in self.suspects)
+            object.__setattr__(self, "suspects", suspects)
+
     def _check_bounds(self) -> None:
         for bound in _values(self.bound):
-            if bound is not None and bound < 0:
-                raise PlanError(f"bound must be 0 or more, not {bound}")
+            if bound is not None:
+                whole("bound", bound, least=0)
         if self.bound is None:
             return
         for quorum in self.quorums:
@@ -179,8 +193,8 @@ class Plan:
 
     def _check_shares(self) -> None:
         for share in _values(self.batch):
-            if not 0 < share < math.inf:
-                raise PlanError(f"a batch share must be positive, not {share}")
+            if not 0 < real("a batch share", share) < math.inf:
+                raise PlanError(f"a batch share must be positive, not {share:g}")
 
     def _check_quorums(self) -> None:
         seen: set[int] = set()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from simstrag.checks import choice, real, whole
 from simstrag.errors import PlanError
 
 __all__ = ["ALL", "Late", "Quorum", "Via"]
@@ -77,36 +78,46 @@ class Quorum:
     rounds: int = 1
 
     def __post_init__(self) -> None:
+        choice("a quorum's via", self.via, Via)
+        choice("a quorum's late", self.late, Late)
         if self.ranks is not ALL:
-            ranks = tuple(sorted(int(rank) for rank in self.ranks))
-            if not ranks:
-                raise PlanError("a quorum needs at least one rank")
-            if len(set(ranks)) < len(ranks):
-                raise PlanError(f"a quorum names a rank twice: {ranks}")
-            if ranks[0] < 0:
-                raise PlanError(f"rank {ranks[0]} is negative")
-            object.__setattr__(self, "ranks", ranks)
+            self._check_ranks(self.ranks)
         self._check_riders()
         if self.count is not None:
-            if self.count < 1:
-                raise PlanError(f"a quorum's count must be at least 1, not {self.count}")
-            if self.ranks is not ALL and self.count > len(self.ranks):
-                raise PlanError(f"a quorum of {len(self.ranks)} ranks cannot count {self.count}")
-        if not self.window >= 0:
-            raise PlanError(f"a quorum's window must be 0 seconds or more, not {self.window}")
+            count = whole("a quorum's count", self.count, least=1)
+            object.__setattr__(self, "count", count)
+            if self.ranks is not ALL and count > len(self.ranks):
+                raise PlanError(f"a quorum of {len(self.ranks)} ranks cannot count {count}")
+        object.__setattr__(self, "window", real("a quorum's window", self.window))
+        if self.window < 0:
+            raise PlanError(f"a quorum's window must be 0 seconds or more, not {self.window:g}")
         self._check_private_work()
         if self.ranks is not ALL:
             self._normalise(len(self.ranks))
 
+    def _check_ranks(self, given: Iterable[int]) -> None:
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise PlanError(f"a quorum's ranks must be ALL or several ranks, not {given!r}")
+        ranks = tuple(sorted(whole("a rank", rank, least=0) for rank in given))
+        if not ranks:
+            raise PlanError("a quorum needs at least one rank")
+        if len(set(ranks)) < len(ranks):
+            raise PlanError(f"a quorum names a rank twice: {ranks}")
+        object.__setattr__(self, "ranks", ranks)
+
     def _check_riders(self) -> None:
-        riders = self.riders.items() if isinstance(self.riders, Mapping) else self.riders
-        riders = tuple(sorted((int(child), int(parent)) for child, parent in riders))
+        given = self.riders.items() if isinstance(self.riders, Mapping) else self.riders
+        try:
+            pairs = [(child, parent) for child, parent in given]
+        except (TypeError, ValueError):
+            raise PlanError(f"riders must be (child, parent) pairs, not {given!r}") from None
+        riders = tuple(
+            sorted((whole("a rider", c, least=0), whole("a parent", p, least=0)) for c, p in pairs)
+        )
         object.__setattr__(self, "riders", riders)
         children = [child for child, _ in riders]
         if len(set(children)) < len(children):
             raise PlanError(f"a rider has two parents: {riders}")
-        if any(child < 0 or parent < 0 for child, parent in riders):
-            raise PlanError(f"a rider or its parent is negative: {riders}")
         for child, parent in riders:
             if parent in children:
                 raise PlanError(f"the parent {parent} of rider {child} is itself a rider")
@@ -116,9 +127,9 @@ class Quorum:
                 raise PlanError(f"rider {child} is a member of the quorum too")
 
     def _check_private_work(self) -> None:
-        for name, value in (("steps", self.steps), ("rounds", self.rounds)):
-            if value < 1:
-                raise PlanError(f"a quorum's {name} must be 1 or more, not {value}")
+        for name in ("steps", "rounds"):
+            number = whole(f"a quorum's {name}", getattr(self, name), least=1)
+            object.__setattr__(self, name, number)
         if self.steps > 1 and self.rounds > 1:
             raise PlanError("a quorum has private steps or rounds of its own, not both")
         if self.private and (self.riders or self.late is not Late.QUEUE):

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from simstrag import policies
 from simstrag.learning.noise_scale import NoiseScale
 from simstrag.policy import Policy
 from simstrag.recorder import UPDATE_COLUMNS, Recorder
@@ -18,7 +19,7 @@ BEYOND_WARNING = 0.05
 
 
 def summarise(
-    scenario: Scenario, policy: Policy, recorder: Recorder, learner: NoiseScale
+    scenario: Scenario, policy: Policy, name: str, recorder: Recorder, learner: NoiseScale
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The summary of `run.json` and the warnings that go with it.
 
@@ -66,9 +67,7 @@ def summarise(
         "beyond_trace": beyond,
         **_detection(recorder),
     }
-    counted = getattr(policy, "summary", None)
-    if counted is not None:
-        summary.update(counted())
+    summary |= policies.counts(policy, name, taken=summary)
     warnings = [beyond_warning(beyond)] if beyond > BEYOND_WARNING else []
     if learner.lost:
         warnings.append(unknown_warning(learner.lost))

@@ -136,7 +136,7 @@ quickly = settings(
 )
 
 
-@settings(quickly, max_examples=4 * settings().max_examples)  # its corners are rarer
+@settings(quickly, max_examples=8 * settings().max_examples)  # its corners are rarer
 @given(data=st.data(), scenario=uneven(), bounded=st.booleans())
 def test_both_engines_agree_while_gradients_are_filed_anew_at_every_update(
     data: st.DataObject, scenario: Scenario, bounded: bool

@@ -23,8 +23,8 @@ ROOT = Path(__file__).parent.parent
 
 LAYERS = {
     "vocabulary": (
-        "collectives", "errors", "names", "noise", "plan", "policy", "profile", "quorum", "run",
-        "slowdown", "trace", "validation", "view",
+        "checks", "collectives", "errors", "names", "noise", "plan", "policy", "profile", "quorum",
+        "run", "slowdown", "trace", "validation", "view",
     ),
     "thought": (
         "constants", "contention", "inputs", "learning", "learning.noise_scale", "metrics", "modes",
@@ -164,7 +164,7 @@ def test_the_decision_core_does_without_clock_engine_and_framework() -> None:
 def test_the_contract_needs_numpy_only() -> None:
     found = of("plan", "policy", "quorum", "view")
     assert foreign(found) == {"numpy"}
-    assert {own(i.what) for i in found} - {None} == {"errors", "plan", "quorum", "view"}
+    assert {own(i.what) for i in found} - {None} == {"checks", "errors", "plan", "quorum", "view"}
 
 
 THOUGHT = {"modes", "noise_tables", "predictors", "stragglers"}

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 
+from simstrag.engine import simulate
 from simstrag.errors import InputError, PlanError
 from simstrag.policies import describe, load, names, spec
 from simstrag.policies._words import words
@@ -28,6 +32,7 @@ from simstrag.policy import (
     View,
     Weigh,
 )
+from simstrag.scenario import Scenario
 
 GUIDE = (Path(__file__).parent.parent / "docs" / "policies.md").read_text(encoding="utf-8")
 
@@ -415,3 +420,83 @@ def test_the_dearer_communication_is_the_less_is_cut() -> None:
     deadlines = [best_deadline(UNEVEN, 16, overhead) for overhead in (0.0, 1.0, 10.0)]
     assert deadlines == sorted(deadlines)
     assert deadlines[0] < deadlines[-1]
+
+
+# -- what a stranger may do wrong
+
+WRONG = [
+    (lambda: Quorum(count=2.0), "a quorum's count must be a whole number, not 2.0"),
+    (lambda: Quorum(via="server"), "a quorum's via must be one of Via.ALLREDUCE, "),
+    (lambda: Quorum(late="drop"), "a quorum's late must be one of Late.QUEUE, Late.DROP, "),
+    (lambda: Quorum(window="a"), "a quorum's window must be a number, not 'a'"),
+    (lambda: Quorum(steps=2.5), "a quorum's steps must be a whole number, not 2.5"),
+    (lambda: Quorum((0.5, 1)), "a rank must be a whole number, not 0.5"),
+    (lambda: Quorum(3), "a quorum's ranks must be ALL or several ranks, not 3"),
+    (lambda: Quorum((0,), riders=(1,)), "riders must be (child, parent) pairs, not (1,)"),
+    (lambda: Plan(Quorum()), "a plan needs a tuple of one quorum or more, not Quorum("),
+    (lambda: Plan(bound=2.5), "bound must be a whole number, not 2.5"),
+    (lambda: Plan(precision="amp"), "precision must be one of Precision.FULL, Precision.AMP, not"),
+    (lambda: Plan(batch=("a", 1)), "a batch share must be a number, not 'a'"),
+    (lambda: Plan(deadline="x"), "deadline must be a number, not 'x'"),
+    (lambda: Plan(review=3), "review must be a Review, not 3"),
+    (lambda: Plan(damping=0.5), "damping must be a Damping, not 0.5"),
+    (lambda: Plan(weigh="members"), "weigh must be one of Weigh.WORLD, Weigh.MEMBERS, not"),
+    (lambda: Plan(suspects={0.5}), "a suspect must be a whole number, not 0.5"),
+    (lambda: Review(updates=1.5), "review: updates must be a whole number, not 1.5"),
+    (lambda: Review(seconds=math.nan), "review: seconds must be a number, not NaN"),
+    (lambda: Damping(power="1"), "damping: power must be a number, not '1'"),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), WRONG, ids=[message for _, message in WRONG])
+def test_a_field_of_a_wrong_kind_is_named(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        make()
+    assert str(caught.value).startswith(message)
+
+
+@dataclass(frozen=True)
+class Counting:
+    """Counts what it is told to."""
+
+    counted: Any = None
+
+    def plan(self, view: View) -> Plan:
+        return Plan()
+
+    def summary(self) -> Any:
+        return self.counted
+
+
+@pytest.mark.parametrize(
+    ("counted", "message"),
+    [
+        ({"makespan": 1}, "summary() uses 'makespan', which is a word of the run"),
+        (3, "summary() must return a dict of numbers, not 3"),
+        ({"found": np.zeros(2)}, "summary()['found'] must be a number"),
+    ],
+)
+def test_a_policy_counts_numbers_under_words_of_its_own(counted: Any, message: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        simulate(Scenario(workers=2, updates=1, step={"compute": 1}), Counting(counted))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_count_of_numpy_is_a_number() -> None:
+    counted = {"found": np.int64(3), "share": np.float64(0.5)}
+    run = simulate(Scenario(workers=2, updates=1, step={"compute": 1}), Counting(counted))
+    assert (run.summary["found"], run.summary["share"]) == (3, 0.5)
+
+
+class Raises:
+    """Breaks when it is asked."""
+
+    def plan(self, view: View) -> Plan:
+        return {}["nothing"]
+
+
+def test_describing_a_policy_that_breaks_is_one_line(outside: str) -> None:
+    sys.modules["stranger"].Raises = Raises  # type: ignore[attr-defined]
+    with pytest.raises(PlanError, match=r"policy .*Raises raised KeyError: 'nothing' \("):
+        describe("stranger:Raises")

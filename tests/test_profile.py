@@ -103,8 +103,17 @@ def test_a_section_of_the_scenario_stands_in_the_place_of_the_profiles(file: Pat
     declared = {"workers": 4, "samples": 9, "profile": file.name, "step": {"compute": 0.5}}
     inputs = Scenario.of(declared | {"server": {"service": 0.1}}, folder=file.parent).inputs
     assert (inputs.step.gpu, inputs.step.amp_ratio, inputs.step.draw) == (0.5, None, None)
-    assert (inputs.server.service, inputs.server.push) == (0.1, 0.0)
+    assert (inputs.server.service, inputs.server.push) == (0.1, 0.001)  # key by key
     assert inputs.allreduce.alpha == 1e-4
+
+
+def test_an_option_that_no_profile_has_leaves_its_constants_in_force(file: Path) -> None:
+    file.write_text(json.dumps(GOOD))
+    declared = {"workers": 4, "samples": 9, "profile": file.name}
+    options = {"allreduce": {"algorithm": "tree"}, "server": {"shards": 2}}
+    inputs = Scenario.of(declared | options, folder=file.parent).inputs
+    assert (inputs.allreduce.algorithm, inputs.allreduce.bytes) == ("tree", 4e6)
+    assert (inputs.server.job, inputs.server.push) == (0.0015, 0.001)
 
 
 def test_a_batch_that_was_not_timed_is_refused(file: Path) -> None:

@@ -556,3 +556,11 @@ def test_without_slowdowns_nothing_ends_by_the_clock() -> None:
     recorded = timing(durations(0.5, 0.5, 0.5))
     assert recorded.contention.end == math.inf
     assert recorded.beyond(1, 0, 0.0, 100.0) == 0.0
+
+
+def test_nodes_that_no_row_of_the_trace_is_about_are_refused() -> None:
+    rows = [{"time": 0, "node": 1, "resource": "gpu", "kind": "slowdown", "value": 2.0}]
+    message = r"its nodes \(1\) are none that a rank is on \(0, 5\)"
+    with pytest.raises(InputError, match=message):
+        Contention.of(Trace.from_rows(rows), workers=4, nodes=[0, 0, 5, 5])
+    assert Contention.of(Trace.from_rows(rows), workers=2, nodes=[1, 5]).slowdowns

@@ -78,7 +78,8 @@ def test_the_paragraph_says_the_most_of_it() -> None:
         "4 episodes of slowdown; a node's resource is slowed for 28.5% of the time in the mean "
         "(0.0% to 69.0%), by a factor of 3.11 then, and by 8 at most (node 1, gpu, in the episode "
         "from 90 s on). Episodes last 20 s in the median, 69 s at most; some node is slowed for "
-        "84.0% of the time."
+        "84.0% of the time. Held after the end unless trace_end says otherwise, and not counted here: "
+        "node 0 net 3x, node 1 gpu 8x."
     )
 
 
@@ -120,3 +121,8 @@ def test_durations_and_utilisations_are_described_apart() -> None:
     ]
     assert "3 recorded steps; a node's mean step takes 1 to 3 s." in described.text
     assert "Utilisation is described, but cannot be simulated" in described.text
+
+
+def test_what_holds_after_the_last_row_is_told() -> None:
+    rows = [(0, 0, "gpu", "slowdown", 1), (2, 0, "gpu", "slowdown", 3)]
+    assert "not counted here: node 0 gpu 3x." in describe(Trace.from_rows(rows)).text

@@ -104,8 +104,24 @@ def describe(trace: Trace) -> Description:
     return Description(
         table,
         pd.DataFrame(others, columns=list(OTHER_COLUMNS)),
-        " ".join([_span(trace), *_of_slowdowns(table, found, trace.end), *_of_others(others)]),
-    )
+        " ".join([
+            _span(trace), *_of_slowdowns(table, found, trace.end), *_held(trace),
+            *_of_others(others),
+        ]),
+    )  # fmt: skip
+
+
+def _held(trace: Trace) -> list[str]:
+    """Which nodes are slow at the last row: `trace_end: hold` goes on with that for ever."""
+    slow = [
+        f"node {node} {resource} {series[-1][1]:g}x"
+        for (node, resource, kind), series in sorted(trace.by_key().items())
+        if kind == "slowdown" and series[-1][1] > 1 and trace.end > 0
+    ]
+    if not slow:
+        return []
+    listed = ", ".join(slow[:4] + ["..."] * (len(slow) > 4))
+    return [f"Held after the end unless trace_end says otherwise, and not counted here: {listed}."]
 
 
 def _pieces(series: list[tuple[float, float]], kind: str, end: float) -> list[Piece]:

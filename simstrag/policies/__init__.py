@@ -15,12 +15,15 @@ from typing import overload
 
 from simstrag.errors import InputError
 from simstrag.names import nearest
+from simstrag.policies._asking import ask, counts
 from simstrag.policies._docstring import read
 from simstrag.policies._parameters import Parameter, parameters, parse, values, write
 from simstrag.policies._words import ways, words
 from simstrag.policy import Hints, Policy, View
 
-__all__ = ["Description", "Parameter", "describe", "load", "names", "spec", "ways"]
+__all__ = [
+    "Description", "Parameter", "ask", "counts", "describe", "load", "names", "spec", "ways",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +116,7 @@ def _description(text: str) -> Description:
     cls = type(policy)
     module = importlib.import_module(cls.__module__)
     said = read(cls, module, alone=_policies_of(module) == [cls])
-    plan = policy.plan(WORLD)
+    plan = ask(policy, WORLD, text)
     return Description(
         name=spec(policy),
         sentence=said.decides[0] if said.decides else "",

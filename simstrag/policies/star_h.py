@@ -6,12 +6,12 @@ apart; in the ring form a ring of the x fastest, with the others as riders.
 Source: STAR-H, the heuristic of Zhang & Shen, "Straggler Tolerant and Resilient DL Training on
 Homogeneous GPUs", 2025, arXiv:2512.09685.  Of the paper only the abstract and the first sentences
 of the introduction were at hand.  The abstract's: a heuristic chooses the mode with the shortest
-time to accuracy.  From the released code: the straggler state (20 % slower than the fastest), decisions on its edges, time to
-progress as interval times 1 + phi/(x*b), the noise tables.  Ours: the least of all candidates
-where the code stops at the first local minimum, sorted times as the default interval (the code's
-own choice for its all-reduce form only), a new decision when others straggle, the staleness factor,
-live noise scales.  What the code does otherwise, and what its model can and cannot tell, is in
-docs/star.md.
+time to accuracy.  From the released code: the straggler state (20 % slower than the fastest),
+decisions on its edges, time to progress as interval times 1 + phi/(x*b), the noise tables.  Ours:
+the least of all candidates where the code stops at the first local minimum, sorted times as the
+default interval (the code's own choice for its all-reduce form only), a new decision when others
+straggle, the staleness factor, live noise scales.  What the code does otherwise, and what its model
+can and cannot tell, is in docs/star.md.
 """
 
 import enum

@@ -5,10 +5,10 @@ all-reduce.  Once in ten updates it looks whether others have become stragglers.
 
 Source: STAR's all-reduce form: Zhang & Shen, "Straggler Tolerant and Resilient DL Training on
 Homogeneous GPUs", 2025, arXiv:2512.09685.  Of the paper only the abstract and the first sentences
-of the introduction were at hand.  The abstract's: that there is an all-reduce form.  From the
+of the introduction were at hand.  The abstract's: that STAR works with all-reduce too.  From the
 released code: more than 20 % slower than the fastest rank is a straggler, ring and riders, no
-waiting for riders, ten updates.  Ours: it is *who* straggles that counts, where the code compares only how many do; and
-riders are given to parents by speed instead of by number.
+waiting for riders, ten updates.  Ours: it is *who* straggles that counts, where the code compares
+only how many do; and riders are given to parents by speed instead of by number.
 
 Under this plan the communication times of a view are 0: a rank whose network alone is slow is no
 straggler here, though it slows the ring.
