@@ -516,6 +516,29 @@ def test_a_fast_group_pushes_every_second_round_beside_a_slow_one(engine: Engine
     }
 
 
+def test_a_round_is_not_forgotten_at_a_private_step(engine: Engine) -> None:
+    # Rank 0 goes through the first of two rounds at 1.  From 1.5 to 2.75 its contribution is three
+    # private steps instead: 0.1 is kept at 2.  Back in rounds at 2.75, it has been through one
+    # since it pulled, so the closing at 3 is its last and pushes all three.
+    rounds = Plan((Quorum((0,), via=Via.LEADER, rounds=2), Quorum((1,), via=Via.SERVER)))
+    private = Plan((Quorum((0,), steps=3), Quorum((1,))), average=True)
+    tell(
+        engine,
+        world([[1], [1.5, 1.25, 9]], updates=3),
+        Script(((0, rounds), (1, private), (2, rounds))),
+        """
+        0    start 0.0 1.0 on 0
+        1    start 0.1 on 0
+        1.5  update 1.0 to 1
+        1.5  start 1.1 on 1
+        2    start 0.2 on 0
+        2.75 update 1.1 to 2
+        2.75 start 1.2 on 2
+        3    update 0.0 0.1 0.2 to 3
+        """,
+    )
+
+
 def test_a_group_whose_rounds_are_over_by_a_new_plan_pushes_at_once(engine: Engine) -> None:
     # Ranks 0 and 1 close their first of two rounds at 1 and all-reduce until 3.  At 2 a plan
     # without rounds comes with rank 2's update: what ends at 3 is pushed.
