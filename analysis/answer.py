@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from simstrag import metrics
-from simstrag.analysis.cautions import coverage, leader, listed, replays
+from simstrag.analysis.cautions import coverage, ignored, leader, listed, replays
 from simstrag.analysis.formats import estimate, number, seconds
 from simstrag.analysis.standings import NEGLIGIBLE, Standing, Standings, faster
 from simstrag.comparison import BASELINE
@@ -28,8 +27,11 @@ def answer(s: Standings) -> tuple[str, str]:
         return f"Only bsp was run: it needs {bsp}.", _second(s, "Nothing was compared")
     if ahead:
         best = ahead[0]
-        return _winner(s, best, bsp), _second(s, _runner_up(s, best), best.policy)
-    if s.seeds < 2:
+        start = _runner_up(s, best)
+        if ignored(s, best.policy):
+            start = f"But {ignored(s, best.policy)}; {start[0].lower()}{start[1:]}"
+        return _winner(s, best, bsp), _second(s, start, best.policy)
+    if s.seeds < 2 and not s.certain:
         names = listed(_names(others))
         first = f"No difference shown: one seed gives no interval to tell {names} from bsp ({bsp})."
         return first, _second(s, "Run more seeds to learn whether the order of the table holds")
@@ -40,14 +42,27 @@ def answer(s: Standings) -> tuple[str, str]:
         best = others[0]
         behind = _time(best.difference[s.decides])
         return first, _second(s, f"{best.policy} comes nearest, {behind} behind")
-    verb = "is" if len(close) == 1 else "are"
-    first = (
-        f"No difference shown: {listed(_names(close))} {verb} not shown to be faster or slower "
-        f"than bsp, which {_does(s)} in {bsp}; the best mean, of {close[0].policy}, is a speed-up "
-        f"of {estimate(*close[0].speedup[s.decides])}."
-    )
     rest = f"{listed(_names(slower))} took longer" if slower else "No policy was slower either"
-    return first, _second(s, rest)
+    return _undecided(s, close, bsp), _second(s, rest)
+
+
+def _undecided(s: Standings, close: Sequence[Standing], bsp: str) -> str:
+    """Those that are neither shown to be faster nor slower than bsp, best mean first."""
+    twins = [p.policy for p in close if s.same(p.policy, BASELINE)]
+    open_ = [p for p in close if p.policy not in twins]
+    same = f"{listed(twins)} made the same runs as bsp" if twins else ""
+    if not open_:
+        return f"No difference shown: {same}, which {_does(s)} in {bsp}."
+    one = len(open_) == 1
+    if all(p.difference[s.decides] == (0.0, 0.0, 0.0) for p in open_):
+        text = f"{listed(_names(open_))} {'takes' if one else 'take'} exactly as long as bsp"
+        return f"No difference shown: {text}, which {_does(s)} in {bsp}{same and f'; {same}'}."
+    verb = "is" if one else "are"
+    return (
+        f"No difference shown: {listed(_names(open_))} {verb} not shown to be faster or slower "
+        f"than bsp, which {_does(s)} in {bsp}; the best mean, of {open_[0].policy}, is a speed-up "
+        f"of {estimate(*open_[0].speedup[s.decides])}{same and f'; {same}'}."
+    )
 
 
 def _winner(s: Standings, best: Standing, bsp: str) -> str:
@@ -78,16 +93,22 @@ def _winner(s: Standings, best: Standing, bsp: str) -> str:
 def _runner_up(s: Standings, best: Standing) -> str:
     """How the best of those shown to be faster than bsp stands to the others."""
     rest = [p for p in s.policies if p.policy not in (best.policy, BASELINE)]
-    tied = [p.policy for p in rest if not _apart(s, best, p)]
     better = [p.policy for p in rest if faster(s.between(p.policy, best.policy))]
     if better:
         return f"The mean of {listed(better)} is lower still, but not shown to be below bsp's"
+    twins = [p.policy for p in rest if s.same(p.policy, best.policy)]
+    others = [p for p in rest if p.policy not in twins]
+    tied = [p.policy for p in others if not _apart(s, best, p)]
+    text = ""
     if tied:
-        return f"No difference is shown between it and {listed(tied)}"
-    if not rest:
-        return "No other policy was compared"
-    lead = s.between(rest[0].policy, best.policy)
-    return f"The next, {rest[0].policy}, takes {estimate(*lead)} s longer"
+        text = f"No difference is shown between it and {listed(tied)}"
+    elif others:
+        lead = s.between(others[0].policy, best.policy)
+        text = f"The next, {others[0].policy}, takes {estimate(*lead)} s longer"
+    if twins:
+        same = f"same runs were made by {listed(twins)}"
+        text = f"{text}; the {same}" if text else f"The {same}"
+    return text or "No other policy was compared"
 
 
 def _second(s: Standings, start: str, reference: str = BASELINE) -> str:
@@ -95,7 +116,7 @@ def _second(s: Standings, start: str, reference: str = BASELINE) -> str:
     rivals: dict[str, list[str]] = {}
     for c in s.costs if s.comparison.has_target and reference != BASELINE else ():
         rival = leader(s, c)
-        gap = metrics.difference(s.at_cost(rival, c), s.at_cost(reference, c))
+        gap = s.gap(s.at_cost(rival, c), s.at_cost(reference, c))
         if c != s.comparison.scenario.learner.c_tau and faster(gap):
             rivals.setdefault(rival, []).append(f"{c:g}")
     if rivals:

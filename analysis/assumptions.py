@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from simstrag.analysis.cautions import listed
+from simstrag.analysis.cautions import REDUCING, SERVING, listed
 from simstrag.analysis.formats import number, seconds
 from simstrag.collectives import ranks_per_node
 from simstrag.run import Run
@@ -77,7 +77,7 @@ def _steps(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
 
 def _communication(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
     a = scenario.inputs.allreduce
-    if {"all-reduce", "leader", "model averaging"} & _used(runs) and (a.alpha or a.bytes):
+    if REDUCING & _used(runs) and (a.alpha or a.bytes):
         yield (
             "The time of an all-reduce is extrapolated to any number of ranks by "
             f"{FORMULAS[a.algorithm]}, with {number(100 * a.overlap)} % of it hidden by the "
@@ -112,7 +112,7 @@ def _nodes(scenario: Scenario) -> Iterator[str]:
 def _server(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
     """What stands between a gradient and its update at a parameter server."""
     server, load = scenario.inputs.server, scenario.server_load
-    if {"server", "leader"} & _used(runs):
+    if SERVING & _used(runs):
         yield (
             "The parameter server takes one gradient after the other, "
             f"{seconds(server.job)} each, whatever the load; nobody else uses it."
@@ -128,11 +128,28 @@ def _server(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
             "Groups whose sums become one update are assumed to all-reduce among all their ranks "
             "first, while the server waits (fused_allreduce)."
         )
-    if load is not None and (load.host > 1 or load.net > 1):
+    if load is not None:
+        yield from _load(load.node, load.host, load.net, bool(scenario.inputs.step.host))
+
+
+def _load(node: int, host: float, net: float, host_work: bool) -> Iterator[str]:
+    """What a server in use costs the ranks on its node. host_work: whether steps have any."""
+    factors = {"host work": host if host_work else 1.0, "communication": net}
+    slower = [
+        f"their {what} takes {number(factor)} times"
+        for what, factor in factors.items()
+        if factor > 1
+    ]
+    if slower:
         yield (
-            f"While a policy makes updates through the server, the host work of the ranks on node "
-            f"{load.node} is assumed to take {number(load.host)} times and their communication "
-            f"{number(load.net)} times as long, however much the server has to do."
+            "While a policy makes updates through the server, the ranks on node "
+            f"{node} are assumed to be slower: {listed(slower)} as long, however much the server "
+            "has to do."
+        )
+    if host > 1 and not host_work:
+        yield (
+            f"The host factor of server_load, {number(host)}, has no effect: steps have no host "
+            "work here (host_share is 0)."
         )
 
 

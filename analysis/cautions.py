@@ -5,17 +5,22 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from simstrag import metrics
 from simstrag.analysis.standings import NEGLIGIBLE, Standings, faster
 from simstrag.collectives import ranks_per_node
+from simstrag.comparison import BASELINE
 from simstrag.scenario import Scenario
 
-__all__ = ["cautions", "coverage", "enough_seeds", "leader", "listed", "replays", "turnover"]
+__all__ = [
+    "REDUCING", "SERVING", "cautions", "coverage", "enough_seeds", "ignored", "leader", "listed",
+    "replays", "turnover", "unknown",
+]  # fmt: skip
 
 COVERED = {2: 50, 3: 76, 4: 80, 5: 84, 6: 86, 7: 87, 8: 89, 9: 89}
 BEYOND = 0.05
 OVERSHOOT = 0.005
 """From which share of additional work on a makespan is told to be of it."""
+REDUCING, SERVING = {"all-reduce", "model averaging", "leader"}, {"server", "leader"}
+"""The ways of making updates that take an all-reduce, and those that take the server."""
 LASTING = 0.2
 """From which lag-1 autocorrelation on noise is told to last."""
 
@@ -23,7 +28,7 @@ LASTING = 0.2
 def cautions(s: Standings) -> list[str]:
     """What a reader must know before relying on the answer, most important first."""
     inputs = s.comparison.scenario.inputs
-    found = []
+    found = _of_the_worth(s)
     if inputs.trace is not None and s.delay < NEGLIGIBLE:
         found.append(
             f"Contention delays bsp by {100 * s.delay:.2g} % only: there is hardly anything to "
@@ -43,6 +48,7 @@ def cautions(s: Standings) -> list[str]:
     found += _of_the_batches(s)
     found += _of_the_work(s)
     found += _of_the_learner(s)
+    found += _of_the_deadlines(s)
     found += _free(s)
     found += [
         f"{p.policy} was past the end of the trace for {100 * p.other['beyond_trace']:.0f} % of "
@@ -58,6 +64,60 @@ def cautions(s: Standings) -> list[str]:
     if s.seeds > 1 and len(s.policies) > 2:
         found.append("Intervals are of one policy each, not corrected for looking at several.")
     return [text for text in found if text]
+
+
+def _of_the_worth(s: Standings) -> list[str]:
+    """Whether times are of samples that are not worth the same."""
+    if s.comparison.has_target:
+        return []
+    found = []
+    if s.stale:
+        found.append(
+            "No target is declared, so times are of a number of samples, whatever they are worth: "
+            f"{listed(s.stale)} applied stale gradients, and may need more of them to get as far. "
+            "Declare a target to compare what counts."
+        )
+    if s.unknown:
+        found.append(
+            f"What a sample is worth is unknown for {unknown(s)}: to get as far may take more "
+            "samples than are counted here, how many only real training tells."
+        )
+    return found
+
+
+def unknown(s: Standings) -> str:
+    """The policies whose progress is unknown, with the reason of each in brackets."""
+    by_reason: dict[str, list[str]] = {}
+    for name, why in s.unknown.items():
+        by_reason.setdefault(why, []).append(name)
+    return listed([f"{listed(names)} ({why})" for why, names in by_reason.items()])
+
+
+def ignored(s: Standings, policy: str) -> str:
+    """What a time without a target ignores of a policy's samples; empty where that is nothing."""
+    if s.comparison.has_target:
+        return ""
+    if policy in s.unknown:
+        return f"what its samples are worth is unknown, since {s.unknown[policy]}"
+    if policy in s.stale:
+        return "its gradients are stale, so that its samples may be worth less"
+    return ""
+
+
+def _of_the_deadlines(s: Standings) -> list[str]:
+    """Whether somebody was asked for a deadline that nothing can be cut at."""
+    runs = s.comparison.runs
+    if "cuttable" not in runs:
+        return []
+    whole = list(dict.fromkeys(runs.loc[runs["cuttable"] == 0, "policy"]))
+    if not whole:
+        return []
+    bsp = all(s.same(name, BASELINE) for name in whole)
+    does = f"{'is' if len(whole) == 1 else 'are'} bsp" if bsp else "cannot cut any step"
+    return [
+        f"{listed(whole)} {does} here: microbatches is 1, so that a deadline has nowhere to stop "
+        "a step."
+    ]
 
 
 def _of_the_noise(scenario: Scenario) -> list[str]:
@@ -138,13 +198,15 @@ def _of_the_learner(s: Standings) -> list[str]:
 
 
 def _free(s: Standings) -> list[str]:
-    """Whether communication costs nothing, which an inline scenario assumes unless told."""
+    """Whether communication that somebody uses costs nothing, as an inline scenario has it."""
+    used = {way for p in s.policies for way in p.architecture.split(" + ")}
     scenario = s.comparison.scenario
     server = scenario.inputs.server
     everybody = ranks_per_node(range(scenario.workers), scenario.places)
     reduces = scenario.inputs.allreduce.seconds(everybody)
-    which = [] if reduces else ["an all-reduce"]
-    which += [] if server.service or server.push or server.pull else ["the server"]
+    serves = server.service or server.push or server.pull
+    which = ["an all-reduce"] if used & REDUCING and not reduces else []
+    which += ["the server"] if used & SERVING and not serves else []
     if not which:
         return []
     return [
@@ -157,8 +219,12 @@ def coverage(s: Standings) -> str:
     """What the intervals cover, and so what they say nothing of."""
     scenario = s.comparison.scenario
     n = s.seeds
-    if n < 2:
+    if n < 2 and not s.certain:
         return "there are no intervals, since there is one seed"
+    if n < 2:
+        return (
+            "nothing is random here, so that one seed is all there is, and intervals have no width"
+        )
     if not s.spread:
         return (
             f"the {n} seeds are one and the same run, since nothing is random here, "
@@ -202,7 +268,7 @@ def turnover(s: Standings) -> str:
     flips, unclear = [], []
     times = {p.policy: [s.at_cost(p.policy, c) for c in s.costs] for p in s.policies}
     for first, second in itertools.combinations(times, 2):
-        gaps = list(map(metrics.difference, times[first], times[second]))
+        gaps = list(map(s.gap, times[first], times[second]))
         if any(faster(g) for g in gaps) and any(g.low > 0 for g in gaps):
             flips.append(f"{first} with {second}")
         elif min(g.value for g in gaps) < 0 < max(g.value for g in gaps):

@@ -64,6 +64,7 @@ def render(comparison: Comparison, command: str | None = None) -> str:
         differences=differences_table(s),
         behind=behind_table(s),
         progress=sections.progress_picture(s),
+        not_drawn=sections.not_drawn(s),
         timelines=sections.timelines(examples, workers),
         waits=sections.waits(examples),
         spent=picture,
@@ -214,9 +215,12 @@ UNITS = {
     "makespan": "s", "time_to_target": "s", "throughput": "samples/s", "goodput": "samples/s",
     "mean_staleness": "updates", "effective_staleness": "gradients (S_stale/b)",
     "compute_by_rank": "s", "communication_by_rank": "s", "wait_by_rank": "s",
-    "staleness_by_rank": "updates", "progress": "noise-free updates",
+    "staleness_by_rank": "updates", "progress": "noise-free updates", "theta": "s",
 }  # fmt: skip
-SHARES = ("efficiency", "amp_share", "rebatched_share", "beyond_trace", "precision", "recall")
+SHARES = (
+    "efficiency", "amp_share", "rebatched_share", "cut_share", "beyond_trace", "precision",
+    "recall",
+)  # fmt: skip
 
 
 def _summary(summary: Mapping[str, Any]) -> Table:

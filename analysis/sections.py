@@ -10,19 +10,19 @@ import numpy.typing as npt
 from markupsafe import Markup
 
 from simstrag.analysis import drawing, pictures, timeline, windows
+from simstrag.analysis.cautions import unknown
 from simstrag.analysis.formats import number, percent
 from simstrag.analysis.standings import TIMES, Standings
 from simstrag.analysis.tables import CONTROL, Table
 from simstrag.analysis.waiting import Steps, Waiting, steps_of, waiting
 from simstrag.comparison import BASELINE, Comparison
 from simstrag.contention import Contention
-from simstrag.metrics import mean
 from simstrag.run import Run
 from simstrag.timing import Timing
 
 __all__ = [
     "Example", "control_name", "costs_picture", "example", "interval_picture", "looks",
-    "progress_picture", "spent", "timelines", "waits",
+    "not_drawn", "progress_picture", "spent", "timelines", "waits",
 ]  # fmt: skip
 
 Floats = npt.NDArray[np.float64]
@@ -67,7 +67,7 @@ def looks(comparison: Comparison) -> dict[str, dict[str, Any]]:
 
 def costs_picture(s: Standings) -> Markup:
     """Time to target under every cost of staleness."""
-    series = {p.policy: [mean(s.at_cost(p.policy, c)) for c in s.costs] for p in s.policies}
+    series = {p.policy: [s.mean(s.at_cost(p.policy, c)) for c in s.costs] for p in s.policies}
     axes = "cost of a stale sample, c_tau", f"{TIMES['time_to_target']} (s)"
     return pictures.lines(
         "costs", "Time to target by c_tau", axes, s.costs, series, looks(s.comparison)
@@ -112,6 +112,13 @@ def progress_picture(s: Standings) -> Markup:
         ("time (s)", "progress (noise-free updates)" if curve is None else "accuracy"),
         series, None if target is None else float(level(target)), looks(comparison),
     )  # fmt: skip
+
+
+def not_drawn(s: Standings) -> str:
+    """Which policies have no curve of progress, and why; empty where all have one."""
+    if not s.unknown:
+        return ""
+    return f"Not drawn, because nobody can tell their progress: {unknown(s)}."
 
 
 def timelines(examples: Sequence[Example], workers: int) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,17 @@ import numpy as np
 from simstrag import metrics
 from simstrag.comparison import BASELINE, C_TAUS, Comparison
 from simstrag.metrics import NEGLIGIBLE, Estimate
+from simstrag.scenario import Scenario
 
 __all__ = ["NEGLIGIBLE", "TIMES", "Standing", "Standings", "faster", "standings"]
 
 TIMES = {"time_to_target": "time to target", "makespan": "makespan"}
 """The times a ranking may be by, and their words; the first one there is decides."""
+MADE = (
+    "makespan", "time_to_target", "updates", "samples", "started", "applied", "dropped", "aborted",
+    "mean_staleness", "throughput", "amp_share", "rebatched_share", "cut_share",
+)  # fmt: skip
+"""What two policies that did the same have in common to the last digit, under every seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +85,59 @@ class Standings:
         )
         return any(float(np.ptp(column)) > 0 for column in columns)
 
+    @property
+    def certain(self) -> bool:
+        """Whether nothing is random, so that one seed is all there is to see."""
+        return _certain(self.comparison.scenario)
+
+    def same(self, first: str, second: str) -> bool:
+        """Whether two policies made the same runs."""
+        column, known = self.comparison.column, self.comparison.runs
+        through = {p.policy: p.architecture for p in self.policies}
+        ways = {through.get(name, "all-reduce") for name in (first, second)}
+        return len(ways) == 1 and all(
+            np.array_equal(column(first, name), column(second, name), equal_nan=True)
+            for name in MADE
+            if name in known
+        )
+
+    @property
+    def twins(self) -> list[list[str]]:
+        """The policies that made the same runs as another, in groups."""
+        groups: list[list[str]] = []
+        for p in self.policies:
+            group = next((g for g in groups if self.same(g[0], p.policy)), None)
+            if group is None:
+                groups.append([p.policy])
+            else:
+                group.append(p.policy)
+        return [group for group in groups if len(group) > 1]
+
+    @property
+    def unknown(self) -> dict[str, str]:
+        """The policies whose progress is unknown, and why."""
+        known = self.comparison.runs.dropna(subset="progress_unknown")
+        why = dict(zip(known["policy"], known["progress_unknown"], strict=True))
+        return {p.policy: why[p.policy] for p in self.policies if p.policy in why}
+
+    @property
+    def stale(self) -> list[str]:
+        """The policies whose updates hold gradients that are known to be stale."""
+        return [p.policy for p in self.policies if p.other["effective_staleness"] > 0]
+
+    def mean(self, times: Any) -> Estimate:
+        """The mean of times over seeds."""
+        return _sure(self.comparison.scenario, metrics.mean(times))
+
+    def gap(self, times: Any, others: Any) -> Estimate:
+        """The mean paired difference of times over seeds, times - others."""
+        return _sure(self.comparison.scenario, metrics.difference(times, others))
+
     def between(self, first: str, second: str, name: str | None = None) -> Estimate:
         """The mean paired difference of two policies in seconds, first - second."""
         name = name or self.decides
         column = self.comparison.column
-        return metrics.difference(column(first, name), column(second, name))
+        return self.gap(column(first, name), column(second, name))
 
     @property
     def costs(self) -> tuple[float, ...]:
@@ -108,12 +163,12 @@ def standings(comparison: Comparison) -> Standings:
     times = tuple(name for name in TIMES if name == "makespan" or comparison.has_target)
     if comparison.has_target and comparison.scenario.sample_target is None:
         times = ("time_to_target",)  # the run ends there: the makespan is the same number
-    column = comparison.column
+    column, sure = comparison.column, partial(_sure, comparison.scenario)
     ranking = comparison.ranking
     names = list(ranking["policy"])
     deciding = {name: column(name, times[0]) for name in names}
     lead = {
-        (a, b): metrics.difference(deciding[a], deciding[b])
+        (a, b): sure(metrics.difference(deciding[a], deciding[b]))
         for a in names for b in names if a != b
     }  # fmt: skip
     found = []
@@ -125,10 +180,10 @@ def standings(comparison: Comparison) -> Standings:
             Standing(
                 policy,
                 str(row["architecture"]),
-                {name: _of(row, name) for name in times},
-                {name: _of(row, f"{name}_difference") for name in times},
-                {name: _of(row, f"{name}_speedup") for name in times},
-                {name: _of(row, f"{name}_mitigation") for name in times},
+                {name: sure(_of(row, name)) for name in times},
+                {name: sure(_of(row, f"{name}_difference")) for name in times},
+                {name: sure(_of(row, f"{name}_speedup")) for name in times},
+                {name: sure(_of(row, f"{name}_mitigation")) for name in times},
                 (1 + ahead, len(names) - behind),
                 {str(k): float(v) for k, v in row.items() if not isinstance(v, str)},
             )
@@ -139,11 +194,22 @@ def standings(comparison: Comparison) -> Standings:
         comparison,
         times,
         tuple(found),
-        {name: metrics.mean(bsp[name]) for name in times},
-        {name: metrics.mean(clean[name]) for name in times},
-        {name: metrics.speedup(clean[name], bsp[name]) for name in times},
-        {name: metrics.difference(clean[name], bsp[name]) for name in times},
+        {name: sure(metrics.mean(bsp[name])) for name in times},
+        {name: sure(metrics.mean(clean[name])) for name in times},
+        {name: sure(metrics.speedup(clean[name], bsp[name])) for name in times},
+        {name: sure(metrics.difference(clean[name], bsp[name])) for name in times},
     )
+
+
+def _certain(scenario: Scenario) -> bool:
+    shifted = scenario.trace is not None and scenario.trace_per_seed == "shift"
+    return scenario.inputs.step.draw is None and not shifted
+
+
+def _sure(scenario: Scenario, e: Estimate) -> Estimate:
+    """An estimate whose interval has no width where one seed is all there is to see."""
+    one = len(scenario.seed_list) < 2 and _certain(scenario)
+    return Estimate(e.value, e.value, e.value) if one else e
 
 
 def _of(row: Mapping[Any, Any], key: str) -> Estimate:

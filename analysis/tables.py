@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from simstrag import metrics
-from simstrag.analysis.cautions import enough_seeds, replays
+from simstrag.analysis.cautions import enough_seeds, listed, replays
 from simstrag.analysis.formats import MISSING, estimate, number, percent
 from simstrag.analysis.page import template
 from simstrag.analysis.standings import TIMES, Standing, Standings, standings
@@ -102,12 +101,14 @@ def _ranking_notes(s: Standings) -> Iterable[str]:
             " nothing to mitigate"
         )
         yield f"{MISSING} for M: not defined, because {reason}."
-    if s.seeds < 2:
+    if s.seeds < 2 and not s.certain:
         yield f"({MISSING}): one seed gives no interval, and no difference can be shown."
-    if not s.spread and s.seeds > 1:
-        yield "Intervals have no width: all seeds are the same run, since nothing is random here."
+    elif not s.spread:
+        yield "Intervals have no width: nothing is random here, so that every seed is the same run."
     elif enough_seeds(s.seeds):
         yield enough_seeds(s.seeds)
+    for group in s.twins:
+        yield f"{listed(group)} made the same runs, to the last digit of what is shown here."
 
 
 def differences_table(s: Standings) -> Table:
@@ -145,6 +146,7 @@ class _Column:
     show: Callable[[float], str]
 
 
+CUT = "cut_share"
 BEHIND = (
     _Column("goodput (samples/s)", "goodput", number),
     _Column("throughput (samples/s)", "throughput", number),
@@ -157,14 +159,15 @@ BEHIND = (
     _Column("detection: precision (%)", "precision", percent),
     _Column("detection: recall (%)", "recall", percent),
     _Column("steps thrown away (%)", "lost", percent),
+    _Column("samples cut (%)", CUT, percent),
     _Column("beyond the trace (%)", "beyond_trace", percent),
 )
 
 
 def behind_table(s: Standings) -> Table:
     """What is behind the times: statistics, precision, detection, waste; means over seeds."""
-    beyond = any(p.other.get("beyond_trace", 0.0) > 0 for p in s.policies)
-    shown = [c for c in BEHIND if c.key != "beyond_trace" or beyond]
+    idle = [k for k in (CUT, "beyond_trace") if not _any(s, k)]
+    shown = [c for c in BEHIND if c.key not in idle]
 
     def cells(policy: str, variant: str = "contended") -> list[str]:
         return [c.show(_mean(s, policy, c.key, variant)) for c in shown]
@@ -176,7 +179,8 @@ def behind_table(s: Standings) -> Table:
         "which is progress per sample against one worker's fresh gradient.",
         "Mean staleness counts updates between a gradient's pull and its application; S_stale/b "
         "counts gradients that nobody had seen when it was applied, which is what progress "
-        "depends on. Steps thrown away were dropped or aborted.",
+        "depends on. Steps thrown away were dropped or aborted."
+        + (" Samples cut are those that a deadline left uncomputed." if _any(s, CUT) else ""),
         "Switches are what the policy counts: changes of precision, of mode, or of protocol. "
         "Deviation is the mean of (samples applied between a gradient's pull and its update, over "
         "those of a full update)²: times (L eta G)² it bounds the mean squared error that "
@@ -187,8 +191,8 @@ def behind_table(s: Standings) -> Table:
     if MISSING in text:
         notes.append(
             f"{MISSING}: the policy counts no switches, or names no suspects, so that nothing is "
-            "detected; precision also has none where nobody was ever suspected, recall where "
-            "nobody was a straggler."
+            "detected, or its progress is unknown; precision also has none where nobody was ever "
+            "suspected, recall where nobody was a straggler."
         )
     ratio = s.comparison.scenario.straggler_ratio
     notes.append(
@@ -203,7 +207,7 @@ def costs_table(s: Standings) -> Table:
     """Time to target under each cost of staleness, with the order of the means."""
     columns = []
     for c in s.costs:
-        times = {p.policy: metrics.mean(s.at_cost(p.policy, c)) for p in s.policies}
+        times = {p.policy: s.mean(s.at_cost(p.policy, c)) for p in s.policies}
         order = sorted(times, key=lambda name: times[name].value)
         columns.append([f"{estimate(*times[n])}  #{order.index(n) + 1}" for n in times])
     rows = tuple(zip((p.policy for p in s.policies), *columns, strict=True))
@@ -226,6 +230,10 @@ def _mean(s: Standings, policy: str, key: str, variant: str) -> float:
         return math.nan
     values = [v for v in column(policy, key, variant) if not math.isnan(v)]
     return sum(values) / len(values) if values else math.nan
+
+
+def _any(s: Standings, key: str) -> bool:
+    return any(_mean(s, p.policy, key, "contended") > 0 for p in s.policies)
 
 
 def _of_policy(p: Standing, of_bsp: str, value: Estimate, scale: float = 1.0) -> str:

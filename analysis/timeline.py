@@ -20,11 +20,13 @@ from simstrag.analysis.windows import Window, segments
 from simstrag.slowdown import Piecewise
 from simstrag.timing import Timing
 
-__all__ = ["contention_strip", "pieces_of", "run_strip", "window"]
+__all__ = ["contention_strip", "mixed", "pieces_of", "run_strip", "window"]
 
 Floats = npt.NDArray[np.float64]
 BINS = 360
 FULLEST = 2.5
+PALE = 0.35
+"""How opaque work that was thrown away is in a strip; the legend's swatch has the same."""
 WIDTH = 9.0
 SHADES = ((1.0, 1.25, 0.14), (1.25, 1.75, 0.28), (1.75, math.inf, 0.45))
 """Slowdowns from, below, and how opaque they are shown."""
@@ -64,26 +66,36 @@ def run_strip(
     name: str, label: str, steps: Steps, timing: Timing | None, workers: int, until: float,
     shown: Window,
 ) -> Markup:  # fmt: skip
-    """What every rank did during the whole run: colours mixed by their share of each bin."""
+    """What every rank did during the whole run, as `mixed` has it."""
+    rgba = mixed(steps, timing, workers, until)
+    return _strip(name, label, rgba, workers, until, shown)
+
+
+def mixed(steps: Steps, timing: Timing | None, workers: int, until: float) -> Floats:
+    """Colours mixed by their share of each bin, shape (workers, BINS, 4), of 0..1.
+
+    Work that was thrown away counts `PALE` of its share, so that the page shines through.
+    """
     edges = np.linspace(0.0, until, BINS + 1)
     rgba = np.zeros((workers, BINS, 4))
     pieces = pieces_of(steps, timing)
     for rank in range(workers):
         own = steps.rank == rank
-        for keys, color in (
-            (("full", "full, lost"), drawing.FULL),
-            (("amp", "amp, lost"), drawing.AMP),
-            (("wait",), drawing.WAIT),
-            (("communication",), drawing.COMMUNICATION),
+        for key, color, weight in (
+            ("full", drawing.FULL, 1.0),
+            ("amp", drawing.AMP, 1.0),
+            ("full, lost", drawing.FULL, PALE),
+            ("amp, lost", drawing.AMP, PALE),
+            ("wait", drawing.WAIT, 1.0),
+            ("communication", drawing.COMMUNICATION, 1.0),
         ):
-            share = sum(
-                (_share(pieces[k][0][own], pieces[k][1][own], edges) for k in keys), np.zeros(BINS)
-            )
+            left, right = pieces[key]
+            share = weight * _share(left[own], right[own], edges)
             rgba[rank, :, :3] += share[:, None] * np.array(to_rgb(color))
             rgba[rank, :, 3] += share
     alpha = rgba[:, :, 3:]
     np.divide(rgba[:, :, :3], alpha, out=rgba[:, :, :3], where=alpha > 0)
-    return _strip(name, label, np.clip(rgba, 0.0, 1.0), workers, until, shown)
+    return np.clip(rgba, 0.0, 1.0)
 
 
 def contention_strip(

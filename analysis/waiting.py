@@ -125,8 +125,8 @@ def waiting(run: Run, steps: Steps, timing: Timing, architecture: str, workers: 
                 held * 0,
                 held * 0,
                 total,
-                "its updates do not follow from its steps alone, as where windows close, gradients "
-                "are thrown away or ride with others",
+                "its steps alone do not give the times of its updates (as with windows, dropped "
+                "gradients and riders)",
             )
         for arrival, rank in gradients:
             begun = served.get((version, rank), math.inf)

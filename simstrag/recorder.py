@@ -39,6 +39,8 @@ class Recorder:
 
     straggler_ratio: who counts as a straggler in truth (rule 27).
     keep_steps, keep_gradients: whether to keep a row per step and per gradient.
+
+    asked: samples that started steps were to compute; cut: those of them that a deadline cut away.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Recorder:
         self.steps: list[tuple[Any, ...]] | None = [] if keep_steps else None
         self.gradients: list[tuple[Any, ...]] | None = [] if keep_gradients else None
         self.counts = dict.fromkeys(COUNTS, 0)
+        self.asked = self.cut = 0
         self.applied_by = [0 for _ in ranks]
         self.staleness_by = [0 for _ in ranks]
         self.compute = [0.0 for _ in ranks]
@@ -95,6 +98,9 @@ class Recorder:
         self.counts["started"] += 1
         self.counts["amp"] += g.amp
         self.counts["rebatched"] += g.share != 1
+        asked = round(g.share * self.batch)
+        self.asked += asked
+        self.cut += asked - g.samples
 
     def kept(self, g: Gradient, busy: float) -> None:
         """`g` was reduced inside its group; `busy` seconds of communication."""

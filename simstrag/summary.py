@@ -27,7 +27,8 @@ def summarise(
     Times in seconds; `throughput` in applied samples per second; `goodput` is throughput times
     statistical efficiency, which is progress per sample relative to one worker's batch (Qiao et
     al., "Pollux", OSDI 2021); `effective_staleness` is S_stale / batch of rule 25, `deviation`
-    the factor of rule 25a.  What hangs on progress is None where a plan made it unknown.
+    the factor of rule 25a; `cut_share` the share of the samples of all started steps that a
+    deadline cut away.  What hangs on progress is None where a plan made it unknown.
     """
     counts = recorder.counts
     last_time, updates, *_ = recorder.updates[-1]
@@ -61,6 +62,7 @@ def summarise(
         "efficiency": efficiency,
         "amp_share": counts["amp"] / counts["started"],
         "rebatched_share": counts["rebatched"] / counts["started"],
+        "cut_share": recorder.cut / recorder.asked,
         "compute_by_rank": recorder.compute,
         "communication_by_rank": recorder.communication,
         "wait_by_rank": recorder.wait,

@@ -78,12 +78,21 @@ def test_the_all_reduce_of_a_fused_job_is_named() -> None:
 
 def test_the_load_of_the_server_is_named_with_its_node_and_factors() -> None:
     load = {"node": 3, "host": 1.5, "net": 2}
-    assert one(sentences("asgd", server_load=load), "node") == (
-        "While a policy makes updates through the server, the host work of the ranks on node 3 is "
-        "assumed to take 1.50 times and their communication 2.00 times as long, however much the "
-        "server has to do."
+    step = {"compute": 0.1, "host_share": 0.2}
+    assert one(sentences("asgd", step=step, server_load=load), "node") == (
+        "While a policy makes updates through the server, the ranks on node 3 are assumed to be "
+        "slower: their host work takes 1.50 times and their communication takes 2.00 times as "
+        "long, however much the server has to do."
     )
     assert "node" not in " ".join(sentences("asgd", server_load={"node": 3}))
+
+
+def test_a_load_of_host_work_that_no_step_has_is_told_to_have_no_effect() -> None:
+    found = sentences("asgd", server_load={"node": 3, "host": 3})
+    assert one(found, "server_load").startswith(
+        "The host factor of server_load, 3.00, has no effect: steps have no host work"
+    )
+    assert "their host work" not in " ".join(found)
 
 
 def test_micro_batches_are_named_with_their_number() -> None:

@@ -63,7 +63,7 @@ def logs(world: Scenario, given: str | Plan, seed: int, *left_out: str) -> tuple
     """Updates, steps, gradients and the summary, but for the columns and fields left out."""
     run = simulate(world, policy_of(given), seed, record_steps=True, record_gradients=True)
     tables = (run.updates, run.steps or {}, run.gradients or {}, run.summary)
-    left = {"progress_unknown", "architecture", *left_out}  # words
+    left = {"progress_unknown", "architecture", "theta", "cuttable", *left_out}
     return tuple({k: v for k, v in table.items() if k not in left} for table in tables)
 
 

@@ -153,7 +153,16 @@ class TestTrue:
     def test_identical_policies_show_no_difference(self) -> None:
         found = small(allreduce=None, server=None, policies=["bsp", "bsp:via=server"])
         text = Page(render(found)).text
-        assert "No difference shown: bsp:via=server is not shown to be faster or slower" in text
+        assert "No difference shown: bsp:via=server takes exactly as long as bsp" in text
+
+    def test_curves_that_are_not_drawn_are_named_with_the_reason(self, page: Page) -> None:
+        text = Page(render(small(policies=["bsp", "p_reduce", "local_sgd"]))).text
+        why = "p_reduce and local_sgd (it averages private models)"
+        assert f"Not drawn, because nobody can tell their progress: {why}." in text
+        assert "Not drawn" not in page.text
+
+    def test_the_legend_of_a_strip_has_a_colour_for_lost_work(self, page: Page) -> None:
+        assert "computed for nothing (dropped or aborted)the same in the whole run" in page.text
 
     def test_a_mitigation_that_is_not_defined_is_explained(self) -> None:
         text = Page(render(small(trace=None))).text

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from simstrag.analysis.timeline import pieces_of
+from simstrag.analysis.timeline import PALE, mixed, pieces_of
 from simstrag.analysis.waiting import steps_of, waiting
 from simstrag.analysis.windows import changes, choose, segments
 from simstrag.engine import simulate
@@ -80,6 +80,19 @@ class TestEveryPolicy:
             assert filled + 0.01 * changed == pytest.approx(whole, rel=1e-9)
 
 
+def test_work_thrown_away_is_paler_than_work_applied() -> None:
+    made, run = run_of("backup:b=1")
+    steps = steps_of(run)
+    of = made.timing(3), WORKERS, float(run.updates["time"][-1])
+    as_it_was = mixed(steps, *of)[..., 3]
+    all_applied = mixed(dataclasses.replace(steps, applied=np.ones_like(steps.applied)), *of)[
+        ..., 3
+    ]
+    paler = as_it_was < all_applied - 1e-9
+    assert set(np.flatnonzero(paler.any(axis=1))) == set(steps.rank[steps.lost])
+    assert (as_it_was[paler] / all_applied[paler]).min() == pytest.approx(PALE)
+
+
 def test_all_waiting_at_a_barrier_is_for_a_rank() -> None:
     for policy in ("bsp", "amp_all", "korel"):
         made, run = run_of(policy)
@@ -114,7 +127,7 @@ def test_what_does_not_come_out_at_the_logged_times_is_not_shown() -> None:
     times[7] += 1e-3
     other = dataclasses.replace(run, updates={**run.updates, "time": times})
     found = waiting(other, steps_of(other), made.timing(3), "all-reduce", WORKERS)
-    assert "do not follow from its steps" in found.reason
+    assert "its steps alone do not give the times of its updates" in found.reason
     assert not found.held.any()
 
 

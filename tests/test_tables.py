@@ -169,6 +169,29 @@ class TestBehind:
             assert row["detection: recall (%)"] == percent(ranking["recall"][policy])
         assert float(cells["backup"]["steps thrown away (%)"]) > 10
 
+    def test_what_a_deadline_cut_is_a_column_where_one_did(self, shown: Standings) -> None:
+        s = small(policies=["bsp", "dropcompute:theta=0.04", "dropcompute"], microbatches=8)
+        table = behind_table(s)
+        cells = {row[0]: dict(zip(table.headers, row, strict=True)) for row in table.rows}
+        assert cells["bsp"]["samples cut (%)"] == "0"
+        cut = s.comparison.column("dropcompute:theta=0.04", "cut_share").mean()
+        assert cells["dropcompute:theta=0.04"]["samples cut (%)"] == percent(cut)
+        assert 0.05 < cut < 0.5
+        assert set(s.comparison.column("dropcompute:theta=0.04", "theta")) == {0.04}
+        assert math.isnan(s.comparison.column("dropcompute", "theta")[0])
+        assert "samples cut (%)" not in behind_table(shown).headers
+
+    def test_half_of_a_step_that_is_stopped_after_two_of_four_micro_batches_is_cut(self) -> None:
+        half = {"step": {"compute": 0.04}, "trace": None, "microbatches": 4}
+        made = small(policies=["bsp", "dropcompute:theta=0.015"], **half).comparison
+        assert made.column("dropcompute:theta=0.015", "cut_share").tolist() == [0.5] * 3
+        assert made.column("bsp", "cut_share").tolist() == [0.0] * 3
+
+    def test_a_deadline_that_was_chosen_is_in_the_summary(self) -> None:
+        s = small(samples=4 * 128 * 80, policies=["bsp", "dropcompute"], microbatches=8)
+        assert np.all(s.comparison.column("dropcompute", "theta") > 0)
+        assert set(s.comparison.column("dropcompute", "cuttable")) == {1}
+
     def test_costs_are_of_the_simulated_sensitivity(self, shown: Standings) -> None:
         table = costs_table(shown)
         at = {row[0]: row for row in table.rows}
@@ -194,12 +217,45 @@ class TestAnswer:
         assert estimate(*best.speedup["time_to_target"]) in first
 
     def test_intervals_that_include_no_change_show_no_difference(self) -> None:
-        s = small(policies=["bsp", "korel"], trace=None)
-        first, second = answer(s)
+        s = small(policies=["bsp", "bsp:via=server"], server={"service": 1e-9}, allreduce=None)
+        runs = s.comparison.runs.copy()
+        runs.loc[runs["policy"] == "bsp:via=server", "makespan"] += [1e-3, -2e-3, 2e-3]
+        first, second = answer(standings(dataclasses.replace(s.comparison, runs=runs)))
         assert first.startswith("No difference shown")
         assert "not shown to be faster or slower" in first
         assert "nothing" not in first
         assert "removes" not in first + second
+
+    def test_policies_that_made_the_same_runs_are_told_so(self) -> None:
+        s = small(policies=["bsp", "korel", "asgd"], trace=None)
+        assert any("bsp and korel made the same runs" in note for note in ranking_table(s).notes)
+        first, _ = answer(small(policies=["bsp", "korel"], trace=None))
+        assert first.startswith("No difference shown: korel made the same runs as bsp, which")
+        assert "speed-up" not in first
+        twins = small(policies=["bsp", "asgd", "ssp:bound=inf"], samples=4 * 128 * 40)
+        assert "the same runs were made by ssp:bound=inf" in answer(twins)[1].lower()
+
+    def test_one_seed_is_enough_where_nothing_is_random(self) -> None:
+        sure = {"step": {"compute": 0.05, "amp_ratio": 1.6}, "policies": ["bsp", "amp_all", "asgd"]}
+        s = small(seeds=1, **sure)
+        assert answer(s)[0].startswith("amp_all finishes the work in")
+        assert "nothing is random here, so that one seed is all there is" in answer(s)[1]
+        rows = ranking_table(s).rows
+        assert [row[1] for row in rows] == ["1", "2", "3"]
+        two = ranking_table(small(seeds=2, **sure)).rows
+        assert [row[:4] for row in rows] == [row[:4] for row in two]
+        assert not any("no difference can be shown" in note for note in ranking_table(s).notes)
+        shifted = small(seeds=1, trace_per_seed="shift", **sure)
+        assert answer(shifted)[0].startswith("No difference shown: one seed")
+
+    def test_a_winner_whose_samples_are_of_unknown_worth_is_told_to_be_one(self) -> None:
+        first, second = answer(small(samples=4 * 128 * 40, policies=["bsp", "p_reduce"]))
+        assert first.startswith("p_reduce finishes the work")
+        assert second.startswith("But what its samples are worth is unknown, since it averages")
+        first, second = answer(small(samples=4 * 128 * 40, policies=["bsp", "asgd"]))
+        assert first.startswith("asgd finishes the work")
+        assert second.startswith("But its gradients are stale")
+        assert "But" not in "".join(answer(small(policies=["bsp", "amp_all"])))
 
     def test_a_mean_that_is_better_by_luck_shows_no_difference(
         self, comparison: Comparison
@@ -257,6 +313,33 @@ class TestAnswer:
 
 
 class TestCautions:
+    def test_without_a_target_stale_and_averaged_samples_come_first(self, shown: Standings) -> None:
+        stale, averaged, *_ = cautions(small(policies=["bsp", "asgd", "local_sgd", "p_reduce"]))
+        assert "asgd applied stale gradients" in stale
+        assert "Declare a target" in stale
+        assert "p_reduce and local_sgd (it averages private models)" in averaged
+        assert "stale gradients" not in " ".join(cautions(shown))
+        assert "stale gradients" not in " ".join(cautions(small(policies=["bsp", "amp_all"])))
+
+    def test_a_deadline_that_can_cut_nothing_is_told(self) -> None:
+        policies = ["bsp", "dropcompute:theta=0.05", "dropcompute", "dropcompute:theta=inf"]
+        (text,) = [t for t in cautions(small(policies=policies)) if "microbatches" in t]
+        assert "dropcompute:theta=0.05 and dropcompute are bsp here: microbatches is 1" in text
+        cut = small(policies=policies[:2], microbatches=8)
+        assert "microbatches" not in " ".join(cautions(cut))
+
+    def test_free_communication_is_told_of_what_somebody_uses(self) -> None:
+        for policies, words in (
+            (["bsp", "amp_all"], "Through an all-reduce communication"),
+            (["bsp:via=server", "asgd"], "Through the server communication"),
+            (["bsp", "asgd"], "Through an all-reduce and the server communication"),
+            (["bsp", "local_sgd"], "Through an all-reduce communication"),
+        ):
+            s = small(allreduce=None, server=None, policies=policies)
+            assert any(text.startswith(words) for text in cautions(s))
+        s = small(server=None, policies=["bsp", "amp_all"])
+        assert "takes no time" not in " ".join(cautions(s))
+
     def test_free_communication_is_told(self) -> None:
         s = small(allreduce=None, server=None, policies=["bsp", "asgd"])
         assert any("takes no time in this scenario" in text for text in cautions(s))

@@ -14,6 +14,7 @@ more than the sum, that a step which is cut counts until the end of its last mic
 of equally good deadlines the latest is taken.  Where M is 1 or unknown, nothing can be cut.
 """
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -57,6 +58,7 @@ class DropCompute:
     warmup: int = 5
     measure: int = 45
     state_: State | None = field(default=None, init=False, repr=False, compare=False)
+    cuttable_: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.theta is not None and not self.theta > 0:
@@ -71,16 +73,31 @@ class DropCompute:
 
     def plan(self, view: View) -> Plan:
         m = view.hints.microbatches or 1
+        object.__setattr__(self, "cuttable_", m > 1)  # frozen are the parameters
         if self.theta is not None or m == 1:
             return self.plan_
         if self.state_ is None:
             times = np.full((view.world_size, self.measure), np.nan)
-            object.__setattr__(self, "state_", State(times))  # frozen are the parameters
+            object.__setattr__(self, "state_", State(times))
         state = self.state_
         assert state is not None
         if state.chosen is None:
             self._measure(state, view, m)
         return state.chosen or MEASURING
+
+    def summary(self) -> dict[str, int | float]:
+        """theta: the deadline in seconds, once there is one; cuttable: 1 where a step has more
+        than one micro-batch, so that a deadline can cut it, else 0.  Nothing where `inf` was asked.
+
+        >>> DropCompute(theta=0.5).summary()
+        {'theta': 0.5, 'cuttable': 0}
+        """
+        if self.theta == math.inf:
+            return {}
+        chosen = None if self.state_ is None else self.state_.chosen
+        theta = self.theta if chosen is None else chosen.deadline
+        known = {} if theta is None else {"theta": theta}
+        return {**known, "cuttable": int(self.cuttable_)}
 
     def _measure(self, state: State, view: View, m: int) -> None:
         """Enter what the view shows; after the last step needed, choose the deadline."""
