@@ -8,13 +8,14 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from simstrag import metrics, policies
 from simstrag.engine import check, simulate
 from simstrag.errors import InputError
+from simstrag.finished import Finished, Outcome, Task
 from simstrag.run import Run, plain, write_directory
 from simstrag.scenario import Scenario
 from simstrag.summary import BEYOND_WARNING, beyond_warning, unknown_warning
@@ -36,15 +37,6 @@ OF_RUN = (
     "precision", "recall", "beyond_trace",
 )  # fmt: skip
 """What the ranking shows of a run's summary, as the mean over seeds."""
-
-
-class Task(NamedTuple):
-    """One run of a comparison. variant: contended, clean, or a c_tau."""
-
-    variant: str | float
-    policy: str
-    seed: int
-    keep_steps: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,28 +191,38 @@ def compare(
     seeds: int | Sequence[int] | None = None,
     jobs: int | None = None,
     on_progress: Callable[[int, int, str], None] | None = None,
+    keep: str | Path | None = None,
 ) -> Comparison:
     """Run every policy under every seed, and the clean control, and compare them.
 
     scenario: a `Scenario` or the path of a YAML file.  policies, seeds: instead of the scenario's.
     jobs: processes, all cores by default.  on_progress: called as (done, total, what).
+    keep: a folder for runs as they finish; those of the same comparison that are there already are
+    not done again. Where Ctrl-C ends it, the `KeyboardInterrupt` says how many are there.
     Raises `InputError` where the scenario cannot be compared: `updates:` is no equal work.
 
     >>> scenario = Scenario(workers=4, samples=4 * 128 * 20, step={"compute": 0.1})
     >>> list(compare(scenario, ["bsp", "asgd"], jobs=1).runs["policy"])
     ['bsp', 'asgd']
     """
+    scenario = _prepared(scenario, policies, seeds)
+    work = _Work(scenario, jobs, on_progress, None if keep is None else Finished.of(keep, scenario))
+    try:
+        return _compared(scenario, work)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(*work.left()) from None
+
+
+def _compared(scenario: Scenario, work: _Work) -> Comparison:
     import pandas as pd
 
-    scenario = _prepared(scenario, policies, seeds)
     names = list(scenario.policies)
     first = scenario.seed_list[0]
     asked = dict.fromkeys([*names, BASELINE])
     tasks = [Task("contended", p, s, s == first) for p in asked for s in scenario.seed_list]
     tasks += [Task("clean", BASELINE, s, s == first) for s in scenario.seed_list]
-    progress = _Progress(on_progress, len(tasks))
     rows, curves, examples = [], [], {}
-    for task, outcome in _run(scenario, tasks, jobs, progress):
+    for task, outcome in work.outcomes(tasks):
         rows.append({"variant": task.variant, **outcome.row})
         curves += outcome.curve
         if outcome.run is not None:
@@ -232,29 +234,71 @@ def compare(
         scenario,
         runs,
         table[~is_run].reset_index(drop=True),
-        _sensitivity(scenario, runs, jobs, progress),
+        _sensitivity(scenario, runs, work),
         pd.DataFrame(curves, columns=["variant", "policy", "seed", "progress", "time"]),
         {name: examples[name] for name in (*asked, "clean")},
     )
 
 
-class _Outcome(NamedTuple):
-    row: dict[str, Any]
-    curve: list[tuple[str, str, int, float, float]]
-    run: Run | None
+class _Work:
+    """The runs of one comparison: done, found finished, counted and reported."""
 
+    def __init__(
+        self,
+        scenario: Scenario,
+        jobs: int | None,
+        report: Callable[[int, int, str], None] | None,
+        finished: Finished | None,
+    ) -> None:
+        self._scenario = scenario
+        self._jobs = jobs or os.cpu_count() or 1
+        self._report = report
+        self._finished = finished
+        self._tasks: list[Task] = []
+        self._done = 0
 
-class _Progress:
-    def __init__(self, report: Callable[[int, int, str], None] | None, total: int) -> None:
-        self._report, self._done, self._total = report, 0, total
+    def outcomes(self, tasks: list[Task]) -> Iterator[tuple[Task, Outcome]]:
+        """Outcomes in the order of the tasks, whatever the order they were computed in."""
+        self._tasks += tasks
+        found = self._found(tasks)
+        if found:
+            self._step(len(found), "found finished")
+        computed = self._computed([task for task in tasks if task not in found])
+        for task in tasks:
+            if task in found:
+                yield task, found[task]
+                continue
+            outcome = next(computed)
+            self._step(1, f"{task.policy}, seed {task.seed}")
+            yield task, outcome
 
-    def add(self, n: int) -> None:
-        self._total += n
+    def _found(self, tasks: list[Task]) -> dict[Task, Outcome]:
+        if self._finished is None:
+            return {}
+        kept = ((task, self._finished.read(task)) for task in tasks)
+        return {task: outcome for task, outcome in kept if outcome is not None}
 
-    def step(self, task: Task) -> None:
-        self._done += 1
+    def _computed(self, tasks: list[Task]) -> Iterator[Outcome]:
+        import joblib
+
+        jobs = max(min(self._jobs, len(tasks)), 1)
+        parallel = joblib.Parallel(n_jobs=jobs, return_as="generator", batch_size=1)
+        one = joblib.delayed(_outcome)
+        return iter(parallel(one(self._scenario, task, self._finished) for task in tasks))
+
+    def _step(self, runs: int, what: str) -> None:
+        self._done += runs
         if self._report is not None:
-            self._report(self._done, self._total, f"{task.policy}, seed {task.seed}")
+            self._report(self._done, len(self._tasks), what)
+
+    def left(self) -> list[str]:
+        """What Ctrl-C leaves, in words; nothing where no run is kept."""
+        count = 0 if self._finished is None else self._finished.count(self._tasks)
+        if self._finished is None or not count:
+            return []
+        return [
+            f"{count} of {len(self._tasks)} runs are finished and kept in {self._finished.folder}"
+        ]
 
 
 def _prepared(
@@ -277,23 +321,7 @@ def _prepared(
     return scenario
 
 
-def _run(
-    scenario: Scenario, tasks: list[Task], jobs: int | None, progress: _Progress
-) -> Iterator[tuple[Task, _Outcome]]:
-    """Outcomes in the order of the tasks, whatever the order they were computed in."""
-    import joblib
-
-    if not tasks:
-        return
-    jobs = min(jobs or os.cpu_count() or 1, len(tasks))
-    parallel = joblib.Parallel(n_jobs=jobs, return_as="generator", batch_size=1)
-    outcomes = parallel(joblib.delayed(_outcome)(scenario, task) for task in tasks)
-    for task, outcome in zip(tasks, outcomes, strict=True):
-        progress.step(task)
-        yield task, outcome
-
-
-def _outcome(scenario: Scenario, task: Task) -> _Outcome:
+def _outcome(scenario: Scenario, task: Task, finished: Finished | None) -> Outcome:
     if task.variant == "clean":
         scenario = scenario.replaced(trace=None)
     elif isinstance(task.variant, float):
@@ -306,7 +334,10 @@ def _outcome(scenario: Scenario, task: Task) -> _Outcome:
         "" if value is None else f"{value:.6g}" for value in run.summary["staleness_by_rank"]
     )
     curve = [] if isinstance(task.variant, float) else _curve(run, str(task.variant))
-    return _Outcome(row, curve, run if task.keep_steps else None)
+    outcome = Outcome(row, curve, run if task.keep_steps else None)
+    if finished is not None:
+        finished.keep(task, outcome)
+    return outcome
 
 
 def _curve(run: Run, variant: str) -> list[tuple[str, str, int, float, float]]:
@@ -323,9 +354,7 @@ def _curve(run: Run, variant: str) -> list[tuple[str, str, int, float, float]]:
     ]
 
 
-def _sensitivity(
-    scenario: Scenario, runs: pd.DataFrame, jobs: int | None, progress: _Progress
-) -> pd.DataFrame:
+def _sensitivity(scenario: Scenario, runs: pd.DataFrame, work: _Work) -> pd.DataFrame:
     """Time to target under other costs of staleness, from real re-runs.
 
     A run without stale gradients makes the same progress whatever they cost, and is not repeated.
@@ -346,8 +375,7 @@ def _sensitivity(
             rows.append((policy, seed, c_tau, time))
         for policy, seed in runs[~known][["policy", "seed"]].itertuples(index=False):
             tasks.append(Task(c_tau, policy, int(seed), False))
-    progress.add(len(tasks))
-    for task, outcome in _run(scenario, tasks, jobs, progress):
+    for task, outcome in work.outcomes(tasks):
         time = outcome.row["time_to_target"]
         rows.append((task.policy, task.seed, float(task.variant), time))
     return pd.DataFrame(rows, columns=columns)

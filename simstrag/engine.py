@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Any
 
@@ -31,10 +31,12 @@ def simulate(
     *,
     record_steps: bool = False,
     record_gradients: bool = False,
+    on_update: Callable[[float, int, float | None], None] | None = None,
 ) -> Run:
     """Run one policy through a scenario under one seed.
 
     policy: a name with parameters such as ``"ssp:bound=5"``, or an object; it is copied.
+    on_update: called after every update as (seconds, samples, progress); it changes nothing.
     Raises `InputError` for what the user can correct, `StallError` where the policy waits for ever.
 
     >>> scenario = Scenario(workers=4, updates=10, step={"compute": 0.1})
@@ -45,7 +47,7 @@ def simulate(
         raise InputError(f"seed {seed} must be a whole number, 0 or more and below 2**64")
     name = policy if isinstance(policy, str) else _name(policy)
     fresh = policies.load(policy) if isinstance(policy, str) else copy.deepcopy(policy)
-    job = _Job(scenario, fresh, name, seed, record_steps, record_gradients)
+    job = _Job(scenario, fresh, name, seed, record_steps, record_gradients, on_update)
     world = simpy.Environment()
     contention = job.timing.contention
     if contention.trace_end == "error" and contention.end < math.inf:
@@ -63,7 +65,14 @@ class _Job:
     """One data-parallel job in the outer world."""
 
     def __init__(
-        self, scenario: Scenario, policy: Policy, name: str, seed: int, steps: bool, gradients: bool
+        self,
+        scenario: Scenario,
+        policy: Policy,
+        name: str,
+        seed: int,
+        steps: bool,
+        gradients: bool,
+        on_update: Callable[[float, int, float | None], None] | None = None,
     ) -> None:
         learner = scenario.learner
         self.scenario = scenario
@@ -73,7 +82,13 @@ class _Job:
         self.timing = scenario.timing(seed)
         self.learner = NoiseScale(learner.batch, learner.noise_scale, learner.c_tau)
         self.recorder = Recorder(
-            scenario.workers, self.timing, learner.batch, scenario.straggler_ratio, steps, gradients
+            scenario.workers,
+            self.timing,
+            learner.batch,
+            scenario.straggler_ratio,
+            steps,
+            gradients,
+            on_update,
         )
         self.hints = _hints(self.timing, scenario)
         limits = Limits(scenario.updates, scenario.sample_target, scenario.progress_target)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,6 +40,7 @@ class Recorder:
 
     straggler_ratio: who counts as a straggler in truth (rule 27).
     keep_steps, keep_gradients: whether to keep a row per step and per gradient.
+    on_update: called after every update as (seconds, samples, progress).
 
     asked: samples that started steps were to compute; cut: those of them that a deadline cut away.
     """
@@ -51,6 +53,7 @@ class Recorder:
         straggler_ratio: float,
         keep_steps: bool = False,
         keep_gradients: bool = False,
+        on_update: Callable[[float, int, float | None], None] | None = None,
     ) -> None:
         ranks = range(world_size)
         self.world_size = world_size
@@ -72,6 +75,7 @@ class Recorder:
         self.ways: dict[str, None] = {}
         self.detection = {"hits": 0, "false": 0, "missed": 0}
         self.judged = False
+        self._on_update = on_update
         self._last: list[Gradient | None] = [None for _ in ranks]
         self._ended = [math.nan for _ in ranks]
         self._busy = [0.0 for _ in ranks]
@@ -160,6 +164,8 @@ class Recorder:
             self.detection["hits"] += len(suspects & stragglers)
             self.detection["false"] += len(suspects - stragglers)
             self.detection["missed"] += len(stragglers - suspects)
+        if self._on_update is not None:
+            self._on_update(time, samples, progress)
 
     def end(self, time: float) -> None:
         """The run ends: what is in flight is counted as far as it came."""

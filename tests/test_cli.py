@@ -1,7 +1,9 @@
 """The command line: what a user types, what comes back, and how mistakes are answered."""
 
+import contextlib
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -9,11 +11,13 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
-from simstrag.cli import app, main
+from simstrag.cli import main
+from simstrag.cli.examples import EXAMPLES
 from simstrag.policies import describe, names
 
 SCENARIO = """
@@ -96,6 +100,7 @@ def test_compare_prints_a_table_and_writes_one_row_per_policy_and_seed(
         ("bsp", 0), ("bsp", 1), ("asgd", 0), ("asgd", 1),
     ]  # fmt: skip
     assert (folder / "c" / "report.html").exists()
+    assert not (folder / "c.partial").exists()
 
 
 def test_a_comparison_folder_stands_by_itself(folder: Path, call: Call) -> None:
@@ -194,20 +199,36 @@ def test_the_module_is_the_command() -> None:
     assert done.stdout.startswith("simstrag ")
 
 
-def _examples() -> list[str]:
-    groups = [app, *(group.typer_instance for group in app.registered_groups)]
-    epilogs = [command.epilog for group in groups if group for command in group.registered_commands]
-    return [re.sub(r"^Example: simstrag ", "", epilog) for epilog in epilogs if epilog]
+HELPED = ["", *EXAMPLES, "trace"]
 
 
-@pytest.mark.parametrize("example", _examples())
-def test_the_example_of_every_help_works(example: str, folder: Path, call: Call) -> None:
+@pytest.mark.parametrize("command", HELPED)
+def test_a_help_fits_a_screen(command: str, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = call(*command.split(), "--help")
+    assert code == 0
+    assert len(out.splitlines()) <= 23  # and one for the prompt
+    assert max(map(len, out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("command", EXAMPLES)
+def test_a_help_ends_with_examples_that_are_not_cut(
+    command: str, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = [line.strip() for line in call(*command.split(), "--help")[1].splitlines()]
+    assert lines[-len(EXAMPLES[command]) :] == list(EXAMPLES[command])
+    assert all(example.startswith(f"simstrag {command}") for example in EXAMPLES[command])
+
+
+@pytest.mark.parametrize("example", [line for lines in EXAMPLES.values() for line in lines])
+def test_the_examples_of_every_help_work(example: str, folder: Path, call: Call) -> None:
     (folder / "examples").mkdir()
     for name in ("examples/demo.yaml", "case.yaml"):
         (folder / name).write_text(SCENARIO)
         (folder / Path(name).parent / "slow.csv").write_text(TRACE)
     call("compare", "case.yaml", "--out", "reports/demo", "--jobs", "1")
-    code, _, err = call(*example.split())
+    code, _, err = call(*example.removeprefix("simstrag ").split())
     assert (code, err) == (0, "")
 
 
@@ -260,9 +281,24 @@ MISTAKES = {
     "an impossible parent": (("run", "case.yaml", "--out", "slow.csv/r"), {}, "slow.csv/r"),
     "report of nothing": (("report", "none"), {}, "none"),
     "describe of nothing": (("trace", "describe", "none.csv"), {}, "none.csv"),
-    "unknown command": (("compere", "case.yaml"), {}, "compere"),
-    "unknown option": (("run", "case.yaml", "--police", "bsp"), {}, "--police"),
-    "missing argument": (("run",), {}, "scenario"),
+    "unknown command": (("compere", "case.yaml"), {}, "Did you mean 'compare'?"),
+    "unknown command of a group": (("trace", "descibe"), {}, "Did you mean 'describe'?"),
+    "unknown option": (("run", "case.yaml", "--police", "b"), {}, "Did you mean '--policy'?"),
+    "a scenario beside": (("run", "cas.yaml"), {}, "Did you mean 'case.yaml'?"),
+    "a trace beside": (
+        ("compare", "case.yaml"), _edited("slow.csv", "slwo.csv"), "Did you mean 'slow.csv'?",
+    ),
+    "a trace to describe beside": (
+        ("trace", "describe", "slw.csv"), {}, "Did you mean 'slow.csv'?",
+    ),
+    "a report beside": (("report", "case.yml"), {}, "Did you mean 'case.yaml'?"),
+    "init of nothing": (("init", "slo.csv"), {}, "Did you mean 'slow.csv'?"),
+    "init over a scenario": (("init", "slow.csv", "--out", "case.yaml"), {}, "is there already"),
+    "init of utilisation": (
+        ("init", "slow.csv"), {"slow.csv": TRACE.replace("slowdown,2.0", "utilisation,0.5")},
+        "utilisation",
+    ),
+    "missing argument": (("run",), {}, "SCENARIO"),
     "huge seed": (("run", "case.yaml", "--seed", "9" * 30), {}, "seed"),
     "negative seed": (("run", "case.yaml", "--seed", "-1"), {}, "seed"),
 }  # fmt: skip
@@ -294,23 +330,49 @@ def test_an_unwritable_folder_is_answered_in_one_line(folder: Path, call: Call) 
     assert "locked/r" in err
 
 
-def test_ctrl_c_stops_at_once_and_writes_nothing(folder: Path) -> None:
-    (folder / "case.yaml").write_text(SCENARIO.replace("samples: 5120", "samples: 51200000"))
-    start = (  # a parent may have taught this process to ignore Ctrl-C
-        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        "from simstrag.cli import main; main()"
-    )
-    command = [sys.executable, "-c", start, "compare", "case.yaml", "--out", "c"]
+INTERRUPTIBLE = (  # a parent may have taught this process to ignore Ctrl-C
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "from simstrag.cli import main; main()"
+)
+
+
+def interrupted(when: Callable[[int], bool], *arguments: str) -> tuple[int, str]:
+    """Exit code and stderr of a command that Ctrl-C ends as soon as `when(its process)`."""
+    command = [sys.executable, "-c", INTERRUPTIBLE, *arguments]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
-    while not _computing(process.pid) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    while not when(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "interrupted; nothing was written" in err
-    assert "Traceback" not in err
+    return process.returncode, err
+
+
+def test_ctrl_c_stops_at_once_and_writes_nothing(folder: Path) -> None:
+    (folder / "case.yaml").write_text(SCENARIO.replace("samples: 5120", "samples: 51200000"))
+    code, err = interrupted(_computing, "compare", "case.yaml", "--out", "c")
+    assert (code, err) == (130, "interrupted; nothing was written\n")
+    assert [p.name for p in folder.glob("c*")] == ["case.yaml"]
+
+
+def test_ctrl_c_keeps_finished_runs_and_the_same_command_goes_on(folder: Path, call: Call) -> None:
+    case = SCENARIO.replace("samples: 5120", "samples: 512000").replace("seeds: 2", "seeds: 8")
+    (folder / "case.yaml").write_text(case)
+    kept = folder / "c.partial"
+    asked = ("compare", "case.yaml", "--out", "c", "--jobs", "1")
+    code, err = interrupted(lambda _: len([*kept.glob("*.json")]) > 1, *asked)
+    assert code == 130
+    found = re.fullmatch(
+        r"interrupted; (\d+) of (\d+) runs are finished and kept in (.*c\.partial); "
+        r"the same command goes on from there\n",
+        err,
+    )
+    assert found, err
+    assert len([*kept.glob("*.json")]) == int(found[1])
     assert not (folder / "c").exists()
+    assert call(*asked)[0] == 0
+    assert not kept.exists()
+    assert len(pd.read_csv(folder / "c" / "comparison.csv")) == 16
 
 
 def _computing(pid: int) -> bool:
@@ -327,3 +389,153 @@ def test_a_policy_may_lie_beside_the_scenario(folder: Path, call: Call) -> None:
         "import simstrag\nclass All:\n    def plan(self, view):\n        return simstrag.Plan()\n"
     )
     assert call("run", "sub/case.yaml", "--policy", "beside:All")[0] == 0
+
+
+def document(call: Call, *arguments: str) -> Any:
+    """What `--json` prints: one document, and nothing beside it."""
+    code, out, err = call(*arguments, "--json")
+    assert (code, err) == (0, "")
+    return json.loads(out)
+
+
+def test_a_run_for_machines_is_what_run_json_holds(folder: Path, call: Call) -> None:
+    found = document(call, "run", "case.yaml", "--out", "r")
+    assert found.pop("written") == "r"
+    assert found.pop("timeline") is None
+    assert found == json.loads((folder / "r" / "run.json").read_text())
+
+
+def test_a_comparison_for_machines_is_the_ranking(folder: Path, call: Call) -> None:
+    found = document(call, "compare", "case.yaml", "--out", "c", "--jobs", "1")
+    assert (found["written"], found["report"]) == ("c", "c/report.html")
+    table = pd.read_csv(folder / "c" / "ranking.csv")
+    assert [row["policy"] for row in found["ranking"]] == list(table["policy"])
+    assert [row["makespan"] for row in found["ranking"]] == list(table["makespan"])
+    assert list(found["ranking"][0]) == list(table.columns)
+
+
+def test_policies_for_machines_are_all_there_is_to_say_of_them(call: Call) -> None:
+    found = document(call, "policies")
+    assert [each["name"] for each in found] == list(names())
+    assert document(call, "policies", "bsp") in found
+
+
+def test_a_trace_for_machines_has_a_row_per_node_and_resource(folder: Path, call: Call) -> None:
+    found = document(call, "trace", "describe", "slow.csv")
+    assert [(row["node"], row["resource"]) for row in found["slowdowns"]] == [(3, "gpu")]
+    assert found["others"] == []
+
+
+def test_a_report_for_machines_is_its_path(folder: Path, call: Call) -> None:
+    call("run", "case.yaml", "--out", "r", "--steps")
+    assert document(call, "report", "r") == {"report": "r/report.html"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "path"),
+    [
+        (("run", "case.yaml", "--out", "r"), "r"),
+        (("compare", "case.yaml", "--out", "c", "--jobs", "1"), "c/report.html"),
+        (("trace", "generate", "--out", "g.csv"), "g.csv"),
+        (("init", "slow.csv"), "scenario.yaml"),
+    ],
+)
+def test_a_quiet_command_says_only_what_it_wrote(
+    arguments: tuple[str, ...], path: str, folder: Path, call: Call
+) -> None:
+    assert call(*arguments, "--quiet") == (0, f"{path}\n", "")
+    assert (folder / path).exists()
+
+
+def test_a_quiet_run_that_writes_nothing_says_nothing(folder: Path, call: Call) -> None:
+    assert call("run", "case.yaml", "-q") == (0, "", "")
+
+
+def test_a_timeline_is_written_and_read_back(folder: Path, call: Call) -> None:
+    code, out, err = call("run", "case.yaml", "--timeline", "t.json")
+    assert (code, err) == (0, "")
+    assert out.endswith("timeline: t.json\n")
+    assert json.loads((folder / "t.json").read_text())["traceEvents"]
+
+
+def test_what_a_timeline_leaves_out_is_said(
+    folder: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("simstrag.analysis.perfetto.MOST", 60)
+    _, _, err = call("run", "case.yaml", "--timeline", "t.json")
+    assert re.fullmatch(r"warning: the timeline shows .* s, .*; \d+ steps are left out\n", err)
+
+
+def on_a_terminal(*arguments: str, **environment: str) -> str:
+    """What a terminal of 100 columns gets on stderr."""
+    master, slave = pty.openpty()
+    environment = {k: v for k, v in os.environ.items() if k != "NO_COLOR"} | environment
+    process = subprocess.Popen(
+        [sys.executable, "-m", "simstrag", *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=slave,
+        env=environment | {"COLUMNS": "100", "TERM": "xterm"},
+    )
+    os.close(slave)
+    shown = b""
+    with contextlib.suppress(OSError):  # a terminal that nobody writes to any more
+        while more := os.read(master, 4096):
+            shown += more
+    os.close(master)
+    assert process.wait(timeout=60) == 0
+    return shown.decode()
+
+
+def test_a_terminal_shows_how_far_a_comparison_is(folder: Path) -> None:
+    (folder / "case.yaml").write_text(SCENARIO.replace("samples: 5120", "samples: 512000"))
+    shown = on_a_terminal("compare", "case.yaml", "--out", "c", "--jobs", "1", NO_COLOR="1")
+    assert re.search(r"\d+/\d+ about \d+ s left asgd, seed \d", shown)
+
+
+def test_a_terminal_shows_how_far_a_run_is(folder: Path) -> None:
+    (folder / "case.yaml").write_text(SCENARIO.replace("samples: 5120", "samples: 5120000"))
+    shown = on_a_terminal("run", "case.yaml", "-p", "asgd", "-s", "1", NO_COLOR="1")
+    assert re.search(r"\d+% about \d+ s left asgd, seed 1, [\d.]+ s simulated", shown)
+
+
+def test_a_quiet_command_shows_no_progress(folder: Path) -> None:
+    assert on_a_terminal("compare", "case.yaml", "--out", "c", "--jobs", "1", "-q") == ""
+
+
+def test_there_is_no_progress_where_nobody_watches(folder: Path, call: Call) -> None:
+    assert call("compare", "case.yaml", "--out", "c", "--jobs", "1")[2] == ""
+
+
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def test_a_terminal_shows_colours_unless_it_is_told_not_to(folder: Path) -> None:
+    asked = ("compare", "case.yaml", "--out", "c", "--jobs", "1")
+    assert COLOUR.search(on_a_terminal(*asked))
+    assert not COLOUR.search(on_a_terminal(*asked, NO_COLOR="1"))
+
+
+def test_what_is_no_terminal_gets_no_colours(folder: Path, call: Call) -> None:
+    assert not COLOUR.search(call("policies", "korel")[1])
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("simstrag comp", "compare"),
+        ("simstrag run --pol", "--policy"),
+        ("simstrag run case.yaml --policy star_", "star_ring"),
+        ("simstrag policies kor", "korel"),
+    ],
+)
+def test_a_shell_completes(typed: str, completed: str) -> None:
+    words = typed.split(" ")
+    asked = {"COMP_WORDS": typed, "COMP_CWORD": str(len(words) - 1)}
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; sys.argv = ['simstrag']; " + INTERRUPTIBLE],
+        env=os.environ | asked | {"_SIMSTRAG_COMPLETE": "complete_bash"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert completed in done.stdout.split(), done

@@ -23,8 +23,8 @@ ROOT = Path(__file__).parent.parent
 
 LAYERS = {
     "vocabulary": (
-        "checks", "collectives", "errors", "names", "noise", "plan", "policy", "profile", "quorum",
-        "run", "slowdown", "trace", "validation", "view",
+        "checks", "collectives", "errors", "names", "noise", "paths", "plan", "policy", "profile",
+        "quorum", "run", "slowdown", "trace", "validation", "view",
     ),
     "thought": (
         "constants", "contention", "inputs", "learning", "learning.noise_scale", "metrics", "modes",
@@ -34,7 +34,10 @@ LAYERS = {
         "bound", "engine", "fifo", "filing", "gradient", "kernel", "learning.real", "recorder",
         "summary", "workloads",
     ),
-    "use": ("__main__", "cli", "comparison", "reports", "sweep", "validate"),
+    "use": (
+        "__main__", "cli", "comparison", "doctor", "finished", "reports", "starter", "sweep",
+        "validate",
+    ),
 }  # fmt: skip
 
 SATELLITES = {
@@ -47,7 +50,9 @@ SATELLITES = {
 }  # fmt: skip
 """The modules of the core that each satellite needs; analysis draws contention, hence `timing`."""
 
-MAY_USE_SATELLITES = {"cli", "comparison", "reports"}
+MAY_USE_SATELLITES = {
+    "cli.compare", "cli.run", "cli.trace", "comparison", "doctor", "reports",
+}  # fmt: skip
 """They do so inside functions only: who does not ask for a report needs no drawing."""
 
 

@@ -1,0 +1,267 @@
+"""One run as a file for the Perfetto UI (https://ui.perfetto.dev), to be looked at step by step.
+
+Chrome's JSON trace-event format, with processes for groups of tracks and threads for tracks.
+Times are whole microseconds: Perfetto counts nanoseconds, and its releases differ in how they turn
+fractions of a microsecond into them, so that slices that touch may come to overlap.  Slices of a
+track never overlap, and are never cut at the ends of a window.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from simstrag.analysis.fates import Fate, fates_of
+from simstrag.analysis.moments import JOB, UPDATE, Moments, micro, moments_of, slowdowns, span
+from simstrag.analysis.phases import KINDS, Phases, phases_of
+from simstrag.analysis.waiting import Steps, steps_of
+from simstrag.errors import InputError
+from simstrag.run import Run, plain
+from simstrag.timing import Timing
+
+__all__ = ["MOST", "Written", "write_timeline"]
+
+Event = dict[str, Any]
+
+MOST = 200_000
+"""Events in one file, with which the Perfetto UI is still quick."""
+
+RUN, WORKERS, SLOWDOWN = 1, 2, 3
+"""Processes; to Perfetto 0 is the idle one."""
+ABOUT, UPDATES, SERVER = 11, 12, 13
+RANK_0 = 1000
+"""Threads; no two have one number, or that of a process."""
+
+
+class Written(NamedTuple):
+    """What a file holds: events, the seconds it covers, and how many steps it leaves out."""
+
+    events: int
+    start: float
+    end: float
+    steps_left_out: int
+
+
+def write_timeline(
+    run: Run, path: Path, timing: Timing | None, window: tuple[float, float] | None = None
+) -> Written:
+    """Write a run with its steps as a timeline; gzipped if the name ends in `.gz`.
+
+    timing: what the run was simulated with, `scenario.timing(seed)`.  Without it there are no
+    slowdowns, and of updates through a server no pushes, pulls and jobs.
+    window: seconds from and to, all by default.  Of more than `MOST` events the stretch of so many
+    is written in which the ranks waited longest, of equal ones the first.
+    Raises `InputError` for a run without steps, an impossible window, and a file that cannot be
+    written.
+
+    >>> import tempfile
+    >>> from simstrag import Scenario, simulate
+    >>> scenario = Scenario(workers=2, updates=3, step={"compute": 0.1})
+    >>> run = simulate(scenario, "bsp", record_steps=True, record_gradients=True)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     written = write_timeline(run, Path(folder) / "bsp.json.gz", scenario.timing(0))
+    >>> written.steps_left_out, round(written.end, 6)
+    (0, 0.3)
+    """
+    if run.steps is None:
+        raise InputError(
+            "a timeline is made of steps, and this run kept none; "
+            "simulate it with record_steps=True"
+        )
+    start, end = span(run, window)
+    steps = steps_of(run)
+    phases = phases_of(run, steps, timing)
+    moments = moments_of(run, phases, timing)
+    names = list(_names(run, phases, timing))
+    shown = moments.within(start, end)
+    room = MOST - len(names) - _at_the_edges(run, timing)
+    if len(shown.left) > room:
+        start, end = shown.most_waited(max(room, 1))
+        shown = moments.within(start, end)
+    first, last = micro(phases.marks[:, 0]), micro(phases.marks[:, -1])
+    left_out, seconds = int(np.sum((last < start) | (first > end))), (start / 1e6, end / 1e6)
+    about = _about(run, phases, timing, seconds, left_out)
+    events = [
+        *_phase_events(run, steps, phases, shown),
+        *_update_events(run, shown),
+        *_counters(timing, start, end),
+        _slice(RUN, ABOUT, start, end, about["covers"], "about", about),
+    ]
+    events.sort(key=lambda event: (event["ts"], event["tid"], event["name"]))
+    _write(Path(path), [*names, *events], about)
+    return Written(len(names) + len(events), *seconds, left_out)
+
+
+def _at_the_edges(run: Run, timing: Timing | None) -> int:
+    """How many events a window has at most besides those that begin in it.
+
+    A slice of each rank and of the server, each slowdown's first value, and a note on it all.
+    """
+    counters = 0 if timing is None else len(timing.contention.slowdowns)
+    return len(run.summary["compute_by_rank"]) + 1 + counters + 1
+
+
+# -- events ----------------------------------------------------------------------------------
+
+
+def _phase_events(run: Run, steps: Steps, phases: Phases, shown: Moments) -> Iterator[Event]:
+    fates = fates_of(run, steps, phases.step)
+    changes = {True: "switch to amp", False: "switch to full"}
+    for left, right, kind, row in zip(*(column.tolist() for column in shown), strict=True):
+        if kind > JOB:
+            continue
+        fate, rank, step = fates[row], int(steps.rank[row]), int(phases.step[row])
+        tid, assumed = RANK_0 + rank, ",order assumed" if phases.assumed[row] else ""
+        if kind == JOB:
+            args = _args(step=step, update=fate.update)
+            yield _slice(RUN, SERVER, left, right, f"rank {rank}", "service", args)
+            continue
+        name = KINDS[kind]
+        if name == "compute":
+            args = _args(step=step, version=int(steps.version[row]), update=fate.update)
+            precision = "amp" if steps.amp[row] else "full"
+            yield _slice(WORKERS, tid, left, right, _named(precision, fate), fate.word, args)
+        elif name == "wait":
+            yield _slice(WORKERS, tid, left, right, "waiting", f"waiting{assumed}", {})
+        elif name == "switch":
+            yield _slice(WORKERS, tid, left, right, changes[bool(steps.amp[row])], "switch", {})
+        elif name == "exchange":
+            word, args = phases.exchange, _args(update=fate.update)
+            word = "communication" if assumed else word
+            yield _slice(WORKERS, tid, left, right, word, f"communication{assumed}", args)
+        else:
+            yield _slice(WORKERS, tid, left, right, name, "communication", {})
+
+
+def _named(precision: str, fate: Fate) -> str:
+    """Work that was thrown away has a name, and thus a colour, of its own."""
+    return precision if fate.word in ("applied", "in flight") else f"{precision}, {fate.word}"
+
+
+def _update_events(run: Run, shown: Moments) -> Iterator[Event]:
+    updates = run.updates
+    own = shown.kind == UPDATE
+    for time, row in zip(shown.left[own].tolist(), shown.row[own].tolist(), strict=True):
+        members = updates["members"][row]
+        args = _args(
+            version=updates["version"][row],
+            members=len(members),
+            ranks=" ".join(map(str, members)),
+            gradients=updates["n_own"][row],
+            staleness_mean=updates["staleness_mean"][row],
+            staleness_max=updates["staleness_max"][row],
+            samples=updates["samples"][row],
+            progress=updates["progress"][row],
+        )
+        yield {
+            "ph": "i", "s": "t", "pid": RUN, "tid": UPDATES, "ts": time,
+            "name": f"update {args['version']}", "cat": "update", "args": args,
+        }  # fmt: skip
+
+
+def _counters(timing: Timing | None, start: int, end: int) -> Iterator[Event]:
+    for rank, resource, time, factor in slowdowns(timing, start, end):
+        yield {
+            "ph": "C", "pid": SLOWDOWN, "tid": SLOWDOWN, "ts": time,
+            "name": f"rank {rank}", "cat": "slowdown", "args": {resource: factor},
+        }  # fmt: skip
+
+
+def _slice(
+    pid: int, tid: int, left: int, right: int, name: str, cat: str, args: dict[str, Any]
+) -> Event:
+    event = {"ph": "X", "pid": pid, "tid": tid, "ts": left, "dur": right - left, "name": name}
+    return event | {"cat": cat} | ({"args": args} if args else {})
+
+
+def _args(**values: Any) -> dict[str, Any]:
+    """What there is to say: JSON's own types, floats to six digits, nothing for None and NaN."""
+    own = {name: value for name, value in plain(values).items() if value is not None}
+    return {k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in own.items()}
+
+
+def _has_jobs(phases: Phases) -> bool:
+    return not np.isnan(phases.served).all()
+
+
+def _names(run: Run, phases: Phases, timing: Timing | None) -> Iterator[Event]:
+    """Who is who, and in which order they are shown."""
+    threads = [(RUN, ABOUT, "about"), (RUN, UPDATES, "updates")]
+    if _has_jobs(phases):
+        threads.append((RUN, SERVER, "server"))
+    ranks = range(len(run.summary["compute_by_rank"]))
+    threads += [(WORKERS, RANK_0 + rank, f"rank {rank}") for rank in ranks]
+    processes = [(RUN, RUN, f"{run.policy}, seed {run.seed}"), (WORKERS, WORKERS, "workers")]
+    if timing is not None and timing.contention.slowdowns:
+        processes.append((SLOWDOWN, SLOWDOWN, "slowdown"))
+    for what, who in (("process", processes), ("thread", threads)):
+        for pid, tid, name in who:
+            for key, args in (("name", {"name": name}), ("sort_index", {"sort_index": tid})):
+                yield {"ph": "M", "pid": pid, "tid": tid, "name": f"{what}_{key}", "args": args}
+
+
+# -- the file ----------------------------------------------------------------------------------
+
+
+def _about(
+    run: Run, phases: Phases, timing: Timing | None, seconds: tuple[float, float], left_out: int
+) -> dict[str, Any]:
+    """What a reader must know of the file: what it covers, leaves out and assumes."""
+    n, assumed = len(phases.step), int(np.count_nonzero(phases.assumed))
+    whole, way = float(run.updates["time"][-1]), run.summary["architecture"]
+    absent = "left out: the timing of the run was not given"
+    notes = {}
+    if assumed:
+        notes["order"] = (
+            f"after {assumed} of {n} steps it is not known in which order their rank waited and "
+            "communicated; waiting is put first"
+        )
+    if _has_jobs(phases):
+        notes["server"] = "its jobs are derived from the steps, and agree with the updates"
+        if assumed:
+            notes["server"] += "; those of steps without a known order are left out"
+    elif "server" in way or "leader" in way:
+        does_not_follow = "left out: its jobs do not follow from the steps"
+        notes["server"] = absent if timing is None else does_not_follow
+    if timing is None:
+        notes["slowdown"] = absent
+    elif timing.contention.durations:
+        notes["slowdown"] = "not known of ranks whose steps were recorded with their durations"
+    return {
+        "covers": f"{seconds[0]:.6g} to {seconds[1]:.6g} s of {whole:.6g} s",
+        "steps": n - left_out,
+        "steps_left_out": left_out,
+        "policy": run.policy,
+        "seed": run.seed,
+        "architecture": way,
+        **notes,
+        "unfinished": "steps that still computed when the run ended are not recorded, not shown",
+        "suspects": "a run does not keep whom its policy suspected when, so it is not shown",
+        "time": "whole microseconds; what is shorter than half of one is left out",
+        "simstrag": run.provenance["simstrag"],
+        "commit": run.provenance["commit"] or "not known",
+    }
+
+
+def _write(path: Path, events: Iterable[Event], about: dict[str, Any]) -> None:
+    """One event to a line; whole or not at all, and the same bytes for the same events."""
+    lines = ",\n".join(json.dumps(event, separators=(",", ":")) for event in events)
+    head = json.dumps(about, indent=1)
+    text = f'{{"displayTimeUnit":"ms",\n"metadata":{head},\n"traceEvents":[\n{lines}\n]}}\n'
+    data = text.encode()
+    part = path.with_name(f".{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+        os.replace(part, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None

@@ -1,0 +1,47 @@
+"""What the help of each command shows at its end."""
+
+__all__ = ["EXAMPLES", "examples"]
+
+EXAMPLES = {
+    "run": (
+        "simstrag run examples/demo.yaml --policy korel --seed 3 --out runs/korel-3",
+        "simstrag run examples/demo.yaml --policy ssp:bound=5 --timeline ssp.json.gz",
+        "simstrag run examples/demo.yaml --json",
+    ),
+    "compare": (
+        "simstrag compare examples/demo.yaml --out reports/demo",
+        "simstrag compare examples/demo.yaml -p bsp -p korel --seeds 5 -o reports/two",
+        "simstrag compare examples/demo.yaml --jobs 1 --json",
+    ),
+    "policies": (
+        "simstrag policies",
+        "simstrag policies ssp:bound=5",
+        "simstrag policies --json",
+    ),
+    "trace describe": (
+        "simstrag trace describe slow.csv",
+        "simstrag trace describe slow.csv --json",
+    ),
+    "trace generate": ("simstrag trace generate --severity uniform:1.2:3 --out slow.csv",),
+    "report": (
+        "simstrag report reports/demo",
+        "simstrag report reports/demo --out page.html",
+    ),
+    "init": (
+        "simstrag init slow.csv",
+        "simstrag init slow.csv --out mine.yaml",
+    ),
+    "doctor": (
+        "simstrag doctor",
+        "simstrag doctor --json",
+    ),
+}  # fmt: skip
+
+
+def examples(command: str) -> str:
+    r"""The examples of a command as the end of its help, where no line is filled up.
+
+    >>> examples("report").splitlines()[2]
+    '  simstrag report reports/demo'
+    """
+    return "\n".join(("\b", "Examples:", *(f"  {line}" for line in EXAMPLES[command])))

@@ -1,0 +1,37 @@
+"""`simstrag init`: a first scenario from a contention trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simstrag.cli.console import written
+from simstrag.cli.options import Quiet
+from simstrag.paths import expect
+
+__all__ = ["init"]
+
+
+def init(
+    trace: Annotated[
+        Path, typer.Argument(help="A CSV or parquet trace.", metavar="TRACE", show_default=False)
+    ],
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", help="Scenario to write; never over one.", metavar="FILE"),
+    ] = Path("scenario.yaml"),
+    quiet: Quiet = False,
+) -> None:
+    """Write a commented first scenario for a trace.
+
+    It runs as it is; what nobody measured is marked ASSUMED, to be corrected by you.
+    """
+    from simstrag.starter import write_starter
+
+    write_starter(expect(trace), out)
+    written("scenario", out, quiet)
+    if not quiet:
+        print("first: put your own numbers where it says ASSUMED")
+        print(f"next: simstrag compare {out}")

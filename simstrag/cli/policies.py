@@ -1,0 +1,77 @@
+"""`simstrag policies`: what there is, or all about one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simstrag.cli.console import document, paragraphs, table
+from simstrag.cli.options import Json, complete_policy
+
+if TYPE_CHECKING:
+    from simstrag.policies import Description
+
+__all__ = ["policies"]
+
+SHOWN = 4
+"""Parameters of a policy that the list of all names."""
+
+
+def policies(
+    policy: Annotated[
+        str | None,
+        typer.Argument(
+            help="A policy to explain, such as korel.",
+            metavar="[POLICY]",
+            show_default=False,
+            autocompletion=complete_policy,
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the built-in policies, or explain one.
+
+    What it decides, its first plan, its parameters, its source, and what of it is whose.
+    """
+    from simstrag.policies import describe
+
+    if as_json:
+        asdict = dataclasses.asdict
+        document([*map(asdict, describe())] if policy is None else asdict(describe(policy)))
+    elif policy is not None:
+        _explain(describe(policy))
+    else:
+        rows = [[d.name, d.architecture, _in_short(d)] for d in describe()]
+        table(["policy", "via", "what it decides; its parameters; its paper"], rows, wraps=2)
+        print("more of one: simstrag policies NAME")
+        print("your own: package.module:Class, with parameters in the same way")
+
+
+def _in_short(described: Description) -> str:
+    """What a policy decides; on lines of their own its parameters, if few, and its paper."""
+    named = [f"{p.name}={p.default}" for p in described.parameters[:SHOWN]]
+    left = len(described.parameters) - SHOWN
+    given = ", ".join([*named, f"and {left} more"] if left > 0 else named)
+    return "\n".join(line for line in (described.sentence, given, described.paper) if line)
+
+
+def _explain(described: Description) -> None:
+    print(f"{described.name} ({described.architecture})")
+    paragraphs(described.sentence, *described.details)
+    table(["plan", "its first, for 8 ranks"], [list(line) for line in described.plan], wraps=1)
+    if described.parameters:
+        print()
+        table(["parameter", "default", "meaning; values"], list(_rows(described)), wraps=2)
+    paragraphs(described.source, *described.remarks)
+
+
+def _rows(described: Description) -> Iterator[list[str]]:
+    """One per parameter; what several mean together is said once."""
+    before = ""
+    for p in described.parameters:
+        meaning = "" if p.meaning == before else f"{p.meaning}\n"
+        yield [p.name, p.default, f"{meaning}{p.allowed}"]
+        before = p.meaning

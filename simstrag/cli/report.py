@@ -1,0 +1,42 @@
+"""`simstrag report`: the page of what was written earlier, written anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simstrag.cli.console import document, written
+from simstrag.cli.options import Json, Quiet
+from simstrag.paths import expect
+
+__all__ = ["report"]
+
+
+def report(
+    folder: Annotated[
+        Path,
+        typer.Argument(help="What compare or run wrote.", metavar="FOLDER", show_default=False),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="HTML file; report.html in the folder by default.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write the HTML report of a comparison or run anew."""
+    from simstrag.reports import report as write_report
+
+    page = write_report(expect(folder), out)
+    if as_json:
+        document({"report": page})
+    else:
+        written("report", page, quiet)

@@ -1,0 +1,95 @@
+"""`simstrag run`: one policy under one seed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simstrag.cli.console import document, table, text, warn, written
+from simstrag.cli.inputs import scenario_at
+from simstrag.cli.options import Json, Policy, Quiet, ScenarioFile, Seed
+from simstrag.cli.progress import simulated
+
+if TYPE_CHECKING:
+    from simstrag.analysis.perfetto import Written
+    from simstrag.run import Run
+    from simstrag.timing import Timing
+
+__all__ = ["run"]
+
+
+def run(
+    scenario: ScenarioFile,
+    policy: Policy = "bsp",
+    seed: Seed = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="Run directory to write.", metavar="FOLDER", show_default=False
+        ),
+    ] = None,
+    steps: Annotated[bool, typer.Option("--steps", help="Also write steps.parquet.")] = False,
+    gradients: Annotated[
+        bool, typer.Option("--gradients", help="Also write gradients.parquet.")
+    ] = False,
+    timeline: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also write a timeline for Perfetto; keeps steps and gradients.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Simulate one policy under one seed and print the summary."""
+    from simstrag.engine import simulate
+    from simstrag.run import check_directory, plain
+
+    case = scenario_at(scenario)
+    if out is not None:
+        check_directory(out, "run.json")
+    with simulated(f"{policy}, seed {seed}", case, quiet) as on_update:
+        result = simulate(
+            case,
+            policy,
+            seed,
+            record_steps=steps or timeline is not None,
+            record_gradients=gradients or timeline is not None,
+            on_update=on_update,
+        )
+    if out is not None:
+        result.write(out)
+    drawn = None if timeline is None else _draw(result, timeline, case.timing(seed))
+    if as_json:
+        about = None if drawn is None else {"path": timeline, **drawn._asdict()}
+        document(json.loads(result.to_json()) | {"written": out, "timeline": about})
+        return
+    if not quiet:
+        rows = [[key, text(value)] for key, value in plain(result.summary).items()]
+        table(["", f"{result.policy}, seed {seed}"], rows)
+        warn(result.warnings)
+    if out is not None:
+        written("run", out, quiet)
+    if timeline is not None and drawn is not None:
+        written("timeline", timeline, quiet)
+        warn([] if quiet else _left_out(drawn))
+
+
+def _draw(result: Run, path: Path, timing: Timing) -> Written:
+    from simstrag.analysis.perfetto import write_timeline
+
+    return write_timeline(result, path, timing)
+
+
+def _left_out(drawn: Written) -> list[str]:
+    if not drawn.steps_left_out:
+        return []
+    return [
+        f"the timeline shows {drawn.start:.6g} to {drawn.end:.6g} s, where ranks waited longest; "
+        f"{drawn.steps_left_out} steps are left out"
+    ]
