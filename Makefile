@@ -2,13 +2,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test verify lint typed clean
+.PHONY: setup demo test verify lint typed docs clean
 
 setup: .venv/ready
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[torch,test,lint]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[torch,test,lint,docs]"
 	touch $@
 
 demo: setup
@@ -24,6 +24,10 @@ lint: setup typed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: setup
+	$(BIN)/sphinx-build -q -W --keep-going docs build/site
+	@echo "site: build/site/index.html"
 
 # A type checker follows files, not setuptools' package-dir: show it the package as it is imported.
 typed:

@@ -22,7 +22,7 @@ from simstrag.timing import Timing
 
 __all__ = [
     "Example", "control_name", "costs_picture", "example", "interval_picture", "looks",
-    "not_drawn", "progress_picture", "spent", "timelines", "waits",
+    "not_drawn", "parts_of", "progress_picture", "spent", "timelines", "waits",
 ]  # fmt: skip
 
 Floats = npt.NDArray[np.float64]
@@ -194,7 +194,7 @@ def _waiting_sentence(w: Waiting) -> str:
 
 def spent(examples: Sequence[Example], workers: int) -> tuple[Markup, Table]:
     """Where the time of the ranks went, as a picture and a table."""
-    parts = [(e.name, _parts(e, workers)) for e in examples]
+    parts = [(e.name, parts_of(e, workers)) for e in examples]
     picture = pictures.spent(
         "spent", "Seconds of a rank by what it did", "seconds of a rank, mean over ranks", parts
     )
@@ -209,7 +209,7 @@ def spent(examples: Sequence[Example], workers: int) -> tuple[Markup, Table]:
     return picture, Table(headers, rows)
 
 
-def _parts(e: Example, workers: int) -> Mapping[str, float]:
+def parts_of(e: Example, workers: int) -> Mapping[str, float]:
     """Mean seconds of a rank. What no step accounts for goes by the share of either precision."""
     work = np.clip(e.steps.finish - e.steps.start, 0.0, None)
     lost = float(work[e.steps.lost].sum())

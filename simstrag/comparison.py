@@ -211,6 +211,8 @@ def compare(
         return _compared(scenario, work)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(*work.left()) from None
+    finally:
+        work.end()
 
 
 def _compared(scenario: Scenario, work: _Work) -> Comparison:
@@ -285,6 +287,13 @@ class _Work:
         parallel = joblib.Parallel(n_jobs=jobs, return_as="generator", batch_size=1)
         one = joblib.delayed(_outcome)
         return iter(parallel(one(self._scenario, task, self._finished) for task in tasks))
+
+    def end(self) -> None:
+        """Let the processes go: kept ones would go on with the policies they once imported."""
+        from joblib.externals.loky import get_reusable_executor
+
+        if self._jobs > 1:
+            get_reusable_executor().shutdown()
 
     def _step(self, runs: int, what: str) -> None:
         self._done += runs

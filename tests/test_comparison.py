@@ -1,5 +1,7 @@
 """Comparisons: the same luck and contention for everybody, a clean control, true columns."""
 
+import importlib
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -165,3 +167,25 @@ class Breaks:
 def test_a_mistake_in_somebodys_policy_is_named_with_its_line() -> None:
     with pytest.raises(simstrag.PlanError, match=r"Breaks raised AttributeError.*line \d+\)"):
         simstrag.simulate(Scenario.of(HANDMADE), Breaks())
+
+
+def test_a_policy_that_was_edited_between_two_comparisons_is_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processes that live on would know the old one only."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    updates = []
+    for count in (1, 2):
+        Path("edited.py").write_text(
+            "from simstrag import Plan, Quorum, Via\n"
+            "class Edited:\n"
+            f"    def plan(self, view): return Plan((Quorum(count={count}, via=Via.SERVER),))\n"
+        )
+        sys.modules.pop("edited", None)
+        importlib.invalidate_caches()
+        case = Scenario.of(HANDMADE | {"target_progress": None})
+        runs = simstrag.compare(case, ["edited:Edited"], seeds=2, jobs=2).runs
+        updates.append(runs["updates"].tolist())
+    sys.modules.pop("edited", None)
+    assert updates == [[4, 4], [2, 2]]

@@ -1,0 +1,245 @@
+"""The documentation site: it builds strictly, stands alone, and its commands do what they show."""
+
+import doctest
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote, urldefrag
+
+import pandas as pd
+import pytest
+
+import simstrag
+from simstrag.learning.noise_scale import unmodelled
+from simstrag.policies import WORLD, ask, describe, load, names
+from simstrag.recorder import GRADIENT_COLUMNS, STEP_COLUMNS
+
+pytest.importorskip("sphinx", reason="the extra `docs` is not installed")
+
+DOCS = Path(__file__).parent.parent / "docs"
+FENCE = re.compile(r"(?ms)^```(?:\{code-block\} )?(\w+)\n(?::caption: (\S+)\n\n)?(.*?)^```$")
+ALIKE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+# -- pages as they are built ---------------------------------------------------------------------
+
+
+class Page(HTMLParser):
+    """What a built page refers to, and the places in it that can be referred to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.places: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        given = {key: value for key, value in attributes if value}
+        self.places |= {given[key] for key in ("id", "name") if key in given}
+        if tag == "a" and "href" in given:
+            self.links.append(given["href"])
+        elif tag == "link" and "href" in given:
+            self.loaded.append(given["href"])
+        elif "src" in given:
+            self.loaded.append(given["src"])
+
+
+def build(target: Path, docs: Path = DOCS) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-d", f"{target}.trees"]
+    return subprocess.run(
+        [*command, str(docs), str(target)], capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site; fails where a strict build does."""
+    target = tmp_path_factory.mktemp("site") / "html"
+    built = build(target)
+    assert (built.returncode, built.stderr) == (0, "")
+    return target
+
+
+def pages(site: Path) -> Iterator[tuple[Path, Page]]:
+    for path in sorted(site.rglob("*.html")):
+        yield path, Page(path.read_text(encoding="utf-8"))
+
+
+def test_no_link_of_the_site_is_broken(site: Path) -> None:
+    known = dict(pages(site))
+    broken = []
+    for path, page in known.items():
+        for link in page.links:
+            file, place = map(unquote, urldefrag(link))
+            if "://" in file:
+                continue
+            target = (path.parent / file).resolve() if file else path
+            if not target.exists() or (
+                place and target in known and place not in known[target].places
+            ):
+                broken.append((path.name, link))
+    assert broken == []
+
+
+def test_the_site_loads_nothing_from_outside(site: Path) -> None:
+    loaded = [(path.name, what) for path, page in pages(site) for what in page.loaded]
+    styles = [(path.name, path.read_text(encoding="utf-8")) for path in site.rglob("*.css")]
+    imported = [(name, url) for name, css in styles for url in re.findall(r"url\(([^)]*)\)", css)]
+    assert len(loaded) > 0
+    foreign = [pair for pair in [*loaded, *imported] if re.match(r"""['"]?(https?:)?//""", pair[1])]
+    assert foreign == []
+
+
+def test_every_example_is_shown_as_code(site: Path) -> None:
+    """Outside a fence `>>>` would be a quotation of a quotation."""
+    pages_with_quotes = [
+        path.name for path in site.rglob("*.html") if "<blockquote" in path.read_text("utf-8")
+    ]
+    assert pages_with_quotes == []
+
+
+def test_the_landing_page_shows_the_report_and_leads_everywhere(site: Path) -> None:
+    page = Page((site / "index.html").read_text(encoding="utf-8"))
+    assert any(what.endswith("report.png") for what in page.loaded)
+    written = {str(p.relative_to(DOCS).with_suffix(".html")) for p in DOCS.rglob("*.md")}
+    assert written - {urldefrag(link).url for link in page.links} <= {"index.html"}
+
+
+def bare(text: str) -> str:
+    """Letters and digits alone: typography changes the rest."""
+    return re.sub(r"\W+", "", re.sub(r"<[^>]*>|&\w+;", "", text))
+
+
+@pytest.mark.parametrize("name", names())
+def test_the_page_of_a_policy_says_all_that_it_says_of_itself(site: Path, name: str) -> None:
+    d = describe(name)
+    said = [d.sentence, *d.details, d.architecture, d.source.removeprefix("Source: "), *d.remarks]
+    said += [part for line in d.plan for part in line]
+    said += [part for p in d.parameters for part in (p.name, p.default, p.allowed, p.meaning)]
+    shown = bare(
+        (site / "policy" / f"{name}.html").read_text(encoding="utf-8").partition('id="code')[0]
+    )
+    assert [text for text in said if bare(text) not in shown] == []
+
+
+def test_a_key_that_a_page_forgets_stops_the_build(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    conf = (DOCS / "conf.py").read_text(encoding="utf-8")
+    conf = conf.replace("HERE = Path(__file__).parent", f"HERE = Path({str(DOCS)!r})")
+    (tmp_path / "docs" / "conf.py").write_text(conf.replace('["_static"]', "[]"))
+    (tmp_path / "docs" / "index.md").write_text(
+        "# Step\n\n```{fields} simstrag.sections:StepSection\ncompute: seconds\nspeed: no\n```\n"
+    )
+    built = build(tmp_path / "html", tmp_path / "docs")
+    assert built.returncode == 1
+    assert "'host_share'" in built.stderr
+    assert "not there: ['speed']" in built.stderr
+
+
+# -- commands as they are shown ------------------------------------------------------------------
+
+
+class Shown(NamedTuple):
+    """A command of a page and what the page shows of its answer."""
+
+    command: str
+    answer: str
+
+
+def blocks(page: str) -> Iterator[tuple[str, str, str]]:
+    """Language, file name and contents of each fenced block of a page."""
+    yield from FENCE.findall((DOCS / page).read_text(encoding="utf-8"))
+
+
+def commands(block: str) -> list[Shown]:
+    """Lines after `$ ` are commands, the lines that follow their answers."""
+    parts = (part.partition("\n") for part in re.split(r"(?m)^\$ ", block)[1:])
+    return [Shown(command, answer) for command, _, answer in parts]
+
+
+PAGES = [
+    str(path.relative_to(DOCS))
+    for path in sorted(DOCS.rglob("*.md"))
+    if "```console" in path.read_text(encoding="utf-8")
+]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_of_a_page_answers_as_shown(page: str, tmp_path: Path) -> None:
+    here = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "200"}
+    for language, name, text in blocks(page):
+        if name:
+            (tmp_path / name).write_text(text, encoding="utf-8")
+        for shown in commands(text) if language == "console" else ():
+            done = subprocess.run(
+                ["bash", "-c", shown.command],
+                cwd=tmp_path, env=os.environ | here, capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            assert (done.returncode, done.stderr) == (0, ""), shown.command
+            right = doctest.OutputChecker().check_output(shown.answer, done.stdout, ALIKE)
+            assert right, f"{shown.command} answers\n{done.stdout}"
+
+
+def test_the_tutorial_is_run_from_its_trace_to_its_report() -> None:
+    """The test above runs what it finds; this one says that there is something to find."""
+    parts = list(blocks("tutorial.md"))
+    assert {name for _, name, _ in parts if name} == {"slow.csv", "mine.yaml"}
+    shown = [one.command for kind, _, text in parts if kind == "console" for one in commands(text)]
+    assert "simstrag trace describe slow.csv" in shown
+    assert "simstrag compare mine.yaml --out reports/mine" in shown
+
+
+@pytest.mark.parametrize("module", ["record", "communication", "derive"])
+def test_the_calibration_that_is_shown_has_these_options(module: str) -> None:
+    text = (DOCS / "howto" / "model.md").read_text(encoding="utf-8")
+    (line,) = re.findall(rf"(?m)^python -m simstrag\.calibration\.{module} (.*)$", text)
+    command = [sys.executable, "-m", f"simstrag.calibration.{module}", "--help"]
+    help_ = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert [option for option in re.findall(r"--\w+", line) if option not in help_] == []
+
+
+# -- files as they are described -----------------------------------------------------------------
+
+SCENARIO = simstrag.Scenario(
+    workers=2, samples=2 * 128 * 4, target_progress=1, step={"compute": 0.1}, seeds=1
+)
+
+
+def test_every_number_of_a_summary_is_explained_in_the_guide() -> None:
+    guide = (DOCS / "guide.md").read_text(encoding="utf-8")
+    summary = simstrag.simulate(SCENARIO, "bsp").summary
+    assert [name for name in summary if f"`{name}`" not in guide] == []
+
+
+def test_the_columns_described_are_those_that_are_written(tmp_path: Path) -> None:
+    run = simstrag.simulate(SCENARIO, "asgd", record_steps=True, record_gradients=True)
+    run.write(tmp_path / "run")
+    for table, columns in (("steps", STEP_COLUMNS), ("gradients", GRADIENT_COLUMNS)):
+        assert tuple(pd.read_parquet(tmp_path / "run" / f"{table}.parquet").columns) == columns
+
+
+def test_every_file_and_column_of_a_comparison_folder_is_described(tmp_path: Path) -> None:
+    text = (DOCS / "formats" / "comparison.md").read_text(encoding="utf-8")
+    simstrag.compare(SCENARIO, ["bsp", "asgd"], jobs=1).write(tmp_path / "c")
+    assert [p.name for p in (tmp_path / "c").iterdir() if f"`{p.name}" not in text] == []
+    guide = (DOCS / "guide.md").read_text(encoding="utf-8")
+    for name in ("comparison", "controls", "ranking", "sensitivity", "curves"):
+        columns = pd.read_csv(tmp_path / "c" / f"{name}.csv").columns
+        described = {re.sub(r"_(low|high)$", "", column) for column in columns}
+        assert [c for c in described if f"`{c}`" not in text + guide] == [], name
+
+
+@pytest.mark.parametrize("name", [*names(), "backup:weigh=members"])
+def test_where_progress_is_unknown_the_page_on_the_model_says_so(name: str) -> None:
+    text = (DOCS / "modelled.md").read_text(encoding="utf-8")
+    unknown = text.partition("**Progress is null")[2].partition("\n## ")[0]
+    reason = unmodelled(ask(load(name), WORLD, name))
+    rows = [row for row in unknown.splitlines() if row.startswith("|") and f"`{name}`" in row]
+    assert [row for row in rows if reason is None] == []
+    assert reason is None or any(reason in row for row in rows)
