@@ -23,7 +23,7 @@ from simstrag.summary import BEYOND_WARNING, beyond_warning, unknown_warning
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["C_TAUS", "Comparison", "compare"]
+__all__ = ["C_TAUS", "Comparison", "compare", "prepared", "processes_end"]
 
 C_TAUS = (0.5, 1.0, 4.0)
 """What a stale sample may cost: tuned learning rate, theory, momentum left untuned."""
@@ -205,7 +205,7 @@ def compare(
     >>> list(compare(scenario, ["bsp", "asgd"], jobs=1).runs["policy"])
     ['bsp', 'asgd']
     """
-    scenario = _prepared(scenario, policies, seeds)
+    scenario = prepared(scenario, policies, seeds)
     work = _Work(scenario, jobs, on_progress, None if keep is None else Finished.of(keep, scenario))
     try:
         return _compared(scenario, work)
@@ -289,11 +289,7 @@ class _Work:
         return iter(parallel(one(self._scenario, task, self._finished) for task in tasks))
 
     def end(self) -> None:
-        """Let the processes go: kept ones would go on with the policies they once imported."""
-        from joblib.externals.loky import get_reusable_executor
-
-        if self._jobs > 1:
-            get_reusable_executor().shutdown()
+        processes_end(self._jobs)
 
     def _step(self, runs: int, what: str) -> None:
         self._done += runs
@@ -310,7 +306,15 @@ class _Work:
         ]
 
 
-def _prepared(
+def processes_end(jobs: int) -> None:
+    """Let the processes go: kept ones would go on with the policies they once imported."""
+    from joblib.externals.loky import get_reusable_executor
+
+    if jobs > 1:
+        get_reusable_executor().shutdown()
+
+
+def prepared(
     scenario: Scenario | str | Path, names: Sequence[str] | None, seeds: int | Sequence[int] | None
 ) -> Scenario:
     """The scenario with each policy once, as it was written, checked before anything runs."""

@@ -35,8 +35,8 @@ LAYERS = {
         "summary", "workloads",
     ),
     "use": (
-        "__main__", "cli", "comparison", "doctor", "finished", "reports", "starter", "sweep",
-        "validate",
+        "__main__", "cli", "comparison", "doctor", "finished", "reports", "sensitivity",
+        "starter", "sweep", "validate",
     ),
 }  # fmt: skip
 
@@ -207,7 +207,7 @@ def test_policies_own_no_clock_and_no_luck(package: str) -> None:
         ("matplotlib", ["analysis"]),
         ("jinja2", ["analysis"]),
         ("typer", ["cli"]),
-        ("joblib", ["comparison", "sweep", "validate"]),
+        ("joblib", ["comparison", "sensitivity", "sweep", "validate"]),
     ],
 )
 def test_a_heavy_package_stays_where_it_is_needed(package: str, allowed: list[str]) -> None:

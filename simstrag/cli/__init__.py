@@ -15,6 +15,7 @@ from simstrag.cli.mistakes import Interrupted, UsageError, in_words
 from simstrag.cli.policies import policies
 from simstrag.cli.report import report
 from simstrag.cli.run import run
+from simstrag.cli.sensitivity import sensitivity
 from simstrag.cli.trace import describe, generate
 from simstrag.errors import SimstragError
 
@@ -24,8 +25,7 @@ INTERRUPTED = 130
 """The exit code of a command that Ctrl-C ended."""
 
 END = """\b
-Start: simstrag init slow.csv            # a scenario from a contention trace
-       simstrag compare scenario.yaml    # rank policies, write a report
+Start: simstrag init slow.csv, then simstrag compare scenario.yaml
 Exit codes: 0 done; 2 a mistake, said in one line on stderr; 130 Ctrl-C."""
 
 PLAIN: dict[str, Any] = {
@@ -45,6 +45,7 @@ trace_app = typer.Typer(help="Look into a contention trace, or make one.", **PLA
 
 app.command(epilog=examples("run"))(run)
 app.command(epilog=examples("compare"))(compare)
+app.command(epilog=examples("sensitivity"))(sensitivity)
 app.command(epilog=examples("policies"))(policies)
 app.command(epilog=examples("report"))(report)
 app.command(epilog=examples("init"))(init)

@@ -13,6 +13,9 @@ EXAMPLES = {
         "simstrag compare examples/demo.yaml -p bsp -p korel --seeds 5 -o reports/two",
         "simstrag compare examples/demo.yaml --jobs 1 --json",
     ),
+    "sensitivity": (
+        "simstrag sensitivity examples/demo.yaml -k learner.c_tau --seeds 1",
+    ),
     "policies": (
         "simstrag policies",
         "simstrag policies ssp:bound=5",

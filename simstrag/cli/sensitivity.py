@@ -1,0 +1,91 @@
+"""`simstrag sensitivity`: which constant turns the ranking over, and at what value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simstrag.cli.console import document, table, written
+from simstrag.cli.inputs import scenario_at
+from simstrag.cli.options import Json, Policies, Quiet, ScenarioFile
+from simstrag.cli.progress import counted, in_words
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["sensitivity"]
+
+
+def sensitivity(
+    scenario: ScenarioFile,
+    policy: Policies = None,
+    quantity: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--quantity",
+            "-k",
+            help="Such as learner.c_tau; may be repeated; all by default.",
+            metavar="KEY",
+            show_default=False,
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(help="Number of seeds instead of the scenario's.", min=1, metavar="N"),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="CSV to write.", metavar="FILE", show_default=False),
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option("--jobs", "-j", help="Processes; all cores by default.", min=1, metavar="N"),
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Find which constant turns the ranking over, and at what value."""
+    from simstrag.sensitivity import sensitivity as run_sensitivity
+
+    case = scenario_at(scenario)
+    with counted(quiet) as (bar, task):
+
+        def show(done: int, total: int, what: str) -> None:
+            bar.update(task, completed=done, total=total, description=what)
+            bar.update(task, left=in_words(bar.tasks[0].time_remaining))
+
+        found = run_sensitivity(
+            case, policy, seeds=seeds, quantities=quantity, jobs=jobs, on_progress=show
+        )
+    if out is not None:
+        found.to_csv(out, index=False)
+    if as_json:
+        document({"sensitivity": found.to_dict("records"), "written": out})
+        return
+    if not quiet:
+        leader = found["leader"].iloc[0] if len(found) else "nobody"
+        print(f"best mean with the scenario as it is: {leader}")
+        table(["quantity", "value", "smaller", "larger"], _rows(found))
+    if out is not None:
+        written("table", out, quiet)
+
+
+def _rows(found: pd.DataFrame) -> list[list[str]]:
+    rows = []
+    for quantity, group in found.groupby("quantity", sort=False):
+        by = {row["direction"]: row for row in group.to_dict("records")}
+        first = group.iloc[0]
+        value = f"{first['value']:.4g} {first['unit']}".strip()
+        rows.append([str(quantity), value, _said(by["smaller"]), _said(by["larger"])])
+    return rows
+
+
+def _said(row: dict[Any, Any]) -> str:
+    """What one direction does to the leader."""
+    if not row["rival"]:
+        return f"stays, to {row['tried']:.3g}"
+    low, high = sorted((row["holds_at"], row["turns_at"]))
+    doubt = "" if row["shown"] else ", within the noise"
+    return f"{row['rival']} from {low:.3g}-{high:.3g}{doubt}"
