@@ -6,13 +6,15 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from simstrag.analysis.cells import Cell
 from simstrag.analysis.formats import MISSING, number, seconds
+from simstrag.analysis.sheets import Sheet
 from simstrag.analysis.tables import Table
 from simstrag.collectives import ranks_per_node
 from simstrag.profile import Profile, Quantity
 from simstrag.scenario import Scenario
 
-__all__ = ["Origin", "origins", "origins_table"]
+__all__ = ["Origin", "origins", "origins_sheet", "origins_table"]
 
 DECLARED = "assumed (declared in the scenario)"
 DEFAULT = "assumed (default)"
@@ -48,7 +50,10 @@ WORDS = {
 
 
 class Origin(NamedTuple):
-    """A quantity in force: its words, value with unit, interval, kind, count and note."""
+    """A quantity in force: its words, value with unit, interval, kind, count and note.
+
+    unit: of the numbers that the cells of value and interval hold.
+    """
 
     what: str
     value: str
@@ -56,6 +61,7 @@ class Origin(NamedTuple):
     kind: str
     n: str
     note: str
+    unit: str = ""
 
 
 def origins(scenario: Scenario) -> list[Origin]:
@@ -74,8 +80,19 @@ def origins(scenario: Scenario) -> list[Origin]:
 def origins_table(scenario: Scenario) -> Table:
     """The quantities as a table."""
     headers = ("quantity", "value", "95 % interval", "measured, fitted or assumed", "n", "note")
-    rows = tuple(tuple(origin) for origin in origins(scenario))
+    rows = tuple(origin[:-1] for origin in origins(scenario))
     return Table(headers, rows, len(headers))
+
+
+def origins_sheet(scenario: Scenario) -> Sheet:
+    """The quantities with their numbers unrounded, the unit in a column of its own."""
+    rows = []
+    for o in origins(scenario):
+        value = o.value.value if isinstance(o.value, Cell) else o.value
+        low, high = (isinstance(o.interval, Cell) and o.interval.ends) or (None, None)
+        rows.append((o.what, value, o.unit, low, high, o.kind, o.n, o.note))
+    columns = ("quantity", "value", "unit", "low", "high", "kind", "n", "note")
+    return Sheet("measured-fitted-assumed", columns, tuple(rows))
 
 
 def _step(scenario: Scenario) -> Iterator[Origin]:
@@ -123,7 +140,8 @@ def _all_reduce_of_all(scenario: Scenario) -> Origin:
     ring = "2(n-1) alpha + 2(n-1)/n bytes/bandwidth, " if a.algorithm == "ring" else ""
     kind = f"computed by the {a.algorithm.replace('_', '-')} formula"
     what = f"exposed all-reduce of all {n} ranks"
-    return Origin(what, seconds(exposed), "", kind, "", f"{ring}less the share hidden by backward")
+    note = f"{ring}less the share hidden by backward"
+    return Origin(what, Cell(seconds(exposed), exposed), "", kind, "", note, "s")
 
 
 def _options(scenario: Scenario) -> Iterator[Origin]:
@@ -167,15 +185,17 @@ def _trace(scenario: Scenario) -> Origin:
 
 def _plain(name: str, value: float | None, kind: str, note: str = "") -> Origin:
     what, unit = WORDS[name]
-    return Origin(what, _shown(value, unit), "", kind, "", note)
+    return Origin(what, Cell(_shown(value, unit), value), "", kind, "", note, unit)
 
 
 def _of(name: str, quantity: Quantity) -> Origin:
     what, unit = WORDS[name]
-    known = quantity.low is not None and quantity.high is not None
-    interval = f"{_shown(quantity.low, unit)} to {_shown(quantity.high, unit)}" if known else ""
     n = "" if quantity.n is None else str(quantity.n)
-    return Origin(what, _shown(quantity.value, unit), interval, quantity.kind, n, quantity.note)
+    value, interval = Cell(_shown(quantity.value, unit), quantity.value), ""
+    if quantity.low is not None and quantity.high is not None:
+        text = f"{_shown(quantity.low, unit)} to {_shown(quantity.high, unit)}"
+        interval = Cell(text, None, (quantity.low, quantity.high))
+    return Origin(what, value, interval, quantity.kind, n, quantity.note, unit)
 
 
 def _shown(value: float | None, unit: str) -> str:

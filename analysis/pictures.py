@@ -16,10 +16,11 @@ from markupsafe import Markup
 from simstrag.analysis import drawing
 from simstrag.metrics import Estimate
 
-__all__ = ["curves", "intervals", "lines", "matrix", "spent"]
+__all__ = ["curves", "dots", "intervals", "lines", "matrix", "spent", "spreads"]
 
 Floats = npt.NDArray[np.float64]
 WIDTH = 9.0
+MARKERS = "os^Dv"
 
 
 def intervals(
@@ -157,5 +158,59 @@ def lines(
         ax.set_xlabel(axes[0])
         ax.set_ylabel(axes[1])
         ax.grid(axis="y")
+        ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        return drawing.svg(figure, name, label)
+
+
+def spreads(name: str, label: str, axes: tuple[str, str], quantiles: Floats, most: float) -> Markup:
+    """A row per rank: a line from least to most, a box of the middle half, a mark at the median.
+
+    quantiles: least, lower quartile, median, upper quartile and most; shape (ranks, 5).
+    """
+    n = len(quantiles)
+    y = np.arange(n)
+    least, lower, median, upper, highest = quantiles.T
+    half = 0.004 * max(most, 1.0)
+    with drawing.canvas(3.2, 0.6 + 0.15 * min(max(n, 4), 24)) as figure:
+        ax = figure.add_subplot()
+        drawing.boxes(ax, least, highest, y, 0.12, drawing.FULL, alpha=0.6)
+        drawing.boxes(ax, lower, upper, y, 0.6, drawing.FULL, alpha=0.5)
+        drawing.boxes(ax, median - half, median + half, y, 0.8, drawing.AMP)
+        ax.set_xlim(-0.03 * most, 1.03 * most)
+        ax.set_ylim(n - 0.5, -0.5)
+        ax.set_yticks(range(0, n, max(1, n // 8)))
+        ax.tick_params(axis="y", length=0)
+        ax.grid(axis="x")
+        ax.set_axisbelow(True)
+        ax.set_xlabel(axes[0])
+        ax.set_ylabel(axes[1])
+        return drawing.svg(figure, name, label)
+
+
+def dots(
+    name: str, label: str, axes: tuple[str, str],
+    points: Sequence[tuple[str, Estimate, Estimate, bool]], looks: Mapping[str, dict[str, Any]],
+) -> Markup:  # fmt: skip
+    """Points (name, x, y, filled) with both intervals; filled ones are joined by a staircase."""
+    with drawing.canvas(WIDTH, 3.4) as figure:
+        ax = figure.add_subplot()
+        stairs = sorted((x.value, y.value) for _, x, y, filled in points if filled)
+        ax.step(
+            [x for x, _ in stairs], [y for _, y in stairs], where="post", color=drawing.MUTED,
+            linewidth=0.8, label="Pareto front of means",
+        )  # fmt: skip
+        for k, (word, x, y, filled) in enumerate(points):
+            color = looks[word]["color"]
+            arms = [[[e.value - e.low], [e.high - e.value]] for e in (x, y)]
+            across, along = (np.nan_to_num(np.clip(ends, 0.0, None)) for ends in arms)
+            ax.errorbar(
+                x.value, y.value, xerr=across, yerr=along, fmt=MARKERS[k % len(MARKERS)],
+                markersize=6, capsize=2, linewidth=0.9, color=color, label=word,
+                markerfacecolor=color if filled else "none",
+            )  # fmt: skip
+        ax.set_xlabel(axes[0])
+        ax.set_ylabel(axes[1])
+        ax.grid()
+        ax.set_axisbelow(True)
         ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
         return drawing.svg(figure, name, label)

@@ -8,13 +8,15 @@ from typing import Any
 
 from markupsafe import Markup
 
-from simstrag.analysis import pictures, sections
+from simstrag.analysis import pictures, sections, series, staleness
 from simstrag.analysis.answer import answer
 from simstrag.analysis.assumptions import assumptions
 from simstrag.analysis.cautions import cautions, coverage, turnover
+from simstrag.analysis.detection import detection
 from simstrag.analysis.formats import number, percent
-from simstrag.analysis.origins import origins_table
+from simstrag.analysis.origins import origins_sheet, origins_table
 from simstrag.analysis.page import template
+from simstrag.analysis.sheets import data_of, sheet_of
 from simstrag.analysis.standings import standings
 from simstrag.analysis.tables import (
     Table,
@@ -23,6 +25,7 @@ from simstrag.analysis.tables import (
     differences_table,
     ranking_table,
 )
+from simstrag.analysis.tradeoffs import tradeoff
 from simstrag.comparison import Comparison
 from simstrag.errors import InputError
 from simstrag.run import Run, plain
@@ -51,7 +54,29 @@ def render(comparison: Comparison, command: str | None = None) -> str:
         for name, run in comparison.examples.items()
     ]
     runs = [run for name, run in comparison.examples.items() if name != "clean"]
-    picture, table = sections.spent(examples, workers)
+    timelines = sections.timelines(examples, workers)
+    spent_picture, spent = sections.spent(examples, workers)
+    stale, traded = staleness.stale_of(examples), tradeoff(s)
+    tables = {
+        "ranking": ranking_table(s),
+        "paired-differences": differences_table(s),
+        "behind-the-ranking": behind_table(s),
+        "where-time-went": spent,
+    }
+    if comparison.has_target:
+        tables["cost-of-staleness"] = costs_table(s)
+    if stale:
+        tables["staleness"] = staleness.stale_table(stale)
+    sheets = [
+        *(sheet_of(name, table) for name, table in tables.items()),
+        series.progress_sheet(s),
+        series.steps_sheet(examples, timelines["shown"]),
+        series.slowdown_sheet(examples, timelines["shown"]),
+        series.waits_sheet(examples),
+        staleness.stale_sheet(stale, workers) if stale else None,
+        None if traded is None else traded.sheet,
+        origins_sheet(scenario),
+    ]
     return template("report.html").render(
         s=s,
         answer=answer(s),
@@ -60,19 +85,20 @@ def render(comparison: Comparison, command: str | None = None) -> str:
         asked=_asked(scenario),
         seed=first,
         speedups=sections.interval_picture(s),
-        ranking=ranking_table(s),
-        differences=differences_table(s),
-        behind=behind_table(s),
+        tables=tables,
+        tradeoff=traded,
+        tradeoff_picture=traded.picture(s) if traded else Markup(),
+        detection=detection(s),
         progress=sections.progress_picture(s),
         not_drawn=sections.not_drawn(s),
-        timelines=sections.timelines(examples, workers),
+        timelines=timelines,
         waits=sections.waits(examples),
-        spent=picture,
-        spent_table=table,
+        spent=spent_picture,
+        stale=staleness.stale_pictures(stale, workers),
         turnover=turnover(s),
-        costs=costs_table(s) if comparison.has_target else None,
         costs_picture=sections.costs_picture(s) if comparison.has_target else Markup(),
         origins=origins_table(scenario),
+        data=data_of(filter(None, sheets)),
         profile=_profile(scenario),
         assumptions=assumptions(scenario, runs),
         warnings=comparison.warnings,

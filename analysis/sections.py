@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from simstrag.analysis import drawing, pictures, timeline, windows
 from simstrag.analysis.cautions import unknown
+from simstrag.analysis.cells import numbered, shared
 from simstrag.analysis.formats import number, percent
 from simstrag.analysis.standings import TIMES, Standings
 from simstrag.analysis.tables import CONTROL, Table
@@ -22,7 +23,8 @@ from simstrag.timing import Timing
 
 __all__ = [
     "Example", "control_name", "costs_picture", "example", "interval_picture", "looks",
-    "not_drawn", "parts_of", "progress_picture", "spent", "timelines", "waits",
+    "not_drawn", "parts_of", "progress_axis", "progress_picture", "progress_series", "spent",
+    "timelines", "waits",
 ]  # fmt: skip
 
 Floats = npt.NDArray[np.float64]
@@ -84,18 +86,25 @@ def interval_picture(s: Standings) -> Markup:
     )  # fmt: skip
 
 
+def progress_axis(s: Standings) -> str:
+    """What progress is shown as."""
+    declared = s.comparison.scenario.learner.curve is not None
+    return "accuracy" if declared else "progress (noise-free updates)"
+
+
 def progress_picture(s: Standings) -> Markup:
     """Progress, or accuracy where a curve is declared, over time: mean and range over seeds."""
+    target = s.comparison.scenario.progress_target
+    return pictures.curves(
+        "progress", "Progress over time of every policy", ("time (s)", progress_axis(s)),
+        progress_series(s), None if target is None else float(_level(s, target)),
+        looks(s.comparison),
+    )  # fmt: skip
+
+
+def progress_series(s: Standings) -> dict[str, tuple[Floats, Floats, Floats, Floats]]:
+    """For each policy of known progress (mean, least, most time over seeds, level), each (L,)."""
     comparison = s.comparison
-    curve = comparison.scenario.learner.curve
-    target = comparison.scenario.progress_target
-
-    def level(progress: Any) -> Any:
-        if curve is None:
-            return progress
-        p, a = np.array(curve).T
-        return np.interp(progress, p, a, left=np.nan, right=np.nan)
-
     series = {}
     wanted = [("contended", name, name) for name in dict.fromkeys([BASELINE, *comparison.policies])]
     for variant, policy, word in [*wanted, ("clean", BASELINE, CONTROL)]:
@@ -106,12 +115,18 @@ def progress_picture(s: Standings) -> Markup:
             continue
         levels = np.linspace(0.0, min(g["progress"].max() for g in seeds), 101)
         times = np.array([np.interp(levels, g["progress"], g["time"]) for g in seeds])
-        series[word] = times.mean(axis=0), times.min(axis=0), times.max(axis=0), level(levels)
-    return pictures.curves(
-        "progress", "Progress over time of every policy",
-        ("time (s)", "progress (noise-free updates)" if curve is None else "accuracy"),
-        series, None if target is None else float(level(target)), looks(comparison),
-    )  # fmt: skip
+        spread = times.mean(axis=0), times.min(axis=0), times.max(axis=0)
+        series[word] = *spread, _level(s, levels)
+    return series
+
+
+def _level(s: Standings, progress: Any) -> Any:
+    """Progress as accuracy where a curve is declared, NaN beyond it."""
+    curve = s.comparison.scenario.learner.curve
+    if curve is None:
+        return progress
+    p, a = np.array(curve).T
+    return np.interp(progress, p, a, left=np.nan, right=np.nan)
 
 
 def not_drawn(s: Standings) -> str:
@@ -148,7 +163,7 @@ def timelines(examples: Sequence[Example], workers: int) -> dict[str, Any]:
             "contention", "Slowdown of every rank over time", timing, workers, longest, shown
         )
     return {
-        "why": shown.why,
+        "shown": shown,
         "left_out": workers - len(shown.ranks),
         "contention": picture,
         "entries": entries,
@@ -199,7 +214,7 @@ def spent(examples: Sequence[Example], workers: int) -> tuple[Markup, Table]:
         "spent", "Seconds of a rank by what it did", "seconds of a rank, mean over ranks", parts
     )
     rows = tuple(
-        (name, number(sum(p.values()), 4), *(percent(v / sum(p.values())) for v in p.values()))
+        (name, numbered(sum(p.values()), 4), *(shared(v / sum(p.values())) for v in p.values()))
         for name, p in parts
     )
     headers = (

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from simstrag.analysis.cautions import enough_seeds, listed, replays
-from simstrag.analysis.formats import MISSING, estimate, number, percent
+from simstrag.analysis.cells import Cell, estimated, numbered, shared
+from simstrag.analysis.formats import MISSING
 from simstrag.analysis.page import template
 from simstrag.analysis.standings import TIMES, Standing, Standings, standings
 from simstrag.comparison import BASELINE
@@ -28,7 +29,7 @@ CONTROL = "bsp without contention"
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Headers and rows of text. words: how many first columns are words and not numbers.
+    """Headers and rows of text. words: how many first columns are words; a number is a `Cell`.
 
     control: a last row that is not one of the policies.  notes: what stands below, in sentences.
     """
@@ -62,7 +63,7 @@ def ranking_table(s: Standings) -> Table:
             p.policy,
             _place(p.place),
             p.architecture,
-            *(estimate(*p.time[n]) for n in s.times),
+            *(estimated(p.time[n]) for n in s.times),
             *(_of_policy(p, "1", p.speedup[n]) for n in s.times),
             *(_of_policy(p, "0", p.mitigation[n], scale=100) for n in s.times),
         )
@@ -72,8 +73,8 @@ def ranking_table(s: Standings) -> Table:
         CONTROL,
         "",
         "all-reduce",
-        *(estimate(*s.clean[n]) for n in s.times),
-        *(estimate(*s.clean_speedup[n]) for n in s.times),
+        *(estimated(s.clean[n]) for n in s.times),
+        *(estimated(s.clean_speedup[n]) for n in s.times),
         *("" for _ in s.times),
     )
     return Table(headers, rows, 3, control, tuple(_ranking_notes(s)))
@@ -122,15 +123,15 @@ def differences_table(s: Standings) -> Table:
     for p in s.policies:
         if p.policy == BASELINE:
             continue
-        row = [p.policy, *(estimate(*p.difference[n], sign=True) for n in s.times)]
+        row = [p.policy, *(estimated(p.difference[n], sign=True) for n in s.times)]
         if beside:
             own = p.architecture == "server" and p.policy != SERVER_BASELINE
             row += [
-                estimate(*s.between(p.policy, SERVER_BASELINE, n), sign=True) if own else ""
+                estimated(s.between(p.policy, SERVER_BASELINE, n), sign=True) if own else ""
                 for n in s.times
             ]
         rows.append(tuple(row))
-    control = (CONTROL, *(estimate(*s.clean_difference[n], sign=True) for n in s.times))
+    control = (CONTROL, *(estimated(s.clean_difference[n], sign=True) for n in s.times))
     control += ("",) * (len(headers) - len(control))
     notes = (
         "Means of the differences within each seed: both policies met the same noise and the same "
@@ -143,24 +144,24 @@ def differences_table(s: Standings) -> Table:
 class _Column:
     header: str
     key: str
-    show: Callable[[float], str]
+    show: Callable[[float], Cell]
 
 
 CUT = "cut_share"
 BEHIND = (
-    _Column("goodput (samples/s)", "goodput", number),
-    _Column("throughput (samples/s)", "throughput", number),
-    _Column("statistical efficiency (%)", "efficiency", percent),
-    _Column("mean staleness (updates)", "mean_staleness", number),
-    _Column("S_stale/b (gradients)", "effective_staleness", number),
-    _Column("deviation", "deviation", number),
-    _Column("AMP steps (%)", "amp_share", percent),
-    _Column("switches", "switches", number),
-    _Column("detection: precision (%)", "precision", percent),
-    _Column("detection: recall (%)", "recall", percent),
-    _Column("steps thrown away (%)", "lost", percent),
-    _Column("samples cut (%)", CUT, percent),
-    _Column("beyond the trace (%)", "beyond_trace", percent),
+    _Column("goodput (samples/s)", "goodput", numbered),
+    _Column("throughput (samples/s)", "throughput", numbered),
+    _Column("statistical efficiency (%)", "efficiency", shared),
+    _Column("mean staleness (updates)", "mean_staleness", numbered),
+    _Column("S_stale/b (gradients)", "effective_staleness", numbered),
+    _Column("deviation", "deviation", numbered),
+    _Column("AMP steps (%)", "amp_share", shared),
+    _Column("switches", "switches", numbered),
+    _Column("detection: precision (%)", "precision", shared),
+    _Column("detection: recall (%)", "recall", shared),
+    _Column("steps thrown away (%)", "lost", shared),
+    _Column("samples cut (%)", CUT, shared),
+    _Column("beyond the trace (%)", "beyond_trace", shared),
 )
 
 
@@ -169,7 +170,7 @@ def behind_table(s: Standings) -> Table:
     idle = [k for k in (CUT, "beyond_trace") if not _any(s, k)]
     shown = [c for c in BEHIND if c.key not in idle]
 
-    def cells(policy: str, variant: str = "contended") -> list[str]:
+    def cells(policy: str, variant: str = "contended") -> list[Cell]:
         return [c.show(_mean(s, policy, c.key, variant)) for c in shown]
 
     rows = tuple((p.policy, p.architecture, *cells(p.policy)) for p in s.policies)
@@ -209,7 +210,13 @@ def costs_table(s: Standings) -> Table:
     for c in s.costs:
         times = {p.policy: s.mean(s.at_cost(p.policy, c)) for p in s.policies}
         order = sorted(times, key=lambda name: times[name].value)
-        columns.append([f"{estimate(*times[n])}  #{order.index(n) + 1}" for n in times])
+        cells = {name: estimated(e) for name, e in times.items()}
+        columns.append(
+            [
+                Cell(f"{cell}  #{order.index(name) + 1}", cell.value, cell.ends)
+                for name, cell in cells.items()
+            ]
+        )
     rows = tuple(zip((p.policy for p in s.policies), *columns, strict=True))
     headers = ("policy", *(f"time to target at c_tau {c:g} (s)" for c in s.costs))
     declared = s.comparison.scenario.learner.c_tau
@@ -236,13 +243,16 @@ def _any(s: Standings, key: str) -> bool:
     return any(_mean(s, p.policy, key, "contended") > 0 for p in s.policies)
 
 
-def _of_policy(p: Standing, of_bsp: str, value: Estimate, scale: float = 1.0) -> str:
+def _of_policy(p: Standing, of_bsp: str, value: Estimate, scale: float = 1.0) -> Cell:
     """An estimate against bsp; of bsp itself it is a number by definition."""
+    cell = estimated(value, scale=scale)
     if p.policy == BASELINE and not math.isnan(value.value):
-        return of_bsp
-    return estimate(*value, scale=scale)
+        return Cell(of_bsp, cell.value, cell.ends)
+    return cell
 
 
-def _place(place: tuple[int, int]) -> str:
+def _place(place: tuple[int, int]) -> Cell:
+    """Its number is the middle of what is left open."""
     best, worst = place
-    return f"{best}" if best == worst else f"{best}{MISSING}{worst}"
+    text = f"{best}" if best == worst else f"{best}{MISSING}{worst}"
+    return Cell(text, (best + worst) / 2, place)

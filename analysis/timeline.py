@@ -20,7 +20,7 @@ from simstrag.analysis.windows import Window, segments
 from simstrag.slowdown import Piecewise
 from simstrag.timing import Timing
 
-__all__ = ["contention_strip", "mixed", "pieces_of", "run_strip", "window"]
+__all__ = ["contention_strip", "mixed", "pieces_of", "run_strip", "slowdown_of", "window"]
 
 Floats = npt.NDArray[np.float64]
 BINS = 360
@@ -106,7 +106,7 @@ def contention_strip(
     The colour is fullest at `FULLEST`; two upright lines enclose the window.
     """
     edges = np.linspace(0.0, until, BINS + 1)
-    stretch = np.array([_mean(_slowdown(timing, rank), edges) for rank in range(workers)])
+    stretch = np.array([_mean(slowdown_of(timing, rank), edges) for rank in range(workers)])
     net = np.array([_mean(timing.contention.of_rank(r, "net"), edges) for r in range(workers)])
     rgba = drawing.pixels(drawing.CONTENTION, (stretch - 1) / (FULLEST - 1))
     network = net > stretch
@@ -148,14 +148,14 @@ def pieces_of(steps: Steps, timing: Timing | None) -> dict[str, tuple[Floats, Fl
     return parts
 
 
-def _slowdown(timing: Timing, rank: int) -> Piecewise:
+def slowdown_of(timing: Timing, rank: int) -> Piecewise:
     """By how much contention stretches a full-precision step of a rank."""
     f, clean = timing.stretch(rank, amp=False), timing.step.host + timing.step.gpu
     return Piecewise(f.times, tuple(value / clean for value in f.values), f.period)
 
 
 def _shade(ax: Axes, timing: Timing, shown: Window, rows: dict[int, int]) -> None:
-    steps = {rank: _slowdown(timing, rank) for rank in rows}
+    steps = {rank: slowdown_of(timing, rank) for rank in rows}
     net = {rank: timing.contention.of_rank(rank, "net") for rank in rows}
     for color, height, slowdowns in ((drawing.CONTENTION, 1.0, steps), (drawing.NET, 0.9, net)):
         for above, below, alpha in SHADES:

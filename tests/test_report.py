@@ -3,18 +3,23 @@
 import dataclasses
 import html
 import json
+import math
 import re
 import sys
 import types
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import pytest
 
 from simstrag.analysis.assumptions import assumptions
-from simstrag.analysis.formats import estimate, number
+from simstrag.analysis.detection import detection
+from simstrag.analysis.formats import estimate, number, percent
 from simstrag.analysis.report import render, render_run
+from simstrag.analysis.standings import standings
+from simstrag.analysis.tradeoffs import tradeoff
 from simstrag.comparison import Comparison, compare
 from simstrag.engine import simulate
 from simstrag.policy import Plan, View
@@ -45,6 +50,16 @@ def small(**changes: object) -> Comparison:
     """A comparison with as little in it as a report needs."""
     few = {"samples": 4 * 128 * 10, "target_progress": None, "policies": ["bsp", "asgd"]}
     return compare(scenario(**few | changes), jobs=1)
+
+
+def sheets_text(page: str) -> str:
+    return page.split('id="sheets">')[1].split("</script>", maxsplit=1)[0]
+
+
+def sheets_in(page: str) -> dict[str, Any]:
+    """What the page can save, by name."""
+    found: dict[str, Any] = json.loads(sheets_text(page))
+    return found
 
 
 class Page(HTMLParser):
@@ -84,7 +99,7 @@ class Page(HTMLParser):
             assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] != "style":
+        if self.open and self.open[-1] not in ("style", "script"):
             self.text += data
 
 
@@ -111,7 +126,8 @@ class TestWhole:
 
     def test_it_asks_nobody_for_anything(self, report: str, page: Page) -> None:
         assert all(a.startswith(("#", "data:image/png;base64,")) for a in page.addresses)
-        assert not {"script", "link", "iframe", "object", "embed", "base", "form"} & set(page.tags)
+        assert not {"link", "iframe", "object", "embed", "base", "form"} & set(page.tags)
+        assert "default-src 'none'" in report
         assert not re.search(r"@import|url\((?!#)", report)
         assert "http:" not in report
         assert "https:" not in report
@@ -130,6 +146,7 @@ class TestWhole:
         for part in (
             "What was asked", "Ranking", "Paired differences", "Progress over time",
             "Workers over time", "Who waited for whom", "Where time went", "Cost of staleness",
+            "Speed against worth", "Suspects against truth", "How stale gradients were",
             "Measured, fitted, assumed", "takes for granted", "Run it again",
         ):  # fmt: skip
             assert part in page.text
@@ -230,6 +247,86 @@ class TestTrue:
         assert again.text.split("Run it again")[0] == old.text.split("Run it again")[0]
 
 
+class TestNumbers:
+    """What the page's script sorts by and saves."""
+
+    def test_a_cell_sorts_by_the_number_that_it_shows(
+        self, comparison: Comparison, report: str
+    ) -> None:
+        table = report[report.index('<table class="ranking') :].split("</tbody>", maxsplit=1)[0]
+        rows = table.split("<tr>")[2:]
+        for row, known in zip(rows, comparison.ranking.to_dict(orient="records"), strict=True):
+            values = [float(value) for value in re.findall(r'data-value="([^"]*)"', row)]
+            assert known["makespan"] in values
+            assert known["time_to_target_speedup"] in values
+
+    def test_what_is_no_number_has_none_to_sort_by(self) -> None:
+        written = render(small(trace=None))
+        cell = '<td class="number">–</td>'  # noqa: RUF001
+        assert cell in written
+        assert 'data-value="nan"' not in written
+
+    def test_every_part_that_saves_has_a_sheet_with_rows(self, report: str) -> None:
+        sheets = sheets_in(report)
+        wanted = set(re.findall(r'data-sheet="([^"]*)"', report))
+        assert wanted == set(sheets)
+        for sheet in sheets.values():
+            assert {len(row) for row in sheet["rows"]} == {len(sheet["columns"])}
+
+    def test_curves_are_saved_as_they_are_drawn(self, comparison: Comparison, report: str) -> None:
+        rows = sheets_in(report)["progress-over-time"]["rows"]
+        assert {row[0] for row in rows} == {*comparison.policies, "bsp without contention"}
+        last = max((row for row in rows if row[0] == "asgd"), key=lambda row: row[-1])
+        assert last[2] <= last[1] <= last[3]
+
+    def test_saved_waiting_is_what_the_sentence_says(
+        self, comparison: Comparison, report: str
+    ) -> None:
+        rows = sheets_in(report)["who-waited-for-whom"]["rows"]
+        total = sum(seconds for name, _, _, seconds in rows if name == "bsp")
+        assert total == pytest.approx(sum(comparison.examples["bsp"].summary["wait_by_rank"]))
+
+
+class TestTradeoff:
+    def test_two_times_show_who_is_best_in_both(self, comparison: Comparison) -> None:
+        found = tradeoff(standings(comparison))
+        assert found is not None
+        best = [p for p in found.points if p.on_front]
+        fastest = min(found.points, key=lambda p: p.makespan.value)
+        soonest = min(found.points, key=lambda p: p.outcome.value)
+        assert {fastest, soonest} <= set(best)
+        assert all(p.policy in found.sentence for p in best)
+
+    def test_without_a_target_accuracy_is_what_work_is_worth(self) -> None:
+        curve = [[0.0, 0.1], [50.0, 0.9]]
+        found = tradeoff(standings(small(learner={"noise_scale": 500, "curve": curve})))
+        assert found is not None
+        assert found.axis == "accuracy"
+        best = max(found.points, key=lambda p: p.outcome.value)
+        assert best.on_front
+
+    def test_one_time_alone_is_no_tradeoff(self) -> None:
+        assert tradeoff(standings(small(policies=["bsp"]))) is None
+        assert "Speed against worth" not in render(small(policies=["bsp"]))
+
+
+class TestDetection:
+    def test_sentences_are_of_those_who_suspect(self, comparison: Comparison) -> None:
+        (sentence,) = detection(standings(comparison))
+        right, seen = (comparison.column("korel", name).mean() for name in ("precision", "recall"))
+        assert sentence == (
+            f"korel was right in {percent(right)} % of its suspicions; it missed "
+            f"{percent(1 - seen)} % of the straggler-updates."
+        )
+
+    def test_who_suspects_nobody_is_told_to(self, comparison: Comparison) -> None:
+        runs = comparison.runs.copy()
+        runs["precision"], runs["recall"] = math.nan, 0.0
+        runs.loc[runs["policy"] != "korel", "recall"] = math.nan
+        (sentence,) = detection(standings(dataclasses.replace(comparison, runs=runs)))
+        assert sentence == "korel suspected nobody; it missed 100 % of the straggler-updates."
+
+
 class TestEscaped:
     def test_names_of_policies_are_text(self, monkeypatch: pytest.MonkeyPatch) -> None:
         @dataclasses.dataclass(frozen=True)
@@ -248,6 +345,7 @@ class TestEscaped:
         assert EVIL not in written
         assert EVIL in Page(written).text
         assert EVIL not in found._repr_html_()
+        assert f"strangers:Named:label={EVIL}" in str(sheets_in(written)["ranking"])
 
     def test_names_of_traces_are_text(self, tmp_path: Path) -> None:
         name = "<b onclick=x>&.csv"

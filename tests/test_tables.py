@@ -12,6 +12,8 @@ from simstrag import metrics
 from simstrag.analysis.answer import answer
 from simstrag.analysis.cautions import cautions, coverage, enough_seeds, turnover
 from simstrag.analysis.formats import MISSING, estimate, number, percent, seconds
+from simstrag.analysis.origins import origins_sheet
+from simstrag.analysis.sheets import sheet_of
 from simstrag.analysis.standings import Standings, standings
 from simstrag.analysis.tables import (
     behind_table,
@@ -199,6 +201,32 @@ class TestBehind:
         for k, c_tau in enumerate((0.5, 1.0, 4.0), start=1):
             value = float(at["asgd"][k].split(" ")[0])
             assert value == pytest.approx(means["asgd", c_tau], rel=0.01)
+
+
+class TestSheets:
+    def test_a_sheet_holds_what_a_table_rounds(self, shown: Standings) -> None:
+        sheet = sheet_of("ranking", ranking_table(shown))
+        rows = [dict(zip(sheet.columns, row, strict=True)) for row in sheet.rows]
+        for row, known in zip(rows, shown.comparison.ranking.to_dict("records"), strict=False):
+            for end, column in (("", ""), ("_low", ", low"), ("_high", ", high")):
+                assert row[f"makespan (s){column}"] == known[f"makespan{end}"]
+                mitigation = known[f"time_to_target_mitigation{end}"]
+                assert row[f"M by time to target (%){column}"] == pytest.approx(100 * mitigation)
+            assert isinstance(row["place, high"], int)
+
+    def test_the_control_is_its_last_row_with_nothing_where_the_table_has_nothing(
+        self, shown: Standings
+    ) -> None:
+        sheet = sheet_of("ranking", ranking_table(shown))
+        last = dict(zip(sheet.columns, sheet.rows[-1], strict=True))
+        assert last["policy"] == "bsp without contention"
+        assert last["M by makespan (%)"] is last["M by makespan (%), low"] is None
+
+    def test_quantities_keep_their_unit_in_a_column_of_its_own(self) -> None:
+        sheet = origins_sheet(scenario())
+        rows = {row[0]: dict(zip(sheet.columns, row, strict=True)) for row in sheet.rows}
+        step = rows["step in full precision, idle machine"]
+        assert (step["value"], step["unit"]) == (0.05, "s")
 
 
 class TestAnswer:
