@@ -35,4 +35,4 @@ typed:
 	ln -s $(CURDIR)/simstrag/* $(CURDIR)/calibration $(CURDIR)/traces $(CURDIR)/analysis build/typed/simstrag/
 
 clean:
-	rm -rf .venv build reports *.egg-info
+	rm -rf .venv build *.egg-info

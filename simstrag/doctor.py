@@ -69,7 +69,7 @@ def _libraries() -> Finding:
     versions = {name: _version(name) for name in needed}
     missing = [name for name, version in versions.items() if version is None]
     if missing:
-        return Finding("libraries", False, f"missing: {', '.join(missing)}", "pip install simstrag")
+        return Finding("libraries", False, f"missing: {', '.join(missing)}", "make setup")
     return Finding("libraries", True, ", ".join(f"{n} {v}" for n, v in versions.items()))
 
 
@@ -91,7 +91,7 @@ def _cores() -> Finding:
 def _package(name: str) -> Finding:
     """An optional package: there, and can it be imported?"""
     extras = [extra for package, extra in _requirements() if package == name and extra]
-    remedy = f'pip install "simstrag[{extras[0]}]"' if extras else ""
+    remedy = f'pip install -e ".[{extras[0]}]"' if extras else ""
     version = _version(name)
     if version is None:
         if not extras:
@@ -145,7 +145,7 @@ def _report() -> Finding:
         case = Scenario.of({"workers": 2, "samples": 512, "step": {"compute": 0.1}})
         size = len(render(compare(case, ["bsp"], jobs=1)))
     except Exception as error:  # whatever it is, it is the answer
-        return Finding("a report", False, f"fails: {_line(error)}", "pip install simstrag")
+        return Finding("a report", False, f"fails: {_line(error)}", "make setup")
     return Finding("a report", True, f"simulated and drawn, {size // 1000} kB")
 
 

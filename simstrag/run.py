@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["Run", "check_directory", "provenance", "write_directory"]
+
+OWN = {
+    "run.json": ("run.json", "*.parquet", "report.html"),
+    "comparison.csv": (
+        "comparison.csv", "controls.csv", "ranking.csv", "sensitivity.csv", "curves.csv",
+        "examples", "examples.json", "report.html", "scenario.yaml", "trace.*", "profile.json",
+    ),
+}  # fmt: skip
+"""What a folder with this file holds besides: patterns of names."""
 
 FORMAT = "simstrag-run/1"
 TABLES = ("updates", "steps", "gradients")
@@ -145,10 +155,10 @@ def check_directory(folder: Path, marker: str) -> None:
     try:
         if folder.exists() and not folder.is_dir():
             raise InputError(f"{folder}: is a file; choose a folder that does not exist yet")
-        if folder.exists() and any(folder.iterdir()) and not (folder / marker).exists():
-            raise InputError(
-                f"{folder}: holds other files; choose a folder that does not exist yet"
-            )
+        if folder.resolve() == Path.cwd():
+            raise InputError(f"{folder}: is the working directory; choose a folder in it")
+        if folder.exists():
+            _check_contents(folder, marker)
         place = folder.absolute().parent
         while not place.exists():
             place = place.parent
@@ -158,12 +168,28 @@ def check_directory(folder: Path, marker: str) -> None:
         raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
 
 
+def _check_contents(folder: Path, marker: str) -> None:
+    """Nobody loses a file of his own by writing a folder anew."""
+    found = sorted(entry.name for entry in folder.iterdir())
+    if found and marker not in found:
+        raise InputError(f"{folder}: holds other files; choose a folder that does not exist yet")
+    own = OWN.get(marker, (marker,))
+    others = [name for name in found if not any(fnmatch(name, pattern) for pattern in own)]
+    if others:
+        raise InputError(
+            f"{folder}: holds files that would be lost ({', '.join(others[:3])}); move them, or "
+            "choose a folder that does not exist yet"
+        )
+
+
 def write_directory(folder: Path, marker: str, fill: Any) -> Path:
     """Let `fill(temporary folder)` write, then put it in the place of `folder` in one move.
 
-    An existing folder is replaced only if it is empty or holds the file `marker`.
+    An existing folder is replaced only if it is empty, or holds the file `marker` and nothing that
+    is not written with it. A link to a folder stays one.
     """
     check_directory(folder, marker)
+    asked, folder = folder, folder.resolve() if folder.is_symlink() else folder
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
@@ -183,7 +209,7 @@ def write_directory(folder: Path, marker: str, fill: Any) -> Path:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         shutil.rmtree(replaced, ignore_errors=True)
-    return folder
+    return asked
 
 
 @functools.cache

@@ -90,7 +90,8 @@ def _nodes(trace: Trace) -> list[int]:
 def _where(trace: Trace, nodes: list[int]) -> list[str]:
     lines = [
         "# Data-parallel replicas, one on each node of the trace. If you have nodes that are never",
-        "# slowed, they have no row there: raise the number.",
+        "# slowed, they have no row there: raise the number, and where `nodes` stands below, name",
+        "# them there too.",
         f"workers: {len(nodes)}",
     ]
     if len(trace.nodes) == 1:
@@ -106,7 +107,17 @@ def _where(trace: Trace, nodes: list[int]) -> list[str]:
 
 def _contention(trace: Trace, name: str) -> list[str]:
     lines = ["# Who is slowed, when and by how much.", f"trace: {_quoted(name)}"]
-    if trace.end > 0:
+    slow = sorted(
+        f"{node} ({resource})"
+        for (node, resource, kind), rows in trace.by_key().items()
+        if kind == "slowdown" and rows[-1][1] != 1
+    )
+    if trace.end > 0 and slow:
+        lines += [
+            f"# Its last rows leave node {', '.join(slow[:4])} slowed: that is held from then on.",
+            _said("trace_end: hold", "or loop, which forgets it and begins anew"),
+        ]
+    elif trace.end > 0:
         lines += [
             _said("trace_end: loop", "after its last row: begin anew; or hold, or error"),
             _said("trace_per_seed: shift", "each seed starts elsewhere in it; or same"),

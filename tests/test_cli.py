@@ -277,7 +277,18 @@ MISTAKES = {
     ),
     "not YAML": (("run", "case.yaml"), {"case.yaml": "a: [1"}, "line"),
     "a folder that is a file": (("run", "case.yaml", "--out", "slow.csv"), {}, "slow.csv"),
-    "a folder with other files": (("run", "case.yaml", "--out", "."), {}, "other files"),
+    "the working directory": (("run", "case.yaml", "--out", "."), {}, "working directory"),
+    "a folder with other files": (
+        ("run", "case.yaml", "--out", "notes"), {"notes/mine.md": "x"}, "other files",
+    ),
+    "a file of one's own beside a run": (
+        ("run", "case.yaml", "--out", "r"), {"r/run.json": "{}", "r/notes.md": "x"}, "notes.md",
+    ),
+    "a trace that would be lost": (("trace", "generate", "-o", "slow.csv"), {}, "would be lost"),
+    "a scenario that would be a timeline": (
+        ("run", "case.yaml", "--timeline", "case.yaml"), {}, "would be lost",
+    ),
+    "a timeline that is a folder": (("run", "case.yaml", "--timeline", "."), {}, "regular file"),
     "an impossible parent": (("run", "case.yaml", "--out", "slow.csv/r"), {}, "slow.csv/r"),
     "report of nothing": (("report", "none"), {}, "none"),
     "describe of nothing": (("trace", "describe", "none.csv"), {}, "none.csv"),
@@ -311,6 +322,7 @@ def test_a_mistake_is_answered_in_one_line_and_writes_nothing(
     arguments, files, hint = MISTAKES[mistake]
     for name, content in files.items():
         data = content if isinstance(content, bytes) else content.encode()
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(data)
     before = sorted(folder.rglob("*"))
     code, _, err = call(*arguments)

@@ -49,9 +49,7 @@ def test_a_missing_package_comes_with_the_extra_that_brings_it(
     without: Callable[[str], None],
 ) -> None:
     without("torch")
-    assert found("torch") == Finding(
-        "torch", False, "not installed", 'pip install "simstrag[torch]"'
-    )
+    assert found("torch") == Finding("torch", False, "not installed", 'pip install -e ".[torch]"')
     assert found("cuda").works is None
 
 

@@ -89,3 +89,11 @@ def test_a_trace_that_cannot_be_simulated_is_refused(tmp_path: Path) -> None:
     with pytest.raises(simstrag.InputError, match="utilisation"):
         write_starter(tmp_path / "slow.csv", tmp_path / "s.yaml")
     assert not (tmp_path / "s.yaml").exists()
+
+
+def test_a_slowdown_that_never_ends_is_held() -> None:
+    """Begun anew, a trace forgets its last value in the very instant."""
+    text = starter(Trace.from_rows([(10, 3, "gpu", "slowdown", 2.0)]), "slow.csv")
+    assert re.search("^trace_end: hold", text, re.MULTILINE)
+    assert "leave node 3 (gpu) slowed" in text
+    assert "trace_per_seed: shift" not in text

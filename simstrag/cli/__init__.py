@@ -63,7 +63,11 @@ def main() -> None:
         code = app(standalone_mode=False)
     except (SimstragError, UsageError) as error:
         if message := in_words(error):  # there is none where the help was shown instead
-            print(f"error: {message}", file=sys.stderr)
+            shown = message if message.startswith("Usage:") else f"error: {message}"
+            print(shown, file=sys.stderr)
+        raise SystemExit(2) from None
+    except OSError as error:
+        print(f"error: cannot write: {error.strerror or error}", file=sys.stderr)
         raise SystemExit(2) from None
     except Interrupted as interrupted:
         left, code = str(interrupted), INTERRUPTED

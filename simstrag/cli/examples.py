@@ -25,7 +25,7 @@ EXAMPLES = {
         "simstrag trace describe slow.csv",
         "simstrag trace describe slow.csv --json",
     ),
-    "trace generate": ("simstrag trace generate --severity uniform:1.2:3 --out slow.csv",),
+    "trace generate": ("simstrag trace generate --severity uniform:1.2:3 --out drawn.csv",),
     "report": (
         "simstrag report reports/demo",
         "simstrag report reports/demo --out page.html",

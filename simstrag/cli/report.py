@@ -9,7 +9,7 @@ import typer
 
 from simstrag.cli.console import document, written
 from simstrag.cli.options import Json, Quiet
-from simstrag.paths import expect
+from simstrag.paths import expect, writable
 
 __all__ = ["report"]
 
@@ -35,6 +35,8 @@ def report(
     """Write the HTML report of a comparison or run anew."""
     from simstrag.reports import report as write_report
 
+    if out is not None:
+        writable(out, ".html")
     page = write_report(expect(folder), out)
     if as_json:
         document({"report": page})

@@ -12,6 +12,7 @@ from simstrag.cli.console import document, table, text, warn, written
 from simstrag.cli.inputs import scenario_at
 from simstrag.cli.options import Json, Policy, Quiet, ScenarioFile, Seed
 from simstrag.cli.progress import simulated
+from simstrag.paths import writable
 
 if TYPE_CHECKING:
     from simstrag.analysis.perfetto import Written
@@ -53,6 +54,8 @@ def run(
     case = scenario_at(scenario)
     if out is not None:
         check_directory(out, "run.json")
+    if timeline is not None:
+        writable(timeline, ".json", ".gz")
     with simulated(f"{policy}, seed {seed}", case, quiet) as on_update:
         result = simulate(
             case,

@@ -11,6 +11,7 @@ from simstrag.cli.console import document, table, written
 from simstrag.cli.inputs import scenario_at
 from simstrag.cli.options import Json, Policies, Quiet, ScenarioFile
 from simstrag.cli.progress import counted, in_words
+from simstrag.paths import writable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,6 +51,8 @@ def sensitivity(
     from simstrag.sensitivity import sensitivity as run_sensitivity
 
     case = scenario_at(scenario)
+    if out is not None:
+        writable(out, ".csv")
     with counted(quiet) as (bar, task):
 
         def show(done: int, total: int, what: str) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from simstrag.cli.console import document, table, text, written
 from simstrag.cli.options import Json, Quiet, Seed
-from simstrag.paths import expect
+from simstrag.paths import expect, writable
 
 __all__ = ["describe", "generate"]
 
@@ -63,6 +63,7 @@ def generate(
     """Draw fail-slow episodes, the same ones for the same seed."""
     from simstrag.traces.generate import generate as generate_trace
 
+    writable(out)
     trace = generate_trace(
         nodes, seconds, seed, resource, mean_interarrival, duration_mean, duration_sd, gap, severity
     )
