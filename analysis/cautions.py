@@ -36,6 +36,7 @@ def cautions(s: Standings) -> list[str]:
         )
     if inputs.trace is None:
         found.append("There is no contention trace: who is slow here is slow by noise alone.")
+    found += _without_effect(s.comparison.scenario)
     if s.spread:
         found.append(enough_seeds(s.seeds))
     if any(p.mitigation[n].value > 1 for p in s.policies for n in s.times):
@@ -117,6 +118,25 @@ def _of_the_deadlines(s: Standings) -> list[str]:
     return [
         f"{listed(whole)} {does} here: microbatches is 1, so that a deadline has nowhere to stop "
         "a step."
+    ]
+
+
+def _without_effect(scenario: Scenario) -> list[str]:
+    """Contention in the trace that nothing in the scenario can feel."""
+    inputs = scenario.inputs
+    rows = () if inputs.trace is None else inputs.trace.rows
+    slowed = {row.resource for row in rows if row.kind == "slowdown" and row.value != 1}
+    server, everybody = inputs.server, ranks_per_node(range(scenario.workers), scenario.places)
+    transfers = inputs.allreduce.seconds(everybody) or server.push or server.pull
+    reasons = {
+        "host": "" if inputs.step.host else "host_share is 0",
+        "gpu": "" if inputs.step.gpu else "host_share is 1",
+        "net": "" if transfers else "no transfer takes any time",
+    }
+    return [
+        f"The trace's {resource} rows have no effect: {reason}."
+        for resource, reason in reasons.items()
+        if resource in slowed and reason
     ]
 
 

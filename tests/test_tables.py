@@ -390,6 +390,17 @@ class TestCautions:
         (text,) = [text for text in cautions(s) if "overshot" in text]
         assert text.endswith("of more work: local_sgd by 20 %.")
 
+    @pytest.mark.parametrize(
+        ("resource", "reason"), [("host", "host_share is 0"), ("net", "no transfer takes any time")]
+    )
+    def test_contention_that_nothing_feels_is_told(self, resource: str, reason: str) -> None:
+        rows = [{"time": 0.0, "node": 1, "resource": resource, "kind": "slowdown", "value": 2.0}]
+        free = {"allreduce": None, "server": None}
+        text = " ".join(cautions(small(trace=rows, policies=["bsp"], **free)))
+        assert f"The trace's {resource} rows have no effect: {reason}." in text
+        felt = {"step": {"compute": 0.05, "host_share": 0.5}, "allreduce": {"alpha": 1e-3}}
+        assert "no effect" not in " ".join(cautions(small(trace=rows, policies=["bsp"], **felt)))
+
     def test_time_beyond_the_trace_is_told(self) -> None:
         s = small(trace=[{"time": 0.1, "value": 2.0, **SLOW}], policies=["bsp"])
         assert any("past the end of the trace" in text for text in cautions(s))
