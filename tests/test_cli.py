@@ -551,3 +551,17 @@ def test_a_shell_completes(typed: str, completed: str) -> None:
         check=False,
     )
     assert completed in done.stdout.split(), done
+
+
+def test_a_narrow_terminal_folds_cells_and_cuts_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from rich.console import Console
+
+    from simstrag.cli import console
+
+    monkeypatch.setattr(console, "console", lambda: Console(width=24, color_system=None))
+    console.table(["policy", "time (s)"], [["korel:k_on=2,z_on=3.5", "123.4 (111.1-140.2)"]])
+    letters = "".join(capsys.readouterr().out.split())
+    assert "…" not in letters
+    assert sorted(letters) == sorted("policytime(s)korel:k_on=2,z_on=3.5123.4(111.1-140.2)")

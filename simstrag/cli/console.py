@@ -33,7 +33,7 @@ def table(headers: list[str], rows: list[list[str]], wraps: int | None = None) -
 
     shown = Table(box=None, pad_edge=False, header_style="bold")
     for column, header in enumerate(headers):
-        shown.add_column(header, no_wrap=wraps not in (None, column))
+        shown.add_column(header, no_wrap=wraps not in (None, column), overflow="fold")
     for row in rows:
         shown.add_row(*row)
     console().print(shown, markup=False)
