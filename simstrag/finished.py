@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ __all__ = ["Finished", "Outcome", "Task"]
 NOTE = "finished-runs.txt"
 SAYS = """\
 Finished runs of a comparison that was interrupted. The same command goes on from here, as long as
-scenario, trace, profile and program are the same, and removes this folder when it is done.
+scenario, trace, profile and program are the same, and removes its runs when it is done.
 """
 
 
@@ -90,7 +91,7 @@ class Finished:
         """Write a finished run, whole or not at all. Raises `InputError` where that cannot be."""
         place = self._place(task)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self._own.mkdir(parents=True, exist_ok=True)
             _write(self.folder / NOTE, SAYS)
             if outcome.run is not None:
                 outcome.run.write(place)
@@ -106,7 +107,18 @@ class Finished:
     def _place(self, task: Task) -> Path:
         source = inspect.getsourcefile(type(policies.load(task.policy)))
         digest = _digest([self.origin, *task, None if source is None else _of_file(Path(source))])
-        return self.folder / digest[:24]
+        return self._own / digest[:24]
+
+    @property
+    def _own(self) -> Path:
+        """Where the runs of this comparison are; the folder may hold those of others."""
+        return self.folder / self.origin[:16]
+
+    def forget(self) -> None:
+        """Remove the runs of this comparison, and the folder unless it holds those of others."""
+        shutil.rmtree(self._own, ignore_errors=True)
+        if self.folder.exists() and {entry.name for entry in self.folder.iterdir()} <= {NOTE}:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _digest(parts: list[Any]) -> str:

@@ -372,7 +372,7 @@ def test_ctrl_c_keeps_finished_runs_and_the_same_command_goes_on(folder: Path, c
     (folder / "case.yaml").write_text(case)
     kept = folder / "c.partial"
     asked = ("compare", "case.yaml", "--out", "c", "--jobs", "1")
-    code, err = interrupted(lambda _: len([*kept.glob("*.json")]) > 1, *asked)
+    code, err = interrupted(lambda _: len([*kept.glob("*/*.json")]) > 1, *asked)
     assert code == 130
     found = re.fullmatch(
         r"interrupted; (\d+) of (\d+) runs are finished and kept in (.*c\.partial); "
@@ -380,7 +380,7 @@ def test_ctrl_c_keeps_finished_runs_and_the_same_command_goes_on(folder: Path, c
         err,
     )
     assert found, err
-    assert len([*kept.glob("*.json")]) == int(found[1])
+    assert len([*kept.glob("*/*.json")]) == int(found[1])
     assert not (folder / "c").exists()
     assert call(*asked)[0] == 0
     assert not kept.exists()

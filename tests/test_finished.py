@@ -8,6 +8,7 @@ import pytest
 import simstrag
 from simstrag import Scenario
 from simstrag.comparison import Comparison
+from simstrag.finished import Finished
 
 CASE: dict[str, Any] = {
     "workers": 2,
@@ -97,7 +98,7 @@ def test_runs_of_a_policy_whose_file_changed_are_not_taken(
 
 
 def test_a_run_that_cannot_be_read_is_done_again(left: Path) -> None:
-    next(left.glob("*.json")).write_text('{"row": ')
+    next(left.glob("*/*.json")).write_text('{"row": ')
     assert compared(left)[1] == 3
 
 
@@ -113,3 +114,12 @@ def test_nothing_is_kept_unless_it_is_asked_for(
     monkeypatch.chdir(tmp_path)
     simstrag.compare(Scenario.of(CASE), jobs=1)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_who_is_done_forgets_his_own_runs_only(left: Path) -> None:
+    done, found = compared(left, samples=800)
+    assert found == 0
+    Finished.of(left, done.scenario).forget()
+    assert compared(left)[1] == 4
+    Finished.of(left, compared(left)[0].scenario).forget()
+    assert not left.exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -51,6 +50,7 @@ def compare(
     Ctrl-C loses no finished run: they are kept in FOLDER.partial, and the same command goes on.
     """
     from simstrag.comparison import compare as run_comparison
+    from simstrag.finished import Finished
     from simstrag.run import check_directory
 
     case = scenario_at(scenario)
@@ -71,7 +71,7 @@ def compare(
             comparison.write(folder, shlex.join(["simstrag", *sys.argv[1:]]))
     except KeyboardInterrupt as interrupted:
         raise Interrupted(_left(kept, interrupted)) from None
-    shutil.rmtree(kept, ignore_errors=True)
+    Finished.of(kept, comparison.scenario).forget()
     _show(comparison, folder, as_json, quiet)
 
 
