@@ -12,8 +12,8 @@ import typer
 from simstrag.cli.console import document, table, warn, written
 from simstrag.cli.inputs import scenario_at
 from simstrag.cli.mistakes import Interrupted
-from simstrag.cli.options import Json, Policies, Quiet, ScenarioFile
-from simstrag.cli.progress import counted, in_words
+from simstrag.cli.options import Jobs, Json, Policies, Quiet, ScenarioFile, Seeds
+from simstrag.cli.progress import counted
 
 if TYPE_CHECKING:
     from simstrag.comparison import Comparison
@@ -24,10 +24,7 @@ __all__ = ["compare"]
 def compare(
     scenario: ScenarioFile,
     policy: Policies = None,
-    seeds: Annotated[
-        int | None,
-        typer.Option(help="Number of seeds instead of the scenario's.", min=1, metavar="N"),
-    ] = None,
+    seeds: Seeds = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -38,10 +35,7 @@ def compare(
             show_default=False,
         ),
     ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option("--jobs", "-j", help="Processes; all cores by default.", min=1, metavar="N"),
-    ] = None,
+    jobs: Jobs = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -58,16 +52,11 @@ def compare(
     check_directory(folder, "comparison.csv")
     kept = _partial(folder)
     try:
-        with counted(quiet) as (bar, task):
-
-            def show(done: int, total: int, what: str) -> None:
-                bar.update(task, completed=done, total=total, description=what)
-                bar.update(task, left=in_words(bar.tasks[0].time_remaining))
-
+        with counted(quiet) as show:
             comparison = run_comparison(
                 case, policy, seeds=seeds, jobs=jobs, on_progress=show, keep=kept
             )
-            bar.update(task, description="writing the report", left="")
+            show(1, 1, "writing the report")
             comparison.write(folder, shlex.join(["simstrag", *sys.argv[1:]]))
     except KeyboardInterrupt as interrupted:
         raise Interrupted(_left(kept, interrupted)) from None

@@ -7,7 +7,10 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["Json", "Policies", "Policy", "Quiet", "ScenarioFile", "Seed", "complete_policy"]
+__all__ = [
+    "Jobs", "Json", "Policies", "Policy", "Quiet", "ScenarioFile", "Seed", "Seeds",
+    "complete_policy",
+]  # fmt: skip
 
 
 def complete_policy(incomplete: str) -> list[str]:
@@ -44,6 +47,14 @@ Policies = Annotated[
 ]
 Seed = Annotated[
     int, typer.Option("--seed", "-s", min=0, metavar="N", help="The same seed, the same luck.")
+]
+Seeds = Annotated[
+    int | None,
+    typer.Option(help="Number of seeds instead of the scenario's.", min=1, metavar="N"),
+]
+Jobs = Annotated[
+    int | None,
+    typer.Option("--jobs", "-j", help="Processes; all cores by default.", min=1, metavar="N"),
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 Quiet = Annotated[

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from simstrag.cli.console import console
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, ProgressColumn, TaskID
+    from rich.progress import Progress, ProgressColumn
 
     from simstrag.scenario import Scenario
 
@@ -25,13 +25,19 @@ OnUpdate = Callable[[float, int, float | None], None]
 
 
 @contextmanager
-def counted(quiet: bool = False) -> Iterator[tuple[Progress, TaskID]]:
-    """A bar with done/total, the time left, and what was done last."""
+def counted(quiet: bool = False) -> Iterator[Callable[[int, int, str], None]]:
+    """A bar with done/total, the time left, and what was done last: gives what tells it so."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
     said = TextColumn("{task.fields[left]}"), TextColumn("{task.description}", markup=False)
     with _bar([BarColumn(), MofNCompleteColumn(), *said], quiet) as bar:
-        yield bar, bar.add_task("reading", total=None, left="")
+        task = bar.add_task("reading", total=None, left="")
+
+        def show(done: int, total: int, what: str) -> None:
+            bar.update(task, completed=done, total=total, description=what)
+            bar.update(task, left=in_words(bar.tasks[0].time_remaining) if done < total else "")
+
+        yield show
 
 
 @contextmanager

@@ -9,8 +9,8 @@ import typer
 
 from simstrag.cli.console import document, table, written
 from simstrag.cli.inputs import scenario_at
-from simstrag.cli.options import Json, Policies, Quiet, ScenarioFile
-from simstrag.cli.progress import counted, in_words
+from simstrag.cli.options import Jobs, Json, Policies, Quiet, ScenarioFile, Seeds
+from simstrag.cli.progress import counted
 from simstrag.paths import writable
 
 if TYPE_CHECKING:
@@ -32,18 +32,12 @@ def sensitivity(
             show_default=False,
         ),
     ] = None,
-    seeds: Annotated[
-        int | None,
-        typer.Option(help="Number of seeds instead of the scenario's.", min=1, metavar="N"),
-    ] = None,
+    seeds: Seeds = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="CSV to write.", metavar="FILE", show_default=False),
     ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option("--jobs", "-j", help="Processes; all cores by default.", min=1, metavar="N"),
-    ] = None,
+    jobs: Jobs = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -53,12 +47,7 @@ def sensitivity(
     case = scenario_at(scenario)
     if out is not None:
         writable(out, ".csv")
-    with counted(quiet) as (bar, task):
-
-        def show(done: int, total: int, what: str) -> None:
-            bar.update(task, completed=done, total=total, description=what)
-            bar.update(task, left=in_words(bar.tasks[0].time_remaining))
-
+    with counted(quiet) as show:
         found = run_sensitivity(
             case, policy, seeds=seeds, quantities=quantity, jobs=jobs, on_progress=show
         )
