@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test verify lint typed docs clean
+.PHONY: setup demo test verify lint typed docs screenshots clean
 
 setup: .venv/ready
 
@@ -12,7 +12,7 @@ setup: .venv/ready
 	touch $@
 
 demo: setup
-	$(BIN)/simstrag compare examples/demo.yaml --out reports/demo
+	$(BIN)/simstrag compare examples/demo.yaml --sensitivity --out reports/demo
 
 test: setup
 	$(BIN)/python -m pytest -n 2 --ignore=tests/verification
@@ -28,6 +28,9 @@ lint: setup typed
 docs: setup
 	$(BIN)/sphinx-build -q -W --keep-going docs build/site
 	@echo "site: build/site/index.html"
+
+screenshots: setup
+	$(BIN)/python docs/screenshots.py reports/demo
 
 # A type checker follows files, not setuptools' package-dir: show it the package as it is imported.
 typed:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from simstrag.analysis.cautions import coverage, ignored, leader, listed, replays
-from simstrag.analysis.formats import estimate, number, seconds
+from simstrag.analysis.cautions import classes, coverage, ignored, listed
+from simstrag.analysis.formats import estimate, number, percent, seconds
 from simstrag.analysis.standings import NEGLIGIBLE, Standing, Standings, faster
+from simstrag.analysis.turns import C_TAU, conditions, lost_lead, tried, turns
 from simstrag.comparison import BASELINE
 from simstrag.metrics import Estimate
 
@@ -27,10 +28,8 @@ def answer(s: Standings) -> tuple[str, str]:
         return f"Only bsp was run: it needs {bsp}.", _second(s, "Nothing was compared")
     if ahead:
         best = ahead[0]
-        start = _runner_up(s, best)
-        if ignored(s, best.policy):
-            start = f"But {ignored(s, best.policy)}; {start[0].lower()}{start[1:]}"
-        return _winner(s, best, bsp), _second(s, start, best.policy)
+        rest, but = _runner_up(s, best), ignored(s, best.policy)
+        return _winner(s, best), _second(s, f"But {but}, and {rest}" if but else rest)
     if s.seeds < 2 and not s.certain:
         names = listed(_names(others))
         first = f"No difference shown: one seed gives no interval to tell {names} from bsp ({bsp})."
@@ -65,29 +64,43 @@ def _undecided(s: Standings, close: Sequence[Standing], bsp: str) -> str:
     )
 
 
-def _winner(s: Standings, best: Standing, bsp: str) -> str:
-    speedup = estimate(*best.speedup[s.decides])
-    text = (
-        f"{best.policy} {_does(s)} in {_time(best.time[s.decides])} against {bsp} for bsp, "
-        f"a speed-up of {speedup}"
+def _winner(s: Standings, best: Standing) -> str:
+    """How much sooner than bsp, and as long as what."""
+    others = [p.policy for p in s.policies if p.policy not in (best.policy, BASELINE)]
+    first = others and all(faster(s.between(best.policy, name)) for name in others)
+    where = (
+        "Without contention" if s.comparison.scenario.inputs.trace is None else "Under this trace"
     )
-    m = best.mitigation[s.decides]
     grain = s.grain
-    if -best.difference[s.decides].value < grain:
-        return f"{text}, a difference of less than one update of bsp ({seconds(grain)})."
-    if s.comparison.scenario.inputs.trace is None:
-        return f"{text}, but not by mitigation: there is no contention."
-    if s.delay < NEGLIGIBLE:
-        return f"{text}, but not by mitigation: contention delays bsp by less than 0.5 %."
-    if math.isnan(m.value) or replays(s):
-        return f"{text}."
-    share = estimate(*m, scale=100)
-    if m.low > 1:
-        return (
-            f"{text}; that is faster than bsp without any contention (M = {share} %), "
-            "so the gain is not mitigation alone."
-        )
-    return f"{text}, which removes {share} % of the delay that contention causes."
+    slight = -best.difference[s.decides].value < grain
+    return "".join([
+        f"{where} {best.policy} {_does(s)} {'first, ' if first else ''}{_gain(s, best)} sooner ",
+        "than bsp",
+        f", which is less than one update of bsp ({seconds(grain)})" if slight else "",
+        f", {held}" if (held := _held(s, best.policy)) else "",
+        ".",
+    ])  # fmt: skip
+
+
+def _held(s: Standings, best: str) -> str:
+    """What the lead of the best mean hangs on; empty where nothing is known of that."""
+    if best != s.policies[0].policy or lost_lead(s):
+        return ""
+    known, (near, _) = s.comparison.has_target, conditions(s)
+    texts = [f"as long as {listed(near)}"] if near else []
+    if known and not any(turn.quantity == C_TAU for turn in turns(s)):
+        least, most = tried(s)
+        texts.append(f"whatever c_tau ({least:g} to {most:g} tried)")
+    return ", ".join(texts)
+
+
+def _gain(s: Standings, p: Standing) -> str:
+    """The share of bsp's time that a policy does without, with its interval."""
+    value, low, high = (1 - 1 / x for x in p.speedup[s.decides])
+    if low == high:
+        return f"{percent(value)} %"
+    shown, _, interval = estimate(value, low, high, scale=100).partition(" (")
+    return f"{shown} % ({interval[:-1]} %)"
 
 
 def _runner_up(s: Standings, best: Standing) -> str:
@@ -95,34 +108,58 @@ def _runner_up(s: Standings, best: Standing) -> str:
     rest = [p for p in s.policies if p.policy not in (best.policy, BASELINE)]
     better = [p.policy for p in rest if faster(s.between(p.policy, best.policy))]
     if better:
-        return f"The mean of {listed(better)} is lower still, but not shown to be below bsp's"
+        return f"the mean of {listed(better)} is lower still, but not shown to be below bsp's"
     twins = [p.policy for p in rest if s.same(p.policy, best.policy)]
     others = [p for p in rest if p.policy not in twins]
     tied = [p.policy for p in others if not _apart(s, best, p)]
-    text = ""
-    if tied:
-        text = f"No difference is shown between it and {listed(tied)}"
-    elif others:
+    steady = _steady(s, best, others)
+    texts = [f"no difference is shown between it and {listed(tied)}"] if tied else []
+    texts += [f"the same runs were made by {listed(twins)}"] if twins else []
+    texts += [steady] if steady else []
+    if others and not tied and not steady:
         lead = s.between(others[0].policy, best.policy)
-        text = f"The next, {others[0].policy}, takes {estimate(*lead)} s longer"
-    if twins:
-        same = f"same runs were made by {listed(twins)}"
-        text = f"{text}; the {same}" if text else f"The {same}"
-    return text or "No other policy was compared"
+        sooner = f"is {_gain(s, others[0])} sooner than bsp"
+        later = f"takes {estimate(*lead)} s longer"
+        shown = faster(others[0].difference[s.decides])
+        texts.insert(0, f"the next, {others[0].policy}, {sooner if shown else later}")
+    return listed(texts) or "no other policy was compared"
 
 
-def _second(s: Standings, start: str, reference: str = BASELINE) -> str:
-    """The second sentence: what else the numbers say, what they hang on, what they cover."""
-    rivals: dict[str, list[str]] = {}
-    for c in s.costs if s.comparison.has_target and reference != BASELINE else ():
-        rival = leader(s, c)
-        gap = s.gap(s.at_cost(rival, c), s.at_cost(reference, c))
-        if c != s.comparison.scenario.learner.c_tau and faster(gap):
-            rivals.setdefault(rival, []).append(f"{c:g}")
-    if rivals:
-        where = listed([f"{name} at c_tau {listed(cs)}" for name, cs in rivals.items()])
-        start += f"; under another assumed cost of staleness {where} would be ahead of it"
-    return f"{start}; {coverage(s)}."
+def _steady(s: Standings, best: Standing, others: Sequence[Standing]) -> str:
+    """Whose lead over bsp does not hang on c_tau, where the lead of the best does."""
+    if not any(turn.quantity == C_TAU for turn in turns(s)):
+        return ""
+    if best.policy not in s.stale:
+        return "its own lead over bsp is the same whatever c_tau"
+    sooner = [p for p in others if faster(p.difference[s.decides])]
+    for p in sooner:
+        if p.policy not in s.stale:
+            return f"{p.policy} is {_gain(s, p)} sooner than bsp whatever c_tau"
+    for p in sooner:
+        gaps = (s.gap(s.at_cost(p.policy, c), s.at_cost(BASELINE, c)) for c in s.costs)
+        if all(map(faster, gaps)):
+            least, most = min(s.costs), max(s.costs)
+            return f"{p.policy} is sooner than bsp at every c_tau tried, {least:g} to {most:g}"
+    return ""
+
+
+def _second(s: Standings, start: str) -> str:
+    """The second sentence: what else the numbers say, and what they cover.
+
+    It begins with a capital letter unless with the name of a policy.
+    """
+    if start.partition(" ")[0] not in s.comparison.policies:
+        start = start[0].upper() + start[1:]
+    return f"{start}; {_contention(s)}, and {coverage(s)}."
+
+
+def _contention(s: Standings) -> str:
+    """What stood in the way of bsp, and so what there was to mitigate."""
+    if s.comparison.scenario.inputs.trace is None:
+        return "there is no contention, so this is no mitigation"
+    if s.delay < NEGLIGIBLE:
+        return f"contention {classes(s)} delays bsp by less than 0.5 %, so this is no mitigation"
+    return f"contention is {classes(s)}"
 
 
 def _apart(s: Standings, a: Standing, b: Standing) -> bool:

@@ -6,12 +6,14 @@ import itertools
 from collections.abc import Sequence
 
 from simstrag.analysis.standings import NEGLIGIBLE, Standings, faster
+from simstrag.analysis.turns import conditions, leader, lost_lead
 from simstrag.collectives import ranks_per_node
 from simstrag.comparison import BASELINE
+from simstrag.quantities import THROUGH
 from simstrag.scenario import Scenario
 
 __all__ = [
-    "REDUCING", "SERVING", "cautions", "coverage", "enough_seeds", "ignored", "leader", "listed",
+    "REDUCING", "SERVING", "cautions", "classes", "coverage", "enough_seeds", "ignored", "listed",
     "replays", "turnover", "unknown",
 ]  # fmt: skip
 
@@ -19,7 +21,7 @@ COVERED = {2: 50, 3: 76, 4: 80, 5: 84, 6: 86, 7: 87, 8: 89, 9: 89}
 BEYOND = 0.05
 OVERSHOOT = 0.005
 """From which share of additional work on a makespan is told to be of it."""
-REDUCING, SERVING = {"all-reduce", "model averaging", "leader"}, {"server", "leader"}
+REDUCING, SERVING = THROUGH["allreduce"], THROUGH["server"]
 """The ways of making updates that take an all-reduce, and those that take the server."""
 LASTING = 0.2
 """From which lag-1 autocorrelation on noise is told to last."""
@@ -35,8 +37,11 @@ def cautions(s: Standings) -> list[str]:
             "mitigate, and M is not defined."
         )
     if inputs.trace is None:
-        found.append("There is no contention trace: who is slow here is slow by noise alone.")
+        slow = "nobody is slow here" if inputs.step.draw is None else "who is slow here is slow by"
+        noise = ", for there is no noise either" if inputs.step.draw is None else " noise alone"
+        found.append(f"There is no contention trace: {slow}{noise}.")
     found += _without_effect(s.comparison.scenario)
+    found += _of_the_turns(s)
     if s.spread:
         found.append(enough_seeds(s.seeds))
     if any(p.mitigation[n].value > 1 for p in s.policies for n in s.times):
@@ -138,6 +143,38 @@ def _without_effect(scenario: Scenario) -> list[str]:
         for resource, reason in reasons.items()
         if resource in slowed and reason
     ]
+
+
+def classes(s: Standings) -> str:
+    """What kinds of contention there are, in words that follow `is`.
+
+    It is the trace's word: the resource is declared by whoever made it.
+    """
+    trace = s.comparison.scenario.inputs.trace
+    rows = () if trace is None else trace.rows
+    found = sorted({r.resource for r in rows if r.kind == "slowdown" and r.value != 1})
+    texts = (
+        [f"of the {listed([r for r in found if r != 'step'])} class"]
+        if set(found) - {"step"}
+        else []
+    )
+    texts += ["of no known class (the whole step is slowed)"] if "step" in found else []
+    texts += ["in the recorded step times themselves"] if replays(s) else []
+    return listed(texts) or "nowhere in it"
+
+
+def _of_the_turns(s: Standings) -> list[str]:
+    """What more the lead hangs on than the answer says, and how far that was looked at."""
+    table, best = s.comparison.thresholds, s.policies[0].policy
+    if table is None or not len(table):
+        return []
+    _, far = conditions(s)
+    found = [lost_lead(s)]
+    if far:
+        found.append(f"{best} is ahead also only as long as {listed(far)}.")
+    if (n := table["seeds"].iloc[0]) < s.seeds:
+        found.append(f"What the lead hangs on was looked for under the first {n} seeds only.")
+    return found
 
 
 def _of_the_noise(scenario: Scenario) -> list[str]:
@@ -256,7 +293,7 @@ def coverage(s: Standings) -> str:
     if scenario.trace_per_seed == "shift":
         return (
             f"{intervals} cover {n} seeds that begin at different moments of one trace, "
-            "so they say nothing of contention that is not in this trace"
+            "and no contention that is not in it"
         )
     return (
         f"{intervals} cover the luck of step times in {n} seeds over one fixed trace, "
@@ -309,12 +346,6 @@ def turnover(s: Standings) -> str:
         return f"{text}. {next(iter(leaders))} has the best mean throughout."
     where = [f"{name} at c_tau {listed(costs)}" for name, costs in leaders.items()]
     return f"{text}. The best mean is that of {listed(where)}."
-
-
-def leader(s: Standings, c_tau: float) -> str:
-    """The policy with the best mean time to target under a cost of staleness."""
-    names = [p.policy for p in s.policies]
-    return min(names, key=lambda name: float(s.at_cost(name, c_tau).mean()))
 
 
 def replays(s: Standings) -> bool:

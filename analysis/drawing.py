@@ -24,7 +24,7 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
 __all__ = [
-    "AMP", "COMMUNICATION", "CONTENTION", "FULL", "INK", "LINE", "MUTED", "NET", "WAIT",
+    "AMP", "BLOCKED", "COMMUNICATION", "CONTENTION", "FULL", "INK", "LINE", "MUTED", "NET", "WAIT",
     "boxes", "canvas", "image", "pixels", "style_of", "svg",
 ]  # fmt: skip
 
@@ -32,7 +32,8 @@ INK, MUTED, LINE = "#101112", "#707172", "#c0c1c2"
 """Stand-ins that become the page's own colours, light or dark."""
 THEME = {INK: "var(--ink)", MUTED: "var(--muted)", LINE: "var(--line)"}
 
-FULL, AMP, COMMUNICATION, WAIT = "#3d74b8", "#e38b1f", "#8d5bb0", "#9aa3ad"
+FULL, AMP, COMMUNICATION = "#3d74b8", "#e38b1f", "#8d5bb0"
+WAIT, BLOCKED = "#9aa3ad", "#66727f"
 CONTENTION, NET = "#d8433b", "#8d5bb0"
 
 SERIES = ("#3d74b8", "#d9711c", "#2f9468", "#b8539a", "#8c6bc4", "#c2474a", "#3aa0b5", "#8a7a2c")

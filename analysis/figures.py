@@ -18,19 +18,16 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from simstrag import metrics
-from simstrag.analysis import sections, windows
+from simstrag.analysis import sections
 from simstrag.analysis.paper import PARTS, SHADES, WIDTH, arms, axes_of, legend, looks, note, plain
 from simstrag.analysis.standings import TIMES, standings
 from simstrag.analysis.tables import CONTROL
-from simstrag.analysis.timeline import pieces_of
-from simstrag.analysis.waiting import steps_of
-from simstrag.comparison import BASELINE, LEVELS, Comparison
-from simstrag.contention import Contention
+from simstrag.analysis.tracks import Span, pieces_of, spans
+from simstrag.comparison import BASELINE, Comparison
 from simstrag.errors import InputError
 from simstrag.names import nearest
 from simstrag.run import Run
 from simstrag.scenario import Scenario
-from simstrag.slowdown import Piecewise
 from simstrag.timing import Timing
 
 __all__ = [
@@ -45,7 +42,7 @@ BARS = (
     ("full", ("full",), 0.62),
     ("amp", ("amp",), 0.62),
     ("lost", ("full, lost", "amp, lost"), 0.62),
-    ("wait", ("wait",), 0.2),
+    ("wait", ("wait", "blocked"), 0.2),
     ("communication", ("communication",), 0.34),
 )
 """Of a timeline: part, the pieces of a step that are it, and how high it is drawn."""
@@ -106,25 +103,18 @@ def progress(
     >>> progress(compare(scenario, ["asgd"], jobs=1)).get_ylabel()
     'progress (noise-free updates)'
     """
-    scenario, styles = comparison.scenario, looks(comparison)
-    curve, target = scenario.learner.curve, scenario.progress_target
-    wanted = [("contended", name, name) for name in _chosen(comparison, policies)]
-    lines = {
-        word: course
-        for variant, name, word in [*wanted, ("clean", BASELINE, CONTROL)]
-        if (course := _course(comparison, variant, name)) is not None
-    }
+    curve, styles = comparison.scenario.learner.curve, looks(comparison)
+    s, chosen = standings(comparison), _chosen(comparison, policies)
+    series, target = sections.progress_series(s), sections.target_level(s)
+    lines = {word: series[word] for word in (*chosen, CONTROL) if word in series}
     with axes_of(ax, 2.1, len(lines)) as axes:
-        for k, (word, (level, times)) in enumerate(lines.items()):
-            height, style = _accuracy(level, curve), styles[word]
-            every = (5 + 7 * k % WIDE, WIDE)
-            axes.plot(times.mean(axis=0), height, label=plain(word), markevery=every, **style)
-            least, most = times.min(axis=0), times.max(axis=0)
+        for k, (word, (middle, least, most, height)) in enumerate(lines.items()):
+            style, every = styles[word], (5 + 7 * k % WIDE, WIDE)
+            axes.plot(middle, height, label=plain(word), markevery=every, **style)
             axes.fill_betweenx(height, least, most, color=style["color"], alpha=0.15, linewidth=0)
         if target is not None:
-            height = float(_accuracy(target, curve))
-            axes.axhline(height, color="0.4", linewidth=0.6)
-            note(axes, "target", (0.0, height), of="y")
+            axes.axhline(target, color="0.4", linewidth=0.6)
+            note(axes, "target", (0.0, target), of="y")
         axes.set_xlim(left=0.0)
         axes.set_xlabel("time (s)")
         axes.set_ylabel("progress (noise-free updates)" if curve is None else "accuracy (0 to 1)")
@@ -152,12 +142,10 @@ def timeline(
     >>> timeline(simulate(scenario, "asgd", record_steps=True), scenario).get_ylabel()
     'rank'
     """
-    timing = None if scenario is None else _timing_of(run, scenario)
-    steps, workers = steps_of(run), len(run.summary["wait_by_rank"])
-    last = float(run.updates["time"][-1])
-    cycle = windows.cycle_of([steps])
-    contention = Contention() if timing is None else timing.contention
-    close = windows.choose(contention, workers, cycle if cycle > 0 else last, last)
+    timing = None if scenario is None else sections.timing_of(run, scenario)
+    workers = len(run.summary["wait_by_rank"])
+    e = sections.example(run.policy, run, timing, workers)
+    steps, close = e.steps, sections.close_look([e], workers)
     start = close.start if start is None else start
     end = close.end if end is None else end
     pieces = pieces_of(steps, timing)
@@ -320,25 +308,6 @@ def _rows(axes: Axes, names: Sequence[str]) -> None:
     axes.grid(axis="x")
 
 
-def _course(comparison: Comparison, variant: str, policy: str) -> tuple[Floats, Floats] | None:
-    """Levels of progress that every seed reached, and when: shapes (L,) and (seeds, L)."""
-    table = comparison.curves
-    rows = table[(table["variant"] == variant) & (table["policy"] == policy)]
-    seeds = [group for _, group in rows.groupby("seed")]
-    if not seeds:
-        return None
-    level = np.linspace(0.0, min(group["progress"].max() for group in seeds), LEVELS)
-    return level, np.array([np.interp(level, g["progress"], g["time"]) for g in seeds])
-
-
-def _accuracy(progress: Any, curve: Sequence[tuple[float, float]] | None) -> Any:
-    """Progress as accuracy, NaN beyond the curve; as it is where there is no curve."""
-    if curve is None:
-        return progress
-    p, a = np.array(curve).T
-    return np.interp(progress, p, a, left=math.nan, right=math.nan)
-
-
 def _outcome(comparison: Comparison) -> tuple[str, str, float]:
     """What a trade-off sets against makespan: column, label, and -1 where more is better."""
     if comparison.has_target:
@@ -348,43 +317,23 @@ def _outcome(comparison: Comparison) -> tuple[str, str, float]:
     return "progress", "progress (noise-free updates)", -1.0
 
 
-def _timing_of(run: Run, scenario: Scenario) -> Timing:
-    """The durations of a run. Raises `InputError` where its trace was another one."""
-    trace = scenario.inputs.trace
-    recorded = run.provenance["sha256"]["trace"]
-    if recorded != (None if trace is None else trace.sha256):
-        raise InputError(
-            f"the run of {run.policy} met another trace than the scenario has; give the scenario "
-            "it was simulated under, for the clean control scenario.replaced(trace=None)"
-        )
-    return scenario.timing(run.seed)
-
-
 def _shade(axes: Axes, timing: Timing, workers: int, start: float, end: float) -> list[Patch]:
     """Grey where a rank's steps are slowed, hatched where its network is; the legend's entries."""
-    found: dict[str, dict[str, Any]] = {}
-    hatched = {"facecolor": "none", "edgecolor": "0.5", "hatch": "////"}
-    clean = timing.step.host + timing.step.gpu
-    for rank in range(workers):
-        f = timing.stretch(rank, amp=False)
-        stretch = Piecewise(f.times, tuple(value / clean for value in f.values), f.period)
-        shades: list[tuple[str, Piecewise, float, float, dict[str, Any]]] = [
-            (_slowed(above, below), stretch, above, below, {"facecolor": grey})
-            for above, below, grey in SHADES
-        ]
-        network = timing.contention.of_rank(rank, "net")
-        shades.append(("network slowed", network, 1.0, math.inf, hatched))
-        for word, slowdown, above, below, look in shades:
-            spans = [
-                (low, high - low)
-                for low, high, value in windows.segments(slowdown, start, end)
-                if above + 1e-9 < value <= below + 1e-9
-            ]
-            if spans:
-                axes.broken_barh(spans, (rank - 0.5, 1.0), linewidth=0, **look)
-                found[word] = look
-    return [Patch(linewidth=0, label=word, **found[word]) for word in sorted(found)]
+    looks_of: dict[str, dict[str, Any]] = {}
+    across: dict[tuple[int, str], list[tuple[float, float]]] = {}
+    for span in spans(timing, range(workers), start, end):
+        if span.factor > 1 + 1e-9:
+            word, look = _shade_of(span)
+            looks_of[word] = look
+            across.setdefault((span.rank, word), []).append((span.start, span.end - span.start))
+    for (rank, word), bars in across.items():
+        axes.broken_barh(bars, (rank - 0.5, 1.0), linewidth=0, **looks_of[word])
+    return [Patch(linewidth=0, label=word, **looks_of[word]) for word in sorted(looks_of)]
 
 
-def _slowed(above: float, below: float) -> str:
-    return f"slowed {above:g}-{below:g}x" if below < math.inf else f"slowed > {above:g}x"
+def _shade_of(span: Span) -> tuple[str, dict[str, Any]]:
+    if span.network:
+        return "network slowed", {"facecolor": "none", "edgecolor": "0.5", "hatch": "////"}
+    above, below, grey = next(s for s in SHADES if s[0] + 1e-9 < span.factor <= s[1] + 1e-9)
+    word = f"slowed {above:g}-{below:g}x" if below < math.inf else f"slowed > {above:g}x"
+    return word, {"facecolor": grey}

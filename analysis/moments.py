@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.analysis.decisions import suspicions
 from simstrag.analysis.phases import KINDS, Phases
 from simstrag.analysis.windows import segments
 from simstrag.errors import InputError
@@ -15,28 +16,22 @@ from simstrag.run import Run
 from simstrag.timing import Timing
 
 __all__ = [
-    "CHANGE",
-    "JOB",
-    "UPDATE",
-    "Moments",
-    "Slowdown",
-    "micro",
-    "moments_of",
-    "slowdowns",
-    "span",
-]
+    "DECISION", "JOB", "SUSPICION", "UPDATE", "Moments", "Slowdown", "micro", "moments_of",
+    "slowdowns", "span",
+]  # fmt: skip
 
 Ints = npt.NDArray[np.int64]
 
-JOB, UPDATE, CHANGE = range(len(KINDS), len(KINDS) + 3)
-"""Kinds beside the phases of steps: jobs of the server, updates, slowdowns that change."""
+JOB, SUSPICION, UPDATE, DECISION, CHANGE = range(len(KINDS), len(KINDS) + 5)
+"""Kinds beside the phases of steps: jobs of the server, suspicions of the policy, updates, plans
+that decide something else, slowdowns that change."""
 WAITING = [k for k, name in enumerate(KINDS) if name == "wait"]
 
 
 class Moments(NamedTuple):
     """From and to in whole microseconds, what it is, and the row of the table it is from.
 
-    Only updates and slowdowns take no time.
+    Only updates, decisions and slowdowns take no time.
     """
 
     left: Ints
@@ -104,9 +99,13 @@ def moments_of(run: Run, phases: Phases, timing: Timing | None) -> Moments:
         begun = phases.served[rows]
         ended = micro(begun + timing.server.job)
         every.append(Moments(micro(begun), ended, np.full(len(rows), JOB), rows))
+    held = suspicions(run)
+    ends = (micro([s.start for s in held]), micro([s.end for s in held]))
+    every.append(Moments(*ends, np.full(len(held), SUSPICION), np.arange(len(held))))
     every = [slices._chosen(slices.right > slices.left) for slices in every]
     changes = np.array([s.time for s in slowdowns(timing, 0, int(times[-1]))], dtype=np.int64)
-    for kind, instants in ((UPDATE, times), (CHANGE, changes)):
+    decided = micro([] if run.decisions is None else run.decisions["time"])
+    for kind, instants in ((UPDATE, times), (DECISION, decided), (CHANGE, changes)):
         row = np.arange(len(instants))
         every.append(Moments(instants, instants, np.full(len(instants), kind), row))
     joined = Moments(*(np.concatenate(columns) for columns in zip(*every, strict=True)))

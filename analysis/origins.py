@@ -12,13 +12,10 @@ from simstrag.analysis.sheets import Sheet
 from simstrag.analysis.tables import Table
 from simstrag.collectives import ranks_per_node
 from simstrag.profile import Profile, Quantity
+from simstrag.quantities import DECLARED, kind_of
 from simstrag.scenario import Scenario
 
 __all__ = ["Origin", "origins", "origins_sheet", "origins_table"]
-
-DECLARED = "assumed (declared in the scenario)"
-DEFAULT = "assumed (default)"
-NOT_GIVEN = "assumed (nothing given)"
 
 WORDS = {
     "compute": ("step in full precision, idle machine", "s"),
@@ -98,10 +95,9 @@ def origins_sheet(scenario: Scenario) -> Sheet:
 def _step(scenario: Scenario) -> Iterator[Origin]:
     profile = scenario.inputs.profile
     if scenario.step is not None:
-        given = scenario.step.model_fields_set
         for name in ("compute", "host_share", "amp_ratio", "amp_switch", "cv"):
             value = getattr(scenario.step, name)
-            kind = DECLARED if name in given else DEFAULT
+            kind = kind_of(scenario, f"step.{name}")
             if value is None:
                 kind = "not given: no policy here may use reduced precision"
             note = f"{scenario.step.noise}" if name == "cv" and value else ""
@@ -125,12 +121,11 @@ def _section(scenario: Scenario, section: str) -> Iterator[Origin]:
     in_force = getattr(scenario.inputs, section)
     names = ("alpha", "bandwidth", "bytes", "overlap")
     for name in names if section == "allreduce" else ("service", "push", "pull"):
-        if declared is not None and name in declared.model_fields_set:
-            yield _plain(name, getattr(declared, name), DECLARED)
-        elif profile is not None:
+        stated = declared is not None and name in declared.model_fields_set
+        if profile is not None and not stated:
             yield _of(name, getattr(getattr(profile, section), name))
         else:
-            kind = NOT_GIVEN if declared is None else DEFAULT
+            kind = kind_of(scenario, f"{section}.{name}")
             yield _plain(name, getattr(in_force, name), kind)
 
 
@@ -162,9 +157,8 @@ def _options(scenario: Scenario) -> Iterator[Origin]:
 
 
 def _learner(scenario: Scenario) -> Iterator[Origin]:
-    given = scenario.learner.model_fields_set
     for name in ("batch", "noise_scale", "c_tau"):
-        kind = DECLARED if name in given else DEFAULT
+        kind = kind_of(scenario, f"learner.{name}")
         yield _plain(name, getattr(scenario.learner, name), kind)
     if scenario.learner.curve is not None:
         yield _plain("curve", len(scenario.learner.curve), DECLARED)

@@ -18,35 +18,50 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from simstrag.analysis.fates import Fate, fates_of
-from simstrag.analysis.moments import JOB, UPDATE, Moments, micro, moments_of, slowdowns, span
-from simstrag.analysis.phases import KINDS, Phases, phases_of
-from simstrag.analysis.waiting import Steps, steps_of
+from simstrag.analysis.decisions import suspicions
+from simstrag.analysis.events import (
+    ABOUT,
+    DECISIONS,
+    RANK_0,
+    RUN,
+    SERVER,
+    SLOWDOWN,
+    SUSPECT_0,
+    SUSPECTS,
+    UPDATES,
+    WORKERS,
+    Event,
+    counters,
+    of_decisions,
+    of_phases,
+    of_suspicions,
+    of_updates,
+    slice_of,
+)
+from simstrag.analysis.moments import micro, moments_of, span
+from simstrag.analysis.phases import Phases, phases_of
+from simstrag.analysis.waiting import steps_of
 from simstrag.errors import InputError
-from simstrag.run import Run, plain
+from simstrag.run import Run
 from simstrag.timing import Timing
 
 __all__ = ["MOST", "Written", "write_timeline"]
 
-Event = dict[str, Any]
-
 MOST = 200_000
 """Events in one file, with which the Perfetto UI is still quick."""
 
-RUN, WORKERS, SLOWDOWN = 1, 2, 3
-"""Processes; to Perfetto 0 is the idle one."""
-ABOUT, UPDATES, SERVER = 11, 12, 13
-RANK_0 = 1000
-"""Threads; no two have one number, or that of a process."""
-
 
 class Written(NamedTuple):
-    """What a file holds: events, the seconds it covers, and how many steps it leaves out."""
+    """What a file holds: events, the seconds it covers, and how many steps it leaves out.
+
+    cut: whether it holds less than was asked for, since that is more than `MOST` events.
+    """
 
     events: int
     start: float
     end: float
     steps_left_out: int
+    cut: bool
 
 
 def write_timeline(
@@ -82,109 +97,39 @@ def write_timeline(
     names = list(_names(run, phases, timing))
     shown = moments.within(start, end)
     room = MOST - len(names) - _at_the_edges(run, timing)
-    if len(shown.left) > room:
+    cut = len(shown.left) > room
+    if cut:
         start, end = shown.most_waited(max(room, 1))
         shown = moments.within(start, end)
     first, last = micro(phases.marks[:, 0]), micro(phases.marks[:, -1])
     left_out, seconds = int(np.sum((last < start) | (first > end))), (start / 1e6, end / 1e6)
     about = _about(run, phases, timing, seconds, left_out)
     events = [
-        *_phase_events(run, steps, phases, shown),
-        *_update_events(run, shown),
-        *_counters(timing, start, end),
-        _slice(RUN, ABOUT, start, end, about["covers"], "about", about),
+        *of_phases(run, steps, phases, shown),
+        *of_updates(run, shown),
+        *of_decisions(run, shown, start),
+        *of_suspicions(run, shown),
+        *counters(timing, start, end),
+        slice_of(RUN, ABOUT, start, end, about["covers"], "about", about),
     ]
     events.sort(key=lambda event: (event["ts"], event["tid"], event["name"]))
     _write(Path(path), [*names, *events], about)
-    return Written(len(names) + len(events), *seconds, left_out)
+    return Written(len(names) + len(events), *seconds, left_out, cut)
 
 
 def _at_the_edges(run: Run, timing: Timing | None) -> int:
     """How many events a window has at most besides those that begin in it.
 
-    A slice of each rank and of the server, each slowdown's first value, and a note on it all.
+    A slice of each rank and of the server, each suspicion and the plan that holds, each slowdown's
+    first value, and a note on it all.
     """
-    counters = 0 if timing is None else len(timing.contention.slowdowns)
-    return len(run.summary["compute_by_rank"]) + 1 + counters + 1
+    changing = 0 if timing is None else len(timing.contention.slowdowns)
+    return len(run.summary["compute_by_rank"]) + 1 + len(_suspected(run)) + 1 + changing + 1
 
 
-# -- events ----------------------------------------------------------------------------------
-
-
-def _phase_events(run: Run, steps: Steps, phases: Phases, shown: Moments) -> Iterator[Event]:
-    fates = fates_of(run, steps, phases.step)
-    changes = {True: "switch to amp", False: "switch to full"}
-    for left, right, kind, row in zip(*(column.tolist() for column in shown), strict=True):
-        if kind > JOB:
-            continue
-        fate, rank, step = fates[row], int(steps.rank[row]), int(phases.step[row])
-        tid, assumed = RANK_0 + rank, ",order assumed" if phases.assumed[row] else ""
-        if kind == JOB:
-            args = _args(step=step, update=fate.update)
-            yield _slice(RUN, SERVER, left, right, f"rank {rank}", "service", args)
-            continue
-        name = KINDS[kind]
-        if name == "compute":
-            args = _args(step=step, version=int(steps.version[row]), update=fate.update)
-            precision = "amp" if steps.amp[row] else "full"
-            yield _slice(WORKERS, tid, left, right, _named(precision, fate), fate.word, args)
-        elif name == "wait":
-            yield _slice(WORKERS, tid, left, right, "waiting", f"waiting{assumed}", {})
-        elif name == "switch":
-            yield _slice(WORKERS, tid, left, right, changes[bool(steps.amp[row])], "switch", {})
-        elif name == "exchange":
-            word, args = phases.exchange, _args(update=fate.update)
-            word = "communication" if assumed else word
-            yield _slice(WORKERS, tid, left, right, word, f"communication{assumed}", args)
-        else:
-            yield _slice(WORKERS, tid, left, right, name, "communication", {})
-
-
-def _named(precision: str, fate: Fate) -> str:
-    """Work that was thrown away has a name, and thus a colour, of its own."""
-    return precision if fate.word in ("applied", "in flight") else f"{precision}, {fate.word}"
-
-
-def _update_events(run: Run, shown: Moments) -> Iterator[Event]:
-    updates = run.updates
-    own = shown.kind == UPDATE
-    for time, row in zip(shown.left[own].tolist(), shown.row[own].tolist(), strict=True):
-        members = updates["members"][row]
-        args = _args(
-            version=updates["version"][row],
-            members=len(members),
-            ranks=" ".join(map(str, members)),
-            gradients=updates["n_own"][row],
-            staleness_mean=updates["staleness_mean"][row],
-            staleness_max=updates["staleness_max"][row],
-            samples=updates["samples"][row],
-            progress=updates["progress"][row],
-        )
-        yield {
-            "ph": "i", "s": "t", "pid": RUN, "tid": UPDATES, "ts": time,
-            "name": f"update {args['version']}", "cat": "update", "args": args,
-        }  # fmt: skip
-
-
-def _counters(timing: Timing | None, start: int, end: int) -> Iterator[Event]:
-    for rank, resource, time, factor in slowdowns(timing, start, end):
-        yield {
-            "ph": "C", "pid": SLOWDOWN, "tid": SLOWDOWN, "ts": time,
-            "name": f"rank {rank}", "cat": "slowdown", "args": {resource: factor},
-        }  # fmt: skip
-
-
-def _slice(
-    pid: int, tid: int, left: int, right: int, name: str, cat: str, args: dict[str, Any]
-) -> Event:
-    event = {"ph": "X", "pid": pid, "tid": tid, "ts": left, "dur": right - left, "name": name}
-    return event | {"cat": cat} | ({"args": args} if args else {})
-
-
-def _args(**values: Any) -> dict[str, Any]:
-    """What there is to say: JSON's own types, floats to six digits, nothing for None and NaN."""
-    own = {name: value for name, value in plain(values).items() if value is not None}
-    return {k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in own.items()}
+def _suspected(run: Run) -> list[int]:
+    """The ranks that were ever suspected."""
+    return sorted({suspicion.rank for suspicion in suspicions(run)})
 
 
 def _has_jobs(phases: Phases) -> bool:
@@ -194,11 +139,17 @@ def _has_jobs(phases: Phases) -> bool:
 def _names(run: Run, phases: Phases, timing: Timing | None) -> Iterator[Event]:
     """Who is who, and in which order they are shown."""
     threads = [(RUN, ABOUT, "about"), (RUN, UPDATES, "updates")]
+    if run.decisions is not None:
+        threads.append((RUN, DECISIONS, "decisions"))
     if _has_jobs(phases):
         threads.append((RUN, SERVER, "server"))
     ranks = range(len(run.summary["compute_by_rank"]))
     threads += [(WORKERS, RANK_0 + rank, f"rank {rank}") for rank in ranks]
     processes = [(RUN, RUN, f"{run.policy}, seed {run.seed}"), (WORKERS, WORKERS, "workers")]
+    suspected = _suspected(run)
+    if suspected:
+        processes.append((SUSPECTS, SUSPECTS, "suspects"))
+    threads += [(SUSPECTS, SUSPECT_0 + rank, f"rank {rank}") for rank in suspected]
     if timing is not None and timing.contention.slowdowns:
         processes.append((SLOWDOWN, SLOWDOWN, "slowdown"))
     for what, who in (("process", processes), ("thread", threads)):
@@ -234,6 +185,8 @@ def _about(
         notes["slowdown"] = absent
     elif timing.contention.durations:
         notes["slowdown"] = "not known of ranks whose steps were recorded with their durations"
+    if run.decisions is None:
+        notes["decisions"] = "an older version wrote the run, and kept neither plans nor suspects"
     return {
         "covers": f"{seconds[0]:.6g} to {seconds[1]:.6g} s of {whole:.6g} s",
         "steps": n - left_out,
@@ -243,7 +196,6 @@ def _about(
         "architecture": way,
         **notes,
         "unfinished": "steps that still computed when the run ended are not recorded, not shown",
-        "suspects": "a run does not keep whom its policy suspected when, so it is not shown",
         "time": "whole microseconds; what is shorter than half of one is left out",
         "simstrag": run.provenance["simstrag"],
         "commit": run.provenance["commit"] or "not known",

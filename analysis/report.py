@@ -8,11 +8,13 @@ from typing import Any
 
 from markupsafe import Markup
 
-from simstrag.analysis import pictures, sections, series, staleness
+from simstrag.analysis import live, pictures, sections, series, staleness
 from simstrag.analysis.answer import answer
 from simstrag.analysis.assumptions import assumptions
 from simstrag.analysis.cautions import cautions, coverage, turnover
+from simstrag.analysis.cells import numbered
 from simstrag.analysis.detection import detection
+from simstrag.analysis.embedded import Packed
 from simstrag.analysis.formats import number, percent
 from simstrag.analysis.origins import origins_sheet, origins_table
 from simstrag.analysis.page import template
@@ -25,6 +27,7 @@ from simstrag.analysis.tables import (
     differences_table,
     ranking_table,
 )
+from simstrag.analysis.thresholds import thresholds
 from simstrag.analysis.tradeoffs import tradeoff
 from simstrag.comparison import Comparison
 from simstrag.errors import InputError
@@ -44,17 +47,10 @@ def render(comparison: Comparison, command: str | None = None) -> str:
     """
     s, scenario = standings(comparison), comparison.scenario
     workers, first = scenario.workers, scenario.seed_list[0]
-    examples = [
-        sections.example(
-            sections.control_name(name),
-            run,
-            (scenario.replaced(trace=None) if name == "clean" else scenario).timing(first),
-            workers,
-        )
-        for name, run in comparison.examples.items()
-    ]
+    examples = sections.examples_of(comparison)
     runs = [run for name, run in comparison.examples.items() if name != "clean"]
     timelines = sections.timelines(examples, workers)
+    plots, timelines["undrawn"] = live.timelines_of(examples, timelines["shown"], workers)
     spent_picture, spent = sections.spent(examples, workers)
     stale, traded = staleness.stale_of(examples), tradeoff(s)
     tables = {
@@ -65,6 +61,9 @@ def render(comparison: Comparison, command: str | None = None) -> str:
     }
     if comparison.has_target:
         tables["cost-of-staleness"] = costs_table(s)
+    turned = thresholds(s)
+    if turned.table is not None:
+        tables["thresholds"] = turned.table
     if stale:
         tables["staleness"] = staleness.stale_table(stale)
     sheets = [
@@ -96,6 +95,7 @@ def render(comparison: Comparison, command: str | None = None) -> str:
         spent=spent_picture,
         stale=staleness.stale_pictures(stale, workers),
         turnover=turnover(s),
+        thresholds=turned,
         costs_picture=sections.costs_picture(s) if comparison.has_target else Markup(),
         origins=origins_table(scenario),
         data=data_of(filter(None, sheets)),
@@ -105,6 +105,7 @@ def render(comparison: Comparison, command: str | None = None) -> str:
         command=command,
         provenance=_provenance(runs[0].provenance),
         scenario=_yaml(scenario.model_dump(mode="json", exclude_unset=True)),
+        **live.page_of(live.charts_of(s, traded) | plots),
     )
 
 
@@ -113,13 +114,22 @@ def render_run(run: Run) -> str:
     scenario, problem = _scenario_of(run)
     workers = len(run.summary["wait_by_rank"])
     context: dict[str, Any] = dict.fromkeys(("timelines", "waits", "origins", "assumptions"))
+    plots: dict[str, Packed] = {}
+    tables = {"summary": _summary(run.summary), "where-time-went": _by_rank(run.summary)}
+    sheets = [sheet_of(name, table) for name, table in tables.items()]
     if run.steps is not None:
         timing = None if scenario is None else scenario.timing(run.seed)
         shown = [sections.example(run.policy, run, timing, workers)]
-        context |= {"timelines": sections.timelines(shown, workers), "waits": sections.waits(shown)}
+        timelines = sections.timelines(shown, workers)
+        plots, timelines["undrawn"] = live.timelines_of(shown, timelines["shown"], workers)
+        context |= {"timelines": timelines, "waits": sections.waits(shown)}
+        slowed = series.slowdown_sheet(shown, timelines["shown"])
+        sheets += [series.steps_sheet(shown, timelines["shown"]), series.waits_sheet(shown)]
+        sheets += [slowed] if slowed else []
     if scenario is not None:
         context["origins"] = origins_table(scenario)
         context["assumptions"] = assumptions(scenario, [run])
+        sheets.append(origins_sheet(scenario))
     parts = {"compute": "full", "communication": "communication", "wait": "wait"}
     ranks = [
         (f"rank {r}", {word: float(run.summary[f"{p}_by_rank"][r]) for p, word in parts.items()})
@@ -128,11 +138,13 @@ def render_run(run: Run) -> str:
     return template("run.html").render(
         run=run,
         problem=problem,
-        summary=_summary(run.summary),
+        tables=tables,
         spent=pictures.spent("spent", "Seconds of each rank by what it did", "time (s)", ranks),
         provenance=_provenance(run.provenance),
         scenario=_yaml(run.scenario),
+        data=data_of(sheets),
         **context,
+        **live.page_of(plots),
     )
 
 
@@ -237,11 +249,23 @@ def _scenario_of(run: Run) -> tuple[Scenario | None, str]:
     return scenario, ""
 
 
+def _by_rank(summary: Mapping[str, Any]) -> Table:
+    """Where the time of each rank went."""
+    parts = ("compute", "communication", "wait")
+    columns = (summary[f"{name}_by_rank"] for name in parts)
+    rows = tuple(
+        (numbered(rank), *(numbered(float(value), 4) for value in row))
+        for rank, row in enumerate(zip(*columns, strict=True))
+    )
+    return Table(("rank", "computing (s)", "communication (s)", "waiting (s)"), rows)
+
+
 UNITS = {
     "makespan": "s", "time_to_target": "s", "throughput": "samples/s", "goodput": "samples/s",
     "mean_staleness": "updates", "effective_staleness": "gradients (S_stale/b)",
     "compute_by_rank": "s", "communication_by_rank": "s", "wait_by_rank": "s",
     "staleness_by_rank": "updates", "progress": "noise-free updates", "theta": "s",
+    "hits": "ranks at updates", "false_alarms": "ranks at updates", "misses": "ranks at updates",
 }  # fmt: skip
 SHARES = (
     "efficiency", "amp_share", "rebatched_share", "cut_share", "beyond_trace", "precision",

@@ -18,13 +18,16 @@ from simstrag.analysis.tables import CONTROL, Table
 from simstrag.analysis.waiting import Steps, Waiting, steps_of, waiting
 from simstrag.comparison import BASELINE, Comparison
 from simstrag.contention import Contention
+from simstrag.errors import InputError
 from simstrag.run import Run
+from simstrag.scenario import Scenario
 from simstrag.timing import Timing
 
 __all__ = [
-    "Example", "control_name", "costs_picture", "example", "interval_picture", "looks",
-    "not_drawn", "parts_of", "progress_axis", "progress_picture", "progress_series", "spent",
-    "timelines", "waits",
+    "Example", "close_look", "control_name", "costs_picture", "example", "examples_of",
+    "interval_picture",
+    "looks", "not_drawn", "parts_of", "progress_axis", "progress_picture", "progress_series",
+    "spent", "target_level", "timelines", "timing_of", "waits",
 ]  # fmt: skip
 
 Floats = npt.NDArray[np.float64]
@@ -55,6 +58,19 @@ def example(name: str, run: Run, timing: Timing | None, workers: int) -> Example
     else:
         waited = waiting(run, steps, timing, run.summary["architecture"], workers)
     return Example(name, run, steps, timing, waited)
+
+
+def examples_of(comparison: Comparison) -> list[Example]:
+    """The example runs of a comparison, those of the first seed, the clean control too."""
+    scenario = comparison.scenario
+    clean, first = scenario.replaced(trace=None), scenario.seed_list[0]
+    return [
+        example(
+            control_name(name), run, (clean if name == "clean" else scenario).timing(first),
+            scenario.workers,
+        )
+        for name, run in comparison.examples.items()
+    ]  # fmt: skip
 
 
 def looks(comparison: Comparison) -> dict[str, dict[str, Any]]:
@@ -94,12 +110,16 @@ def progress_axis(s: Standings) -> str:
 
 def progress_picture(s: Standings) -> Markup:
     """Progress, or accuracy where a curve is declared, over time: mean and range over seeds."""
-    target = s.comparison.scenario.progress_target
     return pictures.curves(
         "progress", "Progress over time of every policy", ("time (s)", progress_axis(s)),
-        progress_series(s), None if target is None else float(_level(s, target)),
-        looks(s.comparison),
+        progress_series(s), target_level(s), looks(s.comparison),
     )  # fmt: skip
+
+
+def target_level(s: Standings) -> float | None:
+    """The target as `progress_axis` has it, None without one."""
+    target = s.comparison.scenario.progress_target
+    return None if target is None else float(_level(s, target))
 
 
 def progress_series(s: Standings) -> dict[str, tuple[Floats, Floats, Floats, Floats]]:
@@ -139,18 +159,12 @@ def not_drawn(s: Standings) -> str:
 def timelines(examples: Sequence[Example], workers: int) -> dict[str, Any]:
     """The worker-by-time pictures on common axes: what the template shows of them."""
     contended = [e for e in examples if e.timing is not None and e.timing.contention.slowdowns]
-    replayed = [e for e in examples if e.timing is not None and e.timing.contention.durations]
-    shortest, longest = (f(e.end for e in examples) for f in (min, max))
-    of_window = (contended or replayed or list(examples))[0]
-    contention = Contention() if of_window.timing is None else of_window.timing.contention
-    cycle = windows.cycle_of([of_window.steps])
-    if not cycle > 0:  # nobody started a second step: the whole run is a close look
-        cycle = shortest
-    shown = windows.choose(contention, workers, cycle, shortest)
+    longest = max(e.end for e in examples)
+    shown = close_look(examples, workers)
     entries = []
     for k, e in enumerate(examples):
         words = f"Steps of {e.name}, {shown.start:.4g} to {shown.end:.4g} s"
-        window = timeline.window(f"window{k}", words, e.steps, e.timing, shown)
+        window = timeline.window(f"window{k}", words, e.run, e.steps, e.timing, shown)
         strip = timeline.run_strip(
             f"strip{k}", f"The whole run of {e.name}", e.steps, e.timing, workers, longest, shown
         )
@@ -169,6 +183,31 @@ def timelines(examples: Sequence[Example], workers: int) -> dict[str, Any]:
         "entries": entries,
         "switch": max((e.timing.step.amp_switch for e in examples if e.timing), default=0.0),
     }
+
+
+def close_look(examples: Sequence[Example], workers: int) -> windows.Window:
+    """The window that their timelines show: where the contention of one of them sets in."""
+    contended = [e for e in examples if e.timing is not None and e.timing.contention.slowdowns]
+    replayed = [e for e in examples if e.timing is not None and e.timing.contention.durations]
+    shortest = min(e.end for e in examples)
+    of_window = (contended or replayed or list(examples))[0]
+    contention = Contention() if of_window.timing is None else of_window.timing.contention
+    cycle = windows.cycle_of([of_window.steps])
+    if not cycle > 0:  # nobody started a second step: the whole run is a close look
+        cycle = shortest
+    return windows.choose(contention, workers, cycle, shortest)
+
+
+def timing_of(run: Run, scenario: Scenario) -> Timing:
+    """The durations of a run. Raises `InputError` where its trace was another one."""
+    trace = scenario.inputs.trace
+    recorded = run.provenance["sha256"]["trace"]
+    if recorded != (None if trace is None else trace.sha256):
+        raise InputError(
+            f"the run of {run.policy} met another trace than the scenario has; give the scenario "
+            "it was simulated under, for the clean control scenario.replaced(trace=None)"
+        )
+    return scenario.timing(run.seed)
 
 
 def waits(examples: Sequence[Example]) -> list[tuple[str, str, Markup]]:

@@ -10,8 +10,8 @@ import numpy as np
 from simstrag.analysis.sections import Example, progress_axis, progress_series
 from simstrag.analysis.sheets import Sheet
 from simstrag.analysis.standings import Standings
-from simstrag.analysis.timeline import slowdown_of
-from simstrag.analysis.windows import Window, segments
+from simstrag.analysis.tracks import spans
+from simstrag.analysis.windows import Window
 
 __all__ = ["MOST", "limited", "progress_sheet", "slowdown_sheet", "steps_sheet", "waits_sheet"]
 
@@ -58,13 +58,8 @@ def slowdown_sheet(examples: Sequence[Example], shown: Window) -> Sheet | None:
         return None
     until = max(e.end for e in examples)
     rows = [
-        (rank, what, *piece)
-        for rank in shown.ranks
-        for what, slowdown in (
-            ("step in full precision", slowdown_of(timing, rank)),
-            ("network", timing.contention.of_rank(rank, "net")),
-        )
-        for piece in segments(slowdown, 0.0, until)
+        (s.rank, "network" if s.network else "step in full precision", s.start, s.end, s.factor)
+        for s in spans(timing, shown.ranks, 0.0, until)
     ]
     columns = ("rank", "what", "from (s)", "to (s)", "slowdown (factor)")
     return limited(Sheet("slowdown-of-ranks", columns, tuple(rows)))

@@ -6,8 +6,6 @@ All pictures of one report have one time axis, so that policies can be compared 
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
@@ -15,12 +13,16 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
 from simstrag.analysis import drawing
+from simstrag.analysis.decisions import suspicions
+from simstrag.analysis.switches import switches
+from simstrag.analysis.tracks import PARTS, pieces_of, slowdown_of, spans
 from simstrag.analysis.waiting import Steps
 from simstrag.analysis.windows import Window, segments
+from simstrag.run import Run
 from simstrag.slowdown import Piecewise
 from simstrag.timing import Timing
 
-__all__ = ["contention_strip", "mixed", "pieces_of", "run_strip", "slowdown_of", "window"]
+__all__ = ["contention_strip", "mixed", "run_strip", "slowed", "window"]
 
 Floats = npt.NDArray[np.float64]
 BINS = 360
@@ -28,14 +30,18 @@ FULLEST = 2.5
 PALE = 0.35
 """How opaque work that was thrown away is in a strip; the legend's swatch has the same."""
 WIDTH = 9.0
-SHADES = ((1.0, 1.25, 0.14), (1.25, 1.75, 0.28), (1.75, math.inf, 0.45))
-"""Slowdowns from, below, and how opaque they are shown."""
+UPDATES, PLAN = -1.0, -2.0
+"""Rows above that of the first rank: marks of updates, and of changes of plan."""
 
 
-def window(name: str, label: str, steps: Steps, timing: Timing | None, shown: Window) -> Markup:
+def window(
+    name: str, label: str, run: Run, steps: Steps, timing: Timing | None, shown: Window
+) -> Markup:
     """Each step of the shown ranks in a window: bars for work, shade behind for slowdown."""
     rows = {rank: row for row, rank in enumerate(shown.ranks)}
-    with drawing.canvas(WIDTH, 0.5 + 0.17 * len(rows)) as figure:
+    changes = [s.time for s in switches(run) if shown.start <= s.time < shown.end]
+    top = PLAN if changes else UPDATES
+    with drawing.canvas(WIDTH, 0.5 + 0.17 * (len(rows) - top)) as figure:
         ax = figure.add_subplot()
         if timing is not None:
             _shade(ax, timing, shown, rows)
@@ -43,20 +49,16 @@ def window(name: str, label: str, steps: Steps, timing: Timing | None, shown: Wi
         near &= np.maximum(steps.gap_end, steps.finish) > shown.start
         y = np.array([rows.get(int(r), -1) for r in steps.rank[near]], dtype=float)
         pieces = pieces_of(steps, timing)
-        for key, color, height, filled in (
-            ("full", drawing.FULL, 0.62, True),
-            ("amp", drawing.AMP, 0.62, True),
-            ("full, lost", drawing.FULL, 0.5, False),
-            ("amp, lost", drawing.AMP, 0.5, False),
-            ("wait", drawing.WAIT, 0.16, True),
-            ("communication", drawing.COMMUNICATION, 0.4, True),
-        ):
+        for key, look in PARTS.items():
             left, right = (np.clip(side[near], shown.start, shown.end) for side in pieces[key])
-            drawing.boxes(ax, left, right, y, height, color, filled=filled)
+            drawing.boxes(ax, left, right, y, look.height, look.color, filled=look.filled)
+        _marks(ax, run, shown, rows, changes)
         ax.set_xlim(shown.start, shown.end)
-        ax.set_ylim(len(rows) - 0.4, -0.6)
+        ax.set_ylim(len(rows) - 0.4, top - 0.6)
         every = max(1, len(rows) // 12)
-        ax.set_yticks(range(0, len(rows), every), [f"rank {r}" for r in shown.ranks[::every]])
+        labels = {PLAN: "plan", UPDATES: "updates"} if changes else {UPDATES: "updates"}
+        labels |= {row: f"rank {r}" for r, row in rows.items() if row % every == 0}
+        ax.set_yticks(list(labels), list(labels.values()))
         ax.tick_params(axis="y", length=0)
         ax.set_xlabel("time (s)")
         return drawing.svg(figure, name, label)
@@ -81,17 +83,10 @@ def mixed(steps: Steps, timing: Timing | None, workers: int, until: float) -> Fl
     pieces = pieces_of(steps, timing)
     for rank in range(workers):
         own = steps.rank == rank
-        for key, color, weight in (
-            ("full", drawing.FULL, 1.0),
-            ("amp", drawing.AMP, 1.0),
-            ("full, lost", drawing.FULL, PALE),
-            ("amp, lost", drawing.AMP, PALE),
-            ("wait", drawing.WAIT, 1.0),
-            ("communication", drawing.COMMUNICATION, 1.0),
-        ):
-            left, right = pieces[key]
-            share = weight * _share(left[own], right[own], edges)
-            rgba[rank, :, :3] += share[:, None] * np.array(to_rgb(color))
+        for key, look in PARTS.items():
+            left, right = (side[own] for side in pieces[key])
+            share = (1.0 if look.filled else PALE) * _share(left, right, edges)
+            rgba[rank, :, :3] += share[:, None] * np.array(to_rgb(look.color))
             rgba[rank, :, 3] += share
     alpha = rgba[:, :, 3:]
     np.divide(rgba[:, :, :3], alpha, out=rgba[:, :, :3], where=alpha > 0)
@@ -101,9 +96,14 @@ def mixed(steps: Steps, timing: Timing | None, workers: int, until: float) -> Fl
 def contention_strip(
     name: str, label: str, timing: Timing, workers: int, until: float, shown: Window
 ) -> Markup:
+    """The slowdown of every rank over the whole run, as `slowed` has it."""
+    return _strip(name, label, slowed(timing, workers, until), workers, until, shown)
+
+
+def slowed(timing: Timing, workers: int, until: float) -> Floats:
     """Mean slowdown of every rank's steps in each bin, or of its network where that is more.
 
-    The colour is fullest at `FULLEST`; two upright lines enclose the window.
+    Colours of shape (workers, BINS, 4), of 0..1; fullest at `FULLEST`.
     """
     edges = np.linspace(0.0, until, BINS + 1)
     stretch = np.array([_mean(slowdown_of(timing, rank), edges) for rank in range(workers)])
@@ -111,12 +111,13 @@ def contention_strip(
     rgba = drawing.pixels(drawing.CONTENTION, (stretch - 1) / (FULLEST - 1))
     network = net > stretch
     rgba[network] = drawing.pixels(drawing.NET, (net - 1) / (FULLEST - 1))[network]
-    return _strip(name, label, rgba, workers, until, shown)
+    return rgba
 
 
 def _strip(
     name: str, label: str, rgba: Floats, workers: int, until: float, shown: Window
 ) -> Markup:
+    """Pixels over the whole run; two upright lines enclose the window."""
     with drawing.canvas(WIDTH, 0.42 + 0.07 * min(max(workers, 4), 32)) as figure:
         ax = figure.add_subplot()
         drawing.image(ax, rgba, (0.0, until, workers - 0.5, -0.5))
@@ -128,46 +129,35 @@ def _strip(
         return drawing.svg(figure, name, label)
 
 
-def pieces_of(steps: Steps, timing: Timing | None) -> dict[str, tuple[Floats, Floats]]:
-    """(from, to) of the parts of every step's time; within a gap, waiting is put first.
-
-    Keys: full, amp, each also with ", lost"; wait; communication.  A part that a step has not is
-    empty, its ends equal.
-    """
-    lost = steps.lost
-    ready = steps.finish + steps.wait
-    same_rank = np.append(steps.rank[1:] == steps.rank[:-1], False)
-    changes_precision = same_rank & (np.append(steps.amp[1:], False) != steps.amp)
-    switch = 0.0 if timing is None else timing.step.amp_switch
-    parts = {"wait": (steps.finish, ready)}
-    parts["communication"] = ready, steps.gap_end - switch * changes_precision
-    for key, chosen in (("full", ~steps.amp), ("amp", steps.amp)):
-        for word, fate in (("", ~lost), (", lost", lost)):
-            stop = np.where(chosen & fate, steps.finish, steps.start)
-            parts[key + word] = steps.start, stop
-    return parts
-
-
-def slowdown_of(timing: Timing, rank: int) -> Piecewise:
-    """By how much contention stretches a full-precision step of a rank."""
-    f, clean = timing.stretch(rank, amp=False), timing.step.host + timing.step.gpu
-    return Piecewise(f.times, tuple(value / clean for value in f.values), f.period)
-
-
 def _shade(ax: Axes, timing: Timing, shown: Window, rows: dict[int, int]) -> None:
-    steps = {rank: slowdown_of(timing, rank) for rank in rows}
-    net = {rank: timing.contention.of_rank(rank, "net") for rank in rows}
-    for color, height, slowdowns in ((drawing.CONTENTION, 1.0, steps), (drawing.NET, 0.9, net)):
-        for above, below, alpha in SHADES:
-            bars = [
-                (low, high, rows[rank])
-                for rank, f in slowdowns.items()
-                for low, high, value in segments(f, shown.start, shown.end)
-                if above <= value < below and value > 1 + 1e-9
-            ]
-            if bars:
-                left, right, y = zip(*bars, strict=True)
-                drawing.boxes(ax, left, right, y, height, color, alpha)
+    """One path for each colour and opacity, those of steps below those of the network."""
+    found: dict[tuple[bool, float], list[tuple[float, float, int]]] = {}
+    for span in spans(timing, shown.ranks, shown.start, shown.end):
+        if span.opacity:
+            bars = found.setdefault((span.network, span.opacity), [])
+            bars.append((span.start, span.end, rows[span.rank]))
+    for (network, opacity), bars in sorted(found.items()):
+        left, right, y = zip(*bars, strict=True)
+        color, height = (drawing.NET, 0.9) if network else (drawing.CONTENTION, 1.0)
+        drawing.boxes(ax, left, right, y, height, color, opacity)
+
+
+def _marks(ax: Axes, run: Run, shown: Window, rows: dict[int, int], changes: list[float]) -> None:
+    """Ticks at updates, a line above who is suspected, upright lines where the plan changes."""
+    hair = (shown.end - shown.start) / 1600
+    times = np.asarray(run.updates["time"], dtype=float)
+    times = times[(times >= shown.start) & (times < shown.end)]
+    drawing.boxes(ax, times - hair, times + hair, np.full(len(times), UPDATES), 0.6, drawing.MUTED)
+    suspected = [s for s in suspicions(run) if s.rank in rows]
+    ends = np.array([[s.start, s.end] for s in suspected]).reshape(-1, 2)
+    left, right = np.clip(ends, shown.start, shown.end).T
+    y = np.array([rows[s.rank] - 0.42 for s in suspected])
+    drawing.boxes(ax, left, right, y, 0.1, drawing.INK)
+    at = np.array(changes)
+    height = len(rows) + 2.0
+    middle = np.full(len(at), (len(rows) - 3.0) / 2)
+    drawing.boxes(ax, at - hair, at + hair, middle, height, drawing.INK, alpha=0.35)
+    ax.plot(at, np.full(len(at), PLAN), "v", color=drawing.INK, markersize=4, linestyle="none")
 
 
 def _mean(f: Piecewise, edges: Floats) -> Floats:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
 
-from simstrag.analysis import pictures
+from simstrag.analysis import live_charts, pictures
 from simstrag.analysis.cautions import listed
 from simstrag.analysis.figures import front
 from simstrag.analysis.sections import looks
@@ -54,10 +54,13 @@ class Tradeoff(NamedTuple):
 
     def picture(self, s: Standings) -> Markup:
         """Dots with intervals, filled on the front."""
-        dots = [(p.policy, p.makespan, p.outcome, p.on_front) for p in self.points]
-        axes = "makespan (s)", self.axis
         label = f"Makespan against {self.axis}"
-        return pictures.dots("tradeoff", label, axes, dots, looks(s.comparison))
+        axes = "makespan (s)", self.axis
+        return pictures.dots("tradeoff", label, axes, self.points, looks(s.comparison))
+
+    def plot(self, styles: Mapping[str, dict[str, Any]]) -> Any:
+        """The same as a Bokeh plot."""
+        return live_charts.dots(("makespan (s)", self.axis), self.points, styles)
 
 
 def tradeoff(s: Standings) -> Tradeoff | None:

@@ -31,7 +31,9 @@ class Steps:
     applied: version after the update that holds the gradient, 0 where none does (it was dropped,
     aborted, or in flight at the end).  pulled_next: version at the rank's next recorded pull, -1 at
     its last.  gap_end: when the rank computes again; at its last recorded step the update of it.
-    kept: whether the rank went on without a pull, so that the gradient shares the fate of its next.
+    blocked: seconds from the update that holds the gradient to the later one at which the rank
+    could go on, as at a bound: the last part of `wait`.  kept: whether the rank went on without a
+    pull, so that the gradient shares the fate of its next.
     """
 
     rank: Ints
@@ -43,6 +45,7 @@ class Steps:
     applied: Ints
     pulled_next: Ints
     gap_end: Floats
+    blocked: Floats
     kept: npt.NDArray[np.bool_]
 
     @property
@@ -99,7 +102,12 @@ def steps_of(run: Run) -> Steps:
     times = np.append(np.asarray(run.updates["time"], dtype=np.float64), 0.0)
     gap_end = np.where(last, np.maximum(times[applied - 1], finish + wait), np.roll(start, -1))
     amp = table["precision"].to_numpy() == "amp"
-    return Steps(rank, version, amp, start, finish, wait, applied, pulled_next, gap_end, kept)
+    held_back = (applied > 0) & ~kept & (pulled_next > applied)
+    until = np.where(held_back, times[pulled_next - 1] - times[applied - 1], 0.0)
+    blocked = np.minimum(until, wait)
+    return Steps(
+        rank, version, amp, start, finish, wait, applied, pulled_next, gap_end, blocked, kept
+    )
 
 
 def waiting(run: Run, steps: Steps, timing: Timing, architecture: str, workers: int) -> Waiting:
@@ -132,7 +140,7 @@ def waiting(run: Run, steps: Steps, timing: Timing, architecture: str, workers: 
             begun = served.get((version, rank), math.inf)
             in_service = max(min(begun + timing.server.job, closing) - begun, 0.0)
             held[rank, last] += closing - arrival - in_service
-    return Waiting(held, _blocked(run, steps, times, blank.blocked), total)
+    return Waiting(held, _blocked(run, steps, blank.blocked), total)
 
 
 def _ends(kept: npt.NDArray[np.bool_]) -> Ints:
@@ -176,13 +184,11 @@ def _serve(
     return begun
 
 
-def _blocked(run: Run, steps: Steps, times: Floats, blocked: Floats) -> Floats:
+def _blocked(run: Run, steps: Steps, blocked: Floats) -> Floats:
     """Time from a rank's own update to the later one at which it could go on."""
     members = run.updates["members"]
-    own_update = (steps.applied > 0) & ~steps.kept
-    for k in np.flatnonzero(own_update & (steps.pulled_next > steps.applied)):
-        own, freed = int(steps.applied[k]), int(steps.pulled_next[k])
+    for k in np.flatnonzero(steps.blocked > 0):
+        freed = int(steps.pulled_next[k])
         if len(members[freed - 1]) == 1:
-            by = int(members[freed - 1][0])
-            blocked[steps.rank[k], by] += times[freed - 1] - times[own - 1]
+            blocked[steps.rank[k], int(members[freed - 1][0])] += steps.blocked[k]
     return blocked

@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simstrag import metrics, policies
-from simstrag.engine import check, simulate
+from simstrag import metrics
 from simstrag.errors import InputError
-from simstrag.finished import Finished, Outcome, Task
-from simstrag.run import Run, plain, write_directory
+from simstrag.finished import Finished, Task
+from simstrag.quantities import uncertain
+from simstrag.run import Run, write_directory
 from simstrag.scenario import Scenario
+from simstrag.sensitivity import Trials, thresholds, variant
 from simstrag.summary import BEYOND_WARNING, beyond_warning, unknown_warning
+from simstrag.work import LEVELS, Work, prepared
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["C_TAUS", "Comparison", "compare", "prepared", "processes_end"]
+__all__ = ["C_TAUS", "LEVELS", "Comparison", "compare", "origin"]
 
 C_TAUS = (0.5, 1.0, 4.0)
 """What a stale sample may cost: tuned learning rate, theory, momentum left untuned."""
 BASELINE = "bsp"
+ORIGIN = "origin.txt"
 TABLES = ("comparison", "controls", "sensitivity", "curves")
-LEVELS = 101
-"""Points of a progress curve."""
+THRESHOLD_SEEDS = 5
+"""Under how many of the seeds thresholds are looked for, so that they cost about as much again."""
 OF_RUN = (
     "samples", "mean_staleness", "effective_staleness", "deviation", "goodput", "throughput",
     "efficiency", "amp_share", "rebatched_share", "switches", "efficacy_stops", "probes",
@@ -48,6 +52,8 @@ class Comparison:
     sensitivity: policy, seed, c_tau, time_to_target.
     curves: variant, policy, seed, progress, time: when a run passed evenly spaced levels.
     examples: the first seed's `Run` of each policy, with its steps; "clean" is the clean control.
+    thresholds: how far each assumed or fitted constant may be off before another policy leads, as
+    `simstrag.sensitivity.sensitivity` describes; None where nobody asked for it.
     """
 
     scenario: Scenario
@@ -56,6 +62,7 @@ class Comparison:
     sensitivity: pd.DataFrame
     curves: pd.DataFrame
     examples: dict[str, Run] = field(repr=False)
+    thresholds: pd.DataFrame | None = None
 
     @property
     def policies(self) -> list[str]:
@@ -140,10 +147,13 @@ class Comparison:
             return metrics.Estimate(math.nan, math.nan, math.nan)
         return metrics.mitigation(own, bsp, clean)
 
-    def write(self, folder: str | Path, command: str | None = None) -> Path:
+    def write(
+        self, folder: str | Path, command: str | None = None, of: str | Path | None = None
+    ) -> Path:
         """Write tables, inputs, example runs and the report to a folder, whole or not at all.
 
         command: what the report says was typed; by default how to make it again from the folder.
+        of: the file of the scenario, which `origin` finds again.
         """
         from simstrag.analysis.report import render
 
@@ -153,11 +163,16 @@ class Comparison:
                 table = self.runs if name == "comparison" else getattr(self, name)
                 table.to_csv(target / f"{name}.csv", index=False)
             self.ranking.to_csv(target / "ranking.csv", index=False)
+            if self.thresholds is not None:
+                self.thresholds.to_csv(target / "thresholds.csv", index=False)
             for name, run in self.examples.items():
                 run.write(target / "examples" / _file_name(name))
             names = {name: _file_name(name) for name in self.examples}
             (target / "examples.json").write_text(json.dumps(names, indent=2), encoding="utf-8")
             (target / "report.html").write_text(render(self, command), encoding="utf-8")
+            if of is not None:
+                path = os.path.relpath(Path(of).resolve(), Path(folder).resolve())
+                (target / ORIGIN).write_text(path + "\n", encoding="utf-8")
 
         return write_directory(Path(folder), "comparison.csv", fill)
 
@@ -170,12 +185,13 @@ class Comparison:
         try:
             names = json.loads((folder / "examples.json").read_text(encoding="utf-8"))
             tables = {name: pd.read_csv(folder / f"{name}.csv") for name in TABLES}
+            turns = _thresholds_at(folder / "thresholds.csv")
         except (OSError, ValueError) as error:
             raise InputError(f"{folder}: not a comparison: {error}") from None
         return cls(
             Scenario.read(folder / "scenario.yaml"), tables["comparison"], tables["controls"],
             tables["sensitivity"], tables["curves"],
-            {name: Run.read(folder / "examples" / file) for name, file in names.items()},
+            {name: Run.read(folder / "examples" / file) for name, file in names.items()}, turns,
         )  # fmt: skip
 
     def _repr_html_(self) -> str:
@@ -184,11 +200,20 @@ class Comparison:
         return str(ranking_html(self))
 
 
+def origin(folder: Path) -> Path | None:
+    """The scenario file that a comparison in a folder was made of; None where it is not known."""
+    try:
+        return (folder / (folder / ORIGIN).read_text(encoding="utf-8").strip()).resolve()
+    except OSError:
+        return None
+
+
 def compare(
     scenario: Scenario | str | Path,
     policies: Sequence[str] | None = None,
     *,
     seeds: int | Sequence[int] | None = None,
+    sensitivity: bool = False,
     jobs: int | None = None,
     on_progress: Callable[[int, int, str], None] | None = None,
     keep: str | Path | None = None,
@@ -196,6 +221,8 @@ def compare(
     """Run every policy under every seed, and the clean control, and compare them.
 
     scenario: a `Scenario` or the path of a YAML file.  policies, seeds: instead of the scenario's.
+    sensitivity: run on, to find how far each assumed or fitted constant may be off before another
+    policy takes the lead; under the first five seeds, which is about as much work again.
     jobs: processes, all cores by default.  on_progress: called as (done, total, what).
     keep: a folder for runs as they finish; those of the same comparison that are there already are
     not done again. Where Ctrl-C ends it, the `KeyboardInterrupt` says how many are there.
@@ -206,27 +233,33 @@ def compare(
     ['bsp', 'asgd']
     """
     scenario = prepared(scenario, policies, seeds)
-    work = _Work(scenario, jobs, on_progress, None if keep is None else Finished.of(keep, scenario))
+    work = Work(scenario, jobs, on_progress, None if keep is None else Finished.of(keep, scenario))
+    comparison = None
     try:
-        return _compared(scenario, work)
+        comparison = _compared(scenario, work)
+        return _with_thresholds(comparison, work) if sensitivity else comparison
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(*work.left()) from None
+        whole = "" if comparison is None else ", all of the comparison itself among them"
+        raise KeyboardInterrupt(*(f"{text}{whole}" for text in work.left())) from None
     finally:
         work.end()
 
 
-def _compared(scenario: Scenario, work: _Work) -> Comparison:
+def _compared(scenario: Scenario, work: Work) -> Comparison:
     import pandas as pd
 
     names = list(scenario.policies)
     first = scenario.seed_list[0]
     asked = dict.fromkeys([*names, BASELINE])
-    tasks = [Task("contended", p, s, s == first) for p in asked for s in scenario.seed_list]
+    again = () if scenario.progress_target is None else _other_c_taus(scenario)
+    tasks = [Task("contended", p, s, s == first, again) for p in asked for s in scenario.seed_list]
     tasks += [Task("clean", BASELINE, s, s == first) for s in scenario.seed_list]
     rows, curves, examples = [], [], {}
+    times: dict[tuple[str, int, float], float] = {}
     for task, outcome in work.outcomes(tasks):
         rows.append({"variant": task.variant, **outcome.row})
         curves += outcome.curve
+        times |= {(task.policy, task.seed, c_tau): seconds for c_tau, seconds in outcome.times}
         if outcome.run is not None:
             examples["clean" if task.variant == "clean" else task.policy] = outcome.run
     table = pd.DataFrame(rows)
@@ -236,162 +269,55 @@ def _compared(scenario: Scenario, work: _Work) -> Comparison:
         scenario,
         runs,
         table[~is_run].reset_index(drop=True),
-        _sensitivity(scenario, runs, work),
+        _sensitivity(scenario, runs, times),
         pd.DataFrame(curves, columns=["variant", "policy", "seed", "progress", "time"]),
         {name: examples[name] for name in (*asked, "clean")},
     )
 
 
-class _Work:
-    """The runs of one comparison: done, found finished, counted and reported."""
-
-    def __init__(
-        self,
-        scenario: Scenario,
-        jobs: int | None,
-        report: Callable[[int, int, str], None] | None,
-        finished: Finished | None,
-    ) -> None:
-        self._scenario = scenario
-        self._jobs = jobs or os.cpu_count() or 1
-        self._report = report
-        self._finished = finished
-        self._tasks: list[Task] = []
-        self._done = 0
-
-    def outcomes(self, tasks: list[Task]) -> Iterator[tuple[Task, Outcome]]:
-        """Outcomes in the order of the tasks, whatever the order they were computed in."""
-        self._tasks += tasks
-        found = self._found(tasks)
-        if found:
-            self._step(len(found), "found finished")
-        computed = self._computed([task for task in tasks if task not in found])
-        for task in tasks:
-            if task in found:
-                yield task, found[task]
-                continue
-            outcome = next(computed)
-            self._step(1, f"{task.policy}, seed {task.seed}")
-            yield task, outcome
-
-    def _found(self, tasks: list[Task]) -> dict[Task, Outcome]:
-        if self._finished is None:
-            return {}
-        kept = ((task, self._finished.read(task)) for task in tasks)
-        return {task: outcome for task, outcome in kept if outcome is not None}
-
-    def _computed(self, tasks: list[Task]) -> Iterator[Outcome]:
-        import joblib
-
-        jobs = max(min(self._jobs, len(tasks)), 1)
-        parallel = joblib.Parallel(n_jobs=jobs, return_as="generator", batch_size=1)
-        one = joblib.delayed(_outcome)
-        return iter(parallel(one(self._scenario, task, self._finished) for task in tasks))
-
-    def end(self) -> None:
-        processes_end(self._jobs)
-
-    def _step(self, runs: int, what: str) -> None:
-        self._done += runs
-        if self._report is not None:
-            self._report(self._done, len(self._tasks), what)
-
-    def left(self) -> list[str]:
-        """What Ctrl-C leaves, in words; nothing where no run is kept."""
-        count = 0 if self._finished is None else self._finished.count(self._tasks)
-        if self._finished is None or not count:
-            return []
-        return [
-            f"{count} of {len(self._tasks)} runs are finished and kept in {self._finished.folder}"
-        ]
+def _other_c_taus(scenario: Scenario) -> tuple[float, ...]:
+    return tuple(c_tau for c_tau in C_TAUS if c_tau != scenario.learner.c_tau)
 
 
-def processes_end(jobs: int) -> None:
-    """Let the processes go: kept ones would go on with the policies they once imported."""
-    from joblib.externals.loky import get_reusable_executor
+def _sensitivity(
+    scenario: Scenario, runs: pd.DataFrame, times: Mapping[tuple[str, int, float], float]
+) -> pd.DataFrame:
+    """Time to target under other costs of staleness. times: of what was run again, in seconds.
 
-    if jobs > 1:
-        get_reusable_executor().shutdown()
-
-
-def prepared(
-    scenario: Scenario | str | Path, names: Sequence[str] | None, seeds: int | Sequence[int] | None
-) -> Scenario:
-    """The scenario with each policy once, as it was written, checked before anything runs."""
-    if not isinstance(scenario, Scenario):
-        scenario = Scenario.read(scenario)
-    if scenario.updates is not None:
-        raise InputError(
-            "compare needs equal work, and an update is N gradients for bsp but one for asgd: "
-            "instead of updates give samples, target_progress or target_accuracy"
-        )
-    changes: dict[str, Any] = {} if seeds is None else {"seeds": seeds}
-    by_meaning = {policies.spec(policies.load(name)): name for name in names or scenario.policies}
-    changes["policies"] = tuple(by_meaning.values())
-    scenario = scenario.replaced(**changes)
-    for name in scenario.policies:
-        check(scenario, name, scenario.seed_list[0])  # reads and checks trace and profile too
-    return scenario
-
-
-def _outcome(scenario: Scenario, task: Task, finished: Finished | None) -> Outcome:
-    if task.variant == "clean":
-        scenario = scenario.replaced(trace=None)
-    elif isinstance(task.variant, float):
-        learner = scenario.learner.model_copy(update={"c_tau": task.variant})
-        scenario = scenario.replaced(learner=learner)
-    run = simulate(scenario, task.policy, task.seed, record_steps=task.keep_steps)
-    scalars = {k: v for k, v in plain(run.summary).items() if not isinstance(v, list)}
-    row = {"policy": run.policy, "seed": task.seed, **scalars}
-    row["staleness_by_rank"] = " ".join(
-        "" if value is None else f"{value:.6g}" for value in run.summary["staleness_by_rank"]
-    )
-    curve = [] if isinstance(task.variant, float) else _curve(run, str(task.variant))
-    outcome = Outcome(row, curve, run if task.keep_steps else None)
-    if finished is not None:
-        finished.keep(task, outcome)
-    return outcome
-
-
-def _curve(run: Run, variant: str) -> list[tuple[str, str, int, float, float]]:
-    """When the run passed evenly spaced levels of progress; nothing where that is unknown."""
-    if run.summary["progress"] is None:
-        return []
-    progress = np.array([0.0, *run.updates["progress"]])
-    time = np.array([0.0, *run.updates["time"]])
-    levels = np.linspace(0.0, progress[-1], LEVELS)
-    times = np.interp(levels, progress, time)
-    return [
-        (variant, run.policy, run.seed, float(p), float(t))
-        for p, t in zip(levels, times, strict=True)
-    ]
-
-
-def _sensitivity(scenario: Scenario, runs: pd.DataFrame, work: _Work) -> pd.DataFrame:
-    """Time to target under other costs of staleness, from real re-runs.
-
-    A run without stale gradients makes the same progress whatever they cost, and is not repeated.
+    A run without stale gradients makes the same progress whatever they cost, and was not repeated.
     """
     import pandas as pd
 
     columns = ["policy", "seed", "c_tau", "time_to_target"]
     if scenario.progress_target is None:
         return pd.DataFrame(columns=columns)
-    stale = runs["effective_staleness"] > 0
-    tasks: list[Task] = []
-    rows: list[tuple[str, int, float, float]] = []
-    for c_tau in C_TAUS:
-        known = ~stale | (c_tau == scenario.learner.c_tau)
-        for policy, seed, time in runs[known][["policy", "seed", "time_to_target"]].itertuples(
-            index=False
-        ):
-            rows.append((policy, seed, c_tau, time))
-        for policy, seed in runs[~known][["policy", "seed"]].itertuples(index=False):
-            tasks.append(Task(c_tau, policy, int(seed), False))
-    for task, outcome in work.outcomes(tasks):
-        time = outcome.row["time_to_target"]
-        rows.append((task.policy, task.seed, float(task.variant), time))
+    known = runs[columns[:2] + columns[3:]].itertuples(index=False)
+    rows = [
+        (policy, seed, c_tau, times.get((policy, seed, c_tau), time))
+        for c_tau, (policy, seed, time) in itertools.product(C_TAUS, known)
+    ]
     return pd.DataFrame(rows, columns=columns)
+
+
+def _with_thresholds(comparison: Comparison, work: Work) -> Comparison:
+    """The comparison with its thresholds, for which it runs on; what it ran is not run again."""
+    scenario, runs = comparison.scenario, comparison.runs.to_dict("records")
+    by_run: dict[tuple[str, int], Any] = {(row["policy"], row["seed"]): row for row in runs}
+    known = {
+        Task(variant("learner.c_tau", c_tau), policy, seed, False): time
+        for policy, seed, c_tau, time in comparison.sensitivity.itertuples(index=False)
+    }
+    seeds = scenario.seed_list[:THRESHOLD_SEEDS]
+    trials = Trials(scenario, work, by_run, seeds, known)
+    chosen = uncertain(scenario) if len(scenario.policies) > 1 else []
+    return replace(comparison, thresholds=thresholds(trials, chosen))
+
+
+def _thresholds_at(path: Path) -> pd.DataFrame | None:
+    import pandas as pd
+
+    texts = dict.fromkeys(("unit", "kind", "rival"), "")
+    return pd.read_csv(path).fillna(texts).astype({"rival": str}) if path.exists() else None
 
 
 def _file_name(policy: str) -> str:

@@ -82,22 +82,25 @@ def _check(trace: Trace, workers: int, nodes: Sequence[int] | None, allow_speedu
             f"{trace.source}: its nodes ({_few(trace.nodes)}) are none that a rank is on "
             f"({_few(sorted(set(nodes)))}): no contention would be felt; correct `nodes`"
         )
+    if found := trace.first(lambda row: row.kind == "utilisation"):
+        where, row = found
+        raise InputError(
+            f"{where}: utilisation {row.value:g} of node {row.node} at {row.time:g} s cannot be "
+            "translated into a slowdown yet; write its factor as kind slowdown (1 is clean), or "
+            "recorded step times as kind duration"
+        )
+    if not allow_speedup and (found := trace.first(lambda row: row.speeds_up)):
+        where, row = found
+        raise InputError(
+            f"{where}: slowdown {row.value:g} of node {row.node} at {row.time:g} s is below 1; "
+            "correct it, or say `allow_speedup: true` in the scenario"
+        )
     kinds: dict[int, set[str]] = {}
     for row in trace.rows:
-        if row.kind == "utilisation":
-            raise InputError(
-                f"{trace.source}: node {row.node} at {row.time:g} s gives utilisation, which no "
-                "profile can translate into a slowdown yet; give kind slowdown or duration"
-            )
-        if row.kind == "slowdown" and row.value < 1 and not allow_speedup:
-            raise InputError(
-                f"{trace.source}: slowdown {row.value:g} of node {row.node} at {row.time:g} s "
-                "is below 1; correct it, or say `allow_speedup: true` in the scenario"
-            )
         if row.resource != "net":
             kinds.setdefault(row.node, set()).add(row.kind)
-    for node, found in kinds.items():
-        if len(found) > 1:
+    for node, of_node in kinds.items():
+        if len(of_node) > 1:
             raise InputError(
                 f"{trace.source}: node {node} has durations and slowdowns of its steps; "
                 "durations contain the slowdown already, keep one of the two"

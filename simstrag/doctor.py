@@ -11,6 +11,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from simstrag.processes import cores
+
 __all__ = ["Finding", "examine"]
 
 OPTIONAL = ("torch", "numba", "dask", "ray")
@@ -82,10 +84,8 @@ def _version(package: str) -> str | None:
 
 def _cores() -> Finding:
     """Those that this process may use, which may be fewer than there are."""
-    usable, all_ = len(os.sched_getaffinity(0)), os.cpu_count()
-    return Finding(
-        "cores", None, f"{usable} of {all_}; `compare` starts as many processes as --jobs"
-    )
+    says = f"{cores()} of {os.cpu_count()}; `compare` starts as many processes unless --jobs says"
+    return Finding("cores", None, says)
 
 
 def _package(name: str) -> Finding:

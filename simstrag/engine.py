@@ -15,7 +15,13 @@ from simstrag.errors import InputError, PlanError, StallError
 from simstrag.kernel import Kernel, Limits, Stop
 from simstrag.learning.noise_scale import NoiseScale, unmodelled
 from simstrag.policy import Hints, Plan, Policy, View
-from simstrag.recorder import GRADIENT_COLUMNS, STEP_COLUMNS, UPDATE_COLUMNS, Recorder
+from simstrag.recorder import (
+    DECISION_COLUMNS,
+    GRADIENT_COLUMNS,
+    STEP_COLUMNS,
+    UPDATE_COLUMNS,
+    Recorder,
+)
 from simstrag.run import Run, provenance
 from simstrag.scenario import Scenario
 from simstrag.summary import summarise
@@ -131,6 +137,7 @@ class _Job:
             _columns(UPDATE_COLUMNS, recorder.updates),
             None if recorder.steps is None else _columns(STEP_COLUMNS, recorder.steps),
             None if recorder.gradients is None else _columns(GRADIENT_COLUMNS, recorder.gradients),
+            _columns(DECISION_COLUMNS, recorder.decisions),
             warnings,
         )
 

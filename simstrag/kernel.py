@@ -145,7 +145,7 @@ class Kernel:
         self.plan = plan
         self._samples = plan.samples(self.learner.batch, self.world_size)
         self._loaded = any(quorum.via is not Via.ALLREDUCE for quorum in plan.quorums)
-        self.recorder.planned(plan)
+        self.recorder.planned(plan, self.version, self.now)
         self.learner.lost = self.learner.lost or unmodelled(plan)
 
     # -- a new plan -------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +17,12 @@ from simstrag.errors import InputError
 
 __all__ = ["Draw", "Noise", "lognormal", "offset", "quantiles", "shifted_exponential", "stream"]
 
-Draw = Callable[[np.random.Generator, int], npt.NDArray[np.float64]]
-"""The next n factors of a stream; each factor uses the stream in the same way whatever n is."""
+Floats = npt.NDArray[np.float64]
+Draw = Callable[[np.random.Generator, int], Floats]
+"""The next n factors of a stream; each factor uses the stream in the same way whatever n is.
+
+Those made here can be pickled, so that what holds one can go to another process.
+"""
 
 BLOCK = 1024
 OFFSET_STREAM = 2**64 - 1  # no rank has this number
@@ -31,22 +36,33 @@ def stream(seed: int, rank: int) -> np.random.Generator:
 
 def lognormal(cv: float) -> Draw:
     """Lognormal with mean 1 and coefficient of variation `cv`."""
-    variance = math.log1p(cv * cv)
-    return lambda rng, n: np.exp(math.sqrt(variance) * rng.standard_normal(n) - variance / 2)
+    return partial(_lognormal, math.log1p(cv * cv))
 
 
 def shifted_exponential(cv: float) -> Draw:
     """``(1-cv) + cv*Exp(1)``: a constant part and an exponential tail, mean 1."""
     if cv > 1:
         raise InputError(f"cv of shifted_exponential noise must be at most 1, not {cv}")
-    return lambda rng, n: (1 - cv) + cv * rng.standard_exponential(n)
+    return partial(_shifted_exponential, cv)
 
 
 def quantiles(values: Sequence[float]) -> Draw:
     """Empirical: `values` are quantiles at evenly spaced levels 0..1, linear in between."""
     levels = np.linspace(0.0, 1.0, len(values))
     table = np.asarray(values, dtype=np.float64)
-    return lambda rng, n: np.interp(rng.random(n), levels, table)
+    return partial(_between, levels, table)
+
+
+def _lognormal(variance: float, rng: np.random.Generator, n: int) -> Floats:
+    return np.exp(math.sqrt(variance) * rng.standard_normal(n) - variance / 2)
+
+
+def _shifted_exponential(cv: float, rng: np.random.Generator, n: int) -> Floats:
+    return (1 - cv) + cv * rng.standard_exponential(n)
+
+
+def _between(levels: Floats, table: Floats, rng: np.random.Generator, n: int) -> Floats:
+    return np.interp(rng.random(n), levels, table)
 
 
 class Noise:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from simstrag.errors import InputError
 from simstrag.names import nearest
 
-__all__ = ["expect", "writable"]
+__all__ = ["expect", "placed", "writable", "write_whole"]
 
 
 def expect(path: str | Path) -> Path:
@@ -21,19 +22,37 @@ def expect(path: str | Path) -> Path:
     simstrag.errors.InputError: /etcetera/passwd: there is no '/etcetera'...
     """
     path = Path(path)
-    way = (*reversed(path.parents), path)
-    missing = next((place for place in way if not os.path.exists(place)), None)
+    missing = _missing(path)
     if missing is None:
         return path
-    place = "" if missing == path else f" '{missing}'"
-    what = f"there is no{place}" if place else "no such file or folder"
+    what = "no such file or folder" if missing == path else f"there is no '{missing}'"
     raise InputError(f"{path}: {what}{nearest(missing.name, _beside(missing))}")
+
+
+def placed(path: str | Path) -> Path:
+    """`path`, a file to be written, whose folder is there. Raises `InputError` where it cannot be.
+
+    >>> placed("/etcetera/slow.csv")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    simstrag.errors.InputError: /etcetera/slow.csv: there is no folder '/etcetera'...
+    """
+    path = Path(path)
+    missing = _missing(path.parent)
+    if missing is not None:
+        near = nearest(missing.name, _beside(missing)) or "; make it, or choose another name"
+        raise InputError(f"{path}: there is no folder '{missing}'{near}")
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: cannot be written: {path.parent} is no folder")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise InputError(f"{path}: cannot be written: permission denied")
+    return path
 
 
 def writable(path: str | Path, *replaceable: str) -> Path:
     """`path`, a file to be written; one that exists is replaced only with one of these suffixes.
 
-    Raises `InputError` for a folder, a device, and a file of another kind, which would be lost.
+    Raises `InputError` for a folder, a device, a file of another kind, which would be lost, and as
+    `placed` does.
 
     >>> writable("/dev/null", ".json")
     Traceback (most recent call last):
@@ -44,7 +63,29 @@ def writable(path: str | Path, *replaceable: str) -> Path:
         raise InputError(f"{path}: is no regular file; choose another name")
     if path.exists() and path.suffix not in replaceable:
         raise InputError(f"{path}: exists and would be lost; choose another name, or remove it")
-    return path
+    return placed(path)
+
+
+def write_whole(path: str | Path, write: Callable[[Path], object]) -> None:
+    """Let `write` fill a file beside `path`, then put it there in one move: whole or not at all.
+
+    A link to a file stays one. Raises `InputError` where it cannot be written.
+    """
+    target = Path(path).resolve()
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        write(part)
+        os.replace(part, target)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _missing(path: Path) -> Path | None:
+    """The first place on the way to a file that is not there."""
+    way = (*reversed(path.parents), path)
+    return next((place for place in way if not os.path.exists(place)), None)
 
 
 def _beside(path: Path) -> list[str]:

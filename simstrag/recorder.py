@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag.gradient import Closing, Gradient, State
-from simstrag.plan import Plan, Weigh
+from simstrag.plan import Plan, Precision, Weigh
 from simstrag.policies import ways
 from simstrag.view import WINDOW, Hints, View
 
@@ -33,6 +33,7 @@ COUNTS = ("started", "amp", "rebatched", "applied", "dropped", "aborted")
 GRADIENT_COLUMNS = (
     "update", "rank", "step", "version", "precision", "samples", "weight", "fate",
 )  # fmt: skip
+DECISION_COLUMNS = ("update", "time", "suspects", "amp", "way", "groups", "batch")
 
 
 class Recorder:
@@ -63,6 +64,7 @@ class Recorder:
         self.updates: list[tuple[Any, ...]] = []
         self.steps: list[tuple[Any, ...]] | None = [] if keep_steps else None
         self.gradients: list[tuple[Any, ...]] | None = [] if keep_gradients else None
+        self.decisions: list[tuple[Any, ...]] = []
         self.counts = dict.fromkeys(COUNTS, 0)
         self.asked = self.cut = 0
         self.applied_by = [0 for _ in ranks]
@@ -73,9 +75,10 @@ class Recorder:
         self.deviation = 0.0
         self.beyond = 0.0
         self.ways: dict[str, None] = {}
-        self.detection = {"hits": 0, "false": 0, "missed": 0}
+        self.detection = {"hits": 0, "false_alarms": 0, "misses": 0}
         self.judged = False
         self._on_update = on_update
+        self._plan: Plan | None = None
         self._last: list[Gradient | None] = [None for _ in ranks]
         self._ended = [math.nan for _ in ranks]
         self._busy = [0.0 for _ in ranks]
@@ -89,9 +92,16 @@ class Recorder:
             )
         }  # fmt: skip
 
-    def planned(self, plan: Plan) -> None:
-        """A plan comes into force."""
-        self.ways |= dict.fromkeys(ways(plan))
+    def planned(self, plan: Plan, version: int, time: float) -> None:
+        """A resolved plan comes into force; one that decides what is in force leaves no trace."""
+        if plan == self._plan:
+            return
+        self._plan = plan
+        way = ways(plan)
+        self.ways |= dict.fromkeys(way)
+        decided = (_suspects(plan), _amp(plan), " + ".join(way), len(plan.quorums), plan.batch)
+        if not self.decisions or self.decisions[-1][2:] != decided:
+            self.decisions.append((version, time, *decided))
 
     # -- the life of a gradient --------------------------------------------------------------
 
@@ -162,8 +172,8 @@ class Recorder:
             self.judged = True
             stragglers = self.stragglers()
             self.detection["hits"] += len(suspects & stragglers)
-            self.detection["false"] += len(suspects - stragglers)
-            self.detection["missed"] += len(stragglers - suspects)
+            self.detection["false_alarms"] += len(suspects - stragglers)
+            self.detection["misses"] += len(stragglers - suspects)
         if self._on_update is not None:
             self._on_update(time, samples, progress)
 
@@ -243,6 +253,16 @@ class Recorder:
             self.steps.append((
                 rank, g.step, g.version, _name(g), g.start, self._ended[rank], wait, pulled + after,
             ))  # fmt: skip
+
+
+def _suspects(plan: Plan) -> tuple[int, ...] | None:
+    return None if plan.suspects is None else tuple(sorted(plan.suspects))
+
+
+def _amp(plan: Plan) -> tuple[int, ...]:
+    """The ranks whose next steps are in reduced precision."""
+    assert isinstance(plan.precision, tuple), "resolve the plan first"
+    return tuple(rank for rank, own in enumerate(plan.precision) if own is Precision.AMP)
 
 
 def _name(g: Gradient) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from simstrag.errors import InputError
+from simstrag.paths import write_whole
 
 __all__ = ["report"]
 
@@ -29,8 +30,5 @@ def report(folder: str | Path, out: str | Path | None = None) -> Path:
             "`simstrag compare` or `simstrag run --out` wrote"
         )
     path = folder / "report.html" if out is None else Path(out)
-    try:
-        path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+    write_whole(path, lambda part: part.write_text(page, encoding="utf-8"))
     return path

@@ -28,13 +28,16 @@ OWN = {
     "run.json": ("run.json", "*.parquet", "report.html"),
     "comparison.csv": (
         "comparison.csv", "controls.csv", "ranking.csv", "sensitivity.csv", "curves.csv",
-        "examples", "examples.json", "report.html", "scenario.yaml", "trace.*", "profile.json",
+        "thresholds.csv", "examples", "examples.json", "report.html", "scenario.yaml", "trace.*",
+        "profile.json", "origin.txt",
     ),
 }  # fmt: skip
 """What a folder with this file holds besides: patterns of names."""
 
 FORMAT = "simstrag-run/1"
-TABLES = ("updates", "steps", "gradients")
+TABLES = ("updates", "steps", "gradients", "decisions")
+TUPLES = ("members", "suspects", "amp", "batch")
+"""Columns whose values are tuples, which a file gives back as lists."""
 WRITTEN = ("policy", "seed", "scenario", "summary", "provenance", "warnings")
 """What `run.json` holds besides its format."""
 
@@ -47,6 +50,9 @@ class Run:
     updates: time (s), version, members, n_own, samples (so far), staleness_mean, staleness_max,
     progress.  steps: rank, step, version, precision, start, finish, wait, communication (s).
     gradients: update, rank, step, version pulled, precision, samples, weight, fate.
+    decisions: a row per plan that decides otherwise than the one before it, from the first on:
+    update and time (s) at which it came into force, suspects (None: it judges nobody), amp (ranks),
+    way, groups, batch (shares; None: equal).  None where an older version wrote the run.
     """
 
     policy: str
@@ -57,10 +63,11 @@ class Run:
     updates: Mapping[str, Sequence[Any]]
     steps: Mapping[str, Sequence[Any]] | None = None
     gradients: Mapping[str, Sequence[Any]] | None = None
+    decisions: Mapping[str, Sequence[Any]] | None = None
     warnings: tuple[str, ...] = field(default=())
 
     def frame(self, table: str = "updates") -> pd.DataFrame:
-        """A table as a DataFrame: updates, steps or gradients.
+        """A table as a DataFrame: updates, steps, gradients or decisions.
 
         Raises `InputError` for a table that the run did not keep.
         """
@@ -68,7 +75,10 @@ class Run:
 
         columns = getattr(self, table) if table in TABLES else None
         if columns is None:
-            raise InputError(f"this run kept no table '{table}'; ask for it when it is simulated")
+            way_out = "ask for it when it is simulated"
+            if table == "decisions":
+                way_out = "an older version wrote it; simulate it again"
+            raise InputError(f"this run kept no table '{table}'; {way_out}")
         return pd.DataFrame({name: list(values) for name, values in columns.items()})
 
     def _repr_html_(self) -> str:
@@ -142,8 +152,8 @@ def _read_table(path: Path) -> dict[str, list[Any]] | None:
     if not path.exists():
         return None
     columns: dict[str, list[Any]] = pyarrow.parquet.read_table(path).to_pydict()
-    if "members" in columns:
-        columns["members"] = [tuple(members) for members in columns["members"]]
+    for name in columns.keys() & TUPLES:
+        columns[name] = [None if value is None else tuple(value) for value in columns[name]]
     return columns
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -153,13 +152,9 @@ class Scenario(Section):
         """
         data = self.model_dump(exclude_unset=True) | changes
         replaced = Scenario.of(data, self._source, self._folder)
-        known = self._inputs
-        constants = {"profile", "step", "microbatches", "allreduce", "server"}
-        if known is not None and not changes.keys() & constants:
-            if "trace" not in changes:
-                replaced._inputs = known
-            elif changes["trace"] is None:
-                replaced._inputs = dataclasses.replace(known, trace=None)
+        known, none = self._inputs, changes.get("trace", self) is None
+        if known is not None and "profile" not in changes and ("trace" not in changes or none):
+            replaced._inputs = replaced._with(None if none else known.trace, known.profile)
         return replaced
 
     @property
@@ -246,6 +241,10 @@ class Scenario(Section):
         elif self.trace is not None:
             trace = Trace.from_rows(self.trace, source=f"{self._source}: trace")
         profile = None if self.profile is None else Profile.read(self._folder / self.profile)
+        return self._with(trace, profile)
+
+    def _with(self, trace: Trace | None, profile: Profile | None) -> Inputs:
+        """What it says of a trace and a profile that were read."""
         if (
             profile is not None
             and self.step is None

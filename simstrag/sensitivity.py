@@ -1,16 +1,14 @@
 """Which constant turns a ranking over, and at what value: found by running anew, never rescaled.
 
 One constant at a time is made smaller and larger, all else and the luck being equal.  Where another
-policy has the best mean, the value at which it takes over is enclosed by halving on a logarithmic
-scale, with the two policies concerned.
+policy has the better mean then, the value at which the first one takes over is enclosed by halving
+on a logarithmic scale, with all that were ahead at the end.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,43 +17,30 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag import metrics
-from simstrag.comparison import prepared, processes_end
-from simstrag.engine import simulate
 from simstrag.errors import InputError
+from simstrag.finished import Task
 from simstrag.names import nearest
+from simstrag.quantities import BOUNDS, QUANTITIES, feels, kind_of, value_of
 from simstrag.scenario import Scenario
+from simstrag.work import Work, prepared
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["FACTORS", "QUANTITIES", "sensitivity"]
+__all__ = ["COLUMNS", "FACTORS", "Trials", "sensitivity", "thresholds", "variant"]
 
 Floats = npt.NDArray[np.float64]
-FACTORS = (1 / 4, 1 / 2, 2, 4)
-"""What a constant is multiplied by at first."""
-HALVINGS = 4
+Rows = Mapping[tuple[str, int], Mapping[str, Any]]
+"""The summary of each run with the scenario as it is, by policy and seed."""
+
+FACTORS = (1 / 4, 4)
+"""What a constant is multiplied by."""
+HALVINGS = 5
 """How often the stretch in which the lead changes is halved, in logarithms."""
-
-QUANTITIES = {
-    "learner.c_tau": "",
-    "learner.noise_scale": "samples",
-    "server.service": "s",
-    "server.push": "s",
-    "server.pull": "s",
-    "allreduce.alpha": "s",
-    "allreduce.bytes": "bytes",
-    "step.cv": "",
-}
-"""The constants that can be varied, as keys of a scenario, and their units."""
-
-
-class Turn(NamedTuple):
-    """Where the lead changes between two values; `rival` is empty where it does not."""
-
-    rival: str
-    holds_at: float
-    turns_at: float
-    shown: bool
+COLUMNS = (
+    "quantity", "value", "unit", "kind", "direction", "tried", "leader", "rival", "holds_at",
+    "turns_at", "shown", "seeds",
+)  # fmt: skip
 
 
 def sensitivity(
@@ -70,11 +55,13 @@ def sensitivity(
     """How far each constant may be off before another policy has the best mean time.
 
     policies, seeds: instead of the scenario's.  quantities: keys of `QUANTITIES`; by default all
-    that are not 0 here.  The time is that to the target if one is declared, else the makespan.
+    that are not 0 here, measured ones too.  The time is that to the target if one is declared, else
+    the makespan.
     Returns two rows per quantity, one for smaller and one for larger values: quantity, value (in
-    force), unit, direction, tried (the outermost value), leader, rival (empty where the leader
-    stays it in all that was tried), holds_at and turns_at (the values between which the rival
-    takes over), shown (whether the rival's lead at its first appearance is beyond a 95 % interval).
+    force), unit, kind (whether it is measured, fitted or assumed), direction, tried (the outermost
+    value), leader, rival (empty where the leader is ahead there), holds_at and turns_at (the values
+    between which the rival takes over), shown (whether at the outermost value the rival's lead is
+    beyond a 95 % interval), seeds (how many).
     Raises `InputError` for what cannot be varied.
 
     >>> scenario = Scenario(
@@ -87,16 +74,17 @@ def sensitivity(
     0   smaller   asgd
     1    larger   asgd   bsp
     """
-    import pandas as pd
-
     scenario = prepared(scenario, policies, seeds)
     chosen = _chosen(scenario, quantities)
-    trials = _Trials(scenario, jobs or os.cpu_count() or 1, on_progress, len(chosen))
+    work = Work(scenario, jobs, on_progress, None)
     try:
-        rows = [row for name in chosen for row in _rows(trials, name)]
+        tasks = [
+            Task("contended", p, s, False) for p in scenario.policies for s in scenario.seed_list
+        ]
+        rows = {(task.policy, task.seed): done.row for task, done in work.outcomes(tasks)}
+        return thresholds(Trials(scenario, work, rows, scenario.seed_list), chosen)
     finally:
-        processes_end(trials.jobs)
-    return pd.DataFrame(rows)
+        work.end()
 
 
 def _chosen(scenario: Scenario, names: Sequence[str] | None) -> list[str]:
@@ -106,109 +94,159 @@ def _chosen(scenario: Scenario, names: Sequence[str] | None) -> list[str]:
             raise InputError(
                 f"'{name}' cannot be varied; known: {known}{nearest(name, QUANTITIES)}"
             )
-        if not _value(scenario, name):
+        if not value_of(scenario, name):
             raise InputError(f"{name} is 0 or not stated here: there is nothing to multiply")
-    return list(names) if names else [name for name in QUANTITIES if _value(scenario, name)]
+    return list(names) if names else [name for name in QUANTITIES if value_of(scenario, name)]
+
+
+class Trial(NamedTuple):
+    """One constant at another value, for some policies."""
+
+    quantity: str
+    value: float
+    policies: Sequence[str]
 
 
 @dataclass(slots=True)
-class _Trials:
-    """Times of all policies under all seeds, for one value of one constant at a time."""
+class Trials:
+    """Makes trials real runs, and does none that is known already.
+
+    rows: the runs of the scenario as it is.  known: seconds of runs made under another value.
+    """
 
     scenario: Scenario
-    jobs: int
-    report: Callable[[int, int, str], None] | None
-    quantities: int
-    done: int = field(default=0, init=False)
-    base: dict[str, Floats] = field(init=False)
+    work: Work
+    rows: Rows
+    seeds: Sequence[int]
+    known: dict[Task, float] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.base = self._times(self.scenario, self.scenario.policies, "as it is")
+    @property
+    def base(self) -> dict[str, Floats]:
+        """Seconds of each policy over seeds with the scenario as it is."""
+        return {
+            policy: np.array([self._seconds(self.rows[policy, seed]) for seed in self.seeds])
+            for policy in self.scenario.policies
+        }
 
-    def times(self, name: str, value: float, policies: Sequence[str]) -> dict[str, Floats]:
-        """Seconds over seeds of each policy."""
-        return self._times(_with(self.scenario, name, value), policies, f"{name} = {value:.4g}")
+    def times(self, trials: Sequence[Trial], ahead: int = 0) -> list[dict[str, Floats]]:
+        """Seconds of each policy over seeds, for each trial; ahead: calls like this to come."""
+        tasks = [list(self._tasks(trial)) for trial in trials]
+        missing = list(dict.fromkeys(t for some in tasks for t in some if t not in self.known))
+        for task, done in self.work.outcomes(missing, ahead * len(missing)):
+            self.known[task] = self._seconds(done.row)
+        return [self._found(trial) for trial in trials]
 
-    def _times(self, scenario: Scenario, policies: Sequence[str], what: str) -> dict[str, Floats]:
-        import joblib
+    def _tasks(self, trial: Trial) -> list[Task]:
+        """The runs that the constant makes any difference to."""
+        return [
+            Task(variant(trial.quantity, trial.value), policy, seed, False)
+            for policy in trial.policies
+            for seed in self.seeds
+            if feels(self.rows[policy, seed], trial.quantity)
+        ]
 
-        seeds = scenario.seed_list
-        parallel = joblib.Parallel(n_jobs=min(self.jobs, len(policies) * len(seeds)))
-        one = joblib.delayed(_time)
-        found = parallel(one(scenario, policy, seed) for policy in policies for seed in seeds)
-        self.done += 1
-        if self.report is not None:
-            most = 1 + self.quantities * (len(FACTORS) + 2 * HALVINGS)
-            self.report(self.done, most, what)
-        table = np.array(found, dtype=np.float64).reshape(len(policies), len(seeds))
-        return dict(zip(policies, table, strict=True))
+    def _found(self, trial: Trial) -> dict[str, Floats]:
+        times = {policy: of.copy() for policy, of in self.base.items() if policy in trial.policies}
+        for task in self._tasks(trial):
+            times[task.policy][self.seeds.index(task.seed)] = self.known[task]
+        return times
 
-
-def _rows(trials: _Trials, name: str) -> list[dict[str, Any]]:
-    value = _value(trials.scenario, name)
-    leader = _leader(trials.base)
-    common = {"quantity": name, "value": value, "unit": QUANTITIES[name], "leader": leader}
-    rows = []
-    for direction, factors in (
-        ("smaller", sorted((f for f in FACTORS if f < 1), reverse=True)),
-        ("larger", sorted(f for f in FACTORS if f > 1)),
-    ):
-        turn = _turn(trials, name, [value, *(value * factor for factor in factors)], leader)
-        tried = {"direction": direction, "tried": value * factors[-1]}
-        rows.append(common | tried | turn._asdict())
-    return rows
+    def _seconds(self, row: Mapping[str, Any]) -> float:
+        target = self.scenario.progress_target is not None
+        return float(row["time_to_target" if target else "makespan"])
 
 
-def _turn(trials: _Trials, name: str, values: list[float], leader: str) -> Turn:
-    """Where, going outwards, somebody else takes the lead."""
-    everybody = trials.scenario.policies
-    for inner, outer in itertools.pairwise(values):
-        times = trials.times(name, outer, everybody)
-        rival = _leader(times)
-        if rival != leader:
-            lead = metrics.difference(times[rival], times[leader])
-            enclosed = _enclosed(trials, name, (leader, rival), inner, outer)
-            return Turn(rival, *enclosed, lead.high < 0)
-    return Turn("", math.nan, math.nan, False)
+def variant(quantity: str, value: float) -> str:
+    """What a run under another value of a constant is called."""
+    return f"{quantity}={float(value)!r}"
 
 
-def _enclosed(
-    trials: _Trials, name: str, pair: tuple[str, str], holds_at: float, turns_at: float
-) -> tuple[float, float]:
-    """The last value at which the first of two still leads, and the first at which it does not."""
-    for _ in range(HALVINGS):
-        middle = math.sqrt(holds_at * turns_at)
-        if _leader(trials.times(name, middle, pair)) == pair[0]:
-            holds_at = middle
+@dataclass(slots=True)
+class Edge:
+    """One constant in one direction: from where the leader leads to the outermost value tried.
+
+    rivals: those ahead of the leader there.  rival: the first of them to take over.
+    """
+
+    quantity: str
+    value: float
+    tried: float
+    rivals: list[str] = field(default_factory=list)
+    rival: str = ""
+    shown: bool = False
+    holds_at: float = math.nan
+    turns_at: float = math.nan
+
+    def look(self, times: Mapping[str, Floats], leader: str) -> None:
+        """What the outermost value does to the leader."""
+        self.rivals = _ahead(times, leader)
+        if self.rivals:
+            self.holds_at, self.turns_at, self.rival = self.value, self.tried, self.rivals[0]
+
+    @property
+    def middle(self) -> float:
+        return math.sqrt(self.holds_at * self.turns_at)
+
+    def narrow(self, times: Mapping[str, Floats], leader: str) -> None:
+        """Keep the half in which the lead changes; times: at its middle."""
+        ahead = _ahead(times, leader)
+        if ahead:
+            self.turns_at, self.rival = self.middle, ahead[0]
         else:
-            turns_at = middle
-    return holds_at, turns_at
+            self.holds_at = self.middle
 
 
-def _leader(times: dict[str, Floats]) -> str:
-    """The best mean; of equal ones the first."""
+def thresholds(trials: Trials, quantities: Sequence[str]) -> pd.DataFrame:
+    """The table that `sensitivity` describes, for runs that are there already."""
+    import pandas as pd
+
+    leader, everybody = best(trials.base), trials.scenario.policies
+    edges = [edge for name in quantities for edge in _edges(trials.scenario, name)]
+    outermost = trials.times([Trial(e.quantity, e.tried, everybody) for e in edges])
+    for edge, times in zip(edges, outermost, strict=True):
+        edge.look(times, leader)
+    turned = [edge for edge in edges if edge.rivals]
+    for k in range(HALVINGS):
+        middles = [Trial(e.quantity, e.middle, [leader, *e.rivals]) for e in turned]
+        found = trials.times(middles, ahead=HALVINGS - 1 - k)
+        for edge, times in zip(turned, found, strict=True):
+            edge.narrow(times, leader)
+    for edge, times in zip(edges, outermost, strict=True):
+        if edge.rival:
+            edge.shown = metrics.difference(times[edge.rival], times[leader]).high < 0
+    return pd.DataFrame([_row(trials, edge, leader) for edge in edges], columns=list(COLUMNS))
+
+
+def best(times: Mapping[str, Floats]) -> str:
+    """The best mean; of equal ones the first.
+
+    >>> best({"bsp": np.array([3.0, 5.0]), "asgd": np.array([2.0, 4.0])})
+    'asgd'
+    """
     return min(times, key=lambda policy: float(times[policy].mean()))
 
 
-def _time(scenario: Scenario, policy: str, seed: int) -> float:
-    summary = simulate(scenario, policy, seed).summary
-    target = scenario.progress_target is not None
-    return float(summary["time_to_target" if target else "makespan"])
+def _ahead(times: Mapping[str, Floats], leader: str) -> list[str]:
+    """Whose mean is better than the leader's, the best first."""
+    mean = {policy: float(of.mean()) for policy, of in times.items()}
+    return sorted((p for p in mean if mean[p] < mean[leader]), key=mean.__getitem__)
 
 
-def _value(scenario: Scenario, name: str) -> float:
-    """The constant in force; 0 where the scenario does not state it and no profile's stands in."""
-    section, _, key = name.partition(".")
-    if section == "learner":
-        return float(getattr(scenario.learner, key))
-    if section == "step":
-        return 0.0 if scenario.step is None else float(getattr(scenario.step, key))
-    return float(getattr(getattr(scenario.inputs, section), key))
+def _edges(scenario: Scenario, name: str) -> list[Edge]:
+    """Both directions, unless a constant is at its bound already."""
+    value = value_of(scenario, name)
+    low, high = BOUNDS.get(name, (0.0, math.inf))
+    smaller, larger = (min(max(value * factor, low), high) for factor in FACTORS)
+    ends = [
+        end for end, outward in ((smaller, smaller < value), (larger, larger > value)) if outward
+    ]
+    return [Edge(name, value, end) for end in ends]
 
 
-def _with(scenario: Scenario, name: str, value: float) -> Scenario:
-    """The scenario with one constant changed; what its profile says stays for all others."""
-    section, _, key = name.partition(".")
-    stated = getattr(scenario, section)
-    keys = {} if stated is None else stated.model_dump(exclude_unset=True)
-    return scenario.replaced(**{section: keys | {key: value}})
+def _row(trials: Trials, edge: Edge, leader: str) -> tuple[Any, ...]:
+    direction = "larger" if edge.tried > edge.value else "smaller"
+    kind = kind_of(trials.scenario, edge.quantity)
+    return (
+        edge.quantity, edge.value, QUANTITIES[edge.quantity], kind, direction, edge.tried, leader,
+        edge.rival, edge.holds_at, edge.turns_at, edge.shown, len(trials.seeds),
+    )  # fmt: skip

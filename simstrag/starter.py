@@ -12,6 +12,7 @@ from pathlib import Path
 
 from simstrag.engine import check
 from simstrag.errors import InputError
+from simstrag.paths import placed, write_whole
 from simstrag.scenario import Scenario
 from simstrag.trace import Trace
 
@@ -35,19 +36,20 @@ def write_starter(trace: str | Path, out: str | Path) -> Path:
 
     Raises `InputError` for a trace that cannot be simulated, and where `out` cannot be written.
     """
-    trace, out = Path(trace), Path(out)
-    text = starter(Trace.read(trace), os.path.relpath(trace, out.parent))
+    trace, out = Path(trace), placed(out)
+    if os.path.lexists(out):
+        raise InputError(f"{out}: is there already; choose another name with --out")
+    text = starter(Trace.read(trace), _seen_from(out.parent, trace))
     scenario = Scenario.of(_parsed(text), str(out), out.parent)
     for policy in POLICIES:
         check(scenario, policy, 0)
-    try:
-        with out.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise InputError(f"{out}: is there already; choose another name with --out") from None
-    except OSError as error:
-        raise InputError(f"{out}: cannot be written: {error.strerror or error}") from None
+    write_whole(out, lambda part: part.write_text(text, encoding="utf-8"))
     return out
+
+
+def _seen_from(folder: Path, file: Path) -> str:
+    """The path of a file from a folder, either of which may be behind a link."""
+    return os.path.relpath(file.parent.resolve() / file.name, folder.resolve())
 
 
 def starter(trace: Trace, name: str) -> str:

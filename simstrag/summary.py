@@ -28,7 +28,9 @@ def summarise(
     statistical efficiency, which is progress per sample relative to one worker's batch (Qiao et
     al., "Pollux", OSDI 2021); `effective_staleness` is S_stale / batch of rule 25, `deviation`
     the factor of rule 25a; `cut_share` the share of the samples of all started steps that a
-    deadline cut away.  What hangs on progress is None where a plan made it unknown.
+    deadline cut away; `hits`, `false_alarms` and `misses` count ranks at updates: suspected
+    stragglers, others that were suspected, stragglers that were not; None where a policy judges
+    nobody.  What hangs on progress is None where a plan made it unknown.
     """
     counts = recorder.counts
     last_time, updates, *_ = recorder.updates[-1]
@@ -119,11 +121,13 @@ def _accuracy(scenario: Scenario, progress: float | None, staleness: float) -> f
 
 
 def _detection(recorder: Recorder) -> dict[str, float | None]:
-    """Precision and recall of the suspects against rule 27, over (update, rank) pairs."""
+    """The suspects against rule 27, over (update, rank) pairs; all None where nobody was judged."""
+    counts = recorder.detection
     if not recorder.judged:
-        return {"precision": None, "recall": None}
-    hits, false, missed = (recorder.detection[name] for name in ("hits", "false", "missed"))
+        return {"precision": None, "recall": None, **dict.fromkeys(counts)}
+    hits, false_alarms, misses = counts.values()
     return {
-        "precision": hits / (hits + false) if hits + false else None,
-        "recall": hits / (hits + missed) if hits + missed else None,
+        "precision": hits / (hits + false_alarms) if hits + false_alarms else None,
+        "recall": hits / (hits + misses) if hits + misses else None,
+        **counts,
     }

@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simstrag.errors import InputError
 from simstrag.names import nearest
+from simstrag.paths import write_whole
 from simstrag.slowdown import Piecewise
 
 if TYPE_CHECKING:
@@ -32,6 +34,11 @@ KINDS = ("slowdown", "utilisation", "duration")
 BEFORE = {"slowdown": 1.0, "utilisation": 0.0}
 """What holds before the first row of a key."""
 FORMATS = f"a trace is CSV, or parquet in a file named *.parquet, with columns {', '.join(COLUMNS)}"
+
+MEANT = {"time": "in seconds from the start", "node": "the number of a node, from 0 on"}
+"""What else is written into columns of numbers: dates, names of machines."""
+SEPARATORS = {";": "semicolons", "\t": "tabs"}
+"""What spreadsheets write instead of commas."""
 
 Key = tuple[int, str, str]
 
@@ -50,6 +57,11 @@ class Row(NamedTuple):
         """Whose value it is: node, resource and kind."""
         return self.node, self.resource, self.kind
 
+    @property
+    def speeds_up(self) -> bool:
+        """Whether it is a slowdown below 1, which a scenario must allow."""
+        return self.kind == "slowdown" and self.value < 1
+
 
 @dataclass(frozen=True, slots=True)
 class Trace:
@@ -58,6 +70,8 @@ class Trace:
     rows: in order of time; rows of equal time keep the order they came in.
     source: where it came from, for messages and provenance.
     sha256: of the file's bytes, or of the rows where there is no file.
+    lines: where each row stands in its source, as messages count.
+    shifted_from: the trace as it was recorded, of one that begins elsewhere.
 
     >>> rows = [(60.0, 3, "gpu", "slowdown", 2.0), (90.0, 3, "gpu", "slowdown", 1.0)]
     >>> trace = Trace.from_rows(rows)
@@ -68,6 +82,8 @@ class Trace:
     rows: tuple[Row, ...]
     source: str = "inline"
     sha256: str = field(default="", compare=False)
+    lines: tuple[int, ...] = field(default=(), compare=False, repr=False)
+    shifted_from: Trace | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def from_rows(
@@ -87,7 +103,7 @@ class Trace:
     def _checked(
         cls, numbered: Iterable[tuple[int, Any]], source: str, sha256: str | None = None
     ) -> Trace:
-        checked: list[Row] = []
+        checked: list[tuple[int, Row]] = []
         latest: dict[Key, float] = {}
         for number, raw in numbered:
             where = f"{source}, row {number}"
@@ -100,13 +116,14 @@ class Trace:
                     "sort the rows by time"
                 )
             latest[key] = row.time
-            checked.append(row)
+            checked.append((number, row))
         if not checked:
             raise InputError(f"{source}: the trace is empty; leave `trace` out for no contention")
-        checked.sort(key=lambda row: row.time)
+        checked.sort(key=lambda numbered: numbered[1].time)
+        lines, rows = zip(*checked, strict=True)
         if sha256 is None:
-            sha256 = hashlib.sha256(repr([tuple(row) for row in checked]).encode()).hexdigest()
-        return cls(tuple(checked), source, sha256)
+            sha256 = hashlib.sha256(repr([tuple(row) for row in rows]).encode()).hexdigest()
+        return cls(rows, source, sha256, lines)
 
     @classmethod
     def read(cls, path: str | Path) -> Trace:
@@ -119,14 +136,13 @@ class Trace:
             raise InputError(f"{path}: no such trace file")
         read = _parquet_rows if path.suffix == ".parquet" else _csv_rows
         try:
-            rows = read(path)
-            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            data = path.read_bytes()
+            return cls._checked(read(data, path), str(path), hashlib.sha256(data).hexdigest())
         except UnicodeDecodeError:
-            raise InputError(f"{path}: not a text file; {FORMATS}") from None
+            raise InputError(f"{path}: not a text file in UTF-8; {FORMATS}") from None
         except OSError as error:
             reason = error.strerror or str(error).splitlines()[0]
             raise InputError(f"{path}: cannot be read as a trace: {reason}") from None
-        return cls._checked(rows, str(path), digest)
 
     @property
     def end(self) -> float:
@@ -142,6 +158,20 @@ class Trace:
     def nodes(self) -> tuple[int, ...]:
         """The nodes that have rows, in order."""
         return tuple(sorted({row.node for row in self.rows}))
+
+    def first(self, wrong: Callable[[Row], bool]) -> tuple[str, Row] | None:
+        """The first row of which something is so, as it was recorded, and where it stands.
+
+        >>> Trace.from_rows([(0, 3, "gpu", "slowdown", 0.5)]).first(lambda row: row.value < 1)
+        ('inline trace, row 1', Row(time=0.0, node=3, resource='gpu', kind='slowdown', value=0.5))
+        """
+        if self.shifted_from is not None:
+            return self.shifted_from.first(wrong)
+        place = next((k for k, row in enumerate(self.rows) if wrong(row)), None)
+        if place is None:
+            return None
+        number = self.lines[place] if self.lines else place + 1
+        return f"{self.source}, row {number}", self.rows[place]
 
     def series(self, node: int, resource: str, kind: str) -> list[tuple[float, float]]:
         """(time, value) of one key in order of time."""
@@ -171,7 +201,8 @@ class Trace:
                 Row(t - offset + self.end, node, resource, kind, v) for t, v in series if t < offset
             ]
         rows.sort(key=lambda row: row.time)
-        return Trace(tuple(rows), f"{self.source} from {offset:.6g} s on", self.sha256)
+        source = f"{self.source} from {offset:.6g} s on"
+        return Trace(tuple(rows), source, self.sha256, shifted_from=self)
 
     def to_frame(self) -> pd.DataFrame:
         """As a pandas DataFrame with one column for each of `COLUMNS`."""
@@ -181,14 +212,9 @@ class Trace:
 
     def write(self, path: str | Path) -> None:
         """To a CSV file, or parquet where the name says so."""
-        path = Path(path)
-        try:
-            if path.suffix == ".parquet":
-                self.to_frame().to_parquet(path, index=False)
-            else:
-                self.to_frame().to_csv(path, index=False)
-        except OSError as error:
-            raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
+        frame = self.to_frame()
+        write = frame.to_parquet if Path(path).suffix == ".parquet" else frame.to_csv
+        write_whole(path, lambda part: write(part, index=False))
 
 
 def _row(raw: Sequence[Any] | Mapping[str, Any], where: str) -> Row:
@@ -229,7 +255,9 @@ def _number(value: Any, column: str, where: str) -> float:
     try:
         number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
-        raise InputError(f"{where}: {column} {value!r} is not a number") from None
+        meant = MEANT.get(column)
+        way_out = f"; it is {meant}" if meant else ""
+        raise InputError(f"{where}: {column} {value!r} is not a number{way_out}") from None
     if not math.isfinite(number):
         raise InputError(f"{where}: {column} is {value}; it must be a finite number")
     return number
@@ -246,16 +274,15 @@ def _choice(value: Any, column: str, allowed: Sequence[str], where: str) -> str:
     name = str(value).strip()
     if name not in allowed:
         raise InputError(
-            f"{where}: unknown {column} '{name}'{nearest(name, allowed)}; "
+            f"{where}: unknown {column} '{name}'{nearest(name.lower(), allowed)}; "
             f"allowed: {', '.join(allowed)}"
         )
     return name
 
 
-def _csv_rows(path: Path) -> list[tuple[int, list[str]]]:
+def _csv_rows(data: bytes, path: Path) -> Iterator[tuple[int, list[str]]]:
     """The fields of `COLUMNS` with the number of the line they end on; blank lines are left out."""
-    rows = []
-    with path.open(newline="", encoding="utf-8-sig") as file:
+    with io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, skipinitialspace=True)
         try:
             header = [name.strip() for name in next(reader, [])]
@@ -267,28 +294,25 @@ def _csv_rows(path: Path) -> list[tuple[int, list[str]]]:
                             f"{path}, row {reader.line_num}: {len(fields)} fields, "
                             f"but the header names {len(header)} columns"
                         )
-                    rows.append((reader.line_num, [fields[k] for k in places]))
+                    yield reader.line_num, [fields[k] for k in places]
         except csv.Error as error:
             raise InputError(
                 f"{path}, row {reader.line_num}: not CSV: {error}; {FORMATS}"
             ) from None
-    return rows
 
 
-def _parquet_rows(path: Path) -> list[tuple[int, tuple[Any, ...]]]:
+def _parquet_rows(data: bytes, path: Path) -> Iterator[tuple[int, tuple[Any, ...]]]:
     import pyarrow
     import pyarrow.parquet
 
-    if path.is_dir():
-        raise InputError(f"{path}: is a directory; {FORMATS}")
     try:
-        table = pyarrow.parquet.read_table(path)
+        table = pyarrow.parquet.read_table(pyarrow.BufferReader(data))
     except pyarrow.ArrowException as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"{path}: cannot be read as parquet: {reason}") from None
     places = _places(table.column_names, path)
     columns = [table.column(k).to_pylist() for k in places]
-    return list(enumerate(zip(*columns, strict=True), start=1))
+    yield from enumerate(zip(*columns, strict=True), start=1)
 
 
 def _places(header: Sequence[str], path: Path) -> list[int]:
@@ -296,8 +320,14 @@ def _places(header: Sequence[str], path: Path) -> list[int]:
     found = ", ".join(header)
     if not found:
         raise InputError(f"{path}: the file is empty; {FORMATS}")
+    for mark, what in SEPARATORS.items():
+        if len(header) == 1 and mark in found:
+            raise InputError(
+                f"{path}: its columns are separated by {what}; save it as CSV with commas, and "
+                "with decimal points"
+            )
     if not found.isprintable():
-        raise InputError(f"{path}: not a text file; {FORMATS}")
+        raise InputError(f"{path}: not a text file in UTF-8; {FORMATS}")
     for name in COLUMNS:
         if header.count(name) != 1:
             problem = "no column" if name not in header else "more than one column"

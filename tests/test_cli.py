@@ -16,8 +16,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from simstrag.analysis.tables import ranking_rows
 from simstrag.cli import main
 from simstrag.cli.examples import EXAMPLES
+from simstrag.comparison import Comparison
 from simstrag.policies import describe, names
 
 SCENARIO = """
@@ -101,6 +103,34 @@ def test_compare_prints_a_table_and_writes_one_row_per_policy_and_seed(
     ]  # fmt: skip
     assert (folder / "c" / "report.html").exists()
     assert not (folder / "c.partial").exists()
+
+
+def test_two_scenarios_of_one_name_do_not_overwrite_each_others_report(
+    folder: Path, call: Call
+) -> None:
+    (folder / "other").mkdir()
+    for name in ("case.yaml", "slow.csv"):
+        (folder / "other" / name).write_text((folder / name).read_text())
+    asked = ("--jobs", "1", "--seeds", "1", "-p", "bsp", "-q")
+    assert call("compare", "case.yaml", *asked)[0] == 0
+    assert call("compare", "other/case.yaml", *asked) == (
+        2, "", "error: reports/case: is of another scenario, case.yaml; choose a folder for "
+        "other/case.yaml with --out\n",
+    )  # fmt: skip
+    assert call("compare", "other/case.yaml", *asked, "-o", "reports/other")[0] == 0
+    (folder / "case.yaml").write_text(SCENARIO.replace("5120", "10240"))
+    assert call("compare", "case.yaml", *asked)[0] == 0
+
+
+def test_runs_that_nobody_can_use_now_are_named(folder: Path, call: Call) -> None:
+    kept = folder / "c.partial"
+    (kept / "0123456789abcdef").mkdir(parents=True)
+    (kept / "finished-runs.txt").write_text("")
+    _, _, err = call("compare", "case.yaml", "-o", "c", "--jobs", "1", "--seeds", "1")
+    assert err == (
+        "warning: c.partial keeps runs of the scenario or program as it was before; remove it at "
+        "will\n"
+    )
 
 
 def test_a_comparison_folder_stands_by_itself(folder: Path, call: Call) -> None:
@@ -227,7 +257,7 @@ def test_the_examples_of_every_help_work(example: str, folder: Path, call: Call)
     for name in ("examples/demo.yaml", "case.yaml"):
         (folder / name).write_text(SCENARIO)
         (folder / Path(name).parent / "slow.csv").write_text(TRACE)
-    call("compare", "case.yaml", "--out", "reports/demo", "--jobs", "1")
+    call("compare", "examples/demo.yaml", "--out", "reports/demo", "--jobs", "1")
     code, _, err = call(*example.removeprefix("simstrag ").split())
     assert (code, err) == (0, "")
 
@@ -310,6 +340,48 @@ MISTAKES = {
         "utilisation",
     ),
     "missing argument": (("run",), {}, "SCENARIO"),
+    "a folder that is not there": (
+        ("init", "slow.csv", "-o", "nodir/x.yaml"), {}, "nodir/x.yaml: there is no folder 'nodir'",
+    ),
+    "a folder that is not there, for a trace": (
+        ("trace", "generate", "-o", "nodir/g.csv"), {}, "there is no folder 'nodir'",
+    ),
+    "a folder that is not there, for a timeline": (
+        ("run", "case.yaml", "--timeline", "nodir/t.json"), {}, "there is no folder 'nodir'",
+    ),
+    "a trace named like a spreadsheet": (
+        ("trace", "generate", "-o", "g.xlsx"), {}, "g.xlsx: is no name of a trace",
+    ),
+    "utilisation that begins elsewhere": (
+        ("run", "case.yaml"),
+        _edited("seeds: 2", "seeds: 2\ntrace_per_seed: shift")
+        | {"slow.csv": TRACE.replace("slowdown,1.0", "utilisation,0.5")},
+        "slow.csv, row 3: utilisation 0.5 of node 3 at 0.6 s",
+    ),
+    "a speed-up that begins elsewhere": (
+        ("run", "case.yaml"),
+        _edited("seeds: 2", "seeds: 2\ntrace_per_seed: shift")
+        | {"slow.csv": TRACE.replace("1.0", "0.9")},
+        "slow.csv, row 3: slowdown 0.9 of node 3 at 0.6 s is below 1",
+    ),
+    "semicolons": (
+        ("trace", "describe", "slow.csv"), {"slow.csv": TRACE.replace(",", ";")}, "semicolons",
+    ),
+    "capital letters": (
+        ("run", "case.yaml"), {"slow.csv": TRACE.replace("gpu", "GPU")}, "Did you mean 'gpu'?",
+    ),
+    "a date": (
+        ("run", "case.yaml"), {"slow.csv": TRACE.replace("0.6", "10:00")}, "seconds from the start",
+    ),
+    "a trace for a scenario": (("run", "slow.csv"), {}, "simstrag init slow.csv"),
+    "a scenario for a trace": (("init", "case.yaml"), {}, "is a scenario by its name"),
+    "policies with commas": (("compare", "case.yaml", "-p", "bsp,asgd"), {}, "-p bsp -p asgd"),
+    "policies with commas and parameters": (
+        ("compare", "case.yaml", "-p", "ssp:bound=5,via=server,asgd"), {},
+        "-p ssp:bound=5,via=server -p asgd",
+    ),
+    "policies for a run": (("run", "case.yaml", "-p", "bsp,asgd"), {}, "choose one here"),
+    "an unknown shell": (("--show-completion", "tcsh"), {}, "bash, zsh, fish"),
     "huge seed": (("run", "case.yaml", "--seed", "9" * 30), {}, "seed"),
     "negative seed": (("run", "case.yaml", "--seed", "-1"), {}, "seed"),
 }  # fmt: skip
@@ -459,8 +531,22 @@ def test_a_quiet_command_says_only_what_it_wrote(
     assert (folder / path).exists()
 
 
-def test_a_quiet_run_that_writes_nothing_says_nothing(folder: Path, call: Call) -> None:
-    assert call("run", "case.yaml", "-q") == (0, "", "")
+@pytest.mark.parametrize(
+    ("target", "name"), [("target_progress: 3", "time_to_target"), ("", "makespan")]
+)
+def test_a_quiet_run_that_writes_nothing_says_its_time(
+    target: str, name: str, folder: Path, call: Call
+) -> None:
+    (folder / "case.yaml").write_text(SCENARIO.replace("target_progress: 3", target))
+    code, out, err = call("run", "case.yaml", "-q")
+    assert (code, err) == (0, "")
+    assert float(out) == document(call, "run", "case.yaml")["summary"][name]
+
+
+def test_a_scenario_and_a_trace_for_machines_are_where_they_are(folder: Path, call: Call) -> None:
+    assert document(call, "trace", "generate", "-o", "g.csv")["trace"] == "g.csv"
+    assert document(call, "init", "g.csv", "-o", "g.yaml") == {"scenario": "g.yaml"}
+    assert (folder / "g.yaml").exists()
 
 
 def test_a_timeline_is_written_and_read_back(folder: Path, call: Call) -> None:
@@ -551,6 +637,37 @@ def test_a_shell_completes(typed: str, completed: str) -> None:
         check=False,
     )
     assert completed in done.stdout.split(), done
+
+
+def test_the_completion_of_another_shell_may_be_asked_for() -> None:
+    def shown(*arguments: str) -> str:
+        command = [sys.executable, "-m", "simstrag", "--show-completion", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+    assert shown("zsh").strip().startswith("#compdef simstrag")
+    assert shown("fish").startswith("complete --command simstrag")
+
+
+@pytest.mark.parametrize("columns", [80, 100, 140])
+def test_the_ranking_leaves_columns_out_and_breaks_no_number(
+    columns: int, folder: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call("compare", "case.yaml", "-o", "c", "--jobs", "1", "--seeds", "5")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    _, out, _ = call("compare", "case.yaml", "-o", "c", "--jobs", "1", "--seeds", "5")
+    lines = plain_lines(out)
+    assert max(map(len, lines)) <= columns
+    whole = ranking_rows(Comparison.read(folder / "c"))
+    cells = {row[0]: row[1:] for row in whole[1]}
+    shown = {name: line for line in lines for name in cells if line.startswith(f"{name}  ")}
+    assert shown.keys() == cells.keys()
+    said = " ".join(out.split()).partition("not in --json: ")[2].partition(" report:")[0]
+    left_out = said.split(", ") if said else []
+    assert set(left_out) < set(whole[0])
+    for name, line in shown.items():
+        for header, cell in zip(whole[0][1:], cells[name], strict=True):
+            assert (header in left_out) or cell in line
 
 
 def test_a_narrow_terminal_folds_cells_and_cuts_none(

@@ -1,16 +1,19 @@
 """Comparisons: the same luck and contention for everybody, a clean control, true columns."""
 
 import importlib
+import pickle
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import simstrag
 from simstrag import Scenario
 from simstrag.comparison import Comparison
+from simstrag.sensitivity import sensitivity
 
 SLOW = {"time": 0.0, "node": 1, "resource": "gpu", "kind": "slowdown", "value": 2.0}
 HANDMADE: dict[str, Any] = {
@@ -180,3 +183,109 @@ def test_a_policy_that_was_edited_between_two_comparisons_is_the_new_one(
         updates.append(runs["updates"].tolist())
     sys.modules.pop("edited", None)
     assert updates == [[4, 4], [2, 2]]
+
+
+NOISY: dict[str, Any] = {
+    "workers": 4,
+    "samples": 4 * 128 * 20,
+    "target_progress": 5,
+    "step": {"compute": 0.1, "cv": 0.1},
+    "server": {"service": 0.001},
+    "trace": [{"time": 0, "node": 0, "resource": "gpu", "kind": "slowdown", "value": 2.0}],
+    "seeds": 6,
+}
+
+
+@pytest.fixture(scope="module")
+def turned() -> Comparison:
+    return simstrag.compare(Scenario.of(NOISY), ["bsp", "asgd"], sensitivity=True, jobs=1)
+
+
+def test_thresholds_are_what_sensitivity_finds_under_the_first_seeds(turned: Comparison) -> None:
+    few = Scenario.of(NOISY | {"seeds": 5})
+    found = sensitivity(few, ["bsp", "asgd"], jobs=1)
+    assert turned.thresholds is not None
+    assert turned.thresholds.equals(found)
+    assert set(turned.thresholds["seeds"]) == {5}
+
+
+def test_thresholds_change_nothing_else(turned: Comparison) -> None:
+    plain = simstrag.compare(Scenario.of(NOISY), ["bsp", "asgd"], jobs=1)
+    assert plain.thresholds is None
+    assert turned.runs.equals(plain.runs)
+    assert turned.sensitivity.equals(plain.sensitivity)
+
+
+def test_thresholds_are_written_beside_the_comparison_and_read_back(
+    turned: Comparison, tmp_path: Path
+) -> None:
+    turned.write(tmp_path / "out")
+    read = Comparison.read(tmp_path / "out").thresholds
+    assert read is not None
+    assert turned.thresholds is not None
+    pd.testing.assert_frame_equal(read, turned.thresholds)
+    turned.write(tmp_path / "out")  # all that it holds is its own
+    simstrag.compare(Scenario.of(NOISY), ["bsp"], jobs=1).write(tmp_path / "out")
+    assert not (tmp_path / "out" / "thresholds.csv").exists()
+
+
+def test_runs_that_a_comparison_made_are_not_made_again_for_its_thresholds() -> None:
+    said: list[str] = []
+    simstrag.compare(
+        Scenario.of(NOISY), ["bsp", "asgd"], sensitivity=True, jobs=1,
+        on_progress=lambda done, total, what: said.append(what),
+    )  # fmt: skip
+    again = [what for what in said if "=" in what]
+    assert "learner.c_tau = 0.25, asgd, seed 0" in again
+    assert "learner.c_tau = 4, asgd, seed 0" not in again
+    assert len(again) == len(set(again))
+
+
+def test_thresholds_that_were_interrupted_go_on_where_they_were(
+    turned: Comparison, tmp_path: Path
+) -> None:
+    def stop(done: int, total: int, what: str) -> None:
+        if what.startswith("learner.noise_scale"):
+            raise KeyboardInterrupt
+
+    found = []
+    keep = tmp_path / "c.partial"
+    with pytest.raises(KeyboardInterrupt, match="all of the comparison itself among them"):
+        simstrag.compare(
+            Scenario.of(NOISY), ["bsp", "asgd"], sensitivity=True, jobs=1, keep=keep,
+            on_progress=stop,
+        )  # fmt: skip
+    again = simstrag.compare(
+        Scenario.of(NOISY), ["bsp", "asgd"], sensitivity=True, jobs=1, keep=keep,
+        on_progress=lambda done, total, what: found.append(what),
+    )  # fmt: skip
+    assert not any(what.startswith("learner.c_tau = 0.25") for what in found)
+    assert again.thresholds is not None
+    assert again.thresholds.equals(turned.thresholds)
+
+
+def test_one_policy_has_nobody_to_lose_the_lead_to() -> None:
+    alone = simstrag.compare(Scenario.of(NOISY), ["asgd"], sensitivity=True, jobs=1)
+    assert alone.thresholds is not None
+    assert alone.thresholds.empty
+
+
+@pytest.mark.parametrize("noise", ["lognormal", "shifted_exponential", "profile"])
+def test_a_comparison_can_be_pickled(noise: str) -> None:
+    if noise == "profile":
+        case = Scenario.read("examples/demo.yaml").replaced(samples=64, target_progress=None)
+    else:
+        case = Scenario.of(NOISY | {"step": {"compute": 0.1, "cv": 0.1, "noise": noise}})
+    done = simstrag.compare(case, ["bsp"], seeds=1, jobs=1)
+    back = pickle.loads(pickle.dumps(done))
+    assert back.ranking.equals(done.ranking)
+    again = simstrag.simulate(back.scenario, "bsp").summary["makespan"]
+    assert again == done.examples["bsp"].summary["makespan"]
+
+
+def test_jobs_are_by_default_the_cores_that_one_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr("simstrag.work.cores", lambda: 1)
+    monkeypatch.setattr("simstrag.work.stopped", seen.append)
+    simstrag.compare(Scenario.of(NOISY | {"seeds": 1}), ["bsp"])
+    assert seen == [1]

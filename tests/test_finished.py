@@ -20,7 +20,7 @@ CASE: dict[str, Any] = {
     "seeds": 3,
 }
 RUNS = 2 * 3 + 3
-"""Two policies, three seeds, and the clean control; before any at another c_tau."""
+"""Two policies, three seeds, and the clean control."""
 
 
 def compared(folder: Path, stop_at: int | None = None, **changes: Any) -> tuple[Comparison, int]:
@@ -35,6 +35,12 @@ def compared(folder: Path, stop_at: int | None = None, **changes: Any) -> tuple[
 
     scenario = Scenario.of(CASE | changes)
     return simstrag.compare(scenario, jobs=1, on_progress=watch, keep=folder), found
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    """The bytes of each file in a folder, by its path in there."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder): path.read_bytes() for path in files}
 
 
 @pytest.fixture
@@ -56,21 +62,43 @@ def test_a_comparison_that_was_resumed_is_the_same_to_the_last_byte(
     whole = simstrag.compare(Scenario.of(CASE), jobs=1)
     for name, comparison in (("resumed", compared(left)[0]), ("whole", whole)):
         comparison.write(tmp_path / name, "the same command")
-    files = sorted(p.relative_to(tmp_path / "whole") for p in (tmp_path / "whole").rglob("*"))
-    assert files == sorted(
-        p.relative_to(tmp_path / "resumed") for p in (tmp_path / "resumed").rglob("*")
-    )
-    for file in files:
-        one, other = tmp_path / "whole" / file, tmp_path / "resumed" / file
-        assert one.is_dir() or one.read_bytes() == other.read_bytes(), file
+    assert contents(tmp_path / "resumed") == contents(tmp_path / "whole")
 
 
 @pytest.mark.parametrize(
     "changes",
-    [{"samples": 800}, {"step": {"compute": 0.6, "cv": 0.3}}, {"policies": ["asgd", "bsp"]}],
+    [{"samples": 800}, {"step": {"compute": 0.6, "cv": 0.3}}, {"target_progress": 5.5}],
 )
 def test_runs_of_another_scenario_are_not_taken(left: Path, changes: dict[str, Any]) -> None:
     assert compared(left, **changes)[1] == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "same"),
+    [
+        ({"policies": ["asgd", "bsp"]}, 4),
+        ({"policies": ["bsp", "asgd", "ssp"]}, 4),
+        ({"policies": ["asgd"]}, 4),  # bsp is the baseline whether it is asked for or not
+        ({"seeds": 5}, 4),
+        ({"seeds": 1}, 2),
+        ({"seeds": [1, 0]}, 2),  # the first seed's steps are wanted, which were kept of seed 0
+    ],
+)
+def test_runs_of_other_policies_and_seeds_are_taken_where_they_are_the_same(
+    left: Path, tmp_path: Path, changes: dict[str, Any], same: int
+) -> None:
+    comparison, found = compared(left, **changes)
+    assert found == same
+    comparison.write(tmp_path / "resumed", "the same command")
+    whole = simstrag.compare(Scenario.of(CASE | changes), jobs=1)
+    whole.write(tmp_path / "whole", "the same command")
+    assert contents(tmp_path / "resumed") == contents(tmp_path / "whole")
+
+
+def test_who_is_done_forgets_the_runs_that_nobody_asks_for_any_more(left: Path) -> None:
+    done, _ = compared(left, policies=["ssp"], seeds=1)
+    Finished.of(left, done.scenario).forget()
+    assert not left.exists()
 
 
 def test_runs_under_another_trace_are_not_taken(tmp_path: Path) -> None:
@@ -100,6 +128,23 @@ def test_runs_of_a_policy_whose_file_changed_are_not_taken(
 def test_a_run_that_cannot_be_read_is_done_again(left: Path) -> None:
     next(left.glob("*/*.json")).write_text('{"row": ')
     assert compared(left)[1] == 3
+
+
+def test_how_many_runs_there_are_is_known_from_the_start(tmp_path: Path) -> None:
+    """Also of those that are run again because their gradients were stale."""
+    totals = set()
+    scenario = Scenario.of(CASE | {"server": {"service": 0.2}})
+    done = simstrag.compare(
+        scenario, jobs=1, on_progress=lambda done, total, _: totals.add((done, total))
+    )
+    assert totals == {(k + 1, RUNS) for k in range(RUNS)}
+    again = done.sensitivity.pivot(index=["policy", "seed"], columns="c_tau").loc["asgd"]
+    assert (again.nunique(axis=1) == 3).all()
+
+
+def test_an_empty_folder_may_keep_runs(tmp_path: Path) -> None:
+    (tmp_path / "c.partial").mkdir()
+    assert compared(tmp_path / "c.partial")[1] == 0
 
 
 def test_a_folder_with_other_things_is_refused(tmp_path: Path) -> None:

@@ -28,15 +28,17 @@ LAYERS = {
     ),
     "thought": (
         "constants", "contention", "inputs", "learning", "learning.noise_scale", "metrics", "modes",
-        "noise_tables", "policies", "predictors", "scenario", "sections", "stragglers", "timing",
+        "noise_tables", "policies", "predictors", "quantities", "scenario", "sections",
+        "stragglers", "timing",
     ),
     "world": (
         "bound", "engine", "fifo", "filing", "gradient", "kernel", "learning.real", "recorder",
         "summary", "workloads",
     ),
     "use": (
-        "__main__", "cli", "comparison", "doctor", "finished", "reports", "sensitivity",
-        "starter", "sweep", "validate",
+        "__main__", "cli", "comparison", "doctor", "finished", "processes", "reports",
+        "sensitivity",
+        "starter", "sweep", "validate", "work",
     ),
 }  # fmt: skip
 
@@ -45,7 +47,7 @@ SATELLITES = {
     "traces": {"errors", "names", "noise", "slowdown", "trace"},
     "analysis": {
         "collectives", "comparison", "contention", "errors", "metrics", "names", "policies",
-        "profile", "run", "scenario", "slowdown", "timing", "trace",
+        "profile", "quantities", "run", "scenario", "slowdown", "timing", "trace",
     },
 }  # fmt: skip
 """The modules of the core that each satellite needs; analysis draws contention, hence `timing`."""
@@ -205,9 +207,10 @@ def test_policies_own_no_clock_and_no_luck(package: str) -> None:
         ("numba", ["kernel"]),
         ("torch", ["workloads", "learning.real", "ddp", "calibration"]),
         ("matplotlib", ["analysis"]),
+        ("bokeh", ["analysis"]),
         ("jinja2", ["analysis"]),
         ("typer", ["cli"]),
-        ("joblib", ["comparison", "sensitivity", "sweep", "validate"]),
+        ("joblib", ["processes", "sweep", "validate", "work"]),
     ],
 )
 def test_a_heavy_package_stays_where_it_is_needed(package: str, allowed: list[str]) -> None:

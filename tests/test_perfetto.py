@@ -4,6 +4,7 @@ import collections
 import gzip
 import json
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,12 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simstrag.analysis import perfetto
+from simstrag.analysis import events, perfetto
 from simstrag.analysis.fates import fates_of
 from simstrag.analysis.moments import micro
 from simstrag.analysis.perfetto import Written, write_timeline
 from simstrag.analysis.phases import KINDS, phases_of
 from simstrag.analysis.waiting import steps_of
+from simstrag.cli import main
 from simstrag.engine import simulate
 from simstrag.errors import InputError
 from simstrag.plan import Plan, Precision, Review
@@ -82,13 +84,19 @@ def written(tmp_path: Path) -> Callable[..., tuple[dict[str, Any], Written]]:
     return write
 
 
-def slices(file: dict[str, Any], *names: str) -> list[tuple[int, int, int]]:
-    """(thread, from, to) of the workers' slices of these names."""
+def slices(
+    file: dict[str, Any], *names: str, process: int = events.WORKERS
+) -> list[tuple[int, int, int]]:
+    """(thread, from, to) of the slices of these names; by default those of the workers."""
     return sorted(
         (e["tid"], e["ts"], e["ts"] + e["dur"])
         for e in file["traceEvents"]
-        if e["ph"] == "X" and e["pid"] == perfetto.WORKERS and e["name"] in names
+        if e["ph"] == "X" and e["pid"] == process and e["name"] in names
     )
+
+
+def instants(file: dict[str, Any], track: int) -> list[dict[str, Any]]:
+    return [e for e in file["traceEvents"] if e["ph"] == "i" and e["tid"] == track]
 
 
 @pytest.mark.parametrize("with_timing", [True, False])
@@ -156,7 +164,7 @@ def test_a_switch_of_precision_lies_between_pull_and_computing(
     pulled = {(rank, end) for rank, _, end in slices(file, "pull")}
     assert {(rank, end) for rank, _, end in switches} <= computing
     assert {(rank, start) for rank, start, _ in switches} <= pulled
-    pulls = {end - start for rank, start, end in slices(file, "pull") if rank != perfetto.RANK_0}
+    pulls = {end - start for rank, start, end in slices(file, "pull") if rank != events.RANK_0}
     assert pulls <= {999, 1_000, 1_001}
     assert "order" not in file["metadata"]
 
@@ -183,8 +191,8 @@ def test_pushes_pulls_and_jobs_are_those_that_the_engine_made(
 
         monkeypatch.setattr(Timing, name, heard)
 
-    listen("push", lambda args: [perfetto.RANK_0 + args[0]], 1)
-    listen("pull", lambda args: [perfetto.RANK_0 + args[0]], 1)
+    listen("push", lambda args: [events.RANK_0 + args[0]], 1)
+    listen("pull", lambda args: [events.RANK_0 + args[0]], 1)
     listen("serve", lambda args: [], 0)
     run, timing = run_of(policy)
     monkeypatch.undo()
@@ -198,7 +206,7 @@ def test_pushes_pulls_and_jobs_are_those_that_the_engine_made(
     served = [
         (e["ts"], e["ts"] + e["dur"])
         for e in file["traceEvents"]
-        if e["ph"] == "X" and e["tid"] == perfetto.SERVER
+        if e["ph"] == "X" and e["tid"] == events.SERVER
     ]
     lost = run.summary["dropped"] if policy.startswith("ringmaster") else 0  # after their service
     assert len(served) == run.summary["applied"] + lost
@@ -271,14 +279,14 @@ def test_a_case_that_can_be_counted_by_hand(written: Callable[..., Any]) -> None
     assert slices(file, "collective") == [
         (rank, at * second, (at + 0.5) * second) for rank in (1000, 1001) for at in (2, 4.5)
     ]
-    updates = [e for e in file["traceEvents"] if e["ph"] == "i"]
+    updates = instants(file, events.UPDATES)
     assert [e["ts"] for e in updates] == [2.5 * second, 5 * second]
     assert updates[1]["name"] == "update 2"
     assert updates[1]["args"] == {
         "version": 2, "members": 2, "ranks": "0 1", "gradients": 2, "samples": 512,
         "staleness_mean": 0.0, "staleness_max": 0, "progress": pytest.approx(0.677249, rel=1e-5),
     }  # fmt: skip
-    assert said[1:] == (0.0, 5.0, 0)
+    assert said[1:] == (0.0, 5.0, 0, False)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -328,11 +336,104 @@ def test_counters_show_each_slowdown_from_when_on_it_holds(written: Callable[...
     ]  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Suspecting(Policy):
+    """Judges from update 2 on, suspects rank 1 from 4 to 8 and rank 3 from 6 on, helps rank 1."""
+
+    def plan(self, view: View) -> Plan:
+        v = view.version
+        suspects = {rank for rank, held in ((1, 4 <= v < 8), (3, v >= 6)) if held}
+        precision = {1: Precision.AMP} if 1 in suspects else Precision.FULL
+        judged = frozenset(suspects) if v >= 2 else None
+        return Plan(precision=precision, suspects=judged, review=Review(updates=2))
+
+
+@pytest.fixture(scope="module")
+def suspecting() -> tuple[Run, Timing]:
+    made = scenario(samples=WORKERS * 128 * 12, microbatches=1)
+    return simulate(made, Suspecting(), record_steps=True), made.timing(0)
+
+
+def test_what_a_plan_changed_is_a_mark_of_that_name(
+    suspecting: tuple[Run, Timing], written: Callable[..., Any]
+) -> None:
+    run, _ = suspecting
+    file, _ = written(*suspecting)
+    marks = instants(file, events.DECISIONS)
+    assert [(e["args"]["update"], e["name"]) for e in marks] == [
+        (0, "first plan"), (2, "suspects"), (4, "suspects, precision"), (6, "suspects"),
+        (8, "suspects, precision"),
+    ]  # fmt: skip
+    assert [e["ts"] for e in marks[1:]] == [micro(run.updates["time"][k]) for k in (1, 3, 5, 7)]
+    plain = {"amp": "none", "way": "all-reduce", "groups": 1}
+    assert marks[0]["args"] == {"update": 0, **plain}, "judges nobody, shares are equal"
+    assert marks[1]["args"] == {"update": 2, "suspects": "none", **plain}
+    assert marks[3]["args"] == {"update": 6, "suspects": "1 3", **plain, "amp": "1"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "name"),
+    [("star_h", "groups"), ("lb_bsp", "batch"), ("sync_switch", "way"), ("cgp", "groups")],
+)
+def test_a_change_of_groups_shares_or_way_is_named(
+    spec: str, name: str, written: Callable[..., Any]
+) -> None:
+    file, _ = written(*run_of(spec))
+    assert name in {
+        word for e in instants(file, events.DECISIONS) for word in e["name"].split(", ")
+    }
+
+
+def test_a_suspicion_lasts_from_the_plan_with_it_to_the_plan_without(
+    suspecting: tuple[Run, Timing], written: Callable[..., Any]
+) -> None:
+    file, _ = written(*suspecting)
+    at = micro(suspecting[0].updates["time"]).tolist()
+    assert slices(file, "suspected", process=events.SUSPECTS) == [
+        (events.SUSPECT_0 + 1, at[3], at[7]),
+        (events.SUSPECT_0 + 3, at[5], at[-1]),
+    ]
+    assert {e["args"]["update"] for e in file["traceEvents"] if e["name"] == "suspected"} == {4, 6}
+
+
+def test_who_judges_nobody_has_no_track_of_suspects(written: Callable[..., Any]) -> None:
+    file, _ = written(*run_of("bsp"))
+    assert not any(e["pid"] == events.SUSPECTS for e in file["traceEvents"])
+
+
+def test_a_window_opens_with_the_plan_in_force(
+    suspecting: tuple[Run, Timing], written: Callable[..., Any]
+) -> None:
+    run, timing = suspecting
+    time = run.updates["time"]
+    window = ((time[6] + time[7]) / 2, time[-1])
+    file, _ = written(run, timing, window=window)
+    first, last = instants(file, events.DECISIONS)
+    assert first["ts"] == micro(window[0])
+    assert first["name"] == f"in force since {time[5]:.6g} s"
+    assert (first["args"]["suspects"], last["args"]["suspects"]) == ("1 3", "3")
+    at = micro(time).tolist()
+    assert (events.SUSPECT_0 + 1, at[3], at[7]) in slices(
+        file, "suspected", process=events.SUSPECTS
+    ), "whole, though it began before"
+
+
+def test_a_run_of_an_older_version_says_that_it_kept_no_decisions(
+    suspecting: tuple[Run, Timing], written: Callable[..., Any]
+) -> None:
+    run, timing = suspecting
+    file, _ = written(replace(run, decisions=None), timing)
+    assert file["metadata"]["decisions"].startswith("an older version wrote the run")
+    assert not any(e.get("tid") == events.DECISIONS for e in file["traceEvents"])
+    assert "decisions" not in written(run, timing)[0]["metadata"]
+
+
 def test_a_window_shows_whole_steps_and_says_what_is_left_out(written: Callable[..., Any]) -> None:
     run, timing = run_of("bsp")
     whole, _ = written(run, timing)
     file, said = written(run, timing, window=(1.2, 1.8))
     assert said[1:3] == (1.2, 1.8)
+    assert not said.cut
     names = ("full", "waiting", "collective")
     assert slices(file, *names) == [
         s for s in slices(whole, *names) if s[1] <= 1_800_000 and s[2] >= 1_200_000
@@ -354,15 +455,16 @@ def test_of_what_is_too_much_the_stretch_of_most_waiting_is_shown(
     run, timing = run_of("bsp")
     file, said = written(run, timing)
     assert 100 < said.events <= 150
+    assert said.cut
     assert 0.9 < said.start < said.end < 2.2
     assert said.steps_left_out > 100
     assert file["metadata"]["steps_left_out"] == said.steps_left_out
-    shown = [e for e in file["traceEvents"] if e["ph"] == "i"]
+    shown = instants(file, events.UPDATES)
     assert all(said.start <= e["ts"] / 1e6 <= said.end for e in shown)
 
 
 @pytest.mark.parametrize("window", [None, (0.0, 1.0), (1.5, 9.0)])
-@pytest.mark.parametrize("policy", ["asgd", "star_h", "local_sgd:h=4", "cgp"])
+@pytest.mark.parametrize("policy", ["asgd", "star_h", "local_sgd:h=4", "cgp", "korel", "lb_bsp"])
 def test_a_file_never_has_more_events_than_it_may(
     policy: str,
     window: tuple[float, float] | None,
@@ -410,7 +512,7 @@ def test_an_order_that_is_assumed_is_said_to_be(policy: str, written: Callable[.
     file, _ = written(run, timing)
     assert "not known in which order" in file["metadata"]["order"]
     assert "left out" in file["metadata"]["server"]
-    assert not any(e["tid"] == perfetto.SERVER for e in file["traceEvents"])
+    assert not any(e["tid"] == events.SERVER for e in file["traceEvents"])
     waits = [e["cat"] for e in file["traceEvents"] if e["name"] == "communication"]
     assert set(waits) == {"communication,order assumed"}
 
@@ -418,7 +520,7 @@ def test_an_order_that_is_assumed_is_said_to_be(policy: str, written: Callable[.
 def test_the_file_itself_says_what_it_covers(written: Callable[..., Any]) -> None:
     run, timing = run_of("asgd")
     file, said = written(run, timing)
-    (about,) = [e for e in file["traceEvents"] if e["tid"] == perfetto.ABOUT and e["ph"] == "X"]
+    (about,) = [e for e in file["traceEvents"] if e["tid"] == events.ABOUT and e["ph"] == "X"]
     assert about["args"] == file["metadata"]
     assert about["dur"] == round((said.end - said.start) * 1e6)
     assert all(isinstance(v, str | int) for v in file["metadata"].values()), "a table in the UI"
@@ -456,3 +558,73 @@ def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"file.run\.json: cannot be written: "):
         write_timeline(run, tmp_path / "file" / "run.json", timing)
+
+
+# -- asked for on the command line
+
+
+@pytest.fixture
+def call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str]]:
+    """Runs `simstrag run` on a scenario: the exit code, and what it says on stderr."""
+    scenario().write(tmp_path)
+    monkeypatch.chdir(tmp_path)
+
+    def run(*options: str) -> tuple[int, str]:
+        monkeypatch.setattr("sys.argv", ["simstrag", "run", "scenario.yaml", "-s", "3", *options])
+        monkeypatch.setattr("sys.path", [*sys.path])
+        with pytest.raises(SystemExit) as end:
+            main()
+        return int(end.value.code or 0), capsys.readouterr().err
+
+    return run
+
+
+@pytest.mark.parametrize(("asked", "window"), [("1:1.5", (1.0, 1.5)), ("2:inf", (2.0, math.inf))])
+def test_a_window_is_asked_for_by_name(
+    asked: str,
+    window: tuple[float, float],
+    call: Callable[..., tuple[int, str]],
+    written: Callable[..., Any],
+) -> None:
+    assert call("--timeline", "t.json", "--window", asked, "-q") == (0, "")
+    file, _ = written(*run_of("bsp"), window=window)
+    assert json.loads(Path("t.json").read_text("utf-8"))["traceEvents"] == file["traceEvents"]
+
+
+@pytest.mark.parametrize(
+    ("window", "wrong"),
+    [
+        ("1-2", "--window 1-2: must be FROM:TO in seconds, such as 10:20, or 10:inf"),
+        ("1:2:3", "--window 1:2:3: must be FROM:TO"),
+        ("2:1", "--window 2:1: must end after it begins"),
+        ("nan:1", "--window nan:1: must end after it begins"),
+        ("900:901", "the window 900 to 901 s is not in the run, 0 to "),
+    ],
+)
+def test_a_window_that_cannot_be_is_answered_in_one_line(
+    window: str, wrong: str, call: Callable[..., tuple[int, str]]
+) -> None:
+    code, said = call("--timeline", "t.json", "--window", window)
+    assert code == 2
+    assert said.startswith(f"error: {wrong}")
+    assert said.count("\n") == 1
+    assert not Path("t.json").exists()
+
+
+def test_a_window_of_no_timeline_is_told_how_to_ask_for_one(
+    call: Callable[..., tuple[int, str]],
+) -> None:
+    wrong = "error: --window 1:2: is of a timeline; ask for one with --timeline FILE\n"
+    assert call("--window", "1:2") == (2, wrong)
+
+
+def test_only_what_was_asked_for_and_is_not_there_is_warned_of(
+    call: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ("--timeline", "t.json", "--window", "0:2")
+    assert "timeline" not in call(*asked)[1]
+    monkeypatch.setattr(perfetto, "MOST", 150)
+    _, said = call(*asked)
+    assert "where ranks waited longest (--window FROM:TO shows another part); " in said

@@ -314,17 +314,32 @@ class TestDetection:
     def test_sentences_are_of_those_who_suspect(self, comparison: Comparison) -> None:
         (sentence,) = detection(standings(comparison))
         right, seen = (comparison.column("korel", name).mean() for name in ("precision", "recall"))
+        counts = ("hits", "false_alarms", "misses")
+        hits, false, missed = (int(comparison.column("korel", name).sum()) for name in counts)
+        assert min(hits, false, missed) > 0
         assert sentence == (
-            f"korel was right in {percent(right)} % of its suspicions; it missed "
-            f"{percent(1 - seen)} % of the straggler-updates."
+            f"korel was right in {percent(right)} % of its suspicions ({hits + false:,} in all); "
+            f"it missed {percent(1 - seen)} % of the straggler-updates ({hits + missed:,} in all)."
         )
 
     def test_who_suspects_nobody_is_told_to(self, comparison: Comparison) -> None:
         runs = comparison.runs.copy()
         runs["precision"], runs["recall"] = math.nan, 0.0
+        runs["hits"], runs["false_alarms"], runs["misses"] = 0, 0, 1000
         runs.loc[runs["policy"] != "korel", "recall"] = math.nan
         (sentence,) = detection(standings(dataclasses.replace(comparison, runs=runs)))
-        assert sentence == "korel suspected nobody; it missed 100 % of the straggler-updates."
+        total = 1000 * len(comparison.scenario.seed_list)
+        assert sentence == (
+            f"korel suspected nobody; it missed 100 % of the straggler-updates ({total:,} in all)."
+        )
+
+    def test_shares_of_an_older_comparison_stand_without_counts(
+        self, comparison: Comparison
+    ) -> None:
+        runs = comparison.runs.drop(columns=["hits", "false_alarms", "misses"])
+        (sentence,) = detection(standings(dataclasses.replace(comparison, runs=runs)))
+        assert "in all" not in sentence
+        assert sentence.endswith(" % of the straggler-updates.")
 
 
 class TestEscaped:

@@ -5,7 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from simstrag.analysis.timeline import PALE, mixed, pieces_of
+from simstrag.analysis.timeline import PALE, mixed
+from simstrag.analysis.tracks import pieces_of
 from simstrag.analysis.waiting import steps_of, waiting
 from simstrag.analysis.windows import changes, choose, segments
 from simstrag.engine import simulate

@@ -49,6 +49,7 @@ def test_a_run_is_read_back_as_it_was(run: Run, tmp_path: Path) -> None:
     assert again.updates == dict(run.updates)
     assert again.steps == run.steps
     assert again.gradients == run.gradients
+    assert again.decisions == run.decisions
     assert (again.policy, again.seed, again.warnings) == (run.policy, run.seed, run.warnings)
     for name in ("scenario", "summary", "provenance"):
         assert getattr(again, name) == plain(getattr(run, name))
@@ -78,7 +79,8 @@ def test_writing_twice_gives_the_same_bytes(run: Run, tmp_path: Path) -> None:
 def test_a_run_directory_holds_its_format_and_tables(run: Run, tmp_path: Path) -> None:
     folder = run.write(tmp_path / "run")
     names = sorted(path.name for path in folder.iterdir())
-    assert names == ["gradients.parquet", "run.json", "steps.parquet", "updates.parquet"]
+    tables = ["decisions.parquet", "gradients.parquet", "steps.parquet", "updates.parquet"]
+    assert names == sorted([*tables, "run.json"])
     assert json.loads((folder / "run.json").read_text())["format"] == "simstrag-run/1"
 
 

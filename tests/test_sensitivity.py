@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from simstrag.cli.compare import compare
+from simstrag.cli.mistakes import Interrupted
+from simstrag.engine import simulate
 from simstrag.errors import InputError
+from simstrag.quantities import QUANTITIES, kind_of, uncertain, with_value
 from simstrag.scenario import Scenario
 from simstrag.sensitivity import FACTORS, sensitivity
 
@@ -53,7 +58,9 @@ def test_a_cost_of_staleness_is_varied_too() -> None:
 def test_all_that_is_stated_and_not_0_is_varied() -> None:
     case = Scenario.of(BASE | {"samples": 4 * 128})
     found = sensitivity(case, ["bsp"], jobs=1)
-    assert set(found["quantity"]) == {"learner.c_tau", "learner.noise_scale", "server.service"}
+    assert list(found["quantity"].unique()) == [
+        "learner.c_tau", "learner.noise_scale", "step.compute", "server.service",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -78,4 +85,75 @@ def test_progress_is_reported_run_by_run() -> None:
         on_progress=lambda *said: seen.append(said),
     )
     assert [done for done, _, _ in seen] == list(range(1, len(seen) + 1))
-    assert seen[0][2] == "as it is"
+    assert [what for _, _, what in seen] == ["bsp, seed 0"]  # which cannot feel the server
+
+
+def test_a_run_that_cannot_feel_a_constant_is_not_repeated() -> None:
+    seen: list[str] = []
+    table = sensitivity(
+        Scenario.of(BASE | {"seeds": 2}),
+        ["bsp", "asgd"],
+        quantities=["server.service"],
+        jobs=1,
+        on_progress=lambda done, total, what: seen.append(what),
+    )
+    again = [what for what in seen if "=" in what]
+    assert again
+    assert not any("bsp" in what for what in again)
+    assert table["rival"].tolist() == ["", "bsp"]
+
+
+def test_what_stands_between_the_leader_and_the_rival_at_the_end_is_found() -> None:
+    """Whoever takes over first need not be the one who leads at the end of the stretch."""
+    case = Scenario.of(
+        BASE | {"samples": None, "target_progress": 10, "server": {"service": 0.001}}
+    )
+    everybody = ["bsp", "asgd", "ssp"]
+    found = sensitivity(case, everybody, quantities=["learner.c_tau"], jobs=1)
+    row = found.set_index("direction").loc["larger"]
+    times = {
+        policy: simulate(with_value(case, "learner.c_tau", row["turns_at"]), policy).summary
+        for policy in everybody
+    }
+    first = min(times, key=lambda policy: times[policy]["time_to_target"])
+    assert row["rival"] == first != row["leader"]
+
+
+def test_a_value_is_never_tried_beyond_what_it_can_mean() -> None:
+    found = rows("step.amp_ratio", step={"compute": 0.1, "amp_ratio": 1.5})
+    assert found["smaller"]["tried"] == 1.0
+    assert found["larger"]["tried"] == 6.0
+    assert set(rows("step.host_share", step={"compute": 0.1, "host_share": 1.0})) == {"smaller"}
+
+
+def test_what_a_profile_measured_is_not_uncertain() -> None:
+    demo = Scenario.read("examples/demo.yaml")
+    assert uncertain(demo) == [
+        "learner.c_tau", "learner.noise_scale", "allreduce.alpha", "allreduce.bandwidth",
+    ]  # fmt: skip
+    stated = demo.replaced(server={"service": 0.01})
+    assert set(uncertain(stated)) - set(uncertain(demo)) == {"server.service"}
+
+
+def test_every_constant_says_on_whose_word_it_stands() -> None:
+    kinds = {kind_of(Scenario.read("examples/demo.yaml"), name) for name in QUANTITIES}
+    assert {"measured", "fitted", "assumed", "assumed (declared in the scenario)"} == kinds
+
+
+def test_ctrl_c_while_thresholds_are_looked_for_says_how_to_get_the_comparison(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(scenario: Scenario, *given: Any, **options: Any) -> None:
+        assert options["sensitivity"]
+        options["keep"].mkdir()
+        raise KeyboardInterrupt("9 of 12 runs are finished and kept in c.partial")
+
+    monkeypatch.setattr("simstrag.comparison.compare", stopped)
+    case = tmp_path / "case.yaml"
+    case.write_text("{workers: 2, samples: 512, step: {compute: 0.1}}")
+    with pytest.raises(Interrupted) as said:
+        compare(case, out=tmp_path / "c", sensitivity=True, quiet=True)
+    assert str(said.value) == (
+        "9 of 12 runs are finished and kept in c.partial; the same command goes on from there, "
+        "or without --sensitivity with the comparison alone"
+    )

@@ -21,9 +21,15 @@ from simstrag.recorder import GRADIENT_COLUMNS, STEP_COLUMNS
 
 pytest.importorskip("sphinx", reason="the extra `docs` is not installed")
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
 FENCE = re.compile(r"(?ms)^```(?:\{code-block\} )?(\w+)\n(?::caption: (\S+)\n\n)?(.*?)^```$")
 ALIKE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def read(page: str) -> str:
+    """The source of a page, by its path as seen from docs/."""
+    return (DOCS / page).read_text(encoding="utf-8")
 
 
 # -- pages as they are built ---------------------------------------------------------------------
@@ -87,6 +93,12 @@ def test_no_link_of_the_site_is_broken(site: Path) -> None:
     assert broken == []
 
 
+def test_no_link_of_the_readme_is_broken() -> None:
+    links = re.findall(r"\]\(([^)#]+)", read("../README.md"))
+    assert len(links) > 20
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
 def test_the_site_loads_nothing_from_outside(site: Path) -> None:
     loaded = [(path.name, what) for path, page in pages(site) for what in page.loaded]
     styles = [(path.name, path.read_text(encoding="utf-8")) for path in site.rglob("*.css")]
@@ -106,7 +118,7 @@ def test_every_example_is_shown_as_code(site: Path) -> None:
 
 def test_the_landing_page_shows_the_report_and_leads_everywhere(site: Path) -> None:
     page = Page((site / "index.html").read_text(encoding="utf-8"))
-    assert any(what.endswith("report.png") for what in page.loaded)
+    assert any(what.endswith("answer.png") for what in page.loaded)
     written = {str(p.relative_to(DOCS).with_suffix(".html")) for p in DOCS.rglob("*.md")}
     assert written - {urldefrag(link).url for link in page.links} <= {"index.html"}
 
@@ -154,7 +166,7 @@ class Shown(NamedTuple):
 
 def blocks(page: str) -> Iterator[tuple[str, str, str]]:
     """Language, file name and contents of each fenced block of a page."""
-    yield from FENCE.findall((DOCS / page).read_text(encoding="utf-8"))
+    yield from FENCE.findall(read(page))
 
 
 def commands(block: str) -> list[Shown]:
@@ -163,11 +175,8 @@ def commands(block: str) -> list[Shown]:
     return [Shown(command, answer) for command, _, answer in parts]
 
 
-PAGES = [
-    str(path.relative_to(DOCS))
-    for path in sorted(DOCS.rglob("*.md"))
-    if "```console" in path.read_text(encoding="utf-8")
-]
+SOURCES = ["../README.md", *(str(path.relative_to(DOCS)) for path in sorted(DOCS.rglob("*.md")))]
+PAGES = [page for page in SOURCES if "```console" in read(page)]
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -197,11 +206,70 @@ def test_the_tutorial_is_run_from_its_trace_to_its_report() -> None:
 
 @pytest.mark.parametrize("module", ["record", "communication", "derive"])
 def test_the_calibration_that_is_shown_has_these_options(module: str) -> None:
-    text = (DOCS / "howto" / "model.md").read_text(encoding="utf-8")
+    text = read("howto/model.md")
     (line,) = re.findall(rf"(?m)^python -m simstrag\.calibration\.{module} (.*)$", text)
     command = [sys.executable, "-m", f"simstrag.calibration.{module}", "--help"]
     help_ = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert [option for option in re.findall(r"--\w+", line) if option not in help_] == []
+
+
+# -- the command line as it is described ---------------------------------------------------------
+
+COMMANDS = {
+    "run", "compare", "sensitivity", "policies", "report", "init", "doctor", "trace describe",
+    "trace generate",
+}  # fmt: skip
+
+
+def help_of(command: str) -> str:
+    shown = subprocess.run(
+        [sys.executable, "-m", "simstrag", *command.split(), "--help"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return shown.stdout
+
+
+def test_every_command_has_its_line() -> None:
+    groups = [(line.split()[0], group) for group in ("", "trace") for line in listed(group)]
+    there = {f"{group} {name}".strip() for name, group in groups} - {"trace"}
+    rows = re.findall(r"(?m)^\| `simstrag ([a-z ]+?)(?: \[?[A-Z].*?)?` \|", read("cli.md"))
+    assert (there, set(rows)) == (COMMANDS, COMMANDS)
+
+
+def listed(group: str) -> list[str]:
+    lines = help_of(group).partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
+    return [line for line in lines if line.strip()]
+
+
+def test_scripts_and_machines_are_served_where_the_page_says() -> None:
+    text = re.sub(r"\s+", " ", read("cli.md"))
+    assert "`--json`, on every command, prints" in text
+    assert "`--quiet`, or `-q`, on every command that writes something" in text
+    options = {command: help_of(command).partition("Examples:")[0] for command in COMMANDS}
+    assert [command for command, text in options.items() if "--json" not in text] == []
+    writers = {command for command, text in options.items() if "--out" in text}
+    assert writers == {command for command, text in options.items() if "--quiet" in text}
+
+
+# -- pictures as they are made -------------------------------------------------------------------
+
+
+def test_every_picture_that_a_page_names_is_there_and_small() -> None:
+    named = {
+        (DOCS / page).parent / picture
+        for page in SOURCES
+        for picture in re.findall(r"!\[[^]]*\]\(([^)]+)\)", read(page))
+    }
+    assert {picture.resolve() for picture in named} == set((DOCS / "pictures").iterdir())
+    assert [picture for picture in named if picture.stat().st_size >= 200_000] == []
+
+
+def test_the_report_has_the_sections_of_which_there_are_pictures() -> None:
+    script = (DOCS / "screenshots.py").read_text(encoding="utf-8")
+    sections = set(re.findall(r'"#(\w+)', script))
+    page = (ROOT / "analysis" / "report.html").read_text(encoding="utf-8")
+    assert sections >= {"ranking", "workers", "progress", "waiting", "spent", "thresholds"}
+    assert [name for name in sections if f'id="{name}"' not in page] == []
 
 
 # -- files as they are described -----------------------------------------------------------------
@@ -211,10 +279,12 @@ SCENARIO = simstrag.Scenario(
 )
 
 
-def test_every_number_of_a_summary_is_explained_in_the_guide() -> None:
-    guide = (DOCS / "guide.md").read_text(encoding="utf-8")
+SUMMARY = read("formats/run.md").partition("### The summary")[2].partition("\n## ")[0]
+
+
+def test_every_number_of_a_summary_is_explained() -> None:
     summary = simstrag.simulate(SCENARIO, "bsp").summary
-    assert [name for name in summary if f"`{name}`" not in guide] == []
+    assert [name for name in summary if f"`{name}`" not in SUMMARY] == []
 
 
 def test_the_columns_described_are_those_that_are_written(tmp_path: Path) -> None:
@@ -225,19 +295,18 @@ def test_the_columns_described_are_those_that_are_written(tmp_path: Path) -> Non
 
 
 def test_every_file_and_column_of_a_comparison_folder_is_described(tmp_path: Path) -> None:
-    text = (DOCS / "formats" / "comparison.md").read_text(encoding="utf-8")
+    text = read("formats/comparison.md")
     simstrag.compare(SCENARIO, ["bsp", "asgd"], jobs=1).write(tmp_path / "c")
     assert [p.name for p in (tmp_path / "c").iterdir() if f"`{p.name}" not in text] == []
-    guide = (DOCS / "guide.md").read_text(encoding="utf-8")
     for name in ("comparison", "controls", "ranking", "sensitivity", "curves"):
         columns = pd.read_csv(tmp_path / "c" / f"{name}.csv").columns
         described = {re.sub(r"_(low|high)$", "", column) for column in columns}
-        assert [c for c in described if f"`{c}`" not in text + guide] == [], name
+        assert [c for c in described if f"`{c}`" not in text + SUMMARY] == [], name
 
 
 @pytest.mark.parametrize("name", [*names(), "backup:weigh=members"])
 def test_where_progress_is_unknown_the_page_on_the_model_says_so(name: str) -> None:
-    text = (DOCS / "modelled.md").read_text(encoding="utf-8")
+    text = read("modelled.md")
     unknown = text.partition("**Progress is null")[2].partition("\n## ")[0]
     reason = unmodelled(ask(load(name), WORLD, name))
     rows = [row for row in unknown.splitlines() if row.startswith("|") and f"`{name}`" in row]

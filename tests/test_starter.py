@@ -84,6 +84,22 @@ def test_a_scenario_is_never_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "s.yaml").read_text() == "mine"
 
 
+def test_a_trace_is_found_from_a_folder_behind_a_link(tmp_path: Path) -> None:
+    (tmp_path / "far" / "away").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "far" / "away")
+    Trace.from_rows(TRACES["host"]).write(tmp_path / "slow.csv")
+    path = write_starter(tmp_path / "slow.csv", tmp_path / "link" / "s.yaml")
+    found = Scenario.read(path).inputs.trace
+    assert found is not None
+    assert found.rows == Trace.read(tmp_path / "slow.csv").rows
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    Trace.from_rows(TRACES["host"]).write(tmp_path / "slow.csv")
+    with pytest.raises(simstrag.InputError, match=r"s\.yaml: there is no folder '.*nodir'"):
+        write_starter(tmp_path / "slow.csv", tmp_path / "nodir" / "s.yaml")
+
+
 def test_a_trace_that_cannot_be_simulated_is_refused(tmp_path: Path) -> None:
     Trace.from_rows([(0, 0, "gpu", "utilisation", 0.5)]).write(tmp_path / "slow.csv")
     with pytest.raises(simstrag.InputError, match="utilisation"):

@@ -518,7 +518,7 @@ def test_a_node_beyond_the_world_is_refused() -> None:
 def test_a_slowdown_below_one_is_refused_unless_the_scenario_allows_it() -> None:
     trace = slowdowns((3.0, 1, "gpu", 0.5))
     assert message(trace) == (
-        "inline trace: slowdown 0.5 of node 1 at 3 s is below 1; "
+        "inline trace, row 1: slowdown 0.5 of node 1 at 3 s is below 1; "
         "correct it, or say `allow_speedup: true` in the scenario"
     )
     assert timing(trace, step=Step(0.0, 1.0), allow_speedup=True).compute(1, 0, 3.0, False) == 3.5
@@ -526,8 +526,8 @@ def test_a_slowdown_below_one_is_refused_unless_the_scenario_allows_it() -> None
 
 def test_utilisation_is_refused_until_a_profile_can_translate_it() -> None:
     trace = Trace.from_rows([(2.0, 1, "gpu", "utilisation", 0.5)])
-    assert message(trace).startswith("inline trace: node 1 at 2 s gives utilisation, which no")
-    assert message(trace).endswith("give kind slowdown or duration")
+    assert message(trace).startswith("inline trace, row 1: utilisation 0.5 of node 1 at 2 s cannot")
+    assert message(trace).endswith("recorded step times as kind duration")
 
 
 @pytest.mark.parametrize("resource", ["gpu", "host", "step"])

@@ -78,7 +78,9 @@ def test_the_paragraph_says_the_most_of_it() -> None:
         "4 episodes of slowdown; a node's resource is slowed for 28.5% of the time in the mean "
         "(0.0% to 69.0%), by a factor of 3.11 then, and by 8 at most (node 1, gpu, in the episode "
         "from 90 s on). Episodes last 20 s in the median, 69 s at most; some node is slowed for "
-        "84.0% of the time. Held after the end unless trace_end says otherwise, and not counted "
+        "84.0% of the time. 1 row with a slowdown below 1, counted as clean here (the first is "
+        "row 6, with 0.5): a scenario refuses that unless it says "
+        "allow_speedup: true. Held after the end unless trace_end says otherwise, and not counted "
         "here: node 0 net 3x, node 1 gpu 8x."
     )
 

@@ -105,10 +105,23 @@ def describe(trace: Trace) -> Description:
         table,
         pd.DataFrame(others, columns=list(OTHER_COLUMNS)),
         " ".join([
-            _span(trace), *_of_slowdowns(table, found, trace.end), *_held(trace),
-            *_of_others(others),
+            _span(trace), *_of_slowdowns(table, found, trace.end), *_sped_up(trace),
+            *_held(trace), *_of_others(others),
         ]),
     )  # fmt: skip
+
+
+def _sped_up(trace: Trace) -> list[str]:
+    """What is below 1: a mistake in the trace, or meant, which a scenario has to say."""
+    first = trace.first(lambda row: row.speeds_up)
+    if first is None:
+        return []
+    rows = _count(sum(row.speeds_up for row in trace.rows), "row")
+    where = first[0].removeprefix(f"{trace.source}, ")
+    return [
+        f"{rows} with a slowdown below 1, counted as clean here (the first is {where}, with "
+        f"{first[1].value:g}): a scenario refuses that unless it says allow_speedup: true."
+    ]
 
 
 def _held(trace: Trace) -> list[str]:

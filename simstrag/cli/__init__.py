@@ -1,89 +1,71 @@
-"""The command `simstrag`: a thin shell around the Python calls of the same names."""
+"""The command `simstrag`: what it says of mistakes and of what ends it, and its exit code."""
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import Annotated, Any
+import warnings
 
-import typer
+from simstrag.cli.stopping import stoppable
 
-from simstrag.cli.compare import compare
-from simstrag.cli.doctor import doctor
-from simstrag.cli.examples import examples
-from simstrag.cli.init import init
-from simstrag.cli.mistakes import Interrupted, UsageError, in_words
-from simstrag.cli.policies import policies
-from simstrag.cli.report import report
-from simstrag.cli.run import run
-from simstrag.cli.sensitivity import sensitivity
-from simstrag.cli.trace import describe, generate
-from simstrag.errors import SimstragError
-
-__all__ = ["app", "main"]
+__all__ = ["main"]
 
 INTERRUPTED = 130
-"""The exit code of a command that Ctrl-C ended."""
-
-END = """\b
-Start: simstrag init slow.csv, then simstrag compare scenario.yaml
-Exit codes: 0 done; 2 a mistake, said in one line on stderr; 130 Ctrl-C."""
-
-PLAIN: dict[str, Any] = {
-    "no_args_is_help": True,
-    "rich_markup_mode": None,  # no boxes: a help fits a screen
-    "context_settings": {"help_option_names": ["-h", "--help"]},
-}
-
-app = typer.Typer(
-    name="simstrag",
-    help="Compare straggler-mitigation policies for data-parallel training.",
-    epilog=END,
-    pretty_exceptions_enable=False,
-    **PLAIN,
-)
-trace_app = typer.Typer(help="Look into a contention trace, or make one.", **PLAIN)
-
-app.command(epilog=examples("run"))(run)
-app.command(epilog=examples("compare"))(compare)
-app.command(epilog=examples("sensitivity"))(sensitivity)
-app.command(epilog=examples("policies"))(policies)
-app.command(epilog=examples("report"))(report)
-app.command(epilog=examples("init"))(init)
-app.command(epilog=examples("doctor"))(doctor)
-app.add_typer(trace_app, name="trace")
-trace_app.command(epilog=examples("trace describe"))(describe)
-trace_app.command(epilog=examples("trace generate"))(generate)
+"""What some releases of Typer return where others raise."""
+SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
+"""Those for which Typer writes completion."""
 
 
 def main() -> None:
     """Run the command; a user's mistake is one line on stderr and exit code 2."""
     sys.path.append("")  # so that `module:Class` finds a policy in the working directory
-    left = "nothing was written"
+    with stoppable() as stop:
+        try:
+            code = _code()
+        except KeyboardInterrupt as interrupted:
+            code = stop.code
+            print(f"interrupted; {str(interrupted) or 'nothing was written'}", file=sys.stderr)
+    raise SystemExit(code)
+
+
+def _code() -> int:
+    """The exit code of the command. Raises `KeyboardInterrupt` that says what is left."""
+    import typer
+
+    from simstrag.cli.commands import app
+    from simstrag.cli.mistakes import Interrupted, UsageError, in_words
+    from simstrag.errors import SimstragError
+
+    # joblib's, of an interrupted comparison
+    warnings.filterwarnings("ignore", ".* still being processed by the workers", UserWarning)
     try:
-        code = app(standalone_mode=False)
+        _ask_for_a_shell(sys.argv[1:])
+        code = app(prog_name="simstrag", standalone_mode=False) or 0
     except (SimstragError, UsageError) as error:
         if message := in_words(error):  # there is none where the help was shown instead
             shown = message if message.startswith("Usage:") else f"error: {message}"
             print(shown, file=sys.stderr)
-        raise SystemExit(2) from None
+        return 2
     except OSError as error:
         print(f"error: cannot write: {error.strerror or error}", file=sys.stderr)
-        raise SystemExit(2) from None
-    except Interrupted as interrupted:
-        left, code = str(interrupted), INTERRUPTED
-    except (KeyboardInterrupt, typer.Abort):
-        code = INTERRUPTED
-    if code == INTERRUPTED:  # releases of Typer differ: some raise, some return it
-        print(f"interrupted; {left}", file=sys.stderr)
-    raise SystemExit(code)
+        return 2
+    except (Interrupted, typer.Abort) as interrupted:
+        raise KeyboardInterrupt(str(interrupted)) from None
+    if code == INTERRUPTED:
+        raise KeyboardInterrupt
+    return int(code)
 
 
-@app.callback(invoke_without_command=True)
-def _version(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
-) -> None:
-    if version:
-        from importlib.metadata import version as installed
+def _ask_for_a_shell(given: list[str]) -> None:
+    """Let `--show-completion zsh` mean that shell: Typer's option knows the present one only.
 
-        print(f"simstrag {installed('simstrag')}")
-        raise typer.Exit
+    Raises `InputError` for a shell that Typer does not know.
+    """
+    from simstrag.errors import InputError
+
+    if len(given) != 2 or given[0] != "--show-completion":
+        return
+    if given[1] not in SHELLS:
+        known = ", ".join(SHELLS)
+        raise InputError(f"--show-completion {given[1]}: is no shell known here: {known}")
+    os.environ["_SIMSTRAG_COMPLETE"] = f"source_{given[1]}"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simstrag.cli.console import document, table, warn, written
+from simstrag.cli.folders import comparison_folder, kept_beside
 from simstrag.cli.inputs import scenario_at
 from simstrag.cli.mistakes import Interrupted
 from simstrag.cli.options import Jobs, Json, Policies, Quiet, ScenarioFile, Seeds
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
     from simstrag.comparison import Comparison
 
 __all__ = ["compare"]
+
+LEAST = (
+    "M by makespan (%)", "speed-up by makespan", "makespan (s)", "updates through",
+    "M by time to target (%)", "M (%)", "place",
+)  # fmt: skip
+"""Columns of the ranking that a narrow terminal does without, the first of them first."""
 
 
 def compare(
@@ -35,47 +42,49 @@ def compare(
             show_default=False,
         ),
     ] = None,
+    sensitivity: Annotated[
+        bool,
+        typer.Option("--sensitivity", help="Find what turns it over; about twice the time."),
+    ] = False,
     jobs: Jobs = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Rank policies under equal luck and contention; write a report.
 
-    Ctrl-C loses no finished run: they are kept in FOLDER.partial, and the same command goes on.
+    Ctrl-C loses no finished run (FOLDER.partial); the same command goes on.
     """
     from simstrag.comparison import compare as run_comparison
     from simstrag.finished import Finished
     from simstrag.run import check_directory
 
     case = scenario_at(scenario)
-    folder = out or Path("reports") / scenario.stem
+    folder = comparison_folder(out, scenario)
     check_directory(folder, "comparison.csv")
-    kept = _partial(folder)
+    kept = kept_beside(folder)
     try:
         with counted(quiet) as show:
             comparison = run_comparison(
-                case, policy, seeds=seeds, jobs=jobs, on_progress=show, keep=kept
-            )
+                case, policy, seeds=seeds, sensitivity=sensitivity, jobs=jobs, on_progress=show,
+                keep=kept,
+            )  # fmt: skip
             show(1, 1, "writing the report")
-            comparison.write(folder, shlex.join(["simstrag", *sys.argv[1:]]))
+            comparison.write(folder, shlex.join(["simstrag", *sys.argv[1:]]), scenario)
     except KeyboardInterrupt as interrupted:
-        raise Interrupted(_left(kept, interrupted)) from None
+        raise Interrupted(_left(kept, interrupted, sensitivity)) from None
     Finished.of(kept, comparison.scenario).forget()
     _show(comparison, folder, as_json, quiet)
+    if kept.exists() and not quiet:
+        warn([f"{kept} keeps runs of the scenario or program as it was before; remove it at will"])
 
 
-def _partial(folder: Path) -> Path:
-    """Where finished runs are kept until all are."""
-    named = folder if folder.name not in ("", "..") else folder.resolve()
-    return named.with_name(f"{named.name}.partial")
-
-
-def _left(kept: Path, interrupted: KeyboardInterrupt) -> str:
+def _left(kept: Path, interrupted: KeyboardInterrupt, sensitivity: bool) -> str:
     """What Ctrl-C leaves behind, in words."""
     if not kept.exists():
         return "nothing was written"
     found = str(interrupted) or f"finished runs are kept in {kept}"
-    return f"{found}; the same command goes on from there"
+    alone = ", or without --sensitivity with the comparison alone" if sensitivity else ""
+    return f"{found}; the same command goes on from there{alone}"
 
 
 def _show(comparison: Comparison, folder: Path, as_json: bool, quiet: bool) -> None:
@@ -83,14 +92,16 @@ def _show(comparison: Comparison, folder: Path, as_json: bool, quiet: bool) -> N
 
     page = folder / "report.html"
     if as_json:
+        turns = comparison.thresholds
         document({
             "ranking": comparison.ranking.to_dict("records"),
+            "thresholds": None if turns is None else turns.to_dict("records"),
             "warnings": comparison.warnings,
             "written": folder,
             "report": page,
         })  # fmt: skip
         return
     if not quiet:
-        table(*ranking_rows(comparison))
+        table(*ranking_rows(comparison), least=LEAST)
         warn(comparison.warnings)
     written("report", page, quiet)

@@ -5,17 +5,24 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable
+import textwrap
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["console", "document", "paragraphs", "table", "text", "warn", "written"]
+__all__ = [
+    "console", "document", "paragraphs", "sentences", "table", "text", "warn", "written",
+]  # fmt: skip
 
 WIDE = 200
 """Columns of what is no terminal."""
+GAP = 2
+"""Between two columns of a table."""
+LEAST = 8
+"""Letters in a line of a column that gives way."""
 
 
 def console(stderr: bool = False) -> Console:
@@ -27,16 +34,53 @@ def console(stderr: bool = False) -> Console:
     return found if found.is_terminal else Console(stderr=stderr, color_system=None, width=WIDE)
 
 
-def table(headers: list[str], rows: list[list[str]], wraps: int | None = None) -> None:
-    """A table as wide as the terminal; where it is too narrow, column `wraps` alone gives way."""
+def table(
+    headers: list[str], rows: list[list[str]], wraps: int = 0, least: Sequence[str] = ()
+) -> None:
+    """A table as wide as the terminal; where it is too narrow, column `wraps` alone gives way.
+
+    least: headers of columns that are left out before, the first of them first; it is said which.
+    Where even that is too little all cells are folded, and none is cut.
+    """
     from rich.table import Table
 
+    on = console()
+    left_out = _left_out(headers, rows, least, on.width)
+    kept = {k: _width(h, rows, k) for k, h in enumerate(headers) if h not in left_out}
+    fits = sum(kept.values()) - kept[wraps] + GAP * len(kept) + LEAST < on.width
+    whole = sum(max(width, len(headers[k])) + GAP for k, width in kept.items()) <= on.width + GAP
     shown = Table(box=None, pad_edge=False, header_style="bold")
-    for column, header in enumerate(headers):
-        shown.add_column(header, no_wrap=wraps not in (None, column), overflow="fold")
+    for column, width in kept.items():
+        header = headers[column]
+        if column != wraps and not whole:
+            header = "\n".join(textwrap.wrap(header, width))
+        shown.add_column(header, no_wrap=fits and column != wraps, overflow="fold")
     for row in rows:
-        shown.add_row(*row)
-    console().print(shown, markup=False)
+        shown.add_row(*(row[column] for column in kept))
+    on.print(shown, markup=False)
+    if left_out:
+        said = f"left out in a terminal of {on.width} columns, not in --json: {', '.join(left_out)}"
+        on.print(said, markup=False, highlight=False)
+
+
+def _left_out(
+    headers: list[str], rows: list[list[str]], least: Sequence[str], room: int
+) -> list[str]:
+    """What a table does without to be no wider than `room`."""
+    widths = {h: _width(h, rows, column) for column, h in enumerate(headers)}
+    found: list[str] = []
+    for header in least:
+        if sum(widths.values()) + GAP * (len(widths) - 1) <= room:
+            break
+        if widths.pop(header, None) is not None:
+            found.append(header)
+    return found
+
+
+def _width(header: str, rows: list[list[str]], column: int) -> int:
+    """Of a column whose header may be broken between words, and whose cells are not."""
+    cells = (line for row in rows for line in row[column].split("\n"))
+    return max(map(len, (*header.split(), *cells, " ")))
 
 
 def paragraphs(*texts: str) -> None:
@@ -45,6 +89,12 @@ def paragraphs(*texts: str) -> None:
     on.print()
     for paragraph in texts:
         on.print(paragraph, "", sep="\n", markup=False, highlight=False)
+
+
+def sentences(text: str) -> None:
+    """Broken between words where somebody watches; one line for what reads lines."""
+    on = console()
+    on.print(text, markup=False, highlight=False, soft_wrap=not on.is_terminal)
 
 
 def document(data: Any) -> None:

@@ -9,7 +9,7 @@ EXAMPLES = {
         "simstrag run examples/demo.yaml --json",
     ),
     "compare": (
-        "simstrag compare examples/demo.yaml --out reports/demo",
+        "simstrag compare examples/demo.yaml --sensitivity --out reports/demo",
         "simstrag compare examples/demo.yaml -p bsp -p korel --seeds 5 -o reports/two",
         "simstrag compare examples/demo.yaml --jobs 1 --json",
     ),

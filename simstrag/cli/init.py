@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from simstrag.cli.console import written
-from simstrag.cli.options import Quiet
-from simstrag.paths import expect
+from simstrag.cli.console import document, written
+from simstrag.cli.inputs import trace_at
+from simstrag.cli.options import Json, Quiet
 
 __all__ = ["init"]
 
@@ -22,6 +22,7 @@ def init(
         Path,
         typer.Option("--out", "-o", help="Scenario to write; never over one.", metavar="FILE"),
     ] = Path("scenario.yaml"),
+    as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Write a commented first scenario for a trace.
@@ -30,7 +31,10 @@ def init(
     """
     from simstrag.starter import write_starter
 
-    write_starter(expect(trace), out)
+    write_starter(trace_at(trace), out)
+    if as_json:
+        document({"scenario": out})
+        return
     written("scenario", out, quiet)
     if not quiet:
         print("first: put your own numbers where it says ASSUMED")

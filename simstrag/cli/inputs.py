@@ -6,12 +6,16 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from simstrag.errors import InputError
 from simstrag.paths import expect
 
 if TYPE_CHECKING:
     from simstrag.scenario import Scenario
 
-__all__ = ["scenario_at"]
+__all__ = ["TRACES", "scenario_at", "trace_at"]
+
+TRACES, SCENARIOS = (".csv", ".parquet"), (".yaml", ".yml")
+"""How files are named that are often given for one another."""
 
 
 def scenario_at(path: Path) -> Scenario:
@@ -21,9 +25,22 @@ def scenario_at(path: Path) -> Scenario:
     """
     from simstrag.scenario import Scenario
 
-    scenario = Scenario.read(expect(path))
+    if expect(path).suffix in TRACES:
+        raise InputError(
+            f"{path}: is a trace by its name; `simstrag init {path}` writes a scenario for it"
+        )
+    scenario = Scenario.read(path)
     for name in (scenario.trace, scenario.profile):
         if isinstance(name, str):
             expect(path.parent / name)
     sys.path.append(str(path.absolute().parent))
     return scenario
+
+
+def trace_at(path: Path) -> Path:
+    """The path of a trace that is there. Raises `InputError`, also for a scenario."""
+    if expect(path).suffix in SCENARIOS:
+        raise InputError(
+            f"{path}: is a scenario by its name; give its trace, a file named *.csv or *.parquet"
+        )
+    return path

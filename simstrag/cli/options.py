@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from simstrag.errors import InputError
+
 __all__ = [
     "Jobs", "Json", "Policies", "Policy", "Quiet", "ScenarioFile", "Seed", "Seeds",
-    "complete_policy",
+    "complete_policy", "one_each",
 ]  # fmt: skip
 
 
@@ -18,6 +20,35 @@ def complete_policy(incomplete: str) -> list[str]:
     from simstrag.policies import names
 
     return [name for name in names() if name.startswith(incomplete)]
+
+
+def one_each(given: Any) -> Any:
+    """What `--policy` was given, one policy or a list of some.
+
+    Raises `InputError` where several were written into one, which commas between parameters are
+    for.
+
+    >>> one_each("ssp:bound=5,via=server")
+    'ssp:bound=5,via=server'
+    >>> one_each(["bsp,asgd"])
+    Traceback (most recent call last):
+    simstrag.errors.InputError: --policy bsp,asgd: takes one policy; write -p bsp -p asgd
+    """
+    from simstrag.policies import names
+
+    for text in [given] if isinstance(given, str) else given or ():
+        head, *rest = (part.strip() for part in text.split(","))
+        found = [head]
+        for part in rest:
+            if part.partition(":")[0] in names():
+                found.append(part)
+            else:  # one more parameter of the policy before it
+                found[-1] += f",{part}"
+        if len(found) > 1:
+            each = " ".join(f"-p {policy}" for policy in found)
+            way_out = "choose one here" if isinstance(given, str) else f"write {each}"
+            raise InputError(f"--policy {text}: takes one policy; {way_out}")
+    return given
 
 
 ScenarioFile = Annotated[
@@ -31,6 +62,7 @@ Policy = Annotated[
         "-p",
         help="Such as ssp:bound=5.",
         metavar="POLICY",
+        callback=one_each,
         autocompletion=complete_policy,
     ),
 ]
@@ -42,6 +74,7 @@ Policies = Annotated[
         help="Instead of the scenario's; may be repeated.",
         metavar="POLICY",
         show_default=False,
+        callback=one_each,
         autocompletion=complete_policy,
     ),
 ]

@@ -12,6 +12,7 @@ from simstrag.cli.console import document, table, text, warn, written
 from simstrag.cli.inputs import scenario_at
 from simstrag.cli.options import Json, Policy, Quiet, ScenarioFile, Seed
 from simstrag.cli.progress import simulated
+from simstrag.errors import InputError
 from simstrag.paths import writable
 
 if TYPE_CHECKING:
@@ -39,8 +40,16 @@ def run(
     timeline: Annotated[
         Path | None,
         typer.Option(
-            help="Also write a timeline for Perfetto; keeps steps and gradients.",
+            help="Also write a timeline of every step for Perfetto.",
             metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
+    window: Annotated[
+        str | None,
+        typer.Option(
+            help="Only these seconds of the timeline, such as 10:20.",
+            metavar="FROM:TO",
             show_default=False,
         ),
     ] = None,
@@ -56,6 +65,7 @@ def run(
         check_directory(out, "run.json")
     if timeline is not None:
         writable(timeline, ".json", ".gz")
+    stretch = _stretch(window, timeline)
     with simulated(f"{policy}, seed {seed}", case, quiet) as on_update:
         result = simulate(
             case,
@@ -67,15 +77,17 @@ def run(
         )
     if out is not None:
         result.write(out)
-    drawn = None if timeline is None else _draw(result, timeline, case.timing(seed))
+    drawn = None if timeline is None else _draw(result, timeline, case.timing(seed), stretch)
     if as_json:
         about = None if drawn is None else {"path": timeline, **drawn._asdict()}
         document(json.loads(result.to_json()) | {"written": out, "timeline": about})
         return
     if not quiet:
         rows = [[key, text(value)] for key, value in plain(result.summary).items()]
-        table(["", f"{result.policy}, seed {seed}"], rows)
+        table(["", f"{result.policy}, seed {seed}"], rows, wraps=1)
         warn(result.warnings)
+    elif out is None and timeline is None:
+        print(result.summary["makespan" if case.progress_target is None else "time_to_target"])
     if out is not None:
         written("run", out, quiet)
     if timeline is not None and drawn is not None:
@@ -83,16 +95,32 @@ def run(
         warn([] if quiet else _left_out(drawn))
 
 
-def _draw(result: Run, path: Path, timing: Timing) -> Written:
+def _stretch(window: str | None, timeline: Path | None) -> tuple[float, float] | None:
+    """What `--window` asks for, before anything is simulated; None without it."""
+    if window is None:
+        return None
+    if timeline is None:
+        raise InputError(f"--window {window}: is of a timeline; ask for one with --timeline FILE")
+    try:
+        start, end = map(float, window.split(":"))
+    except ValueError:
+        way_out = "must be FROM:TO in seconds, such as 10:20, or 10:inf for all that follows"
+        raise InputError(f"--window {window}: {way_out}") from None
+    if not start < end:
+        raise InputError(f"--window {window}: must end after it begins")
+    return start, end
+
+
+def _draw(result: Run, path: Path, timing: Timing, stretch: tuple[float, float] | None) -> Written:
     from simstrag.analysis.perfetto import write_timeline
 
-    return write_timeline(result, path, timing)
+    return write_timeline(result, path, timing, stretch)
 
 
 def _left_out(drawn: Written) -> list[str]:
-    if not drawn.steps_left_out:
+    if not drawn.cut:
         return []
     return [
-        f"the timeline shows {drawn.start:.6g} to {drawn.end:.6g} s, where ranks waited longest; "
-        f"{drawn.steps_left_out} steps are left out"
+        f"the timeline shows {drawn.start:.6g} to {drawn.end:.6g} s, where ranks waited longest "
+        f"(--window FROM:TO shows another part); {drawn.steps_left_out} steps are left out"
     ]

@@ -11,7 +11,7 @@ from simstrag.cli.console import document, table, written
 from simstrag.cli.inputs import scenario_at
 from simstrag.cli.options import Jobs, Json, Policies, Quiet, ScenarioFile, Seeds
 from simstrag.cli.progress import counted
-from simstrag.paths import writable
+from simstrag.paths import writable, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,7 +52,7 @@ def sensitivity(
             case, policy, seeds=seeds, quantities=quantity, jobs=jobs, on_progress=show
         )
     if out is not None:
-        found.to_csv(out, index=False)
+        write_whole(out, lambda part: found.to_csv(part, index=False))
     if as_json:
         document({"sensitivity": found.to_dict("records"), "written": out})
         return

@@ -7,11 +7,16 @@ from typing import Annotated
 
 import typer
 
-from simstrag.cli.console import document, table, text, written
+from simstrag.cli.console import document, sentences, table, text, written
+from simstrag.cli.inputs import TRACES, trace_at
 from simstrag.cli.options import Json, Quiet, Seed
-from simstrag.paths import expect, writable
+from simstrag.errors import InputError
+from simstrag.paths import writable
 
 __all__ = ["describe", "generate"]
+
+LEAST = ("first", "last", "longest_clean")
+"""Columns of a description that a narrow terminal does without, the first of them first."""
 
 
 def describe(
@@ -24,17 +29,18 @@ def describe(
     from simstrag.trace import Trace
     from simstrag.traces.describe import describe as describe_trace
 
-    found = describe_trace(Trace.read(expect(file)))
+    found = describe_trace(Trace.read(trace_at(file)))
     tables = {"slowdowns": found.slowdowns, "others": found.others}
     if as_json:
         records = {name: frame.to_dict("records") for name, frame in tables.items()}
         document({"text": found.text, **records})
         return
-    print(found.text)
+    sentences(found.text)
     for frame in tables.values():
         if len(frame):
             rows = frame.astype(object).itertuples(index=False)
-            table(list(frame.columns), [[text(value) for value in row] for row in rows])
+            cells = [[text(value) for value in row] for row in rows]
+            table(list(frame.columns), cells, least=LEAST)
 
 
 def generate(
@@ -58,14 +64,19 @@ def generate(
     ] = 120.0,
     duration_sd: Annotated[float, typer.Option(help="Standard deviation.", metavar="S")] = 20.0,
     gap: Annotated[float, typer.Option(help="Clean seconds after an episode.", metavar="S")] = 60.0,
+    as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Draw fail-slow episodes, the same ones for the same seed."""
     from simstrag.traces.generate import generate as generate_trace
 
-    writable(out)
+    if writable(out).suffix not in TRACES:
+        raise InputError(f"{out}: is no name of a trace; name it *.csv or *.parquet")
     trace = generate_trace(
         nodes, seconds, seed, resource, mean_interarrival, duration_mean, duration_sd, gap, severity
     )
     trace.write(out)
-    written("trace", out, quiet)
+    if as_json:
+        document({"trace": out, "rows": len(trace.rows)})
+    else:
+        written("trace", out, quiet)

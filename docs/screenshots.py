@@ -1,0 +1,199 @@
+"""The pictures of these pages: parts of a real report, as Chromium shows them.
+
+    python docs/screenshots.py                # compares examples/demo.yaml first: some minutes
+    python docs/screenshots.py reports/demo   # what `simstrag compare --sensitivity` wrote
+
+Writes `docs/pictures/*.png`. The page is made anew from the runs: light, 1280 pixels wide.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from PIL import Image
+
+ROOT = Path(__file__).parent.parent
+sys.path.append(str(ROOT))  # Chromium is driven as the tests drive it
+
+from simstrag.analysis.report import render  # noqa: E402
+from simstrag.comparison import Comparison, compare  # noqa: E402
+from simstrag.errors import InputError  # noqa: E402
+from tests.browser import BINARY, Browser  # noqa: E402
+
+__all__ = ["PICTURES", "SHOTS", "Box", "Part", "main", "take"]
+
+PICTURES = Path(__file__).parent / "pictures"
+WIDTH, HEIGHT, MARGIN = 1280, 1200, 10
+COLOURS = 256
+"""Of a picture."""
+NO_BROWSER = (
+    "no chromium, chromium-browser or google-chrome on the path; "
+    "install one (apt install chromium), or put its folder on PATH"
+)
+WAY_OUT = "make it with simstrag compare examples/demo.yaml --sensitivity"
+RUNS = ("korel", "star_h")
+"""The policies whose runs are shown: one that judges ranks, and one that changes its plan too."""
+
+
+class Part(NamedTuple):
+    """What is between two elements, both included, by CSS selectors of a report.
+
+    A selector may name `{korel}`, the plot of that policy's run.  zoom: how often somebody turns
+    the wheel over the plot; point: at which share of its width and height the pointer then rests.
+    """
+
+    first: str
+    last: str
+    zoom: int = 0
+    point: tuple[float, float] | None = None
+
+
+def _run(policy: str) -> tuple[str, str]:
+    """The heading and the figure of a policy's run."""
+    plot = f"[data-plot={{{policy}}}]"
+    return f"h3:has(+ figure {plot})", f"figure:has({plot})"
+
+
+SHOTS = {
+    "answer": [Part("h1", ".answer"), Part("#ranking", "#ranking + .scroll")],
+    "timeline": [
+        Part("#workers ~ .legend", "#workers ~ .legend"),
+        Part(*_run(RUNS[0]), zoom=2, point=(0.55, 0.55)),
+        Part(*_run(RUNS[1])),
+    ],
+    "progress": [Part("#progress", "#progress + figure")],
+    "waiting": [
+        Part("#waiting", "#waiting"),
+        Part("#waiting ~ .small figure", "#waiting ~ .small figure:nth-child(4)"),
+        Part("#spent", "#spent ~ figure"),
+    ],
+    "turnover": [Part("#thresholds", "#thresholds ~ figure")],
+}
+"""The parts of each picture, which are put one below another."""
+
+
+class Box(NamedTuple):
+    """A rectangle of the screen, in pixels from its top left corner."""
+
+    left: int
+    top: int
+    right: int
+    bottom: int
+
+
+def main(folder: str | None = None) -> None:
+    """Write all pictures, and say where. Raises `InputError` where there is nothing to show."""
+    if not BINARY:
+        raise InputError(NO_BROWSER)
+    comparison = _demo() if folder is None else Comparison.read(folder)
+    lacks = [name for name in RUNS if name not in comparison.examples]
+    if lacks or comparison.thresholds is None:
+        what = f"run of {lacks[0]}" if lacks else "thresholds"
+        raise InputError(f"{folder}: has no {what}; {WAY_OUT}")
+    names = {name: f"window{k}" for k, name in enumerate(comparison.examples)}
+    PICTURES.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as place, Browser() as browser:
+        page = Path(place) / "report.html"
+        page.write_text(render(comparison), encoding="utf-8")
+        browser.screen(WIDTH, HEIGHT)
+        browser.open(page)
+        for name, parts in SHOTS.items():
+            picture = take(browser, [_named(part, names) for part in parts])
+            path = PICTURES / f"{name}.png"
+            picture.save(path, optimize=True)
+            print(f"picture: {path} ({picture.width} x {picture.height})")
+
+
+def _demo() -> Comparison:
+    def told(done: int, total: int, what: str) -> None:
+        print(f"\r{done} of {total} runs, {what:<40}", end="", file=sys.stderr)
+
+    return compare(ROOT / "examples" / "demo.yaml", sensitivity=True, on_progress=told)
+
+
+def _named(part: Part, names: dict[str, str]) -> Part:
+    return part._replace(first=part.first.format(**names), last=part.last.format(**names))
+
+
+def take(browser: Browser, parts: list[Part]) -> Image.Image:
+    """One picture of parts of the page, in few colours."""
+    cut = [_crop(browser, part) for part in parts]
+    whole = Image.new("RGB", (cut[0].width, sum(c.height for c in cut)), "white")
+    top = 0
+    for one in cut:
+        whole.paste(one, (0, top))
+        top += one.height
+    return whole.quantize(COLOURS, dither=Image.Dither.NONE)
+
+
+def _crop(browser: Browser, part: Part) -> Image.Image:
+    """A part of the page, all plots in it drawn; its width is that of the page's text."""
+    script = """first => {
+      scrollBy(0, document.querySelector(first).getBoundingClientRect().top - 50);
+    }"""
+    _called(browser, script, part.first)
+    box = _box(browser, part)
+    _drawn(browser, box)
+    browser.mouse("mouseMoved", 0, 0)
+    if part.point:
+        _zoomed(browser, part)
+    seen = browser.call("Page.captureScreenshot")
+    return Image.open(io.BytesIO(base64.b64decode(seen["data"]))).convert("RGB").crop(box)
+
+
+def _box(browser: Browser, part: Part) -> Box:
+    """Where a part is, with a margin."""
+    script = """(first, last) => {
+      const place = what => document.querySelector(what).getBoundingClientRect();
+      const [a, b] = [place(first), place(last)];
+      const text = document.querySelector("h1").getBoundingClientRect();
+      const top = Math.min(a.top, b.top), bottom = Math.max(a.bottom, b.bottom);
+      return [text.left, top, text.right, bottom].map(Math.round);
+    }"""
+    left, top, right, bottom = _called(browser, script, part.first, part.last)
+    assert 0 <= top < bottom < HEIGHT, f"{part} does not fit the screen"
+    return Box(left - MARGIN, max(top - MARGIN, 0), right + MARGIN, bottom + MARGIN)
+
+
+def _drawn(browser: Browser, box: Box) -> None:
+    """Wait until every plot of a box is there."""
+    script = """(top, bottom) => [...document.querySelectorAll("[data-plot]")].every(plot => {
+      const place = plot.parentElement.getBoundingClientRect();
+      const inside = place.top < bottom && place.bottom > top;
+      return !inside || plot.dataset.drawn;
+    })"""
+    browser.wait(f"({script})({box.top}, {box.bottom})")
+
+
+def _zoomed(browser: Browser, part: Part) -> None:
+    """Turn the wheel over the middle of a plot, and rest there."""
+    script = """last => {
+      const { left, top, width, height } = document.querySelector(last).getBoundingClientRect();
+      return [left, top, width, height];
+    }"""
+    left, top, width, height = _called(browser, script, part.last)
+    right, down = part.point or (0.5, 0.5)
+    x, y = left + right * width, top + down * height
+    browser.mouse("mouseMoved", x, y)
+    for _ in range(part.zoom):
+        browser.mouse("mouseWheel", x, y, deltaX=0, deltaY=-120, modifiers=2)
+    browser.mouse("mouseMoved", x + 1, y)
+    browser.read("new Promise(done => setTimeout(done, 1000))")
+
+
+def _called(browser: Browser, script: str, *given: str) -> Any:
+    return browser.read(f"({script})({', '.join(map(json.dumps, given))})")
+
+
+if __name__ == "__main__":
+    try:
+        main(*sys.argv[1:])
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

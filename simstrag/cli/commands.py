@@ -1,0 +1,60 @@
+"""The commands of `simstrag`: thin shells around the Python calls of the same names."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from simstrag.cli.compare import compare
+from simstrag.cli.doctor import doctor
+from simstrag.cli.examples import examples
+from simstrag.cli.init import init
+from simstrag.cli.policies import policies
+from simstrag.cli.report import report
+from simstrag.cli.run import run
+from simstrag.cli.sensitivity import sensitivity
+from simstrag.cli.trace import describe, generate
+
+__all__ = ["app"]
+
+END = """\b
+Start: simstrag init slow.csv, then simstrag compare scenario.yaml
+Exit codes: 0 done; 2 a mistake, said on stderr; 130 Ctrl-C (128 + a signal)."""
+
+PLAIN: dict[str, Any] = {
+    "no_args_is_help": True,
+    "rich_markup_mode": None,  # no boxes: a help fits a screen
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+}
+
+app = typer.Typer(
+    name="simstrag",
+    help="Compare straggler-mitigation policies for data-parallel training.",
+    epilog=END,
+    pretty_exceptions_enable=False,
+    **PLAIN,
+)
+trace_app = typer.Typer(help="Look into a contention trace, or make one.", **PLAIN)
+
+app.command(epilog=examples("run"))(run)
+app.command(epilog=examples("compare"))(compare)
+app.command(epilog=examples("sensitivity"))(sensitivity)
+app.command(epilog=examples("policies"))(policies)
+app.command(epilog=examples("report"))(report)
+app.command(epilog=examples("init"))(init)
+app.command(epilog=examples("doctor"))(doctor)
+app.add_typer(trace_app, name="trace")
+trace_app.command(epilog=examples("trace describe"))(describe)
+trace_app.command(epilog=examples("trace generate"))(generate)
+
+
+@app.callback(invoke_without_command=True)
+def _version(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if version:
+        from importlib.metadata import version as installed
+
+        print(f"simstrag {installed('simstrag')}")
+        raise typer.Exit
