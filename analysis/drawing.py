@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup, escape
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
@@ -82,7 +83,8 @@ def svg(figure: Figure, name: str, label: str) -> Markup:
     """Inline SVG. name: unique on its page.  label: what a screen reader says of it."""
     written = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    figure.savefig(written, format="svg", metadata=nothing)
+    canvas = FigureCanvasSVG(figure)  # which draws once, where savefig does so twice
+    canvas.print_svg(written, metadata=nothing)  # type: ignore[no-untyped-call]
     return _inline(written.getvalue(), name, label)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from simstrag.analysis.decisions import changes, suspicions
+from simstrag.analysis.decisions import headings, suspicions
 from simstrag.analysis.fates import Fate, fates_of
 from simstrag.analysis.moments import (
     DECISION,
@@ -99,7 +99,7 @@ def of_decisions(run: Run, shown: Moments, start: int) -> Iterator[Event]:
     """An instant per plan that decides something else, and for the one in force at the start."""
     if run.decisions is None:
         return
-    times, names = micro(run.decisions["time"]), changes(run)
+    times, names = micro(run.decisions["time"]), headings(run)
     rows = shown.row[shown.kind == DECISION].tolist()
     before = int(np.count_nonzero(times < start))
     if before:

@@ -19,6 +19,7 @@ from matplotlib.patches import Patch
 
 from simstrag import metrics
 from simstrag.analysis import sections
+from simstrag.analysis.examples import close_look, control_name, example, timing_of
 from simstrag.analysis.paper import PARTS, SHADES, WIDTH, arms, axes_of, legend, looks, note, plain
 from simstrag.analysis.standings import TIMES, standings
 from simstrag.analysis.tables import CONTROL
@@ -142,10 +143,10 @@ def timeline(
     >>> timeline(simulate(scenario, "asgd", record_steps=True), scenario).get_ylabel()
     'rank'
     """
-    timing = None if scenario is None else sections.timing_of(run, scenario)
+    timing = None if scenario is None else timing_of(run, scenario)
     workers = len(run.summary["wait_by_rank"])
-    e = sections.example(run.policy, run, timing, workers)
-    steps, close = e.steps, sections.close_look([e], workers)
+    e = example(run.policy, run, timing, workers)
+    steps, close = e.steps, close_look([e], workers)
     start = close.start if start is None else start
     end = close.end if end is None else end
     pieces = pieces_of(steps, timing)
@@ -187,7 +188,7 @@ def spent(
     workers, chosen = comparison.scenario.workers, _chosen(comparison, policies)
     names = [p.policy for p in standings(comparison).policies if p.policy in chosen] + ["clean"]
     rows = [
-        sections.parts_of(sections.example(name, comparison.examples[name], None, workers), workers)
+        sections.parts_of(example(name, comparison.examples[name], None, workers), workers)
         for name in names
     ]
     with axes_of(ax, 0.6 + 0.17 * len(rows), len(PARTS)) as axes:
@@ -197,7 +198,7 @@ def spent(
             if width.any():
                 axes.barh(range(len(rows)), width, 0.65, left, label=word, **look)
             left += width
-        _rows(axes, [sections.control_name(name) for name in names])
+        _rows(axes, [control_name(name) for name in names])
         axes.set_xlabel("time of a rank (s)")
     return axes
 

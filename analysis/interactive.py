@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from simstrag.analysis import live_charts, live_timeline, sections
+from simstrag.analysis.examples import Example, close_look, example, examples_of, timing_of
 from simstrag.analysis.scopes import scope_of
-from simstrag.analysis.sections import Example
 from simstrag.analysis.standings import standings
 from simstrag.analysis.tradeoffs import tradeoff as tradeoff_of
 from simstrag.comparison import Comparison
@@ -34,9 +34,9 @@ def timeline(run: Run, scenario: Scenario | None = None) -> Any:
     >>> above.xaxis.axis_label, round(above.x_range.end, 6)
     ('time (s)', 1.0)
     """
-    timing = None if scenario is None else sections.timing_of(run, scenario)
+    timing = None if scenario is None else timing_of(run, scenario)
     workers = len(run.summary["wait_by_rank"])
-    return _linked([sections.example(run.policy, run, timing, workers)], workers)
+    return _linked([example(run.policy, run, timing, workers)], workers)
 
 
 def timelines(comparison: Comparison) -> Any:
@@ -49,7 +49,7 @@ def timelines(comparison: Comparison) -> Any:
     ['asgd', 'bsp', 'bsp without contention']
     """
     scenario = comparison.scenario
-    return _linked(sections.examples_of(comparison), scenario.workers)
+    return _linked(examples_of(comparison), scenario.workers)
 
 
 def progress(comparison: Comparison) -> Any:
@@ -83,5 +83,5 @@ def tradeoff(comparison: Comparison) -> Any:
 
 def _linked(examples: list[Example], workers: int) -> Any:
     """Timelines on one axis of time, below each other, titled where there are several."""
-    scope = scope_of(examples, sections.close_look(examples, workers), workers)
+    scope = scope_of(examples, close_look(examples, workers), workers)
     return live_timeline.together(examples, scope)

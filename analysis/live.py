@@ -8,8 +8,8 @@ from typing import Any
 from simstrag.analysis import live_charts, live_timeline, sections
 from simstrag.analysis.drawing import THEME
 from simstrag.analysis.embedded import Packed, library, packed
+from simstrag.analysis.examples import Example
 from simstrag.analysis.scopes import scope_of
-from simstrag.analysis.sections import Example
 from simstrag.analysis.standings import Standings
 from simstrag.analysis.tradeoffs import Tradeoff
 from simstrag.analysis.windows import Window

@@ -1,4 +1,4 @@
-"""The worker-by-time picture to move about in: every step, slowdown, suspicion, update, switch.
+"""The worker-by-time picture to move about in: steps, slowdowns, suspicions, updates, new plans.
 
 How much of it is drawn, `simstrag.analysis.scopes` bounds.
 """
@@ -15,11 +15,10 @@ from bokeh.layouts import column
 from bokeh.models import ColumnDataSource, FixedTicker, Range1d
 
 from simstrag.analysis import drawing, plots
-from simstrag.analysis.decisions import suspicions
+from simstrag.analysis.decisions import plan_changes, suspicions
+from simstrag.analysis.examples import Example
 from simstrag.analysis.fates import fates_of
 from simstrag.analysis.scopes import Scope
-from simstrag.analysis.sections import Example
-from simstrag.analysis.switches import switches
 from simstrag.analysis.timeline import PLAN, UPDATES, mixed, slowed
 from simstrag.analysis.tracks import PARTS, pieces_of, spans
 from simstrag.analysis.waiting import Steps
@@ -63,7 +62,7 @@ def timeline(e: Example, scope: Scope, axis: Range1d | None = None) -> Any:
     run, steps, timing = e.run, e.steps, e.timing
     axis = axis or scope.axis()
     rows = {rank: row for row, rank in enumerate(scope.shown.ranks)}
-    top = PLAN if switches(run) else UPDATES
+    top = PLAN if plan_changes(run) else UPDATES
     made = plots.plot(
         ("time (s)", ""), round(70 + 19 * (len(rows) - top)), "width", x_range=axis,
         y_range=Range1d(start=len(rows) - 0.4, end=top - 0.6), min_border_left=LEFT,
@@ -78,7 +77,7 @@ def timeline(e: Example, scope: Scope, axis: Range1d | None = None) -> Any:
     for side, renderers in (("above", [*bars, *suspected]), ("below", shades)):
         plots.told(made, renderers, ("", "rank @rank @what"), ("", when), side=side)
     _updates(made, run, scope)
-    _switches(made, run, scope, len(rows))
+    _plan_changes(made, run, scope, len(rows))
     pixels = mixed(steps, timing, scope.workers, scope.until)
     return column(made, _strip(pixels, axis, scope), sizing_mode="stretch_width", spacing=0)
 
@@ -213,15 +212,15 @@ def _updates(made: Any, run: Run, scope: Scope) -> None:
     )  # fmt: skip
 
 
-def _switches(made: Any, run: Run, scope: Scope, ranks: int) -> None:
-    found = [s for s in switches(run) if scope.start <= s.time <= scope.end]
+def _plan_changes(made: Any, run: Run, scope: Scope, ranks: int) -> None:
+    found = [c for c in plan_changes(run) if scope.start <= c.time <= scope.end]
     if not found:
         return
     source = ColumnDataSource(
         {
-            "time": [round(s.time, scope.digits) for s in found],
-            "update": [s.update for s in found],
-            "what": [s.what for s in found],
+            "time": [round(c.time, scope.digits) for c in found],
+            "update": [c.update for c in found],
+            "what": [c.what for c in found],
         }
     )
     look = {"source": source, "line_color": drawing.INK}

@@ -15,6 +15,7 @@ from simstrag.analysis.cautions import cautions, coverage, turnover
 from simstrag.analysis.cells import numbered
 from simstrag.analysis.detection import detection
 from simstrag.analysis.embedded import Packed
+from simstrag.analysis.examples import example, examples_of
 from simstrag.analysis.formats import number, percent
 from simstrag.analysis.origins import origins_sheet, origins_table
 from simstrag.analysis.page import template
@@ -47,7 +48,7 @@ def render(comparison: Comparison, command: str | None = None) -> str:
     """
     s, scenario = standings(comparison), comparison.scenario
     workers, first = scenario.workers, scenario.seed_list[0]
-    examples = sections.examples_of(comparison)
+    examples = examples_of(comparison)
     runs = [run for name, run in comparison.examples.items() if name != "clean"]
     timelines = sections.timelines(examples, workers)
     plots, timelines["undrawn"] = live.timelines_of(examples, timelines["shown"], workers)
@@ -119,7 +120,7 @@ def render_run(run: Run) -> str:
     sheets = [sheet_of(name, table) for name, table in tables.items()]
     if run.steps is not None:
         timing = None if scenario is None else scenario.timing(run.seed)
-        shown = [sections.example(run.policy, run, timing, workers)]
+        shown = [example(run.policy, run, timing, workers)]
         timelines = sections.timelines(shown, workers)
         plots, timelines["undrawn"] = live.timelines_of(shown, timelines["shown"], workers)
         context |= {"timelines": timelines, "waits": sections.waits(shown)}

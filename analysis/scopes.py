@@ -11,8 +11,8 @@ import numpy.typing as npt
 from bokeh.models import Range1d
 
 from simstrag.analysis import plots
+from simstrag.analysis.examples import Example
 from simstrag.analysis.formats import number
-from simstrag.analysis.sections import Example
 from simstrag.analysis.windows import Window, changes, cycle_of
 
 __all__ = ["MOST", "Scope", "scope_of"]

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from simstrag.analysis.sections import Example, progress_axis, progress_series
+from simstrag.analysis.examples import Example
+from simstrag.analysis.sections import progress_axis, progress_series
 from simstrag.analysis.sheets import Sheet
 from simstrag.analysis.standings import Standings
 from simstrag.analysis.tracks import spans

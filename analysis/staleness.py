@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from simstrag.analysis import pictures
 from simstrag.analysis.cells import numbered
-from simstrag.analysis.sections import Example
+from simstrag.analysis.examples import Example
 from simstrag.analysis.sheets import Sheet
 from simstrag.analysis.tables import Table
 from simstrag.analysis.waiting import Steps

@@ -13,8 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
 from simstrag.analysis import drawing
-from simstrag.analysis.decisions import suspicions
-from simstrag.analysis.switches import switches
+from simstrag.analysis.decisions import plan_changes, suspicions
 from simstrag.analysis.tracks import PARTS, pieces_of, slowdown_of, spans
 from simstrag.analysis.waiting import Steps
 from simstrag.analysis.windows import Window, segments
@@ -39,7 +38,7 @@ def window(
 ) -> Markup:
     """Each step of the shown ranks in a window: bars for work, shade behind for slowdown."""
     rows = {rank: row for row, rank in enumerate(shown.ranks)}
-    changes = [s.time for s in switches(run) if shown.start <= s.time < shown.end]
+    changes = [c.time for c in plan_changes(run) if shown.start <= c.time < shown.end]
     top = PLAN if changes else UPDATES
     with drawing.canvas(WIDTH, 0.5 + 0.17 * (len(rows) - top)) as figure:
         ax = figure.add_subplot()

@@ -91,9 +91,8 @@ class Comparison:
 
     def column(self, policy: str, name: str, variant: str = "contended") -> Any:
         """One column of one policy over seeds, as an array in the order of the scenario's seeds."""
-        import pandas as pd
-
-        table = pd.concat([self.runs, self.controls]) if len(self.controls) else self.runs
+        asked = variant == "contended" and policy in self.policies
+        table = self.runs if asked else self.controls
         rows = table[(table["policy"] == policy) & (table["variant"] == variant)]
         return rows.sort_values("seed")[name].to_numpy(dtype=np.float64)
 

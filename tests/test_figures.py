@@ -15,6 +15,7 @@ from matplotlib.text import Text
 
 from simstrag import metrics
 from simstrag.analysis import figures, paper, sections
+from simstrag.analysis.examples import example
 from simstrag.analysis.standings import standings
 from simstrag.comparison import Comparison, compare
 from simstrag.engine import simulate
@@ -254,7 +255,7 @@ class TestSpent:
         rows = [t.get_text() for t in ax.get_yticklabels()]
         assert rows == [*comparison.ranking["policy"], "bsp without contention"]
         examples = [
-            sections.example(name, comparison.examples[name], None, 4)
+            example(name, comparison.examples[name], None, 4)
             for name in [*comparison.ranking["policy"], "clean"]
         ]
         _, table = sections.spent(examples, 4)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from simstrag.analysis import interactive, live_timeline, plots, scopes, sections
+from simstrag.analysis.decisions import plan_changes
 from simstrag.analysis.embedded import library, packed, unpacked
-from simstrag.analysis.sections import Example
+from simstrag.analysis.examples import Example, close_look, examples_of
 from simstrag.analysis.standings import standings
-from simstrag.analysis.switches import switches
 from simstrag.analysis.timeline import PLAN, UPDATES
 from simstrag.analysis.tracks import PARTS, pieces_of
 from simstrag.comparison import Comparison, compare
@@ -36,12 +36,12 @@ def comparison() -> Comparison:
 
 @pytest.fixture(scope="module")
 def examples(comparison: Comparison) -> dict[str, Example]:
-    return {e.name: e for e in sections.examples_of(comparison)}
+    return {e.name: e for e in examples_of(comparison)}
 
 
 def scope_of(examples: dict[str, Example], **most: int) -> scopes.Scope:
     every = list(examples.values())
-    return scopes.scope_of(every, sections.close_look(every, 4), 4, **most)
+    return scopes.scope_of(every, close_look(every, 4), 4, **most)
 
 
 def drawn(example: Example, scope: scopes.Scope, color: str) -> list[dict[str, Any]]:
@@ -84,7 +84,7 @@ def test_every_update_and_every_change_of_plan_has_a_mark(examples: dict[str, Ex
     above = live_timeline.timeline(korel, scope_of(examples)).children[0]
     marks = {r.glyph.y: r.data_source.data for r in above.renderers if hasattr(r.glyph, "marker")}
     assert len(marks[UPDATES]["time"]) == len(korel.run.updates["time"])
-    assert marks[PLAN]["what"] == [s.what for s in switches(korel.run)]
+    assert marks[PLAN]["what"] == [c.what for c in plan_changes(korel.run)]
     assert "reduced precision: no rank → rank 3" in marks[PLAN]["what"]
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from simstrag.analysis.sections import example
+from simstrag.analysis.examples import example
 from simstrag.analysis.staleness import (
     Stale,
     quantiles,

@@ -181,7 +181,11 @@ PAGES = [page for page in SOURCES if "```console" in read(page)]
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_of_a_page_answers_as_shown(page: str, tmp_path: Path) -> None:
-    here = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "200"}
+    here = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "COLUMNS": "200",
+        "LOKY_MAX_CPU_COUNT": "1",  # processes of its own would import more than they compute
+    }
     for language, name, text in blocks(page):
         if name:
             (tmp_path / name).write_text(text, encoding="utf-8")

@@ -1,0 +1,90 @@
+"""Runs to look at: each with its steps, its durations, who waited for whom, and where to look."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from simstrag.analysis import windows
+from simstrag.analysis.tables import CONTROL
+from simstrag.analysis.waiting import Steps, Waiting, steps_of, waiting
+from simstrag.comparison import Comparison
+from simstrag.contention import Contention
+from simstrag.errors import InputError
+from simstrag.run import Run
+from simstrag.scenario import Scenario
+from simstrag.timing import Timing
+
+__all__ = ["Example", "close_look", "control_name", "example", "examples_of", "timing_of"]
+
+
+class Example(NamedTuple):
+    """One run to look at. name: as a reader knows it.  timing: None where it is not known."""
+
+    name: str
+    run: Run
+    steps: Steps
+    timing: Timing | None
+    waiting: Waiting
+
+    @property
+    def end(self) -> float:
+        """Seconds until the run ended."""
+        return float(self.run.updates["time"][-1])
+
+
+def example(name: str, run: Run, timing: Timing | None, workers: int) -> Example:
+    """A run that kept its steps, and what follows from them."""
+    steps = steps_of(run)
+    blank = np.zeros((workers, workers))
+    if timing is None:
+        total = float(np.sum(run.summary["wait_by_rank"]))
+        waited = Waiting(blank, blank, total, "the run's trace or profile is not at hand")
+    else:
+        waited = waiting(run, steps, timing, run.summary["architecture"], workers)
+    return Example(name, run, steps, timing, waited)
+
+
+def examples_of(comparison: Comparison) -> list[Example]:
+    """The example runs of a comparison, those of the first seed, the clean control too."""
+    scenario = comparison.scenario
+    clean, first = scenario.replaced(trace=None), scenario.seed_list[0]
+    return [
+        example(
+            control_name(name), run, (clean if name == "clean" else scenario).timing(first),
+            scenario.workers,
+        )
+        for name, run in comparison.examples.items()
+    ]  # fmt: skip
+
+
+def timing_of(run: Run, scenario: Scenario) -> Timing:
+    """The durations of a run. Raises `InputError` where its trace was another one."""
+    trace = scenario.inputs.trace
+    recorded = run.provenance["sha256"]["trace"]
+    if recorded != (None if trace is None else trace.sha256):
+        raise InputError(
+            f"the run of {run.policy} met another trace than the scenario has; give the scenario "
+            "it was simulated under, for the clean control scenario.replaced(trace=None)"
+        )
+    return scenario.timing(run.seed)
+
+
+def close_look(examples: Sequence[Example], workers: int) -> windows.Window:
+    """The window that their timelines show: where the contention of one of them sets in."""
+    contended = [e for e in examples if e.timing is not None and e.timing.contention.slowdowns]
+    replayed = [e for e in examples if e.timing is not None and e.timing.contention.durations]
+    shortest = min(e.end for e in examples)
+    of_window = (contended or replayed or list(examples))[0]
+    contention = Contention() if of_window.timing is None else of_window.timing.contention
+    cycle = windows.cycle_of([of_window.steps])
+    if not cycle > 0:  # nobody started a second step: the whole run is a close look
+        cycle = shortest
+    return windows.choose(contention, workers, cycle, shortest)
+
+
+def control_name(name: str) -> str:
+    """What a reader knows an example of a comparison as."""
+    return CONTROL if name == "clean" else name
