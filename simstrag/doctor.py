@@ -15,7 +15,7 @@ from simstrag.processes import cores
 
 __all__ = ["Finding", "examine"]
 
-OPTIONAL = ("torch", "numba", "dask", "ray")
+OPTIONAL = ("torch", "dask", "ray")
 """Packages that some of what simstrag does may need, and that it runs without."""
 CPU_BF16 = ("amx_bf16", "avx512_bf16")
 """What Linux calls the instructions of x86 that compute in bfloat16."""

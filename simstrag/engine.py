@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import simpy
 
 from simstrag import policies
@@ -15,13 +16,7 @@ from simstrag.errors import InputError, PlanError, StallError
 from simstrag.kernel import Kernel, Limits, Stop
 from simstrag.learning.noise_scale import NoiseScale, unmodelled
 from simstrag.policy import Hints, Plan, Policy, View
-from simstrag.recorder import (
-    DECISION_COLUMNS,
-    GRADIENT_COLUMNS,
-    STEP_COLUMNS,
-    UPDATE_COLUMNS,
-    Recorder,
-)
+from simstrag.recorder import DECISION_COLUMNS, Recorder
 from simstrag.run import Run, provenance
 from simstrag.scenario import Scenario
 from simstrag.summary import summarise
@@ -35,6 +30,7 @@ def simulate(
     policy: str | Policy = "bsp",
     seed: int = 0,
     *,
+    record_updates: bool = True,
     record_steps: bool = False,
     record_gradients: bool = False,
     on_update: Callable[[float, int, float | None], None] | None = None,
@@ -42,7 +38,10 @@ def simulate(
     """Run one policy through a scenario under one seed.
 
     policy: a name with parameters such as ``"ssp:bound=5"``, or an object; it is copied.
-    on_update: called after every update as (seconds, samples, progress); it changes nothing.
+    record_updates: whether to keep all updates; else time, version, samples and progress of the
+        last and of 16,384 others at most, evenly spread.
+    on_update: called now and then, and at the end, with (seconds, samples, progress) of the last
+        update; it changes nothing.
     Raises `InputError` for what the user can correct, `StallError` where the policy waits for ever.
 
     >>> scenario = Scenario(workers=4, updates=10, step={"compute": 0.1})
@@ -53,7 +52,8 @@ def simulate(
         raise InputError(f"seed {seed} must be a whole number, 0 or more and below 2**64")
     name = policy if isinstance(policy, str) else _name(policy)
     fresh = policies.load(policy) if isinstance(policy, str) else copy.deepcopy(policy)
-    job = _Job(scenario, fresh, name, seed, record_steps, record_gradients, on_update)
+    keep = record_updates, record_steps, record_gradients
+    job = _Job(scenario, fresh, name, seed, Recorder(*keep, on_update))
     world = simpy.Environment()
     contention = job.timing.contention
     if contention.trace_end == "error" and contention.end < math.inf:
@@ -64,7 +64,7 @@ def simulate(
 
 def check(scenario: Scenario, policy: str, seed: int) -> None:
     """Raise at once what the first moment of such a run would raise: a plan that cannot be."""
-    _Job(scenario, policies.load(policy), policy, seed, steps=False, gradients=False)
+    _Job(scenario, policies.load(policy), policy, seed, Recorder())
 
 
 class _Job:
@@ -76,9 +76,7 @@ class _Job:
         policy: Policy,
         name: str,
         seed: int,
-        steps: bool,
-        gradients: bool,
-        on_update: Callable[[float, int, float | None], None] | None = None,
+        recorder: Recorder,
     ) -> None:
         learner = scenario.learner
         self.scenario = scenario
@@ -87,20 +85,15 @@ class _Job:
         self.seed = seed
         self.timing = scenario.timing(seed)
         self.learner = NoiseScale(learner.batch, learner.noise_scale, learner.c_tau)
-        self.recorder = Recorder(
-            scenario.workers,
-            self.timing,
-            learner.batch,
-            scenario.straggler_ratio,
-            steps,
-            gradients,
-            on_update,
-        )
+        self.recorder = recorder
         self.hints = _hints(self.timing, scenario)
         limits = Limits(scenario.updates, scenario.sample_target, scenario.progress_target)
+        self._asked: Plan | None = None
+        self._answered: Plan | None = None
         self.kernel = Kernel(
-            scenario.workers, self.timing, self._plan(0, 0.0), self.learner, limits, self.recorder
-        )
+            scenario.workers, self.timing, self._plan(self._first_view()), self.learner, limits,
+            self.recorder, scenario.straggler_ratio,
+        )  # fmt: skip
 
     def run(self, world: simpy.Environment) -> Generator[simpy.Event, Any, None]:
         """Advance the standing plan from one event of the outer world to the next."""
@@ -109,13 +102,12 @@ class _Job:
         while stop is not Stop.DONE:
             if stop is Stop.STALLED:
                 raise self._stalled()
-            again = None
             if stop is Stop.REVIEW:
-                again = kernel.replan(self._plan(kernel.version, kernel.now))
+                kernel.replan(self._plan(kernel.view(self.hints)))
             else:  # what the outer world does at an instant comes after all else of it (rule 15)
                 yield world.timeout(world.peek() - world.now)
-            stop = again or kernel.advance(world.peek())
-        self.recorder.end(kernel.now)
+            stop = kernel.advance(world.peek())
+        kernel.end()
 
     def result(self) -> Run:
         """The finished run."""
@@ -134,24 +126,35 @@ class _Job:
             self.scenario.model_dump(mode="json", exclude_unset=True),
             summary,
             {**provenance(), "sha256": hashes},
-            _columns(UPDATE_COLUMNS, recorder.updates),
-            None if recorder.steps is None else _columns(STEP_COLUMNS, recorder.steps),
-            None if recorder.gradients is None else _columns(GRADIENT_COLUMNS, recorder.gradients),
+            recorder.updates,
+            recorder.steps,
+            recorder.gradients,
             _columns(DECISION_COLUMNS, recorder.decisions),
             warnings,
         )
 
-    def _plan(self, version: int, time: float) -> Plan:
-        view: View = self.recorder.view(version, self.learner.samples, time, self.hints)
+    def _first_view(self) -> View:
+        """The facts before anything has begun."""
+        workers, hints, timing = self.scenario.workers, self.hints, self.timing
+        return View(
+            workers, hints=hints, noise_scale=hints.noise_scale,
+            truth=lambda: np.array([timing.noise_free(rank, 0, 0.0) for rank in range(workers)]),
+        )  # fmt: skip
+
+    def _plan(self, view: View) -> Plan:
+        """What the policy answers, resolved; the same answer is the same plan."""
         if not getattr(self.policy, "oracle", False):
             view = replace(view, truth=None)
         plan = policies.ask(self.policy, view, self.name)
+        if plan is self._asked and self._answered is not None:
+            return self._answered
         self._refuse_a_target(plan)
         try:
             resolved = plan.resolved(self.scenario.workers)
             resolved.samples(self.scenario.learner.batch, self.scenario.workers)
         except PlanError as error:
             raise PlanError(f"policy {self.name}: {error}") from None
+        self._asked, self._answered = plan, resolved
         return resolved
 
     def _refuse_a_target(self, plan: Plan) -> None:
@@ -165,7 +168,7 @@ class _Job:
 
     def _stalled(self) -> StallError:
         kernel = self.kernel
-        ranks = [rank for rank, gradient in enumerate(kernel.current) if gradient is not None]
+        ranks = kernel.holding
         held = f"ranks {ranks} hold gradients" if ranks else "no rank computes"
         return StallError(
             f"policy {self.name} waits for ever at {kernel.now:g} s, "

@@ -73,7 +73,7 @@ class Noise:
     """
 
     def __init__(self, seed: int, draw: Draw | None) -> None:
-        self._seed = seed
+        self.seed = seed
         self._draw = draw
         self._streams: dict[int, np.random.Generator] = {}
         self._factors: dict[int, list[float]] = {}
@@ -83,7 +83,7 @@ class Noise:
         if self._draw is None:
             return 1.0
         if rank not in self._factors:
-            self._streams[rank] = stream(self._seed, rank)
+            self._streams[rank] = stream(self.seed, rank)
             self._factors[rank] = []
         factors = self._factors[rank]
         while k >= len(factors):

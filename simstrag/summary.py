@@ -10,7 +10,7 @@ from typing import Any
 from simstrag import policies
 from simstrag.learning.noise_scale import NoiseScale
 from simstrag.policy import Policy
-from simstrag.recorder import UPDATE_COLUMNS, Recorder
+from simstrag.recorder import Recorder
 from simstrag.scenario import Scenario
 
 __all__ = ["BEYOND_WARNING", "beyond_warning", "summarise", "unknown_warning"]
@@ -33,9 +33,9 @@ def summarise(
     nobody.  What hangs on progress is None where a plan made it unknown.
     """
     counts = recorder.counts
-    last_time, updates, *_ = recorder.updates[-1]
+    last_time, updates = recorder.updates["time"][-1], recorder.updates["version"][-1]
     samples, progress = learner.samples, learner.progress
-    makespan = _first(recorder, SAMPLES, scenario.sample_target) or last_time
+    makespan = _known(recorder.makespan) or last_time
     throughput = samples / last_time if last_time else math.inf
     efficiency = None if progress is None else progress / _fresh_progress(learner)
     fates = counts["applied"] + counts["dropped"] + counts["aborted"]
@@ -44,7 +44,7 @@ def summarise(
     summary: dict[str, Any] = {
         "architecture": " + ".join(recorder.ways),
         "makespan": makespan,
-        "time_to_target": _first(recorder, PROGRESS, scenario.progress_target),
+        "time_to_target": _known(recorder.target),
         "updates": updates,
         "samples": samples,
         "progress": progress,
@@ -64,7 +64,7 @@ def summarise(
         "efficiency": efficiency,
         "amp_share": counts["amp"] / counts["started"],
         "rebatched_share": counts["rebatched"] / counts["started"],
-        "cut_share": recorder.cut / recorder.asked,
+        "cut_share": counts["cut"] / counts["asked"],
         "compute_by_rank": recorder.compute,
         "communication_by_rank": recorder.communication,
         "wait_by_rank": recorder.wait,
@@ -98,14 +98,9 @@ def beyond_warning(share: float) -> str:
     )
 
 
-SAMPLES, PROGRESS = UPDATE_COLUMNS.index("samples"), UPDATE_COLUMNS.index("progress")
-
-
-def _first(recorder: Recorder, column: int, limit: float | None) -> float | None:
-    """When a column of the update log first reached `limit`; None where none is set."""
-    if limit is None:
-        return None
-    return next((float(row[0]) for row in recorder.updates if row[column] >= limit), None)
+def _known(time: float) -> float | None:
+    """A time, None where it never came."""
+    return None if math.isnan(time) else time
 
 
 def _accuracy(scenario: Scenario, progress: float | None, staleness: float) -> float | None:

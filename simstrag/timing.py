@@ -111,15 +111,15 @@ class Timing:
     def reduce(self, members: tuple[int, ...], start: float, loaded: bool = False) -> float:
         """When an all-reduce among `members` ends that starts at `start` (rule 11)."""
         seconds = self.allreduce.seconds(ranks_per_node(members, self.nodes))
-        return finish(start, seconds, self._slowest_net(members, loaded))
+        return finish(start, seconds, self.slowest_net(members, loaded))
 
     def push(self, rank: int, start: float, loaded: bool = False) -> float:
         """When the gradient of `rank` is at the server."""
-        return finish(start, self.server.push, self._slowest_net((rank,), loaded))
+        return finish(start, self.server.push, self.slowest_net((rank,), loaded))
 
     def pull(self, rank: int, start: float, loaded: bool = False) -> float:
         """When `rank` has the parameters."""
-        return finish(start, self.server.pull, self._slowest_net((rank,), loaded))
+        return finish(start, self.server.pull, self.slowest_net((rank,), loaded))
 
     def serve(self, start: float, union: tuple[int, ...] = (), loaded: bool = False) -> float:
         """When a job of the server ends that starts at `start`.
@@ -163,7 +163,16 @@ class Timing:
     def _net(self, rank: int, factor: float) -> Piecewise:
         return combine([self.contention.of_rank(rank, "net")], lambda value: value * factor)
 
-    def _slowest_net(self, members: tuple[int, ...], loaded: bool) -> Piecewise:
+    @property
+    def seed(self) -> int:
+        """Of the noise."""
+        return self._noise.seed
+
+    def net(self, rank: int, loaded: bool) -> Piecewise | None:
+        """The slowdown of a rank's network over time; None where it has none."""
+        return (self._loaded_nets if loaded else self._nets).get(rank)
+
+    def slowest_net(self, members: tuple[int, ...], loaded: bool) -> Piecewise:
         """The largest slowdown of the network among `members` over time."""
         nets = self._loaded_nets if loaded else self._nets
         if len(members) == 1:

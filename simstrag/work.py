@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,10 @@ def _said(task: Task) -> str:
 def prepared(
     scenario: Scenario | str | Path, names: Sequence[str] | None, seeds: int | Sequence[int] | None
 ) -> Scenario:
-    """The scenario with each policy once, as it was written, checked before anything runs."""
+    """The scenario with each policy once, as it was first written, checked before anything runs.
+
+    Warns of each other spelling of a policy.
+    """
     if not isinstance(scenario, Scenario):
         scenario = Scenario.read(scenario)
     if scenario.updates is not None:
@@ -110,12 +114,21 @@ def prepared(
             "instead of updates give samples, target_progress or target_accuracy"
         )
     changes: dict[str, Any] = {} if seeds is None else {"seeds": seeds}
-    by_meaning = {policies.spec(policies.load(name)): name for name in names or scenario.policies}
-    changes["policies"] = tuple(by_meaning.values())
+    changes["policies"] = _once(names or scenario.policies)
     scenario = scenario.replaced(**changes)
     for name in scenario.policies:
         check(scenario, name, scenario.seed_list[0])  # reads and checks trace and profile too
     return scenario
+
+
+def _once(names: Sequence[str]) -> tuple[str, ...]:
+    """The first spelling of each policy."""
+    by_meaning: dict[str, str] = {}
+    for name in names:
+        first = by_meaning.setdefault(policies.spec(policies.load(name)), name)
+        if name != first:
+            warnings.warn(f"{name} is {first}; compared once", UserWarning, stacklevel=4)
+    return tuple(by_meaning.values())
 
 
 def _outcome(scenario: Scenario, task: Task, finished: Finished | None) -> Outcome:
@@ -125,7 +138,13 @@ def _outcome(scenario: Scenario, task: Task, finished: Finished | None) -> Outco
     elif task.variant != "contended":
         name, _, value = str(task.variant).partition("=")
         scenario = with_value(scenario, name, float(value))
-    run = simulate(scenario, task.policy, task.seed, record_steps=task.keep_steps)
+    run = simulate(
+        scenario,
+        task.policy,
+        task.seed,
+        record_updates=task.keep_steps,
+        record_steps=task.keep_steps,
+    )
     scalars = {k: v for k, v in plain(run.summary).items() if not isinstance(v, list)}
     row = {"policy": run.policy, "seed": task.seed, **scalars}
     row["staleness_by_rank"] = " ".join(
@@ -144,7 +163,14 @@ def _times_again(scenario: Scenario, task: Task) -> list[tuple[float, float]]:
     found = []
     for c_tau in task.again:
         varied = with_value(scenario, "learner.c_tau", c_tau)
-        found.append((c_tau, simulate(varied, task.policy, task.seed).summary["time_to_target"]))
+        found.append(
+            (
+                c_tau,
+                simulate(varied, task.policy, task.seed, record_updates=False).summary[
+                    "time_to_target"
+                ],
+            )
+        )
     return found
 
 

@@ -32,8 +32,7 @@ LAYERS = {
         "stragglers", "timing",
     ),
     "world": (
-        "bound", "engine", "fifo", "filing", "gradient", "kernel", "learning.real", "recorder",
-        "summary", "workloads",
+        "compiled", "engine", "kernel", "learning.real", "recorder", "summary", "workloads",
     ),
     "use": (
         "__main__", "cli", "comparison", "doctor", "finished", "processes", "reports",
@@ -204,7 +203,7 @@ def test_policies_own_no_clock_and_no_luck(package: str) -> None:
     ("package", "allowed"),
     [
         ("simpy", ["engine"]),
-        ("numba", ["kernel"]),
+        ("numba", ["compiled"]),
         ("torch", ["workloads", "learning.real", "ddp", "calibration"]),
         ("matplotlib", ["analysis"]),
         ("bokeh", ["analysis"]),

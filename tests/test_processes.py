@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="lo
 
 CASE = """
 workers: 4
-samples: 51200000
+samples: 51_200_000_000_000
 step: {compute: 0.1, cv: 0.03}
 policies: [bsp, asgd]
 seeds: 2

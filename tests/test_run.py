@@ -272,10 +272,12 @@ def test_a_run_shows_its_summary_in_a_notebook() -> None:
     assert "bsp, seed 0" in run._repr_html_()
 
 
-def test_who_watches_a_run_sees_every_update_and_changes_nothing() -> None:
+def test_who_watches_a_run_sees_how_far_it_is_and_changes_nothing() -> None:
     seen: list[tuple[float, int, float | None]] = []
     scenario = Scenario(workers=3, samples=3 * 128 * 5, step={"compute": 0.1, "cv": 0.2})
     watched = simulate(scenario, "asgd", on_update=lambda *update: seen.append(update))
     assert watched.to_json() == simulate(scenario, "asgd").to_json()
     columns = (watched.updates[name] for name in ("time", "samples", "progress"))
-    assert seen == list(zip(*columns, strict=True))
+    updates = list(zip(*columns, strict=True))
+    assert seen[-1] == updates[-1]
+    assert set(seen) <= set(updates)

@@ -77,6 +77,10 @@ class NoiseScale:
             self.stale_samples += self._stale
             self._own = self._stale = 0
 
+    def resume(self, booked: float, began_at: int, own: int, stale: int) -> None:
+        """Go on from what was booked, and from the open visible update."""
+        self._booked, self._began_at, self._own, self._stale = booked, began_at, own, stale
+
     @property
     def progress(self) -> float | None:
         """Booked so far, and the open visible update as if it ended now; None where it is lost."""

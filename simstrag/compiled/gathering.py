@@ -1,0 +1,291 @@
+"""From finishes to closings: gradients gather in quorums."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simstrag.compiled.clock import INF, finish, transfer
+from simstrag.compiled.compiling import compiled, entry, within
+from simstrag.compiled.events import schedule
+from simstrag.compiled.fates import abort, drop, joins, mark, wait_for
+from simstrag.compiled.server import enqueue
+from simstrag.compiled.starts import free, keep_on, release, sort
+from simstrag.compiled.tables import closings, lists, machine, quorums, ranks, scratch, seconds_of
+from simstrag.compiled.words import (
+    ABOARD,
+    ABORT,
+    ARRIVE,
+    ASHORE,
+    CLOSE,
+    CLOSED,
+    COMPUTING,
+    DROP,
+    END,
+    IN_SERVICE,
+    PUSHING,
+    QUEUE,
+    READY,
+    SERVER,
+    WAITING,
+)  # fmt: skip
+
+
+@compiled
+def finished(m: int, rank: int) -> None:
+    """A step ends."""
+    g, r = machine(m), ranks(m)[rank]
+    if not r.named:
+        drop(m, rank)
+        r.idle = 1
+        return
+    if r.parent >= 0:
+        r.state = ASHORE
+        return
+    q = quorums(m)[r.quorum]
+    if r.mark >= 0 and q.late == DROP:
+        _drop_late(m, rank)
+        return
+    if r.kept + 1 < q.steps:
+        keep_on(m, rank)
+        return
+    if not joins(m, rank):
+        r.mark = -1
+    for k in range(r.children_at, r.children_at + r.children):
+        child = ranks(m)[lists(m)[k]]
+        if child.state == ASHORE:
+            child.state, child.aboard = ABOARD, rank
+    r.arrival = transfer(m, rank, g.now, g.push) if q.via == SERVER else r.finish
+    if r.arrival > r.finish:
+        r.state, r.due = PUSHING, r.arrival
+        schedule(m, r.due, ARRIVE, rank, r.step)
+    else:
+        arrived(m, rank)
+
+
+@compiled
+def arrived(m: int, rank: int) -> None:
+    """A gradient is where it counts."""
+    r = ranks(m)[rank]
+    q = quorums(m)[r.quorum]
+    r.pushed = r.arrival - r.finish
+    if r.mark >= 0 and q.late == DROP:
+        _drop_late(m, rank)
+        return
+    if q.via == SERVER:
+        enqueue(m, r.arrival, rank, -1)
+    r.state = READY
+    add(m, rank)
+
+
+@within
+def _drop_late(m: int, rank: int) -> None:
+    """A step or push that a closing marked which it was too late for."""
+    r = ranks(m)[rank]
+    closing = r.mark
+    over = closings(m)[closing].number != r.mark_of
+    drop(m, rank)
+    if over:
+        release(m, -1, rank)
+    else:
+        wait_for(m, rank, closing)
+        if machine(m).blocked:
+            release(m, -1, -1)
+
+
+@compiled
+def add(m: int, rank: int) -> None:
+    """A gradient waits in its quorum; they come in order of (arrival, rank)."""
+    g, r = machine(m), ranks(m)[rank]
+    if joins(m, rank):
+        _join(m, rank)
+        return
+    q = quorums(m)[r.quorum]
+    r.link = -1
+    if q.ready < 0:
+        q.ready = rank
+    else:
+        ranks(m)[q.ready_last].link = rank
+    q.ready_last = rank
+    q.ready_count += 1
+    if q.ready_count == q.needed:
+        schedule(m, g.now, CLOSE, r.quorum, g.refiled)
+
+
+@within
+def _join(m: int, rank: int) -> None:
+    """It enters the next closing without counting."""
+    r = ranks(m)[rank]
+    q = quorums(m)[r.quorum]
+    r.link = -1
+    if q.joining < 0:
+        q.joining = rank
+    else:
+        ranks(m)[q.joining_last].link = rank
+    q.joining_last = rank
+
+
+@compiled
+def close(m: int, index: int) -> None:
+    """A quorum has what it needs, or its window is over; it re-arms at once."""
+    g, q = machine(m), quorums(m)[index]
+    closing = g.free
+    c = closings(m)[closing]
+    g.free = c.head
+    c.head, c.last, c.waiting, c.undone, c.count = -1, -1, -1, 0, 0
+    c.via, c.late, c.rounds, c.refiled = q.via, q.late, q.rounds, g.refiled
+    c.fuse, c.mean, c.cutoff, c.power, c.shift = g.fuse, g.mean, g.cutoff, g.power, g.shift
+    c.token, c.leader = -1, g.workers
+    rest = -1
+    if q.barrier:
+        _take_all(m, index, closing)
+    else:
+        rest = _take(m, index, closing)
+    dropped = q.late == DROP and rest >= 0
+    if q.late != QUEUE:
+        _turn_away(m, index, closing, rest)
+    elif rest >= 0:
+        q.ready = rest
+        if q.ready_count >= q.needed:
+            schedule(m, g.now, CLOSE, index, g.refiled)
+    _send(m, index, closing)
+    if dropped and g.blocked:
+        release(m, -1, -1)
+
+
+@within
+def _take_all(m: int, index: int, closing: int) -> None:
+    """All members of a barrier, in order of rank."""
+    q, c = quorums(m)[index], closings(m)[closing]
+    for k in range(q.members_at, q.members_at + q.size):
+        rank = lists(m)[k]
+        r = ranks(m)[rank]
+        if r.state == COMPUTING:
+            r.arrival, r.pushed = r.finish, 0.0
+        r.mark = -1
+        _enter(m, rank, closing)
+    c.count, c.token, c.leader = q.size, q.token, lists(m)[q.members_at]
+    q.left, q.latest = q.size, -INF
+
+
+@within
+def _take(m: int, index: int, closing: int) -> int:
+    """The first who are ready, those who join, and their riders; the first of the rest, or -1."""
+    q, c = quorums(m)[index], closings(m)[closing]
+    rank = q.ready
+    while rank >= 0 and c.count < q.needed:
+        rank = _contribute(m, rank, closing)
+    rest = rank
+    q.ready = -1
+    q.ready_count -= c.count
+    rank = q.joining
+    q.joining = -1
+    while rank >= 0:
+        rank = _contribute(m, rank, closing)
+    if q.ridden:
+        rank, left = c.head, c.count
+        while left > 0:
+            r = ranks(m)[rank]
+            for k in range(r.children_at, r.children_at + r.children):
+                if ranks(m)[lists(m)[k]].aboard == rank:
+                    _enter(m, lists(m)[k], closing)
+            rank = r.link
+            left -= 1
+    return rest  # type: ignore[no-any-return]
+
+
+@within
+def _contribute(m: int, rank: int, closing: int) -> int:
+    """A ready gradient enters a closing; who came after it."""
+    r, c = ranks(m)[rank], closings(m)[closing]
+    onward = r.link
+    c.undone += c.via == SERVER and r.job in (WAITING, IN_SERVICE)
+    c.count += 1
+    c.leader = min(c.leader, rank)
+    _enter(m, rank, closing)
+    return onward  # type: ignore[no-any-return]
+
+
+@within
+def _enter(m: int, rank: int, closing: int) -> None:
+    r, c = ranks(m)[rank], closings(m)[closing]
+    r.state, r.closing, r.ahead, r.due, r.link = CLOSED, closing, 0, np.nan, -1
+    if c.head < 0:
+        c.head = rank
+    else:
+        ranks(m)[c.last].link = rank
+    c.last = rank
+
+
+@compiled
+def _turn_away(m: int, index: int, closing: int, rest: int) -> None:
+    """Rule 14: what DROP, ABORT and JOIN do to gradients that come too late."""
+    q = quorums(m)[index]
+    q.ready_count = 0
+    rank = rest
+    while rank >= 0:
+        onward = ranks(m)[rank].link
+        if q.late == DROP:
+            drop(m, rank)
+            wait_for(m, rank, closing)
+        elif q.late == ABORT:
+            abort(m, rank, closing)
+        else:
+            mark(m, rank, closing)
+            _join(m, rank)
+        rank = onward
+    for k in range(q.members_at, q.members_at + q.size):
+        rank = lists(m)[k]
+        state = ranks(m)[rank].state
+        if state in (COMPUTING, PUSHING):
+            if q.late == ABORT:
+                abort(m, rank, closing)
+            else:
+                mark(m, rank, closing)
+
+
+@within
+def _send(m: int, index: int, closing: int) -> None:
+    """Begin the collective of a closing; through the server its jobs are under way already."""
+    g, q, c = machine(m), quorums(m)[index], closings(m)[closing]
+    if q.via == SERVER:
+        c.busy = g.job
+        if c.undone == 0:
+            ends(m, closing, g.now)
+    elif q.asks:
+        g.call = closing
+    else:
+        seconds = q.seconds if c.count == q.size else seconds_of(m)[c.count]
+        end = g.now + seconds if q.net < 0 else finish(m, q.net, 0, g.now, seconds)
+        c.busy = end - g.now
+        ends(m, closing, end)
+
+
+@entry
+def ends(m: int, closing: int, time: float) -> None:
+    """The communication of a closing ends then; of equal times the first to begin."""
+    g = machine(m)
+    g.serial += 1
+    schedule(m, time, END, g.serial, closing)
+
+
+@compiled
+def next_round(m: int, closing: int) -> bool:
+    """A group goes on with its own model, without a push, unless this was its last round."""
+    c, order = closings(m)[closing], scratch(m)
+    most, n = 0, 0
+    rank = c.head
+    while rank >= 0:
+        most = max(most, ranks(m)[rank].rounds)
+        order[n] = rank
+        n += 1
+        rank = ranks(m)[rank].link
+    if most + 1 >= c.rounds or c.refiled != machine(m).refiled:
+        return False
+    sort(m, n)
+    for k in range(n):
+        r = ranks(m)[order[k]]
+        r.busy = c.busy
+        r.rounds += 1
+        keep_on(m, order[k])
+    free(m, closing)
+    return True

@@ -1,0 +1,184 @@
+"""The loop: what comes next, until somebody outside must act."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simstrag.compiled.books import close_cycle, tell
+from simstrag.compiled.clock import INF
+from simstrag.compiled.compiling import entry, within
+from simstrag.compiled.events import KEY, KIND, first, pop
+from simstrag.compiled.fates import settle
+from simstrag.compiled.gathering import arrived, close, finished
+from simstrag.compiled.server import take
+from simstrag.compiled.starts import release
+from simstrag.compiled.tables import (  # fmt: skip
+    events,
+    fate_log,
+    kept,
+    machine,
+    member_log,
+    quorums,
+    ranks,
+    step_log,
+    update_log,
+)
+from simstrag.compiled.updates import collective_ended, job_ended
+from simstrag.compiled.words import (
+    ARRIVED,
+    CLOSE,
+    DURATIONS,
+    END,
+    EXPIRE,
+    FLUSH,
+    GO_ON,
+    GONE,
+    HORIZON,
+    IN_FLIGHT,
+    NOBODY,
+    NOISE,
+    PAUSE,
+    PUSHING,
+    REDUCE,
+    ROOM,
+    SERVE,
+    STALLED,
+    TAKE,
+)  # fmt: skip
+
+
+@entry
+def begin(m: int) -> None:
+    """Start everybody whom the plan names."""
+    machine(m).entering = 1
+    release(m, -1, -1)
+
+
+@entry
+def go_on(m: int) -> None:
+    """After a review: what its update was about to let go."""
+    g = machine(m)
+    closing, g.to_release = g.to_release, -1
+    release(m, closing, -1)
+
+
+@entry
+def advance(m: int, until: float) -> int:
+    """Go on to the next moment at which the driver must act; events at `until` included."""
+    g = machine(m)
+    g.spent = 0
+    while True:
+        asked = _asked(m)
+        if asked != GO_ON:
+            return asked
+        time, order, what = INF, 1 << 62, 0
+        if first(m):
+            e = events(m)[0]
+            time, order, what = e.time, e.order, e.what
+        due = (END << KIND) | g.server_serial
+        by_server = g.serving and (g.server_end < time or (g.server_end == time and due < order))
+        if by_server:
+            time, order = g.server_end, due
+        if g.take_due and (g.now < time or order > TAKE << KIND):
+            time, order = g.now, TAKE << KIND
+        if g.windowed:
+            expiry, index = _expiry(m)
+            due = (EXPIRE << KIND) | index
+            if expiry < time or (expiry == time and due < order):
+                time, order = expiry, due
+        if time == INF:
+            return STALLED
+        if time > until:
+            return HORIZON
+        g.now = time
+        _handle(m, order, what, by_server)
+
+
+@within
+def _handle(m: int, order: int, what: int, by_server: bool) -> None:
+    """The next event happens."""
+    kind, key = order >> KIND, order & KEY
+    if kind == TAKE:
+        take(m)
+    elif kind == EXPIRE:
+        close(m, key)
+    elif by_server and kind == END:
+        job_ended(m)
+    else:
+        pop(m)
+        if kind == CLOSE:
+            close(m, key)
+        elif kind == END:
+            collective_ended(m, what, False)
+        elif what < 0:
+            collective_ended(m, -1 - what, True)
+        else:
+            _of_rank(m, key)
+
+
+@within
+def _of_rank(m: int, rank: int) -> None:
+    """A step ends, or a push."""
+    r = ranks(m)[rank]
+    r.due = np.nan
+    if r.state == PUSHING:
+        arrived(m, rank)
+    elif r.ahead == ARRIVED:
+        r.ahead = 0
+        r.mark = -1
+        arrived(m, rank)
+    else:
+        finished(m, rank)
+
+
+@within
+def _expiry(m: int) -> tuple[float, int]:
+    """When the next window expires, and whose; one that is past expires now (rule 17)."""
+    g, time, index = machine(m), INF, 0
+    for k in range(g.quorums):
+        q = quorums(m)[k]
+        if q.window < INF and q.ready >= 0:
+            over = ranks(m)[q.ready].arrival + q.window
+            if over < time:
+                time, index = over, k
+    return (max(time, g.now), index) if time < INF else (INF, 0)
+
+
+@within
+def _asked(m: int) -> int:
+    """What the driver is asked before the next event."""
+    g = machine(m)
+    if g.call >= 0:
+        return REDUCE
+    if g.asks_server:
+        return SERVE
+    if g.out >= 0:
+        return DURATIONS
+    if g.stop != GO_ON:
+        stop, g.stop = g.stop, GO_ON
+        return stop  # type: ignore[no-any-return]
+    if g.low:
+        return NOISE
+    if g.crowded:
+        return ROOM
+    if g.spent >= g.budget:
+        return PAUSE
+    if g.updates == len(update_log(m)) or g.members + g.workers > len(member_log(m)):
+        return FLUSH
+    if g.keeps_steps and g.steps + g.workers > len(step_log(m)):
+        return FLUSH
+    if g.keeps_fates and g.fates + g.workers * (kept(m).shape[1] + 1) > len(fate_log(m)):
+        return FLUSH
+    return GO_ON
+
+
+@entry
+def end(m: int) -> None:
+    """The run ends: what is in flight is counted as far as it came."""
+    for rank in range(machine(m).workers):
+        r = ranks(m)[rank]
+        if r.state != NOBODY:
+            settle(m, rank)
+            close_cycle(m, rank)
+            if r.state != GONE:
+                tell(m, rank, IN_FLIGHT, -1, 0.0, 1)

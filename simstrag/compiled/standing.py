@@ -1,0 +1,119 @@
+"""Puts a plan into memory: whom it waits for, and what it says of the next steps."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from simstrag.compiled.fates import find_least
+from simstrag.compiled.loading import Loading
+from simstrag.plan import NEVER, Plan, Precision, Weigh
+from simstrag.quorum import Late, Quorum, Via
+
+__all__ = ["adopt", "file"]
+
+VIA = {via: k for k, via in enumerate(Via)}
+LATE = {late: k for k, late in enumerate(Late)}
+
+
+def adopt(plan: Plan, loading: Loading, unknown: bool) -> None:
+    """What a resolved plan says of steps, updates and reviews. unknown: whether progress is."""
+    memory, rows = loading.memory, loading.memory.ranks
+    m, review = memory.machine[0], plan.review
+    batch = int(m["batch"])
+    rows["next_samples"] = plan.samples(batch, len(rows))
+    rows["next_share"] = rows["next_samples"] / batch
+    rows["next_amp"] = [precision is Precision.AMP for precision in plan.precision]  # type: ignore[union-attr]
+    if rows["next_amp"].any() and not loading.knows_amp():
+        loading.stretches(amp=True)
+    rows["suspected"] = 0
+    rows["suspected"][list(plan.suspects or ())] = 1
+    m["judged"] = plan.suspects is not None
+    m["loaded"] = any(quorum.via is not Via.ALLREDUCE for quorum in plan.quorums)
+    m["deadline"] = _or(plan.deadline, math.nan)
+    m["cutoff"] = _or(plan.damping.cutoff, -1)
+    m["power"], m["shift"] = plan.damping.power, plan.damping.shift
+    m["fuse"] = plan.fuse
+    m["mean"] = plan.average or plan.weigh is Weigh.MEMBERS
+    m["unknown"] = unknown
+    m["review_updates"] = _or(review.updates, -1)
+    m["review_samples"] = _or(review.samples, -1)
+    m["review_seconds"] = _or(review.seconds, math.nan)
+    m["on_block"], m["shows"] = review.on_block, review != NEVER
+
+
+def _or(value: float | None, none: float) -> float:
+    return none if value is None else value
+
+
+def file(plan: Plan, old: Plan | None, loading: Loading, token: int) -> None:
+    """Its quorums and bounds; `old` is the plan before it.
+
+    token: of the members of the first quorum; the others' follow.
+    """
+    memory, rows = loading.memory, loading.memory.ranks
+    m, was = memory.machine[0], rows["named"].astype(bool)
+    rows["named"], rows["children"], rows["parent"], rows["quorum"] = 0, 0, -1, -1
+    memory.lists = np.zeros(len(rows), np.int64)
+    memory.placed()
+    at = 0
+    for index, quorum in enumerate(plan.quorums):
+        at = _file(index, quorum, plan, loading, at)
+        memory.quorums[index]["token"] = token + index
+    for quorum in plan.quorums:
+        at = _file_riders(quorum, loading, at)
+    m["quorums"] = len(plan.quorums)
+    m["windowed"] = any(quorum.window < math.inf for quorum in plan.quorums)
+    m["bounded"] = plan.bound is not None
+    bounds = plan.bound if isinstance(plan.bound, tuple) else (None,) * len(rows)
+    rows["bound"] = [_or(bound, -1) for bound in bounds]
+    if old is not None:
+        named = rows["named"].astype(bool)
+        if old.bound is None:
+            rows["count"] = 0
+        stayed = rows["count"][was & named]
+        rows["count"][named & ~was] = stayed.min() if len(stayed) else 0
+    find_least(memory.address)
+
+
+def _file(index: int, quorum: Quorum, plan: Plan, loading: Loading, at: int) -> int:
+    memory, timing = loading.memory, loading.timing
+    row, members = memory.quorums[index], np.array(quorum.members)
+    end = at + len(members)
+    memory.lists[at:end] = members
+    memory.ranks["named"][members] = 1
+    memory.ranks["quorum"][members] = index
+    row["members_at"], row["size"], row["needed"] = at, len(members), quorum.needed
+    row["left"], row["latest"] = len(members), -math.inf
+    row["ready"] = row["joining"] = row["net"] = -1
+    row["ready_count"] = row["asks"] = 0
+    row["window"], row["steps"], row["rounds"] = quorum.window, quorum.steps, quorum.rounds
+    row["via"], row["late"], row["ridden"] = VIA[quorum.via], LATE[quorum.late], bool(quorum.riders)
+    full = quorum.count is None and quorum.window == math.inf
+    alone = not quorum.riders and quorum.steps == 1 and plan.bound is None
+    row["barrier"] = full and alone and quorum.via is not Via.SERVER
+    if quorum.via is not Via.SERVER:
+        row["seconds"] = loading.seconds(quorum.members)
+        loaded = bool(memory.machine[0]["loaded"])
+        felt = any(timing.net(rank, loaded) is not None for rank in quorum.members)
+        if not full:
+            row["asks"] = felt or timing.nodes is not None
+            loading.seconds_by_count()
+        elif felt:
+            row["net"] = loading.piece(timing.slowest_net(quorum.members, loaded))
+    return end
+
+
+def _file_riders(quorum: Quorum, loading: Loading, at: int) -> int:
+    memory = loading.memory
+    rows, index = memory.ranks, memory.ranks["quorum"][quorum.members[0]]
+    for parent in dict.fromkeys(parent for _, parent in quorum.riders):
+        children = [child for child, other in quorum.riders if other == parent]
+        end = at + len(children)
+        memory.lists[at:end] = children
+        rows[parent]["children_at"], rows[parent]["children"] = at, len(children)
+        rows["named"][children], rows["parent"][children] = 1, parent
+        rows["quorum"][children] = index
+        at = end
+    return at

@@ -1,0 +1,98 @@
+"""What only long, crowded or rare runs ask of the kernel, held against the reference engine."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simstrag import policies
+from simstrag.compiled import compiling
+from simstrag.compiled.memory import LOGGED, SPARE
+from simstrag.engine import simulate
+from simstrag.scenario import Scenario
+from tests import reference
+
+COLUMNS = ("time", "version", "members", "n_own", "samples", "progress")
+
+
+def case(workers: int, updates: int, **changes: Any) -> Scenario:
+    data = {
+        "workers": workers, "updates": updates,
+        "step": {"compute": 0.1, "cv": 0.2, "amp_ratio": 1.5},
+        "server": {"service": 0.001, "push": 0.002, "pull": 0.001},
+    }  # fmt: skip
+    return Scenario(**data | changes)
+
+
+def agree(scenario: Scenario, policy: str) -> None:
+    """Both engines make the same updates."""
+    expected = reference.simulate(scenario, policies.load(policy), 3)
+    found = simulate(scenario, policy, 3)
+    rows = [(e.time, e.version, e.members, e.n_own, e.samples, e.progress) for e in expected.log]
+    assert list(zip(*(found.updates[name] for name in COLUMNS), strict=True)) == rows
+    assert found.summary["dropped"] == expected.dropped
+    assert found.summary["aborted"] == expected.aborted
+
+
+def test_a_log_that_is_full_is_taken_over_and_begun_anew() -> None:
+    agree(case(4, LOGGED + 100), "asgd")
+
+
+def test_noise_goes_on_where_a_block_of_it_ends() -> None:
+    agree(case(2, 2500), "bsp")
+
+
+def test_steps_that_were_aborted_by_the_hundred_are_forgotten() -> None:
+    slow = {"time": 0, "node": 2, "resource": "gpu", "kind": "slowdown", "value": 1e6}
+    agree(case(3, 4 * 3 + SPARE + 200, trace=[slow]), "backup")
+
+
+def test_jobs_that_were_withdrawn_by_the_hundred_are_forgotten() -> None:
+    agree(case(6, 400, server={"service": 0.05}), "backup:b=4")
+
+
+def test_a_rank_may_keep_more_gradients_than_there_was_room_for() -> None:
+    scenario = case(3, 12)
+    found = simulate(scenario, "local_sgd:h=11", 3, record_gradients=True)
+    expected = reference.simulate(scenario, policies.load("local_sgd:h=11"), 3)
+    assert found.gradients is not None
+    assert found.updates["time"] == [e.time for e in expected.log]
+    assert found.summary["applied"] == 12 * 3 * 11
+
+
+def test_without_its_updates_a_run_has_the_same_summary() -> None:
+    scenario = case(4, 3000)
+    whole, sample = (simulate(scenario, "asgd", 3, record_updates=kept) for kept in (True, False))
+    assert sample.summary == whole.summary
+    for name, values in sample.updates.items():
+        assert values == whole.updates[name]
+
+
+def test_a_sample_of_updates_is_even_bounded_and_holds_the_last() -> None:
+    last = 2 * LOGGED + 1001
+    run = simulate(case(4, last), "asgd", 3, record_updates=False)
+    versions = list(run.updates["version"])
+    assert versions == [*range(4, last, 4), last]
+    assert len(versions) <= LOGGED + 1
+
+
+def test_the_key_of_compiled_code_changes_with_every_source(tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text("a = 1")
+    (tmp_path / "two.py").write_text("b = 1")
+    before = compiling.digest(tmp_path)
+    (tmp_path / "two.py").write_text("b = 2")
+    assert compiling.digest(tmp_path) != before
+
+
+def test_compiling_is_said_once_and_not_when_nothing_is_compiled(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    one, other = (compiling.compiled(lambda x: x + 1) for _ in range(2))
+    with caplog.at_level(logging.WARNING, logger="simstrag"):
+        compiling.make_ready([(one, "(int64,)"), (other, "(int64,)")])
+        assert caplog.messages == ["compiling the engine: this takes about a minute, once"]
+        compiling.make_ready([(one, "(int64,)"), (other, "(int64,)")])
+    assert len(caplog.messages) == 1
