@@ -1,7 +1,8 @@
-"""The answer in two sentences of plain words, never surer than the numbers.
+"""The answer in two or three sentences of plain words, never surer than the numbers.
 
 A policy is called faster than another only where the whole 95 % interval of their paired difference
-says so; everything else is "no difference shown".
+says so; everything else is "no difference shown".  What the best mean hangs on is a sentence of its
+own, for that is not what the gain over bsp hangs on.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from simstrag.analysis.cautions import classes, coverage, ignored, listed
-from simstrag.analysis.formats import estimate, number, percent, seconds
+from simstrag.analysis.cautions import classes, coverage, ignored
+from simstrag.analysis.formats import estimate, listed, number, percent, seconds
 from simstrag.analysis.standings import NEGLIGIBLE, Standing, Standings, faster
 from simstrag.analysis.turns import C_TAU, conditions, lost_lead, tried, turns
 from simstrag.comparison import BASELINE
@@ -19,30 +20,36 @@ from simstrag.metrics import Estimate
 __all__ = ["answer"]
 
 
-def answer(s: Standings) -> tuple[str, str]:
-    """Two sentences in plain words."""
+def answer(s: Standings) -> tuple[str, ...]:
+    """Sentences in plain words: who is ahead, until where if that is known, and what it covers."""
     others = [p for p in s.policies if p.policy != BASELINE]
-    ahead = [p for p in others if faster(p.difference[s.decides])]
     bsp = _time(s.baseline[s.decides])
     if not others:
-        return f"Only bsp was run: it needs {bsp}.", _second(s, "Nothing was compared")
+        return f"Only bsp was run: it needs {bsp}.", _last(s, "Nothing was compared")
+    ahead = [p for p in others if faster(p.difference[s.decides])]
     if ahead:
         best = ahead[0]
         rest, but = _runner_up(s, best), ignored(s, best.policy)
-        return _winner(s, best), _second(s, f"But {but}, and {rest}" if but else rest)
-    if s.seeds < 2 and not s.certain:
+        first, last = _winner(s, best), f"But {but}, and {rest}" if but else rest
+    elif s.seeds < 2 and not s.certain:
         names = listed(_names(others))
         first = f"No difference shown: one seed gives no interval to tell {names} from bsp ({bsp})."
-        return first, _second(s, "Run more seeds to learn whether the order of the table holds")
+        last = "Run more seeds to learn whether the order of the table holds"
+    else:
+        first, last = _behind(s, others, bsp)
+    return tuple(filter(None, (first, _until(s), _last(s, last))))
+
+
+def _behind(s: Standings, others: Sequence[Standing], bsp: str) -> tuple[str, str]:
+    """A sentence where nobody is shown to be faster than bsp, and the start of the last one."""
     slower = [p for p in others if p.difference[s.decides].low > 0]
     close = [p for p in others if p not in slower]
     if not close:
-        first = f"No policy is faster than bsp, which {_does(s)} in {bsp}: all are slower."
         best = others[0]
-        behind = _time(best.difference[s.decides])
-        return first, _second(s, f"{best.policy} comes nearest, {behind} behind")
+        first = f"No policy is faster than bsp, which {_does(s)} in {bsp}: all are slower."
+        return first, f"{best.policy} comes nearest, {_time(best.difference[s.decides])} behind"
     rest = f"{listed(_names(slower))} took longer" if slower else "No policy was slower either"
-    return _undecided(s, close, bsp), _second(s, rest)
+    return _undecided(s, close, bsp), rest
 
 
 def _undecided(s: Standings, close: Sequence[Standing], bsp: str) -> str:
@@ -59,13 +66,14 @@ def _undecided(s: Standings, close: Sequence[Standing], bsp: str) -> str:
     verb = "is" if one else "are"
     return (
         f"No difference shown: {listed(_names(open_))} {verb} not shown to be faster or slower "
-        f"than bsp, which {_does(s)} in {bsp}; the best mean, of {open_[0].policy}, is a speed-up "
+        f"than bsp, which {_does(s)} in {bsp}; the {'' if one else 'best '}mean of "
+        f"{'' if one else 'these, of '}{open_[0].policy}{'' if one else ','} is a speed-up "
         f"of {estimate(*open_[0].speedup[s.decides])}{same and f'; {same}'}."
     )
 
 
 def _winner(s: Standings, best: Standing) -> str:
-    """How much sooner than bsp, and as long as what."""
+    """How much sooner than bsp."""
     others = [p.policy for p in s.policies if p.policy not in (best.policy, BASELINE)]
     first = others and all(faster(s.between(best.policy, name)) for name in others)
     where = (
@@ -77,21 +85,30 @@ def _winner(s: Standings, best: Standing) -> str:
         f"{where} {best.policy} {_does(s)} {'first, ' if first else ''}{_gain(s, best)} sooner ",
         "than bsp",
         f", which is less than one update of bsp ({seconds(grain)})" if slight else "",
-        f", {held}" if (held := _held(s, best.policy)) else "",
         ".",
     ])  # fmt: skip
 
 
-def _held(s: Standings, best: str) -> str:
-    """What the lead of the best mean hangs on; empty where nothing is known of that."""
-    if best != s.policies[0].policy or lost_lead(s):
-        return ""
-    known, (near, _) = s.comparison.has_target, conditions(s)
-    texts = [f"as long as {listed(near)}"] if near else []
-    if known and not any(turn.quantity == C_TAU for turn in turns(s)):
+def _until(s: Standings) -> str:
+    """What the best mean hangs on, as a sentence; empty where nothing is known of that.
+
+    A lead that is not shown is told to be one of means alone.
+    """
+    leader, (near, _) = s.policies[0].policy, conditions(s)
+    names = [p.policy for p in s.policies if p.policy == leader or s.same(p.policy, leader)]
+    rest = [p.policy for p in s.policies if p.policy not in names]
+    shown = all(faster(s.between(leader, name)) for name in rest)
+    texts = [f"as long as {near}"] if near else []
+    hangs = any(turn.quantity == C_TAU for turn in turns(s))
+    if s.comparison.has_target and shown and rest and not hangs and not lost_lead(s):
         least, most = tried(s)
-        texts.append(f"whatever c_tau ({least:g} to {most:g} tried)")
-    return ", ".join(texts)
+        texts.insert(0, f"at every c_tau tried, {least:g} to {most:g}{',' if near else ''}")
+    if not texts:
+        return ""
+    has, are = ("has", "is") if len(names) == 1 else ("have", "are")
+    lead = f"{listed(names)} {has} the best mean"
+    means = f"By means alone {listed(names)} {are} best"
+    return f"{lead if shown else means} {' and '.join(texts)}."
 
 
 def _gain(s: Standings, p: Standing) -> str:
@@ -100,7 +117,7 @@ def _gain(s: Standings, p: Standing) -> str:
     if low == high:
         return f"{percent(value)} %"
     shown, _, interval = estimate(value, low, high, scale=100).partition(" (")
-    return f"{shown} % ({interval[:-1]} %)"
+    return f"{shown} % ({interval[:-1]} %)" if interval else f"{shown} %"
 
 
 def _runner_up(s: Standings, best: Standing) -> str:
@@ -110,19 +127,21 @@ def _runner_up(s: Standings, best: Standing) -> str:
     if better:
         return f"the mean of {listed(better)} is lower still, but not shown to be below bsp's"
     twins = [p.policy for p in rest if s.same(p.policy, best.policy)]
-    others = [p for p in rest if p.policy not in twins]
+    idle = [p.policy for p in rest if s.same(p.policy, BASELINE)]
+    others = [p for p in rest if p.policy not in (*twins, *idle)]
     tied = [p.policy for p in others if not _apart(s, best, p)]
     steady = _steady(s, best, others)
-    texts = [f"no difference is shown between it and {listed(tied)}"] if tied else []
+    texts = [f"no difference is shown between {best.policy} and {listed(tied)}"] if tied else []
     texts += [f"the same runs were made by {listed(twins)}"] if twins else []
     texts += [steady] if steady else []
     if others and not tied and not steady:
         lead = s.between(others[0].policy, best.policy)
         sooner = f"is {_gain(s, others[0])} sooner than bsp"
-        later = f"takes {estimate(*lead)} s longer"
+        later = f"takes {_time(lead)} longer"
         shown = faster(others[0].difference[s.decides])
         texts.insert(0, f"the next, {others[0].policy}, {sooner if shown else later}")
-    return listed(texts) or "no other policy was compared"
+    texts += [f"{listed(idle)} made the same runs as bsp"] if idle else []
+    return "; ".join(texts) or "no other policy was compared"
 
 
 def _steady(s: Standings, best: Standing, others: Sequence[Standing]) -> str:
@@ -130,7 +149,7 @@ def _steady(s: Standings, best: Standing, others: Sequence[Standing]) -> str:
     if not any(turn.quantity == C_TAU for turn in turns(s)):
         return ""
     if best.policy not in s.stale:
-        return "its own lead over bsp is the same whatever c_tau"
+        return f"the lead of {best.policy} over bsp is the same whatever c_tau"
     sooner = [p for p in others if faster(p.difference[s.decides])]
     for p in sooner:
         if p.policy not in s.stale:
@@ -143,8 +162,8 @@ def _steady(s: Standings, best: Standing, others: Sequence[Standing]) -> str:
     return ""
 
 
-def _second(s: Standings, start: str) -> str:
-    """The second sentence: what else the numbers say, and what they cover.
+def _last(s: Standings, start: str) -> str:
+    """The last sentence: what else the numbers say, and what they cover.
 
     It begins with a capital letter unless with the name of a policy.
     """

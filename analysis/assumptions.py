@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from simstrag.analysis.cautions import REDUCING, SERVING, listed
-from simstrag.analysis.formats import number, seconds
+from simstrag.analysis.cautions import REDUCING, SERVING
+from simstrag.analysis.formats import listed, number, seconds
 from simstrag.collectives import ranks_per_node
 from simstrag.run import Run
 from simstrag.scenario import Scenario

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 
+from simstrag.analysis.formats import listed
 from simstrag.analysis.standings import NEGLIGIBLE, Standings, faster
 from simstrag.analysis.turns import conditions, leader, lost_lead
 from simstrag.collectives import ranks_per_node
@@ -13,7 +13,7 @@ from simstrag.quantities import THROUGH
 from simstrag.scenario import Scenario
 
 __all__ = [
-    "REDUCING", "SERVING", "cautions", "classes", "coverage", "enough_seeds", "ignored", "listed",
+    "REDUCING", "SERVING", "cautions", "classes", "coverage", "enough_seeds", "ignored",
     "replays", "turnover", "unknown",
 ]  # fmt: skip
 
@@ -171,7 +171,7 @@ def _of_the_turns(s: Standings) -> list[str]:
     _, far = conditions(s)
     found = [lost_lead(s)]
     if far:
-        found.append(f"{best} is ahead also only as long as {listed(far)}.")
+        found.append(f"{best} has the best mean also only as long as {far}.")
     if (n := table["seeds"].iloc[0]) < s.seeds:
         found.append(f"What the lead hangs on was looked for under the first {n} seeds only.")
     return found
@@ -357,12 +357,3 @@ def replays(s: Standings) -> bool:
 def _few(words: list[str], most: int = 6) -> str:
     left = len(words) - most
     return listed(words if left <= 1 else [*words[:most], f"{left} more pairs"])
-
-
-def listed(words: Sequence[str]) -> str:
-    """Words with commas and a last `and`.
-
-    >>> listed(["a", "b", "c"]), listed(["a"])
-    ('a, b and c', 'a')
-    """
-    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))

@@ -1,15 +1,25 @@
-"""Numbers as text: the digits they deserve, an interval beside them, a dash for no number."""
+"""Text of numbers and lists: the digits that a number deserves, an interval beside it, a dash."""
 
 # ruff: noqa: RUF001, RUF002 - dashes and minus signs are meant
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-__all__ = ["MISSING", "estimate", "number", "percent", "seconds"]
+__all__ = ["MISSING", "estimate", "listed", "number", "percent", "seconds"]
 
 MISSING = "–"
 """Stands for NaN and for nothing; a table that shows it says why."""
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words with commas and a last `and`.
+
+    >>> listed(["a", "b", "c"]), listed(["a"])
+    ('a, b and c', 'a')
+    """
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def number(value: float | int | None, digits: int = 3, sign: bool = False) -> str:
@@ -52,30 +62,45 @@ def percent(value: float | None, digits: int = 3) -> str:
 
 
 def estimate(value: float, low: float, high: float, scale: float = 1.0, sign: bool = False) -> str:
-    """A value and its interval, to the digits that the interval leaves standing.
+    """A value and its interval, to the digits that the interval leaves standing, four at most.
+
+    An interval too narrow for these is left out; an end that is not 0 is not shown as 0.
 
     >>> estimate(12.3456, 12.1, 12.6), estimate(-1.5, -2.0, 0.3), estimate(3.0, math.nan, math.nan)
     ('12.3 (12.1–12.6)', '−1.5 (−2.0 to 0.3)', '3.000 (–)')
+    >>> estimate(273.8, 273.8 - 1e-12, 273.8 + 1e-12), estimate(9.12, 0.023, 22.13)
+    ('273.8', '9.1 (0.02–22.1)')
     """
     value, low, high = value * scale, low * scale, high * scale
     if math.isnan(value):
         return MISSING
     if value == low == high == 0:
-        return "0 (0 to 0)"
+        return "0"
     if math.isnan(low) or math.isnan(high):
         return f"{_fixed(value, max(3 - _magnitude(value), 0), sign)} ({MISSING})"
-    places = decimals(value, high - low)
-    shown = [_fixed(v, places, sign) for v in (value, low, high)]
-    between = "–" if low >= 0 and not sign else " to "
-    return f"{shown[0]} ({shown[1]}{between}{shown[2]})"
+    places = decimals(value, low, high)
+    shown, ends = _fixed(value, places, sign), [_end(v, places, sign) for v in (low, high)]
+    if ends[0] == ends[1]:
+        return shown
+    return f"{shown} ({('–' if low >= 0 and not sign else ' to ').join(ends)})"
 
 
-def decimals(value: float, width: float) -> int:
-    """How many places after the point show an interval of this width."""
-    least = max(1 - _magnitude(value), 0)
-    if width <= 0:
-        return max(3 - _magnitude(value), 0)
-    return min(max(math.ceil(-math.log10(width / 2)), least, 0), 9)
+def decimals(value: float, low: float, high: float) -> int:
+    """How many places after the point show an interval, with four digits of its largest number.
+
+    >>> decimals(12.3456, 12.1, 12.6), decimals(273.8, 273.8, 273.8 + 1e-12)
+    (1, 1)
+    """
+    most = max(3 - _magnitude(max(map(abs, (value, low, high)))), 0)
+    if high <= low:
+        return most
+    return min(max(math.ceil(-math.log10((high - low) / 2)), 1 - _magnitude(value), 0), most)
+
+
+def _end(value: float, places: int, sign: bool) -> str:
+    """An end of an interval with so many places, or with those that its first digit takes."""
+    small = value and round(value, places) == 0
+    return _fixed(value, -_magnitude(value) if small else places, sign)
 
 
 def _magnitude(value: float) -> int:

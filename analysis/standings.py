@@ -24,6 +24,8 @@ MADE = (
     "mean_staleness", "throughput", "amp_share", "rebatched_share", "cut_share",
 )  # fmt: skip
 """What two policies that did the same have in common to the last digit, under every seed."""
+NOISE = 1e-9
+"""Up to which share of a time a difference of times is the rounding of its sums, and so none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,8 @@ class Standings:
 
     def gap(self, times: Any, others: Any) -> Estimate:
         """The mean paired difference of times over seeds, times - others."""
-        return _sure(self.comparison.scenario, metrics.difference(times, others))
+        found = metrics.difference(times, others)
+        return _settled(_sure(self.comparison.scenario, found), float(np.mean(others)))
 
     def between(self, first: str, second: str, name: str | None = None) -> Estimate:
         """The mean paired difference of two policies in seconds, first - second."""
@@ -168,7 +171,7 @@ def standings(comparison: Comparison) -> Standings:
     names = list(ranking["policy"])
     deciding = {name: column(name, times[0]) for name in names}
     lead = {
-        (a, b): sure(metrics.difference(deciding[a], deciding[b]))
+        (a, b): _settled(sure(metrics.difference(deciding[a], deciding[b])), deciding[b].mean())
         for a in names for b in names if a != b
     }  # fmt: skip
     found = []
@@ -181,9 +184,9 @@ def standings(comparison: Comparison) -> Standings:
                 policy,
                 str(row["architecture"]),
                 {name: sure(_of(row, name)) for name in times},
-                {name: sure(_of(row, f"{name}_difference")) for name in times},
+                {name: _settled(sure(_of(row, f"{name}_difference")), row[name]) for name in times},
                 {name: sure(_of(row, f"{name}_speedup")) for name in times},
-                {name: sure(_of(row, f"{name}_mitigation")) for name in times},
+                {name: _settled(sure(_of(row, f"{name}_mitigation")), 1.0) for name in times},
                 (1 + ahead, len(names) - behind),
                 {str(k): float(v) for k, v in row.items() if not isinstance(v, str)},
             )
@@ -197,7 +200,10 @@ def standings(comparison: Comparison) -> Standings:
         {name: sure(metrics.mean(bsp[name])) for name in times},
         {name: sure(metrics.mean(clean[name])) for name in times},
         {name: sure(metrics.speedup(clean[name], bsp[name])) for name in times},
-        {name: sure(metrics.difference(clean[name], bsp[name])) for name in times},
+        {
+            name: _settled(sure(metrics.difference(clean[name], bsp[name])), bsp[name].mean())
+            for name in times
+        },
     )
 
 
@@ -210,6 +216,11 @@ def _sure(scenario: Scenario, e: Estimate) -> Estimate:
     """An estimate whose interval has no width where one seed is all there is to see."""
     one = len(scenario.seed_list) < 2 and _certain(scenario)
     return Estimate(e.value, e.value, e.value) if one else e
+
+
+def _settled(e: Estimate, whole: float) -> Estimate:
+    """A difference of which nothing is left that is but the rounding of sums as large as whole."""
+    return Estimate(*(0.0 if abs(x) <= NOISE * whole else x for x in e))
 
 
 def _of(row: Mapping[Any, Any], key: str) -> Estimate:

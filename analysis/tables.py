@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from simstrag.analysis.cautions import enough_seeds, listed, replays
+from simstrag.analysis.cautions import enough_seeds, replays
 from simstrag.analysis.cells import Cell, estimated, numbered, shared
-from simstrag.analysis.formats import MISSING
+from simstrag.analysis.formats import MISSING, listed
 from simstrag.analysis.page import template
 from simstrag.analysis.standings import TIMES, Standing, Standings, standings
 from simstrag.comparison import BASELINE
@@ -77,7 +77,7 @@ def ranking_table(s: Standings) -> Table:
         *(estimated(s.clean_speedup[n]) for n in s.times),
         *("" for _ in s.times),
     )
-    return Table(headers, rows, 3, control, tuple(_ranking_notes(s)))
+    return Table(headers, rows, 3, control, (*_ranking_notes(s), *_narrow(s, rows, 3)))
 
 
 def _ranking_notes(s: Standings) -> Iterable[str]:
@@ -136,6 +136,7 @@ def differences_table(s: Standings) -> Table:
     notes = (
         "Means of the differences within each seed: both policies met the same noise and the same "
         "contention. Below zero is faster; an interval that holds zero shows no difference.",
+        *_narrow(s, rows, 1),
     )
     return Table(headers, tuple(rows), 1, control, notes)
 
@@ -223,8 +224,20 @@ def costs_table(s: Standings) -> Table:
     notes = (
         f"# is the order of the means. The scenario declares c_tau {declared:g}. The others are "
         "simulated anew, not rescaled; runs without stale gradients do not depend on c_tau.",
+        *_narrow(s, rows, 1),
     )
     return Table(headers, rows, 1, (), notes)
+
+
+def _narrow(s: Standings, rows: Iterable[Sequence[str]], words: int) -> list[str]:
+    """Why intervals are not there, where the digits shown do not tell their ends apart."""
+    cells = [c for row in rows for c in row[words:] if isinstance(c, Cell) and row[0] != BASELINE]
+    hidden = [c for c in cells if "(" not in c and c.ends and c.ends[0] <= c.ends[1]]
+    return (
+        ["A number without an interval has one that is narrower than its last digit."]
+        if s.spread and hidden
+        else []
+    )
 
 
 def _mean(s: Standings, policy: str, key: str, variant: str) -> float:

@@ -7,17 +7,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from simstrag.analysis import drawing
-from simstrag.analysis.cautions import listed
 from simstrag.analysis.cells import Cell
+from simstrag.analysis.formats import listed
 from simstrag.analysis.standings import Standings
 from simstrag.analysis.tables import Table
 from simstrag.analysis.turns import C_TAU, WORDS, lost_lead, with_unit
 from simstrag.quantities import QUANTITIES, kind_of, value_of
 from simstrag.scenario import Scenario
 
-__all__ = ["Thresholds", "thresholds"]
+__all__ = ["Thresholds", "drawn", "thresholds"]
 
 Row = Mapping[Any, Any]
 """One row of the thresholds of a comparison."""
@@ -25,6 +27,8 @@ Row = Mapping[Any, Any]
 LEADS, LOSES = "#3d74b8", "#d9711c"
 HEIGHT = 0.3
 """Inches of a bar with the room around it."""
+LETTER, LONGEST = 0.0105, 30
+"""Share of the axis that a letter of a label takes, and the most letters that a label has."""
 
 
 class Thresholds(NamedTuple):
@@ -124,29 +128,56 @@ def _taker(r: Row) -> str:
 
 def _picture(rows: Sequence[Row]) -> Markup:
     """A bar per constant: by what factor it may be off with the leader still ahead, and beyond."""
-    names, leader = list(dict.fromkeys(r["quantity"] for r in rows)), rows[0]["leader"]
-    with drawing.canvas(9.0, 0.8 + HEIGHT * len(names)) as figure:
-        ax = figure.add_subplot()
-        for r in rows:
-            y, end = names.index(r["quantity"]), r["tried"] / r["value"]
-            turn = math.sqrt(r["holds_at"] * r["turns_at"]) / r["value"] if r["rival"] else end
-            ax.barh(y, turn - 1, left=1, height=0.5, color=LEADS)
-            alpha = 1.0 if r["shown"] else 0.45
-            ax.barh(y, end - turn, left=turn, height=0.5, color=LOSES, alpha=alpha)
-            ax.annotate(
-                _taker(r), (end, y), ha=("right", "left")[end > 1], va="center",
-                xytext=((-4, 0), (4, 0))[end > 1], textcoords="offset points", fontsize=7,
-            )  # fmt: skip
-        ax.set_xscale("log", base=2)
-        ax.set_xlim(1 / 8, 8)
-        ticks = (1 / 4, 1 / 2, 1, 2, 4)
-        ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        ax.axvline(1, color=drawing.INK, linewidth=0.8)
-        ax.set_yticks(range(len(names)), [WORDS[name] for name in names])
-        ax.set_ylim(len(names) - 0.5, -0.5)
-        ax.tick_params(axis="y", length=0)
-        ax.grid(axis="x")
-        ax.set_axisbelow(True)
-        ax.set_xlabel("times the value in force")
+    constants, leader = len({r["quantity"] for r in rows}), rows[0]["leader"]
+    with drawing.canvas(9.0, 0.8 + HEIGHT * constants) as figure:
+        drawn(figure, rows)
         words = f"By what factor each constant may be off before {leader} loses the best mean"
         return drawing.svg(figure, "thresholds", words)
+
+
+def drawn(figure: Figure, rows: Sequence[Row]) -> Axes:
+    """The bars on a figure."""
+    names, ax = list(dict.fromkeys(r["quantity"] for r in rows)), figure.add_subplot()
+    for r in rows:
+        y, end = names.index(r["quantity"]), r["tried"] / r["value"]
+        turn = math.sqrt(r["holds_at"] * r["turns_at"]) / r["value"] if r["rival"] else end
+        ax.barh(y, turn - 1, left=1, height=0.5, color=LEADS)
+        alpha = 1.0 if r["shown"] else 0.45
+        ax.barh(y, end - turn, left=turn, height=0.5, color=LOSES, alpha=alpha)
+        ax.annotate(
+            _label(r), (end, y), ha=("right", "left")[end > 1], va="center",
+            xytext=((-4, 0), (4, 0))[end > 1], textcoords="offset points", fontsize=7,
+        )  # fmt: skip
+    ax.set_xscale("log", base=2)
+    ax.set_xlim(*_limits(rows))
+    ticks = (1 / 4, 1 / 2, 1, 2, 4)
+    ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    ax.axvline(1, color=drawing.INK, linewidth=0.8)
+    ax.set_yticks(range(len(names)), [WORDS[name] for name in names])
+    ax.set_ylim(len(names) - 0.5, -0.5)
+    ax.tick_params(axis="y", length=0)
+    ax.grid(axis="x")
+    ax.set_axisbelow(True)
+    ax.set_xlabel("times the value in force")
+    return ax
+
+
+def _label(r: Row) -> str:
+    """Who takes over, cut where it is too long to stand beside a bar."""
+    text = _taker(r)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+def _limits(rows: Sequence[Row]) -> tuple[float, float]:
+    """The ends of the axis, which leave room for the labels beyond a quarter and four times."""
+    shares = [
+        max(
+            [
+                0.03,
+                *(LETTER * (len(_label(r)) + 2) for r in rows if (r["tried"] > r["value"]) == up),
+            ]
+        )
+        for up in (False, True)
+    ]
+    down, up = (4.0 * share / (1 - sum(shares)) for share in shares)
+    return 0.25 / 2**down, 4 * 2**up

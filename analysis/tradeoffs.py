@@ -10,8 +10,8 @@ import numpy as np
 from markupsafe import Markup
 
 from simstrag.analysis import live_charts, pictures
-from simstrag.analysis.cautions import listed
 from simstrag.analysis.figures import front
+from simstrag.analysis.formats import listed
 from simstrag.analysis.sections import looks
 from simstrag.analysis.sheets import Sheet
 from simstrag.analysis.standings import Standings

@@ -1,6 +1,6 @@
 """What the lead of a policy hangs on: which constant takes it away, beyond which value.
 
-From the thresholds of a comparison where it has some, else from the few costs of staleness that it
+From the thresholds of a comparison where it has some, and from the few costs of staleness that it
 ran anyway.
 """
 
@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from simstrag.analysis.formats import number
+from simstrag.analysis.formats import listed, number
 from simstrag.analysis.standings import Standings, faster
 
 __all__ = [
@@ -65,39 +65,59 @@ class Turn(NamedTuple):
         return rounded(self.holds_at, self.value, self.unit)
 
     @property
-    def condition(self) -> str:
-        """Until where the leader leads.
+    def coarse(self) -> bool:
+        """Whether the lead changes somewhere on a stretch too long to be told by one end."""
+        return max(self.turns_at, self.holds_at) > COARSE * min(self.turns_at, self.holds_at)
 
-        >>> Turn("learner.c_tau", 1.0, "", "bsp", 1.54, 1.61, True).condition
-        'c_tau <= 1.5'
-        >>> Turn("learner.c_tau", 1.0, "", "bsp", 1.0, 4.0, True).condition
-        'c_tau <= 1 (not at 4, the next tried)'
+    @property
+    def factor(self) -> float:
+        """How far the constant has to be off: the ratio to the value in force, 1 or more."""
+        return math.exp(abs(math.log(self.turns_at / self.value)))
+
+    @property
+    def bound(self) -> str:
+        """Until where the leader has the best mean.
+
+        >>> Turn("learner.c_tau", 1.0, "", "bsp", 1.54, 1.61, True).bound
+        'c_tau is at most 1.5'
         """
-        doubt = "" if self.shown else " (a turn within the noise)"
-        if max(self.turns_at, self.holds_at) > COARSE * min(self.turns_at, self.holds_at):
-            maybe = "not" if self.shown else "within the noise not"
-            doubt = f" ({maybe} at {self.turns_at:g}, the next tried)"
-        return f"{WORDS[self.quantity]} {'<=' if self.larger else '>='} {self.safe}{doubt}"
+        return f"{WORDS[self.quantity]} is {'at most' if self.larger else 'at least'} {self.safe}"
+
+    @property
+    def condition(self) -> str:
+        """Until where the leader has the best mean, and who has it then.
+
+        >>> Turn("learner.c_tau", 1.0, "", "bsp", 1.54, 1.61, False).condition
+        'c_tau is at most 1.5 (further up bsp takes over, within the noise)'
+        >>> Turn("learner.c_tau", 1.0, "", "bsp", 1.0, 4.0, True).condition
+        'c_tau is at most 1 (at 4, the next value tried, bsp has it)'
+        """
+        taken = f"further {'up' if self.larger else 'down'} {self.rival} takes over"
+        if self.coarse:
+            at = with_unit(self.turns_at, self.unit) if self.unit else f"{self.turns_at:g}"
+            taken = f"at {at}, the next value tried, {self.rival} has it"
+        return f"{self.bound} ({taken}{'' if self.shown else ', within the noise'})"
 
 
 def turns(s: Standings) -> list[Turn]:
-    """What takes the lead from the best mean, c_tau first; nothing where `lost_lead` says why."""
+    """What takes the lead from the best mean, c_tau first and then the nearest to being in force.
+
+    Nothing where `lost_lead` says why.
+    """
     if lost_lead(s):
         return []
     table = s.comparison.thresholds
-    if table is None:
-        return list(_of_costs(s))
-    found = [
-        Turn(*(row[name] for name in Turn._fields))
-        for row in table[table["rival"] != ""].to_dict("records")
-    ]
-    return sorted(found, key=lambda t: t.quantity != C_TAU)
+    rows = [] if table is None else table[table["rival"] != ""].to_dict("records")
+    found = [Turn(*(row[name] for name in Turn._fields)) for row in rows]
+    known = {t.larger for t in found if t.quantity == C_TAU}
+    found += [t for t in _of_costs(s) if t.larger not in known]
+    return sorted(found, key=lambda t: (t.quantity != C_TAU, t.factor))
 
 
-def conditions(s: Standings) -> tuple[list[str], list[str]]:
-    """Those that belong beside the answer, and those that may stand below it.
+def conditions(s: Standings) -> tuple[str, str]:
+    """What belongs in the answer and what may stand below it, to follow `as long as`, or empty.
 
-    Beside it are the cost of staleness, and two others whose turn is shown.
+    In the answer are the cost of staleness, and the two nearest others whose turn is shown.
     """
     found = turns(s)
     of_c_tau = [t for t in found if t.quantity == C_TAU]
@@ -106,16 +126,17 @@ def conditions(s: Standings) -> tuple[list[str], list[str]]:
     return _said(near), _said(far)
 
 
-def _said(found: Sequence[Turn]) -> list[str]:
-    """Conditions in words; those of both sides of one constant as one."""
-    texts = []
+def _said(found: Sequence[Turn]) -> str:
+    """Conditions in words; who takes over is said once where it is the same one in all."""
+    if len({t.rival for t in found}) != 1 or any(t.coarse or not t.shown for t in found):
+        return listed([t.condition for t in found])
+    bounds = []
     for quantity in dict.fromkeys(t.quantity for t in found):
         sides = sorted((t for t in found if t.quantity == quantity), key=lambda t: t.larger)
-        if len(sides) == 2 and all(t.shown for t in sides):
-            texts.append(f"{sides[0].safe} <= {WORDS[quantity]} <= {sides[1].safe}")
-        else:
-            texts += [t.condition for t in sides]
-    return texts
+        both = f"{WORDS[quantity]} is from {sides[0].safe} to {sides[-1].safe}"
+        bounds.append(both if len(sides) == 2 else sides[0].bound)
+    which = ("that", "either")[len(bounds) - 1] if len(bounds) < 3 else "any of these"
+    return f"{listed(bounds)}; beyond {which} {found[0].rival} takes over"
 
 
 def lost_lead(s: Standings) -> str:

@@ -184,7 +184,8 @@ def _zoomed(browser: Browser, part: Part) -> None:
     for _ in range(part.zoom):
         browser.mouse("mouseWheel", x, y, deltaX=0, deltaY=-120, modifiers=2)
     browser.mouse("mouseMoved", x + 1, y)
-    browser.read("new Promise(done => setTimeout(done, 1000))")
+    browser.frames()
+    browser.wait("document.getAnimations().length === 0")  # tools that fade
 
 
 def _called(browser: Browser, script: str, *given: str) -> Any:

@@ -32,7 +32,13 @@ C_TAUS = (0.5, 1.0, 4.0)
 """What a stale sample may cost: tuned learning rate, theory, momentum left untuned."""
 BASELINE = "bsp"
 ORIGIN = "origin.txt"
-TABLES = ("comparison", "controls", "sensitivity", "curves")
+TABLES = {
+    "comparison": ("variant", "policy", "seed"),
+    "controls": ("variant", "policy", "seed"),
+    "sensitivity": ("policy", "seed", "c_tau", "time_to_target"),
+    "curves": ("variant", "policy", "seed", "progress", "time"),
+}
+"""Their columns; the first two also have a column for each number of a run's summary."""
 THRESHOLD_SEEDS = 5
 """Under how many of the seeds thresholds are looked for, so that they cost about as much again."""
 OF_RUN = (
@@ -187,10 +193,16 @@ class Comparison:
             turns = _thresholds_at(folder / "thresholds.csv")
         except (OSError, ValueError) as error:
             raise InputError(f"{folder}: not a comparison: {error}") from None
+        if not isinstance(names, dict):
+            raise InputError(f"{folder / 'examples.json'}: does not say where each example is")
+        examples = {name: _example_at(folder / "examples" / file) for name, file in names.items()}
+        numbers = {key for run in examples.values() for key in _scalars(run)}
+        for name, table in tables.items():
+            of_run = numbers if name in ("comparison", "controls") else set()
+            _expect(table, [*TABLES[name], *sorted(of_run)], folder / f"{name}.csv")
         return cls(
             Scenario.read(folder / "scenario.yaml"), tables["comparison"], tables["controls"],
-            tables["sensitivity"], tables["curves"],
-            {name: Run.read(folder / "examples" / file) for name, file in names.items()}, turns,
+            tables["sensitivity"], tables["curves"], examples, turns,
         )  # fmt: skip
 
     def _repr_html_(self) -> str:
@@ -225,7 +237,8 @@ def compare(
     jobs: processes, all cores by default.  on_progress: called as (done, total, what).
     keep: a folder for runs as they finish; those of the same comparison that are there already are
     not done again. Where Ctrl-C ends it, the `KeyboardInterrupt` says how many are there.
-    Raises `InputError` where the scenario cannot be compared: `updates:` is no equal work.
+    Raises `InputError` where the scenario cannot be compared: `updates:` is no equal work. Warns of
+    a policy in two spellings, which is compared once, under the first.
 
     >>> scenario = Scenario(workers=4, samples=4 * 128 * 20, step={"compute": 0.1})
     >>> list(compare(scenario, ["bsp", "asgd"], jobs=1).runs["policy"])
@@ -310,6 +323,24 @@ def _with_thresholds(comparison: Comparison, work: Work) -> Comparison:
     trials = Trials(scenario, work, by_run, seeds, known)
     chosen = uncertain(scenario) if len(scenario.policies) > 1 else []
     return replace(comparison, thresholds=thresholds(trials, chosen))
+
+
+def _example_at(folder: Path) -> Run:
+    """A run with its steps, as `write` wrote it. Raises `InputError` where it is none."""
+    run = Run.read(folder)
+    if run.steps is None:
+        raise InputError(f"{folder}: not an example of a comparison: steps.parquet is missing")
+    return run
+
+
+def _scalars(run: Run) -> list[str]:
+    return [name for name, value in run.summary.items() if not isinstance(value, list)]
+
+
+def _expect(table: pd.DataFrame, columns: Sequence[str], path: Path) -> None:
+    missing = [name for name in columns if name not in table]
+    if missing:
+        raise InputError(f"{path}: not of a comparison: it has no column '{missing[0]}'")
 
 
 def _thresholds_at(path: Path) -> pd.DataFrame | None:

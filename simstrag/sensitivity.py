@@ -35,6 +35,8 @@ Rows = Mapping[tuple[str, int], Mapping[str, Any]]
 
 FACTORS = (1 / 4, 4)
 """What a constant is multiplied by."""
+ROUNDING = 1e-9
+"""A smaller share of a mean is no difference."""
 HALVINGS = 5
 """How often the stretch in which the lead changes is halved, in logarithms."""
 COLUMNS = (
@@ -227,9 +229,10 @@ def best(times: Mapping[str, Floats]) -> str:
 
 
 def _ahead(times: Mapping[str, Floats], leader: str) -> list[str]:
-    """Whose mean is better than the leader's, the best first."""
+    """Whose mean is better than the leader's by more than rounding, the best first."""
     mean = {policy: float(of.mean()) for policy, of in times.items()}
-    return sorted((p for p in mean if mean[p] < mean[leader]), key=mean.__getitem__)
+    limit = mean[leader] * (1 - ROUNDING)
+    return sorted((p for p in mean if mean[p] < limit), key=mean.__getitem__)
 
 
 def _edges(scenario: Scenario, name: str) -> list[Edge]:

@@ -133,6 +133,12 @@ class Browser:
             assert time.monotonic() < end, f"never: {condition}"
             time.sleep(0.05)
 
+    def frames(self) -> None:
+        """Until what was asked for is on the screen: charts draw in the frame after."""
+        self.read(
+            "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(0))))"
+        )
+
     def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
         """One event of the mouse: `mouseMoved`, `mousePressed`, `mouseReleased`, `mouseWheel`."""
         self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)

@@ -12,13 +12,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from simstrag.analysis import drawing
 from simstrag.analysis.answer import answer
 from simstrag.analysis.cautions import cautions
 from simstrag.analysis.report import render
 from simstrag.analysis.standings import Standings, standings
-from simstrag.analysis.thresholds import thresholds
-from simstrag.analysis.turns import Turn, rounded
+from simstrag.analysis.tables import differences_table, ranking_table
+from simstrag.analysis.thresholds import drawn, thresholds
+from simstrag.analysis.turns import WORDS, Turn, rounded
 from simstrag.comparison import C_TAUS, Comparison, compare
+from simstrag.quantities import QUANTITIES
 from simstrag.scenario import Scenario
 from simstrag.sensitivity import COLUMNS
 
@@ -84,23 +87,35 @@ def stays(quantity: str, larger: bool, leader: str = "asgd", value: float = 1.0)
     return (quantity, value, "", "fitted", direction, end, leader, "", nan, nan, False, 5)
 
 
-def test_the_gain_stands_with_its_interval_and_its_condition(made: Comparison) -> None:
+KOREL = "korel is 7.0 % (6.4–7.6 %) sooner than bsp whatever c_tau"
+GPU = f"contention is of the gpu class, and {COVERS}."
+
+
+def test_the_gain_has_its_interval_and_the_best_mean_its_condition(made: Comparison) -> None:
     found = [stays("learner.c_tau", False), turn("learner.c_tau", "korel", 1.54, 1.61)]
     assert answer(told(made, TIMES, found)) == (
-        "Under this trace asgd reaches the target first, 10.0 % (9.4–10.6 %) sooner than bsp, "
-        "as long as c_tau <= 1.5.",
-        "korel is 7.0 % (6.4–7.6 %) sooner than bsp whatever c_tau; contention is of the gpu "
-        f"class, and {COVERS}.",
+        "Under this trace asgd reaches the target first, 10.0 % (9.4–10.6 %) sooner than bsp.",
+        "asgd has the best mean as long as c_tau is at most 1.5; beyond that korel takes over.",
+        f"{KOREL}; {GPU}",
     )
 
 
+SERVICE = turn("server.service", "korel", 0.0094, 0.0099, value=0.005, unit="s")
+
+
 def test_other_constants_stand_beside_c_tau(made: Comparison) -> None:
-    found = [
-        turn("server.service", "korel", 0.0094, 0.0099, value=0.005, unit="s"),
-        turn("learner.c_tau", "korel", 1.54, 1.61),
-    ]
-    assert answer(told(made, TIMES, found))[0].endswith(
-        ", as long as c_tau <= 1.5 and the server's service <= 9.4 ms."
+    found = [SERVICE, turn("learner.c_tau", "korel", 1.54, 1.61)]
+    assert answer(told(made, TIMES, found))[1] == (
+        "asgd has the best mean as long as c_tau is at most 1.5 and the server's service is at "
+        "most 9.4 ms; beyond either korel takes over."
+    )
+
+
+def test_different_rivals_are_named_each(made: Comparison) -> None:
+    found = [SERVICE, turn("learner.c_tau", "bsp", 0.63, 0.61)]
+    assert answer(told(made, TIMES, found, at_4=90))[1] == (
+        "asgd has the best mean as long as c_tau is at least 0.63 (further down bsp takes over) "
+        "and the server's service is at most 9.4 ms (further up korel takes over)."
     )
 
 
@@ -109,72 +124,174 @@ def test_both_sides_of_a_constant_are_one_condition(made: Comparison) -> None:
         turn("learner.c_tau", "korel", 0.63, 0.61),
         turn("learner.c_tau", "korel", 1.54, 1.61),
     ]
-    assert answer(told(made, TIMES, found))[0].endswith(", as long as 0.63 <= c_tau <= 1.5.")
+    assert answer(told(made, TIMES, found))[1] == (
+        "asgd has the best mean as long as c_tau is from 0.63 to 1.5; beyond that korel takes over."
+    )
+
+
+def test_the_nearest_turns_stand_in_the_answer(made: Comparison) -> None:
+    """By the ratio to the value in force, whatever their order in the table."""
+    far = turn("learner.noise_scale", "korel", 190, 200, value=64, unit="samples")
+    near = turn("allreduce.bandwidth", "korel", 0.8e9, 0.77e9, value=1e9, unit="bytes/s")
+    s = told(made, TIMES, [far, SERVICE, near], at_4=90)
+    assert answer(s)[1] == (
+        "asgd has the best mean at every c_tau tried, 0.5 to 4, and as long as the bandwidth of a "
+        "link is at least 800 MB/s and the server's service is at most 9.4 ms; beyond either korel "
+        "takes over."
+    )
+    assert (
+        "asgd has the best mean also only as long as the noise scale is at most 190 samples; "
+        "beyond that korel takes over."
+    ) in cautions(s)
 
 
 def test_a_turn_within_the_noise_is_said_to_be_so(made: Comparison) -> None:
     found = [turn("learner.c_tau", "korel", 1.54, 1.61, shown=False)]
-    first, _ = answer(told(made, TIMES, found))
-    assert first.endswith(", as long as c_tau <= 1.5 (a turn within the noise).")
+    assert answer(told(made, TIMES, found))[1].endswith(
+        " as long as c_tau is at most 1.5 (further up korel takes over, within the noise)."
+    )
     more = turn("server.service", "korel", 0.0094, 0.0099, False, value=0.005, unit="s")
     s = told(made, TIMES, [*found, more])
-    assert "service" not in answer(s)[0]
+    assert "service" not in " ".join(answer(s))
     assert (
-        "asgd is ahead also only as long as the server's service <= 9.4 ms (a turn within the "
-        "noise)."
+        "asgd has the best mean also only as long as the server's service is at most 9.4 ms "
+        "(further up korel takes over, within the noise)."
     ) in cautions(s)
 
 
 def test_where_nothing_turns_it_over_it_is_said_how_far_was_tried(made: Comparison) -> None:
     found = [stays("learner.c_tau", False), stays("learner.c_tau", True)]
-    first, second = answer(told(made, TIMES, found, at_4=91))
-    assert first.endswith(" sooner than bsp, whatever c_tau (0.25 to 4 tried).")
-    assert second.startswith("The next, korel, is 7.0 % (6.4–7.6 %) sooner than bsp; contention")
+    _, until, last = answer(told(made, TIMES, found, at_4=91))
+    assert until == "asgd has the best mean at every c_tau tried, 0.25 to 4."
+    assert last.startswith("The next, korel, is 7.0 % (6.4–7.6 %) sooner than bsp; contention")
+
+
+def test_a_turn_that_only_the_costs_run_anyway_show_is_told_too(made: Comparison) -> None:
+    found = [stays("learner.c_tau", False), stays("learner.c_tau", True)]
+    assert answer(told(made, TIMES, found))[1].endswith(
+        "(at 4, the next value tried, korel has it)."
+    )
 
 
 def test_without_thresholds_the_costs_that_were_run_anyway_are_the_condition(
     made: Comparison,
 ) -> None:
     s = told(made, TIMES)
-    assert answer(s)[0].endswith(", as long as c_tau <= 1 (not at 4, the next tried).")
+    assert answer(s)[1] == (
+        "asgd has the best mean as long as c_tau is at most 1 (at 4, the next value tried, korel "
+        "has it)."
+    )
     assert "--sensitivity does, by further runs" in thresholds(s).about
     doubtful = told(made, TIMES, at_4=93.01)
-    assert answer(doubtful)[0].endswith("(within the noise not at 4, the next tried).")
-    assert answer(told(made, TIMES, at_4=90))[0].endswith("whatever c_tau (0.5 to 4 tried).")
+    assert answer(doubtful)[1].endswith(
+        "(at 4, the next value tried, korel has it, within the noise)."
+    )
+    assert answer(told(made, TIMES, at_4=90))[1].endswith(" at every c_tau tried, 0.5 to 4.")
+
+
+BELOW_BSP = [
+    turn("learner.c_tau", "asgd", 0.297, 0.288, leader="bsp"),
+    turn("step.compute", "asgd", 0.218, 0.225, leader="bsp", value=0.2, unit="s"),
+    turn("server.service", "asgd", 0.0183, 0.0178, leader="bsp", value=0.03, unit="s"),
+]
+
+
+def test_where_bsp_leads_it_is_told_until_where(made: Comparison) -> None:
+    assert answer(told(made, {"bsp": 100, "asgd": 110, "korel": 105}, BELOW_BSP)) == (
+        "No policy is faster than bsp, which reaches the target in 100.0 (99.6–100.4) s: all are "
+        "slower.",
+        "bsp has the best mean as long as c_tau is at least 0.3, a clean step is at most 0.21 s "
+        "and the server's service is at least 19 ms; beyond any of these asgd takes over.",
+        f"korel comes nearest, 5.0 (4.3–5.7) s behind; {GPU}",
+    )
+
+
+def test_where_no_difference_is_shown_conditions_are_of_means_alone(made: Comparison) -> None:
+    first, until, _ = answer(told(made, {"bsp": 100, "asgd": 100.1, "korel": 100.2}, BELOW_BSP))
+    assert first.endswith(
+        "; the best mean of these, of asgd, is a speed-up of 0.999 (0.992–1.006)."
+    )
+    assert until == (
+        "By means alone bsp is best as long as c_tau is at least 0.3, a clean step is at most "
+        "0.21 s and the server's service is at least 19 ms; beyond any of these asgd takes over."
+    )
+
+
+def test_a_tied_winner_is_best_by_means_alone(made: Comparison) -> None:
+    found = [turn("learner.c_tau", "korel", 1.54, 1.61)]
+    means = "By means alone asgd is best as long as c_tau is at most 1.5; beyond that korel takes "
+    assert answer(told(made, TIMES | {"korel": 90.2}, found)) == (
+        "Under this trace asgd reaches the target 10.0 % (9.4–10.6 %) sooner than bsp.",
+        f"{means}over.",
+        "No difference is shown between asgd and korel; korel is 9.8 % (9.2–10.4 %) sooner than "
+        f"bsp whatever c_tau; {GPU}",
+    )
+
+
+def test_a_policy_that_made_the_runs_of_bsp_is_said_to(made: Comparison) -> None:
+    runs = made.runs.copy()
+    same = runs.loc[runs["policy"] == "bsp"].assign(policy="korel")
+    runs = pd.concat([runs[runs["policy"] != "korel"], same], ignore_index=True)
+    twins = dataclasses.replace(made, runs=runs)
+    s = told(twins, {"bsp": 100, "asgd": 90}, at_4=90)
+    assert "korel" not in " ".join(answer(s))
+    seconds = s.comparison.runs.set_index(["policy", "seed"])["time_to_target"]
+    for policy in ("bsp", "asgd", "korel"):
+        source = "bsp" if policy == "korel" else policy
+        for name in ("time_to_target", "makespan"):
+            runs.loc[runs["policy"] == policy, name] = seconds[source].to_numpy()
+    costs = s.comparison.sensitivity
+    costs = pd.concat([costs, costs[costs["policy"] == "bsp"].assign(policy="korel")])
+    s = standings(dataclasses.replace(twins, runs=runs, sensitivity=costs, thresholds=None))
+    assert answer(s)[-1] == f"korel made the same runs as bsp; {GPU}"
+
+
+def test_an_end_beside_sooner_is_not_shown_as_zero(made: Comparison) -> None:
+    s = told(made, {"bsp": 100, "asgd": 89.98}, spread=15.0)
+    assert answer(s)[0] == (
+        "Under this trace asgd reaches the target 10 % (0.02–19 %) sooner than bsp."
+    )
+    (row,) = (row for row in differences_table(s).rows if row[0] == "asgd")
+    assert row[1] == "−10 (−20 to −0.02)"
+
+
+def test_the_rounding_of_sums_is_no_difference(made: Comparison) -> None:
+    s = told(made, {"bsp": 100, "asgd": 100 + 2e-12}, spread=0.0, at_4=100)
+    assert answer(s)[0].startswith("No difference shown: asgd takes exactly as long as bsp")
+    assert s.between("asgd", "bsp") == (0, 0, 0)
+
+
+def test_an_interval_narrower_than_four_digits_is_left_out_and_said_to_be(
+    made: Comparison,
+) -> None:
+    table = ranking_table(told(made, {"bsp": 273.8, "asgd": 200}, spread=1e-9))
+    assert [row[3] for row in table.rows] == ["200.0", "273.8"]
+    note = "A number without an interval has one that is narrower than its last digit."
+    assert note in table.notes
+    assert note not in ranking_table(told(made, TIMES)).notes
 
 
 def test_another_leader_under_the_few_seeds_takes_the_condition_away(made: Comparison) -> None:
     s = told(made, TIMES, [turn("learner.c_tau", "asgd", 0.7, 0.6, leader="korel")])
-    assert answer(s)[0].endswith(" sooner than bsp.")
+    assert "best mean" not in " ".join(answer(s))
     assert any("korel has the best mean and not asgd" in text for text in cautions(s))
     assert "korel has the best mean and not asgd" in thresholds(s).about
 
 
-def test_a_lead_that_is_not_shown_is_no_first_place(made: Comparison) -> None:
-    first, second = answer(told(made, TIMES | {"korel": 90.2}, [stays("learner.c_tau", True)]))
-    assert first.startswith("Under this trace asgd reaches the target 10.0 % (9.4–10.6 %) sooner")
-    assert second.startswith("No difference is shown between it and korel; contention is")
-
-
 def test_a_leader_without_stale_gradients_keeps_its_own_gain(made: Comparison) -> None:
     found = [turn("learner.c_tau", "asgd", 0.8, 0.75, leader="korel")]
-    first, second = answer(told(made, TIMES | {"korel": 85}, found))
+    first, until, last = answer(told(made, TIMES | {"korel": 85}, found))
     assert first.startswith("Under this trace korel reaches the target first, 15.0 % (14.4–15.6 %)")
-    assert first.endswith(", as long as c_tau >= 0.8.")
-    assert second.startswith("Its own lead over bsp is the same whatever c_tau; ")
-
-
-def test_no_difference_shown_stays_no_difference(made: Comparison) -> None:
-    s = told(made, {"bsp": 100, "asgd": 99.9, "korel": 100.2}, [stays("learner.c_tau", True)])
-    first, second = answer(s)
-    assert first.startswith("No difference shown: asgd and korel are not shown to be faster or ")
-    assert "as long as" not in first + second
+    assert until == (
+        "korel has the best mean as long as c_tau is at least 0.8; beyond that asgd takes over."
+    )
+    assert last.startswith("The lead of korel over bsp is the same whatever c_tau; ")
 
 
 def test_without_a_trace_it_is_no_mitigation(made: Comparison) -> None:
-    first, second = answer(told(made, TIMES, trace=None))
+    first, _, last = answer(told(made, TIMES, trace=None))
     assert first.startswith("Without contention asgd reaches the target first, ")
-    assert "; there is no contention, so this is no mitigation, and " in second
+    assert "; there is no contention, so this is no mitigation, and " in last
 
 
 @pytest.mark.parametrize(
@@ -187,7 +304,7 @@ def test_without_a_trace_it_is_no_mitigation(made: Comparison) -> None:
 def test_the_class_is_that_of_the_trace(made: Comparison, resources: list[str], words: str) -> None:
     rows = [CASE["trace"][0] | {"resource": resource} for resource in resources]
     step = CASE["step"] | {"host_share": 0.2}
-    assert words in answer(told(made, TIMES, trace=rows, step=step))[1]
+    assert words in answer(told(made, TIMES, trace=rows, step=step))[-1]
 
 
 def test_without_noise_nobody_is_called_slow_by_noise(made: Comparison) -> None:
@@ -213,7 +330,7 @@ def test_a_bound_is_rounded_to_the_safe_side(value: float, factor: float, larger
 
 def test_a_coarse_turn_names_the_value_at_which_it_does_not_hold() -> None:
     assert Turn("learner.c_tau", 1.0, "", "bsp", 0.5, 0.125, True).condition == (
-        "c_tau >= 0.5 (not at 0.125, the next tried)"
+        "c_tau is at least 0.5 (at 0.125, the next value tried, bsp has it)"
     )
 
 
@@ -231,3 +348,30 @@ def test_the_report_shows_the_thresholds_and_lets_them_be_saved(made: Comparison
     assert [row[2] for row in table.rows] == ["nobody", "korel", "bsp, within the noise"]
     assert table.rows[2][5:] == ("9.40 ms", "9.90 ms")
     assert '"thresholds": {"columns": ["constant"' in page
+
+
+def test_every_quantity_has_a_word_and_every_turn_its_columns() -> None:
+    assert WORDS.keys() == QUANTITIES.keys()
+    assert set(Turn._fields) < set(COLUMNS)
+
+
+def test_one_worker_is_no_workers(made: Comparison) -> None:
+    assert "3 policies, 4 workers, 10 seeds</h1>" in render(made)
+    alone = compare(Scenario.of(CASE | {"workers": 1, "seeds": 1}), ["bsp"], jobs=1)
+    assert "1 policy, 1 worker, 1 seed</h1>" in render(alone)
+
+
+@pytest.mark.parametrize("rival", ["korel", "ssp:bound=3,via=server,and=a very long name"])
+def test_labels_of_the_picture_stay_clear_of_the_axis(rival: str) -> None:
+    """Where they are, by matplotlib's own measure."""
+    rows = [
+        turn("step.compute", rival, 0.5, 0.49, shown=False, unit="s"),
+        turn("allreduce.overlap", rival, 1.5, 1.6, shown=False),
+    ]
+    with drawing.canvas(9.0, 2.0) as figure:
+        ax = drawn(figure, [dict(zip(COLUMNS, row, strict=True)) for row in rows])
+        figure.draw_without_rendering()
+        axis = ax.get_window_extent()
+        for label in ax.texts:
+            box = label.get_window_extent()
+            assert axis.x0 < box.x0 < box.x1 < axis.x1 + 1

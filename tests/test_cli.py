@@ -1,10 +1,12 @@
 """The command line: what a user types, what comes back, and how mistakes are answered."""
 
 import contextlib
+import functools
 import json
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,8 +20,11 @@ import pytest
 
 from simstrag.analysis.tables import ranking_rows
 from simstrag.cli import main
+from simstrag.cli.compare import LEAST
+from simstrag.cli.console import table
 from simstrag.cli.examples import EXAMPLES
-from simstrag.comparison import Comparison
+from simstrag.comparison import Comparison, compare
+from simstrag.doctor import examine
 from simstrag.policies import describe, names
 
 SCENARIO = """
@@ -47,6 +52,21 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "slow.csv").write_text(TRACE)
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a comparison, to be copied."""
+    folder = tmp_path_factory.mktemp("finished")
+    (folder / "case.yaml").write_text(SCENARIO)
+    (folder / "slow.csv").write_text(TRACE)
+    return compare(folder / "case.yaml", jobs=1).write(folder / "c")
+
+
+@pytest.fixture
+def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw no report where nobody looks at it."""
+    monkeypatch.setattr("simstrag.analysis.report.render", lambda *_: "<html></html>")
 
 
 @pytest.fixture
@@ -105,6 +125,7 @@ def test_compare_prints_a_table_and_writes_one_row_per_policy_and_seed(
     assert not (folder / "c.partial").exists()
 
 
+@pytest.mark.usefixtures("no_page")
 def test_two_scenarios_of_one_name_do_not_overwrite_each_others_report(
     folder: Path, call: Call
 ) -> None:
@@ -122,6 +143,32 @@ def test_two_scenarios_of_one_name_do_not_overwrite_each_others_report(
     assert call("compare", "case.yaml", *asked)[0] == 0
 
 
+TWICE = pytest.mark.filterwarnings("default:.* compared once")
+
+
+@TWICE
+@pytest.mark.usefixtures("no_page")
+def test_two_spellings_of_one_policy_are_compared_once_and_it_is_said(
+    folder: Path, call: Call
+) -> None:
+    asked = ("compare", "case.yaml", "--jobs", "1", "--seeds", "1", "-p", "bsp:via=allreduce")
+    code, _, err = call(*asked, "-p", "bsp", "-o", "c")
+    assert (code, err) == (0, "warning: bsp is bsp:via=allreduce; compared once\n")
+    assert Comparison.read(folder / "c").policies == ["bsp:via=allreduce"]
+    assert document(call, *asked, "-p", "bsp", "-o", "c")["warnings"] == [
+        "bsp is bsp:via=allreduce; compared once"
+    ]
+    assert call(*asked, "-p", "bsp", "-o", "c", "-q") == (0, "c/report.html\n", "")
+
+
+@TWICE
+def test_two_spellings_of_one_policy_are_no_rivals(folder: Path, call: Call) -> None:
+    asked = ("sensitivity", "case.yaml", "--jobs", "1", "--seeds", "1", "-k", "learner.c_tau")
+    _, _, err = call(*asked, "-p", "asgd", "-p", "bsp", "-p", "bsp:via=allreduce")
+    assert err == "warning: bsp:via=allreduce is bsp; compared once\n"
+
+
+@pytest.mark.usefixtures("no_page")
 def test_runs_that_nobody_can_use_now_are_named(folder: Path, call: Call) -> None:
     kept = folder / "c.partial"
     (kept / "0123456789abcdef").mkdir(parents=True)
@@ -133,16 +180,19 @@ def test_runs_that_nobody_can_use_now_are_named(folder: Path, call: Call) -> Non
     )
 
 
-def test_a_comparison_folder_stands_by_itself(folder: Path, call: Call) -> None:
-    call("compare", "case.yaml", "--out", "c", "--jobs", "1")
+@pytest.mark.usefixtures("no_page")
+def test_a_comparison_folder_stands_by_itself(folder: Path, finished: Path, call: Call) -> None:
+    shutil.copytree(finished, folder / "c")
     (folder / "slow.csv").unlink()
     assert call("compare", "c/scenario.yaml", "--out", "again", "--jobs", "1")[0] == 0
-    first, again = (folder / f / "comparison.csv" for f in ("c", "again"))
-    assert first.read_bytes() == again.read_bytes()
+    again = folder / "again" / "comparison.csv"
+    assert again.read_bytes() == (finished / "comparison.csv").read_bytes()
 
 
-def test_report_renders_what_compare_wrote_earlier(folder: Path, call: Call) -> None:
-    call("compare", "case.yaml", "--out", "c", "--jobs", "1")
+def test_report_renders_what_compare_wrote_earlier(
+    folder: Path, finished: Path, call: Call
+) -> None:
+    shutil.copytree(finished, folder / "c")
     code, out, _ = call("report", "c", "--out", "page.html")
     assert (code, out.strip()) == (0, "report: page.html")
     assert "<html" in (folder / "page.html").read_text()
@@ -253,15 +303,23 @@ def test_a_help_ends_with_examples_that_are_not_cut(
 
 @pytest.mark.parametrize("command", EXAMPLES)
 def test_the_examples_of_every_help_work(
-    command: str, folder: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+    command: str,
+    folder: Path,
+    finished: Path,
+    call: Call,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")  # no processes beside this one
+    monkeypatch.setattr("simstrag.doctor.examine", functools.cache(examine))
     (folder / "examples").mkdir()
     for name in ("examples/demo.yaml", "case.yaml"):
         (folder / name).write_text(SCENARIO)
         (folder / Path(name).parent / "slow.csv").write_text(TRACE)
     if command == "report":
-        call("compare", "examples/demo.yaml", "--out", "reports/demo")
+        shutil.copytree(finished, folder / "reports" / "demo")
+    elif command == "compare":
+        request.getfixturevalue("no_page")
     for example in EXAMPLES[command]:
         code, _, err = call(*example.removeprefix("simstrag ").split())
         assert (example, code, err) == (example, 0, "")
@@ -387,6 +445,20 @@ MISTAKES = {
     ),
     "policies for a run": (("run", "case.yaml", "-p", "bsp,asgd"), {}, "choose one here"),
     "an unknown shell": (("--show-completion", "tcsh"), {}, "bash, zsh, fish"),
+    "a policy that leaves": (
+        ("run", "case.yaml", "-p", "leaves:Leaves"),
+        {"leaves.py": "class Leaves:\n    def plan(self, view):\n        raise SystemExit(3)\n"},
+        "policy leaves:Leaves raised SystemExit: 3 (leaves.py, line 3)",
+    ),
+    "a policy of which two parameters begin so": (
+        ("run", "case.yaml", "-p", "korel:k=1"), {}, "Did you mean 'k_on' or 'k_off'?",
+    ),
+    "a window without an end": (
+        ("run", "case.yaml", "--timeline", "t.json", "--window", "1:"), {}, "write 1:inf",
+    ),
+    "a window before the beginning": (
+        ("run", "case.yaml", "--timeline", "t.json", "--window", "-5:1"), {}, "not begin before 0",
+    ),
     "huge seed": (("run", "case.yaml", "--seed", "9" * 30), {}, "seed"),
     "negative seed": (("run", "case.yaml", "--seed", "-1"), {}, "seed"),
 }  # fmt: skip
@@ -494,6 +566,7 @@ def test_a_run_for_machines_is_what_run_json_holds(folder: Path, call: Call) -> 
     assert found == json.loads((folder / "r" / "run.json").read_text())
 
 
+@pytest.mark.usefixtures("no_page")
 def test_a_comparison_for_machines_is_the_ranking(folder: Path, call: Call) -> None:
     found = document(call, "compare", "case.yaml", "--out", "c", "--jobs", "1")
     assert (found["written"], found["report"]) == ("c", "c/report.html")
@@ -529,6 +602,7 @@ def test_a_report_for_machines_is_its_path(folder: Path, call: Call) -> None:
         (("init", "slow.csv"), "scenario.yaml"),
     ],
 )
+@pytest.mark.usefixtures("no_page")
 def test_a_quiet_command_says_only_what_it_wrote(
     arguments: tuple[str, ...], path: str, folder: Path, call: Call
 ) -> None:
@@ -590,21 +664,22 @@ def on_a_terminal(*arguments: str, **environment: str) -> str:
 
 
 def test_a_terminal_shows_how_far_a_comparison_is(folder: Path) -> None:
-    (folder / "case.yaml").write_text(SCENARIO.replace("samples: 5120", "samples: 512000"))
+    (folder / "case.yaml").write_text(SCENARIO.replace("samples: 5120", "samples: 5120000"))
     shown = on_a_terminal("compare", "case.yaml", "--out", "c", "--jobs", "1", NO_COLOR="1")
     assert re.search(r"\d+/\d+ about \d+ s left asgd, seed \d", shown)
 
 
 def test_a_terminal_shows_how_far_a_run_is(folder: Path) -> None:
-    (folder / "case.yaml").write_text(SCENARIO.replace("samples: 5120", "samples: 5120000"))
+    (folder / "case.yaml").write_text(SCENARIO.replace("samples: 5120", "samples: 409600000"))
     shown = on_a_terminal("run", "case.yaml", "-p", "asgd", "-s", "1", NO_COLOR="1")
-    assert re.search(r"\d+% about \d+ s left asgd, seed 1, [\d.]+ s simulated", shown)
+    assert re.search(r"\d+% about \d+ s left asgd, seed 1, [\d,.]+ s simulated", shown)
 
 
 def test_a_quiet_command_shows_no_progress(folder: Path) -> None:
     assert on_a_terminal("compare", "case.yaml", "--out", "c", "--jobs", "1", "-q") == ""
 
 
+@pytest.mark.usefixtures("no_page")
 def test_there_is_no_progress_where_nobody_watches(folder: Path, call: Call) -> None:
     assert call("compare", "case.yaml", "--out", "c", "--jobs", "1")[2] == ""
 
@@ -652,25 +727,65 @@ def test_the_completion_of_another_shell_may_be_asked_for() -> None:
     assert shown("fish").startswith("complete --command simstrag")
 
 
+def told(command: str) -> tuple[int, str]:
+    """Exit code of a shell's first command, and what went to stderr."""
+    script = f"{command}; exit ${{PIPESTATUS[0]}}"
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    here = {"PATH": path, "PYTHONUNBUFFERED": ""}  # written when it ends, as usual
+    done = subprocess.run(
+        ["bash", "-c", script], env=os.environ | here, capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("command", ["policies", "policies --json", "--version"])
+def test_a_reader_who_is_gone_ends_a_command_without_a_word(command: str) -> None:
+    assert told(f"simstrag {command} | true") == (1, "")
+
+
+def test_what_is_said_to_a_closed_stdout_is_said_to_nobody(folder: Path) -> None:
+    """Starting processes for runs flushes it, and `echo` fails where it is closed."""
+    (folder / "flushes.py").write_text(
+        "import os, sys\nimport simstrag\nclass Flushes:\n    def plan(self, view):\n"
+        "        sys.stdout.flush()\n        assert os.system('echo said') == 0\n"
+        "        return simstrag.Plan()\n"
+    )
+    assert told("simstrag policies flushes:Flushes >&-") == (0, "")
+
+
 @pytest.mark.parametrize("columns", [80, 100, 140])
 def test_the_ranking_leaves_columns_out_and_breaks_no_number(
-    columns: int, folder: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+    columns: int,
+    finished: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", str(columns))
-    _, out, _ = call("compare", "case.yaml", "-o", "c", "--jobs", "1", "--seeds", "5")
-    lines = plain_lines(out)
+    whole = ranking_rows(Comparison.read(finished))
+    table(*whole, least=LEAST)
+    lines = plain_lines(capsys.readouterr().out)
     assert max(map(len, lines)) <= columns
-    whole = ranking_rows(Comparison.read(folder / "c"))
     cells = {row[0]: row[1:] for row in whole[1]}
     shown = {name: line for line in lines for name in cells if line.startswith(f"{name}  ")}
     assert shown.keys() == cells.keys()
-    said = " ".join(out.split()).partition("not in --json: ")[2].partition(" report:")[0]
+    said = " ".join(" ".join(lines).split()).partition("not in --json: ")[2]
     left_out = said.split(", ") if said else []
     assert set(left_out) < set(whole[0])
     for name, line in shown.items():
         for header, cell in zip(whole[0][1:], cells[name], strict=True):
             assert (header in left_out) or cell in line
+
+
+def test_who_is_tied_is_shown_longer_than_who_is_faster(
+    finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "60")
+    table(*ranking_rows(Comparison.read(finished)), least=LEAST)
+    shown, _, left_out = capsys.readouterr().out.partition("left out")
+    assert "place" in shown
+    assert "speed-up by time to target" in " ".join(left_out.split())
 
 
 def test_a_narrow_terminal_folds_cells_and_cuts_none(

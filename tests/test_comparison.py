@@ -163,6 +163,34 @@ def test_a_mistake_in_somebodys_policy_is_named_with_its_line() -> None:
         simstrag.simulate(Scenario.of(HANDMADE), Breaks())
 
 
+def test_of_two_spellings_the_first_is_kept_and_the_other_warned_of() -> None:
+    with pytest.warns(UserWarning, match="^bsp is bsp:via=allreduce; compared once$"):
+        once = simstrag.compare(Scenario.of(HANDMADE), ["bsp:via=allreduce", "bsp"], jobs=1)
+    assert once.policies == ["bsp:via=allreduce"]
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("comparison.csv", "junk\n1\n", r"comparison\.csv: .* no column 'variant'"),
+        ("comparison.csv", "variant,policy,seed\n", r"comparison\.csv: .* no column 'aborted'"),
+        ("curves.csv", "variant,policy,seed\n", r"curves\.csv: .* no column 'progress'"),
+        ("examples.json", "[]", r"examples\.json: does not say where"),
+        ("examples/bsp/steps.parquet", None, r"examples/bsp: .* steps\.parquet is missing"),
+    ],
+)
+def test_a_folder_with_something_else_in_it_is_named(
+    file: str, text: str | None, message: str, handmade: Comparison, tmp_path: Path
+) -> None:
+    handmade.write(tmp_path / "c")
+    if text is None:
+        (tmp_path / "c" / file).unlink()
+    else:
+        (tmp_path / "c" / file).write_text(text)
+    with pytest.raises(simstrag.InputError, match=message):
+        Comparison.read(tmp_path / "c")
+
+
 def test_a_policy_that_was_edited_between_two_comparisons_is_the_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

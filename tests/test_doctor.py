@@ -15,8 +15,10 @@ from simstrag import doctor
 from simstrag.doctor import Finding, examine
 
 
-def found(what: str) -> Finding:
-    return next(finding for finding in examine() if finding.what == what)
+@pytest.fixture(scope="module")
+def findings() -> dict[str, Finding]:
+    """What there is to find here, by its name: found once, for that takes a moment."""
+    return {finding.what: finding for finding in examine()}
 
 
 @pytest.fixture
@@ -36,26 +38,31 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return hide
 
 
-def test_here_all_that_is_needed_works() -> None:
-    assert found("libraries").works
-    assert found("a report").works
+def test_here_all_that_is_needed_works(findings: dict[str, Finding]) -> None:
+    assert findings["libraries"].works
+    assert findings["a report"].works
 
 
-def test_every_library_is_named_with_its_version() -> None:
-    assert f"numpy {metadata.version('numpy')}" in found("libraries").says
+def test_all_that_may_be_needed_is_looked_for(findings: dict[str, Finding]) -> None:
+    assert {"simstrag", "python", "cores", *doctor.OPTIONAL, "cuda"} <= findings.keys()
+
+
+def test_every_library_is_named_with_its_version(findings: dict[str, Finding]) -> None:
+    assert f"numpy {metadata.version('numpy')}" in findings["libraries"].says
 
 
 def test_a_missing_package_comes_with_the_extra_that_brings_it(
     without: Callable[[str], None],
 ) -> None:
     without("torch")
-    assert found("torch") == Finding("torch", False, "not installed", 'pip install -e ".[torch]"')
-    assert found("cuda").works is None
+    assert doctor._package("torch") == Finding(
+        "torch", False, "not installed", 'pip install -e ".[torch]"'
+    )
+    assert doctor._devices()[-1].works is None
 
 
-def test_a_package_that_nothing_asks_for_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "OPTIONAL", ("no-such-package",))
-    assert found("no-such-package")[1:] == (
+def test_a_package_that_nothing_asks_for_is_no_fault() -> None:
+    assert doctor._package("no-such-package")[1:] == (
         None, "not installed; nothing in this version uses it", "",
     )  # fmt: skip
 
@@ -67,7 +74,7 @@ def test_a_package_that_cannot_be_imported_is_a_fault_with_its_reason(
         raise OSError("libcudart.so: cannot open shared object file\nand more")
 
     monkeypatch.setattr(importlib, "import_module", broken)
-    finding = found("torch")
+    finding = doctor._package("torch")
     assert not finding.works
     assert "importing it fails: libcudart.so: cannot open shared object file" in finding.says
     assert "and more" not in finding.says
@@ -75,7 +82,7 @@ def test_a_package_that_cannot_be_imported_is_a_fault_with_its_reason(
 
 def test_a_missing_library_is_a_fault(without: Callable[[str], None]) -> None:
     without("jinja2")
-    assert found("libraries")[1:3] == (False, "missing: jinja2")
+    assert doctor._libraries()[1:3] == (False, "missing: jinja2")
 
 
 def test_a_report_that_cannot_be_drawn_is_a_fault_with_its_reason(
@@ -85,7 +92,7 @@ def test_a_report_that_cannot_be_drawn_is_a_fault_with_its_reason(
         raise RuntimeError("no font")
 
     monkeypatch.setattr("simstrag.analysis.report.render", fails)
-    assert found("a report")[1:3] == (False, "fails: no font")
+    assert doctor._report()[1:3] == (False, "fails: no font")
 
 
 @pytest.mark.parametrize(
@@ -120,6 +127,6 @@ def test_cuda_devices_are_named_and_their_bf16_asked_for(
     )  # fmt: skip
 
 
-def test_findings_are_plain_values() -> None:
-    findings = [finding._asdict() for finding in examine()]
-    assert json.loads(json.dumps(findings)) == findings
+def test_findings_are_plain_values(findings: dict[str, Finding]) -> None:
+    plain = [finding._asdict() for finding in findings.values()]
+    assert json.loads(json.dumps(plain)) == plain

@@ -180,6 +180,7 @@ def test_a_strangers_class_takes_parameters_too(outside: str) -> None:
     [
         ("asg", "no policy 'asg'; known: amp_all, asgd, .* Did you mean 'asgd'?"),
         ("ssp:bond=3", "'ssp' has no parameter 'bond'; known: bound. Did you mean 'bound'?"),
+        ("korel:k=1", "no parameter 'k'; known: .* Did you mean 'k_on' or 'k_off'?"),
         ("asgd:b=3", "'asgd' has no parameter 'b'; known: none"),
         ("ssp:bound=few", "bound must be a whole number or inf, not 'few'"),
         ("ssp:bound=2.5", "bound must be a whole number or inf, not '2.5'"),
@@ -494,6 +495,19 @@ class Raises:
 
     def plan(self, view: View) -> Plan:
         return {}["nothing"]
+
+
+class Leaves:
+    """Ends the program when it is asked."""
+
+    def plan(self, view: View) -> Plan:
+        raise SystemExit("first line\nsecond line")
+
+
+def test_a_policy_cannot_end_the_program_and_its_words_are_one_line(outside: str) -> None:
+    sys.modules["stranger"].Leaves = Leaves  # type: ignore[attr-defined]
+    with pytest.raises(PlanError, match=r"Leaves raised SystemExit: first line second line \("):
+        describe("stranger:Leaves")
 
 
 def test_describing_a_policy_that_breaks_is_one_line(outside: str) -> None:

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -97,7 +96,7 @@ def looked_at(report: Browser, name: str) -> tuple[float, float, float, float]:
     place = f"document.querySelector('[data-plot={name}]')"
     report.read(f"{place}.parentElement.scrollIntoView({{ block: 'center' }})")
     report.wait(f"{place}.dataset.drawn")
-    time.sleep(0.3)
+    report.frames()
     x, y, width, height = report.read(
         f"(({{ x, y, width, height }}) => [x, y, width, height])({place}.getBoundingClientRect())"
     )

@@ -1,4 +1,4 @@
-"""Tables, notebooks and the two-sentence answer: the numbers of a comparison and no others."""
+"""Tables, notebooks and the answer: the numbers of a comparison and no others."""
 
 import dataclasses
 import html
@@ -75,8 +75,19 @@ class TestFormats:
         for _ in range(500):
             low = float(rng.normal() * 10.0 ** rng.integers(-3, 4))
             high = low + float(rng.random() * 10.0 ** rng.integers(-5, 3)) + 1e-6
-            ends = re.findall(r"[\d.]+", estimate((low + high) / 2, low, high))[1:]
-            assert ends[0] != ends[1] or low * high < 0
+            shown = estimate((low + high) / 2, low, high)
+            ends = re.findall(r"[\d.]+", shown)[1:]
+            assert (ends and (ends[0] != ends[1] or low * high < 0)) or high - low < 2e-3 * abs(low)
+
+    def test_no_number_has_more_than_four_digits_after_its_first_zeros(self) -> None:
+        assert estimate(273.8, 273.8 - 1e-12, 273.8 + 1e-12) == "273.8"
+        assert estimate(35.598, 35.593, 35.601) == "35.60 (35.59–35.60)"  # noqa: RUF001
+        assert estimate(0.001, -1.0, 1.0) == "0.001 (−1.000 to 1.000)"  # noqa: RUF001
+
+    def test_an_end_that_is_not_zero_is_not_shown_as_zero(self) -> None:
+        assert estimate(9.12, 0.023, 22.13) == "9.1 (0.02–22.1)"  # noqa: RUF001
+        assert estimate(-9.12, -22.13, -0.023, sign=True) == "−9.1 (−22.1 to −0.02)"  # noqa: RUF001
+        assert estimate(9.1, 0.0, 22.1) == "9.1 (0.0–22.1)"  # noqa: RUF001
 
     def test_what_is_no_number_is_a_dash(self) -> None:
         nan = math.nan
@@ -230,7 +241,7 @@ class TestSheets:
 
 
 class TestAnswer:
-    def test_it_is_two_sentences(self, shown: Standings) -> None:
+    def test_it_is_sentences(self, shown: Standings) -> None:
         for s in (shown, small(seeds=1), small(trace=None), small(policies=["bsp"])):
             for sentence in answer(s):
                 assert sentence.endswith(".")
@@ -238,7 +249,7 @@ class TestAnswer:
                 assert sentence == sentence.strip()
 
     def test_it_names_the_fastest_with_its_interval(self, shown: Standings) -> None:
-        first, _ = answer(shown)
+        first, *_ = answer(shown)
         best = shown.policies[0]
         assert first.startswith(f"Under this trace {best.policy} reaches the target first, ")
         low, high = (100 * (1 - 1 / x) for x in best.speedup["time_to_target"][1:])
@@ -296,7 +307,7 @@ class TestAnswer:
         runs.loc[asgd, "time_to_target"] = bsp + np.array([-3.0, 0.5, 0.5])
         keep = runs["policy"].isin(["bsp", "asgd"])
         lucky = dataclasses.replace(comparison, runs=runs[keep].reset_index(drop=True))
-        first, _ = answer(standings(lucky))
+        first, *_ = answer(standings(lucky))
         assert first.startswith("No difference shown: asgd is not shown")
 
     def test_one_seed_shows_nothing(self) -> None:
@@ -317,8 +328,8 @@ class TestAnswer:
         assert "another assumed cost" not in second
 
     def test_it_says_what_a_fixed_trace_cannot_show(self, shown: Standings) -> None:
-        assert "say nothing of another day" in answer(shown)[1]
-        assert "too narrow with so few seeds" in answer(shown)[1]
+        assert "say nothing of another day" in answer(shown)[-1]
+        assert "too narrow with so few seeds" in answer(shown)[-1]
         shift = small(trace_per_seed="shift", policies=["bsp", "asgd"])
         assert "begin at different moments of one trace" in coverage(shift)
 
@@ -327,7 +338,7 @@ class TestAnswer:
         assert "one and the same run" in coverage(s)
 
     def test_equals_under_another_cost_of_staleness_are_named(self, shown: Standings) -> None:
-        assert "as long as c_tau >= 1 (not at 0.5, the next tried)" in answer(shown)[0]
+        assert "as long as c_tau is at least 1 (at 0.5, the next value tried, " in answer(shown)[1]
         text = turnover(shown)
         assert text.startswith("The ranking turns over")
         assert "amp_all with asgd" in text

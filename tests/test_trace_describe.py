@@ -125,6 +125,15 @@ def test_durations_and_utilisations_are_described_apart() -> None:
     assert "Utilisation is described, but cannot be simulated" in described.text
 
 
+def test_a_node_between_others_that_has_no_rows_is_named() -> None:
+    rows = [(0, node, "gpu", "slowdown", 2.0) for node in (0, 1, 3, 7)]
+    assert "Node 2 has no rows, and counts as clean." in describe(Trace.from_rows(rows[:3])).text
+    assert "Nodes 2, 4, 5, 6 have no rows, and count as clean." in (
+        describe(Trace.from_rows(rows)).text
+    )
+    assert "no rows" not in describe(Trace.from_rows(rows[:2])).text
+
+
 def test_what_holds_after_the_last_row_is_told() -> None:
     rows = [(0, 0, "gpu", "slowdown", 1), (2, 0, "gpu", "slowdown", 3)]
     assert "not counted here: node 0 gpu 3x." in describe(Trace.from_rows(rows)).text

@@ -105,10 +105,25 @@ def describe(trace: Trace) -> Description:
         table,
         pd.DataFrame(others, columns=list(OTHER_COLUMNS)),
         " ".join([
-            _span(trace), *_of_slowdowns(table, found, trace.end), *_sped_up(trace),
-            *_held(trace), *_of_others(others),
+            _span(trace), *_of_slowdowns(table, found, trace.end), *_absent(trace),
+            *_sped_up(trace), *_held(trace), *_of_others(others),
         ]),
     )  # fmt: skip
+
+
+def _absent(trace: Trace) -> list[str]:
+    """Nodes between others of which the trace says nothing: forgotten, or never slowed."""
+    nodes = range(min(trace.nodes), max(trace.nodes))
+    absent = [str(node) for node in nodes if node not in trace.nodes]
+    if not absent:
+        return []
+    listed = ", ".join(absent[:4] + ["..."] * (len(absent) > 4))
+    said = (
+        "node {} has no rows, and counts"
+        if len(absent) == 1
+        else "nodes {} have no rows, and count"
+    )
+    return [f"{said.format(listed).capitalize()} as clean."]
 
 
 def _sped_up(trace: Trace) -> list[str]:

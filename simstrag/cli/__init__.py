@@ -7,6 +7,7 @@ import sys
 import warnings
 
 from simstrag.cli.stopping import stoppable
+from simstrag.cli.streams import UNREAD, let_go, opened
 
 __all__ = ["main"]
 
@@ -18,6 +19,7 @@ SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
 
 def main() -> None:
     """Run the command; a user's mistake is one line on stderr and exit code 2."""
+    opened()
     sys.path.append("")  # so that `module:Class` finds a policy in the working directory
     with stoppable() as stop:
         try:
@@ -41,11 +43,15 @@ def _code() -> int:
     try:
         _ask_for_a_shell(sys.argv[1:])
         code = app(prog_name="simstrag", standalone_mode=False) or 0
+        sys.stdout.flush()
     except (SimstragError, UsageError) as error:
         if message := in_words(error):  # there is none where the help was shown instead
             shown = message if message.startswith("Usage:") else f"error: {message}"
             print(shown, file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        let_go()
+        return UNREAD
     except OSError as error:
         print(f"error: cannot write: {error.strerror or error}", file=sys.stderr)
         return 2

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simstrag.cli.console import document, table, warn, written
+from simstrag.cli.console import document, heard, table, warn, written
 from simstrag.cli.folders import comparison_folder, kept_beside
 from simstrag.cli.inputs import scenario_at
 from simstrag.cli.mistakes import Interrupted
@@ -23,7 +23,7 @@ __all__ = ["compare"]
 
 LEAST = (
     "M by makespan (%)", "speed-up by makespan", "makespan (s)", "updates through",
-    "M by time to target (%)", "M (%)", "place",
+    "M by time to target (%)", "M (%)", "speed-up by time to target", "speed-up", "place",
 )  # fmt: skip
 """Columns of the ranking that a narrow terminal does without, the first of them first."""
 
@@ -63,7 +63,7 @@ def compare(
     check_directory(folder, "comparison.csv")
     kept = kept_beside(folder)
     try:
-        with counted(quiet) as show:
+        with heard() as said, counted(quiet) as show:
             comparison = run_comparison(
                 case, policy, seeds=seeds, sensitivity=sensitivity, jobs=jobs, on_progress=show,
                 keep=kept,
@@ -73,7 +73,7 @@ def compare(
     except KeyboardInterrupt as interrupted:
         raise Interrupted(_left(kept, interrupted, sensitivity)) from None
     Finished.of(kept, comparison.scenario).forget()
-    _show(comparison, folder, as_json, quiet)
+    _show(comparison, [*said, *comparison.warnings], folder, as_json, quiet)
     if kept.exists() and not quiet:
         warn([f"{kept} keeps runs of the scenario or program as it was before; remove it at will"])
 
@@ -87,7 +87,9 @@ def _left(kept: Path, interrupted: KeyboardInterrupt, sensitivity: bool) -> str:
     return f"{found}; the same command goes on from there{alone}"
 
 
-def _show(comparison: Comparison, folder: Path, as_json: bool, quiet: bool) -> None:
+def _show(
+    comparison: Comparison, warnings: list[str], folder: Path, as_json: bool, quiet: bool
+) -> None:
     from simstrag.analysis.tables import ranking_rows
 
     page = folder / "report.html"
@@ -96,12 +98,12 @@ def _show(comparison: Comparison, folder: Path, as_json: bool, quiet: bool) -> N
         document({
             "ranking": comparison.ranking.to_dict("records"),
             "thresholds": None if turns is None else turns.to_dict("records"),
-            "warnings": comparison.warnings,
+            "warnings": warnings,
             "written": folder,
             "report": page,
         })  # fmt: skip
         return
     if not quiet:
         table(*ranking_rows(comparison), least=LEAST)
-        warn(comparison.warnings)
+        warn(warnings)
     written("report", page, quiet)

@@ -6,7 +6,9 @@ import json
 import os
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 __all__ = [
-    "console", "document", "paragraphs", "sentences", "table", "text", "warn", "written",
+    "console", "document", "heard", "paragraphs", "sentences", "table", "text", "warn", "written",
 ]  # fmt: skip
 
 WIDE = 200
@@ -109,10 +111,19 @@ def written(what: str, path: Path, quiet: bool = False) -> None:
     print(path if quiet else f"{what}: {path}")
 
 
-def warn(warnings: Iterable[str]) -> None:
+def warn(said: Iterable[str]) -> None:
     """One line on stderr each."""
-    for warning in warnings:
+    for warning in said:
         print(f"warning: {warning}", file=sys.stderr)
+
+
+@contextmanager
+def heard() -> Iterator[list[str]]:
+    """What Python is warned of in here, for `warn`: a line each, there when this has ended."""
+    lines: list[str] = []
+    with warnings.catch_warnings(record=True) as found:
+        yield lines
+    lines += [" ".join(str(warning.message).split()) for warning in found]
 
 
 def text(value: Any) -> str:

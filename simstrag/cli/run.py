@@ -101,6 +101,9 @@ def _stretch(window: str | None, timeline: Path | None) -> tuple[float, float] |
         return None
     if timeline is None:
         raise InputError(f"--window {window}: is of a timeline; ask for one with --timeline FILE")
+    if window.endswith(":"):
+        way_out = f"has no end; write {window}inf for all that follows"
+        raise InputError(f"--window {window}: {way_out}")
     try:
         start, end = map(float, window.split(":"))
     except ValueError:
@@ -108,6 +111,8 @@ def _stretch(window: str | None, timeline: Path | None) -> tuple[float, float] |
         raise InputError(f"--window {window}: {way_out}") from None
     if not start < end:
         raise InputError(f"--window {window}: must end after it begins")
+    if start < 0:
+        raise InputError(f"--window {window}: must not begin before 0, where the run does")
     return start, end
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simstrag.cli.console import document, table, written
+from simstrag.cli.console import document, heard, table, warn, written
 from simstrag.cli.inputs import scenario_at
 from simstrag.cli.options import Jobs, Json, Policies, Quiet, ScenarioFile, Seeds
 from simstrag.cli.progress import counted
@@ -47,19 +47,21 @@ def sensitivity(
     case = scenario_at(scenario)
     if out is not None:
         writable(out, ".csv")
-    with counted(quiet) as show:
+    with heard() as warnings, counted(quiet) as show:
         found = run_sensitivity(
             case, policy, seeds=seeds, quantities=quantity, jobs=jobs, on_progress=show
         )
     if out is not None:
         write_whole(out, lambda part: found.to_csv(part, index=False))
     if as_json:
-        document({"sensitivity": found.to_dict("records"), "written": out})
+        rows = found.to_dict("records")
+        document({"sensitivity": rows, "warnings": warnings, "written": out})
         return
     if not quiet:
         leader = found["leader"].iloc[0] if len(found) else "nobody"
         print(f"best mean with the scenario as it is: {leader}")
         table(["quantity", "value", "smaller", "larger"], _rows(found))
+        warn(warnings)
     if out is not None:
         written("table", out, quiet)
 

@@ -158,8 +158,9 @@ def _outside_class(name: str) -> type:
     module_name, _, class_name = name.partition(":")
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # whatever a stranger's module does wrong is one line to the user
-        raise InputError(f"cannot import '{module_name}' for policy '{name}': {error}") from error
+    except (Exception, SystemExit) as error:  # whatever a stranger's module does wrong is one line
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(f"cannot import '{module_name}' for policy '{name}': {said}") from error
     cls = getattr(module, class_name, None)
     if not (inspect.isclass(cls) and callable(getattr(cls, "plan", None))):
         known = [found.__name__ for found in _policies_of(module)]

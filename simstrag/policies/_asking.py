@@ -48,18 +48,23 @@ def _calling(policy: Policy, name: str, call: Callable[[], T], moment: str) -> T
     try:
         return call()
     except SimstragError as error:
-        text, said = str(error), name.partition(":")[0]
+        text, said = _line(error), name.partition(":")[0]
         if text.startswith(f"{said}:"):  # it names itself
             raise
         raise PlanError(f"policy {name}: {text}{_where(policy, error)}") from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # no policy ends the program
         where = _where(policy, error)
         raise PlanError(
-            f"policy {name} raised {type(error).__name__}: {error}{where} {moment}"
+            f"policy {name} raised {type(error).__name__}: {_line(error)}{where} {moment}"
         ) from error
 
 
-def _where(policy: Policy, error: Exception) -> str:
+def _line(error: BaseException) -> str:
+    """Its message in one line."""
+    return " ".join(str(error).split())
+
+
+def _where(policy: Policy, error: BaseException) -> str:
     """The innermost line of the policy's own file; of another where it has none in the trace."""
     frames = traceback.extract_tb(error.__traceback__)
     own = getattr(sys.modules.get(type(policy).__module__), "__file__", None)

@@ -102,7 +102,8 @@ def values(cls: type, policy: str, texts: dict[str, str]) -> dict[str, Any]:
     for name, text in texts.items():
         if name not in fields:
             known = ", ".join(fields) or "none"
-            hint = nearest(name, fields)
+            longer = [f"'{field}'" for field in fields if field.startswith(f"{name}_")]
+            hint = f". Did you mean {' or '.join(longer)}?" if longer else nearest(name, fields)
             raise InputError(f"policy '{policy}' has no parameter '{name}'; known: {known}{hint}")
         kind = fields[name][1]
         try:
