@@ -188,7 +188,7 @@ def spent(
     workers, chosen = comparison.scenario.workers, _chosen(comparison, policies)
     names = [p.policy for p in standings(comparison).policies if p.policy in chosen] + ["clean"]
     rows = [
-        sections.parts_of(example(name, comparison.examples[name], None, workers), workers)
+        sections.means_of(example(name, comparison.examples[name], None, workers), workers)
         for name in names
     ]
     with axes_of(ax, 0.6 + 0.17 * len(rows), len(PARTS)) as axes:

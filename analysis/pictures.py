@@ -12,15 +12,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
+from matplotlib.ticker import MaxNLocator
 
 from simstrag.analysis import drawing
 from simstrag.metrics import Estimate
 
-__all__ = ["curves", "dots", "intervals", "lines", "matrix", "spent", "spreads"]
+__all__ = ["curves", "dots", "intervals", "lines", "matrix", "spent", "spent_by_rank", "spreads"]
 
 Floats = npt.NDArray[np.float64]
 WIDTH = 9.0
 MARKERS = "os^Dv"
+ACROSS = 4
+"""Panels beside each other."""
+PARTS = {
+    "full": (drawing.FULL, True),
+    "amp": (drawing.AMP, True),
+    "lost": (drawing.FULL, False),
+    "communication": (drawing.COMMUNICATION, True),
+    "wait": (drawing.WAIT, True),
+}
+"""What a rank may do: colour, and whether it is filled."""
 
 
 def intervals(
@@ -90,17 +101,10 @@ def spent(
     name: str, label: str, axis: str, rows: Sequence[tuple[str, Mapping[str, float]]]
 ) -> Markup:
     """Stacked bars. rows: name to seconds by part: full, amp, lost, communication, wait."""
-    looks = {
-        "full": (drawing.FULL, True),
-        "amp": (drawing.AMP, True),
-        "lost": (drawing.FULL, False),
-        "communication": (drawing.COMMUNICATION, True),
-        "wait": (drawing.WAIT, True),
-    }
     with drawing.canvas(WIDTH, 0.5 + 0.25 * len(rows)) as figure:
         ax = figure.add_subplot()
         left = np.zeros(len(rows))
-        for part, (color, filled) in looks.items():
+        for part, (color, filled) in PARTS.items():
             right = left + np.array([parts.get(part, 0.0) for _, parts in rows])
             drawing.boxes(ax, left, right, np.arange(len(rows)), 0.6, color, filled=filled)
             left = right
@@ -112,6 +116,30 @@ def spent(
         ax.grid(axis="x")
         ax.set_axisbelow(True)
         ax.set_xlabel(axis)
+        return drawing.svg(figure, name, label)
+
+
+def spent_by_rank(name: str, label: str, panels: Mapping[str, Mapping[str, Floats]]) -> Markup:
+    """Stacked columns, one per rank. panels: policy to seconds of each rank by part."""
+    lines = -(-len(panels) // ACROSS)
+    most = max(float(sum(parts.values()).max()) for parts in panels.values())
+    with drawing.canvas(WIDTH, 0.3 + 1.35 * lines) as figure:
+        axes = figure.subplots(lines, ACROSS, sharex=True, sharey=True, squeeze=False)
+        for ax in axes.flat[len(panels) :]:
+            ax.set_visible(False)
+        for ax, (policy, parts) in zip(axes.flat, panels.items(), strict=False):
+            base = np.zeros_like(parts["full"])
+            edges = np.arange(len(base) + 1) - 0.5
+            for part, (color, filled) in PARTS.items():
+                if parts[part].any():
+                    top = base + parts[part]
+                    ax.stairs(top, edges, baseline=base, fill=filled, color=color, linewidth=0.8)
+                    base = top
+            ax.set_title(policy, fontsize="medium", loc="left")
+            ax.set_ylim(0.0, 1.02 * most)
+            ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        figure.supxlabel("rank", fontsize="medium")
+        figure.supylabel("seconds", fontsize="medium")
         return drawing.svg(figure, name, label)
 
 

@@ -53,6 +53,7 @@ def render(comparison: Comparison, command: str | None = None) -> str:
     timelines = sections.timelines(examples, workers)
     plots, timelines["undrawn"] = live.timelines_of(examples, timelines["shown"], workers)
     spent_picture, spent = sections.spent(examples, workers)
+    ranks_picture, ranks_sheet = sections.spent_by_rank(examples, workers)
     stale, traded = staleness.stale_of(examples), tradeoff(s)
     tables = {
         "ranking": ranking_table(s),
@@ -73,6 +74,7 @@ def render(comparison: Comparison, command: str | None = None) -> str:
         series.steps_sheet(examples, timelines["shown"]),
         series.slowdown_sheet(examples, timelines["shown"]),
         series.waits_sheet(examples),
+        series.limited(ranks_sheet),
         staleness.stale_sheet(stale, workers) if stale else None,
         None if traded is None else traded.sheet,
         origins_sheet(scenario),
@@ -94,6 +96,7 @@ def render(comparison: Comparison, command: str | None = None) -> str:
         timelines=timelines,
         waits=sections.waits(examples),
         spent=spent_picture,
+        spent_by_rank=ranks_picture,
         stale=staleness.stale_pictures(stale, workers),
         turnover=turnover(s),
         thresholds=turned,

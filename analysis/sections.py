@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,14 +14,27 @@ from simstrag.analysis.cautions import unknown
 from simstrag.analysis.cells import numbered, shared
 from simstrag.analysis.examples import Example, close_look
 from simstrag.analysis.formats import number, percent
+from simstrag.analysis.sheets import Sheet
 from simstrag.analysis.standings import TIMES, Standings
 from simstrag.analysis.tables import CONTROL, Table
 from simstrag.analysis.waiting import Waiting
 from simstrag.comparison import BASELINE, Comparison
 
 __all__ = [
-    "costs_picture", "interval_picture", "looks", "not_drawn", "parts_of", "progress_axis",
-    "progress_picture", "progress_series", "spent", "target_level", "timelines", "waits",
+    "costs_picture",
+    "interval_picture",
+    "looks",
+    "means_of",
+    "not_drawn",
+    "parts_of",
+    "progress_axis",
+    "progress_picture",
+    "progress_series",
+    "spent",
+    "spent_by_rank",
+    "target_level",
+    "timelines",
+    "waits",
 ]  # fmt: skip
 
 Floats = npt.NDArray[np.float64]
@@ -176,8 +189,8 @@ def _waiting_sentence(w: Waiting) -> str:
 
 
 def spent(examples: Sequence[Example], workers: int) -> tuple[Markup, Table]:
-    """Where the time of the ranks went, as a picture and a table."""
-    parts = [(e.name, parts_of(e, workers)) for e in examples]
+    """Where the time of the ranks went, as a picture and a table of means over ranks."""
+    parts = [(e.name, means_of(e, workers)) for e in examples]
     picture = pictures.spent(
         "spent", "Seconds of a rank by what it did", "seconds of a rank, mean over ranks", parts
     )
@@ -185,25 +198,52 @@ def spent(examples: Sequence[Example], workers: int) -> tuple[Markup, Table]:
         (name, numbered(sum(p.values()), 4), *(shared(v / sum(p.values())) for v in p.values()))
         for name, p in parts
     )
-    headers = (
-        "policy", "run (s)", "computing in full precision (%)", "computing in AMP (%)",
-        "computing thrown away (%)", "communication (%)", "waiting (%)",
-    )  # fmt: skip
-    return picture, Table(headers, rows)
+    return picture, Table(("policy", "run (s)", *(f"{word} (%)" for word in DID.values())), rows)
 
 
-def parts_of(e: Example, workers: int) -> Mapping[str, float]:
-    """Mean seconds of a rank. What no step accounts for goes by the share of either precision."""
-    work = np.clip(e.steps.finish - e.steps.start, 0.0, None)
-    lost = float(work[e.steps.lost].sum())
-    kept = float(work[~e.steps.lost].sum())
-    amp = float(work[~e.steps.lost & e.steps.amp].sum()) / kept if kept else 0.0
+def spent_by_rank(examples: Sequence[Example], workers: int) -> tuple[Markup, Sheet]:
+    """The same of every rank, as a picture and as numbers in seconds."""
+    parts = {e.name: parts_of(e, workers) for e in examples}
+    rows = tuple(
+        (policy, rank, *(float(values[rank]) for values in own.values()))
+        for policy, own in parts.items()
+        for rank in range(workers)
+    )
+    columns = "policy", "rank", *(f"{word} (s)" for word in DID.values())
+    picture = pictures.spent_by_rank("spent-by-rank", "Seconds of every rank", parts)
+    return picture, Sheet("where-time-went-by-rank", columns, rows)
+
+
+def means_of(e: Example, workers: int) -> dict[str, float]:
+    """Mean seconds of a rank by what it did."""
+    return {name: float(values.mean()) for name, values in parts_of(e, workers).items()}
+
+
+DID = {
+    "full": "computing in full precision", "amp": "computing in AMP",
+    "lost": "computing thrown away", "communication": "communication", "wait": "waiting",
+}  # fmt: skip
+"""What a rank did, in the order of the bars."""
+
+
+def parts_of(e: Example, workers: int) -> dict[str, Floats]:
+    """Seconds of each rank by what it did, shape (workers,).
+
+    Computing that no recorded step accounts for goes by the rank's share of either precision.
+    """
+
+    def worked(chosen: npt.NDArray[np.bool_]) -> Floats:
+        seconds = np.clip(e.steps.finish - e.steps.start, 0.0, None)
+        return np.bincount(e.steps.rank[chosen], weights=seconds[chosen], minlength=workers)
+
+    lost, kept = worked(e.steps.lost), worked(~e.steps.lost)
+    amp = worked(~e.steps.lost & e.steps.amp) / np.where(kept > 0, kept, 1.0)
     compute, communication, wait = (
-        float(np.sum(e.run.summary[f"{name}_by_rank"]))
+        np.array(e.run.summary[f"{name}_by_rank"], dtype=np.float64)
         for name in ("compute", "communication", "wait")
     )
-    seconds = {
-        "full": (compute - lost) * (1 - amp), "amp": (compute - lost) * amp, "lost": lost,
+    done = compute - lost
+    return {
+        "full": done * (1 - amp), "amp": done * amp, "lost": lost,
         "communication": communication, "wait": wait,
     }  # fmt: skip
-    return {name: value / workers for name, value in seconds.items()}

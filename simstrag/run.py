@@ -86,7 +86,7 @@ class Run:
 
         scalars = {k: v for k, v in self.summary.items() if not isinstance(v, list)}
         column = pd.Series(scalars, dtype=object, name=f"{self.policy}, seed {self.seed}")
-        return str(column.to_frame().to_html())
+        return str(column.to_frame().to_html(float_format="{:.6g}".format))
 
     def to_json(self) -> str:
         """The contents of `run.json`."""

@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
 import pytest
 
+from simstrag.analysis import sections
 from simstrag.analysis.assumptions import assumptions
 from simstrag.analysis.detection import detection
+from simstrag.analysis.examples import examples_of
 from simstrag.analysis.formats import estimate, number, percent
 from simstrag.analysis.report import render, render_run
 from simstrag.analysis.standings import standings
@@ -427,3 +430,11 @@ PROFILE = {
     },
     "server": {name: quantity(1e-3, "measured") for name in ("service", "push", "pull")},
 }  # fmt: skip
+
+
+def test_every_rank_did_something_all_the_time_of_its_run(comparison: Comparison) -> None:
+    """By rank, the seconds of a run are computing, communication and waiting, and nothing else."""
+    workers = comparison.scenario.workers
+    for e in examples_of(comparison):
+        seconds = sum(sections.parts_of(e, workers).values())
+        assert seconds == pytest.approx(np.full(workers, e.end), rel=1e-9)
