@@ -122,7 +122,7 @@ def spent(
 def spent_by_rank(name: str, label: str, panels: Mapping[str, Mapping[str, Floats]]) -> Markup:
     """Stacked columns, one per rank. panels: policy to seconds of each rank by part."""
     lines = -(-len(panels) // ACROSS)
-    most = max(float(sum(parts.values()).max()) for parts in panels.values())
+    most = max(float(np.sum([*parts.values()], axis=0).max()) for parts in panels.values())
     with drawing.canvas(WIDTH, 0.3 + 1.35 * lines) as figure:
         axes = figure.subplots(lines, ACROSS, sharex=True, sharey=True, squeeze=False)
         for ax in axes.flat[len(panels) :]:

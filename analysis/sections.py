@@ -14,7 +14,7 @@ from simstrag.analysis.cautions import unknown
 from simstrag.analysis.cells import numbered, shared
 from simstrag.analysis.examples import Example, close_look
 from simstrag.analysis.formats import number, percent
-from simstrag.analysis.sheets import Sheet
+from simstrag.analysis.sheets import Sheet, Value
 from simstrag.analysis.standings import TIMES, Standings
 from simstrag.analysis.tables import CONTROL, Table
 from simstrag.analysis.waiting import Waiting
@@ -204,14 +204,14 @@ def spent(examples: Sequence[Example], workers: int) -> tuple[Markup, Table]:
 def spent_by_rank(examples: Sequence[Example], workers: int) -> tuple[Markup, Sheet]:
     """The same of every rank, as a picture and as numbers in seconds."""
     parts = {e.name: parts_of(e, workers) for e in examples}
-    rows = tuple(
+    rows: list[tuple[Value, ...]] = [
         (policy, rank, *(float(values[rank]) for values in own.values()))
         for policy, own in parts.items()
         for rank in range(workers)
-    )
+    ]
     columns = "policy", "rank", *(f"{word} (s)" for word in DID.values())
     picture = pictures.spent_by_rank("spent-by-rank", "Seconds of every rank", parts)
-    return picture, Sheet("where-time-went-by-rank", columns, rows)
+    return picture, Sheet("where-time-went-by-rank", columns, tuple(rows))
 
 
 def means_of(e: Example, workers: int) -> dict[str, float]:
@@ -234,7 +234,8 @@ def parts_of(e: Example, workers: int) -> dict[str, Floats]:
 
     def worked(chosen: npt.NDArray[np.bool_]) -> Floats:
         seconds = np.clip(e.steps.finish - e.steps.start, 0.0, None)
-        return np.bincount(e.steps.rank[chosen], weights=seconds[chosen], minlength=workers)
+        ranks = e.steps.rank[chosen]
+        return np.asarray(np.bincount(ranks, seconds[chosen], workers), dtype=np.float64)
 
     lost, kept = worked(e.steps.lost), worked(~e.steps.lost)
     amp = worked(~e.steps.lost & e.steps.amp) / np.where(kept > 0, kept, 1.0)

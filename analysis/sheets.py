@@ -11,7 +11,7 @@ from simstrag.analysis.cells import Cell
 from simstrag.analysis.tables import Table
 from simstrag.run import plain
 
-__all__ = ["Sheet", "data_of", "sheet_of"]
+__all__ = ["Sheet", "Value", "data_of", "sheet_of"]
 
 Value = str | float | int | None
 """What a field of a CSV file may hold; None is empty."""
