@@ -25,7 +25,7 @@ __all__ = [
     "scratch", "seconds_of", "shown", "step_log", "times", "update_log", "values",
 ]  # fmt: skip
 
-f, i, s, b = "f8", "i8", "i4", "i1"
+f, i, b = "f8", "i8", "i1"
 
 RANK = np.dtype(
     [
@@ -151,6 +151,7 @@ TABLES = (
 )  # fmt: skip
 """In the order of their addresses; three numbers each: address, rows, columns."""
 
+PLACES = 3 * len(TABLES)
 FLOAT, INT = np.dtype(f), np.dtype(i)
 
 
@@ -169,7 +170,7 @@ _pointer: Any = intrinsic(_as_pointer)
 @within
 def _place(m: int, table: int) -> Any:
     """Address, rows and columns of a table."""
-    addresses = carray(_pointer(m), (3 * 21,), INT)
+    addresses = carray(_pointer(m), (PLACES,), INT)
     return addresses[3 * table], addresses[3 * table + 1], addresses[3 * table + 2]
 
 
