@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import simpy
 
 from simstrag import policies
@@ -23,6 +24,8 @@ from simstrag.summary import summarise
 from simstrag.timing import Timing
 
 __all__ = ["check", "simulate"]
+
+Truth = Callable[[], npt.NDArray[np.float64]]
 
 
 def simulate(
@@ -90,6 +93,7 @@ class _Job:
         limits = Limits(scenario.updates, scenario.sample_target, scenario.progress_target)
         self._asked: Plan | None = None
         self._answered: Plan | None = None
+        self._untold: InputError | None = None
         self.kernel = Kernel(
             scenario.workers, self.timing, self._plan(self._first_view()), self.learner, limits,
             self.recorder, scenario.straggler_ratio,
@@ -143,9 +147,13 @@ class _Job:
 
     def _plan(self, view: View) -> Plan:
         """What the policy answers, resolved; the same answer is the same plan."""
-        if not getattr(self.policy, "oracle", False):
-            view = replace(view, truth=None)
-        plan = policies.ask(self.policy, view, self.name)
+        truth = self._told(view.truth) if getattr(self.policy, "oracle", False) else None
+        try:
+            plan = policies.ask(self.policy, replace(view, truth=truth), self.name)
+        except PlanError:
+            if self._untold is not None:
+                raise self._untold from None  # the trace's end is no mistake of the policy
+            raise
         if plan is self._asked and self._answered is not None:
             return self._answered
         self._refuse_a_target(plan)
@@ -156,6 +164,20 @@ class _Job:
             raise PlanError(f"policy {self.name}: {error}") from None
         self._asked, self._answered = plan, resolved
         return resolved
+
+    def _told(self, truth: Truth | None) -> Truth | None:
+        """The truth, and a note of what the trace cannot tell."""
+        if truth is None:
+            return None
+
+        def told() -> npt.NDArray[np.float64]:
+            try:
+                return truth()
+            except InputError as error:
+                self._untold = error
+                raise
+
+        return told
 
     def _refuse_a_target(self, plan: Plan) -> None:
         """A target needs progress, which the noise-scale learner does not know of every plan."""

@@ -12,6 +12,7 @@ from simstrag import policies
 from simstrag.compiled import compiling
 from simstrag.compiled.memory import LOGGED, SPARE
 from simstrag.engine import simulate
+from simstrag.errors import InputError
 from simstrag.scenario import Scenario
 from tests import reference
 
@@ -96,3 +97,11 @@ def test_compiling_is_said_once_and_not_when_nothing_is_compiled(
         assert caplog.messages == ["compiling the engine: this takes about a minute, once"]
         compiling.make_ready([(one, "(int64,)"), (other, "(int64,)")])
     assert len(caplog.messages) == 1
+
+
+def test_an_oracle_that_asks_beyond_the_trace_meets_the_mistake_of_the_trace() -> None:
+    rows = [{"time": 0, "node": 0, "resource": "step", "kind": "duration", "value": 0.125}]
+    scenario = Scenario(workers=1, updates=2, trace=rows, trace_end="error", step={"compute": 0.1})
+    with pytest.raises(InputError, match="the trace records 1 durations") as raised:
+        simulate(scenario, "star_h_oracle")
+    assert type(raised.value) is InputError

@@ -92,6 +92,16 @@ def _drop_late(m: int, rank: int) -> None:
             release(m, -1, -1)
 
 
+@within
+def _behind(m: int, rank: int, head: int, last: int) -> int:
+    """Put a rank at the end of a list of ranks; its head, -1 stands for an empty list."""
+    ranks(m)[rank].link = -1
+    if head < 0:
+        return rank
+    ranks(m)[last].link = rank
+    return head
+
+
 @compiled
 def add(m: int, rank: int) -> None:
     """A gradient waits in its quorum; they come in order of (arrival, rank)."""
@@ -100,11 +110,7 @@ def add(m: int, rank: int) -> None:
         _join(m, rank)
         return
     q = quorums(m)[r.quorum]
-    r.link = -1
-    if q.ready < 0:
-        q.ready = rank
-    else:
-        ranks(m)[q.ready_last].link = rank
+    q.ready = _behind(m, rank, q.ready, q.ready_last)
     q.ready_last = rank
     q.ready_count += 1
     if q.ready_count == q.needed:
@@ -116,11 +122,7 @@ def _join(m: int, rank: int) -> None:
     """It enters the next closing without counting."""
     r = ranks(m)[rank]
     q = quorums(m)[r.quorum]
-    r.link = -1
-    if q.joining < 0:
-        q.joining = rank
-    else:
-        ranks(m)[q.joining_last].link = rank
+    q.joining = _behind(m, rank, q.joining, q.joining_last)
     q.joining_last = rank
 
 
@@ -208,11 +210,8 @@ def _contribute(m: int, rank: int, closing: int) -> int:
 @within
 def _enter(m: int, rank: int, closing: int) -> None:
     r, c = ranks(m)[rank], closings(m)[closing]
-    r.state, r.closing, r.ahead, r.due, r.link = CLOSED, closing, 0, np.nan, -1
-    if c.head < 0:
-        c.head = rank
-    else:
-        ranks(m)[c.last].link = rank
+    r.state, r.closing, r.ahead, r.due = CLOSED, closing, 0, np.nan
+    c.head = _behind(m, rank, c.head, c.last)
     c.last = rank
 
 
