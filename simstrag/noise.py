@@ -18,8 +18,9 @@ from simstrag.errors import InputError
 __all__ = ["Draw", "Noise", "lognormal", "offset", "quantiles", "shifted_exponential", "stream"]
 
 Floats = npt.NDArray[np.float64]
-Draw = Callable[[np.random.Generator, int], Floats]
-"""The next n factors of a stream; each factor uses the stream in the same way whatever n is.
+Draw = Callable[[Sequence[np.random.Generator], int], Floats]
+"""The next n factors of each of some streams, a row per stream; each factor uses its stream in the
+same way whatever n is.
 
 Those made here can be pickled, so that what holds one can go to another process.
 """
@@ -53,16 +54,27 @@ def quantiles(values: Sequence[float]) -> Draw:
     return partial(_between, levels, table)
 
 
-def _lognormal(variance: float, rng: np.random.Generator, n: int) -> Floats:
-    return np.exp(math.sqrt(variance) * rng.standard_normal(n) - variance / 2)
+def _lognormal(variance: float, streams: Sequence[np.random.Generator], n: int) -> Floats:
+    drawn = np.empty((len(streams), n))
+    for row, rng in zip(drawn, streams, strict=True):
+        rng.standard_normal(out=row)
+    return np.exp(math.sqrt(variance) * drawn - variance / 2)
 
 
-def _shifted_exponential(cv: float, rng: np.random.Generator, n: int) -> Floats:
-    return (1 - cv) + cv * rng.standard_exponential(n)
+def _shifted_exponential(cv: float, streams: Sequence[np.random.Generator], n: int) -> Floats:
+    drawn = np.empty((len(streams), n))
+    for row, rng in zip(drawn, streams, strict=True):
+        rng.standard_exponential(out=row)
+    return (1 - cv) + cv * drawn
 
 
-def _between(levels: Floats, table: Floats, rng: np.random.Generator, n: int) -> Floats:
-    return np.interp(rng.random(n), levels, table)
+def _between(
+    levels: Floats, table: Floats, streams: Sequence[np.random.Generator], n: int
+) -> Floats:
+    drawn = np.empty((len(streams), n))
+    for row, rng in zip(drawn, streams, strict=True):
+        rng.random(out=row)
+    return np.interp(drawn, levels, table)
 
 
 class Noise:
@@ -87,7 +99,7 @@ class Noise:
             self._factors[rank] = []
         factors = self._factors[rank]
         while k >= len(factors):
-            factors.extend(self._draw(self._streams[rank], BLOCK).tolist())
+            factors.extend(self._draw([self._streams[rank]], BLOCK)[0].tolist())
         return factors[k]
 
 

@@ -43,17 +43,16 @@ def show(m: int, rank: int, seconds: float, lower_bound: bool) -> None:
     r.shown += r.kept + 1
     if not g.shows:
         return
-    rows = shown(m)
     for k in range(r.kept):
         w = kept(m)[rank, k]
-        _show(rows, rank, w.seconds, w.samples / g.batch, w.communication, w.amp, False)
+        show_one(m, rank, w.seconds, w.samples / g.batch, w.communication, w.amp, False)
     batch = r.share if lower_bound else r.samples / g.batch
-    _show(rows, rank, seconds, batch, r.got - r.pulled + r.pushed, r.amp, lower_bound)
+    show_one(m, rank, seconds, batch, r.got - r.pulled + r.pushed, r.amp, lower_bound)
 
 
 @compiled
-def _show(
-    rows: Any,
+def show_one(
+    m: int,
     rank: int,
     seconds: float,
     batch: float,
@@ -61,6 +60,7 @@ def _show(
     amp: Any,
     lower_bound: bool,
 ) -> None:
+    rows = shown(m)
     last = rows.shape[1] - 1
     for k in range(last):
         rows[rank, k] = rows[rank, k + 1]

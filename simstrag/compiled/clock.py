@@ -42,7 +42,7 @@ def _walk(m: int, piece: int, since: int, start: float, work: float) -> float:
     looped = period < INF
     cycle = math.floor(start / period) if looped else 0.0
     base = cycle * period if looped else 0.0
-    k = _step(m, piece, since, start - base)
+    k = step_at(m, piece, since, start - base)
     while True:
         if k < last:
             end = base + time[at + k + 1]
@@ -64,7 +64,7 @@ def _walk(m: int, piece: int, since: int, start: float, work: float) -> float:
 
 
 @compiled
-def _step(m: int, piece: int, since: int, now: float) -> int:
+def step_at(m: int, piece: int, since: int, now: float) -> int:
     """Which step of a piece holds at `now`, looked for from the step `since` on."""
     p = pieces(m)[piece]
     time, at, last = times(m), p.at, p.last
@@ -95,15 +95,21 @@ def compute(m: int, rank: int, start: float, amp: int, share: float, part: float
     work = share * part
     if g.noisy:
         k = r.started - r.noise_from
-        work = noise(m)[rank, k] * share * part
-        g.low = g.low or k + 1 >= r.drawn
-    variant = 2 * g.loaded + amp
+        work = noise(m)[k, rank] * share * part
+        g.low = g.low or k + 1 >= len(noise(m))
+    return finish_from(m, rank, 2 * g.loaded + amp, start, work)
+
+
+@within
+def finish_from(m: int, rank: int, variant: int, start: float, work: float) -> float:
+    """When work of a rank ends; it never goes back in time by much."""
+    r = ranks(m)[rank]
     piece = r.stretch[variant]
     p = pieces(m)[piece]
     if p.last == 0:
         return start + work * values(m)[p.at]  # type: ignore[no-any-return]
     base = math.floor(start / p.period) * p.period if p.period < INF else 0.0
-    r.cursor[variant] = _step(m, piece, r.cursor[variant], start - base)
+    r.cursor[variant] = step_at(m, piece, r.cursor[variant], start - base)
     return _walk(m, piece, r.cursor[variant], start, work)
 
 

@@ -16,7 +16,7 @@ from numba import njit
 from numba.core.caching import FunctionCache
 from numba.core.event import Event, Listener, install_listener
 
-__all__ = ["compiled", "digest", "entry", "make_ready", "within"]
+__all__ = ["columnwise", "compiled", "digest", "entry", "make_ready", "within"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 OPTIONS = {"nogil": True, "error_model": "numpy"}
@@ -46,6 +46,11 @@ def entry(function: F) -> F:
 def compiled(function: F) -> F:
     """Compiled for other compiled code."""
     return njit(**OPTIONS)(function)  # type: ignore[no-any-return]
+
+
+def columnwise(function: F) -> F:
+    """Compiled for loops over columns without NaN, several elements at a time."""
+    return njit(**OPTIONS, fastmath={"nnan", "nsz"})(function)  # type: ignore[no-any-return]
 
 
 def within(function: F) -> F:

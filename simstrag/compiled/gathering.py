@@ -8,6 +8,7 @@ from simstrag.compiled.clock import INF, finish, transfer
 from simstrag.compiled.compiling import compiled, entry, within
 from simstrag.compiled.events import schedule
 from simstrag.compiled.fates import abort, drop, joins, mark, wait_for
+from simstrag.compiled.lockstep import close_all
 from simstrag.compiled.server import enqueue
 from simstrag.compiled.starts import free, keep_on, release, sort
 from simstrag.compiled.tables import closings, lists, machine, quorums, ranks, scratch, seconds_of
@@ -130,15 +131,11 @@ def _join(m: int, rank: int) -> None:
 def close(m: int, index: int) -> None:
     """A quorum has what it needs, or its window is over; it re-arms at once."""
     g, q = machine(m), quorums(m)[index]
-    closing = g.free
-    c = closings(m)[closing]
-    g.free = c.head
-    c.head, c.last, c.waiting, c.undone, c.count = -1, -1, -1, 0, 0
-    c.via, c.late, c.rounds, c.refiled = q.via, q.late, q.rounds, g.refiled
-    c.fuse, c.mean, c.cutoff, c.power, c.shift = g.fuse, g.mean, g.cutoff, g.power, g.shift
-    c.token, c.leader = -1, g.workers
+    closing = open_closing(m, index)
     rest = -1
-    if q.barrier:
+    if q.lockstep:
+        close_all(m, index, closing)
+    elif q.barrier:
         _take_all(m, index, closing)
     else:
         rest = _take(m, index, closing)
@@ -152,6 +149,20 @@ def close(m: int, index: int) -> None:
     _send(m, index, closing)
     if dropped and g.blocked:
         release(m, -1, -1)
+
+
+@within
+def open_closing(m: int, index: int) -> int:
+    """A new closing of a quorum, of nobody yet."""
+    g, q = machine(m), quorums(m)[index]
+    closing = g.free
+    c = closings(m)[closing]
+    g.free = c.head
+    c.head, c.last, c.waiting, c.undone, c.count = -1, -1, -1, 0, 0
+    c.via, c.late, c.rounds, c.refiled = q.via, q.late, q.rounds, g.refiled
+    c.fuse, c.mean, c.cutoff, c.power, c.shift = g.fuse, g.mean, g.cutoff, g.power, g.shift
+    c.token, c.leader, c.quorum, c.lockstep = -1, g.workers, index, 0
+    return closing  # type: ignore[no-any-return]
 
 
 @within
@@ -253,10 +264,17 @@ def _send(m: int, index: int, closing: int) -> None:
     elif q.asks:
         g.call = closing
     else:
-        seconds = q.seconds if c.count == q.size else seconds_of(m)[c.count]
-        end = g.now + seconds if q.net < 0 else finish(m, q.net, 0, g.now, seconds)
+        end = reduced(m, index, c.count, g.now)
         c.busy = end - g.now
         ends(m, closing, end)
+
+
+@within
+def reduced(m: int, index: int, count: int, start: float) -> float:
+    """When an all-reduce among so many members of a quorum ends."""
+    q = quorums(m)[index]
+    seconds = q.seconds if count == q.size else seconds_of(m)[count]
+    return start + seconds if q.net < 0 else finish(m, q.net, 0, start, seconds)
 
 
 @entry

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 import numpy as np
 
@@ -21,6 +20,8 @@ BLOCK = 1024
 AT_HAND = 1 << 22
 """... unless those of all ranks would be more than these."""
 FEW = 16
+TILE = 64
+"""Ranks whose factors are drawn together."""
 
 
 class Loading:
@@ -101,21 +102,26 @@ class Loading:
         memory = self.memory
         n = len(memory.ranks)
         self._streams = [stream(self.timing.seed, rank) for rank in range(n)]
-        memory.noise = np.empty((n, max(FEW, min(BLOCK, AT_HAND // n))))
+        at_hand = max(FEW, min(BLOCK, AT_HAND // n))
+        memory.noise = np.empty((at_hand, n))
         memory.placed()
         memory.machine[0]["noisy"] = 1
-        self._draw(range(n))
+        memory.ranks["noise_from"] = -at_hand
+        self.draw()
 
     def draw(self) -> None:
-        """More factors for the ranks that have used theirs up (rule 4)."""
-        rows = self.memory.ranks
-        used = rows["started"] - rows["noise_from"]
-        self._draw(np.flatnonzero(used >= rows["drawn"]).tolist())
-        self.memory.machine[0]["low"] = 0
-
-    def _draw(self, ranks: Iterable[int]) -> None:
+        """As many factors for everybody as there is room for, after those still unused (rule 4)."""
         rows, noise, draw = self.memory.ranks, self.memory.noise, self.timing.step.draw
         assert draw is not None
-        for rank in ranks:
-            noise[rank] = draw(self._streams[rank], noise.shape[1])
-            rows[rank]["noise_from"], rows[rank]["drawn"] = rows[rank]["started"], noise.shape[1]
+        used = rows["started"] - rows["noise_from"]
+        for tile in range(0, len(rows), TILE):
+            ranks = slice(tile, tile + TILE)
+            left = len(noise) - used[ranks]
+            if left.any():
+                for rank, n in enumerate(left.tolist(), start=tile):
+                    noise[:n, rank] = noise[len(noise) - n :, rank].copy()
+                    noise[n:, rank] = draw(self._streams[rank : rank + 1], len(noise) - n)[0]
+            else:
+                noise[:, ranks] = draw(self._streams[ranks], len(noise)).T
+        rows["noise_from"] = rows["started"]
+        self.memory.machine[0]["low"] = 0

@@ -4,44 +4,30 @@ from __future__ import annotations
 
 import numpy as np
 
+from simstrag.compiled.asking import wanted
 from simstrag.compiled.books import close_cycle, tell
 from simstrag.compiled.clock import INF
 from simstrag.compiled.compiling import entry, within
 from simstrag.compiled.events import KEY, KIND, first, pop
 from simstrag.compiled.fates import settle
 from simstrag.compiled.gathering import arrived, close, finished
+from simstrag.compiled.lockstep import fall_out_all
+from simstrag.compiled.rounds import goes_round
 from simstrag.compiled.server import take
 from simstrag.compiled.starts import release
-from simstrag.compiled.tables import (  # fmt: skip
-    events,
-    fate_log,
-    kept,
-    machine,
-    member_log,
-    quorums,
-    ranks,
-    step_log,
-    update_log,
-)
+from simstrag.compiled.tables import events, machine, quorums, ranks
 from simstrag.compiled.updates import collective_ended, job_ended
 from simstrag.compiled.words import (
     ARRIVED,
     CLOSE,
-    DURATIONS,
     END,
     EXPIRE,
-    FLUSH,
     GO_ON,
     GONE,
     HORIZON,
     IN_FLIGHT,
     NOBODY,
-    NOISE,
-    PAUSE,
     PUSHING,
-    REDUCE,
-    ROOM,
-    SERVE,
     STALLED,
     TAKE,
 )  # fmt: skip
@@ -68,9 +54,11 @@ def advance(m: int, until: float) -> int:
     g = machine(m)
     g.spent = 0
     while True:
-        asked = _asked(m)
-        if asked != GO_ON:
-            return asked
+        call = wanted(m)
+        if call == g.stop:
+            g.stop = GO_ON
+        if call != GO_ON:
+            return call
         time, order, what = INF, 1 << 62, 0
         if first(m):
             e = events(m)[0]
@@ -90,6 +78,8 @@ def advance(m: int, until: float) -> int:
             return STALLED
         if time > until:
             return HORIZON
+        if g.may_lockstep and order >> KIND == CLOSE and goes_round(m, order & KEY, until):
+            continue
         g.now = time
         _handle(m, order, what, by_server)
 
@@ -144,37 +134,10 @@ def _expiry(m: int) -> tuple[float, int]:
     return (max(time, g.now), index) if time < INF else (INF, 0)
 
 
-@within
-def _asked(m: int) -> int:
-    """What the driver is asked before the next event."""
-    g = machine(m)
-    if g.call >= 0:
-        return REDUCE
-    if g.asks_server:
-        return SERVE
-    if g.out >= 0:
-        return DURATIONS
-    if g.stop != GO_ON:
-        stop, g.stop = g.stop, GO_ON
-        return stop  # type: ignore[no-any-return]
-    if g.low:
-        return NOISE
-    if g.crowded:
-        return ROOM
-    if g.spent >= g.budget:
-        return PAUSE
-    if g.updates == len(update_log(m)) or g.members + g.workers > len(member_log(m)):
-        return FLUSH
-    if g.keeps_steps and g.steps + g.workers > len(step_log(m)):
-        return FLUSH
-    if g.keeps_fates and g.fates + g.workers * (kept(m).shape[1] + 1) > len(fate_log(m)):
-        return FLUSH
-    return GO_ON
-
-
 @entry
 def end(m: int) -> None:
     """The run ends: what is in flight is counted as far as it came."""
+    fall_out_all(m)
     for rank in range(machine(m).workers):
         r = ranks(m)[rank]
         if r.state != NOBODY:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from simstrag.compiled import tables
+from simstrag.compiled import lockstep, tables
 from simstrag.compiled.tables import TABLES
 from simstrag.view import WINDOW
 
@@ -36,6 +36,7 @@ class Memory:
         self.events = np.zeros(4 * n + SPARE, tables.EVENT)
         self.jobs = np.zeros(4 * n + SPARE, tables.JOB)
         self.lists = np.zeros(n, np.int64)
+        self.lanes = np.zeros((lockstep.ROWS, n))
         self.scratch = np.zeros(n + 1, np.int64)
         self.kept = np.zeros((n, KEPT), tables.KEPT)
         self.shown = np.zeros((n, WINDOW), tables.SHOWN)

@@ -8,6 +8,7 @@ import numpy as np
 
 from simstrag.compiled.fates import find_least
 from simstrag.compiled.loading import Loading
+from simstrag.compiled.lockstep import fall_out_all
 from simstrag.plan import NEVER, Plan, Precision, Weigh
 from simstrag.quorum import Late, Quorum, Via
 
@@ -22,9 +23,16 @@ def adopt(plan: Plan, loading: Loading, unknown: bool) -> None:
     memory, rows = loading.memory, loading.memory.ranks
     m, review = memory.machine[0], plan.review
     batch = int(m["batch"])
-    rows["next_samples"] = plan.samples(batch, len(rows))
-    rows["next_share"] = rows["next_samples"] / batch
-    rows["next_amp"] = [precision is Precision.AMP for precision in plan.precision]  # type: ignore[union-attr]
+    samples = np.array(plan.samples(batch, len(rows)))
+    amp = np.array([precision is Precision.AMP for precision in plan.precision])  # type: ignore[union-attr]
+    damped = plan.damping.cutoff is not None
+    logs = m["keeps_steps"] or m["keeps_fates"]
+    m["may_lockstep"] = not (logs or damped or plan.deadline is not None)
+    same = np.array_equal(samples, rows["next_samples"]) and np.array_equal(amp, rows["next_amp"])
+    if not (same and m["may_lockstep"]):
+        fall_out_all(memory.address)
+    rows["next_samples"], rows["next_amp"] = samples, amp
+    rows["next_share"] = samples / batch
     if rows["next_amp"].any() and not loading.knows_amp():
         loading.stretches(amp=True)
     rows["suspected"] = 0

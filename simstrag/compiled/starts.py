@@ -11,6 +11,7 @@ from simstrag.compiled.books import close_cycle, seen
 from simstrag.compiled.clock import compute, cut, transfer
 from simstrag.compiled.compiling import compiled, within
 from simstrag.compiled.events import schedule
+from simstrag.compiled.lockstep import fall_in, let_go, restart
 from simstrag.compiled.tables import closings, kept, lists, machine, quorums, ranks, scratch
 from simstrag.compiled.words import (
     ALLREDUCE,
@@ -63,10 +64,18 @@ def release(m: int, first: int, lone: int) -> None:
         else:
             order[starting] = order[k]
             starting += 1
-    if starting:
+    if starting or g.to_start >= 0:
         seen(m)
     for k in range(starting):
         _start(m, order[k])
+    while g.to_start >= 0:
+        index = g.to_start
+        g.to_start = quorums(m)[index].beside
+        restart(m, index)
+    while g.to_fall_in >= 0:
+        index = g.to_fall_in
+        g.to_fall_in = quorums(m)[index].beside
+        fall_in(m, index)
     g.has_asked = asks and g.on_block and not g.has_asked
     if g.has_asked and g.stop == GO_ON:
         g.to_release = -1
@@ -76,10 +85,14 @@ def release(m: int, first: int, lone: int) -> None:
 @compiled
 def _of_closings(m: int, first: int) -> int:
     """Whom an update lets go, into `scratch`; how many. Its closings are over then."""
-    n = 0
+    g, n = machine(m), 0
     closing = first
     while closing >= 0:
         c = closings(m)[closing]
+        if c.lockstep:
+            let_go(m, closing)
+        elif g.may_lockstep and c.count == quorums(m)[c.quorum].size and c.refiled == g.refiled:
+            quorums(m)[c.quorum].beside, g.to_fall_in = g.to_fall_in, c.quorum
         for part in range(2):
             rank = c.waiting if part else c.head
             while rank >= 0:

@@ -21,8 +21,8 @@ from simstrag.compiled.compiling import within
 __all__ = [
     "CLOSING", "EVENT", "FATE", "JOB", "KEPT", "MACHINE", "PIECE", "QUORUM", "RANK", "SHOWN",
     "STEP", "TABLES", "UPDATE", "closings", "durations", "events", "fate_log", "jobs",
-    "kept", "lists", "machine", "medians", "member_log", "noise", "pieces", "quorums", "ranks",
-    "scratch", "seconds_of", "shown", "step_log", "times", "update_log", "values",
+    "kept", "lanes", "lists", "machine", "medians", "member_log", "noise", "pieces", "quorums",
+    "ranks", "scratch", "seconds_of", "shown", "step_log", "times", "update_log", "values",
 ]  # fmt: skip
 
 f, i, b = "f8", "i8", "i1"
@@ -38,8 +38,8 @@ RANK = np.dtype(
         # totals
         ("compute", f), ("communication", f), ("wait", f),
         ("staleness", i), ("applied", i), ("started", i), ("shown", i), ("count", i),
-        # inputs: factors of noise at hand and the first of them; pieces by precision and load
-        ("drawn", i), ("noise_from", i), ("recorded_at", i), ("recorded", i),
+        # inputs: the first of the factors of noise at hand; pieces by precision and load
+        ("noise_from", i), ("recorded_at", i), ("recorded", i),
         ("stretch", i, (4,)), ("cursor", i, (4,)), ("net", i, (2,)),
         ("clean", f), ("clean_step", i),
         # its job at the server; whom it is late for; who rides on whom
@@ -59,19 +59,27 @@ QUORUM = np.dtype(
         ("members_at", i), ("size", i), ("needed", i), ("left", i), ("token", i),
         ("steps", i), ("rounds", i),
         ("ready", i), ("ready_last", i), ("ready_count", i), ("joining", i), ("joining_last", i),
-        ("via", b), ("late", b), ("barrier", b), ("asks", b), ("ridden", b),
+        # in lockstep: the step under way of all its members, and sums since they fell in
+        ("pulled", f), ("got", f), ("version", i), ("seen", i), ("closing", i),
+        ("samples", i), ("amp", i), ("rebatched", i), ("steps_done", i), ("staleness", i),
+        ("noise_at", i), ("busy", f), ("puller", i), ("beside", i),
+        ("via", b), ("late", b), ("barrier", b), ("asks", b), ("ridden", b), ("lockstep", b),
+        ("done", b),
     ],
     align=True,
 )  # fmt: skip
 """`left`, `latest`: of a barrier, how many members do not compute yet, and the last finish of
-those who do.  Its other members' finishes are no events: nobody could act on them."""
+those who do.  Its other members' finishes are no events: nobody could act on them.
+
+`lockstep`: of a barrier whose members all began their step together; what else is known of that
+step stands in `lanes`, and not in `ranks`."""
 
 CLOSING = np.dtype(
     [
         ("busy", f), ("power", f), ("shift", f),
         ("number", i), ("undone", i), ("count", i), ("cutoff", i), ("token", i), ("rounds", i),
         ("refiled", i), ("head", i), ("last", i), ("waiting", i), ("leader", i), ("beside", i),
-        ("via", b), ("late", b), ("fuse", b), ("mean", b),
+        ("quorum", i), ("via", b), ("late", b), ("fuse", b), ("mean", b), ("lockstep", b),
     ],
     align=True,
 )  # fmt: skip
@@ -126,14 +134,15 @@ MACHINE = np.dtype(
         # the plan in force
         ("deadline", f), ("cutoff", i), ("power", f), ("shift", f), ("quorums", i), ("windowed", i),
         ("loaded", i), ("fuse", b), ("mean", b), ("bounded", b), ("judged", b), ("shows", b),
-        ("unknown", b),
+        ("unknown", b), ("may_lockstep", b), ("lapping", b),
         ("review_updates", i), ("review_samples", i), ("review_seconds", f), ("on_block", b),
         ("reviewed_updates", i), ("reviewed_samples", i), ("reviewed_time", f), ("has_asked", b),
         # ends
         ("most_updates", i), ("most_samples", i), ("most_progress", f),
         # lists
         ("events", i), ("jobs", i), ("free", i), ("to_release", i), ("blocked", i),
-        ("least", i), ("at_least", i), ("entering", b), ("freed", b),
+        ("to_start", i), ("to_fall_in", i), ("least", i), ("at_least", i),
+        ("entering", b), ("freed", b),
         # what is asked of whoever drives
         ("stop", i), ("call", i), ("out", i), ("low", b), ("crowded", b), ("asks_server", b),
         ("spent", i), ("budget", i),
@@ -147,7 +156,7 @@ MACHINE = np.dtype(
 TABLES = (
     "machine", "ranks", "quorums", "closings", "events", "jobs", "lists", "scratch", "kept",
     "shown", "noise", "pieces", "times", "values", "seconds_of", "durations", "medians",
-    "update_log", "member_log", "step_log", "fate_log",
+    "update_log", "member_log", "step_log", "fate_log", "lanes",
 )  # fmt: skip
 """In the order of their addresses; three numbers each: address, rows, columns."""
 
@@ -246,7 +255,7 @@ def shown(m: int) -> Any:
 
 @within
 def noise(m: int) -> Any:
-    """Factors of each rank's next steps."""
+    """Factors of the ranks' next steps; a column per rank."""
     address, rows, columns = _place(m, 10)
     return carray(_pointer(address), (rows, columns), FLOAT)
 
@@ -315,3 +324,10 @@ def step_log(m: int) -> Any:
 def fate_log(m: int) -> Any:
     address, rows, _ = _place(m, 20)
     return carray(_pointer(address), (rows,), FATE)
+
+
+@within
+def lanes(m: int) -> Any:
+    """What is known of the members of barriers in lockstep; a column per place in `lists`."""
+    address, rows, columns = _place(m, 21)
+    return carray(_pointer(address), (rows, columns), FLOAT)

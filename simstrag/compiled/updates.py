@@ -10,9 +10,20 @@ from simstrag.compiled.compiling import compiled, within
 from simstrag.compiled.events import schedule
 from simstrag.compiled.fates import count, note_drop
 from simstrag.compiled.gathering import next_round
+from simstrag.compiled.lockstep import apply_all, note_steps
 from simstrag.compiled.server import enqueue
 from simstrag.compiled.starts import release, sort
-from simstrag.compiled.tables import closings, kept, machine, member_log, ranks, scratch, update_log
+from simstrag.compiled.tables import (
+    closings,
+    kept,
+    lists,
+    machine,
+    member_log,
+    quorums,
+    ranks,
+    scratch,
+    update_log,
+)
 from simstrag.compiled.words import (
     APPLIED,
     ARRIVE,
@@ -79,24 +90,24 @@ def update(m: int, first: int) -> None:
     n = _carriers(m, first)
     had = g.samples
     applied = _apply(m, n)
-    if applied == 0:
+    many, stale, most = _apply_lockstep(m, first, had)
+    if applied + many == 0:
         release(m, first, -1)
         return
     world, together = g.workers * g.batch, g.samples - had
-    gradients, stale, most = 0, 0, 0
+    gradients = many
     for k in range(applied):
         r = ranks(m)[order[k]]
         c = closings(m)[r.closing]
         staleness = g.version - r.version
-        many = r.kept + 1
-        gradients += many
-        stale += many * staleness
+        own = r.kept + 1
+        gradients += own
+        stale += own * staleness
         most = max(most, staleness)
-        r.applied += many
-        r.staleness += many * staleness
+        r.applied += own
+        r.staleness += own * staleness
         drift = (had - r.seen) / world
-        for _ in range(many):
-            g.deviation += drift * drift
+        g.deviation += own * (drift * drift)
         r.busy = c.busy
         show(m, order[k], r.finish - r.start, False)
         if g.keeps_fates:
@@ -109,6 +120,7 @@ def update(m: int, first: int) -> None:
     if g.every == 0 or g.version % g.every == 0:
         _write(m, first, n, applied, gradients, stale, most, progress)
     if g.judged:
+        note_steps(m)
         judge(m)
     if _enough(m, progress):
         g.stop = DONE
@@ -117,6 +129,21 @@ def update(m: int, first: int) -> None:
         g.stop = REVIEW
     else:
         release(m, first, -1)
+
+
+@within
+def _apply_lockstep(m: int, first: int, had: int) -> tuple[int, int, int]:
+    """The same of barriers in lockstep; how many gradients, and their staleness: sum and most."""
+    many, stale, most, closing = 0, 0, 0, first
+    while closing >= 0:
+        c = closings(m)[closing]
+        if c.lockstep:
+            staleness = apply_all(m, c.quorum, had)
+            many += c.count
+            stale += c.count * staleness
+            most = max(most, staleness)
+        closing = c.beside
+    return many, stale, most
 
 
 @within
@@ -169,16 +196,32 @@ def _write(
     g.updates += 1
     row.time, row.version, row.samples, row.progress = g.now, g.version, g.samples, progress
     row.n_own, row.staleness_mean, row.staleness_max = gradients, stale / gradients, most
-    row.count = applied
     if g.every:
         return
-    if c.token >= 0 and c.beside < 0 and applied == n:
-        row.members = -1 - c.token
+    whole = c.lockstep or applied == n
+    if c.token >= 0 and c.beside < 0 and whole:
+        row.count, row.members = c.count, -1 - c.token
         return
+    row.count = _name_all(m, first, applied)
     row.members = g.members
-    for k in range(applied):
+    for k in range(row.count):
         member_log(m)[g.members] = scratch(m)[k]
         g.members += 1
+
+
+@within
+def _name_all(m: int, first: int, applied: int) -> int:
+    """The members of an update into `scratch`, where the first are already; how many."""
+    n, closing = applied, first
+    while closing >= 0:
+        c = closings(m)[closing]
+        if c.lockstep:
+            q = quorums(m)[c.quorum]
+            scratch(m)[n : n + q.size] = lists(m)[q.members_at : q.members_at + q.size]
+            n += q.size
+        closing = c.beside
+    sort(m, n)
+    return n
 
 
 @within

@@ -1,0 +1,279 @@
+"""Barriers whose members began their step together: a step of them all is a few loops over columns.
+
+A barrier falls in when an update lets go of its members and nobody else of them: all pull at one
+instant and begin at one instant.  From then on nothing tells one member's step from another's but
+how long it takes, and that stands in `lanes`, a column per member.  It falls out, and `ranks` knows
+everything again, where a member could come to differ: before a new plan that says other things of
+steps or files them anew, when factors of noise run out, and at the end.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from simstrag.compiled.books import show_one
+from simstrag.compiled.clock import INF, finish_from, step_at, transfer
+from simstrag.compiled.compiling import columnwise, compiled, entry, within
+from simstrag.compiled.events import schedule
+from simstrag.compiled.tables import (
+    closings,
+    lanes,
+    lists,
+    machine,
+    noise,
+    pieces,
+    quorums,
+    ranks,
+    times,
+    values,
+)
+from simstrag.compiled.words import CLOSE, CLOSED, COMPUTING, GONE, HALFWAY, LEADER
+
+FINISH, COMPUTE, COMMUNICATION, WAIT, WORK, SHARE, RATE, UNTIL = range(8)
+ROWS = 8
+"""Rows of `lanes`.  RATE: seconds per unit of work, which hold for steps that end by UNTIL."""
+SURELY = 1 - 4 * 2.0**-52
+"""So much before the end of a segment no rounding reaches beyond it."""
+
+
+@compiled
+def fall_in(m: int, index: int) -> None:
+    """After all members of a barrier started: it is in lockstep if they did so as one."""
+    g, q, of = machine(m), quorums(m)[index], lists(m)
+    at = q.members_at
+    lead = ranks(m)[of[at]]
+    for p in range(at, at + q.size):
+        r = ranks(m)[of[p]]
+        if r.state != COMPUTING or r.pulled != g.now or r.start != lead.got or r.recorded:
+            return
+        if r.started - r.noise_from != lead.started - lead.noise_from:
+            return
+    q.lockstep, q.closing, q.done, q.steps_done, q.staleness = 1, -1, 0, 0, 0
+    q.pulled, q.got, q.version, q.seen = lead.pulled, lead.got, lead.version, lead.seen
+    q.noise_at = lead.started - lead.noise_from
+    q.samples, q.amp, q.rebatched = 0, 0, 0
+    lane = lanes(m)
+    for p in range(at, at + q.size):
+        r = ranks(m)[of[p]]
+        q.samples += r.samples
+        q.amp += r.amp
+        q.rebatched += r.share != 1.0
+        lane[FINISH, p], lane[COMPUTE, p] = r.finish, r.compute
+        lane[COMMUNICATION, p], lane[WAIT, p] = r.communication, r.wait
+        lane[WORK, p], lane[SHARE, p] = r.share, r.share
+        _turn(m, p, of[p], r.start)
+
+
+@compiled
+def _turn(m: int, p: int, rank: int, now: float) -> None:
+    """Which segment of its step function a member is in at `now`."""
+    g, r, lane = machine(m), ranks(m)[rank], lanes(m)
+    variant = 2 * g.loaded + r.amp
+    piece = pieces(m)[r.stretch[variant]]
+    at, last, period = piece.at, piece.last, piece.period
+    if last == 0:
+        lane[RATE, p], lane[UNTIL, p] = values(m)[at], INF
+        return
+    cycle = math.floor(now / period) if period < INF else 0.0
+    base = cycle * period if period < INF else 0.0
+    k = step_at(m, r.stretch[variant], r.cursor[variant], now - base)
+    r.cursor[variant] = k
+    end = base + times(m)[at + k + 1] if k < last else (cycle + 1) * period
+    lane[RATE, p], lane[UNTIL, p] = values(m)[at + k], end * SURELY
+
+
+@compiled
+def restart(m: int, index: int) -> None:
+    """All members account for their last step and begin the next one, now."""
+    g, q, lane = machine(m), quorums(m)[index], lanes(m)
+    at, end = q.members_at, q.members_at + q.size
+    if g.holds and q.latest > g.trace_end:
+        for p in range(at, end):
+            g.beyond += max(0.0, lane[FINISH, p] - max(q.got, g.trace_end))
+    _account(lane[:, at:end], g.now, q.pulled, q.got, q.busy)
+    q.pulled = g.now
+    q.got = g.now if q.puller < 0 else transfer(m, q.puller, g.now, g.pull)
+    q.version, q.seen, q.closing, q.done, q.left = g.version, g.samples, -1, 0, 0
+    if g.noisy:
+        _draw(m, index)
+    q.latest = _begin(lane[:, at:end], q.got)
+    if not q.latest < INF:
+        q.latest = _walk_on(m, index)
+    q.steps_done += 1
+    g.started += q.size
+    g.amp += q.amp
+    g.rebatched += q.rebatched
+    g.asked += q.samples
+    if not g.lapping:
+        schedule(m, max(q.latest, g.now), CLOSE, index, g.refiled)
+
+
+@columnwise
+def _account(lane: Any, time: float, pulled: float, got: float, busy: float) -> None:
+    """See `books.close_cycle`."""
+    finish, compute = lane[FINISH], lane[COMPUTE]
+    communication, wait = lane[COMMUNICATION], lane[WAIT]
+    fetched = got - pulled
+    for p in range(len(finish)):
+        seconds = max(finish[p] - got, 0.0)
+        after = min(busy, max(time - finish[p], 0.0))
+        compute[p] += seconds
+        communication[p] += fetched + after
+        wait[p] += max(time - pulled - fetched - seconds - after, 0.0)
+
+
+@within
+def _draw(m: int, index: int) -> None:
+    """The work of everybody's next step."""
+    g, q, of, lane = machine(m), quorums(m)[index], lists(m), lanes(m)
+    at, end = q.members_at, q.members_at + q.size
+    factors = noise(m)[q.noise_at]
+    if of[end - 1] - of[at] == q.size - 1:
+        first = of[at]
+        _weigh(lane[:, at:end], factors[first : first + q.size])
+    else:
+        for p in range(at, end):
+            lane[WORK, p] = factors[of[p]] * lane[SHARE, p]
+    q.noise_at += 1
+    g.low = g.low or q.noise_at >= len(noise(m))
+
+
+@columnwise
+def _weigh(lane: Any, factors: Any) -> None:
+    work, share = lane[WORK], lane[SHARE]
+    for p in range(len(factors)):
+        work[p] = factors[p] * share[p]
+
+
+@columnwise
+def _begin(lane: Any, start: float) -> float:
+    """When the last is done; infinity where somebody may be beyond the segment he is in."""
+    finish, work, rate, until = lane[FINISH], lane[WORK], lane[RATE], lane[UNTIL]
+    latest, leaves = -INF, False
+    for p in range(len(finish)):
+        finish[p] = start + work[p] * rate[p]
+        leaves |= finish[p] > until[p]
+        latest = max(latest, finish[p])
+    return INF if leaves else latest
+
+
+@compiled
+def _walk_on(m: int, index: int) -> float:
+    """The same where segments end: those who leave theirs are followed through all they cross."""
+    g, q, of, lane = machine(m), quorums(m)[index], lists(m), lanes(m)
+    latest = -INF
+    for p in range(q.members_at, q.members_at + q.size):
+        if lane[FINISH, p] > lane[UNTIL, p]:
+            rank = of[p]
+            variant = 2 * g.loaded + ranks(m)[rank].amp
+            lane[FINISH, p] = finish_from(m, rank, variant, q.got, lane[WORK, p])
+            _turn(m, p, rank, lane[FINISH, p])
+        latest = max(latest, lane[FINISH, p])
+    return latest
+
+
+@within
+def close_all(m: int, index: int, closing: int) -> None:
+    """Everybody's gradient is in a closing."""
+    q, c = quorums(m)[index], closings(m)[closing]
+    c.lockstep, c.count, c.token, c.leader = 1, q.size, q.token, lists(m)[q.members_at]
+    q.closing, q.left = closing, q.size
+
+
+@compiled
+def apply_all(m: int, index: int, had: int) -> int:
+    """Everybody's gradient becomes part of the parameters; how stale they are.
+
+    had: samples before this update.
+    """
+    g, q, of, lane = machine(m), quorums(m)[index], lists(m), lanes(m)
+    staleness = g.version - q.version
+    q.done = 1
+    q.staleness += staleness
+    g.own += q.samples
+    g.stale += q.samples * (g.began_at - q.seen)
+    g.samples += q.samples
+    drift = (had - q.seen) / (g.workers * g.batch)
+    g.deviation += q.size * (drift * drift)
+    if g.shows:
+        for p in range(q.members_at, q.members_at + q.size):
+            r = ranks(m)[of[p]]
+            r.shown += 1
+            seconds, batch = lane[FINISH, p] - q.got, r.samples / g.batch
+            show_one(m, of[p], seconds, batch, q.got - q.pulled, r.amp, False)
+    return staleness  # type: ignore[no-any-return]
+
+
+@within
+def let_go(m: int, closing: int) -> None:
+    """Its members are to start, with all others of this release."""
+    g, c = machine(m), closings(m)[closing]
+    q = quorums(m)[c.quorum]
+    q.busy, q.puller = c.busy, c.leader if c.via == LEADER else -1
+    q.beside, g.to_start = g.to_start, c.quorum
+
+
+@entry
+def report(m: int) -> None:
+    """What a view shows of members in lockstep."""
+    for index in range(machine(m).quorums):
+        q = quorums(m)[index]
+        if q.lockstep:
+            for p in range(q.members_at, q.members_at + q.size):
+                r = ranks(m)[lists(m)[p]]
+                r.pulled, r.state = q.pulled, _state(q)
+
+
+@within
+def _state(q: Any) -> int:
+    if q.closing < 0:
+        return COMPUTING
+    return GONE if q.done else CLOSED
+
+
+@entry
+def fall_out_all(m: int) -> None:
+    """`ranks` knows everything again."""
+    for index in range(machine(m).quorums):
+        if quorums(m)[index].lockstep:
+            _fall_out(m, index)
+
+
+@compiled
+def _fall_out(m: int, index: int) -> None:
+    q, of, lane = quorums(m)[index], lists(m), lanes(m)
+    q.lockstep = 0
+    state, busy, link = _state(q), 0.0, -1
+    if q.closing >= 0:
+        c = closings(m)[q.closing]
+        c.lockstep, c.head, c.last = 0, of[q.members_at], of[q.members_at + q.size - 1]
+        busy = c.busy if q.done else 0.0
+    for p in range(q.members_at + q.size - 1, q.members_at - 1, -1):
+        r = ranks(m)[of[p]]
+        r.compute, r.communication = lane[COMPUTE, p], lane[COMMUNICATION, p]
+        r.wait, r.finish = lane[WAIT, p], lane[FINISH, p]
+        r.arrival, r.ended = r.finish, r.finish
+        r.pulled, r.got, r.start = q.pulled, q.got, q.got
+        r.version, r.seen = q.version, q.seen
+        r.pushed, r.busy, r.due = 0.0, busy, np.nan
+        r.started += q.steps_done
+        r.step = r.started - 1
+        r.staleness += q.staleness
+        r.applied += q.steps_done + q.done
+        r.count += q.steps_done + q.done
+        r.state, r.closing, r.ahead = state, q.closing, HALFWAY if state == COMPUTING else 0
+        r.link, link = link, of[p]
+
+
+@compiled
+def note_steps(m: int) -> None:
+    """Which step is under way of members in lockstep, and since when."""
+    for index in range(machine(m).quorums):
+        q = quorums(m)[index]
+        if q.lockstep:
+            for p in range(q.members_at, q.members_at + q.size):
+                r = ranks(m)[lists(m)[p]]
+                r.start, r.step = q.got, r.started + q.steps_done - 1
