@@ -50,11 +50,11 @@ class Contention:
         series: dict[tuple[int, str, str], list[tuple[float, float]]] = {}
         for row in trace.rows:
             series.setdefault(row[1:4], []).append((row.time, row.value))
+        ranks: dict[int, list[int]] = {}
         for rank in range(workers):
-            node = rank if nodes is None else nodes[rank]
-            for (of_node, resource, kind), rows in series.items():
-                if of_node != node:
-                    continue
+            ranks.setdefault(rank if nodes is None else nodes[rank], []).append(rank)
+        for (node, resource, kind), rows in series.items():
+            for rank in ranks.get(node, ()):
                 if kind == "duration":
                     durations[rank] = tuple(value for _, value in rows)
                 else:

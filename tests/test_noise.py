@@ -85,7 +85,7 @@ def test_draw_k_is_the_same_however_the_stream_is_cut_into_blocks(
 def test_factor_k_is_the_same_in_whatever_order_it_is_asked_for(
     draw: Draw, asked: list[int]
 ) -> None:
-    in_order = draw(noise.stream(3, 5), 3001)
+    in_order = draw([noise.stream(3, 5)], 3001)[0]
     factors = Noise(3, draw)
     assert [factors.factor(5, k) for k in asked] == [in_order[k] for k in asked]
 
@@ -108,7 +108,7 @@ def test_ranks_and_seeds_have_different_luck(draw: Draw) -> None:
 @KINDS
 def test_the_streams_of_neighbouring_ranks_and_seeds_are_uncorrelated(draw: Draw) -> None:
     keys = ((0, 0), (0, 1), (1, 0), (1, 1))
-    drawn = [draw(noise.stream(seed, rank), MANY // 10) for seed, rank in keys]
+    drawn = draw([noise.stream(seed, rank) for seed, rank in keys], MANY // 10)
     correlations = np.corrcoef(drawn)[np.triu_indices(4, 1)]
     assert np.abs(correlations).max() < 4 / math.sqrt(MANY // 10)
 

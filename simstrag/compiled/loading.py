@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -40,6 +41,7 @@ class Loading:
                 net = timing.net(rank, loaded)
                 if net is not None:
                     memory.ranks[rank]["net"][int(loaded)] = self.piece(net)
+        self.place()
         if timing.step.draw is not None:
             self._begin_noise()
 
@@ -62,16 +64,21 @@ class Loading:
             at += len(recorded)
 
     def piece(self, f: Piecewise) -> int:
-        """The number of a step function."""
+        """The number of a step function; it is in memory after `place`."""
+        return self._pieces.setdefault(f, len(self._pieces))
+
+    def place(self) -> None:
+        """Put step functions that are new into memory."""
         memory = self.memory
-        if f not in self._pieces:
-            self._pieces[f] = len(memory.pieces)
-            row = np.array([(len(memory.times), len(f.times) - 1, f.period)], tables.PIECE)
-            memory.pieces = np.append(memory.pieces, row)
-            memory.times = np.append(memory.times, f.times)
-            memory.values = np.append(memory.values, f.values)
+        new = list(itertools.islice(self._pieces, len(memory.pieces), None))
+        if new:
+            sizes = [len(f.times) for f in new]
+            first = np.cumsum([len(memory.times), *sizes[:-1]])
+            rows = zip(first, (size - 1 for size in sizes), (f.period for f in new), strict=True)
+            memory.pieces = np.append(memory.pieces, np.array(list(rows), tables.PIECE))
+            memory.times = np.concatenate([memory.times, *(f.times for f in new)])
+            memory.values = np.concatenate([memory.values, *(f.values for f in new)])
             memory.placed()
-        return self._pieces[f]
 
     def stretches(self, amp: bool) -> None:
         """Seconds per unit of work over time. Raises `InputError` where AMP's gain is unknown."""
@@ -80,6 +87,7 @@ class Loading:
                 for loaded in (False, True):
                     stretch = self.timing.stretch(rank, amp, loaded)
                     row["stretch"][2 * loaded + amp] = self.piece(stretch)
+        self.place()
 
     def knows_amp(self) -> bool:
         """Whether the step functions of reduced precision are there."""

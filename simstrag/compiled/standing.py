@@ -71,6 +71,7 @@ def file(plan: Plan, old: Plan | None, loading: Loading, token: int) -> None:
         memory.quorums[index]["token"] = token + index
     for quorum in plan.quorums:
         at = _file_riders(quorum, loading, at)
+    loading.place()
     m["quorums"] = len(plan.quorums)
     m["windowed"] = any(quorum.window < math.inf for quorum in plan.quorums)
     m["bounded"] = plan.bound is not None

@@ -91,7 +91,12 @@ def _of_closings(m: int, first: int) -> int:
         c = closings(m)[closing]
         if c.lockstep:
             let_go(m, closing)
-        elif g.may_lockstep and c.count == quorums(m)[c.quorum].size and c.refiled == g.refiled:
+        elif (
+            g.may_lockstep
+            and c.refiled == g.refiled
+            and quorums(m)[c.quorum].barrier
+            and c.rounds == 1
+        ):
             quorums(m)[c.quorum].beside, g.to_fall_in = g.to_fall_in, c.quorum
         for part in range(2):
             rank = c.waiting if part else c.head
