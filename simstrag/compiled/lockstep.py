@@ -30,20 +30,25 @@ from simstrag.compiled.tables import (
     times,
     values,
 )
-from simstrag.compiled.words import CLOSE, CLOSED, COMPUTING, GONE, HALFWAY, LEADER
+from simstrag.compiled.waits import expect
+from simstrag.compiled.words import ALLREDUCE, CLOSE, CLOSED, COMPUTING, GONE, HALFWAY, LEADER
 
 FINISH, COMPUTE, COMMUNICATION, WAIT, WORK, SHARE, RATE, UNTIL = range(8)
-ROWS = 8
-"""Rows of `lanes`.  RATE: seconds per unit of work, which hold for steps that end by UNTIL."""
+ARRIVAL, WON, WINS, ORDERED, SPARE = range(8, 13)
+ROWS = 13
+"""Rows of `lanes`.  RATE: seconds per unit of work, which hold for steps that end by UNTIL.  From
+ARRIVAL on they are of races alone (`simstrag.compiled.races`)."""
 SURELY = 1 - 4 * 2.0**-52
 """So much before the end of a segment no rounding reaches beyond it."""
 
 
 @compiled
 def fall_in(m: int, index: int) -> None:
-    """After all members of a barrier started: it is in lockstep if they did so as one."""
+    """After all members of a barrier or race started: it is in lockstep if they did so as one."""
     g, q, of = machine(m), quorums(m)[index], lists(m)
     at = q.members_at
+    if q.race and (g.serving or q.size < g.workers):
+        return
     lead = ranks(m)[of[at]]
     for p in range(at, at + q.size):
         r = ranks(m)[of[p]]
@@ -53,6 +58,7 @@ def fall_in(m: int, index: int) -> None:
             return
     q.lockstep, q.closing, q.done, q.steps_done, q.staleness = 1, -1, 0, 0, 0
     q.pulled, q.got, q.version, q.seen = lead.pulled, lead.got, lead.version, lead.seen
+    q.closed_at = INF
     q.noise_at = lead.started - lead.noise_from
     q.samples, q.amp, q.rebatched = 0, 0, 0
     lane = lanes(m)
@@ -63,8 +69,13 @@ def fall_in(m: int, index: int) -> None:
         q.rebatched += r.share != 1.0
         lane[FINISH, p], lane[COMPUTE, p] = r.finish, r.compute
         lane[COMMUNICATION, p], lane[WAIT, p] = r.communication, r.wait
-        lane[WORK, p], lane[SHARE, p] = r.share, r.share
+        lane[WORK, p], lane[SHARE, p], lane[WINS, p] = r.share, r.share, 0.0
         _turn(m, p, of[p], r.start)
+        if q.race:
+            r.due = np.nan
+    q.won = q.samples
+    if q.race:  # all events and jobs were of its members
+        g.racing, g.events, g.jobs, g.take_due = 1, 0, 0, 0
 
 
 @compiled
@@ -92,8 +103,12 @@ def restart(m: int, index: int) -> None:
     at, end = q.members_at, q.members_at + q.size
     if g.holds and q.latest > g.trace_end:
         for p in range(at, end):
-            g.beyond += max(0.0, lane[FINISH, p] - max(q.got, g.trace_end))
-    _account(lane[:, at:end], g.now, q.pulled, q.got, q.busy)
+            ended = min(lane[FINISH, p], q.closed_at)
+            g.beyond += max(0.0, ended - max(q.got, g.trace_end))
+    if q.race:
+        _account_race(lane, g.now, q.pulled, q.got, q.busy, q.closed_at)
+    else:
+        _account(lane[:, at:end], g.now, q.pulled, q.got, q.busy)
     q.pulled = g.now
     q.got = g.now if q.puller < 0 else transfer(m, q.puller, g.now, g.pull)
     q.version, q.seen, q.closing, q.done, q.left = g.version, g.samples, -1, 0, 0
@@ -107,7 +122,7 @@ def restart(m: int, index: int) -> None:
     g.amp += q.amp
     g.rebatched += q.rebatched
     g.asked += q.samples
-    if not g.lapping:
+    if not (g.lapping or q.race):
         schedule(m, max(q.latest, g.now), CLOSE, index, g.refiled)
 
 
@@ -123,6 +138,26 @@ def _account(lane: Any, time: float, pulled: float, got: float, busy: float) -> 
         compute[p] += seconds
         communication[p] += fetched + after
         wait[p] += max(time - pulled - fetched - seconds - after, 0.0)
+
+
+@columnwise
+def _account_race(
+    lane: Any, time: float, pulled: float, got: float, busy: float, closed_at: float
+) -> None:
+    """The same of winners, and of those whose steps or pushes were aborted."""
+    finish, arrival, won, wins = lane[FINISH], lane[ARRIVAL], lane[WON], lane[WINS]
+    compute, communication, wait = lane[COMPUTE], lane[COMMUNICATION], lane[WAIT]
+    fetched = got - pulled
+    for p in range(len(finish)):
+        ended = min(closed_at, finish[p])
+        seconds = max(ended - got, 0.0)
+        is_in = won[p] > 0
+        pushed = arrival[p] - finish[p] if is_in else max(closed_at - finish[p], 0.0)
+        after = min(pushed + (busy if is_in else 0.0), max(time - ended, 0.0))
+        compute[p] += seconds
+        communication[p] += fetched + after
+        wait[p] += max(time - pulled - fetched - seconds - after, 0.0)
+        wins[p] += won[p]
 
 
 @within
@@ -193,17 +228,21 @@ def apply_all(m: int, index: int, had: int) -> int:
     staleness = g.version - q.version
     q.done = 1
     q.staleness += staleness
-    g.own += q.samples
-    g.stale += q.samples * (g.began_at - q.seen)
-    g.samples += q.samples
+    g.own += q.won
+    g.stale += q.won * (g.began_at - q.seen)
+    g.samples += q.won
     drift = (had - q.seen) / (g.workers * g.batch)
-    g.deviation += q.size * (drift * drift)
+    g.deviation += q.needed * (drift * drift)
     if g.shows:
         for p in range(q.members_at, q.members_at + q.size):
-            r = ranks(m)[of[p]]
+            r, pushed = ranks(m)[of[p]], 0.0
+            if q.race:
+                if lane[WON, p] == 0:
+                    continue
+                pushed = lane[ARRIVAL, p] - lane[FINISH, p]
             r.shown += 1
             seconds, batch = lane[FINISH, p] - q.got, r.samples / g.batch
-            show_one(m, of[p], seconds, batch, q.got - q.pulled, r.amp, False)
+            show_one(m, of[p], seconds, batch, q.got - q.pulled + pushed, r.amp, False)
     return staleness  # type: ignore[no-any-return]
 
 
@@ -212,7 +251,8 @@ def let_go(m: int, closing: int) -> None:
     """Its members are to start, with all others of this release."""
     g, c = machine(m), closings(m)[closing]
     q = quorums(m)[c.quorum]
-    q.busy, q.puller = c.busy, c.leader if c.via == LEADER else -1
+    q.busy = c.busy
+    q.puller = c.leader if c.via == LEADER else -1 if c.via == ALLREDUCE else 0
     q.beside, g.to_start = g.to_start, c.quorum
 
 
@@ -239,13 +279,16 @@ def fall_out_all(m: int) -> None:
     """`ranks` knows everything again."""
     for index in range(machine(m).quorums):
         if quorums(m)[index].lockstep:
-            _fall_out(m, index)
+            fall_out(m, index)
 
 
 @compiled
-def _fall_out(m: int, index: int) -> None:
-    q, of, lane = quorums(m)[index], lists(m), lanes(m)
+def fall_out(m: int, index: int) -> None:
+    q, of = quorums(m)[index], lists(m)
     q.lockstep = 0
+    if q.race:
+        _fall_out_of_race(m, index)
+        return
     state, busy, link = _state(q), 0.0, -1
     if q.closing >= 0:
         c = closings(m)[q.closing]
@@ -253,19 +296,54 @@ def _fall_out(m: int, index: int) -> None:
         busy = c.busy if q.done else 0.0
     for p in range(q.members_at + q.size - 1, q.members_at - 1, -1):
         r = ranks(m)[of[p]]
-        r.compute, r.communication = lane[COMPUTE, p], lane[COMMUNICATION, p]
-        r.wait, r.finish = lane[WAIT, p], lane[FINISH, p]
-        r.arrival, r.ended = r.finish, r.finish
-        r.pulled, r.got, r.start = q.pulled, q.got, q.got
-        r.version, r.seen = q.version, q.seen
-        r.pushed, r.busy, r.due = 0.0, busy, np.nan
-        r.started += q.steps_done
-        r.step = r.started - 1
-        r.staleness += q.staleness
+        _know(m, p, index)
+        r.arrival, r.busy = r.finish, busy
         r.applied += q.steps_done + q.done
         r.count += q.steps_done + q.done
         r.state, r.closing, r.ahead = state, q.closing, HALFWAY if state == COMPUTING else 0
         r.link, link = link, of[p]
+
+
+@within
+def _know(m: int, p: int, index: int) -> None:
+    """What members of barriers and of races have in common."""
+    q, lane = quorums(m)[index], lanes(m)
+    r = ranks(m)[lists(m)[p]]
+    r.compute, r.communication = lane[COMPUTE, p], lane[COMMUNICATION, p]
+    r.wait, r.finish, r.ended = lane[WAIT, p], lane[FINISH, p], lane[FINISH, p]
+    r.pulled, r.got, r.start = q.pulled, q.got, q.got
+    r.version, r.seen = q.version, q.seen
+    r.pushed, r.busy, r.due = 0.0, 0.0, np.nan
+    r.started += q.steps_done
+    r.step = r.started - 1
+    r.staleness += q.staleness
+
+
+@compiled
+def _fall_out_of_race(m: int, index: int) -> None:
+    """Either all compute, or an update of the winners was just made."""
+    g, q, of, lane = machine(m), quorums(m)[index], lists(m), lanes(m)
+    g.racing = 0
+    for p in range(q.size - 1, -1, -1):
+        rank = of[p]
+        r = ranks(m)[rank]
+        _know(m, p, index)
+        won = int(lane[WON, p]) if q.done else 0
+        r.applied += int(lane[WINS, p]) + won
+        r.count += int(lane[WINS, p]) + won
+        r.state = COMPUTING
+        if not q.done:
+            expect(m, rank)
+            continue
+        c = closings(m)[q.closing]
+        c.lockstep, r.state = 0, GONE
+        r.ended = min(q.closed_at, r.finish)
+        if won:
+            r.pushed, r.busy, r.closing = lane[ARRIVAL, p] - r.finish, c.busy, q.closing
+            r.link, c.head = c.head, rank
+        else:
+            r.pushed = max(q.closed_at - r.finish, 0.0)
+            r.link, c.waiting = c.waiting, rank
 
 
 @compiled

@@ -12,6 +12,7 @@ from simstrag.compiled.events import KEY, KIND, first, pop
 from simstrag.compiled.fates import settle
 from simstrag.compiled.gathering import arrived, close, finished
 from simstrag.compiled.lockstep import fall_out_all
+from simstrag.compiled.races import run_race
 from simstrag.compiled.rounds import goes_round
 from simstrag.compiled.server import take
 from simstrag.compiled.starts import release
@@ -59,6 +60,9 @@ def advance(m: int, until: float) -> int:
             g.stop = GO_ON
         if call != GO_ON:
             return call
+        if g.racing:
+            run_race(m, until)
+            continue
         time, order, what = INF, 1 << 62, 0
         if first(m):
             e = events(m)[0]

@@ -9,8 +9,8 @@ from simstrag.compiled.fates import drop, joins, put_ashore, settle, strand, wit
 from simstrag.compiled.gathering import add
 from simstrag.compiled.lockstep import fall_out_all
 from simstrag.compiled.server import enqueue
-from simstrag.compiled.starts import enter
 from simstrag.compiled.tables import machine, medians, quorums, ranks, scratch
+from simstrag.compiled.waits import enter
 from simstrag.compiled.words import ABOARD, COMPUTING, GONE, HALFWAY, NOBODY, PUSHING, READY, SERVER
 
 

@@ -102,6 +102,8 @@ def _file(index: int, quorum: Quorum, plan: Plan, loading: Loading, at: int) -> 
     full = quorum.count is None and quorum.window == math.inf
     alone = not quorum.riders and quorum.steps == 1 and plan.bound is None
     row["barrier"] = full and alone and quorum.via is not Via.SERVER
+    row["race"] = _is_race(quorum, plan, loading) and alone and not row["barrier"]
+    row["together"] = row["race"] or (row["barrier"] and quorum.rounds == 1)
     if quorum.via is not Via.SERVER:
         row["seconds"] = loading.seconds(quorum.members)
         loaded = bool(memory.machine[0]["loaded"])
@@ -112,6 +114,15 @@ def _file(index: int, quorum: Quorum, plan: Plan, loading: Loading, at: int) -> 
         elif felt:
             row["net"] = loading.piece(timing.slowest_net(quorum.members, loaded))
     return end
+
+
+def _is_race(quorum: Quorum, plan: Plan, loading: Loading) -> bool:
+    """Whether all start anew with each update, at one instant (`simstrag.compiled.races`)."""
+    timing, loaded = loading.timing, bool(loading.memory.machine[0]["loaded"])
+    anew = quorum.count is None or quorum.late is Late.ABORT
+    first = quorum.window == math.inf and len(plan.quorums) == 1 and quorum.via is not Via.LEADER
+    free = all(timing.net(rank, loaded) is None for rank in quorum.members)
+    return anew and first and free and (quorum.via is Via.SERVER or timing.nodes is None)
 
 
 def _file_riders(quorum: Quorum, loading: Loading, at: int) -> int:

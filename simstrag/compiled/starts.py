@@ -10,19 +10,14 @@ import numpy as np
 from simstrag.compiled.books import close_cycle, seen
 from simstrag.compiled.clock import compute, cut, transfer
 from simstrag.compiled.compiling import compiled, within
-from simstrag.compiled.events import schedule
 from simstrag.compiled.lockstep import fall_in, let_go, restart
 from simstrag.compiled.tables import closings, kept, lists, machine, quorums, ranks, scratch
+from simstrag.compiled.waits import expect
 from simstrag.compiled.words import (
     ALLREDUCE,
-    ARRIVE,
-    ARRIVED,
-    CLOSE,
     COMPUTING,
     GO_ON,
-    HALFWAY,
     LEADER,
-    QUEUE,
     REVIEW,
     SERVER,
 )  # fmt: skip
@@ -91,12 +86,7 @@ def _of_closings(m: int, first: int) -> int:
         c = closings(m)[closing]
         if c.lockstep:
             let_go(m, closing)
-        elif (
-            g.may_lockstep
-            and c.refiled == g.refiled
-            and quorums(m)[c.quorum].barrier
-            and c.rounds == 1
-        ):
+        elif g.may_lockstep and c.refiled == g.refiled and quorums(m)[c.quorum].together:
             quorums(m)[c.quorum].beside, g.to_fall_in = g.to_fall_in, c.quorum
         for part in range(2):
             rank = c.waiting if part else c.head
@@ -191,33 +181,4 @@ def _compute(m: int, rank: int, got: float) -> None:
     r.pulled, r.got, r.start, r.ended = g.now, got, start, r.finish
     r.pushed, r.busy = 0.0, 0.0
     r.state, r.job, r.ticket, r.mark, r.aboard, r.closing = COMPUTING, 0, -1, -1, -1, -1
-    _await(m, rank)
-
-
-@within
-def _await(m: int, rank: int) -> None:
-    """Schedule what comes next of a step: its finish, unless nobody could act on it."""
-    g, r = machine(m), ranks(m)[rank]
-    r.ahead, r.due = 0, r.finish
-    if r.parent < 0:
-        q = quorums(m)[r.quorum]
-        if q.barrier:
-            r.ahead, r.due = HALFWAY, np.nan
-            enter(m, rank, r.finish)
-            return
-        if q.via == SERVER and q.late == QUEUE and q.steps == 1 and not (q.ridden or g.bounded):
-            r.ahead = ARRIVED
-            r.arrival = transfer(m, rank, r.finish, g.push)
-            r.due = r.arrival
-    schedule(m, r.due, ARRIVE, rank, r.step)
-
-
-@within
-def enter(m: int, rank: int, arrival: float) -> None:
-    """One member more of a barrier computes, or has arrived."""
-    g, index = machine(m), ranks(m)[rank].quorum
-    q = quorums(m)[index]
-    q.left -= 1
-    q.latest = max(q.latest, arrival)
-    if q.left == 0:
-        schedule(m, max(q.latest, g.now), CLOSE, index, g.refiled)
+    expect(m, rank)

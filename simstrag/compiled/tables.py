@@ -63,7 +63,8 @@ QUORUM = np.dtype(
         ("pulled", f), ("got", f), ("version", i), ("seen", i), ("closing", i),
         ("samples", i), ("amp", i), ("rebatched", i), ("steps_done", i), ("staleness", i),
         ("noise_at", i), ("busy", f), ("puller", i), ("beside", i),
-        ("via", b), ("late", b), ("barrier", b), ("asks", b), ("ridden", b), ("lockstep", b),
+        ("won", i), ("closed_at", f), ("race", b),
+        ("via", b), ("late", b), ("barrier", b), ("together", b), ("asks", b), ("ridden", b), ("lockstep", b),
         ("done", b),
     ],
     align=True,
@@ -71,8 +72,8 @@ QUORUM = np.dtype(
 """`left`, `latest`: of a barrier, how many members do not compute yet, and the last finish of
 those who do.  Its other members' finishes are no events: nobody could act on them.
 
-`lockstep`: of a barrier whose members all began their step together; what else is known of that
-step stands in `lanes`, and not in `ranks`."""
+`lockstep`: of a barrier or race whose members all began their step together; what else is known
+of that step stands in `lanes`, and not in `ranks`."""
 
 CLOSING = np.dtype(
     [
@@ -134,7 +135,7 @@ MACHINE = np.dtype(
         # the plan in force
         ("deadline", f), ("cutoff", i), ("power", f), ("shift", f), ("quorums", i), ("windowed", i),
         ("loaded", i), ("fuse", b), ("mean", b), ("bounded", b), ("judged", b), ("shows", b),
-        ("unknown", b), ("may_lockstep", b), ("lapping", b),
+        ("unknown", b), ("may_lockstep", b), ("lapping", b), ("racing", b),
         ("review_updates", i), ("review_samples", i), ("review_seconds", f), ("on_block", b),
         ("reviewed_updates", i), ("reviewed_samples", i), ("reviewed_time", f), ("has_asked", b),
         # ends

@@ -10,12 +10,13 @@ from simstrag.compiled.compiling import compiled, within
 from simstrag.compiled.events import schedule
 from simstrag.compiled.fates import count, note_drop
 from simstrag.compiled.gathering import next_round
-from simstrag.compiled.lockstep import apply_all, note_steps
+from simstrag.compiled.lockstep import WON, apply_all, note_steps
 from simstrag.compiled.server import enqueue
 from simstrag.compiled.starts import release, sort
 from simstrag.compiled.tables import (
     closings,
     kept,
+    lanes,
     lists,
     machine,
     member_log,
@@ -217,8 +218,10 @@ def _name_all(m: int, first: int, applied: int) -> int:
         c = closings(m)[closing]
         if c.lockstep:
             q = quorums(m)[c.quorum]
-            scratch(m)[n : n + q.size] = lists(m)[q.members_at : q.members_at + q.size]
-            n += q.size
+            for p in range(q.members_at, q.members_at + q.size):
+                if not q.race or lanes(m)[WON, p] > 0:
+                    scratch(m)[n] = lists(m)[p]
+                    n += 1
         closing = c.beside
     sort(m, n)
     return n
