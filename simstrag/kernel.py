@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.compiled import lockstep, loop, refiling, standing
+from simstrag.compiled import disband, loop, refiling, standing
 from simstrag.compiled.compiling import make_ready
 from simstrag.compiled.fates import find_least
 from simstrag.compiled.gathering import ends
@@ -49,7 +49,7 @@ __all__ = ["Kernel", "Limits", "Stop", "ready"]
 ENTRIES = (
     (loop.advance, "(int64, float64)"), (loop.begin, "(int64,)"), (loop.go_on, "(int64,)"),
     (loop.end, "(int64,)"), (refiling.settle_all, "(int64,)"), (refiling.refile, "(int64,)"),
-    (lockstep.report, "(int64,)"), (lockstep.fall_out_all, "(int64,)"), (find_least, "(int64,)"),
+    (disband.report, "(int64,)"), (disband.disband_all, "(int64,)"), (find_least, "(int64,)"),
     (serve_until, "(int64, float64)"),(ends, "(int64, int64, float64)"),
 )  # fmt: skip
 BUDGET = 1 << 22
@@ -138,7 +138,7 @@ class Kernel:
     @property
     def holding(self) -> list[int]:
         """The ranks that hold a gradient, finished or not."""
-        lockstep.report(self.memory.address)
+        disband.report(self.memory.address)
         state = self.memory.ranks["state"]
         return [int(rank) for rank in np.flatnonzero((state != NOBODY) & (state != GONE))]
 
@@ -180,7 +180,7 @@ class Kernel:
 
     def view(self, hints: Hints) -> View:
         """The facts a policy may use now."""
-        lockstep.report(self.memory.address)
+        disband.report(self.memory.address)
         rows, shown, m = self.memory.ranks, self.memory.shown, self._machine
         idle = (rows["state"] == NOBODY) | (rows["state"] == GONE)
         return View(
@@ -215,7 +215,7 @@ class Kernel:
     def _answer(self, stop: int) -> None:
         m = self._machine
         if stop == NOISE:
-            lockstep.fall_out_all(self.memory.address)
+            disband.disband_all(self.memory.address)
             self._loading.draw()
         elif stop == REDUCE:
             closing = int(m["call"])

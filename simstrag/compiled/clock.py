@@ -18,6 +18,8 @@ from simstrag.compiled.tables import (  # fmt: skip
 )
 
 INF = math.inf
+SURELY = 1 - 4 * 2.0**-52
+"""So much before the end of a segment no rounding reaches beyond it."""
 NEAR = 8
 """As many steps onwards are looked at one by one."""
 
@@ -156,3 +158,19 @@ def beyond(m: int, rank: int, end: float) -> float:
     if r.recorded:
         return max(0.0, end - r.start) if r.step >= r.recorded else 0.0
     return max(0.0, end - max(r.start, g.trace_end))  # type: ignore[no-any-return]
+
+
+@compiled
+def segment(m: int, rank: int, variant: int, now: float) -> tuple[float, float]:
+    """Seconds per unit of work of a rank at `now`, and until when they surely hold."""
+    r = ranks(m)[rank]
+    piece = pieces(m)[r.stretch[variant]]
+    at, last, period = piece.at, piece.last, piece.period
+    if last == 0:
+        return values(m)[at], INF
+    cycle = math.floor(now / period) if period < INF else 0.0
+    base = cycle * period if period < INF else 0.0
+    k = step_at(m, r.stretch[variant], r.cursor[variant], now - base)
+    r.cursor[variant] = k
+    end = base + times(m)[at + k + 1] if k < last else (cycle + 1) * period
+    return values(m)[at + k], end * SURELY

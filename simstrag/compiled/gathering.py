@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from simstrag.compiled.clock import INF, finish, transfer
+from simstrag.compiled.closing import free, open_closing
 from simstrag.compiled.compiling import compiled, entry, within
 from simstrag.compiled.events import schedule
 from simstrag.compiled.fates import abort, drop, joins, mark, wait_for
 from simstrag.compiled.lockstep import close_all
 from simstrag.compiled.server import enqueue
-from simstrag.compiled.starts import free, keep_on, release, sort
+from simstrag.compiled.starts import keep_on, release, sort
 from simstrag.compiled.tables import closings, lists, machine, quorums, ranks, scratch, seconds_of
 from simstrag.compiled.words import (
     ABOARD,
@@ -149,20 +150,6 @@ def close(m: int, index: int) -> None:
     _send(m, index, closing)
     if dropped and g.blocked:
         release(m, -1, -1)
-
-
-@within
-def open_closing(m: int, index: int) -> int:
-    """A new closing of a quorum, of nobody yet."""
-    g, q = machine(m), quorums(m)[index]
-    closing = g.free
-    c = closings(m)[closing]
-    g.free = c.head
-    c.head, c.last, c.waiting, c.undone, c.count = -1, -1, -1, 0, 0
-    c.via, c.late, c.rounds, c.refiled = q.via, q.late, q.rounds, g.refiled
-    c.fuse, c.mean, c.cutoff, c.power, c.shift = g.fuse, g.mean, g.cutoff, g.power, g.shift
-    c.token, c.leader, c.quorum, c.lockstep = -1, g.workers, index, 0
-    return closing  # type: ignore[no-any-return]
 
 
 @within

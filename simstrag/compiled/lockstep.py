@@ -9,14 +9,13 @@ steps or files them anew, when factors of noise run out, and at the end.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
 from simstrag.compiled.books import show_one
-from simstrag.compiled.clock import INF, finish_from, step_at, transfer
-from simstrag.compiled.compiling import columnwise, compiled, entry, within
+from simstrag.compiled.clock import INF, finish_from, segment, transfer
+from simstrag.compiled.compiling import columnwise, compiled, within
 from simstrag.compiled.events import schedule
 from simstrag.compiled.tables import (
     closings,
@@ -24,22 +23,15 @@ from simstrag.compiled.tables import (
     lists,
     machine,
     noise,
-    pieces,
     quorums,
     ranks,
-    times,
-    values,
 )
-from simstrag.compiled.waits import expect
-from simstrag.compiled.words import ALLREDUCE, CLOSE, CLOSED, COMPUTING, GONE, HALFWAY, LEADER
+from simstrag.compiled.words import ALLREDUCE, CLOSE, COMPUTING, LEADER
 
 FINISH, COMPUTE, COMMUNICATION, WAIT, WORK, SHARE, RATE, UNTIL = range(8)
 ARRIVAL, WON, WINS, ORDERED, SPARE = range(8, 13)
-ROWS = 13
 """Rows of `lanes`.  RATE: seconds per unit of work, which hold for steps that end by UNTIL.  From
 ARRIVAL on they are of races alone (`simstrag.compiled.races`)."""
-SURELY = 1 - 4 * 2.0**-52
-"""So much before the end of a segment no rounding reaches beyond it."""
 
 
 @compiled
@@ -78,22 +70,11 @@ def fall_in(m: int, index: int) -> None:
         g.racing, g.events, g.jobs, g.take_due = 1, 0, 0, 0
 
 
-@compiled
+@within
 def _turn(m: int, p: int, rank: int, now: float) -> None:
     """Which segment of its step function a member is in at `now`."""
-    g, r, lane = machine(m), ranks(m)[rank], lanes(m)
-    variant = 2 * g.loaded + r.amp
-    piece = pieces(m)[r.stretch[variant]]
-    at, last, period = piece.at, piece.last, piece.period
-    if last == 0:
-        lane[RATE, p], lane[UNTIL, p] = values(m)[at], INF
-        return
-    cycle = math.floor(now / period) if period < INF else 0.0
-    base = cycle * period if period < INF else 0.0
-    k = step_at(m, r.stretch[variant], r.cursor[variant], now - base)
-    r.cursor[variant] = k
-    end = base + times(m)[at + k + 1] if k < last else (cycle + 1) * period
-    lane[RATE, p], lane[UNTIL, p] = values(m)[at + k], end * SURELY
+    lane, variant = lanes(m), 2 * machine(m).loaded + ranks(m)[rank].amp
+    lane[RATE, p], lane[UNTIL, p] = segment(m, rank, variant, now)
 
 
 @compiled
@@ -254,96 +235,6 @@ def let_go(m: int, closing: int) -> None:
     q.busy = c.busy
     q.puller = c.leader if c.via == LEADER else -1 if c.via == ALLREDUCE else 0
     q.beside, g.to_start = g.to_start, c.quorum
-
-
-@entry
-def report(m: int) -> None:
-    """What a view shows of members in lockstep."""
-    for index in range(machine(m).quorums):
-        q = quorums(m)[index]
-        if q.lockstep:
-            for p in range(q.members_at, q.members_at + q.size):
-                r = ranks(m)[lists(m)[p]]
-                r.pulled, r.state = q.pulled, _state(q)
-
-
-@within
-def _state(q: Any) -> int:
-    if q.closing < 0:
-        return COMPUTING
-    return GONE if q.done else CLOSED
-
-
-@entry
-def fall_out_all(m: int) -> None:
-    """`ranks` knows everything again."""
-    for index in range(machine(m).quorums):
-        if quorums(m)[index].lockstep:
-            fall_out(m, index)
-
-
-@compiled
-def fall_out(m: int, index: int) -> None:
-    q, of = quorums(m)[index], lists(m)
-    q.lockstep = 0
-    if q.race:
-        _fall_out_of_race(m, index)
-        return
-    state, busy, link = _state(q), 0.0, -1
-    if q.closing >= 0:
-        c = closings(m)[q.closing]
-        c.lockstep, c.head, c.last = 0, of[q.members_at], of[q.members_at + q.size - 1]
-        busy = c.busy if q.done else 0.0
-    for p in range(q.members_at + q.size - 1, q.members_at - 1, -1):
-        r = ranks(m)[of[p]]
-        _know(m, p, index)
-        r.arrival, r.busy = r.finish, busy
-        r.applied += q.steps_done + q.done
-        r.count += q.steps_done + q.done
-        r.state, r.closing, r.ahead = state, q.closing, HALFWAY if state == COMPUTING else 0
-        r.link, link = link, of[p]
-
-
-@within
-def _know(m: int, p: int, index: int) -> None:
-    """What members of barriers and of races have in common."""
-    q, lane = quorums(m)[index], lanes(m)
-    r = ranks(m)[lists(m)[p]]
-    r.compute, r.communication = lane[COMPUTE, p], lane[COMMUNICATION, p]
-    r.wait, r.finish, r.ended = lane[WAIT, p], lane[FINISH, p], lane[FINISH, p]
-    r.pulled, r.got, r.start = q.pulled, q.got, q.got
-    r.version, r.seen = q.version, q.seen
-    r.pushed, r.busy, r.due = 0.0, 0.0, np.nan
-    r.started += q.steps_done
-    r.step = r.started - 1
-    r.staleness += q.staleness
-
-
-@compiled
-def _fall_out_of_race(m: int, index: int) -> None:
-    """Either all compute, or an update of the winners was just made."""
-    g, q, of, lane = machine(m), quorums(m)[index], lists(m), lanes(m)
-    g.racing = 0
-    for p in range(q.size - 1, -1, -1):
-        rank = of[p]
-        r = ranks(m)[rank]
-        _know(m, p, index)
-        won = int(lane[WON, p]) if q.done else 0
-        r.applied += int(lane[WINS, p]) + won
-        r.count += int(lane[WINS, p]) + won
-        r.state = COMPUTING
-        if not q.done:
-            expect(m, rank)
-            continue
-        c = closings(m)[q.closing]
-        c.lockstep, r.state = 0, GONE
-        r.ended = min(q.closed_at, r.finish)
-        if won:
-            r.pushed, r.busy, r.closing = lane[ARRIVAL, p] - r.finish, c.busy, q.closing
-            r.link, c.head = c.head, rank
-        else:
-            r.pushed = max(q.closed_at - r.finish, 0.0)
-            r.link, c.waiting = c.waiting, rank
 
 
 @compiled

@@ -6,12 +6,14 @@ import numpy as np
 
 from simstrag.compiled.asking import wanted
 from simstrag.compiled.books import close_cycle, tell
+from simstrag.compiled.cards import go_on_alone
 from simstrag.compiled.clock import INF
 from simstrag.compiled.compiling import entry, within
+from simstrag.compiled.disband import disband_all
 from simstrag.compiled.events import KEY, KIND, first, pop
 from simstrag.compiled.fates import settle
 from simstrag.compiled.gathering import arrived, close, finished
-from simstrag.compiled.lockstep import fall_out_all
+from simstrag.compiled.queues import run_queue
 from simstrag.compiled.races import run_race
 from simstrag.compiled.rounds import goes_round
 from simstrag.compiled.server import take
@@ -45,6 +47,9 @@ def begin(m: int) -> None:
 def go_on(m: int) -> None:
     """After a review: what its update was about to let go."""
     g = machine(m)
+    if g.queueing:
+        go_on_alone(m)
+        return
     closing, g.to_release = g.to_release, -1
     release(m, closing, -1)
 
@@ -62,6 +67,9 @@ def advance(m: int, until: float) -> int:
             return call
         if g.racing:
             run_race(m, until)
+            continue
+        if g.queueing:
+            run_queue(m, until)
             continue
         time, order, what = INF, 1 << 62, 0
         if first(m):
@@ -141,7 +149,7 @@ def _expiry(m: int) -> tuple[float, int]:
 @entry
 def end(m: int) -> None:
     """The run ends: what is in flight is counted as far as it came."""
-    fall_out_all(m)
+    disband_all(m)
     for rank in range(machine(m).workers):
         r = ranks(m)[rank]
         if r.state != NOBODY:

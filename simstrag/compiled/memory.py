@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from simstrag.compiled import lockstep, tables
+from simstrag.compiled import tables
 from simstrag.compiled.tables import TABLES
 from simstrag.view import WINDOW
 
@@ -16,6 +16,8 @@ SPARE = 64
 """Events and jobs that were called off and not forgotten yet, beside four per rank."""
 LOGGED = 1 << 14
 """Rows of a log before it is taken over."""
+ROWS = 16
+"""Numbers of a rank in lockstep or in a queue."""
 KEPT = 4
 """Gradients that a rank may keep before more room is made."""
 
@@ -36,7 +38,8 @@ class Memory:
         self.events = np.zeros(4 * n + SPARE, tables.EVENT)
         self.jobs = np.zeros(4 * n + SPARE, tables.JOB)
         self.lists = np.zeros(n, np.int64)
-        self.lanes = np.zeros((lockstep.ROWS, n))
+        self.lanes = np.zeros((ROWS, n))
+        self.tree = np.full(2 << (n - 1).bit_length(), np.inf)
         self.scratch = np.zeros(n + 1, np.int64)
         self.kept = np.zeros((n, KEPT), tables.KEPT)
         self.shown = np.zeros((n, WINDOW), tables.SHOWN)

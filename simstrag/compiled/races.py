@@ -11,9 +11,10 @@ from typing import Any
 
 from simstrag.compiled.asking import wanted
 from simstrag.compiled.books import show_one
+from simstrag.compiled.closing import open_closing
 from simstrag.compiled.compiling import columnwise, compiled
-from simstrag.compiled.gathering import open_closing
-from simstrag.compiled.lockstep import ARRIVAL, ORDERED, SPARE, WON, close_all, fall_out
+from simstrag.compiled.disband import disband
+from simstrag.compiled.lockstep import ARRIVAL, FINISH, ORDERED, SPARE, WON, close_all
 from simstrag.compiled.sorting import sort_times
 from simstrag.compiled.tables import closings, lanes, lists, machine, quorums, ranks, seconds_of
 from simstrag.compiled.updates import update
@@ -27,7 +28,7 @@ def run_race(m: int, until: float) -> None:
     while q.closing < 0 and wanted(m) == GO_ON:
         end = _outcome(m)
         if end > until:
-            fall_out(m, 0)
+            disband(m, 0)
             return
         closing = open_closing(m, 0)
         close_all(m, 0, closing)
@@ -64,7 +65,7 @@ def _outcome(m: int) -> float:
 
 @columnwise
 def _arrive(lane: Any, push: float) -> None:
-    finish, arrival, ordered = lane[0], lane[ARRIVAL], lane[ORDERED]
+    finish, arrival, ordered = lane[FINISH], lane[ARRIVAL], lane[ORDERED]
     for p in range(len(finish)):
         arrival[p] = finish[p] + push
         ordered[p] = arrival[p]
@@ -105,9 +106,9 @@ def _show_losers(m: int) -> None:
     for p in range(q.size):
         if lane[WON, p] == 0:
             r = ranks(m)[lists(m)[p]]
-            bound = q.closed_at < lane[0, p]
-            seconds = max(min(q.closed_at, lane[0, p]) - q.got, 0.0)
-            pushed = max(q.closed_at - lane[0, p], 0.0)
+            bound = q.closed_at < lane[FINISH, p]
+            seconds = max(min(q.closed_at, lane[FINISH, p]) - q.got, 0.0)
+            pushed = max(q.closed_at - lane[FINISH, p], 0.0)
             batch = r.share if bound else r.samples / g.batch
             r.shown += 1
             show_one(m, lists(m)[p], seconds, batch, q.got - q.pulled + pushed, r.amp, bound)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from simstrag.compiled.compiling import entry, within
+from simstrag.compiled.disband import disband_all
 from simstrag.compiled.fates import drop, joins, put_ashore, settle, strand, withdraw
 from simstrag.compiled.gathering import add
-from simstrag.compiled.lockstep import fall_out_all
 from simstrag.compiled.server import enqueue
 from simstrag.compiled.tables import machine, medians, quorums, ranks, scratch
 from simstrag.compiled.waits import enter
@@ -17,7 +17,7 @@ from simstrag.compiled.words import ABOARD, COMPUTING, GONE, HALFWAY, NOBODY, PU
 @entry
 def settle_all(m: int) -> None:
     """Before the plan changes: where every rank is by now."""
-    fall_out_all(m)
+    disband_all(m)
     for rank in range(machine(m).workers):
         settle(m, rank)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from simstrag.compiled.asking import wanted
+from simstrag.compiled.closing import open_closing
 from simstrag.compiled.compiling import compiled
 from simstrag.compiled.events import pop, schedule
-from simstrag.compiled.gathering import open_closing, reduced
+from simstrag.compiled.gathering import reduced
 from simstrag.compiled.lockstep import close_all
 from simstrag.compiled.tables import closings, machine, quorums
 from simstrag.compiled.updates import update

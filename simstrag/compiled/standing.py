@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
+from simstrag.compiled.disband import disband_all
 from simstrag.compiled.fates import find_least
 from simstrag.compiled.loading import Loading
-from simstrag.compiled.lockstep import fall_out_all
 from simstrag.plan import NEVER, Plan, Precision, Weigh
 from simstrag.quorum import Late, Quorum, Via
 
@@ -30,7 +30,7 @@ def adopt(plan: Plan, loading: Loading, unknown: bool) -> None:
     m["may_lockstep"] = not (logs or damped or plan.deadline is not None)
     same = np.array_equal(samples, rows["next_samples"]) and np.array_equal(amp, rows["next_amp"])
     if not (same and m["may_lockstep"]):
-        fall_out_all(memory.address)
+        disband_all(memory.address)
     rows["next_samples"], rows["next_amp"] = samples, amp
     rows["next_share"] = samples / batch
     if rows["next_amp"].any() and not loading.knows_amp():
@@ -103,7 +103,9 @@ def _file(index: int, quorum: Quorum, plan: Plan, loading: Loading, at: int) -> 
     alone = not quorum.riders and quorum.steps == 1 and plan.bound is None
     row["barrier"] = full and alone and quorum.via is not Via.SERVER
     row["race"] = _is_race(quorum, plan, loading) and alone and not row["barrier"]
-    row["together"] = row["race"] or (row["barrier"] and quorum.rounds == 1)
+    row["queue"] = _is_queue(quorum, plan, loading)
+    row["lockstep"], row["try_at"], row["pending"] = 0, 0, -1
+    row["together"] = row["race"] or row["queue"] or (row["barrier"] and quorum.rounds == 1)
     if quorum.via is not Via.SERVER:
         row["seconds"] = loading.seconds(quorum.members)
         loaded = bool(memory.machine[0]["loaded"])
@@ -118,11 +120,25 @@ def _file(index: int, quorum: Quorum, plan: Plan, loading: Loading, at: int) -> 
 
 def _is_race(quorum: Quorum, plan: Plan, loading: Loading) -> bool:
     """Whether all start anew with each update, at one instant (`simstrag.compiled.races`)."""
-    timing, loaded = loading.timing, bool(loading.memory.machine[0]["loaded"])
     anew = quorum.count is None or quorum.late is Late.ABORT
     first = quorum.window == math.inf and len(plan.quorums) == 1 and quorum.via is not Via.LEADER
-    free = all(timing.net(rank, loaded) is None for rank in quorum.members)
-    return anew and first and free and (quorum.via is Via.SERVER or timing.nodes is None)
+    server = quorum.via is Via.SERVER
+    flat = loading.timing.nodes is None
+    return anew and first and _is_free(quorum, loading) and (server or flat)
+
+
+def _is_queue(quorum: Quorum, plan: Plan, loading: Loading) -> bool:
+    """Whether each gradient is a job and an update of its own (`simstrag.compiled.queues`)."""
+    only = len(plan.quorums) == 1 and len(quorum.members) == len(loading.memory.ranks)
+    simple = quorum.late is Late.QUEUE and quorum.window == math.inf and not quorum.private
+    single = quorum.via is Via.SERVER and quorum.needed == 1 and not quorum.riders
+    return only and simple and single and _is_free(quorum, loading)
+
+
+def _is_free(quorum: Quorum, loading: Loading) -> bool:
+    """Whether nobody in it ever feels contention of the network."""
+    loaded = bool(loading.memory.machine[0]["loaded"])
+    return all(loading.timing.net(rank, loaded) is None for rank in quorum.members)
 
 
 def _file_riders(quorum: Quorum, loading: Loading, at: int) -> int:

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from simstrag.compiled.books import close_cycle, seen
+from simstrag.compiled.cards import form_queue
 from simstrag.compiled.clock import compute, cut, transfer
+from simstrag.compiled.closing import free
 from simstrag.compiled.compiling import compiled, within
 from simstrag.compiled.lockstep import fall_in, let_go, restart
 from simstrag.compiled.tables import closings, kept, lists, machine, quorums, ranks, scratch
@@ -70,7 +72,10 @@ def release(m: int, first: int, lone: int) -> None:
     while g.to_fall_in >= 0:
         index = g.to_fall_in
         g.to_fall_in = quorums(m)[index].beside
-        fall_in(m, index)
+        if quorums(m)[index].queue:
+            form_queue(m)
+        else:
+            fall_in(m, index)
     g.has_asked = asks and g.on_block and not g.has_asked
     if g.has_asked and g.stop == GO_ON:
         g.to_release = -1
@@ -100,14 +105,6 @@ def _of_closings(m: int, first: int) -> int:
         free(m, closing)
         closing = onward
     return n
-
-
-@within
-def free(m: int, closing: int) -> None:
-    """A closing is over."""
-    g, c = machine(m), closings(m)[closing]
-    c.number += 1
-    c.head, g.free = g.free, closing
 
 
 @within

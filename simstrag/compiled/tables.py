@@ -20,9 +20,9 @@ from simstrag.compiled.compiling import within
 
 __all__ = [
     "CLOSING", "EVENT", "FATE", "JOB", "KEPT", "MACHINE", "PIECE", "QUORUM", "RANK", "SHOWN",
-    "STEP", "TABLES", "UPDATE", "closings", "durations", "events", "fate_log", "jobs",
+    "STEP", "TABLES", "UPDATE", "cards", "closings", "durations", "events", "fate_log", "jobs",
     "kept", "lanes", "lists", "machine", "medians", "member_log", "noise", "pieces", "quorums",
-    "ranks", "scratch", "seconds_of", "shown", "step_log", "times", "update_log", "values",
+    "ranks", "scratch", "seconds_of", "shown", "step_log", "times", "tree", "update_log", "values",
 ]  # fmt: skip
 
 f, i, b = "f8", "i8", "i1"
@@ -63,9 +63,9 @@ QUORUM = np.dtype(
         ("pulled", f), ("got", f), ("version", i), ("seen", i), ("closing", i),
         ("samples", i), ("amp", i), ("rebatched", i), ("steps_done", i), ("staleness", i),
         ("noise_at", i), ("busy", f), ("puller", i), ("beside", i),
-        ("won", i), ("closed_at", f), ("race", b),
-        ("via", b), ("late", b), ("barrier", b), ("together", b), ("asks", b), ("ridden", b), ("lockstep", b),
-        ("done", b),
+        ("won", i), ("closed_at", f), ("pending", i), ("try_at", i), ("race", b), ("queue", b),
+        ("via", b), ("late", b), ("barrier", b), ("together", b), ("asks", b), ("ridden", b),
+        ("lockstep", b), ("done", b),
     ],
     align=True,
 )  # fmt: skip
@@ -135,7 +135,7 @@ MACHINE = np.dtype(
         # the plan in force
         ("deadline", f), ("cutoff", i), ("power", f), ("shift", f), ("quorums", i), ("windowed", i),
         ("loaded", i), ("fuse", b), ("mean", b), ("bounded", b), ("judged", b), ("shows", b),
-        ("unknown", b), ("may_lockstep", b), ("lapping", b), ("racing", b),
+        ("unknown", b), ("may_lockstep", b), ("lapping", b), ("racing", b), ("queueing", b),
         ("review_updates", i), ("review_samples", i), ("review_seconds", f), ("on_block", b),
         ("reviewed_updates", i), ("reviewed_samples", i), ("reviewed_time", f), ("has_asked", b),
         # ends
@@ -157,7 +157,7 @@ MACHINE = np.dtype(
 TABLES = (
     "machine", "ranks", "quorums", "closings", "events", "jobs", "lists", "scratch", "kept",
     "shown", "noise", "pieces", "times", "values", "seconds_of", "durations", "medians",
-    "update_log", "member_log", "step_log", "fate_log", "lanes",
+    "update_log", "member_log", "step_log", "fate_log", "lanes", "tree",
 )  # fmt: skip
 """In the order of their addresses; three numbers each: address, rows, columns."""
 
@@ -332,3 +332,17 @@ def lanes(m: int) -> Any:
     """What is known of the members of barriers in lockstep; a column per place in `lists`."""
     address, rows, columns = _place(m, 21)
     return carray(_pointer(address), (rows, columns), FLOAT)
+
+
+@within
+def cards(m: int) -> Any:
+    """The same room, a row per rank: what is known of ranks in a queue."""
+    address, rows, columns = _place(m, 21)
+    return carray(_pointer(address), (columns, rows), FLOAT)
+
+
+@within
+def tree(m: int) -> Any:
+    """The least arrivals of ranks in a queue, of ever fewer of them towards the front."""
+    address, rows, _ = _place(m, 22)
+    return carray(_pointer(address), (rows,), FLOAT)

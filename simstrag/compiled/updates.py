@@ -123,9 +123,9 @@ def update(m: int, first: int) -> None:
     if g.judged:
         note_steps(m)
         judge(m)
-    if _enough(m, progress):
+    if enough(m, progress):
         g.stop = DONE
-    elif _due(m):
+    elif due(m):
         g.to_release = first
         g.stop = REVIEW
     else:
@@ -211,6 +211,20 @@ def _write(
 
 
 @within
+def write_alone(m: int, rank: int, staleness: int, progress: float) -> None:
+    """The same of an update of one gradient."""
+    g = machine(m)
+    row = update_log(m)[g.updates]
+    g.updates += 1
+    row.time, row.version, row.samples, row.progress = g.now, g.version, g.samples, progress
+    row.n_own, row.staleness_mean, row.staleness_max, row.count = 1, staleness, staleness, 1
+    if not g.every:
+        row.members = g.members
+        member_log(m)[g.members] = rank
+        g.members += 1
+
+
+@within
 def _name_all(m: int, first: int, applied: int) -> int:
     """The members of an update into `scratch`, where the first are already; how many."""
     n, closing = applied, first
@@ -228,7 +242,7 @@ def _name_all(m: int, first: int, applied: int) -> int:
 
 
 @within
-def _enough(m: int, progress: float) -> bool:
+def enough(m: int, progress: float) -> bool:
     """Whether every limit that is set is reached (rule 23)."""
     g, enough = machine(m), True
     if not math.isnan(g.most_progress):
@@ -245,7 +259,7 @@ def _enough(m: int, progress: float) -> bool:
 
 
 @within
-def _due(m: int) -> bool:
+def due(m: int) -> bool:
     """Whether a review is (rule 20)."""
     g = machine(m)
     return (  # type: ignore[no-any-return]
