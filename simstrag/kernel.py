@@ -240,8 +240,11 @@ class Kernel:
             self._take_over()
 
     def _contributors(self, closing: int) -> list[int]:
-        rows, found = self.memory.ranks, []
-        rank = int(self.memory.closings[closing]["head"])
+        rows, found, c = self.memory.ranks, [], self.memory.closings[closing]
+        if c["lockstep"]:
+            q = self.memory.quorums[c["quorum"]]
+            return self.memory.lists[q["members_at"] :][: q["size"]].tolist()  # type: ignore[no-any-return]
+        rank = int(c["head"])
         while rank >= 0:
             if rows[rank]["aboard"] < 0:
                 found.append(rank)

@@ -46,6 +46,11 @@ def test_noise_goes_on_where_a_block_of_it_ends() -> None:
     agree(case(2, 2500), "bsp")
 
 
+def test_a_lone_rank_waits_for_nobody_at_the_server_either() -> None:
+    for policy in ("bsp:via=server", "asgd", "backup:b=0"):
+        agree(case(1, 60), policy)
+
+
 def test_steps_that_were_aborted_by_the_hundred_are_forgotten() -> None:
     slow = {"time": 0, "node": 2, "resource": "gpu", "kind": "slowdown", "value": 1e6}
     agree(case(3, 4 * 3 + SPARE + 200, trace=[slow]), "backup")

@@ -151,7 +151,7 @@ def form_queue(m: int) -> None:
 def _fits(m: int, rank: int) -> bool:
     """Whether a rank computes or pushes, waits for the server, or is blocked."""
     g, r = machine(m), ranks(m)[rank]
-    if r.recorded or r.mark >= 0 or r.start != r.got:
+    if r.recorded or r.mark >= 0 or r.start != r.got or r.got != r.pulled + g.pull:
         return False
     if r.amp != r.next_amp or r.share != r.next_share:
         return False

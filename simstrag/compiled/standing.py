@@ -29,7 +29,8 @@ def adopt(plan: Plan, loading: Loading, unknown: bool) -> None:
     logs = m["keeps_steps"] or m["keeps_fates"]
     m["may_lockstep"] = not (logs or damped or plan.deadline is not None)
     same = np.array_equal(samples, rows["next_samples"]) and np.array_equal(amp, rows["next_amp"])
-    if not (same and m["may_lockstep"]):
+    quiet = plan.suspects is None and not review.on_block
+    if not (same and m["may_lockstep"] and (quiet or not m["queueing"])):
         disband_all(memory.address)
     rows["next_samples"], rows["next_amp"] = samples, amp
     rows["next_share"] = samples / batch
@@ -103,7 +104,7 @@ def _file(index: int, quorum: Quorum, plan: Plan, loading: Loading, at: int) -> 
     alone = not quorum.riders and quorum.steps == 1 and plan.bound is None
     row["barrier"] = full and alone and quorum.via is not Via.SERVER
     row["race"] = _is_race(quorum, plan, loading) and alone and not row["barrier"]
-    row["queue"] = _is_queue(quorum, plan, loading)
+    row["queue"] = not row["race"] and _is_queue(quorum, plan, loading)
     row["lockstep"], row["try_at"], row["pending"] = 0, 0, -1
     row["together"] = row["race"] or row["queue"] or (row["barrier"] and quorum.rounds == 1)
     if quorum.via is not Via.SERVER:
