@@ -8,7 +8,7 @@ import numpy as np
 
 from simstrag.compiled.fates import find_least
 from simstrag.compiled.loading import Loading
-from simstrag.plan import NEVER, Plan, Precision, Weigh
+from simstrag.plan import NEVER, Plan, Weigh
 from simstrag.quorum import Late, Quorum, Via
 
 __all__ = ["adopt", "file"]
@@ -17,19 +17,27 @@ VIA = {via: k for k, via in enumerate(Via)}
 LATE = {late: k for k, late in enumerate(Late)}
 
 
-def adopt(plan: Plan, loading: Loading, unknown: bool) -> None:
-    """What a resolved plan says of steps, updates and reviews. unknown: whether progress is."""
+def adopt(plan: Plan, old: Plan | None, loading: Loading, unknown: bool) -> None:
+    """What a resolved plan says of steps, updates and reviews; `old` is the plan before it.
+
+    unknown: whether progress is.
+    """
     memory, rows = loading.memory, loading.memory.ranks
     m, review = memory.machine[0], plan.review
-    batch = int(m["batch"])
-    rows["next_samples"] = plan.samples(batch, len(rows))
-    rows["next_share"] = rows["next_samples"] / batch
-    rows["next_amp"] = [precision is Precision.AMP for precision in plan.precision]  # type: ignore[union-attr]
-    if rows["next_amp"].any() and not loading.knows_amp():
+    if old is None or plan.batch != old.batch:
+        batch = int(m["batch"])
+        sizes = plan.sizes(batch, len(rows))
+        rows["next_samples"], rows["next_share"] = sizes, sizes / batch
+    had_amp = np.zeros(len(rows), dtype=np.bool_) if old is None else old.in_amp
+    changed = np.flatnonzero(plan.in_amp != had_amp)
+    rows["next_amp"][changed] = plan.in_amp[changed]
+    if plan.in_amp.any() and not had_amp.any() and not loading.knows_amp():
         loading.stretches(amp=True)
-    rows["suspected"] = 0
-    rows["suspected"][list(plan.suspects or ())] = 1
-    m["judged"] = plan.suspects is not None
+    suspects = plan.suspects or frozenset()
+    were = frozenset() if old is None else old.suspects or frozenset()
+    rows["suspected"][list(were - suspects)] = 0
+    rows["suspected"][list(suspects - were)] = 1
+    m["judged"], m["suspects"] = plan.suspects is not None, len(suspects)
     m["loaded"] = any(quorum.via is not Via.ALLREDUCE for quorum in plan.quorums)
     m["deadline"] = _or(plan.deadline, math.nan)
     m["cutoff"] = _or(plan.damping.cutoff, -1)
