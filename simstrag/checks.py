@@ -5,11 +5,12 @@ from __future__ import annotations
 import enum
 import math
 import operator
-from typing import TypeVar
+from collections.abc import Iterable
+from typing import TypeVar, cast
 
 from simstrag.errors import PlanError
 
-__all__ = ["choice", "real", "whole"]
+__all__ = ["choice", "real", "whole", "wholes"]
 
 E = TypeVar("E", bound=enum.Enum)
 
@@ -29,6 +30,20 @@ def whole(what: str, value: object, least: int | None = None) -> int:
     if least is not None and number < least:
         raise PlanError(f"{what} must be {least} or more, not {number}")
     return number
+
+
+def wholes(what: str, values: Iterable[object], least: int) -> tuple[int, ...]:
+    """`values` as ints, each as by `whole`; of many that are ints already this is quick.
+
+    >>> wholes("a rank", [3, 1], least=0)
+    (3, 1)
+    """
+    found = tuple(values)
+    if set(map(type, found)) == {int}:
+        ints = cast("tuple[int, ...]", found)
+        if min(ints) >= least:
+            return ints
+    return tuple(whole(what, value, least) for value in found)
 
 
 def real(what: str, value: object) -> float:

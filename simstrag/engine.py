@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Generator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import simpy
 
 from simstrag import policies
 from simstrag.errors import InputError, PlanError, StallError
-from simstrag.kernel import Kernel, Limits, Stop
+from simstrag.kernel import Kernel, Limits, Stop, Truth
 from simstrag.learning.noise_scale import NoiseScale, unmodelled
 from simstrag.policy import Hints, Plan, Policy, View
 from simstrag.recorder import DECISION_COLUMNS, Recorder
@@ -24,8 +23,6 @@ from simstrag.summary import summarise
 from simstrag.timing import Timing
 
 __all__ = ["check", "simulate"]
-
-Truth = Callable[[], npt.NDArray[np.float64]]
 
 
 def simulate(
@@ -84,6 +81,7 @@ class _Job:
         learner = scenario.learner
         self.scenario = scenario
         self.policy = policy
+        self.oracle = bool(getattr(policy, "oracle", False))
         self.name = name
         self.seed = seed
         self.timing = scenario.timing(seed)
@@ -107,7 +105,7 @@ class _Job:
             if stop is Stop.STALLED:
                 raise self._stalled()
             if stop is Stop.REVIEW:
-                kernel.replan(self._plan(kernel.view(self.hints)))
+                kernel.replan(self._plan(kernel.view(self.hints, self._told(kernel.truth))))
             else:  # what the outer world does at an instant comes after all else of it (rule 15)
                 yield world.timeout(world.peek() - world.now)
             stop = kernel.advance(world.peek())
@@ -140,16 +138,17 @@ class _Job:
     def _first_view(self) -> View:
         """The facts before anything has begun."""
         workers, hints, timing = self.scenario.workers, self.hints, self.timing
-        return View(
-            workers, hints=hints, noise_scale=hints.noise_scale,
-            truth=lambda: np.array([timing.noise_free(rank, 0, 0.0) for rank in range(workers)]),
-        )  # fmt: skip
+
+        def truth() -> npt.NDArray[np.float64]:
+            return np.array([timing.noise_free(rank, 0, 0.0) for rank in range(workers)])
+
+        told = self._told(truth)
+        return View(workers, hints=hints, noise_scale=hints.noise_scale, truth=told)
 
     def _plan(self, view: View) -> Plan:
         """What the policy answers, resolved; the same answer is the same plan."""
-        truth = self._told(view.truth) if getattr(self.policy, "oracle", False) else None
         try:
-            plan = policies.ask(self.policy, replace(view, truth=truth), self.name)
+            plan = policies.ask(self.policy, view, self.name)
         except PlanError:
             if self._untold is not None:
                 raise self._untold from None  # the trace's end is no mistake of the policy
@@ -159,15 +158,15 @@ class _Job:
         self._refuse_a_target(plan)
         try:
             resolved = plan.resolved(self.scenario.workers)
-            resolved.samples(self.scenario.learner.batch, self.scenario.workers)
+            resolved.sizes(self.scenario.learner.batch, self.scenario.workers)
         except PlanError as error:
             raise PlanError(f"policy {self.name}: {error}") from None
         self._asked, self._answered = plan, resolved
         return resolved
 
-    def _told(self, truth: Truth | None) -> Truth | None:
-        """The truth, and a note of what the trace cannot tell."""
-        if truth is None:
+    def _told(self, truth: Truth) -> Truth | None:
+        """The truth, for an oracle alone, and a note of what the trace cannot tell."""
+        if not self.oracle:
             return None
 
         def told() -> npt.NDArray[np.float64]:

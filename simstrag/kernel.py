@@ -13,6 +13,7 @@ import enum
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,9 +43,12 @@ from simstrag.learning.noise_scale import NoiseScale, unmodelled
 from simstrag.plan import Plan
 from simstrag.recorder import Recorder
 from simstrag.timing import Timing
-from simstrag.view import Hints, View
+from simstrag.view import WINDOW, Hints, View
 
-__all__ = ["Kernel", "Limits", "Stop", "ready"]
+__all__ = ["Kernel", "Limits", "Stop", "Truth", "ready"]
+
+Floats = npt.NDArray[np.float64]
+Truth = Callable[[], Floats]
 
 ENTRIES = (
     (loop.advance, "(int64, float64)"), (loop.begin, "(int64,)"), (loop.go_on, "(int64,)"),
@@ -52,6 +56,8 @@ ENTRIES = (
     (disband.report, "(int64,)"), (disband.disband_all, "(int64,)"), (find_least, "(int64,)"),
     (serve_until, "(int64, float64)"),(ends, "(int64, int64, float64)"),
 )  # fmt: skip
+AGES = np.arange(-WINDOW, 0)[:, np.newaxis]
+"""Of the rows of a window, the oldest first: the newest is one step old."""
 BUDGET = 1 << 22
 """Gradients after which compiled code comes back, for Ctrl-C and for whoever watches."""
 
@@ -120,9 +126,11 @@ class Kernel:
         m["keeps_steps"], m["keeps_fates"] = recorder.keeps("steps"), recorder.keeps("gradients")
         m["budget"] = BUDGET
         self._loading = Loading(timing, self.memory)
+        self._everybody = np.arange(world_size)
+        self._level: int | None = 0
         self._begun = False
         self.plan = plan
-        self._adopt(plan)
+        self._adopt(plan, None)
         self._file(plan, None)
 
     @property
@@ -151,7 +159,9 @@ class Kernel:
             loop.begin(self.memory.address)
         while True:
             stop = loop.advance(self.memory.address, until)
-            if stop in (DONE, REVIEW, HORIZON, STALLED):
+            if stop == REVIEW:
+                return Stop.REVIEW
+            if stop in (DONE, HORIZON, STALLED):
                 self._take_over(least=0 if stop == DONE else 0.5)
                 return Stop(stop)
             self._answer(stop)
@@ -165,7 +175,7 @@ class Kernel:
             moved = (plan.quorums, plan.bound, plan.fuse) != (old.quorums, old.bound, old.fuse)
             if moved:
                 refiling.settle_all(self.memory.address)
-            self._adopt(plan)
+            self._adopt(plan, old)
             if moved:
                 self._file(plan, old)
                 refiling.refile(self.memory.address)
@@ -178,32 +188,48 @@ class Kernel:
         self._learn()
         self.recorder.totals(self._machine, self.memory.ranks, self.learner.progress)
 
-    def view(self, hints: Hints) -> View:
-        """The facts a policy may use now."""
-        disband.report(self.memory.address)
-        rows, shown, m = self.memory.ranks, self.memory.shown, self._machine
-        idle = (rows["state"] == NOBODY) | (rows["state"] == GONE)
-        return View(
-            len(rows), self.version, int(m["samples"]), self.now, rows["shown"], hints=hints,
-            pending_since=np.where(idle, math.nan, rows["pulled"]), noise_scale=hints.noise_scale,
-            truth=self._truth(), **{name: shown[name] for name in shown.dtype.fields or ()},
+    def view(self, hints: Hints, truth: Truth | None = None) -> View:
+        """The facts a policy may use now; they hold until the kernel goes on.
+
+        truth: what an oracle is told, `Kernel.truth` for instance.
+        """
+        m, steps = self._machine, self.memory.known.copy()
+        self._level = int(steps[0]) if (steps == steps[0]).all() else None
+        return View.of(
+            self._told, world_size=len(steps), version=int(m["version"]),
+            samples=int(m["samples"]), time=float(m["now"]), steps=steps,
+            noise_scale=hints.noise_scale, hints=hints, truth=truth,
         )  # fmt: skip
 
-    def _truth(self) -> Callable[[], npt.NDArray[np.float64]]:
+    def _told(self, name: str, columns: int) -> npt.NDArray[Any]:
+        """An array of a view that is worked out when it is asked for; the newest of its columns."""
+        if name == "pending_since":
+            disband.report(self.memory.address)
+            ranks = self.memory.ranks
+            idle = (ranks["state"] == NOBODY) | (ranks["state"] == GONE)
+            return np.where(idle, math.nan, ranks["pulled"])
+        table: npt.NDArray[Any] = getattr(self.memory, name)
+        if self._level is None:
+            rows = (self.memory.known + AGES[WINDOW - columns :]) & (WINDOW - 1)
+            shown = table[rows, self._everybody]
+        else:
+            first = (self._level - columns) % WINDOW
+            shown = table[first : first + columns]
+            if first + columns > WINDOW:
+                shown = np.concatenate([shown, table[: first + columns - WINDOW]])
+        return np.array(shown.T, order="C")
+
+    def truth(self) -> Floats:
         """Seconds of each rank's noise-free full-precision step started now."""
         now, steps = self.now, self.memory.ranks["started"].tolist()
-
-        def truth() -> npt.NDArray[np.float64]:
-            return np.array([self.timing.noise_free(rank, k, now) for rank, k in enumerate(steps)])
-
-        return truth
+        return np.array([self.timing.noise_free(rank, k, now) for rank, k in enumerate(steps)])
 
     # -- plans -------------------------------------------------------------------------------
 
-    def _adopt(self, plan: Plan) -> None:
+    def _adopt(self, plan: Plan, old: Plan | None) -> None:
         self.plan = plan
         self.learner.lost = self.learner.lost or unmodelled(plan)
-        standing.adopt(plan, self._loading, self.learner.lost is not None)
+        standing.adopt(plan, old, self._loading, self.learner.lost is not None)
         self.recorder.planned(plan, self.version, self.now)
 
     def _file(self, plan: Plan, old: Plan | None) -> None:

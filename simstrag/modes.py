@@ -18,9 +18,13 @@ the abstract and the first sentences of the introduction were at hand; the model
 from __future__ import annotations
 
 import enum
+import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from simstrag.loops import compiled
 
 __all__ = [
     "Interval",
@@ -78,19 +82,32 @@ def ward_clusters(times: Floats, threshold: float) -> tuple[tuple[int, ...], ...
     ((0, 2, 3), (1,))
     """
     order = np.argsort(times, kind="stable")
-    clusters = [[int(rank)] for rank in order]
-    sizes, means = np.ones(len(order)), times[order].astype(np.float64)
-    while len(clusters) > 1:
-        left, right = sizes[:-1], sizes[1:]
-        costs = np.sqrt(2 * left * right / (left + right)) * (means[1:] - means[:-1])
-        at = int(np.argmin(costs))
+    sizes = _merged(times[order].astype(np.float64), threshold)
+    clusters = np.split(order, np.cumsum(sizes)[:-1].astype(np.intp))
+    return tuple(sorted(tuple(sorted(cluster.tolist())) for cluster in clusters))
+
+
+@compiled
+def _merged(means: Any, threshold: float) -> Any:
+    """The sizes of the clusters of sorted times, which are lost; `costs` are of neighbours."""
+    count = len(means)
+    sizes, costs = np.ones(count), means[1:] - means[:-1]
+    while count > 1:
+        at = int(np.argmin(costs[: count - 1]))
         if not costs[at] < threshold:
             break
-        clusters[at] += clusters.pop(at + 1)
-        means[at] = np.average(means[at : at + 2], weights=sizes[at : at + 2])
-        sizes[at] += sizes[at + 1]
-        sizes, means = np.delete(sizes, at + 1), np.delete(means, at + 1)
-    return tuple(sorted(tuple(sorted(cluster)) for cluster in clusters))
+        left, right = sizes[at], sizes[at + 1]
+        means[at] = (means[at] * left + means[at + 1] * right) / (left + right)
+        sizes[at] = left + right
+        count -= 1
+        for k in range(at + 1, count):
+            means[k], sizes[k] = means[k + 1], sizes[k + 1]
+        for k in range(at, count - 1):
+            costs[k] = costs[k + 1]
+        for k in range(max(at - 1, 0), min(at + 1, count - 1)):
+            left, right = sizes[k], sizes[k + 1]
+            costs[k] = math.sqrt(2 * left * right / (left + right)) * (means[k + 1] - means[k])
+    return sizes[:count]
 
 
 def intervals(times: Floats, how: Interval) -> Floats:

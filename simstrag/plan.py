@@ -11,10 +11,13 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar, cast
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
 
-from simstrag.checks import choice, real, whole
+import numpy as np
+import numpy.typing as npt
+
+from simstrag.checks import choice, real, whole, wholes
 from simstrag.errors import PlanError
 from simstrag.quorum import ALL, Quorum, Via
 
@@ -114,10 +117,10 @@ class Plan:
     fuse: LEADER jobs that wait together at the server become one update.
     bound: how many steps a rank may be ahead of the slowest; one for all, one per rank (a tuple
         or a dict of rank to bound, others unbounded), or None.
-    precision: for steps that start from now on; one for all, or per rank (a tuple, or a dict of
-        rank to precision, others full).
-    batch: for steps that start from now on, each rank's share of its nominal batch (a tuple, or a
-        dict of rank to share, others 1); shares sum to N.  None: 1 each.
+    precision: for steps that start from now on; one for all, or per rank (a tuple, an array of
+        whether it is reduced, or a dict of rank to precision, others full).
+    batch: for steps that start from now on, each rank's share of its nominal batch (a tuple, an
+        array, or a dict of rank to share, others 1); shares sum to N.  None: 1 each.
     deadline: seconds of computing after which steps that start from now on stop at the end of a
         micro-batch; None: they never do.
     average: ranks keep models of their own, and an update averages those of its contributors.
@@ -126,8 +129,11 @@ class Plan:
         means that the policy makes no such judgement.
     review: when the policy wants to be asked again.
 
+    Whatever is given per rank is kept as a tuple, so that plans can be compared.
     Raises `PlanError` where the plan is impossible.
 
+    >>> Plan(precision=np.array([False, True])) == Plan(precision=(Precision.FULL, Precision.AMP))
+    True
     >>> Plan(quorums=(Quorum((0, 1)), Quorum((1, 2))))
     Traceback (most recent call last):
     simstrag.errors.PlanError: rank 1 is in two quorums
@@ -136,8 +142,10 @@ class Plan:
     quorums: tuple[Quorum, ...] = (Quorum(),)
     fuse: bool = False
     bound: int | tuple[int | None, ...] | Mapping[int, int] | None = None
-    precision: Precision | tuple[Precision, ...] | Mapping[int, Precision] = Precision.FULL
-    batch: tuple[float, ...] | Mapping[int, float] | None = None
+    precision: (
+        Precision | tuple[Precision, ...] | Mapping[int, Precision] | npt.NDArray[np.bool_]
+    ) = Precision.FULL
+    batch: tuple[float, ...] | Mapping[int, float] | npt.NDArray[np.float64] | None = None
     deadline: float | None = None
     average: bool = False
     weigh: Weigh = Weigh.WORLD
@@ -145,14 +153,24 @@ class Plan:
     suspects: frozenset[int] | None = None
     review: Review = NEVER
 
+    _in_amp: npt.NDArray[np.bool_] | None = field(
+        default=None, init=False, repr=False, compare=False
+    )
+
+    _shares: npt.NDArray[np.float64] | None = field(
+        default=None, init=False, repr=False, compare=False
+    )
+
     def __post_init__(self) -> None:
         self._check_kinds()
-        for name in ("bound", "precision", "batch"):
+        self._check_precision()
+        if isinstance(self.batch, np.ndarray):
+            object.__setattr__(self, "_shares", np.array(self.batch, dtype=np.float64))
+            object.__setattr__(self, "batch", tuple(self.batch.tolist()))
+        for name in ("bound", "batch"):
             value = getattr(self, name)
             if isinstance(value, Sequence) and not isinstance(value, str):
                 object.__setattr__(self, name, tuple(value))
-        for precision in _values(self.precision):
-            choice("precision", precision, Precision)
         if self.deadline is not None and not real("deadline", self.deadline) > 0:
             raise PlanError(f"deadline must be positive seconds, not {self.deadline:g}")
         if self.deadline == math.inf:
@@ -172,13 +190,24 @@ class Plan:
             if not isinstance(getattr(self, name), kind):
                 raise PlanError(f"{name} must be a {kind.__name__}, not {getattr(self, name)!r}")
         if self.suspects is not None:
-            suspects = frozenset(whole("a suspect", rank, least=0) for rank in self.suspects)
-            object.__setattr__(self, "suspects", suspects)
+            object.__setattr__(self, "suspects", frozenset(wholes("a suspect", self.suspects, 0)))
+
+    def _check_precision(self) -> None:
+        given: Any = self.precision
+        if isinstance(given, np.ndarray) and given.dtype == np.bool_ and given.ndim == 1:
+            object.__setattr__(self, "_in_amp", given.copy())
+            written = [Precision.FULL] * len(given)
+            for rank in np.flatnonzero(given).tolist():
+                written[rank] = Precision.AMP
+            object.__setattr__(self, "precision", tuple(written))
+            return
+        if isinstance(given, (Sequence, np.ndarray)) and not isinstance(given, str):
+            object.__setattr__(self, "precision", tuple(given))
+        for precision in _values(self.precision):
+            choice("precision", precision, Precision)
 
     def _check_bounds(self) -> None:
-        for bound in _values(self.bound):
-            if bound is not None:
-                whole("bound", bound, least=0)
+        wholes("bound", (bound for bound in _values(self.bound) if bound is not None), least=0)
         if self.bound is None:
             return
         for quorum in self.quorums:
@@ -192,7 +221,10 @@ class Plan:
                 raise PlanError("a bound cannot stand beside private steps or rounds")
 
     def _check_shares(self) -> None:
-        for share in _values(self.batch):
+        shares = _values(self.batch)
+        if set(map(type, shares)) == {float} and min(shares) > 0 and sum(shares) < math.inf:
+            return  # what is a number, and no NaN, need not be asked one by one
+        for share in shares:
             if not 0 < real("a batch share", share) < math.inf:
                 raise PlanError(f"a batch share must be positive, not {share:g}")
 
@@ -201,11 +233,11 @@ class Plan:
         for quorum in self.quorums:
             if quorum.ranks is ALL and len(self.quorums) > 1:
                 raise PlanError("a quorum of ALL ranks cannot stand beside another quorum")
-            named = () if quorum.ranks is ALL else quorum.members
-            for rank in (*named, *(child for child, _ in quorum.riders)):
-                if rank in seen:
-                    raise PlanError(f"rank {rank} is in two quorums")
-                seen.add(rank)
+            named = set() if quorum.ranks is ALL else set(quorum.members)
+            named.update(child for child, _ in quorum.riders)
+            if not seen.isdisjoint(named):
+                raise PlanError(f"rank {min(seen & named)} is in two quorums")
+            seen |= named
         apart = any(q.via is Via.ALLREDUCE for q in self.quorums) and not self.average
         if len(self.quorums) > 1 and apart:
             raise PlanError(
@@ -231,13 +263,32 @@ class Plan:
         """
         if self.suspects and max(self.suspects) >= world_size:
             raise PlanError(f"suspect {max(self.suspects)} is beyond a world of {world_size} ranks")
-        return replace(
-            self,
+        return self._with(
             quorums=tuple(quorum.resolved(world_size) for quorum in self.quorums),
             bound=None if self.bound is None else _bounds(self.bound, world_size),
             precision=_per_rank("precision", self.precision, world_size, Precision.FULL),
             batch=None if self.batch is None else _shares(self.batch, world_size),
+            _in_amp=np.full(world_size, self.precision is Precision.AMP)
+            if isinstance(self.precision, Precision)
+            else self._in_amp,
         )
+
+    def _with(self, **changes: object) -> Plan:
+        """This plan but for `changes`, which need no check: nothing of theirs is new."""
+        changed = object.__new__(Plan)
+        for name in FIELDS:
+            object.__setattr__(changed, name, changes.get(name, getattr(self, name)))
+        return changed
+
+    @property
+    def in_amp(self) -> npt.NDArray[np.bool_]:
+        """Which ranks' next steps are in reduced precision, of a resolved plan; shape (N,)."""
+        if self._in_amp is None:
+            assert isinstance(self.precision, tuple), "resolve the plan first"
+            found = np.array([own is Precision.AMP for own in self.precision])
+            object.__setattr__(self, "_in_amp", found)
+            return found
+        return self._in_amp
 
     def samples(self, batch: int, world_size: int) -> tuple[int, ...]:
         """Samples of each rank's gradients, of a resolved plan: whole numbers that sum to N*batch.
@@ -248,18 +299,24 @@ class Plan:
         >>> Plan(batch=(0.5, 0.75, 1.75)).samples(batch=2, world_size=3)
         (1, 2, 3)
         """
+        return tuple(self.sizes(batch, world_size).tolist())
+
+    def sizes(self, batch: int, world_size: int) -> npt.NDArray[np.int64]:
+        """What `samples` says, as an array of shape (N,)."""
         if self.batch is None:
-            return (batch,) * world_size
+            return np.full(world_size, batch)
         assert isinstance(self.batch, tuple), "resolve the plan first"
-        exact = [share * batch for share in self.batch]
-        whole = [math.floor(samples) for samples in exact]
-        left = world_size * batch - sum(whole)
-        for rank in sorted(range(world_size), key=lambda r: whole[r] - exact[r])[:left]:
-            whole[rank] += 1
-        if min(whole) < 1:
-            rank = whole.index(min(whole))
+        exact = (np.array(self.batch) if self._shares is None else self._shares) * batch
+        sizes: npt.NDArray[np.int64] = np.floor(exact).astype(np.int64)
+        left = world_size * batch - int(sizes.sum())
+        sizes[np.argsort(sizes - exact, kind="stable")[:left]] += 1
+        if sizes.min() < 1:
+            rank = int(np.argmin(sizes))
             raise PlanError(f"rank {rank} gets no sample of {self.batch[rank]:g} x {batch}")
-        return tuple(whole)
+        return sizes
+
+
+FIELDS = tuple(field.name for field in fields(Plan))
 
 
 def _values(given: Any) -> tuple[Any, ...]:
@@ -271,25 +328,19 @@ def _values(given: Any) -> tuple[Any, ...]:
     return given if isinstance(given, tuple) else (given,)
 
 
-def _bounds(
-    bound: int | tuple[int | None, ...] | Mapping[int, int], world_size: int
-) -> tuple[int | None, ...] | None:
-    bounds = _per_rank("bound", cast("Any", bound), world_size, None)
+def _bounds(bound: Any, world_size: int) -> tuple[int | None, ...] | None:
+    bounds = _per_rank("bound", bound, world_size, None)
     return None if all(b is None for b in bounds) else bounds
 
 
-def _shares(
-    batch: tuple[float, ...] | Mapping[int, float], world_size: int
-) -> tuple[float, ...] | None:
-    shares = tuple(float(share) for share in _per_rank("batch", batch, world_size, 1.0))
+def _shares(batch: Any, world_size: int) -> tuple[float, ...] | None:
+    shares = tuple(map(float, _per_rank("batch", batch, world_size, 1.0)))
     if abs(sum(shares) - world_size) > SUM_TOLERANCE * world_size:
         raise PlanError(f"batch shares must sum to {world_size}, not {sum(shares):.9g}")
     return None if all(share == 1 for share in shares) else shares
 
 
-def _per_rank(
-    name: str, value: T | tuple[T, ...] | Mapping[int, T], world_size: int, default: T
-) -> tuple[T, ...]:
+def _per_rank(name: str, value: Any, world_size: int, default: T) -> tuple[T, ...]:
     if isinstance(value, Mapping):
         if value and not 0 <= min(value) <= max(value) < world_size:
             raise PlanError(f"{name} names a rank beyond a world of {world_size} ranks")

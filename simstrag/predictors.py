@@ -58,6 +58,9 @@ def _newest(window: Floats) -> Floats:
 def _middle(window: Floats) -> Floats:
     """Like `np.nanmedian`, which warns of rows without any number."""
     ordered = np.sort(window, axis=1)  # NaN is sorted to the end
+    width = ordered.shape[1]
+    if not np.isnan(ordered[:, -1]).any():
+        return np.asarray((ordered[:, (width - 1) // 2] + ordered[:, width // 2]) / 2)
     count = np.count_nonzero(~np.isnan(window), axis=1)
     pair = np.stack([np.maximum(count - 1, 0) // 2, count // 2], axis=1)
     middle: Floats = np.take_along_axis(ordered, pair, axis=1).mean(axis=1)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import enum
+import functools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from simstrag.checks import choice, real, whole
+from simstrag.checks import choice, real, whole, wholes
 from simstrag.errors import PlanError
 
 __all__ = ["ALL", "Late", "Quorum", "Via"]
@@ -98,7 +99,7 @@ class Quorum:
     def _check_ranks(self, given: Iterable[int]) -> None:
         if isinstance(given, str) or not isinstance(given, Iterable):
             raise PlanError(f"a quorum's ranks must be ALL or several ranks, not {given!r}")
-        ranks = tuple(sorted(whole("a rank", rank, least=0) for rank in given))
+        ranks = tuple(sorted(wholes("a rank", given, least=0)))
         if not ranks:
             raise PlanError("a quorum needs at least one rank")
         if len(set(ranks)) < len(ranks):
@@ -149,13 +150,11 @@ class Quorum:
     def resolved(self, world_size: int) -> Quorum:
         """This quorum with its ranks written out for a world of `world_size` ranks."""
         named = [rank for pair in self.riders for rank in pair]
-        named += [] if self.ranks is ALL else self.ranks
+        if self.ranks is not ALL:
+            named.append(self.ranks[-1])
         if named and max(named) >= world_size:
             raise PlanError(f"rank {max(named)} is beyond a world of {world_size} ranks")
-        if self.ranks is not ALL:
-            return self
-        riders = {child for child, _ in self.riders}
-        return replace(self, ranks=tuple(r for r in range(world_size) if r not in riders))
+        return _written_out(self, world_size) if self.ranks is ALL else self
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -172,3 +171,10 @@ class Quorum:
     def private(self) -> bool:
         """Whether its ranks compute on models of their own between two updates."""
         return self.steps > 1 or self.rounds > 1
+
+
+@functools.lru_cache(maxsize=64)
+def _written_out(quorum: Quorum, world_size: int) -> Quorum:
+    """A quorum of `ALL`, rank by rank; asked again, the same object."""
+    riders = {child for child, _ in quorum.riders}
+    return replace(quorum, ranks=tuple(r for r in range(world_size) if r not in riders))

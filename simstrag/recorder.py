@@ -9,7 +9,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from simstrag.plan import Plan, Precision
+import numpy as np
+
+from simstrag.plan import Plan
 from simstrag.policies import ways
 
 __all__ = ["COUNTS", "Recorder"]
@@ -142,5 +144,4 @@ def _suspects(plan: Plan) -> tuple[int, ...] | None:
 
 def _amp(plan: Plan) -> tuple[int, ...]:
     """The ranks whose next steps are in reduced precision."""
-    assert isinstance(plan.precision, tuple), "resolve the plan first"
-    return tuple(rank for rank, own in enumerate(plan.precision) if own is Precision.AMP)
+    return tuple(np.flatnonzero(plan.in_amp).tolist())

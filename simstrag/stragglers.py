@@ -11,6 +11,7 @@ docs/korel.md.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -84,7 +85,7 @@ def robust_z(x: Floats, reference: float, scale: float) -> Floats:
 
 def baseline(
     x: Floats,
-    windows: Floats,
+    windows: Callable[[], Floats],
     *,
     clean: float | None,
     delta: float,
@@ -93,9 +94,9 @@ def baseline(
 ) -> Baseline:
     """What full-precision times are compared with: the median of the ranks, or a stand-in for it.
 
-    x: shape (N,), windowed median of each rank, NaN for a rank without one; windows: shape (N, W),
-    what they are medians of; all in full-precision seconds.  clean: seconds of an uncontended
-    step, if known.  floor: least scale, as a share of the reference.
+    x: shape (N,), windowed median of each rank, NaN for a rank without one; windows: tells what
+    they are medians of where that is needed, shape (N, W); all in full-precision seconds.  clean:
+    seconds of an uncontended step, if known.  floor: least scale, as a share of the reference.
 
     With three or more ranks it is their median, and the scale 1.4826 times their MAD (A.9.7).
     The median says nothing where it is itself contended (`guard`: it exceeds (1+delta)*clean) or
@@ -104,24 +105,33 @@ def baseline(
     no harm, and the scale is the standard error of a window's median, from the windows' own MAD.
 
     >>> windows = np.array([[1.0, 1.0], [1.0, 1.0], [2.0, 2.0]])
-    >>> baseline(median(windows), windows, clean=None, delta=0.1, floor=0.01)
+    >>> baseline(median(windows), lambda: windows, clean=None, delta=0.1, floor=0.01)
     Baseline(reference=1.0, scale=0.01)
-    >>> baseline(median(windows[1:]), windows[1:], clean=1.2, delta=0.1, floor=0.01)
+    >>> windows = windows[1:]
+    >>> baseline(median(windows), lambda: windows, clean=1.2, delta=0.1, floor=0.01)
     Baseline(reference=1.2, scale=0.012)
     """
     known = ~np.isnan(x)
-    values = x[known]
+    values = x if known.all() else x[known]
     if values.size == 0:
         return Baseline(math.nan, math.nan)
-    reference = float(median(values))
+    reference = _middle(values)
     shifted = guard and clean is not None and reference > (1 + delta) * clean
     if values.size < 3 or shifted:
         reference = max(clean or 0.0, float(values.min()))
-        own = windows[known]
-        spread = float(median(mad(own))) * NORMAL_MEDIAN / math.sqrt(own.shape[-1])
+        own = windows()[known]
+        spread = _middle(mad(own)) * NORMAL_MEDIAN / math.sqrt(own.shape[-1])
     else:
-        spread = float(mad(values))
+        spread = _middle(np.abs(values - reference))
     return Baseline(reference, max(NORMAL_MAD * spread, floor * reference))
+
+
+def _middle(values: Floats) -> float:
+    """The median of a row without NaN."""
+    half = len(values) // 2
+    parted = np.partition(values, half)
+    low = parted[half] if len(values) % 2 else parted[:half].max()
+    return float(low + parted[half]) / 2
 
 
 def suspects(x: Floats, against: Baseline, z_on: float, delta_on: float) -> npt.NDArray[np.bool_]:

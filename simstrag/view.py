@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -73,6 +74,10 @@ class View:
     hints: Hints = Hints()
     truth: Callable[[], npt.NDArray[np.float64]] | None = None
 
+    _tell: Callable[[str, int], npt.NDArray[Any]] | None = field(
+        default=None, init=False, repr=False
+    )
+
     def __post_init__(self) -> None:
         shape = (self.world_size, WINDOW)
         for name, default in (
@@ -89,6 +94,47 @@ class View:
             array.flags.writeable = False
             object.__setattr__(self, name, array)
 
+    @classmethod
+    def of(cls, tell: Callable[[str, int], npt.NDArray[Any]], **facts: Any) -> View:
+        """A view whose arrays are worked out when they are asked for, while `plan` runs.
 
+        tell: gives an array by its name, so many of its newest columns.  facts: all other fields,
+        and `steps`.
+        """
+        view = object.__new__(cls)
+        put = object.__setattr__
+        for name, fact in facts.items():
+            put(view, name, fact)
+        view.steps.flags.writeable = False
+        put(view, "_tell", tell)
+        return view
+
+    def newest(self, name: str, columns: int) -> npt.NDArray[Any]:
+        """The newest columns of a window, `local_times` for instance, and no work for the others.
+
+        >>> View(2, local_times=[[1.0] * 15 + [2.0], [1.0] * 15 + [3.0]]).newest("local_times", 1)
+        array([[2.],
+               [3.]])
+        """
+        if self._tell is not None:
+            return self._tell(name, columns)
+        window: npt.NDArray[Any] = getattr(self, name)
+        return window[:, WINDOW - columns :]
+
+    if not TYPE_CHECKING:  # a field that is not there yet
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in TOLD:
+                raise AttributeError(f"a View has no {name}")
+            array = self._tell(name, WINDOW)
+            array.flags.writeable = False
+            object.__setattr__(self, name, array)
+            return array
+
+
+TOLD = (
+    "local_times", "amp", "batch", "lower_bound", "communication", "pending_since",
+)  # fmt: skip
+"""The fields that an engine works out when they are asked for."""
 WINDOW = 16
-"""How many recent local times a view holds per rank."""
+"""How many recent local times a view holds per rank; a power of two."""

@@ -92,7 +92,7 @@ class Watching:
         return getattr(self.policy, "oracle", False)
 
     def plan(self, view: View) -> Plan:
-        SEEN.append(view)
+        SEEN.append(replace(view))
         return self.policy.plan(view)
 
 

@@ -1,6 +1,6 @@
 """What a run counts and when it ends, shown on cases small enough to check by hand."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -31,7 +31,7 @@ class Watcher:
     quorum: Quorum = field(default_factory=Quorum)
 
     def plan(self, view: View) -> Plan:
-        SEEN.append(view)
+        SEEN.append(replace(view))
         return Plan((self.quorum,), review=self.review)
 
 

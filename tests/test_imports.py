@@ -27,9 +27,9 @@ LAYERS = {
         "quorum", "run", "slowdown", "trace", "validation", "view",
     ),
     "thought": (
-        "constants", "contention", "inputs", "learning", "learning.noise_scale", "metrics", "modes",
-        "noise_tables", "policies", "predictors", "quantities", "scenario", "sections",
-        "stragglers", "timing",
+        "constants", "contention", "inputs", "learning", "learning.noise_scale", "loops", "metrics",
+        "modes", "noise_tables", "policies", "predictors", "quantities", "scenario", "sections",
+        "stragglers", "timing", "windows",
     ),
     "world": (
         "compiled", "engine", "kernel", "learning.real", "recorder", "summary", "workloads",
@@ -173,13 +173,13 @@ def test_the_contract_needs_numpy_only() -> None:
     assert {own(i.what) for i in found} - {None} == {"checks", "errors", "plan", "quorum", "view"}
 
 
-THOUGHT = {"modes", "noise_tables", "predictors", "stragglers"}
+THOUGHT = {"loops", "modes", "noise_tables", "predictors", "stragglers", "windows"}
 """Pure functions and data that policies decide with."""
 
 
-def test_what_policies_think_with_needs_numpy_and_scipy_only() -> None:
+def test_what_policies_think_with_needs_numpy_scipy_and_numba_only() -> None:
     found = of(*THOUGHT)
-    assert foreign(found) <= {"numpy", "scipy"}
+    assert foreign(found) <= {"numpy", "scipy", "numba"}
     assert {own(i.what) for i in found} - {None} <= {"errors", *THOUGHT}
 
 
@@ -203,7 +203,7 @@ def test_policies_own_no_clock_and_no_luck(package: str) -> None:
     ("package", "allowed"),
     [
         ("simpy", ["engine"]),
-        ("numba", ["compiled"]),
+        ("numba", ["compiled", "loops"]),
         ("torch", ["workloads", "learning.real", "ddp", "calibration"]),
         ("matplotlib", ["analysis"]),
         ("bokeh", ["analysis"]),

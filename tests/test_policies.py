@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 import re
 import sys
 from collections.abc import Callable
@@ -423,6 +424,47 @@ def test_the_dearer_communication_is_the_less_is_cut() -> None:
     assert deadlines[0] < deadlines[-1]
 
 
+# -- arrays
+
+
+def test_an_array_says_the_same_as_a_tuple() -> None:
+    full, amp = Precision.FULL, Precision.AMP
+    by_array = Plan(precision=np.array([False, True]), batch=np.array([0.5, 1.5]))
+    by_tuple = Plan(precision=(full, amp), batch=(0.5, 1.5))
+    assert by_array == by_tuple
+    assert hash(by_array) == hash(by_tuple)
+    assert by_array.resolved(2) == by_tuple.resolved(2)
+    assert by_array.samples(batch=3, world_size=2) == by_tuple.samples(batch=3, world_size=2)
+    assert pickle.loads(pickle.dumps(by_array)) == by_tuple
+
+
+@pytest.mark.parametrize(
+    "precision",
+    [np.array([False, True]), (Precision.FULL, Precision.AMP), {1: Precision.AMP}],
+    ids=["array", "tuple", "dict"],
+)
+def test_a_resolved_plan_says_who_is_in_reduced_precision(precision: Any) -> None:
+    assert Plan(precision=precision).resolved(2).in_amp.tolist() == [False, True]
+
+
+def test_one_precision_is_that_of_all() -> None:
+    assert Plan(precision=Precision.AMP).resolved(3).in_amp.all()
+    assert not Plan().resolved(3).in_amp.any()
+
+
+def test_a_plan_keeps_its_own_copy_of_an_array() -> None:
+    reduced, shares = np.array([False, True]), np.array([0.5, 1.5])
+    plan = Plan(precision=reduced, batch=shares)
+    reduced[:], shares[:] = True, 1.0
+    assert plan.resolved(2).in_amp.tolist() == [False, True]
+    assert plan.resolved(2).samples(batch=2, world_size=2) == (1, 3)
+
+
+def test_everybody_is_written_out_once() -> None:
+    first, again = (Plan((Quorum(via=Via.SERVER),)).resolved(4) for _ in range(2))
+    assert first.quorums[0] is again.quorums[0]
+
+
 # -- what a stranger may do wrong
 
 WRONG = [
@@ -437,6 +479,12 @@ WRONG = [
     (lambda: Plan(Quorum()), "a plan needs a tuple of one quorum or more, not Quorum("),
     (lambda: Plan(bound=2.5), "bound must be a whole number, not 2.5"),
     (lambda: Plan(precision="amp"), "precision must be one of Precision.FULL, Precision.AMP, not"),
+    (lambda: Plan(precision=np.zeros(2)), "precision must be one of Precision.FULL, Precision.AMP"),
+    (lambda: Plan(precision=(0, 1)), "precision must be one of Precision.FULL, Precision.AMP, not"),
+    (lambda: Plan(batch=np.array([1.0, math.nan])), "a batch share must be a number, not NaN"),
+    (lambda: Plan(batch=np.array([2.0, 0.0])), "a batch share must be positive, not 0"),
+    (lambda: Plan(bound=(1, -1)), "bound must be 0 or more, not -1"),
+    (lambda: Plan(bound=(1, True)), "bound must be a whole number, not True"),
     (lambda: Plan(batch=("a", 1)), "a batch share must be a number, not 'a'"),
     (lambda: Plan(deadline="x"), "deadline must be a number, not 'x'"),
     (lambda: Plan(review=3), "review must be a Review, not 3"),

@@ -54,7 +54,9 @@ def windows_of(*levels: float) -> np.ndarray:
 
 
 def baseline_of(windows: np.ndarray, clean: float | None = None, guard: bool = True) -> Baseline:
-    return baseline(median(windows), windows, clean=clean, delta=0.1, floor=0.01, guard=guard)
+    return baseline(
+        median(windows), lambda: windows, clean=clean, delta=0.1, floor=0.01, guard=guard
+    )
 
 
 def test_among_three_ranks_the_reference_is_their_median() -> None:

@@ -4,10 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from simstrag.compiled.clock import beyond, noise_free
+import numpy as np
+
+from simstrag.compiled.clock import INF, beyond, noise_free
 from simstrag.compiled.compiling import compiled, within
-from simstrag.compiled.tables import fate_log, kept, machine, medians, ranks, shown, step_log
+from simstrag.compiled.tables import (
+    amp,
+    batch,
+    communication,
+    fate_log,
+    kept,
+    known,
+    local_times,
+    lower_bound,
+    machine,
+    medians,
+    ranks,
+    step_log,
+)
 from simstrag.compiled.words import NOBODY, PUSHING
+from simstrag.view import WINDOW
 
 
 @compiled
@@ -40,33 +56,30 @@ def close_cycle(m: int, rank: int) -> None:
 def show(m: int, rank: int, seconds: float, lower_bound: bool) -> None:
     """Rule 7: a policy sees a step once its gradient has met its fate; what is kept comes first."""
     g, r = machine(m), ranks(m)[rank]
-    r.shown += r.kept + 1
-    if not g.shows:
-        return
     for k in range(r.kept):
         w = kept(m)[rank, k]
-        show_one(m, rank, w.seconds, w.samples / g.batch, w.communication, w.amp, False)
-    batch = r.share if lower_bound else r.samples / g.batch
-    show_one(m, rank, seconds, batch, r.got - r.pulled + r.pushed, r.amp, lower_bound)
+        show_step(m, rank, w.seconds, w.samples / g.batch, w.communication, w.amp != 0, False)
+    share = r.share if lower_bound else r.samples / g.batch
+    communicated = r.got - r.pulled + r.pushed
+    show_step(m, rank, seconds, share, communicated, r.amp != 0, lower_bound)
 
 
 @compiled
-def show_one(
+def show_step(
     m: int,
     rank: int,
     seconds: float,
-    batch: float,
-    communication: float,
-    amp: Any,
-    lower_bound: bool,
+    share: float,
+    communicated: float,
+    in_amp: bool,
+    cancelled: bool,
 ) -> None:
-    rows = shown(m)
-    last = rows.shape[1] - 1
-    for k in range(last):
-        rows[rank, k] = rows[rank, k + 1]
-    row = rows[rank, last]
-    row.local_times, row.batch, row.communication = seconds, batch, communication
-    row.amp, row.lower_bound = amp, lower_bound
+    """One step more of a rank, in every table of what is shown."""
+    at = known(m)[rank] % WINDOW
+    known(m)[rank] += 1
+    if machine(m).shows:
+        local_times(m)[at, rank], communication(m)[at, rank] = seconds, communicated
+        batch(m)[at, rank], amp(m)[at, rank], lower_bound(m)[at, rank] = share, in_amp, cancelled
 
 
 @compiled
@@ -103,8 +116,10 @@ def judge(m: int) -> None:
             r.clean = noise_free(m, rank, r.step, r.start)
         clean[n] = r.clean
         n += 1
-    clean[:n].sort()
-    limit = g.straggler_ratio * ((clean[(n - 1) // 2] + clean[n // 2]) / 2)
+    limit = threshold(clean[:n], g.straggler_ratio)
+    if limit == INF:
+        g.false_alarms += g.suspects
+        return
     for rank in range(g.workers):
         r = ranks(m)[rank]
         straggles = r.state != NOBODY and r.clean > limit
@@ -113,6 +128,33 @@ def judge(m: int) -> None:
             g.false_alarms += not straggles
         else:
             g.misses += straggles
+
+
+@compiled
+def threshold(clean: Any, ratio: float) -> float:
+    """Seconds that separate those above `ratio` times the median from the others.
+
+    Nobody is above it who is not above `ratio` times the least.  If those are less than half of
+    all, the median is one of the others, and often none of them is large enough to matter.
+    """
+    n, half = len(clean), len(clean) // 2
+    least = most = clean[0]
+    for k in range(n):
+        least, most = min(least, clean[k]), max(most, clean[k])
+    if most <= ratio * least:
+        return INF
+    near, top, above = 0, least, INF
+    for k in range(n):
+        if clean[k] <= ratio * least:
+            near += 1
+            top = max(top, clean[k])
+        else:
+            above = min(above, clean[k])
+    if near > half and ratio * top < above:
+        return ratio * top  # type: ignore[no-any-return]
+    ordered = np.partition(clean, half)
+    low = ordered[half] if n % 2 else ordered[:half].max()
+    return ratio * ((low + ordered[half]) / 2)  # type: ignore[no-any-return]
 
 
 @within

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from simstrag.compiled.books import show_one
+from simstrag.compiled.books import show_step
 from simstrag.compiled.clock import INF, finish_from, segment, transfer
 from simstrag.compiled.compiling import columnwise, compiled, within
 from simstrag.compiled.events import schedule
@@ -221,9 +221,8 @@ def apply_all(m: int, index: int, had: int) -> int:
                 if lane[WON, p] == 0:
                     continue
                 pushed = lane[ARRIVAL, p] - lane[FINISH, p]
-            r.shown += 1
             seconds, batch = lane[FINISH, p] - q.got, r.samples / g.batch
-            show_one(m, of[p], seconds, batch, q.got - q.pulled + pushed, r.amp, False)
+            show_step(m, of[p], seconds, batch, q.got - q.pulled + pushed, r.amp != 0, False)
     return staleness  # type: ignore[no-any-return]
 
 

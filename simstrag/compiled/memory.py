@@ -42,7 +42,9 @@ class Memory:
         self.tree = np.full(2 << (n - 1).bit_length(), np.inf)
         self.scratch = np.zeros(n + 1, np.int64)
         self.kept = np.zeros((n, KEPT), tables.KEPT)
-        self.shown = np.zeros((n, WINDOW), tables.SHOWN)
+        self.known = np.zeros(n, np.int64)
+        self.local_times, self.communication, self.batch = np.full((3, WINDOW, n), np.nan)
+        self.amp, self.lower_bound = np.zeros((2, WINDOW, n), np.bool_)
         self.noise = np.ones((1, 1))
         self.pieces = np.zeros(0, tables.PIECE)
         self.times, self.values = np.zeros(0), np.zeros(0)
@@ -54,6 +56,7 @@ class Memory:
         self.step_log = np.zeros(log if keep_steps else 0, tables.STEP)
         self.fate_log = np.zeros(log * (KEPT + 1) if keep_fates else 0, tables.FATE)
         self._places = np.zeros(3 * len(TABLES), np.int64)
+        self.address = int(self._places.ctypes.data)
         self._blank()
 
     def _blank(self) -> None:
@@ -64,14 +67,7 @@ class Memory:
         self.ranks["due"] = np.nan
         self.ranks["idle"] = 1
         self.closings["head"] = np.append(np.arange(1, len(self.closings)), -1)
-        for name in ("local_times", "batch", "communication"):
-            self.shown[name] = np.nan
         self.placed()
-
-    @property
-    def address(self) -> int:
-        """Of the list of addresses."""
-        return self._places.ctypes.data
 
     def placed(self) -> None:
         """Note where the tables are; to be called whenever one was replaced."""

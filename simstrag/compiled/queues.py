@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from simstrag.compiled.asking import wanted
-from simstrag.compiled.books import show_one, worth
+from simstrag.compiled.books import show_step, worth
 from simstrag.compiled.cards import (
     APPLIED,
     ARRIVAL,
@@ -65,8 +65,8 @@ def _update(m: int, rank: int) -> None:
     if g.shows:
         got = card[PULLED] + g.pull
         communication = got - card[PULLED] + (card[ARRIVAL] - card[FINISH])
-        r.shown += 1
-        show_one(m, rank, card[FINISH] - got, samples / g.batch, communication, r.amp, False)
+        seconds, batch = card[FINISH] - got, samples / g.batch
+        show_step(m, rank, seconds, batch, communication, r.amp != 0, False)
     g.applied += 1
     g.spent += 1
     g.version += 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from simstrag.compiled.asking import wanted
-from simstrag.compiled.books import show_one
+from simstrag.compiled.books import show_step
 from simstrag.compiled.closing import open_closing
 from simstrag.compiled.compiling import columnwise, compiled
 from simstrag.compiled.disband import disband
@@ -110,5 +110,5 @@ def _show_losers(m: int) -> None:
             seconds = max(min(q.closed_at, lane[FINISH, p]) - q.got, 0.0)
             pushed = max(q.closed_at - lane[FINISH, p], 0.0)
             batch = r.share if bound else r.samples / g.batch
-            r.shown += 1
-            show_one(m, lists(m)[p], seconds, batch, q.got - q.pulled + pushed, r.amp, bound)
+            communicated = q.got - q.pulled + pushed
+            show_step(m, lists(m)[p], seconds, batch, communicated, r.amp != 0, bound)

@@ -9,7 +9,7 @@ import numpy as np
 from simstrag.compiled.disband import disband_all
 from simstrag.compiled.fates import find_least
 from simstrag.compiled.loading import Loading
-from simstrag.plan import NEVER, Plan, Precision, Weigh
+from simstrag.plan import NEVER, Plan, Weigh
 from simstrag.quorum import Late, Quorum, Via
 
 __all__ = ["adopt", "file"]
@@ -18,27 +18,33 @@ VIA = {via: k for k, via in enumerate(Via)}
 LATE = {late: k for k, late in enumerate(Late)}
 
 
-def adopt(plan: Plan, loading: Loading, unknown: bool) -> None:
-    """What a resolved plan says of steps, updates and reviews. unknown: whether progress is."""
+def adopt(plan: Plan, old: Plan | None, loading: Loading, unknown: bool) -> None:
+    """What a resolved plan says of steps, updates and reviews; `old` is the plan before it.
+
+    unknown: whether progress is.
+    """
     memory, rows = loading.memory, loading.memory.ranks
     m, review = memory.machine[0], plan.review
     batch = int(m["batch"])
-    samples = np.array(plan.samples(batch, len(rows)))
-    amp = np.array([precision is Precision.AMP for precision in plan.precision])  # type: ignore[union-attr]
-    damped = plan.damping.cutoff is not None
+    sizes = rows["next_samples"].copy()
+    if old is None or plan.batch != old.batch:
+        sizes = plan.sizes(batch, len(rows))
+    in_amp = plan.in_amp
     logs = m["keeps_steps"] or m["keeps_fates"]
-    m["may_lockstep"] = not (logs or damped or plan.deadline is not None)
-    same = np.array_equal(samples, rows["next_samples"]) and np.array_equal(amp, rows["next_amp"])
+    m["may_lockstep"] = not (logs or plan.damping.cutoff is not None or plan.deadline is not None)
+    same = np.array_equal(sizes, rows["next_samples"]) and np.array_equal(in_amp, rows["next_amp"])
     quiet = plan.suspects is None and not review.on_block
     if not (same and m["may_lockstep"] and (quiet or not m["queueing"])):
         disband_all(memory.address)
-    rows["next_samples"], rows["next_amp"] = samples, amp
-    rows["next_share"] = samples / batch
-    if rows["next_amp"].any() and not loading.knows_amp():
+        rows["next_samples"], rows["next_share"] = sizes, sizes / batch
+        rows["next_amp"] = in_amp
+    if in_amp.any() and not loading.knows_amp():
         loading.stretches(amp=True)
-    rows["suspected"] = 0
-    rows["suspected"][list(plan.suspects or ())] = 1
-    m["judged"] = plan.suspects is not None
+    suspects = plan.suspects or frozenset()
+    were = frozenset() if old is None else old.suspects or frozenset()
+    rows["suspected"][list(were - suspects)] = 0
+    rows["suspected"][list(suspects - were)] = 1
+    m["judged"], m["suspects"] = plan.suspects is not None, len(suspects)
     m["loaded"] = any(quorum.via is not Via.ALLREDUCE for quorum in plan.quorums)
     m["deadline"] = _or(plan.deadline, math.nan)
     m["cutoff"] = _or(plan.damping.cutoff, -1)

@@ -19,10 +19,11 @@ from numba.extending import intrinsic
 from simstrag.compiled.compiling import within
 
 __all__ = [
-    "CLOSING", "EVENT", "FATE", "JOB", "KEPT", "MACHINE", "PIECE", "QUORUM", "RANK", "SHOWN",
-    "STEP", "TABLES", "UPDATE", "cards", "closings", "durations", "events", "fate_log", "jobs",
-    "kept", "lanes", "lists", "machine", "medians", "member_log", "noise", "pieces", "quorums",
-    "ranks", "scratch", "seconds_of", "shown", "step_log", "times", "tree", "update_log", "values",
+    "CLOSING", "EVENT", "FATE", "JOB", "KEPT", "MACHINE", "PIECE", "QUORUM", "RANK",
+    "STEP", "TABLES", "UPDATE", "amp", "batch", "cards", "closings", "communication", "durations",
+    "events", "fate_log", "jobs", "kept", "known", "lanes", "lists", "local_times", "lower_bound",
+    "machine", "medians", "member_log", "noise", "pieces", "quorums", "ranks", "scratch",
+    "seconds_of", "step_log", "times", "tree", "update_log", "values",
 ]  # fmt: skip
 
 f, i, b = "f8", "i8", "i1"
@@ -37,7 +38,7 @@ RANK = np.dtype(
         ("next_share", f), ("next_samples", i), ("bound", i),
         # totals
         ("compute", f), ("communication", f), ("wait", f),
-        ("staleness", i), ("applied", i), ("started", i), ("shown", i), ("count", i),
+        ("staleness", i), ("applied", i), ("started", i), ("count", i),
         # inputs: the first of the factors of noise at hand; pieces by precision and load
         ("noise_from", i), ("recorded_at", i), ("recorded", i),
         ("stretch", i, (4,)), ("cursor", i, (4,)), ("net", i, (2,)),
@@ -93,9 +94,6 @@ KEPT = np.dtype(
 EVENT = np.dtype([("time", f), ("order", i), ("what", i)])
 JOB = np.dtype([("arrival", f), ("rank", i), ("ticket", i), ("closing", i)])
 PIECE = np.dtype([("at", i), ("last", i), ("period", f)])
-SHOWN = np.dtype(
-    [("local_times", f), ("batch", f), ("communication", f), ("amp", "?"), ("lower_bound", "?")]
-)  # fmt: skip
 UPDATE = np.dtype(
     [
         ("time", f), ("version", i), ("n_own", i), ("samples", i), ("staleness_mean", f),
@@ -123,7 +121,7 @@ MACHINE = np.dtype(
         ("deviation", f), ("beyond", f), ("makespan", f), ("target", f),
         ("started", i), ("amp", i), ("rebatched", i), ("applied", i), ("dropped", i),
         ("aborted", i), ("asked", i), ("cut", i),
-        ("hits", i), ("false_alarms", i), ("misses", i),
+        ("hits", i), ("false_alarms", i), ("misses", i), ("suspects", i),
         # the server and its job
         ("server_end", f), ("server_serial", i), ("server_rank", i), ("server_ticket", i),
         ("server_closing", i), ("serving", b), ("take_due", b),
@@ -156,13 +154,14 @@ MACHINE = np.dtype(
 
 TABLES = (
     "machine", "ranks", "quorums", "closings", "events", "jobs", "lists", "scratch", "kept",
-    "shown", "noise", "pieces", "times", "values", "seconds_of", "durations", "medians",
-    "update_log", "member_log", "step_log", "fate_log", "lanes", "tree",
+    "noise", "pieces", "times", "values", "seconds_of", "durations", "medians",
+    "update_log", "member_log", "step_log", "fate_log",
+    "known", "local_times", "communication", "batch", "amp", "lower_bound", "lanes", "tree",
 )  # fmt: skip
 """In the order of their addresses; three numbers each: address, rows, columns."""
 
 PLACES = 3 * len(TABLES)
-FLOAT, INT = np.dtype(f), np.dtype(i)
+FLOAT, INT, BOOL = np.dtype(f), np.dtype(i), np.dtype("?")
 
 
 def _as_pointer(context: Any, address: Any) -> Any:
@@ -248,101 +247,135 @@ def kept(m: int) -> Any:
 
 
 @within
-def shown(m: int) -> Any:
-    """The last gradients of each rank that a policy may see, newest last."""
-    address, rows, columns = _place(m, 9)
-    return carray(_pointer(address), (rows, columns), SHOWN)
-
-
-@within
 def noise(m: int) -> Any:
     """Factors of the ranks' next steps; a column per rank."""
-    address, rows, columns = _place(m, 10)
+    address, rows, columns = _place(m, 9)
     return carray(_pointer(address), (rows, columns), FLOAT)
 
 
 @within
 def pieces(m: int) -> Any:
     """Step functions of time."""
-    address, rows, _ = _place(m, 11)
+    address, rows, _ = _place(m, 10)
     return carray(_pointer(address), (rows,), PIECE)
 
 
 @within
 def times(m: int) -> Any:
     """From when on the values of a piece hold."""
-    address, rows, _ = _place(m, 12)
+    address, rows, _ = _place(m, 11)
     return carray(_pointer(address), (rows,), FLOAT)
 
 
 @within
 def values(m: int) -> Any:
     """The values of all pieces."""
-    address, rows, _ = _place(m, 13)
+    address, rows, _ = _place(m, 12)
     return carray(_pointer(address), (rows,), FLOAT)
 
 
 @within
 def seconds_of(m: int) -> Any:
     """Of an all-reduce among so many ranks on an idle network."""
-    address, rows, _ = _place(m, 14)
+    address, rows, _ = _place(m, 13)
     return carray(_pointer(address), (rows,), FLOAT)
 
 
 @within
 def durations(m: int) -> Any:
     """Recorded durations of all ranks."""
-    address, rows, _ = _place(m, 15)
+    address, rows, _ = _place(m, 14)
     return carray(_pointer(address), (rows,), FLOAT)
 
 
 @within
 def medians(m: int) -> Any:
     """Room for a number per rank."""
-    address, rows, _ = _place(m, 16)
+    address, rows, _ = _place(m, 15)
     return carray(_pointer(address), (rows,), FLOAT)
 
 
 @within
 def update_log(m: int) -> Any:
-    address, rows, _ = _place(m, 17)
+    address, rows, _ = _place(m, 16)
     return carray(_pointer(address), (rows,), UPDATE)
 
 
 @within
 def member_log(m: int) -> Any:
-    address, rows, _ = _place(m, 18)
+    address, rows, _ = _place(m, 17)
     return carray(_pointer(address), (rows,), INT)
 
 
 @within
 def step_log(m: int) -> Any:
-    address, rows, _ = _place(m, 19)
+    address, rows, _ = _place(m, 18)
     return carray(_pointer(address), (rows,), STEP)
 
 
 @within
 def fate_log(m: int) -> Any:
-    address, rows, _ = _place(m, 20)
+    address, rows, _ = _place(m, 19)
     return carray(_pointer(address), (rows,), FATE)
 
 
 @within
-def lanes(m: int) -> Any:
-    """What is known of the members of barriers in lockstep; a column per place in `lists`."""
+def known(m: int) -> Any:
+    """How many steps of each rank a policy has been shown."""
+    address, rows, _ = _place(m, 20)
+    return carray(_pointer(address), (rows,), INT)
+
+
+@within
+def local_times(m: int) -> Any:
+    """Of the last steps that a policy may see, a column per rank, as are the four tables below.
+
+    The k-th step of a rank, counted from 0, is in row k modulo their number.
+    """
     address, rows, columns = _place(m, 21)
+    return carray(_pointer(address), (rows, columns), FLOAT)
+
+
+@within
+def communication(m: int) -> Any:
+    address, rows, columns = _place(m, 22)
+    return carray(_pointer(address), (rows, columns), FLOAT)
+
+
+@within
+def batch(m: int) -> Any:
+    address, rows, columns = _place(m, 23)
+    return carray(_pointer(address), (rows, columns), FLOAT)
+
+
+@within
+def amp(m: int) -> Any:
+    address, rows, columns = _place(m, 24)
+    return carray(_pointer(address), (rows, columns), BOOL)
+
+
+@within
+def lower_bound(m: int) -> Any:
+    address, rows, columns = _place(m, 25)
+    return carray(_pointer(address), (rows, columns), BOOL)
+
+
+@within
+def lanes(m: int) -> Any:
+    """What is known of members in lockstep; a column per place in `lists`."""
+    address, rows, columns = _place(m, 26)
     return carray(_pointer(address), (rows, columns), FLOAT)
 
 
 @within
 def cards(m: int) -> Any:
     """The same room, a row per rank: what is known of ranks in a queue."""
-    address, rows, columns = _place(m, 21)
+    address, rows, columns = _place(m, 26)
     return carray(_pointer(address), (columns, rows), FLOAT)
 
 
 @within
 def tree(m: int) -> Any:
     """The least arrivals of ranks in a queue, of ever fewer of them towards the front."""
-    address, rows, _ = _place(m, 22)
+    address, rows, _ = _place(m, 27)
     return carray(_pointer(address), (rows,), FLOAT)

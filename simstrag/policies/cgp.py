@@ -118,7 +118,7 @@ class Cgp:
         known = min(W, int(view.steps.min()))
         if known < LEAST:
             return state.plan
-        t = median(view.local_times[:, -known:])
+        t = median(view.newest("local_times", known))
         if self._is_due(state, t):
             self._replan(state, t, view)
         return state.plan

@@ -22,16 +22,40 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.policy import Plan, Precision, Review, View
-from simstrag.stragglers import Baseline, baseline, full_precision_time, median, suspects
+from simstrag.loops import compiled
+from simstrag.policy import WINDOW, Plan, Review, View
+from simstrag.stragglers import (
+    Baseline,
+    baseline,
+    full_precision_time,
+    median,
+    robust_z,
+    suspects,
+)
+from simstrag.windows import Windows
 
 Floats = npt.NDArray[np.float64]
-UNKNOWN = math.nan
 COUNTED = ("activations", "recoveries", "efficacy_stops", "probes", "confirmations")
+EVERY_UPDATE = Review(updates=1)
+
+RANK = np.dtype(
+    [
+        # what outlives its activations; versions are numbers of updates
+        ("dwell", "i8"), ("cooldown", "i8"), ("cooldown_until", "i8"), ("last_off", "f8"),
+        ("on_count", "i8"),
+        # its stay in AMP mode; `before`: median raw time just before, `tested`: for its effect
+        ("in_amp", "?"), ("in_trial", "?"), ("tested", "?"),
+        ("steps", "i8"), ("since_probe", "i8"), ("off_count", "i8"), ("before", "f8"),
+        # whether more than a count of it changes in this check
+        ("acts", "?"),
+    ],
+    align=True,
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -47,45 +71,17 @@ class Trial:
 
 
 @dataclass(slots=True)
-class Activation:
-    """A rank's stay in AMP mode.
-
-    before: median raw time just before.  steps: in AMP so far.  tested: for its effect.
-    """
-
-    before: float
-    steps: int = 0
-    since_probe: int = 0
-    off_count: int = 0
-    tested: bool = False
-    trial: Trial | None = None
-
-
-@dataclass(slots=True)
-class Rank:
-    """What outlives a rank's activations; versions are numbers of updates."""
-
-    dwell: int
-    cooldown: int
-    on_count: int = 0
-    last_off: int | None = None
-    cooldown_until: int = 0
-    activation: Activation | None = None
-
-
-@dataclass(slots=True)
 class State:
-    """Everything learnt so far; arrays have one row per rank.
+    """Everything learnt so far.
 
-    equivalent, raw: the last W times, NaN where there is none: what they were or would have been
-    in full precision, and as they were.  seen: how many times of each rank have been entered.
+    ranks: a record of `RANK` each.  raw: their last W times as they were, all in one precision
+    (A.9.4), so that their equivalents are in the same order.  trials: of ranks that are in one.
     """
 
-    ranks: list[Rank]
-    equivalent: Floats
-    raw: Floats
-    seen: npt.NDArray[np.int64]
+    ranks: npt.NDArray[np.void]
+    raw: Windows
     plan: Plan
+    trials: dict[int, Trial] = field(default_factory=dict)
     version: int = -1
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
 
@@ -153,21 +149,24 @@ class Korel:
         if view.version <= state.version:  # A.9.1
             return state.plan
         state.version = view.version
-        self._enter(state, view)
-        x = median(state.equivalent)
+        entered = self._enter(state, view)
+        x = self._values(state, view)
         against = baseline(
             x,
-            state.equivalent,
+            lambda: self._windows(state, view),
             clean=view.hints.clean_seconds,
             delta=self.delta_on,
             floor=self.f_floor,
             guard=self.global_shift_guard,
         )
-        in_amp = [rank for rank, r in enumerate(state.ranks) if r.activation is not None]
-        self._switch_on(state, x, against)
-        for rank in in_amp:
-            self._attend(state, view, rank, float(x[rank]), against)
-        state.plan = self._planned(state)
+        if self._count(state, x, against, entered):
+            acting = np.flatnonzero(state.ranks["acts"]).tolist()
+            for i in acting:
+                if not state.ranks[i]["in_amp"]:
+                    self._on(state, i)
+                else:
+                    self._attend(state, view, i, float(x[i]), against)
+            state.plan = self._planned(state)
         return state.plan
 
     def summary(self) -> dict[str, int | float]:
@@ -178,129 +177,132 @@ class Korel:
 
     def _state(self, n: int) -> State:
         if self.state_ is None:
+            ranks = np.zeros(n, dtype=RANK)
+            ranks["dwell"], ranks["cooldown"], ranks["last_off"] = (
+                self.dwell,
+                self.cooldown,
+                -math.inf,
+            )
             state = State(
-                [Rank(self.dwell, self.cooldown) for _ in range(n)],
-                np.full((n, self.W), UNKNOWN),
-                np.full((n, self.W), UNKNOWN),
-                np.zeros(n, dtype=np.int64),
-                _plan_of((Precision.FULL,) * n, frozenset()),
+                ranks, Windows(n, self.W), _plan_of(np.zeros(n, dtype=np.bool_), frozenset())
             )
             object.__setattr__(self, "state_", state)  # frozen are the parameters
             return state
         return self.state_
 
-    def _enter(self, state: State, view: View) -> None:
-        """A.9.2: the times that are new, each by the precision it really had."""
-        fresh = np.minimum(view.steps - state.seen, view.local_times.shape[1])
-        state.seen[:] = view.steps
-        for back in range(int(fresh.max()), 0, -1):
-            time, amp = view.local_times[:, -back], view.amp[:, -back]
-            usable = (fresh >= back) & ~view.lower_bound[:, -back] & ~np.isnan(time)
-            equivalent = np.where(amp, self._equivalent(time, view), time) if amp.any() else time
-            enters = np.zeros_like(usable)
-            for i in np.flatnonzero(usable):
-                enters[i] = self._take(state.ranks[i], float(time[i]), bool(amp[i]))
-            for ring, values in ((state.equivalent, equivalent), (state.raw, time)):
-                ring[enters, :-1] = ring[enters, 1:]
-                ring[enters, -1] = values[enters]
+    def _enter(self, state: State, view: View) -> npt.NDArray[np.int64]:
+        """A.9.2: the times that are new; returns how many entered of each rank.
 
-    def _take(self, rank: Rank, time: float, amp: bool) -> bool:
-        """Count one time, and say whether it enters the rings: not if it is of another mode,
-        that is of a step begun before a switch, nor of a trial (A.9.9).
+        Those of another mode do not, that is of a step begun before a switch or of a trial (A.9.9).
         """
-        activation = rank.activation
-        if activation is None:
-            return not amp
-        if amp:
-            activation.steps += 1
-            activation.since_probe += 1
-        elif activation.trial is not None:
-            activation.trial.times.append(time)
-        return amp
+        new = state.raw.news(view.steps, WINDOW)
+        times, amp = view.newest("local_times", new), view.newest("amp", new)
+        unusable = view.newest("lower_bound", new) | np.isnan(times)
+        for i, trial in state.trials.items():
+            fresh = slice(max(new - int(view.steps[i] - state.raw.seen[i]), 0), None)
+            counts = ~unusable[i, fresh] & ~amp[i, fresh]
+            trial.times += times[i, fresh][counts].tolist()
+        unusable |= amp != state.ranks["in_amp"][:, np.newaxis]
+        return state.raw.follow(view.steps, times, unusable)
+
+    def _values(self, state: State, view: View) -> Floats:
+        """x of every rank, NaN where its window is not full (A.9.5)."""
+        x = state.raw.medians()
+        if state.plan.suspects:
+            low, high = state.raw.middles()
+            i = np.flatnonzero(state.ranks["in_amp"] & ~np.isnan(x))
+            x[i] = (self._equivalent(low[i], view) + self._equivalent(high[i], view)) / 2
+        return x
+
+    def _windows(self, state: State, view: View) -> Floats:
+        """The equivalents of all ranks' times, NaN where there is none."""
+        raw = state.raw.of(slice(None))
+        return np.where(state.ranks["in_amp"][:, np.newaxis], self._equivalent(raw, view), raw)
 
     def _equivalent(self, time: Floats, view: View) -> Floats:
         """A.9.17; with no ratio known an AMP rank has no x, and only a probe ends its stay."""
         hints = view.hints
         rho = hints.amp_ratio if self.rho is None else self.rho
         if rho is None:
-            return np.full_like(time, UNKNOWN)
+            return np.full_like(time, math.nan)
         return full_precision_time(time, rho, hints.host_seconds, hints.clean_seconds)
 
-    def _switch_on(self, state: State, x: Floats, against: Baseline) -> None:
-        """A.9.10 for all full-precision ranks that have an x (A.9.5)."""
+    def _count(
+        self, state: State, x: Floats, against: Baseline, entered: npt.NDArray[np.int64]
+    ) -> bool:
+        """Go on counting, and mark the ranks for which there is more to do; whether it is any."""
         flagged = suspects(x, against, self.z_on, self.delta_on)
-        for i in np.flatnonzero(~np.isnan(x)):
-            rank = state.ranks[i]
-            if rank.activation is not None:
-                continue
-            cooling = state.version < rank.cooldown_until
-            rank.on_count = rank.on_count + 1 if flagged[i] and not cooling else 0
-            if rank.on_count >= self.k_on:
-                self._on(state, int(i))
+        well = self._well(x, against) if state.plan.suspects else np.zeros_like(flagged)
+        return bool(
+            _count(
+                state.ranks, np.isnan(x), entered, flagged, well, state.version, self.k_on,
+                self.k_off, 2 * self.W, self.P_probe,
+            )
+        )  # fmt: skip
+
+    def _well(self, x: Floats, against: Baseline) -> npt.NDArray[np.bool_]:
+        """Whose times are those of the others again (A.9.11)."""
+        scale = max(against.scale, self.f_floor_off * against.reference)
+        near = x <= (1 + self.delta_off) * against.reference
+        return near & (robust_z(x, against.reference, scale) < self.z_off)
 
     def _on(self, state: State, i: int) -> None:
         rank = state.ranks[i]
-        rank.on_count = 0
-        rank.activation = Activation(before=float(median(state.raw[i])))  # A.9.14
-        since = math.inf if rank.last_off is None else state.version - rank.last_off
+        since = state.version - rank["last_off"]
         if since <= self.flap:  # A.9.12
-            rank.dwell = min(2 * rank.dwell, self.dwell_cap)
+            rank["dwell"] = min(2 * rank["dwell"], self.dwell_cap)
         elif since > self.quiet:
-            rank.dwell = self.dwell
-        self._empty(state, i)
+            rank["dwell"] = self.dwell
+        rank["in_amp"], rank["in_trial"], rank["tested"] = True, False, False
+        for counter in ("on_count", "off_count", "steps", "since_probe"):
+            rank[counter] = 0
+        rank["before"] = state.raw.median(i)  # A.9.14
+        state.raw.clear(i)  # A.9.4: times of two modes are never mixed, nor converted
         state.counts["activations"] += 1
 
     def _off(self, state: State, i: int, why: str) -> None:
         rank = state.ranks[i]
-        rank.activation = None
-        rank.last_off = state.version
-        self._empty(state, i)
+        rank["in_amp"], rank["last_off"] = False, state.version
+        state.raw.clear(i)
         state.counts[why] += 1
 
-    def _empty(self, state: State, i: int) -> None:
-        """A.9.4: times of two modes are never mixed, nor converted."""
-        state.equivalent[i] = state.raw[i] = UNKNOWN
+    def _try(self, state: State, i: int, trial: Trial, kind: str) -> None:
+        state.trials[i] = trial
+        state.ranks[i]["in_trial"] = True
+        state.counts[kind] += 1
 
     def _attend(self, state: State, view: View, i: int, x: float, against: Baseline) -> None:
         """A.9.2 for one rank in AMP mode: the first action ends its check."""
-        activation = state.ranks[i].activation
-        assert activation is not None
-        if activation.trial is not None:
-            self._judge_trial(state, i, activation, activation.trial, against)
-        elif not (
-            self._fails(state, view, i, activation, against)
-            or self._recovers(state, i, activation, x, against)
-        ):
-            self._probe(state, view, activation, against)
+        if state.ranks[i]["in_trial"]:
+            self._judge_trial(state, i, state.trials[i], against)
+        elif not (self._fails(state, view, i, against) or self._recovers(state, i, x, against)):
+            self._probe(state, view, i, against)
 
-    def _judge_trial(
-        self, state: State, i: int, activation: Activation, trial: Trial, against: Baseline
-    ) -> None:
+    def _judge_trial(self, state: State, i: int, trial: Trial, against: Baseline) -> None:
         if len(trial.times) < trial.needed:
             return
-        activation.trial = None
+        del state.trials[i]
+        state.ranks[i]["in_trial"] = False
         if trial.amp_median is None:  # A.9.13
             if trial.times[-1] <= (1 + self.delta_off) * against.reference:
                 self._off(state, i, "recoveries")
         elif trial.amp_median > self.efficacy * float(median(np.array(trial.times))):  # A.9.15
             self._stop(state, i)
         else:
-            state.ranks[i].cooldown = self.cooldown
+            state.ranks[i]["cooldown"] = self.cooldown
 
-    def _fails(
-        self, state: State, view: View, i: int, activation: Activation, against: Baseline
-    ) -> bool:
+    def _fails(self, state: State, view: View, i: int, against: Baseline) -> bool:
         """A.9.14-16: once, 2W steps after ON, whether raw times have become shorter at all."""
-        if activation.tested or activation.steps < 2 * self.W:
+        rank = state.ranks[i]
+        if rank["tested"] or rank["steps"] < 2 * self.W:
             return False
-        activation.tested = True
-        amp_median = float(median(state.raw[i]))
-        if amp_median <= self.efficacy * activation.before:
-            state.ranks[i].cooldown = self.cooldown
+        rank["tested"] = True
+        amp_median = state.raw.median(i)
+        if amp_median <= self.efficacy * rank["before"]:
+            rank["cooldown"] = self.cooldown
             return False
         if self._may_try(view, against):
-            activation.trial = Trial(self.W, amp_median)
-            state.counts["confirmations"] += 1
+            self._try(state, i, Trial(self.W, amp_median), "confirmations")
         else:
             self._stop(state, i)
         return True
@@ -309,30 +311,26 @@ class Korel:
         """A.9.16."""
         rank = state.ranks[i]
         self._off(state, i, "efficacy_stops")
-        rank.cooldown_until = state.version + rank.cooldown
-        rank.cooldown = min(2 * rank.cooldown, self.cooldown_cap)
+        rank["cooldown_until"] = state.version + rank["cooldown"]
+        rank["cooldown"] = min(2 * rank["cooldown"], self.cooldown_cap)
 
-    def _recovers(
-        self, state: State, i: int, activation: Activation, x: float, against: Baseline
-    ) -> bool:
+    def _recovers(self, state: State, i: int, x: float, against: Baseline) -> bool:
         """A.9.11; a rank without an x keeps its count."""
+        rank = state.ranks[i]
         if math.isnan(x):
             return False
-        scale = max(against.scale, self.f_floor_off * against.reference)
-        near = x <= (1 + self.delta_off) * against.reference
-        well = near and (x - against.reference) / scale < self.z_off
-        activation.off_count = activation.off_count + 1 if well else 0
-        if activation.off_count < self.k_off or activation.steps < state.ranks[i].dwell:
+        rank["off_count"] = rank["off_count"] + 1 if self._well(np.array(x), against) else 0
+        if rank["off_count"] < self.k_off or rank["steps"] < rank["dwell"]:
             return False
         self._off(state, i, "recoveries")
         return True
 
-    def _probe(self, state: State, view: View, activation: Activation, against: Baseline) -> None:
+    def _probe(self, state: State, view: View, i: int, against: Baseline) -> None:
         """A.9.13; the first of two steps is not counted, it may pay for the change of precision."""
-        if activation.since_probe >= self.P_probe and self._may_try(view, against):
-            activation.since_probe = 0
-            activation.trial = Trial(1 if view.hints.amp_switch == 0 else 2)
-            state.counts["probes"] += 1
+        rank = state.ranks[i]
+        if rank["since_probe"] >= self.P_probe and self._may_try(view, against):
+            rank["since_probe"] = 0
+            self._try(state, i, Trial(1 if view.hints.amp_switch == 0 else 2), "probes")
 
     def _may_try(self, view: View, against: Baseline) -> bool:
         switch, clean = view.hints.amp_switch, view.hints.clean_seconds
@@ -341,17 +339,49 @@ class Korel:
 
     def _planned(self, state: State) -> Plan:
         """The same object unless a precision or a suspect changed."""
-        activations = [rank.activation for rank in state.ranks]
-        taken = frozenset(i for i, a in enumerate(activations) if a is not None)
-        precision = tuple(
-            Precision.FULL if a is None or a.trial is not None else Precision.AMP
-            for a in activations
+        in_amp, plan = state.ranks["in_amp"], state.plan
+        taken, reduced = (
+            frozenset(np.flatnonzero(in_amp).tolist()),
+            in_amp & ~state.ranks["in_trial"],
         )
-        plan = state.plan
-        if (plan.precision, plan.suspects) == (precision, taken):
-            return plan
-        return _plan_of(precision, taken)
+        same = taken == plan.suspects and np.array_equal(reduced, plan.in_amp)
+        return plan if same else _plan_of(reduced, taken)
 
 
-def _plan_of(precision: tuple[Precision, ...], taken: frozenset[int]) -> Plan:
-    return Plan(precision=precision, suspects=taken, review=Review(updates=1))
+def _plan_of(reduced: npt.NDArray[np.bool_], taken: frozenset[int]) -> Plan:
+    return Plan(precision=reduced, suspects=taken, review=EVERY_UPDATE)
+
+
+@compiled
+def _count(
+    ranks: Any, unknown: Any, entered: Any, flagged: Any, well: Any, version: int, k_on: int,
+    k_off: int, tested_after: int, probed_after: int,
+) -> bool:  # fmt: skip
+    """What most checks of most ranks come to: counts of A.9.10 and A.9.11, and steps in AMP mode.
+
+    Marks those of whom more than a count changes, and leaves their counts alone.  A rank without
+    an x keeps its own.
+    """
+    some = False
+    for i in range(len(ranks)):
+        r = ranks[i]
+        if r.in_amp:
+            r.steps += entered[i]
+            r.since_probe += entered[i]
+            count = r.off_count if unknown[i] else r.off_count + 1 if well[i] else 0
+            r.acts = (
+                r.in_trial
+                or (not r.tested and r.steps >= tested_after)
+                or (not unknown[i] and count >= k_off and r.steps >= r.dwell)
+                or r.since_probe >= probed_after
+            )
+            if not r.acts:
+                r.off_count = count
+        else:
+            suspect = flagged[i] and version >= r.cooldown_until
+            count = r.on_count if unknown[i] else r.on_count + 1 if suspect else 0
+            r.acts = not unknown[i] and count >= k_on
+            if not r.acts:
+                r.on_count = count
+        some = some or r.acts
+    return some

@@ -65,8 +65,10 @@ class LbBsp:
         if state is None:
             state = State(np.ones(view.world_size))
             object.__setattr__(self, "state_", state)  # frozen are the parameters
-        speed = np.where(view.lower_bound, math.nan, view.batch / view.local_times)
-        rate = median(speed[:, -self.window :])
+        batch, times, cancelled = (
+            view.newest(name, self.window) for name in ("batch", "local_times", "lower_bound")
+        )
+        rate = median(np.where(cancelled, math.nan, batch / times))
         if np.isnan(rate).any():
             return state.plan
         b = view.hints.batch
@@ -74,7 +76,7 @@ class LbBsp:
         shares = balanced(rate, low, self.high)
         if (np.abs(shares - state.shares) > self.deadband * state.shares).any():
             state.shares = shares
-            state.plan = Plan(batch=tuple(shares.tolist()), review=EVERY_UPDATE)
+            state.plan = Plan(batch=shares, review=EVERY_UPDATE)
             state.changes += 1
         return state.plan
 
@@ -96,12 +98,12 @@ def balanced(rate: Floats, low: float, high: float) -> Floats:
     """
     n = len(rate)
     held = np.zeros(n, dtype=bool)
-    shares = rate * (n / math.fsum(rate))  # fsum: the same in any order of the ranks
+    shares = rate * (n / math.fsum(rate.tolist()))  # fsum: the same in any order of the ranks
     while True:
         limited: Floats = np.clip(shares, low, high)
-        over = math.fsum(limited) - n
+        over = math.fsum(limited.tolist()) - n
         if abs(over) <= 1e-12 * n:
             return limited
         held |= (shares < low) if over > 0 else (shares > high)
-        rest = n - math.fsum(limited[held])
-        shares = np.where(held, limited, rate * (rest / math.fsum(rate[~held])))
+        rest = n - math.fsum(limited[held].tolist())
+        shares = np.where(held, limited, rate * (rest / math.fsum(rate[~held].tolist())))
