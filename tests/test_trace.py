@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simstrag.errors import InputError
-from simstrag.slowdown import Piecewise
 from simstrag.trace import COLUMNS, KINDS, RESOURCES, Row, Trace
+from tests import stepwise
 
 HEADER = "time,node,resource,kind,value"
 GOOD = "60,3,gpu,slowdown,2.5"
@@ -116,7 +116,7 @@ def test_what_a_spreadsheet_writes_instead_of_commas_is_named(
 def test_where_a_row_stood_is_known_in_a_trace_that_begins_elsewhere() -> None:
     rows = [(9, 0, "gpu", "slowdown", 2), (3, 1, "gpu", "slowdown", 0.5)]
     trace = Trace.from_rows(rows, "slow.csv", first_line=2).shifted(5.0)
-    found = trace.first(lambda row: row.speeds_up)
+    found = trace.first(lambda rows: rows.speeds_up)
     assert found == ("slow.csv, row 3", Row(3.0, 1, "gpu", "slowdown", 0.5))
 
 
@@ -393,11 +393,12 @@ def test_a_shift_by_any_offset_moves_every_step_function_along(
     offset, time = share * end, at * end
     shifted = trace.shifted(offset)
     for key, series in trace.by_key().items():
-        original = Piecewise.of(series, end, before=0.0 if key[2] == "utilisation" else 1.0)
+        original = stepwise.of(series, end, before=0.0 if key[2] == "utilisation" else 1.0)
         wrapped = (time + offset) % end
         edges = [*original.times, end]
         if min(abs(wrapped - edge) for edge in edges) > 1e-9 * end:  # no rounding across an edge
-            assert Piecewise.of(shifted.by_key()[key], end).at(time) == original.at(wrapped)
+            moved = stepwise.of(shifted.by_key()[key], end)
+            assert stepwise.at(moved, time) == stepwise.at(original, wrapped)
 
 
 @given(st.integers(1, 12), st.data())
