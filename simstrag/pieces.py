@@ -74,17 +74,17 @@ class Pieces:
         owner, count = owners(starts), len(starts) - 1
         same = (owner[1:] == owner[:-1]) & (times[1:] == times[:-1])
         kept = np.append(~same, True)[: len(times)] & (times < period)
-        times, values, owner = times[kept] + 0.0, values[kept], owner[kept]  # 0 for a time of -0
+        if not kept.all():
+            times, values, owner = times[kept], values[kept], owner[kept]
         bare = np.ones(count, np.bool_)
         bare[owner[times == 0]] = False
-        begins = np.searchsorted(owner, np.arange(count))[bare]
-        sizes = np.bincount(owner, minlength=count) + bare
-        return cls(
-            np.insert(times, begins, 0.0),
-            np.insert(values, begins, np.broadcast_to(before, count)[bare]),
-            np.append(0, np.cumsum(sizes)),
-            np.full(count, period),
-        )
+        begins = np.append(0, np.cumsum(np.bincount(owner, minlength=count) + bare))
+        place = np.arange(len(owner)) + np.cumsum(bare)[owner]
+        opened = np.zeros(begins[-1]), np.empty(begins[-1])
+        opened[1][begins[:-1]] = before
+        for column, rows in zip(opened, (times + 0.0, values), strict=True):  # 0 for a time of -0
+            column[place] = rows
+        return cls(*opened, begins, np.full(count, period))
 
     @classmethod
     def constants(cls, values: Sequence[float]) -> Pieces:

@@ -28,7 +28,7 @@ from simstrag.sections import (
     StepSection,
 )
 from simstrag.timing import Timing
-from simstrag.trace import Trace
+from simstrag.trace import COLUMNS, Trace
 from simstrag.validation import explain
 
 __all__ = ["Scenario"]
@@ -72,11 +72,15 @@ class Scenario(Section):
     _folder: Path = PrivateAttr(Path())
     _source: str = PrivateAttr("scenario")
     _inputs: Inputs | None = PrivateAttr(None)
+    _timing: Timing | None = PrivateAttr(None)
 
     @field_validator("trace", mode="before")
     @classmethod
     def _rows_of_a_trace(cls, value: Any) -> Any:
-        return tuple(row._asdict() for row in value.rows) if isinstance(value, Trace) else value
+        if not isinstance(value, Trace):
+            return value
+        columns = (column.tolist() for column in value.changes)
+        return tuple(dict(zip(COLUMNS, row, strict=True)) for row in zip(*columns, strict=True))
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -196,23 +200,34 @@ class Scenario(Section):
         return self._inputs
 
     def timing(self, seed: int) -> Timing:
-        """The durations of one run."""
-        inputs = self.inputs
-        trace = inputs.trace
-        if trace is not None and self.trace_per_seed == "shift":
-            trace = trace.shifted(noise.offset(seed) * trace.end)
-        places, k = self.places, self.ranks_per_node
+        """The durations of one run; under one trace all but the noise is the same for every seed."""
+        noise_of_seed = Noise(seed, self.inputs.step.draw)
+        if self.trace_per_seed == "shift":
+            trace = self.inputs.trace
+            moved = None if trace is None else trace.shifted(noise.offset(seed) * trace.end)
+            return self._timing_of(moved, noise_of_seed)
+        if self._timing is None:
+            self._timing = self._timing_of(self.inputs.trace, noise_of_seed)
+        return self._timing.under(noise_of_seed)
+
+    def _timing_of(self, trace: Trace | None, noise_of_seed: Noise) -> Timing:
+        inputs, places, k = self.inputs, self.places, self.ranks_per_node
         if trace is not None and k is not None and trace.nodes[-1] > (self.workers - 1) // k:
             raise InputError(
                 f"{trace.source}: node {trace.nodes[-1]} is beyond {self.workers} workers, {k} per "
                 "node; raise `workers`, or choose nodes with `nodes: [...]`"
             )
         contention = Contention.of(trace, self.workers, places, self.trace_end, self.allow_speedup)
-        noise_of_seed = Noise(seed, inputs.step.draw)
         load = self._load_by_server()
         return Timing(
             inputs.step, inputs.allreduce, inputs.server, contention, noise_of_seed, places, load
         )
+
+    def __getstate__(self) -> dict[Any, Any]:
+        """What goes to another process: what was read, not what is made of it."""
+        state = super().__getstate__()
+        state["__pydantic_private__"] = {**state["__pydantic_private__"], "_timing": None}
+        return state
 
     def write(self, folder: Path) -> None:
         """Write `scenario.yaml` and the files it refers to, so that the folder stands by itself."""

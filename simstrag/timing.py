@@ -7,6 +7,7 @@ its predecessor through exactly one method of `Timing`.
 from __future__ import annotations
 
 import bisect
+import copy
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -72,6 +73,12 @@ class Timing:
                 f"server_load.host cannot stretch the recorded durations of rank {min(recorded)}: "
                 "what is host work in them is not known; leave host out"
             )
+
+    def under(self, noise: Noise) -> Timing:
+        """The same under another noise; what is known of the contention is shared."""
+        other = copy.copy(self)
+        other._noise = noise
+        return other
 
     def compute(
         self, rank: int, k: int, start: float, amp: bool, share: float = 1.0, loaded: bool = False

@@ -84,9 +84,9 @@ def plain(rows: Sequence[Any], first_line: int) -> Columns | None:
         return None
     if set(map(len, rows)) != {len(COLUMNS)}:
         return None
+    places = COLUMNS if shapes == {dict} else range(len(COLUMNS))
     try:
-        fields = map(itemgetter(*COLUMNS), rows) if shapes == {dict} else rows
-        time, node, resource, kind, value = zip(*fields, strict=True)
+        time, node, resource, kind, value = (list(map(itemgetter(k), rows)) for k in places)
         if not set().union(*(map(type, column) for column in (time, node, value))) <= NUMBERS:
             return None
         return right(

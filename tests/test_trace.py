@@ -15,12 +15,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simstrag import trace_files, trace_rows
 from simstrag.errors import InputError
 from simstrag.trace import COLUMNS, KINDS, RESOURCES, Row, Trace
 from tests import stepwise
 
 HEADER = "time,node,resource,kind,value"
 GOOD = "60,3,gpu,slowdown,2.5"
+
+
+@pytest.fixture(params=["row by row", "by column"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Files large and small are told apart by their size only: all tests hold for both."""
+    way = str(request.param)
+    monkeypatch.setattr(trace_files, "SMALL", 1 << 30 if way == "row by row" else 0)
+    return way
 
 
 def refused(path: Path) -> str:
@@ -86,6 +95,42 @@ def test_the_hash_is_that_of_the_file(file: Path) -> None:
     other = of_csv(file, HEADER, GOOD + "0").sha256
     assert first == second != other
     assert len(first) == 64
+
+
+DECIMALS = st.one_of(
+    st.floats(0, 1e300).map(repr),
+    st.from_regex(r"[0-9]{1,25}\.[0-9]{1,25}", fullmatch=True),
+    st.from_regex(r"[0-9]{1,3}(\.[0-9]*)?[eE][-+]?[0-9]{1,3}", fullmatch=True),
+    st.from_regex(r" ?\+?[0-9_]{1,4}\.?[0-9]{0,4} ?", fullmatch=True),
+)
+
+
+@given(text=DECIMALS)
+def test_a_number_is_what_python_reads(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    path = tmp_path_factory.mktemp("traces") / "slow.csv"
+    path.write_text(f"{HEADER}\n{text},0,gpu,slowdown,2\n")
+    try:
+        expected = float(text)
+    except ValueError:
+        expected = math.nan
+    if math.isfinite(expected):
+        assert Trace.read(path).rows[0].time == expected
+    else:
+        refused(path)
+
+
+def test_a_file_of_plain_rows_is_not_read_row_by_row(
+    file: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    if way == "row by row":
+        return
+    monkeypatch.delattr(trace_rows, "each")
+    lines = [HEADER, *(f"{k},{k % 7},gpu,slowdown,{1 + k / 8}" for k in range(2000))]
+    trace = of_csv(file, *lines)
+    trace.write(file.with_suffix(".parquet"))
+    assert Trace.read(file.with_suffix(".parquet")).rows == trace.rows
+    assert Trace.from_rows([row._asdict() for row in trace.rows]).rows == trace.rows
+    assert Trace.from_rows(trace.rows).rows == trace.rows
 
 
 # -- bad files
