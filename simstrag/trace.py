@@ -91,6 +91,10 @@ class Trace:
     def __hash__(self) -> int:
         return hash((self.source, len(self), self.end))
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What goes to another process, which need not write the rows out to hash them again."""
+        return {**self.__dict__, "sha256": self.sha256}
+
     @classmethod
     def from_rows(
         cls,
