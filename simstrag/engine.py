@@ -125,7 +125,7 @@ class _Job:
         return Run(
             self.name,
             self.seed,
-            self.scenario.model_dump(mode="json", exclude_unset=True),
+            self.scenario.declared,
             summary,
             {**provenance(), "sha256": hashes},
             recorder.updates,

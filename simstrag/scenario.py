@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
@@ -28,7 +28,7 @@ from simstrag.sections import (
     StepSection,
 )
 from simstrag.timing import Timing
-from simstrag.trace import Trace
+from simstrag.trace import COLUMNS, Trace
 from simstrag.validation import explain
 
 __all__ = ["Scenario"]
@@ -72,11 +72,16 @@ class Scenario(Section):
     _folder: Path = PrivateAttr(Path())
     _source: str = PrivateAttr("scenario")
     _inputs: Inputs | None = PrivateAttr(None)
+    _timing: Timing | None = PrivateAttr(None)
+    _declared: dict[str, Any] | None = PrivateAttr(None)
 
     @field_validator("trace", mode="before")
     @classmethod
     def _rows_of_a_trace(cls, value: Any) -> Any:
-        return tuple(row._asdict() for row in value.rows) if isinstance(value, Trace) else value
+        if not isinstance(value, Trace):
+            return value
+        columns = (column.tolist() for column in value.changes)
+        return tuple(dict(zip(COLUMNS, row, strict=True)) for row in zip(*columns, strict=True))
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -189,6 +194,17 @@ class Scenario(Section):
         return -(-self.samples // whole) * whole
 
     @property
+    def declared(self) -> dict[str, Any]:
+        """The keys that are set, as JSON has them: one object for all runs, not to be changed.
+
+        >>> Scenario(workers=8, updates=10, step={"compute": 0.1}).declared
+        {'workers': 8, 'updates': 10, 'step': {'compute': 0.1}}
+        """
+        if self._declared is None:
+            self._declared = self.model_dump(mode="json", exclude_unset=True)
+        return self._declared
+
+    @property
     def inputs(self) -> Inputs:
         """The trace and profile this scenario refers to, read once. Raises `InputError`."""
         if self._inputs is None:
@@ -196,23 +212,45 @@ class Scenario(Section):
         return self._inputs
 
     def timing(self, seed: int) -> Timing:
-        """The durations of one run."""
-        inputs = self.inputs
-        trace = inputs.trace
-        if trace is not None and self.trace_per_seed == "shift":
-            trace = trace.shifted(noise.offset(seed) * trace.end)
-        places, k = self.places, self.ranks_per_node
+        """The durations of one run; under one trace all but the noise is shared by all seeds."""
+        noise_of_seed = Noise(seed, self.inputs.step.draw)
+        if self.trace_per_seed == "shift":
+            trace = self.inputs.trace
+            moved = None if trace is None else trace.shifted(noise.offset(seed) * trace.end)
+            return self._timing_of(moved, noise_of_seed)
+        if self._timing is None:
+            self._timing = self._timing_of(self.inputs.trace, noise_of_seed)
+        return self._timing.under(noise_of_seed)
+
+    def _timing_of(self, trace: Trace | None, noise_of_seed: Noise) -> Timing:
+        inputs, places, k = self.inputs, self.places, self.ranks_per_node
         if trace is not None and k is not None and trace.nodes[-1] > (self.workers - 1) // k:
             raise InputError(
                 f"{trace.source}: node {trace.nodes[-1]} is beyond {self.workers} workers, {k} per "
                 "node; raise `workers`, or choose nodes with `nodes: [...]`"
             )
         contention = Contention.of(trace, self.workers, places, self.trace_end, self.allow_speedup)
-        noise_of_seed = Noise(seed, inputs.step.draw)
         load = self._load_by_server()
         return Timing(
             inputs.step, inputs.allreduce, inputs.server, contention, noise_of_seed, places, load
         )
+
+    def __getstate__(self) -> dict[Any, Any]:
+        """What goes to another process: what was read, not what is made of it; rows as columns."""
+        state = super().__getstate__()
+        private = state["__pydantic_private__"] | {"_timing": None, "_declared": None}
+        own = state["__dict__"] | {"trace": _packed(self.trace)}
+        return state | {"__pydantic_private__": private, "__dict__": own}
+
+    def __setstate__(self, state: dict[Any, Any]) -> None:
+        """A scenario as it was, from what another process sent."""
+        packed = state["__dict__"]["trace"]
+        if isinstance(packed, _Packed):
+            rows = zip(*packed.columns, strict=True)
+            state["__dict__"]["trace"] = tuple(
+                dict(zip(packed.names, r, strict=True)) for r in rows
+            )
+        super().__setstate__(state)
 
     def write(self, folder: Path) -> None:
         """Write `scenario.yaml` and the files it refers to, so that the folder stands by itself."""
@@ -267,6 +305,22 @@ class Scenario(Section):
     def _load_by_server(self) -> Load | None:
         s = self.server_load
         return None if s is None else Load(self._ranks_on(s.node), s.host, s.net)
+
+
+class _Packed(NamedTuple):
+    """Rows that all have the same keys, column by column: a tenth of the work to send."""
+
+    names: tuple[str, ...]
+    columns: list[list[Any]]
+
+
+def _packed(trace: Any) -> Any:
+    if not isinstance(trace, tuple) or not trace:
+        return trace
+    names = tuple(trace[0])
+    if not all(tuple(row) == names for row in trace):
+        return trace
+    return _Packed(names, [[row[name] for row in trace] for name in names])
 
 
 def _copy(source: Path, target: Path, sha256: str) -> bool:

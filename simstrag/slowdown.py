@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["ONE", "Piecewise", "combine", "finish"]
+__all__ = ["ONE", "Piecewise", "finish"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +20,8 @@ class Piecewise:
     times: seconds, increasing, beginning with 0.  values: positive, as many.
     period: seconds after which it begins anew; infinite for a function that keeps its last value.
 
-    >>> Piecewise((0.0, 10.0), (1.0, 2.0)).at(10.0)
-    2.0
+    >>> finish(0.0, 4.0, Piecewise((0.0, 3.0), (1.0, 2.0), period=4.0))
+    4.5
     """
 
     times: tuple[float, ...]
@@ -34,34 +33,9 @@ class Piecewise:
         assert len(self.times) == len(self.values)
         assert self.times[-1] < self.period
 
-    @classmethod
-    def of(
-        cls, rows: Iterable[tuple[float, float]], period: float = math.inf, before: float = 1.0
-    ) -> Piecewise:
-        """From (time, value) rows in order of time; `before` the first; of equal times the last.
-
-        Rows at or after the period are beyond what repeats, and are left out.
-        """
-        steps = {0.0: before} | {time: value for time, value in rows if time < period}
-        return cls(tuple(steps), tuple(steps.values()), period)
-
-    def at(self, time: float) -> float:
-        """The value at `time` >= 0."""
-        base = math.floor(time / self.period) * self.period if self.period < math.inf else 0.0
-        return self.values[bisect_right(self.times, time - base) - 1]
-
 
 ONE = Piecewise((0.0,), (1.0,))
 """No contention."""
-
-
-def combine(parts: Sequence[Piecewise], function: Callable[..., float]) -> Piecewise:
-    """The step function `function(*values)` of several step functions with one period."""
-    times = sorted({time for part in parts for time in part.times})
-    values = [function(*(part.at(time) for part in parts)) for time in times]
-    kept = [k for k in range(len(times)) if k == 0 or values[k] != values[k - 1]]
-    period = min(part.period for part in parts)
-    return Piecewise(tuple(times[k] for k in kept), tuple(values[k] for k in kept), period)
 
 
 def finish(start: float, work: float, slowdown: Piecewise) -> float:

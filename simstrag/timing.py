@@ -7,17 +7,26 @@ its predecessor through exactly one method of `Timing`.
 from __future__ import annotations
 
 import bisect
+import copy
 import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 
 from simstrag.collectives import ranks_per_node
 from simstrag.constants import AllReduce, Load, Server, Step, amp_gain
 from simstrag.contention import Contention
 from simstrag.errors import InputError
 from simstrag.noise import Noise
-from simstrag.slowdown import ONE, Piecewise, combine, finish
+from simstrag.pieces import Pieces, combined
+from simstrag.slowdown import ONE, Piecewise, finish
+from simstrag.trace import RESOURCES
 
 __all__ = ["Timing"]
 
+NET = RESOURCES.index("net")
+OF_STEP = ("step", "host", "gpu")
 CACHED_NETS = 256
 """Of how many sets of ranks the slowest network is remembered."""
 
@@ -53,10 +62,10 @@ class Timing:
         self.nodes = nodes
         self.load = Load(frozenset()) if load is None else load
         self._noise = noise
+        self._stretches: dict[tuple[bool, float], Pieces] = {}
         self._stretch: dict[tuple[int, bool, float], Piecewise] = {}
-        slowed = {rank for rank, resource in contention.slowdowns if resource == "net"}
-        self._nets = {rank: self._net(rank, 1.0) for rank in slowed}
-        self._loaded_nets = self._nets | {r: self._net(r, self.load.net) for r in self.load.ranks}
+        self._net: dict[tuple[int, float], Piecewise] = {}
+        self._slowed = frozenset(np.flatnonzero(contention.felt[contention.places, NET]).tolist())
         self._slowest = functools.lru_cache(CACHED_NETS)(self._largest)
         recorded = self.load.ranks & contention.durations.keys()
         if recorded and self.load.host != 1:
@@ -64,6 +73,12 @@ class Timing:
                 f"server_load.host cannot stretch the recorded durations of rank {min(recorded)}: "
                 "what is host work in them is not known; leave host out"
             )
+
+    def under(self, noise: Noise) -> Timing:
+        """The same under another noise; what is known of the contention is shared."""
+        other = copy.copy(self)
+        other._noise = noise
+        return other
 
     def compute(
         self, rank: int, k: int, start: float, amp: bool, share: float = 1.0, loaded: bool = False
@@ -142,13 +157,28 @@ class Timing:
     def stretch(self, rank: int, amp: bool, loaded: bool = False) -> Piecewise:
         """Seconds per unit of work over time: S * (h*H + g*G/r)."""
         factor = self.load.host if loaded and rank in self.load.ranks else 1.0
-        known = self._stretch.get((rank, amp, factor))
+        place = self.contention.place(rank)
+        known = self._stretch.get((place, amp, factor))
+        if known is None:
+            known = self._stretch[place, amp, factor] = self.stretches(amp, factor)[place]
+        return known
+
+    def stretches(self, amp: bool, factor: float = 1.0) -> Pieces:
+        """The same of each place of the contention, with host work stretched by a factor."""
+        known = self._stretches.get((amp, factor))
         if known is None:
             h, g = self.step.host, self.step.gpu
             r = amp_gain(self.step) if amp else 1.0
-            parts = [self.contention.of_rank(rank, name) for name in ("step", "host", "gpu")]
-            known = combine(parts, lambda S, H, G: S * (h * H * factor + g * G / r))
-            self._stretch[rank, amp, factor] = known
+
+            def seconds(*felt: Any) -> Any:
+                S, H, G = (felt[slowed.index(name)] if name in slowed else 1.0 for name in OF_STEP)
+                return S * (h * H * factor + g * G / r)
+
+            felt, pieces = self.contention.felt, self.contention.pieces
+            columns = {name: felt[:, RESOURCES.index(name)] for name in OF_STEP}
+            slowed = [name for name in OF_STEP if columns[name].any()] or ["step"]
+            parts = [pieces.taken(columns[name]) for name in slowed]
+            known = self._stretches[amp, factor] = combined(parts, seconds)
         return known
 
     def _compute(
@@ -160,9 +190,6 @@ class Timing:
         work = self._noise.factor(rank, k) * share * part
         return finish(start, work, self.stretch(rank, amp, loaded))
 
-    def _net(self, rank: int, factor: float) -> Piecewise:
-        return combine([self.contention.of_rank(rank, "net")], lambda value: value * factor)
-
     @property
     def seed(self) -> int:
         """Of the noise."""
@@ -170,21 +197,41 @@ class Timing:
 
     def net(self, rank: int, loaded: bool) -> Piecewise | None:
         """The slowdown of a rank's network over time; None where it has none."""
-        return (self._loaded_nets if loaded else self._nets).get(rank)
+        if not self._feels_net(rank, loaded):
+            return None
+        key = self.contention.place(rank), self._net_factor(rank, loaded)
+        known = self._net.get(key)
+        if known is None:
+            known = self._net[key] = self.nets([rank], loaded)[0]
+        return known
+
+    def nets(self, ranks: Sequence[int], loaded: bool) -> Pieces:
+        """The same of each of some ranks, of those without any too."""
+        places = [self.contention.place(rank) for rank in ranks]
+        factors = np.array([self._net_factor(rank, loaded) for rank in ranks])
+        return self.contention.pieces.taken(self.contention.felt[places, NET]).scaled(factors)
+
+    def _feels_net(self, rank: int, loaded: bool) -> bool:
+        return rank in self._slowed or (loaded and rank in self.load.ranks)
+
+    def _net_factor(self, rank: int, loaded: bool) -> float:
+        return self.load.net if loaded and rank in self.load.ranks else 1.0
 
     def slowest_net(self, members: tuple[int, ...], loaded: bool) -> Piecewise:
         """The largest slowdown of the network among `members` over time."""
-        nets = self._loaded_nets if loaded else self._nets
         if len(members) == 1:
-            return nets.get(members[0], ONE)
-        felt = tuple(rank for rank in members if rank in nets)
+            return self.net(members[0], loaded) or ONE
+        felt = tuple(rank for rank in members if self._feels_net(rank, loaded))
         return self._slowest(felt, len(felt) < len(members), loaded) if felt else ONE
 
     def _largest(self, felt: tuple[int, ...], others: bool, loaded: bool) -> Piecewise:
         """felt: the members that have any slowdown.  others: there are members that have none."""
-        nets = self._loaded_nets if loaded else self._nets
-        parts = [nets[rank] for rank in felt] + [ONE] * others
-        return combine(parts, lambda *values: max(values))
+        alike = {
+            (self.contention.place(rank), self._net_factor(rank, loaded)): rank for rank in felt
+        }
+        parts = self.nets(list(alike.values()), loaded)
+        one = Pieces.constants([1.0] * others)
+        return one.after(parts).largest()
 
     def _duration(self, rank: int, k: int, amp: bool) -> float:
         durations = self.contention.durations[rank]

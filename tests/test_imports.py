@@ -23,8 +23,9 @@ ROOT = Path(__file__).parent.parent
 
 LAYERS = {
     "vocabulary": (
-        "checks", "collectives", "errors", "names", "noise", "paths", "plan", "policy", "profile",
-        "quorum", "run", "slowdown", "trace", "validation", "view",
+        "checks", "collectives", "errors", "histories", "names", "noise", "paths", "pieces", "plan",
+        "policy", "profile", "quorum", "run", "slowdown", "trace", "trace_files", "trace_rows",
+        "validation", "view",
     ),
     "thought": (
         "constants", "contention", "inputs", "learning", "learning.noise_scale", "loops", "metrics",
@@ -43,7 +44,7 @@ LAYERS = {
 
 SATELLITES = {
     "calibration": {"errors", "names", "profile", "trace", "workloads"},
-    "traces": {"errors", "names", "noise", "slowdown", "trace"},
+    "traces": {"errors", "names", "noise", "pieces", "trace", "trace_rows"},
     "analysis": {
         "collectives", "comparison", "contention", "errors", "metrics", "names", "policies",
         "profile", "quantities", "run", "scenario", "slowdown", "timing", "trace",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 import random
 from pathlib import Path
 from typing import Any
@@ -307,7 +308,7 @@ def test_a_shifted_trace_begins_elsewhere_with_every_seed_and_the_same_with_the_
     assert slowdown(0) != slowdown(1)
     assert slowdown(1) == slowdown(1)
     same = scenario.replaced(trace_per_seed="same")
-    assert same.timing(0).contention == same.timing(1).contention
+    assert same.timing(0).contention.slowdowns == same.timing(1).contention.slowdowns
 
 
 # -- what cannot be
@@ -631,3 +632,18 @@ def test_a_trace_may_be_given_as_an_object() -> None:
     rows = [{"time": 1.0, "node": 0, "resource": "gpu", "kind": "slowdown", "value": 2.0}]
     given = Scenario(workers=1, updates=1, step={"compute": 0.1}, trace=Trace.from_rows(rows))
     assert given == Scenario(workers=1, updates=1, step={"compute": 0.1}, trace=rows)
+
+
+@pytest.mark.parametrize("uneven", [False, True])
+def test_a_scenario_with_rows_is_the_same_in_another_process(uneven: bool) -> None:
+    rows: list[dict[str, Any]] = [
+        {"time": t, "node": 0, "resource": "gpu", "kind": "slowdown", "value": 2.0}
+        for t in (0, 1.5)
+    ]
+    if uneven:
+        rows[1] = dict(reversed(rows[1].items()))
+    scenario = Scenario.of(BASE | {"trace": rows}, "mine.yaml")
+    sent = pickle.loads(pickle.dumps(scenario))
+    assert sent == scenario
+    assert repr(sent.declared) == repr(scenario.declared)
+    assert sent.inputs.trace == scenario.inputs.trace

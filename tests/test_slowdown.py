@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate
 
-from simstrag.slowdown import ONE, Piecewise, combine, finish
+from simstrag.slowdown import ONE, Piecewise, finish
+from tests.stepwise import at, combine
 
 BURST = Piecewise((0.0, 10.0, 20.0), (1.0, 2.0, 1.0))
 LOOP = Piecewise((0.0, 6.0), (1.0, 3.0), period=8.0)  # 2 of every 8 s at a third of the speed
@@ -25,7 +26,7 @@ def work_done(start: float, end: float, slowdown: Piecewise) -> float:
         jumps |= {base + time for time in slowdown.times if start < base + time < end}
     edges = sorted(jumps)
     return sum(
-        integrate.quad(lambda t: 1 / slowdown.at(t), low, high, epsabs=1e-12, epsrel=1e-12)[0]
+        integrate.quad(lambda t: 1 / at(slowdown, t), low, high, epsabs=1e-12, epsrel=1e-12)[0]
         for low, high in itertools.pairwise(edges)
     )
 
@@ -114,34 +115,5 @@ def test_the_last_value_is_held_for_ever() -> None:
 
 
 def test_a_value_holds_from_its_time_on() -> None:
-    assert [BURST.at(t) for t in (0.0, 9.999, 10.0, 19.999, 20.0, 1e9)] == [1, 1, 2, 2, 1, 1]
-    assert [LOOP.at(t) for t in (5.999, 6.0, 7.999, 8.0, 14.0)] == [1, 3, 3, 1, 3]
-
-
-def test_before_the_first_row_there_is_no_contention() -> None:
-    assert Piecewise.of([(5.0, 2.0)]) == Piecewise((0.0, 5.0), (1.0, 2.0))
-
-
-def test_of_rows_of_equal_time_the_last_counts() -> None:
-    assert Piecewise.of([(0.0, 3.0), (5.0, 2.0), (5.0, 4.0)]) == Piecewise((0.0, 5.0), (3.0, 4.0))
-
-
-def test_rows_at_the_period_belong_to_what_does_not_repeat() -> None:
-    looped = Piecewise.of([(5.0, 2.0), (8.0, 9.0)], period=8.0)
-    assert looped == Piecewise((0.0, 5.0), (1.0, 2.0), 8.0)
-
-
-@given(functions(), functions(), st.lists(st.floats(0.0, 200.0), min_size=1))
-def test_a_combination_has_the_combined_values_at_every_time(
-    a: Piecewise, b: Piecewise, times: list[float]
-) -> None:
-    a, b = (Piecewise(part.times, part.values) for part in (a, b))
-    product = combine([a, b], lambda x, y: x * y)
-    assert [product.at(t) for t in times] == [a.at(t) * b.at(t) for t in times]
-
-
-def test_a_combination_keeps_the_period_and_drops_edges_without_a_change() -> None:
-    a = Piecewise((0.0, 2.0, 4.0), (1.0, 2.0, 2.0), 8.0)
-    b = Piecewise((0.0, 6.0), (2.0, 1.0), 8.0)
-    assert combine([a, b, ONE], max) == Piecewise((0.0,), (2.0,), 8.0)
-    assert combine([a, b], min) == Piecewise((0.0, 2.0, 6.0), (1.0, 2.0, 1.0), 8.0)
+    assert [at(BURST, t) for t in (0.0, 9.999, 10.0, 19.999, 20.0, 1e9)] == [1, 1, 2, 2, 1, 1]
+    assert [at(LOOP, t) for t in (5.999, 6.0, 7.999, 8.0, 14.0)] == [1, 3, 3, 1, 3]

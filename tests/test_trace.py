@@ -15,12 +15,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simstrag import trace_files, trace_rows
 from simstrag.errors import InputError
-from simstrag.slowdown import Piecewise
 from simstrag.trace import COLUMNS, KINDS, RESOURCES, Row, Trace
+from tests import stepwise
 
 HEADER = "time,node,resource,kind,value"
 GOOD = "60,3,gpu,slowdown,2.5"
+
+
+@pytest.fixture(params=["row by row", "by column"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Files large and small are told apart by their size only: all tests hold for both."""
+    way = str(request.param)
+    monkeypatch.setattr(trace_files, "SMALL", 1 << 30 if way == "row by row" else 0)
+    return way
 
 
 def refused(path: Path) -> str:
@@ -88,6 +97,42 @@ def test_the_hash_is_that_of_the_file(file: Path) -> None:
     assert len(first) == 64
 
 
+DECIMALS = st.one_of(
+    st.floats(0, 1e300).map(repr),
+    st.from_regex(r"[0-9]{1,25}\.[0-9]{1,25}", fullmatch=True),
+    st.from_regex(r"[0-9]{1,3}(\.[0-9]*)?[eE][-+]?[0-9]{1,3}", fullmatch=True),
+    st.from_regex(r" ?\+?[0-9_]{1,4}\.?[0-9]{0,4} ?", fullmatch=True),
+)
+
+
+@given(text=DECIMALS)
+def test_a_number_is_what_python_reads(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    path = tmp_path_factory.mktemp("traces") / "slow.csv"
+    path.write_text(f"{HEADER}\n{text},0,gpu,slowdown,2\n")
+    try:
+        expected = float(text)
+    except ValueError:
+        expected = math.nan
+    if math.isfinite(expected):
+        assert Trace.read(path).rows[0].time == expected
+    else:
+        refused(path)
+
+
+def test_a_file_of_plain_rows_is_not_read_row_by_row(
+    file: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    if way == "row by row":
+        return
+    monkeypatch.delattr(trace_rows, "each")
+    lines = [HEADER, *(f"{k},{k % 7},gpu,slowdown,{1 + k / 8}" for k in range(2000))]
+    trace = of_csv(file, *lines)
+    trace.write(file.with_suffix(".parquet"))
+    assert Trace.read(file.with_suffix(".parquet")).rows == trace.rows
+    assert Trace.from_rows([row._asdict() for row in trace.rows]).rows == trace.rows
+    assert Trace.from_rows(trace.rows).rows == trace.rows
+
+
 # -- bad files
 
 
@@ -116,7 +161,7 @@ def test_what_a_spreadsheet_writes_instead_of_commas_is_named(
 def test_where_a_row_stood_is_known_in_a_trace_that_begins_elsewhere() -> None:
     rows = [(9, 0, "gpu", "slowdown", 2), (3, 1, "gpu", "slowdown", 0.5)]
     trace = Trace.from_rows(rows, "slow.csv", first_line=2).shifted(5.0)
-    found = trace.first(lambda row: row.speeds_up)
+    found = trace.first(lambda rows: rows.speeds_up)
     assert found == ("slow.csv, row 3", Row(3.0, 1, "gpu", "slowdown", 0.5))
 
 
@@ -393,11 +438,12 @@ def test_a_shift_by_any_offset_moves_every_step_function_along(
     offset, time = share * end, at * end
     shifted = trace.shifted(offset)
     for key, series in trace.by_key().items():
-        original = Piecewise.of(series, end, before=0.0 if key[2] == "utilisation" else 1.0)
+        original = stepwise.of(series, end, before=0.0 if key[2] == "utilisation" else 1.0)
         wrapped = (time + offset) % end
         edges = [*original.times, end]
         if min(abs(wrapped - edge) for edge in edges) > 1e-9 * end:  # no rounding across an edge
-            assert Piecewise.of(shifted.by_key()[key], end).at(time) == original.at(wrapped)
+            moved = stepwise.of(shifted.by_key()[key], end)
+            assert stepwise.at(moved, time) == stepwise.at(original, wrapped)
 
 
 @given(st.integers(1, 12), st.data())

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from simstrag.trace import Row, Trace
+from simstrag.trace import Trace
 from simstrag.traces.describe import describe, episodes
 
 SLOWDOWNS = Trace.from_rows(
@@ -101,7 +101,7 @@ def test_of_rows_of_equal_time_the_last_counts() -> None:
 
 def test_a_clean_trace_is_called_clean() -> None:
     described = describe(
-        Trace((Row(0.0, 0, "gpu", "slowdown", 1.0), Row(5.0, 0, "gpu", "slowdown", 1.0)))
+        Trace.from_rows([(0.0, 0, "gpu", "slowdown", 1.0), (5.0, 0, "gpu", "slowdown", 1.0)])
     )
     assert described.text.endswith("Nothing is ever slowed.")
 

@@ -7,18 +7,25 @@ rows at time 0 only describes constants: a slowdown there counts as the whole ti
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from simstrag.slowdown import Piecewise
-from simstrag.trace import BEFORE, Trace
+import numpy as np
+import numpy.typing as npt
+
+from simstrag.pieces import owners
+from simstrag.trace import RESOURCES, Trace
+from simstrag.trace_rows import SLOWDOWN
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["Description", "Episode", "describe", "episodes"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 
 class Episode(NamedTuple):
@@ -32,12 +39,27 @@ class Episode(NamedTuple):
     max: float
 
 
-class Piece(NamedTuple):
-    """A value and how long it holds, in seconds."""
+class Episodes(NamedTuple):
+    """Episodes in order of time, an array for each field of `Episode`."""
 
-    start: float
-    seconds: float
-    value: float
+    node: Ints
+    resource: npt.NDArray[np.str_]
+    start: Floats
+    end: Floats
+    mean: Floats
+    max: Floats
+
+
+class Holding(NamedTuple):
+    """Values and how long they hold, in seconds, history after history.
+
+    starts: where the values of each history begin, and where the last ones end.
+    """
+
+    starts: Ints
+    start: Floats
+    seconds: Floats
+    value: Floats
 
 
 SLOWDOWN_COLUMNS = (
@@ -74,7 +96,7 @@ def episodes(trace: Trace) -> pd.DataFrame:
     """
     import pandas as pd
 
-    return pd.DataFrame(_episodes(trace), columns=list(Episode._fields))
+    return pd.DataFrame(_episodes(trace, _holding(trace))[0]._asdict())
 
 
 def describe(trace: Trace) -> Description:
@@ -87,18 +109,20 @@ def describe(trace: Trace) -> Description:
     """
     import pandas as pd
 
-    found = _episodes(trace)
-    counted = Counter((episode.node, episode.resource) for episode in found)
+    holding, h = _holding(trace), trace.histories
+    found, episodes_of, clean = _episodes(trace, holding)
     slowdowns: list[dict[str, Any]] = []
     others: list[dict[str, Any]] = []
-    for (node, resource, kind), series in sorted(trace.by_key().items()):
-        spans = {"first": series[0][0], "last": series[-1][0]}
+    for k, (node, resource, kind) in enumerate(trace.keys):
+        rows, held = slice(h.starts[k], h.starts[k + 1]), _of(holding, k)
+        spans = {"first": float(h.time[rows][0]), "last": float(h.time[rows][-1])}
         if kind == "slowdown":
-            count = {"episodes": counted[node, resource]}
-            measures = count | _slowdown(_pieces(series, kind, trace.end))
-            slowdowns.append({"node": node, "resource": resource} | measures | spans)
+            measures = _slowdown(held) | {"longest_clean": float(clean[k])}
+            count = {"episodes": int(episodes_of[k])}
+            slowdowns.append({"node": node, "resource": resource} | count | measures | spans)
         else:
-            measures = {"kind": kind, "rows": len(series)} | _other(series, kind, trace.end)
+            values = h.value[rows]
+            measures = {"kind": kind, "rows": len(values)} | _other(values, kind, held)
             others.append({"node": node, "resource": resource} | measures | spans)
     table = pd.DataFrame(slowdowns, columns=list(SLOWDOWN_COLUMNS))
     return Description(
@@ -113,11 +137,11 @@ def describe(trace: Trace) -> Description:
 
 def _absent(trace: Trace) -> list[str]:
     """Nodes between others of which the trace says nothing: forgotten, or never slowed."""
-    nodes = range(min(trace.nodes), max(trace.nodes))
-    absent = [str(node) for node in nodes if node not in trace.nodes]
+    gaps = (range(a + 1, b) for a, b in itertools.pairwise(trace.nodes))
+    absent = list(itertools.islice(itertools.chain.from_iterable(gaps), 5))
     if not absent:
         return []
-    listed = ", ".join(absent[:4] + ["..."] * (len(absent) > 4))
+    listed = ", ".join([*map(str, absent[:4])] + ["..."] * (len(absent) > 4))
     said = (
         "node {} has no rows, and counts"
         if len(absent) == 1
@@ -128,10 +152,10 @@ def _absent(trace: Trace) -> list[str]:
 
 def _sped_up(trace: Trace) -> list[str]:
     """What is below 1: a mistake in the trace, or meant, which a scenario has to say."""
-    first = trace.first(lambda row: row.speeds_up)
+    first = trace.first(lambda rows: rows.speeds_up) if trace.speeds_up else None
     if first is None:
         return []
-    rows = _count(sum(row.speeds_up for row in trace.rows), "row")
+    rows = _count(int(trace.changes.speeds_up.sum()), "row")
     where = first[0].removeprefix(f"{trace.source}, ")
     return [
         f"{rows} with a slowdown below 1, counted as clean here (the first is {where}, with "
@@ -141,10 +165,11 @@ def _sped_up(trace: Trace) -> list[str]:
 
 def _held(trace: Trace) -> list[str]:
     """Which nodes are slow at the last row: `trace_end: hold` goes on with that for ever."""
+    last = trace.histories.value[trace.histories.starts[1:] - 1].tolist()
     slow = [
-        f"node {node} {resource} {series[-1][1]:g}x"
-        for (node, resource, kind), series in sorted(trace.by_key().items())
-        if kind == "slowdown" and series[-1][1] > 1 and trace.end > 0
+        f"node {node} {resource} {value:g}x"
+        for (node, resource, kind), value in zip(trace.keys, last, strict=True)
+        if kind == "slowdown" and value > 1 and trace.end > 0
     ]
     if not slow:
         return []
@@ -152,93 +177,98 @@ def _held(trace: Trace) -> list[str]:
     return [f"Held after the end unless trace_end says otherwise, and not counted here: {listed}."]
 
 
-def _pieces(series: list[tuple[float, float]], kind: str, end: float) -> list[Piece]:
-    """What holds from 0 to `end`; a trace without extent is one constant piece."""
-    held = Piecewise.of(series, before=BEFORE[kind])
-    stops = (*held.times[1:], end)
-    pieces = [
-        Piece(start, stop - start, value)
-        for start, stop, value in zip(held.times, stops, held.values, strict=True)
-        if stop > start
-    ]
-    return pieces or [Piece(0.0, 0.0, held.values[-1])]
+def _holding(trace: Trace) -> Holding:
+    """What holds from 0 to the end; of a trace without extent one constant for no time."""
+    held = trace.histories.pieces()
+    last, end = held.starts[1:] - 1, trace.end
+    stop = np.append(held.times[1:], end)
+    stop[last] = end
+    kept = stop > held.times
+    if end == 0:
+        kept[last] = True
+    starts = np.append(0, np.cumsum(kept))[held.starts]
+    return Holding(starts, held.times[kept], (stop - held.times)[kept], held.values[kept])
 
 
-def _stretches(pieces: list[Piece]) -> list[list[Piece]]:
-    """Neighbours that are all slowed, or all clean, together."""
-    found: list[list[Piece]] = []
-    for piece in pieces:
-        if found and (found[-1][-1].value > 1) == (piece.value > 1):
-            found[-1].append(piece)
-        else:
-            found.append([piece])
-    return found
+def _of(holding: Holding, k: int) -> Holding:
+    """The values of one history."""
+    rows = slice(holding.starts[k], holding.starts[k + 1])
+    starts = np.array([0, rows.stop - rows.start])
+    return Holding(starts, holding.start[rows], holding.seconds[rows], holding.value[rows])
 
 
-def _mean(pieces: list[Piece]) -> float:
-    """Over time; of a single instant the value itself."""
-    seconds = sum(piece.seconds for piece in pieces)
-    if not seconds:
-        return pieces[0].value if pieces else math.nan
-    return sum(piece.seconds * piece.value for piece in pieces) / seconds
+def _mean(seconds: Floats, values: Floats) -> float:
+    """Over time, summed up in its order; of a single instant the value itself."""
+    whole = sum(seconds.tolist())
+    if not whole:
+        return float(values[0]) if len(values) else math.nan
+    return float(sum((seconds * values).tolist()) / whole)
 
 
-def _episodes(trace: Trace) -> list[Episode]:
-    found = []
-    for (node, resource, kind), series in trace.by_key().items():
-        if kind != "slowdown":
-            continue
-        for stretch in _stretches(_pieces(series, kind, trace.end)):
-            last, most = stretch[-1], max(piece.value for piece in stretch)
-            if last.value > 1:
-                end = last.start + last.seconds
-                mean = _mean(stretch)
-                found.append(Episode(node, resource, stretch[0].start, end, mean, most))
-    return sorted(found, key=lambda episode: (episode.start, episode.node, episode.resource))
+def _episodes(trace: Trace, held: Holding) -> tuple[Episodes, Ints, Floats]:
+    """All in order of time, as columns; how many each history has; its longest clean stretch."""
+    h, owner, slow = trace.histories, owners(held.starts), held.value > 1
+    turns = (owner[1:] != owner[:-1]) | (slow[1:] != slow[:-1])
+    begins = np.flatnonzero(np.append(True, turns))
+    ends = np.append(begins[1:], len(owner))
+    seconds, weighed = held.seconds.tolist(), (held.seconds * held.value).tolist()
+    lasting = np.array([sum(seconds[a:b]) for a, b in zip(begins, ends, strict=True)])
+    areas = np.array([sum(weighed[a:b]) for a, b in zip(begins, ends, strict=True)])
+    clean = np.zeros(len(h.kind))
+    np.maximum.at(clean, owner[begins], np.where(slow[begins], 0.0, lasting))
+    own = slow[begins] & (h.kind == SLOWDOWN)[owner[begins]]
+    count = np.bincount(owner[begins][own], minlength=len(h.kind))
+    mean = np.divide(areas, lasting, out=held.value[begins], where=lasting > 0)
+    start, end = held.start[begins], (held.start + held.seconds)[ends - 1]
+    most = np.maximum.reduceat(held.value, begins)
+    whose = owner[begins[own]]
+    order = np.lexsort((h.resource[whose], h.node[whose], start[own]))
+    found = Episodes(
+        h.node[whose][order], np.array(RESOURCES)[h.resource[whose]][order],
+        *(column[own][order] for column in (start, end, mean, most)),
+    )  # fmt: skip
+    return found, count, clean
 
 
-def _slowdown(pieces: list[Piece]) -> dict[str, Any]:
-    slowed = [piece for piece in pieces if piece.value > 1]
-    clean = [s for s in _stretches(pieces) if s[0].value <= 1]
+def _slowdown(held: Holding) -> dict[str, Any]:
+    slow = held.value > 1
     return {
-        "share_slowed": _mean([piece._replace(value=float(piece.value > 1)) for piece in pieces]),
-        "mean_slowdown": _mean(slowed),
-        "max_slowdown": max(piece.value for piece in pieces),
-        "longest_clean": max((sum(piece.seconds for piece in s) for s in clean), default=0.0),
+        "share_slowed": _mean(held.seconds, slow.astype(float)),
+        "mean_slowdown": _mean(held.seconds[slow], held.value[slow]),
+        "max_slowdown": float(held.value.max()),
     }
 
 
-def _other(series: list[tuple[float, float]], kind: str, end: float) -> dict[str, Any]:
-    values = [value for _, value in series]
+def _other(values: Floats, kind: str, held: Holding) -> dict[str, Any]:
     over_time = kind == "utilisation"
-    mean = _mean(_pieces(series, kind, end)) if over_time else sum(values) / len(values)
-    return {"mean": mean, "max": max(values)}
+    mean = _mean(held.seconds, held.value) if over_time else sum(values.tolist()) / len(values)
+    return {"mean": mean, "max": float(values.max())}
 
 
 def _span(trace: Trace) -> str:
-    kinds = sorted({f"{row.resource} {row.kind}" for row in trace.rows})
+    kinds = sorted({f"{resource} {kind}" for _, resource, kind in trace.keys})
     nodes = _count(len(trace.nodes), "node")
     return (
-        f"{trace.source}: {_count(len(trace.rows), 'row')} about {nodes} "
+        f"{trace.source}: {_count(len(trace), 'row')} about {nodes} "
         f"({', '.join(kinds)}), the last at {trace.end:g} s."
     )
 
 
-def _of_slowdowns(table: pd.DataFrame, found: list[Episode], end: float) -> list[str]:
+def _of_slowdowns(table: pd.DataFrame, found: Episodes, end: float) -> list[str]:
     if table.empty:
         return []
-    if not found:
+    if not len(found.max):
         return ["Nothing is ever slowed."]
-    share, worst = table["share_slowed"], max(found, key=lambda episode: episode.max)
+    share, worst = table["share_slowed"], Episode(*(column[found.max.argmax()] for column in found))
     at = f"node {worst.node}, {worst.resource}, in the episode from {worst.start:g} s on"
     sentences = [
-        f"{_count(len(found), 'episode')} of slowdown; a node's resource is slowed for "
+        f"{_count(len(found.max), 'episode')} of slowdown; a node's resource is slowed for "
         f"{share.mean():.1%} of the time in the mean ({share.min():.1%} to {share.max():.1%}), "
         f"by a factor of {table['mean_slowdown'].mean():.3g} then, and by {worst.max:.3g} at most "
         f"({at})."
     ]
     if end:
-        lengths = sorted(episode.end - episode.start for episode in found)
+        lengths = np.sort(found.end - found.start)
         sentences.append(
             f"Episodes last {lengths[len(lengths) // 2]:.4g} s in the median, {lengths[-1]:.4g} s "
             f"at most; some node is slowed for {_covered(found) / end:.1%} of the time."
@@ -261,13 +291,10 @@ def _of_others(rows: list[dict[str, Any]]) -> list[str]:
     return sentences
 
 
-def _covered(found: list[Episode]) -> float:
+def _covered(found: Episodes) -> float:
     """Seconds during which there is an episode anywhere."""
-    covered = until = 0.0
-    for episode in found:
-        covered += max(0.0, episode.end - max(episode.start, until))
-        until = max(until, episode.end)
-    return covered
+    until = np.append(0.0, np.maximum.accumulate(found.end)[:-1])
+    return float(sum(np.maximum(found.end - np.maximum(found.start, until), 0.0).tolist()))
 
 
 def _count(number: int, noun: str) -> str:

@@ -25,7 +25,7 @@ import numpy as np
 from simstrag import noise
 from simstrag.errors import InputError
 from simstrag.names import nearest
-from simstrag.trace import RESOURCES, Row, Trace
+from simstrag.trace import RESOURCES, Trace
 
 __all__ = ["SEVERITIES", "Severity", "generate"]
 
@@ -150,21 +150,27 @@ def generate(
     }
     _check(nodes, seed, resource, numbers)
     draw = Severity.of(severity).sample
-    rows: list[Row] = []
+    times: list[float] = []
+    values: list[float] = []
+    rows: list[int] = []
     for node in range(nodes):
         pace, strength = (noise.stream(seed, STREAMS + 2 * node + k) for k in (0, 1))
-        changes = [(0.0, 1.0)]
+        before = len(times)
+        times.append(0.0)
+        values.append(1.0)
         for start, end in _episodes(pace, mean_interarrival, duration_mean, duration_sd, gap):
             if start >= seconds:
                 break
-            changes += [(start, draw(strength)), (min(end, seconds), 1.0)]
-        changes.append((seconds, 1.0))
-        rows += [Row(time, node, resource, "slowdown", value) for time, value in changes]
+            times += (start, min(end, seconds))
+            values += (draw(strength), 1.0)
+        times.append(seconds)
+        values.append(1.0)
+        rows.append(len(times) - before)
     stated = ", ".join(f"{name}={value}" for name, value in numbers.items())
-    return Trace.from_rows(
-        rows,
+    return Trace.from_columns(
+        times, np.repeat(np.arange(nodes), rows), resource, "slowdown", values,
         f"generate(nodes={nodes}, seed={seed}, resource={resource}, {stated}, severity={severity})",
-    )
+    )  # fmt: skip
 
 
 def _episodes(

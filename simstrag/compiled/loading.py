@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
@@ -11,8 +10,9 @@ from simstrag.collectives import ranks_per_node
 from simstrag.compiled import tables
 from simstrag.compiled.memory import Memory
 from simstrag.noise import stream
+from simstrag.pieces import Pieces
 from simstrag.slowdown import Piecewise
-from simstrag.timing import Timing
+from simstrag.timing import NET, Timing
 
 __all__ = ["Loading"]
 
@@ -32,16 +32,12 @@ class Loading:
         self.timing = timing
         self.memory = memory
         self._pieces: dict[Piecewise, int] = {}
+        self._new: list[Piecewise] = []
         self._streams: list[np.random.Generator] = []
         self._constants()
         self._durations()
         self.stretches(amp=False)
-        for rank in range(len(memory.ranks)):
-            for loaded in (False, True):
-                net = timing.net(rank, loaded)
-                if net is not None:
-                    memory.ranks[rank]["net"][int(loaded)] = self.piece(net)
-        self.place()
+        self._nets()
         if timing.step.draw is not None:
             self._begin_noise()
 
@@ -65,28 +61,66 @@ class Loading:
 
     def piece(self, f: Piecewise) -> int:
         """The number of a step function; it is in memory after `place`."""
-        return self._pieces.setdefault(f, len(self._pieces))
+        known = self._pieces.get(f)
+        if known is None:
+            known = self._pieces[f] = len(self.memory.pieces) + len(self._new)
+            self._new.append(f)
+        return known
 
     def place(self) -> None:
         """Put step functions that are new into memory."""
+        if self._new:
+            times = np.concatenate([f.times for f in self._new])
+            values = np.concatenate([f.values for f in self._new])
+            starts = np.cumsum([0, *(len(f.times) for f in self._new)])
+            periods = np.array([f.period for f in self._new])
+            self._new = []
+            self._put(Pieces(times, values, starts, periods))
+
+    def _put(self, those: Pieces) -> int:
+        """Step functions into memory; the number of the first."""
         memory = self.memory
-        new = list(itertools.islice(self._pieces, len(memory.pieces), None))
-        if new:
-            sizes = [len(f.times) for f in new]
-            first = np.cumsum([len(memory.times), *sizes[:-1]])
-            rows = zip(first, (size - 1 for size in sizes), (f.period for f in new), strict=True)
-            memory.pieces = np.append(memory.pieces, np.array(list(rows), tables.PIECE))
-            memory.times = np.concatenate([memory.times, *(f.times for f in new)])
-            memory.values = np.concatenate([memory.values, *(f.values for f in new)])
-            memory.placed()
+        first, size = len(memory.pieces), len(memory.times)
+        rows = np.zeros(len(those), tables.PIECE)
+        rows["at"], rows["last"] = size + those.starts[:-1], np.diff(those.starts) - 1
+        rows["period"] = those.periods
+        memory.pieces = np.concatenate([memory.pieces, rows])
+        memory.times = np.concatenate([memory.times, those.times])
+        memory.values = np.concatenate([memory.values, those.values])
+        memory.placed()
+        return first
 
     def stretches(self, amp: bool) -> None:
         """Seconds per unit of work over time. Raises `InputError` where AMP's gain is unknown."""
-        for rank, row in enumerate(self.memory.ranks):
-            if not row["recorded"]:
-                for loaded in (False, True):
-                    stretch = self.timing.stretch(rank, amp, loaded)
-                    row["stretch"][2 * loaded + amp] = self.piece(stretch)
+        self.place()
+        rows, timing = self.memory.ranks, self.timing
+        computed = rows["recorded"] == 0
+        if not computed.any():
+            return
+        places = timing.contention.places_of(len(rows))
+        those = timing.stretches(amp)
+        numbers = self._put(those) + places
+        rows["stretch"][computed, int(amp)] = numbers[computed]
+        if timing.load.host != 1:
+            beside = np.array(sorted(timing.load.ranks))
+            own, which = np.unique(places[beside], return_inverse=True)
+            those = timing.stretches(amp, timing.load.host).taken(own)
+            numbers[beside] = self._put(those) + which
+        rows["stretch"][computed, 2 + amp] = numbers[computed]
+
+    def _nets(self) -> None:
+        """Slowdowns of networks over time."""
+        rows, timing = self.memory.ranks, self.timing
+        places = timing.contention.places_of(len(rows))
+        felt, which = np.unique(timing.contention.felt[places, NET], return_inverse=True)
+        those = timing.contention.pieces.taken(felt)
+        those = those.changing(those.values)
+        numbers = np.where(felt[which] > 0, self._put(those) + which, -1)
+        rows["net"][:, 0] = rows["net"][:, 1] = numbers
+        for rank in timing.load.ranks:
+            net = timing.net(rank, loaded=True)
+            assert net is not None, "a server in use weighs on it"
+            rows["net"][rank, 1] = self.piece(net)
         self.place()
 
     def knows_amp(self) -> bool:
