@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
-from simstrag.compiled.clock import INF, beyond, noise_free
+from simstrag.compiled.clock import beyond
 from simstrag.compiled.compiling import compiled, within
 from simstrag.compiled.tables import (
     amp,
@@ -18,7 +14,6 @@ from simstrag.compiled.tables import (
     local_times,
     lower_bound,
     machine,
-    medians,
     ranks,
     step_log,
 )
@@ -101,60 +96,6 @@ def tell(m: int, rank: int, fate: int, update: int, factor: float, whole: int) -
         else:
             row.step, row.amp, row.samples = r.step, r.amp, r.samples
         row.weight = row.samples / whole * factor
-
-
-@compiled
-def judge(m: int) -> None:
-    """Suspects against truth (rule 27)."""
-    g, clean, n = machine(m), medians(m), 0
-    for rank in range(g.workers):
-        r = ranks(m)[rank]
-        if r.state == NOBODY:
-            continue
-        if r.clean_step != r.step:
-            r.clean_step = r.step
-            r.clean = noise_free(m, rank, r.step, r.start)
-        clean[n] = r.clean
-        n += 1
-    limit = threshold(clean[:n], g.straggler_ratio)
-    if limit == INF:
-        g.false_alarms += g.suspects
-        return
-    for rank in range(g.workers):
-        r = ranks(m)[rank]
-        straggles = r.state != NOBODY and r.clean > limit
-        if r.suspected:
-            g.hits += straggles
-            g.false_alarms += not straggles
-        else:
-            g.misses += straggles
-
-
-@compiled
-def threshold(clean: Any, ratio: float) -> float:
-    """Seconds that separate those above `ratio` times the median from the others.
-
-    Nobody is above it who is not above `ratio` times the least.  If those are less than half of
-    all, the median is one of the others, and often none of them is large enough to matter.
-    """
-    n, half = len(clean), len(clean) // 2
-    least = most = clean[0]
-    for k in range(n):
-        least, most = min(least, clean[k]), max(most, clean[k])
-    if most <= ratio * least:
-        return INF
-    near, top, above = 0, least, INF
-    for k in range(n):
-        if clean[k] <= ratio * least:
-            near += 1
-            top = max(top, clean[k])
-        else:
-            above = min(above, clean[k])
-    if near > half and ratio * top < above:
-        return ratio * top  # type: ignore[no-any-return]
-    ordered = np.partition(clean, half)
-    low = ordered[half] if n % 2 else ordered[:half].max()
-    return ratio * ((low + ordered[half]) / 2)  # type: ignore[no-any-return]
 
 
 @within

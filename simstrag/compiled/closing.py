@@ -16,7 +16,7 @@ def open_closing(m: int, index: int) -> int:
     c.head, c.last, c.waiting, c.undone, c.count = -1, -1, -1, 0, 0
     c.via, c.late, c.rounds, c.refiled = q.via, q.late, q.rounds, g.refiled
     c.fuse, c.mean, c.cutoff, c.power, c.shift = g.fuse, g.mean, g.cutoff, g.power, g.shift
-    c.token, c.leader, c.quorum, c.lockstep = -1, g.workers, index, 0
+    c.token, c.leader, c.beside, c.quorum, c.lockstep = -1, g.workers, -1, index, 0
     return closing  # type: ignore[no-any-return]
 
 

@@ -139,7 +139,7 @@ def _disband_queue(m: int) -> None:
         closing = open_closing(m, 0)
         c, r = closings(m)[closing], ranks(m)[q.pending]
         c.head, c.last, c.count, c.leader, c.busy = q.pending, q.pending, 1, q.pending, g.job
-        r.closing, g.to_release = closing, closing
+        r.closing, r.link, g.to_release = closing, -1, closing
     now = g.now
     for rank in np.argsort(arrivals, kind="mergesort"):
         if arrivals[rank] == np.inf:

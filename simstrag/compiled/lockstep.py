@@ -30,8 +30,9 @@ from simstrag.compiled.words import ALLREDUCE, CLOSE, COMPUTING, LEADER
 
 FINISH, COMPUTE, COMMUNICATION, WAIT, WORK, SHARE, RATE, UNTIL = range(8)
 ARRIVAL, WON, WINS, ORDERED, SPARE = range(8, 13)
+CLEAN_RATE, CLEAN_UNTIL = 13, 14
 """Rows of `lanes`.  RATE: seconds per unit of work, which hold for steps that end by UNTIL.  From
-ARRIVAL on they are of races alone (`simstrag.compiled.races`)."""
+ARRIVAL to SPARE they are of races alone.  CLEAN_RATE, CLEAN_UNTIL: of steps in full precision."""
 
 
 @compiled
@@ -62,6 +63,7 @@ def fall_in(m: int, index: int) -> None:
         lane[FINISH, p], lane[COMPUTE, p] = r.finish, r.compute
         lane[COMMUNICATION, p], lane[WAIT, p] = r.communication, r.wait
         lane[WORK, p], lane[SHARE, p], lane[WINS, p] = r.share, r.share, 0.0
+        lane[CLEAN_RATE, p], lane[CLEAN_UNTIL, p] = 0.0, -INF
         _turn(m, p, of[p], r.start)
         if q.race:
             r.due = np.nan

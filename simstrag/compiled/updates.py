@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 
-from simstrag.compiled.books import judge, show, tell, worth
+from simstrag.compiled.books import show, tell, worth
 from simstrag.compiled.clock import transfer
 from simstrag.compiled.compiling import compiled, within
 from simstrag.compiled.events import schedule
 from simstrag.compiled.fates import count, note_drop
 from simstrag.compiled.gathering import next_round
-from simstrag.compiled.lockstep import WON, apply_all, note_steps
+from simstrag.compiled.judging import judge
+from simstrag.compiled.lockstep import WON, apply_all
 from simstrag.compiled.server import enqueue
 from simstrag.compiled.starts import release, sort
 from simstrag.compiled.tables import (
@@ -121,7 +122,6 @@ def update(m: int, first: int) -> None:
     if g.every == 0 or g.version % g.every == 0:
         _write(m, first, n, applied, gradients, stale, most, progress)
     if g.judged:
-        note_steps(m)
         judge(m)
     if enough(m, progress):
         g.stop = DONE
