@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test verify lint typed docs screenshots clean
+.PHONY: setup demo test verify lint typed docs screenshots bench clean
 
 setup: .venv/ready
 
@@ -32,6 +32,9 @@ docs: setup
 
 screenshots: setup
 	$(BIN)/python docs/screenshots.py reports/demo
+
+bench: setup
+	$(BIN)/python -m benchmarks $(if $(QUICK),--quick)
 
 # A type checker follows files, not setuptools' package-dir: show it the package as it is imported.
 typed:

@@ -88,7 +88,7 @@ def _communication(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
         run.policy
         for run in runs
         if run.summary["architecture"] == "all-reduce"
-        and min(run.updates["n_own"]) < scenario.workers
+        and run.summary["applied"] < scenario.workers * run.summary["updates"]
     ]
     if free:
         yield FREE_PULL.format(names=listed(free))

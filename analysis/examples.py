@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from simstrag.analysis import windows
+from simstrag.analysis.formats import listed
 from simstrag.analysis.tables import CONTROL
 from simstrag.analysis.waiting import Steps, Waiting, steps_of, waiting
 from simstrag.comparison import Comparison
@@ -17,7 +19,10 @@ from simstrag.run import Run
 from simstrag.scenario import Scenario
 from simstrag.timing import Timing
 
-__all__ = ["Example", "close_look", "control_name", "example", "examples_of", "timing_of"]
+__all__ = [
+    "Example", "close_look", "control_name", "example", "examples_of", "excerpts", "kept_of",
+    "timing_of",
+]  # fmt: skip
 
 
 class Example(NamedTuple):
@@ -38,9 +43,12 @@ class Example(NamedTuple):
 def example(name: str, run: Run, timing: Timing | None, workers: int) -> Example:
     """A run that kept its steps, and what follows from them."""
     steps = steps_of(run)
-    blank = np.zeros((workers, workers))
-    if timing is None:
-        total = float(np.sum(run.summary["wait_by_rank"]))
+    total = float(np.sum(run.summary["wait_by_rank"]))
+    if run.excerpt is not None:
+        blank = np.zeros((0, 0))
+        waited = Waiting(blank, blank, total, "only an excerpt of its steps was kept")
+    elif timing is None:
+        blank = np.zeros((workers, workers))
         waited = Waiting(blank, blank, total, "the run's trace or profile is not at hand")
     else:
         waited = waiting(run, steps, timing, run.summary["architecture"], workers)
@@ -82,7 +90,40 @@ def close_look(examples: Sequence[Example], workers: int) -> windows.Window:
     cycle = windows.cycle_of([of_window.steps])
     if not cycle > 0:  # nobody started a second step: the whole run is a close look
         cycle = shortest
-    return windows.choose(contention, workers, cycle, shortest)
+    return windows.choose(contention, workers, cycle, shortest, kept_of(examples, cycle))
+
+
+def kept_of(examples: Sequence[Example], cycle: float) -> windows.Kept:
+    """What all of them have to look at. cycle: seconds between two steps of a rank."""
+    excerpts = [e.run.excerpt for e in examples if e.run.excerpt is not None]
+    if not excerpts:
+        return windows.ALL
+    ranks = frozenset.intersection(*(frozenset(x["ranks"]) for x in excerpts))
+    period = max((x["period"] for x in excerpts if x["period"] is not None), default=math.inf)
+    window = min((x["window"] for x in excerpts if x["window"] is not None), default=math.inf)
+    return windows.Kept(period, window, ranks, min(2 * cycle, window / 8))
+
+
+def excerpts(examples: Sequence[Example], workers: int) -> str:
+    """Of which runs not all steps were kept, and which were, in words; empty where all are."""
+    names: dict[str, list[str]] = {}
+    for e in examples:
+        if e.run.excerpt is not None:
+            names.setdefault(_kept_steps(e.run.excerpt, workers), []).append(e.name)
+    found = [f"of {listed(own)}, {what}" for what, own in names.items()]
+    if not found:
+        return ""
+    windows = any(e.run.excerpt and e.run.excerpt["period"] is not None for e in examples)
+    more = ", which stand for all of that time in the picture of the whole run" if windows else ""
+    return f"Not all steps were kept: {'; '.join(found)}{more}."
+
+
+def _kept_steps(excerpt: Mapping[str, Any], workers: int) -> str:
+    ranks = len(excerpt["ranks"])
+    parts = [f"those of {ranks} of {workers} ranks"] if ranks < workers else []
+    if excerpt["period"] is not None:
+        parts.append(f"those in the first {excerpt['window']:g} of each {excerpt['period']:g} s")
+    return " and ".join(parts)
 
 
 def control_name(name: str) -> str:

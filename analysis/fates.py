@@ -44,7 +44,8 @@ def _derived(run: Run, steps: Steps) -> list[Fate]:
     """From which updates hold which ranks, and from what the run counted."""
     applied, lost = steps.applied.tolist(), steps.lost.tolist()
     counted = {name: run.summary[name] for name in ("dropped", "aborted")}
-    if sum(version > 0 for version in applied) != run.summary["applied"]:
+    whole = run.excerpt is None
+    if whole and sum(version > 0 for version in applied) != run.summary["applied"]:
         return [Fate(NOT_KNOWN, None)] * len(applied)
     thrown_away = " or ".join(name for name, count in counted.items() if count)
     every = sum(lost) == sum(counted.values())

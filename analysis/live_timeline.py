@@ -19,7 +19,7 @@ from simstrag.analysis.decisions import plan_changes, suspicions
 from simstrag.analysis.examples import Example
 from simstrag.analysis.fates import fates_of
 from simstrag.analysis.scopes import Scope
-from simstrag.analysis.timeline import PLAN, UPDATES, mixed, slowed
+from simstrag.analysis.timeline import PLAN, UPDATES, kept_ranks, mixed, slowed
 from simstrag.analysis.tracks import PARTS, pieces_of, spans
 from simstrag.analysis.waiting import Steps
 from simstrag.run import Run
@@ -78,13 +78,15 @@ def timeline(e: Example, scope: Scope, axis: Range1d | None = None) -> Any:
         plots.told(made, renderers, ("", "rank @rank @what"), ("", when), side=side)
     _updates(made, run, scope)
     _plan_changes(made, run, scope, len(rows))
-    pixels = mixed(steps, timing, scope.workers, scope.until)
-    return column(made, _strip(pixels, axis, scope), sizing_mode="stretch_width", spacing=0)
+    pixels = mixed(steps, timing, scope.workers, scope.until, run)
+    whole = _strip(pixels, kept_ranks(run, scope.workers), axis, scope)
+    return column(made, whole, sizing_mode="stretch_width", spacing=0)
 
 
 def contention(timing: Timing, scope: Scope) -> Any:
     """Slowdown of every rank over the whole run, with a box for what the timelines show."""
-    return _strip(slowed(timing, scope.workers, scope.until), scope.axis(), scope)
+    pixels = slowed(timing, scope.workers, scope.until)
+    return _strip(pixels, range(scope.workers), scope.axis(), scope)
 
 
 def _label(made: Any, words: dict[int, str]) -> None:
@@ -94,15 +96,15 @@ def _label(made: Any, words: dict[int, str]) -> None:
     made.yaxis.major_tick_line_color = made.yaxis.axis_line_color = None
 
 
-def _strip(rgba: Floats, axis: Range1d, scope: Scope) -> Any:
-    workers = scope.workers
+def _strip(rgba: Floats, ranks: Sequence[int], axis: Range1d, scope: Scope) -> Any:
+    rows = len(ranks)
     made = plots.overview(
-        axis, height=46 + 7 * min(max(workers, 4), 32), x_range=Range1d(start=0.0, end=scope.until),
-        y_range=Range1d(start=workers - 0.5, end=-0.5), min_border_left=LEFT,
+        axis, height=46 + 7 * min(max(rows, 4), 32), x_range=Range1d(start=0.0, end=scope.until),
+        y_range=Range1d(start=rows - 0.5, end=-0.5), min_border_left=LEFT,
     )  # fmt: skip
-    _label(made, {row: f"rank {row}" for row in sorted({0, workers - 1})})
+    _label(made, {row: f"rank {ranks[row]}" for row in sorted({0, rows - 1})})
     colors = np.round(255 * rgba).astype(np.uint8).view(np.uint32)[:, :, 0]
-    made.image_rgba(image=[colors], x=0.0, y=-0.5, dw=scope.until, dh=workers)
+    made.image_rgba(image=[colors], x=0.0, y=-0.5, dw=scope.until, dh=rows)
     return made
 
 
@@ -110,8 +112,7 @@ def _steps(
     made: Any, run: Run, steps: Steps, timing: Timing | None, scope: Scope, rows: dict[int, int]
 ) -> Iterator[Any]:
     """A renderer for each part of the steps' time that there is."""
-    step = run.frame("steps").sort_values(["rank", "step"], kind="stable")["step"].to_numpy()
-    fates = _fates(run, steps, step)
+    fates = _fates(run, steps)
     for part, (left, right) in pieces_of(steps, timing).items():
         there = np.isin(steps.rank, scope.shown.ranks) & (right > left)
         there &= (left < scope.end) & (right > scope.start)
@@ -124,7 +125,7 @@ def _steps(
             "right": right[kept],
             "y": np.array([rows[r] for r in steps.rank[kept].tolist()], dtype=np.int32),
             "rank": steps.rank[kept].astype(np.int32),
-            "what": [SAID[part].format(step=step[k]) for k in kept],
+            "what": [SAID[part].format(step=steps.step[k]) for k in kept],
             "more": [f"; {fates[k]}" if computing else "" for k in kept],
         }
         shape = {"fill_color": look.color, "line_color": None}
@@ -140,13 +141,15 @@ def _bars(made: Any, columns: dict[str, Any], scope: Scope, **look: Any) -> Any:
     return made.hbar(y="y", left="left", right="right", source=source, **look)
 
 
-def _fates(run: Run, steps: Steps, step: npt.NDArray[np.int64]) -> list[str]:
+def _fates(run: Run, steps: Steps) -> list[str]:
     """What became of every gradient, and how stale it was when it was applied."""
     return [
         fate.word
         if fate.update is None
         else f"{fate.word} in update {fate.update}, staleness {fate.update - 1 - version}"
-        for fate, version in zip(fates_of(run, steps, step), steps.version.tolist(), strict=True)
+        for fate, version in zip(
+            fates_of(run, steps, steps.step), steps.version.tolist(), strict=True
+        )
     ]
 
 
@@ -174,13 +177,15 @@ def _shade(made: Any, timing: Timing, scope: Scope, rows: dict[int, int]) -> Ite
 
 def _suspicions(made: Any, run: Run, scope: Scope, rows: dict[int, int]) -> Iterator[Any]:
     """A line above each suspected rank, and around it what is not seen but easily pointed at."""
+    whole = run.excerpt is None
+    first, last = (0.0, math.inf) if whole else (scope.start, scope.end)  # beyond is not known
     found = [s for s in suspicions(run) if s.rank in rows]
     found = [s for s in found if s.start < scope.end and s.end > scope.start]
     if not found:
         return
     columns = {
-        "left": [s.start for s in found],
-        "right": [s.end for s in found],
+        "left": [max(s.start, first) for s in found],
+        "right": [min(s.end, last) for s in found],
         "y": [rows[s.rank] - 0.42 for s in found],
         "rank": [s.rank for s in found],
         "what": ["is suspected by the policy"] * len(found),

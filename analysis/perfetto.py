@@ -85,6 +85,11 @@ def write_timeline(
     >>> written.steps_left_out, round(written.end, 6)
     (0, 0.3)
     """
+    if run.excerpt is not None:
+        raise InputError(
+            f"a timeline needs every step, and the run of {run.policy} kept an excerpt of them; "
+            "simulate it with record_steps=True"
+        )
     if run.steps is None:
         raise InputError(
             "a timeline is made of steps, and this run kept none; "

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from bokeh.models import Range1d
 
 from simstrag.analysis import plots
-from simstrag.analysis.examples import Example
+from simstrag.analysis.examples import Example, kept_of
 from simstrag.analysis.formats import number
 from simstrag.analysis.windows import Window, changes, cycle_of
 
@@ -65,5 +65,6 @@ def scope_of(examples: Sequence[Example], shown: Window, workers: int, most: int
     room = float(beyond[most]) if len(beyond) > most else math.inf
     cycle = cycle_of([e.steps for e in examples])
     digits = max(0, 2 - math.floor(math.log10(cycle))) if cycle > 0 else 4
-    start, end = max(shown.start - room, 0.0), min(shown.end + room, until)
+    low, high = kept_of(examples, cycle).around(shown.start)
+    start, end = max(shown.start - room, low), min(shown.end + room, high, until)
     return Scope(shown, start, end, until, workers, digits)

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from simstrag.analysis import drawing, pictures, timeline
 from simstrag.analysis.cautions import unknown
 from simstrag.analysis.cells import numbered, shared
-from simstrag.analysis.examples import Example, close_look
+from simstrag.analysis.examples import Example, close_look, excerpts
 from simstrag.analysis.formats import number, percent
 from simstrag.analysis.sheets import Sheet, Value
 from simstrag.analysis.standings import TIMES, Standings
@@ -133,8 +133,9 @@ def timelines(examples: Sequence[Example], workers: int) -> dict[str, Any]:
         words = f"Steps of {e.name}, {shown.start:.4g} to {shown.end:.4g} s"
         window = timeline.window(f"window{k}", words, e.run, e.steps, e.timing, shown)
         strip = timeline.run_strip(
-            f"strip{k}", f"The whole run of {e.name}", e.steps, e.timing, workers, longest, shown
-        )
+            f"strip{k}", f"The whole run of {e.name}", e.run, e.steps, e.timing, workers, longest,
+            shown,
+        )  # fmt: skip
         entries.append((e.name, window, strip))
     picture = Markup()
     if contended:
@@ -146,6 +147,7 @@ def timelines(examples: Sequence[Example], workers: int) -> dict[str, Any]:
     return {
         "shown": shown,
         "left_out": workers - len(shown.ranks),
+        "excerpts": excerpts(examples, workers),
         "contention": picture,
         "entries": entries,
         "switch": max((e.timing.step.amp_switch for e in examples if e.timing), default=0.0),
@@ -155,7 +157,7 @@ def timelines(examples: Sequence[Example], workers: int) -> dict[str, Any]:
 def waits(examples: Sequence[Example]) -> list[tuple[str, str, Markup]]:
     """For each run its name, a sentence on who waited for whom, and the matrix if there is one."""
     seconds = [e.waiting.held + e.waiting.blocked for e in examples]
-    most = max((float(m.max()) for m in seconds), default=0.0)
+    most = max((float(m.max(initial=0.0)) for m in seconds), default=0.0)
     found = []
     for k, (e, m) in enumerate(zip(examples, seconds, strict=True)):
         picture = Markup()
@@ -229,7 +231,8 @@ DID = {
 def parts_of(e: Example, workers: int) -> dict[str, Floats]:
     """Seconds of each rank by what it did, shape (workers,).
 
-    Computing that no recorded step accounts for goes by the rank's share of either precision.
+    Computing that no recorded step accounts for goes by the rank's share of either precision.  Of
+    an excerpt, these are the totals of all steps that go with it.
     """
 
     def worked(chosen: npt.NDArray[np.bool_]) -> Floats:
@@ -237,8 +240,15 @@ def parts_of(e: Example, workers: int) -> dict[str, Floats]:
         ranks = e.steps.rank[chosen]
         return np.asarray(np.bincount(ranks, seconds[chosen], workers), dtype=np.float64)
 
-    lost, kept = worked(e.steps.lost), worked(~e.steps.lost)
-    amp = worked(~e.steps.lost & e.steps.amp) / np.where(kept > 0, kept, 1.0)
+    if e.run.excerpt is None:
+        lost, kept = worked(e.steps.lost), worked(~e.steps.lost)
+        reduced = worked(~e.steps.lost & e.steps.amp)
+    else:
+        full, reduced, lost = (
+            np.array(e.run.excerpt[f"{name}_by_rank"]) for name in ("full", "amp", "lost")
+        )
+        kept = full + reduced
+    amp = reduced / np.where(kept > 0, kept, 1.0)
     compute, communication, wait = (
         np.array(e.run.summary[f"{name}_by_rank"], dtype=np.float64)
         for name in ("compute", "communication", "wait")

@@ -12,6 +12,7 @@ from markupsafe import Markup
 from simstrag.analysis import pictures
 from simstrag.analysis.cells import numbered
 from simstrag.analysis.examples import Example
+from simstrag.analysis.formats import listed
 from simstrag.analysis.sheets import Sheet
 from simstrag.analysis.tables import Table
 from simstrag.analysis.waiting import Steps
@@ -28,13 +29,15 @@ class Stale(NamedTuple):
     """The gradients that one run applied.
 
     rank: of each, shape (G,).  versions: staleness of each, shape (G,).  applied: how many the run
-    itself counted; where its log tells of fewer, G is less.
+    itself counted; where its log tells of fewer, G is less.  excerpt: whether that is because only
+    an excerpt of its steps was kept.
     """
 
     name: str
     rank: Ints
     versions: Ints
     applied: int
+    excerpt: bool = False
 
     @property
     def missing(self) -> int:
@@ -47,8 +50,15 @@ def stale_of(examples: Sequence[Example]) -> list[Stale]:
     found = []
     for e in examples:
         rank, versions = _logged(e.run) if e.run.gradients is not None else _derived(e.steps)
-        if np.any(versions > 0):
-            found.append(Stale(e.name, rank, versions, int(e.run.summary["applied"])))
+        stale = (
+            np.any(versions > 0) if e.run.excerpt is None else e.run.summary["mean_staleness"] > 0
+        )
+        if stale and len(versions):
+            found.append(
+                Stale(
+                    e.name, rank, versions, int(e.run.summary["applied"]), e.run.excerpt is not None
+                )
+            )
     return found
 
 
@@ -96,11 +106,14 @@ def stale_table(found: Sequence[Stale]) -> Table:
         )
         for stale in found
     )
-    notes = (
+    notes: tuple[str, ...] = (
         "In versions: updates between a gradient's pull and its application. An update of one "
         "policy may hold one gradient and that of another many, so for what staleness costs "
         "compare S_stale/b above.",
     )
+    excerpts = [stale.name for stale in found if stale.excerpt]
+    if excerpts:
+        notes += (f"An excerpt of the gradients of {listed(excerpts)}, not all of them.",)
     return Table(headers, rows, 1, (), notes)
 
 
@@ -118,6 +131,8 @@ def stale_sheet(found: Sequence[Stale], workers: int) -> Sheet:
 def _caption(stale: Stale) -> str:
     if not stale.missing:
         return ""
+    if stale.excerpt:
+        return f"Of its {stale.applied} applied gradients the {len(stale.versions)} of the excerpt."
     return f"The log does not tell of {stale.missing} of its {stale.applied} applied gradients."
 
 

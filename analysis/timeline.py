@@ -6,6 +6,8 @@ All pictures of one report have one time axis, so that policies can be compared 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
@@ -21,7 +23,7 @@ from simstrag.run import Run
 from simstrag.slowdown import Piecewise
 from simstrag.timing import Timing
 
-__all__ = ["contention_strip", "mixed", "run_strip", "slowed", "window"]
+__all__ = ["contention_strip", "kept_ranks", "mixed", "run_strip", "slowed", "window"]
 
 Floats = npt.NDArray[np.float64]
 BINS = 360
@@ -64,39 +66,65 @@ def window(
 
 
 def run_strip(
-    name: str, label: str, steps: Steps, timing: Timing | None, workers: int, until: float,
-    shown: Window,
+    name: str, label: str, run: Run, steps: Steps, timing: Timing | None, workers: int,
+    until: float, shown: Window,
 ) -> Markup:  # fmt: skip
     """What every rank did during the whole run, as `mixed` has it."""
-    rgba = mixed(steps, timing, workers, until)
-    return _strip(name, label, rgba, workers, until, shown)
+    rgba = mixed(steps, timing, workers, until, run)
+    return _strip(name, label, rgba, kept_ranks(run, workers), until, shown)
 
 
-def mixed(steps: Steps, timing: Timing | None, workers: int, until: float) -> Floats:
-    """Colours mixed by their share of each bin, shape (workers, BINS, 4), of 0..1.
+def kept_ranks(run: Run | None, workers: int) -> Sequence[int]:
+    """The ranks whose steps were kept."""
+    if run is None or run.excerpt is None:
+        return range(workers)
+    return list(run.excerpt["ranks"])
+
+
+def mixed(
+    steps: Steps, timing: Timing | None, workers: int, until: float, run: Run | None = None
+) -> Floats:
+    """Colours mixed by their share of each bin, shape (ranks that were kept, BINS, 4), of 0..1.
 
     Work that was thrown away counts `PALE` of its share, so that the page shines through.
+    run: whose steps they are; an excerpt's windows stand for all of their periods.
     """
-    edges = np.linspace(0.0, until, BINS + 1)
-    rgba = np.zeros((workers, BINS, 4))
+    ranks, (low, high) = kept_ranks(run, workers), _bins(until, run)
+    rgba = np.zeros((len(ranks), BINS, 4))
+    covered = np.zeros((len(ranks), BINS, 1))
     pieces = pieces_of(steps, timing)
-    for rank in range(workers):
+    for row, rank in enumerate(ranks):
         own = steps.rank == rank
         for key, look in PARTS.items():
             left, right = (side[own] for side in pieces[key])
-            share = (1.0 if look.filled else PALE) * _share(left, right, edges)
-            rgba[rank, :, :3] += share[:, None] * np.array(to_rgb(look.color))
-            rgba[rank, :, 3] += share
+            whole = _share(left, right, low, high)
+            share = (1.0 if look.filled else PALE) * whole
+            rgba[row, :, :3] += share[:, None] * np.array(to_rgb(look.color))
+            rgba[row, :, 3] += share
+            covered[row, :, 0] += whole
     alpha = rgba[:, :, 3:]
     np.divide(rgba[:, :, :3], alpha, out=rgba[:, :, :3], where=alpha > 0)
+    if run is not None and run.excerpt is not None and run.excerpt["period"] is not None:
+        np.divide(alpha, covered, out=alpha, where=covered > 0)
     return np.clip(rgba, 0.0, 1.0)
+
+
+def _bins(until: float, run: Run | None) -> tuple[Floats, Floats]:
+    """From when until when each bin looks; where nothing is after the end of the run."""
+    edges = np.linspace(0.0, until, BINS + 1)
+    if run is None or run.excerpt is None or run.excerpt["period"] is None:
+        return edges[:-1], edges[1:]
+    middle, end = (edges[:-1] + edges[1:]) / 2, float(run.updates["time"][-1])
+    period, window = run.excerpt["period"], run.excerpt["window"]
+    low = np.where(middle < end, np.floor(middle / period) * period, until)
+    return low, low + window
 
 
 def contention_strip(
     name: str, label: str, timing: Timing, workers: int, until: float, shown: Window
 ) -> Markup:
     """The slowdown of every rank over the whole run, as `slowed` has it."""
-    return _strip(name, label, slowed(timing, workers, until), workers, until, shown)
+    return _strip(name, label, slowed(timing, workers, until), range(workers), until, shown)
 
 
 def slowed(timing: Timing, workers: int, until: float) -> Floats:
@@ -114,15 +142,17 @@ def slowed(timing: Timing, workers: int, until: float) -> Floats:
 
 
 def _strip(
-    name: str, label: str, rgba: Floats, workers: int, until: float, shown: Window
+    name: str, label: str, rgba: Floats, ranks: Sequence[int], until: float, shown: Window
 ) -> Markup:
-    """Pixels over the whole run; two upright lines enclose the window."""
-    with drawing.canvas(WIDTH, 0.42 + 0.07 * min(max(workers, 4), 32)) as figure:
+    """Pixels over the whole run, a row per rank; two upright lines enclose the window."""
+    rows = len(ranks)
+    with drawing.canvas(WIDTH, 0.42 + 0.07 * min(max(rows, 4), 32)) as figure:
         ax = figure.add_subplot()
-        drawing.image(ax, rgba, (0.0, until, workers - 0.5, -0.5))
+        drawing.image(ax, rgba, (0.0, until, rows - 0.5, -0.5))
         for edge in (shown.start, shown.end):
             ax.axvline(edge, color=drawing.INK, linewidth=0.8)
-        ax.set_yticks(sorted({0, workers - 1}), [f"rank {r}" for r in sorted({0, workers - 1})])
+        ends = sorted({0, rows - 1})
+        ax.set_yticks(ends, [f"rank {ranks[row]}" for row in ends])
         ax.tick_params(axis="y", length=0)
         ax.set_xlabel("time (s)")
         return drawing.svg(figure, name, label)
@@ -167,13 +197,14 @@ def _mean(f: Piecewise, edges: Floats) -> Floats:
     return np.asarray(np.diff(np.interp(edges, times, area)) / np.diff(edges))
 
 
-def _share(left: Floats, right: Floats, edges: Floats) -> Floats:
+def _share(left: Floats, right: Floats, low: Floats, high: Floats) -> Floats:
     """The share of each bin that intervals cover, which are in order and do not overlap."""
     kept = right > left
     if not kept.any():
-        return np.zeros(len(edges) - 1)
+        return np.zeros(len(low))
     left, right = left[kept], right[kept]
     times = np.stack([left, right], axis=1).ravel()
     covered = np.repeat(np.cumsum(right - left), 2)
     covered[::2] -= right - left
-    return np.asarray(np.diff(np.interp(edges, times, covered)) / np.diff(edges))
+    until_high, until_low = (np.interp(ends, times, covered) for ends in (high, low))
+    return np.asarray((until_high - until_low) / (high - low))

@@ -9,7 +9,7 @@ A derivation that does not come out at the logged times is not shown: `Waiting.r
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ TOLERANCE = 1e-9
 class Steps:
     """The steps of a run as arrays, in order of rank and step.
 
+    step: which of its rank's each is; of an excerpt those are here whose fate is in it too.
     applied: version after the update that holds the gradient, 0 where none does (it was dropped,
     aborted, or in flight at the end).  pulled_next: version at the rank's next recorded pull, -1 at
     its last.  gap_end: when the rank computes again; at its last recorded step the update of it.
@@ -37,6 +38,7 @@ class Steps:
     """
 
     rank: Ints
+    step: Ints
     version: Ints
     amp: npt.NDArray[np.bool_]
     start: Floats
@@ -84,30 +86,34 @@ def steps_of(run: Run) -> Steps:
     """The recorded steps with the fate of each. Raises `InputError` where the run kept none."""
     table = run.frame("steps").sort_values(["rank", "step"], kind="stable")
     rank = table["rank"].to_numpy(dtype=np.int64)
+    step = table["step"].to_numpy(dtype=np.int64)
     version = table["version"].to_numpy(dtype=np.int64)
     start = table["start"].to_numpy(dtype=np.float64)
     finish = table["finish"].to_numpy(dtype=np.float64)
     wait = table["wait"].to_numpy(dtype=np.float64)
     last = np.append(rank[1:] != rank[:-1], True)
+    if run.excerpt is not None:
+        last[:-1] |= step[1:] != step[:-1] + 1
     kept = ~last & np.append(version[1:] == version[:-1], False)
     at_last = np.where(last, -1, np.append(version[1:], -1))
     pulled_next = at_last[_ends(kept)]
     applied = np.zeros(len(rank), dtype=np.int64)
-    for r, versions in _updates_of(run).items():
+    for r, versions in _updates_of(run, version, pulled_next).items():
         own = np.flatnonzero(rank == r)
         at = np.searchsorted(versions, version[own], side="right")
         found = np.append(versions, np.iinfo(np.int64).max)[at]
-        limit = np.where(pulled_next[own] < 0, len(run.updates["time"]), pulled_next[own])
+        limit = np.where(pulled_next[own] < 0, run.summary["updates"], pulled_next[own])
         applied[own] = np.where(found <= limit, found, 0)
-    times = np.append(np.asarray(run.updates["time"], dtype=np.float64), 0.0)
-    gap_end = np.where(last, np.maximum(times[applied - 1], finish + wait), np.roll(start, -1))
+    made = _times(run, applied)
+    gap_end = np.where(last, np.maximum(made, finish + wait), np.roll(start, -1))
     amp = table["precision"].to_numpy() == "amp"
     held_back = (applied > 0) & ~kept & (pulled_next > applied)
-    until = np.where(held_back, times[pulled_next - 1] - times[applied - 1], 0.0)
+    until = np.where(held_back, _times(run, pulled_next) - made, 0.0)
     blocked = np.minimum(until, wait)
-    return Steps(
-        rank, version, amp, start, finish, wait, applied, pulled_next, gap_end, blocked, kept
+    steps = Steps(
+        rank, step, version, amp, start, finish, wait, applied, pulled_next, gap_end, blocked, kept
     )
+    return steps if run.excerpt is None else _chosen(steps, _known(run, steps))
 
 
 def waiting(run: Run, steps: Steps, timing: Timing, architecture: str, workers: int) -> Waiting:
@@ -149,13 +155,49 @@ def _ends(kept: npt.NDArray[np.bool_]) -> Ints:
     return np.asarray(np.minimum.accumulate(rows[::-1])[::-1])
 
 
-def _updates_of(run: Run) -> dict[int, Ints]:
-    """For each rank the versions of the updates that hold a gradient of it."""
+def _updates_of(run: Run, pulled: Ints, pulled_next: Ints) -> dict[int, Ints]:
+    """For each rank the versions of the updates that hold a gradient of it.
+
+    Of an excerpt only those that were made between two pulls of some rank.
+    """
+    versions = np.asarray(run.updates["version"], dtype=np.int64)
+    rows, members = np.arange(len(versions)), run.updates["members"]
+    if run.excerpt is not None:
+        own = pulled_next >= 0
+        begun, ended = np.zeros((2, len(versions) + 1), dtype=np.int64)
+        np.add.at(begun, np.searchsorted(versions, pulled[own], side="right"), 1)
+        np.add.at(ended, np.searchsorted(versions, pulled_next[own], side="right"), 1)
+        rows = np.flatnonzero(np.cumsum(begun - ended)[:-1])
+        members = [members[row] for row in rows.tolist()]
     found: dict[int, list[int]] = {}
-    for version, members in enumerate(run.updates["members"], start=1):
-        for rank in members:
+    for version, ranks in zip(versions[rows].tolist(), members, strict=True):
+        for rank in ranks:
             found.setdefault(int(rank), []).append(version)
-    return {rank: np.array(versions, dtype=np.int64) for rank, versions in found.items()}
+    return {rank: np.array(made, dtype=np.int64) for rank, made in found.items()}
+
+
+def _times(run: Run, versions: Ints) -> Floats:
+    """When these updates were, 0 for none; of no meaning for those that an excerpt leaves out."""
+    known = np.append(0, np.asarray(run.updates["version"], dtype=np.int64))
+    times = np.append(0.0, np.asarray(run.updates["time"], dtype=np.float64))
+    at = np.searchsorted(known, np.maximum(versions, 0))
+    return np.asarray(times[np.minimum(at, len(times) - 1)])
+
+
+def _known(run: Run, steps: Steps) -> npt.NDArray[np.bool_]:
+    """Of which steps of an excerpt the rank's next pull is there, and all updates until then."""
+    versions = np.asarray(run.updates["version"], dtype=np.int64)
+    before, after = (
+        np.searchsorted(versions, pulled, side="right")
+        for pulled in (steps.version, steps.pulled_next)
+    )
+    return np.asarray(
+        (steps.pulled_next >= 0) & (after - before == steps.pulled_next - steps.version)
+    )
+
+
+def _chosen(steps: Steps, rows: npt.NDArray[np.bool_]) -> Steps:
+    return Steps(*(getattr(steps, column.name)[rows] for column in fields(steps)))
 
 
 def _arrivals(

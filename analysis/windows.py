@@ -13,7 +13,7 @@ from simstrag.analysis.waiting import Steps
 from simstrag.contention import Contention
 from simstrag.slowdown import Piecewise
 
-__all__ = ["Change", "Window", "changes", "choose", "cycle_of", "segments"]
+__all__ = ["ALL", "Change", "Kept", "Window", "changes", "choose", "cycle_of", "segments"]
 
 CYCLES, BEFORE = 24, 6
 """How many steps a window shows, and how many of them lie before the change it is about."""
@@ -29,6 +29,30 @@ class Change(NamedTuple):
     resource: str
     before: float
     after: float
+
+
+class Kept(NamedTuple):
+    """What is there to look at: of each period (s) the first window (s), of some ranks or of all.
+
+    margin: seconds at the ends of a window in which not all steps are whole.
+    """
+
+    period: float = math.inf
+    window: float = math.inf
+    ranks: frozenset[int] | None = None
+    margin: float = 0.0
+
+    def around(self, time: float) -> tuple[float, float]:
+        """From when until when steps are there in the window that begins last before a time."""
+        base = time - math.fmod(time, self.period)
+        return base + (self.margin if base else 0.0), base + self.window - self.margin
+
+    def has(self, rank: int) -> bool:
+        """Whether steps of a rank are there."""
+        return self.ranks is None or rank in self.ranks
+
+
+ALL = Kept()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,27 +99,47 @@ def changes(contention: Contention, until: float) -> list[Change]:
     return sorted(found, key=lambda c: (-c.after / c.before, c.time, c.rank))
 
 
-def choose(contention: Contention, workers: int, cycle: float, until: float) -> Window:
+def choose(
+    contention: Contention, workers: int, cycle: float, until: float, kept: Kept = ALL
+) -> Window:
     """A window of so many cycles (seconds between two steps) where contention sets in.
 
-    until: the end of the shortest run, so that every policy has something to show.
+    until: the end of the shortest run, so that every policy has something to show.  kept: what of
+    them is there to look at.
     """
-    length = min(CYCLES * cycle, until)
-    found = changes(contention, until)
-    inside = [c for c in found if BEFORE * cycle <= c.time <= until - length / 2]
+    length = min(CYCLES * cycle, until, kept.window - 2 * kept.margin)
+    found = [c for c in changes(contention, until) if kept.has(c.rank)]
+    if kept.period < math.inf:
+        found = [c for c in found if _fits(c.time, length, until, kept)]
+    inside = [c for c in found if _well_inside(c.time, length, cycle, until, kept)]
     if not found:
-        start, why = 0.0, "no slowdown changes during the runs, so these are their first steps"
+        during = "in what was kept of the runs" if kept.period < math.inf else "during the runs"
+        start, why = 0.0, f"no slowdown changes {during}, so these are their first steps"
         if contention.durations:
             why = "the trace gives recorded durations of steps, so these are the first ones"
     else:
         c = (inside or found)[0]
-        start = min(max(c.time - BEFORE * cycle, 0.0), until - length)
+        low, high = kept.around(c.time)
+        start = min(max(c.time - BEFORE * cycle, low), min(high, until) - length)
         moved = f"goes from {c.before:.3g} to {c.after:.3g} at {c.time:.4g} s"
         why = f"the {c.resource} slowdown of rank {c.rank} {moved}"
     end = start + length
     shown = {c.rank for c in found if start <= c.time < end}
-    ranks = sorted(range(workers), key=lambda r: (r not in shown, r))[:MOST_RANKS]
+    there = filter(kept.has, range(workers))
+    ranks = sorted(there, key=lambda r: (r not in shown, r))[:MOST_RANKS]
     return Window(start, end, tuple(sorted(ranks)), why)
+
+
+def _fits(time: float, length: float, until: float, kept: Kept) -> bool:
+    """Whether there are steps at a time, and for so long around it."""
+    low, high = kept.around(time)
+    return low <= time < high and low + length <= min(high, until)
+
+
+def _well_inside(time: float, length: float, cycle: float, until: float, kept: Kept) -> bool:
+    """Whether there are steps well before a time and after it."""
+    low, high = kept.around(time)
+    return low + BEFORE * cycle <= time <= min(high, until) - length / 2
 
 
 def cycle_of(steps: Sequence[Steps]) -> float:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from simstrag.reports import report
     from simstrag.run import Run
     from simstrag.scenario import Scenario
+    from simstrag.sweeps import Sweep, sweep
     from simstrag.trace import Trace
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "Scenario",
     "SimstragError",
     "StallError",
+    "Sweep",
     "Trace",
     "Via",
     "View",
@@ -60,6 +62,7 @@ __all__ = [
     "compare",
     "report",
     "simulate",
+    "sweep",
 ]
 
 _HOME = {
@@ -80,6 +83,7 @@ _HOME = {
     "Scenario": "scenario",
     "SimstragError": "errors",
     "StallError": "errors",
+    "Sweep": "sweeps",
     "Trace": "trace",
     "Via": "policy",
     "View": "policy",
@@ -87,6 +91,7 @@ _HOME = {
     "compare": "comparison",
     "report": "reports",
     "simulate": "engine",
+    "sweep": "sweeps",
 }
 
 

@@ -57,7 +57,8 @@ class Comparison:
     clean control (`variant` clean: bsp without contention) and for bsp where it was not asked for.
     sensitivity: policy, seed, c_tau, time_to_target.
     curves: variant, policy, seed, progress, time: when a run passed evenly spaced levels.
-    examples: the first seed's `Run` of each policy, with its steps; "clean" is the clean control.
+    examples: the first seed's `Run` of each policy, with its steps or, of a long run, an excerpt of
+    them (`Run.excerpt`); "clean" is the clean control.
     thresholds: how far each assumed or fitted constant may be off before another policy leads, as
     `simstrag.sensitivity.sensitivity` describes; None where nobody asked for it.
     """

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,15 @@ import simpy
 
 from simstrag import policies
 from simstrag.errors import InputError, PlanError, StallError
+from simstrag.excerpt import Excerpt
 from simstrag.kernel import Kernel, Limits, Stop, Truth
 from simstrag.learning.noise_scale import NoiseScale, unmodelled
 from simstrag.policy import Hints, Plan, Policy, View
-from simstrag.recorder import DECISION_COLUMNS, Recorder
-from simstrag.run import Run, provenance
+from simstrag.recorder import Recorder
+from simstrag.run import TABLES, Run, provenance, write_directory
 from simstrag.scenario import Scenario
 from simstrag.summary import summarise
+from simstrag.tables import OnDisk
 from simstrag.timing import Timing
 
 __all__ = ["check", "simulate"]
@@ -34,6 +37,8 @@ def simulate(
     record_steps: bool = False,
     record_gradients: bool = False,
     on_update: Callable[[float, int, float | None], None] | None = None,
+    out: str | Path | None = None,
+    excerpt: Sequence[int] | None = None,
 ) -> Run:
     """Run one policy through a scenario under one seed.
 
@@ -42,6 +47,10 @@ def simulate(
         last and of 16,384 others at most, evenly spread.
     on_update: called now and then, and at the end, with (seconds, samples, progress) of the last
         update; it changes nothing.
+    out: a run directory to write while it goes on, so that no table of it need fit into memory; it
+        is there as a whole in the end or not at all.
+    excerpt: these ranks: keep updates and steps, but where they are too many only what
+        `Run.excerpt` says of them, so that memory does not grow with the run; not with `out`.
     Raises `InputError` for what the user can correct, `StallError` where the policy waits for ever.
 
     >>> scenario = Scenario(workers=4, updates=10, step={"compute": 0.1})
@@ -50,10 +59,31 @@ def simulate(
     """
     if not isinstance(seed, int) or not 0 <= seed < 2**64:
         raise InputError(f"seed {seed} must be a whole number, 0 or more and below 2**64")
+    keep = record_updates, record_steps, record_gradients
+    if excerpt is not None:
+        if out is not None:
+            raise InputError("an excerpt stays in memory: ask for `excerpt` or for `out`")
+        storage = Excerpt(scenario.workers, excerpt)
+        return _simulated(scenario, policy, seed, Recorder(True, True, True, on_update, storage))
+    if out is None:
+        return _simulated(scenario, policy, seed, Recorder(*keep, on_update))
+    run: Run | None = None
+
+    def fill(folder: Path) -> None:
+        nonlocal run
+        with OnDisk(folder) as files:
+            run = _simulated(scenario, policy, seed, Recorder(*keep, on_update, files))
+        run.note(folder)
+
+    folder = write_directory(Path(out), "run.json", fill)
+    assert run is not None
+    return run.at(folder)
+
+
+def _simulated(scenario: Scenario, policy: str | Policy, seed: int, recorder: Recorder) -> Run:
     name = policy if isinstance(policy, str) else _name(policy)
     fresh = policies.load(policy) if isinstance(policy, str) else copy.deepcopy(policy)
-    keep = record_updates, record_steps, record_gradients
-    job = _Job(scenario, fresh, name, seed, Recorder(*keep, on_update))
+    job = _Job(scenario, fresh, name, seed, recorder)
     world = simpy.Environment()
     contention = job.timing.contention
     if contention.trace_end == "error" and contention.end < math.inf:
@@ -121,18 +151,16 @@ class _Job:
             name: None if given is None else given.sha256
             for name, given in (("trace", inputs.trace), ("profile", inputs.profile))
         }
-        recorder = self.recorder
+        tables: dict[str, Any] = {name: self.recorder.storage.table(name) for name in TABLES}
         return Run(
             self.name,
             self.seed,
             self.scenario.declared,
             summary,
             {**provenance(), "sha256": hashes},
-            recorder.updates,
-            recorder.steps,
-            recorder.gradients,
-            _columns(DECISION_COLUMNS, recorder.decisions),
-            warnings,
+            **tables,
+            warnings=warnings,
+            excerpt=self.recorder.storage.excerpt,
         )
 
     def _first_view(self) -> View:
@@ -229,8 +257,3 @@ def _hints(timing: Timing, scenario: Scenario) -> Hints:
         samples=scenario.sample_target,
         noise_scale=learner.noise_scale,
     )
-
-
-def _columns(names: tuple[str, ...], rows: list[tuple[Any, ...]]) -> dict[str, list[Any]]:
-    columns = zip(*rows, strict=True) if rows else [()] * len(names)
-    return {name: list(column) for name, column in zip(names, columns, strict=True)}

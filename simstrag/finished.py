@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import json
@@ -17,7 +18,7 @@ from simstrag.paths import write_whole
 from simstrag.run import Run, provenance
 from simstrag.scenario import Scenario
 
-__all__ = ["Finished", "Outcome", "Task"]
+__all__ = ["Finished", "Outcome", "Task", "key_of", "origin_of", "program", "source_of"]
 
 NOTE = "finished-runs.txt"
 ASKED = ("policies", "seeds")
@@ -80,16 +81,9 @@ class Finished:
                 f"{folder}: finished runs are kept there, but it holds something else; "
                 "move it away, or choose another --out"
             )
-        given = (scenario.inputs.trace, scenario.inputs.profile)
         declared = scenario.model_dump(mode="json", exclude_unset=True)
-        asked = {key: declared.pop(key) for key in ASKED if key in declared}
-        parts = [
-            declared,
-            [None if file is None else file.sha256 for file in given],
-            dict(provenance()),
-            [_of_file(path) for path in sorted(Path(__file__).parent.rglob("*.py"))],
-        ]
-        return cls(folder, _digest(parts), asked)
+        asked = {key: declared[key] for key in ASKED if key in declared}
+        return cls(folder, origin_of(scenario), asked)
 
     def read(self, task: Task) -> Outcome | None:
         """What was kept of a run; None where nothing was, or it cannot be read."""
@@ -126,10 +120,8 @@ class Finished:
         return sum(self._place(task).with_suffix(".json").exists() for task in tasks)
 
     def _place(self, task: Task) -> Path:
-        source = inspect.getsourcefile(type(policies.load(task.policy)))
-        of_policy = None if source is None else _of_file(Path(source))
-        digest = _digest([self.origin, task.variant, task.policy, task.seed, of_policy])
-        return self._own / digest[:24]
+        source = source_of(task.policy)
+        return self._own / key_of(self.origin, task.variant, task.policy, task.seed, source)
 
     @property
     def _own(self) -> Path:
@@ -144,6 +136,39 @@ class Finished:
         shutil.rmtree(self._own, ignore_errors=True)
         if self.folder.exists() and {entry.name for entry in self.folder.iterdir()} <= {NOTE}:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def origin_of(scenario: Scenario) -> str:
+    """A digest of what all runs under a scenario hang on, whichever policies and seeds it names."""
+    declared = scenario.model_dump(mode="json", exclude_unset=True)
+    given = (scenario.inputs.trace, scenario.inputs.profile)
+    return _digest([
+        {key: value for key, value in declared.items() if key not in ASKED},
+        [None if file is None else file.sha256 for file in given],
+        dict(program()),
+    ])  # fmt: skip
+
+
+def key_of(origin: str, variant: str, policy: str, seed: int, source: str | None) -> str:
+    """The name of one run. source: of its policy, as `source_of` tells it."""
+    return _digest([origin, variant, policy, seed, source])[:24]
+
+
+def source_of(policy: str) -> str | None:
+    """A digest of the file of a policy as it is now; None for one that has none."""
+    source = inspect.getsourcefile(type(policies.load(policy)))
+    return None if source is None else _of_file(Path(source))
+
+
+@functools.cache
+def program() -> Mapping[str, Any]:
+    """What computes: versions and commit as a run states them, and a digest of this package.
+
+    >>> {"simstrag", "numpy", "commit", "sources"} <= program().keys()
+    True
+    """
+    sources = sorted(Path(__file__).parent.rglob("*.py"))
+    return {**provenance(), "sources": _digest([_of_file(path) for path in sources])}
 
 
 def _digest(parts: list[Any]) -> str:

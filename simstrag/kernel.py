@@ -303,7 +303,8 @@ class Kernel:
         }  # fmt: skip
         if last or not m["every"]:
             logs["updates"] = memory.update_log
-        if any(m[name] and m[name] >= least * len(log) for name, log in logs.items()):
+        full = any(m[name] and m[name] >= least * len(log) for name, log in logs.items())
+        if full or last:
             self.recorder.take({name: log[: m[name]] for name, log in logs.items()})
             for name in logs:
                 m[name] = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Callable
 from pathlib import Path
 
@@ -72,7 +73,7 @@ def write_whole(path: str | Path, write: Callable[[Path], object]) -> None:
     A link to a file stays one. Raises `InputError` where it cannot be written.
     """
     target = Path(path).resolve()
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    part = target.with_name(f".{target.name}.{platform.node()}.{os.getpid()}.part")
     try:
         write(part)
         os.replace(part, target)

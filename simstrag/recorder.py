@@ -10,9 +10,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from simstrag.columns import Column, Lists, Numbers, Table, Words, lists
 from simstrag.plan import Plan
 from simstrag.policies import ways
+from simstrag.tables import InMemory, Storage
 
 __all__ = ["COUNTS", "Recorder"]
 
@@ -33,8 +36,10 @@ DECISION_COLUMNS = ("update", "time", "suspects", "amp", "way", "groups", "batch
 
 SAMPLED = ("time", "version", "samples", "progress")
 """Columns of a sample of updates."""
-
-Columns = dict[str, list[Any]]
+GAPS = ("progress", "update")
+"""Columns in which NaN, or a number below 0, stands for none."""
+DECISIONS = 64
+"""Decisions that are handed on at once."""
 
 
 class Recorder:
@@ -43,6 +48,7 @@ class Recorder:
     keep_updates: whether to keep a row per update, or only of a sample of them (`SAMPLED`).
     keep_steps, keep_gradients: whether to keep a row per step and per gradient.
     on_update: called as (seconds, samples, progress) whenever updates are handed over.
+    storage: where the rows go; they stay in memory by default.
     """
 
     def __init__(
@@ -51,24 +57,26 @@ class Recorder:
         keep_steps: bool = False,
         keep_gradients: bool = False,
         on_update: Callable[[float, int, float | None], None] | None = None,
+        storage: Storage | None = None,
     ) -> None:
         self.keeps_updates = keep_updates
-        self.updates: Columns = {n: [] for n in (UPDATE_COLUMNS if keep_updates else SAMPLED)}
-        self.steps: Columns | None = {n: [] for n in STEP_COLUMNS} if keep_steps else None
-        gradients: Columns = {name: [] for name in GRADIENT_COLUMNS}
-        self.gradients = gradients if keep_gradients else None
-        self.decisions: list[tuple[Any, ...]] = []
+        self.storage = InMemory() if storage is None else storage
         self.ways: dict[str, None] = {}
         self.judged = False
         self.counts: dict[str, int] = {}
         self.detection: dict[str, int] = {}
+        self._keeps = {"steps": keep_steps, "gradients": keep_gradients}
         self._on_update = on_update
         self._plan: Plan | None = None
-        self._names: list[tuple[int, ...]] = []
+        self._decided: tuple[Any, ...] = ()
+        self._decisions: list[tuple[Any, ...]] = []
+        self._sets: list[npt.NDArray[np.int32]] = []
+        self._tokens: dict[tuple[tuple[int, ...], bytes], int] = {}
+        self.version = 0
 
     def keeps(self, table: str) -> bool:
         """Whether it wants rows of `steps` or of `gradients`."""
-        return getattr(self, table) is not None
+        return self._keeps[table]
 
     def planned(self, plan: Plan, version: int, time: float) -> None:
         """A resolved plan comes into force; one that decides what is in force leaves no trace."""
@@ -79,45 +87,65 @@ class Recorder:
         way = ways(plan)
         self.ways |= dict.fromkeys(way)
         decided = (_suspects(plan), _amp(plan), " + ".join(way), len(plan.quorums), plan.batch)
-        if not self.decisions or self.decisions[-1][2:] != decided:
-            self.decisions.append((version, time, *decided))
+        if decided != self._decided:
+            self._decided = decided
+            self._decisions.append((version, time, *decided))
+            if len(self._decisions) == DECISIONS:
+                self._hand_on_decisions()
 
     def names(self, members: Iterable[tuple[int, ...]]) -> int:
-        """Sets of ranks that updates name by number instead of listing them; the first's."""
-        first = len(self._names)
-        self._names += members
-        return first
+        """Sets of ranks that updates name by number instead of listing them; the first's.
 
-    def take(self, logs: Mapping[str, Any]) -> None:
+        Sets that were named together before have the numbers that they had.
+        """
+        arrays = [np.array(own, dtype=np.int32) for own in members]
+        key = tuple(map(len, arrays)), b"".join(own.tobytes() for own in arrays)
+        if key not in self._tokens:
+            self._tokens[key] = len(self._sets)
+            ends = np.cumsum(key[0])[:-1]
+            self._sets += np.split(np.frombuffer(key[1], dtype=np.int32), ends)
+        return self._tokens[key]
+
+    def take(self, logs: Mapping[str, npt.NDArray[Any]]) -> None:
         """Rows of the logs of updates, their members, steps and fates."""
         if "updates" in logs:
-            self._take_updates(logs["updates"], logs["members"].tolist())
-        if self.steps is not None:
-            _extend(self.steps, _named(logs["steps"], STEP_COLUMNS))
-        if self.gradients is not None:
-            columns = _named(logs["fates"], GRADIENT_COLUMNS)
-            columns["update"] = [None if update < 0 else update for update in columns["update"]]
-            columns["fate"] = [FATES[fate] for fate in columns["fate"]]
-            _extend(self.gradients, columns)
+            self._take_updates(logs["updates"].copy(), logs["members"].astype(np.int32))
+        if self._keeps["steps"]:
+            self.storage.add("steps", _table(logs["steps"].copy(), STEP_COLUMNS))
+        if self._keeps["gradients"]:
+            self.storage.add("gradients", _table(logs["fates"].copy(), GRADIENT_COLUMNS))
 
-    def _take_updates(self, rows: Any, members: list[int]) -> None:
-        columns = {name: rows[name].tolist() for name in self.updates}
-        columns["progress"] = [None if math.isnan(p) else p for p in columns["progress"]]
-        if self.keeps_updates:
-            columns["members"] = [
-                self._names[-1 - at] if at < 0 else tuple(members[at : at + count])
-                for at, count in zip(columns["members"], rows["count"].tolist(), strict=True)
-            ]
-        _extend(self.updates, columns)
-        if self._on_update is not None and len(rows):
-            last = (self.updates[name][-1] for name in ("time", "samples", "progress"))
-            self._on_update(*last)
+    def _take_updates(self, rows: Any, members: Any) -> None:
+        if not self.keeps_updates:
+            self.storage.add("updates", _table(rows, SAMPLED))
+        else:
+            block = _table(rows, UPDATE_COLUMNS)
+            block["members"] = Lists(rows["members"], rows["count"], members, self._sets)
+            self.storage.add("updates", block)
+        if len(rows):
+            self._tell(rows[-1])
+
+    def _tell(self, row: Any) -> None:
+        self.version, progress = int(row["version"]), float(row["progress"])
+        if self._on_update is not None:
+            known = None if math.isnan(progress) else progress
+            self._on_update(float(row["time"]), int(row["samples"]), known)
 
     def totals(self, machine: Any, ranks: Any, progress: float | None) -> None:
         """The run is over; a sample of updates holds the last one too."""
-        last = float(machine["now"]), int(machine["version"]), int(machine["samples"]), progress
-        if not self.keeps_updates and self.updates["version"][-1:] != [last[1]]:
-            _extend(self.updates, {n: [value] for n, value in zip(SAMPLED, last, strict=True)})
+        before, self.version = self.version, int(machine["version"])
+        self.time = float(machine["now"])
+        if not self.keeps_updates and before != self.version:
+            last = self.time, self.version, int(machine["samples"]), progress
+            columns = zip(SAMPLED, last, strict=True)
+            self.storage.add(
+                "updates",
+                {
+                    n: Numbers(np.array([v], float if v is None else None), n in GAPS)
+                    for n, v in columns
+                },
+            )
+        self._hand_on_decisions()
         self.counts = {name: int(machine[name]) for name in COUNTS}
         self.detection = {name: int(machine[name]) for name in DETECTION}
         self.deviation, self.beyond = float(machine["deviation"]), float(machine["beyond"])
@@ -126,16 +154,38 @@ class Recorder:
         self.compute, self.wait = ranks["compute"].tolist(), ranks["wait"].tolist()
         self.communication = ranks["communication"].tolist()
 
+    def _hand_on_decisions(self) -> None:
+        if self._decisions:
+            columns = dict(zip(DECISION_COLUMNS, zip(*self._decisions, strict=True), strict=True))
+            self.storage.add("decisions", _decisions(columns))
+            self._decisions = []
 
-def _named(rows: Any, names: tuple[str, ...]) -> Columns:
-    found = {name: rows[name].tolist() for name in names if name != "precision"}
-    found["precision"] = [PRECISIONS[amp] for amp in rows["amp"].tolist()]
+
+def _table(rows: Any, names: tuple[str, ...]) -> Table:
+    """Columns of rows of a log, of which they are views."""
+    found: Table = {}
+    for name in names:
+        if name == "precision":
+            found[name] = Words(rows["amp"].astype(np.int8), PRECISIONS)
+        elif name == "fate":
+            found[name] = Words(rows["fate"].astype(np.int8), FATES)
+        else:
+            found[name] = Numbers(rows[name], name in GAPS)
     return found
 
 
-def _extend(columns: Columns, more: Columns) -> None:
-    for name, values in columns.items():
-        values.extend(more[name])
+def _decisions(columns: Mapping[str, Any]) -> Table:
+    ways = tuple(dict.fromkeys(columns["way"]))
+    own: dict[str, Column] = {
+        "suspects": lists(columns["suspects"], np.int32),
+        "amp": lists(columns["amp"], np.int32),
+        "way": Words(np.array([ways.index(way) for way in columns["way"]], dtype=np.int8), ways),
+        "batch": lists(columns["batch"], np.float64),
+    }
+    return {
+        name: own[name] if name in own else Numbers(np.array(columns[name]))
+        for name in DECISION_COLUMNS
+    }
 
 
 def _suspects(plan: Plan) -> tuple[int, ...] | None:

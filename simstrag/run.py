@@ -11,13 +11,17 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from simstrag.columns import Numbers
 from simstrag.errors import InputError
+from simstrag.tables import read_table, write_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,15 +40,13 @@ OWN = {
 
 FORMAT = "simstrag-run/1"
 TABLES = ("updates", "steps", "gradients", "decisions")
-TUPLES = ("members", "suspects", "amp", "batch")
-"""Columns whose values are tuples, which a file gives back as lists."""
 WRITTEN = ("policy", "seed", "scenario", "summary", "provenance", "warnings")
 """What `run.json` holds besides its format."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One simulated run; tables are dicts of columns.
+    """One simulated run; tables are mappings of columns, which are equal to lists of their values.
 
     policy: as it was asked for.  scenario: as declared.  summary: see `simstrag.summary`.
     updates: time (s), version, members, n_own, samples (so far), staleness_mean, staleness_max,
@@ -53,6 +55,10 @@ class Run:
     decisions: a row per plan that decides otherwise than the one before it, from the first on:
     update and time (s) at which it came into force, suspects (None: it judges nobody), amp (ranks),
     way, groups, batch (shares; None: equal).  None where an older version wrote the run.
+    excerpt: None where steps and updates are all there.  Else of which `ranks` the steps are; of
+    each `period` (s) they, updates and decisions are those of the first `window` (s), beside the
+    decision in force before and updates that are evenly spread (None: of all time); and, of all
+    steps, seconds of computing in `full` precision, in `amp`, and `lost`, `_by_rank`.
     """
 
     policy: str
@@ -65,6 +71,7 @@ class Run:
     gradients: Mapping[str, Sequence[Any]] | None = None
     decisions: Mapping[str, Sequence[Any]] | None = None
     warnings: tuple[str, ...] = field(default=())
+    excerpt: Mapping[str, Any] | None = None
 
     def frame(self, table: str = "updates") -> pd.DataFrame:
         """A table as a DataFrame: updates, steps, gradients or decisions.
@@ -79,7 +86,12 @@ class Run:
             if table == "decisions":
                 way_out = "an older version wrote it; simulate it again"
             raise InputError(f"this run kept no table '{table}'; {way_out}")
-        return pd.DataFrame({name: list(values) for name, values in columns.items()})
+        return pd.DataFrame(
+            {
+                name: np.asarray(values) if isinstance(values, Numbers) else list(values)
+                for name, values in columns.items()
+            }
+        )
 
     def _repr_html_(self) -> str:
         import pandas as pd
@@ -100,6 +112,7 @@ class Run:
                     "provenance": self.provenance,
                     "summary": self.summary,
                     "warnings": list(self.warnings),
+                    **({} if self.excerpt is None else {"excerpt": self.excerpt}),
                 }
             ),
             indent=2,
@@ -112,25 +125,36 @@ class Run:
         """
 
         def fill(target: Path) -> None:
-            (target / "run.json").write_text(self.to_json() + "\n", encoding="utf-8")
+            self.note(target)
             for table in TABLES:
-                if getattr(self, table) is not None:
-                    self.frame(table).to_parquet(target / f"{table}.parquet", index=False)
+                columns = getattr(self, table)
+                if columns is not None:
+                    write_table(target, table, columns)
 
         return write_directory(Path(folder), "run.json", fill)
 
+    def note(self, folder: Path) -> None:
+        """Write its `run.json`."""
+        (folder / "run.json").write_text(self.to_json() + "\n", encoding="utf-8")
+
+    def at(self, folder: Path) -> Run:
+        """The run with the tables of a run directory in place of its own."""
+        tables: dict[str, Any] = {table: read_table(folder, table) for table in TABLES}
+        return replace(self, **tables)
+
     @classmethod
     def read(cls, folder: str | Path) -> Run:
-        """From a run directory. Raises `InputError` where it is none."""
+        """From a run directory; a column is read from there when it is asked for.
+
+        Raises `InputError` where it is none.
+        """
         folder = Path(folder)
         try:
             data = json.loads((folder / "run.json").read_text(encoding="utf-8"))
             if not isinstance(data, dict) or data.get("format") != FORMAT:
                 raise InputError(f"{folder / 'run.json'}: not a run: its format is not {FORMAT}")
             given = {name: data[name] for name in WRITTEN}
-            tables: dict[str, Any] = {
-                table: _read_table(folder / f"{table}.parquet") for table in TABLES
-            }
+            tables: dict[str, Any] = {table: read_table(folder, table) for table in TABLES}
         except KeyError as error:
             raise InputError(f"{folder / 'run.json'}: not a run: it has no {error}") from None
         except OSError as error:
@@ -142,19 +166,8 @@ class Run:
             raise InputError(f"{folder}: not a run directory: {reason}") from None
         if tables["updates"] is None:
             raise InputError(f"{folder}: not a run directory: updates.parquet is missing")
-        return cls(**given | {"warnings": tuple(data["warnings"])}, **tables)
-
-
-def _read_table(path: Path) -> dict[str, list[Any]] | None:
-    """A table as it was before it was written, None where there is none."""
-    import pyarrow.parquet
-
-    if not path.exists():
-        return None
-    columns: dict[str, list[Any]] = pyarrow.parquet.read_table(path).to_pydict()
-    for name in columns.keys() & TUPLES:
-        columns[name] = [None if value is None else tuple(value) for value in columns[name]]
-    return columns
+        given |= {"warnings": tuple(data["warnings"]), "excerpt": data.get("excerpt")}
+        return cls(**given, **tables)
 
 
 def check_directory(folder: Path, marker: str) -> None:

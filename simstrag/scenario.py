@@ -12,6 +12,7 @@ from pydantic import Field, PrivateAttr, ValidationError, field_validator, model
 from simstrag import noise
 from simstrag.constants import Load
 from simstrag.contention import Contention
+from simstrag.documents import read_mapping
 from simstrag.errors import InputError
 from simstrag.inputs import Inputs, allreduce_of, server_of, step_of
 from simstrag.noise import Noise
@@ -136,7 +137,9 @@ class Scenario(Section):
         Raises `InputError` that names the file, the field, the value and the way out.
         """
         path = Path(path)
-        return cls.of(_yaml(path), source=str(path), folder=path.parent)
+        return cls.of(
+            read_mapping(path, "scenario", "workers: 8"), source=str(path), folder=path.parent
+        )
 
     @classmethod
     def of(
@@ -333,25 +336,3 @@ def _copy(source: Path, target: Path, sha256: str) -> bool:
         return False
     target.write_bytes(data)
     return True
-
-
-def _yaml(path: Path) -> Mapping[str, Any]:
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
-    try:
-        data = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot read the scenario: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: not a text file; a scenario is YAML") from None
-    except YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = "" if mark is None else f", line {mark.line + 1}"
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise InputError(f"{path}{line}: not valid YAML: {problem}") from None
-    except (ValueError, RecursionError) as error:  # a date that does not exist, nesting without end
-        raise InputError(f"{path}: not valid YAML: {error}") from None
-    if not isinstance(data, Mapping):
-        raise InputError(f"{path}: a scenario is a mapping of keys, such as `workers: 8`")
-    return data

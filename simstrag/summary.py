@@ -33,7 +33,7 @@ def summarise(
     nobody.  What hangs on progress is None where a plan made it unknown.
     """
     counts = recorder.counts
-    last_time, updates = recorder.updates["time"][-1], recorder.updates["version"][-1]
+    last_time, updates = recorder.time, recorder.version
     samples, progress = learner.samples, learner.progress
     makespan = _known(recorder.makespan) or last_time
     throughput = samples / last_time if last_time else math.inf

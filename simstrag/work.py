@@ -12,6 +12,7 @@ import numpy as np
 from simstrag import policies
 from simstrag.engine import check, simulate
 from simstrag.errors import InputError
+from simstrag.excerpt import ranks_to_show
 from simstrag.finished import Finished, Outcome, Task
 from simstrag.processes import cores, spread, stopped
 from simstrag.quantities import with_value
@@ -138,13 +139,8 @@ def _outcome(scenario: Scenario, task: Task, finished: Finished | None) -> Outco
     elif task.variant != "contended":
         name, _, value = str(task.variant).partition("=")
         scenario = with_value(scenario, name, float(value))
-    run = simulate(
-        scenario,
-        task.policy,
-        task.seed,
-        record_updates=task.keep_steps,
-        record_steps=task.keep_steps,
-    )
+    ranks = _shown(asked, task.seed) if task.keep_steps else None
+    run = simulate(scenario, task.policy, task.seed, record_updates=False, excerpt=ranks)
     scalars = {k: v for k, v in plain(run.summary).items() if not isinstance(v, list)}
     row = {"policy": run.policy, "seed": task.seed, **scalars}
     row["staleness_by_rank"] = " ".join(
@@ -156,6 +152,11 @@ def _outcome(scenario: Scenario, task: Task, finished: Finished | None) -> Outco
     if finished is not None:
         finished.keep(task, outcome)
     return outcome
+
+
+def _shown(scenario: Scenario, seed: int) -> list[int]:
+    """Whose steps are kept of very many; the same in the clean control, to be looked at beside."""
+    return ranks_to_show(scenario.timing(seed).contention, scenario.workers)
 
 
 def _times_again(scenario: Scenario, task: Task) -> list[tuple[float, float]]:

@@ -316,6 +316,8 @@ def test_the_examples_of_every_help_work(
     for name in ("examples/demo.yaml", "case.yaml"):
         (folder / name).write_text(SCENARIO)
         (folder / Path(name).parent / "slow.csv").write_text(TRACE)
+    study = Path(__file__).parent.parent / "examples" / "study.yaml"
+    (folder / "examples" / "study.yaml").write_bytes(study.read_bytes())
     if command == "report":
         shutil.copytree(finished, folder / "reports" / "demo")
     elif command == "compare":

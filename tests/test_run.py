@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from simstrag import run as run_module
@@ -177,6 +178,55 @@ def test_a_replacement_that_cannot_be_put_in_place_leaves_the_earlier_run(
     assert message == f"{folder}: cannot be written: Input/output error"
     assert (folder / "run.json").read_text() == "first"
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+# -- written while it goes on
+
+
+def test_what_is_written_as_it_goes_is_what_is_written_at_the_end(tmp_path: Path) -> None:
+    keep = {"record_steps": True, "record_gradients": True}
+    for policy in ("asgd", "bsp", "korel"):
+        first = simulate(SCENARIO, policy, 3, **keep, out=tmp_path / "a")
+        second = simulate(SCENARIO, policy, 3, **keep)
+        second.write(tmp_path / "b")
+        for path in sorted((tmp_path / "b").iterdir()):
+            assert path.read_bytes() == (tmp_path / "a" / path.name).read_bytes(), path.name
+        assert (first.updates, first.steps) == (second.updates, second.steps)
+        assert (first.gradients, first.decisions) == (second.gradients, second.decisions)
+        assert first.to_json() == second.to_json()
+
+
+def test_pandas_reads_from_a_run_directory_what_the_run_says(run: Run, tmp_path: Path) -> None:
+    folder = run.write(tmp_path / "run")
+    for table in ("updates", "steps", "gradients"):
+        read, said = pd.read_parquet(folder / f"{table}.parquet"), run.frame(table)
+        assert list(read) == list(said)
+        for name in said.columns.difference(["members"]):
+            pd.testing.assert_series_equal(read[name], said[name])
+    assert [tuple(m) for m in pd.read_parquet(folder / "updates.parquet")["members"]] == list(
+        run.updates["members"]
+    )
+
+
+def test_a_run_that_ends_early_leaves_what_was_there(run: Run, tmp_path: Path) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    folder = run.write(tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        simulate(SCENARIO, "bsp", out=folder, on_update=interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        simulate(SCENARIO, "bsp", out=tmp_path / "other", on_update=interrupted)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert Run.read(folder).policy == "asgd"
+
+
+def test_a_folder_with_other_files_is_refused_before_anything_is_simulated(tmp_path: Path) -> None:
+    (tmp_path / "chapter-1.tex").write_text("important")
+    seen: list[object] = []
+    message = refused(lambda: simulate(SCENARIO, out=tmp_path, on_update=lambda *u: seen.append(u)))
+    assert message.endswith("holds other files; choose a folder that does not exist yet")
+    assert seen == []
 
 
 # -- what is no run

@@ -13,14 +13,15 @@ from simstrag.cli.init import init
 from simstrag.cli.policies import policies
 from simstrag.cli.report import report
 from simstrag.cli.run import run
+from simstrag.cli.schema import schema
 from simstrag.cli.sensitivity import sensitivity
+from simstrag.cli.sweep import sweep
 from simstrag.cli.trace import describe, generate
 
 __all__ = ["app"]
 
 END = """\b
-Start: simstrag init slow.csv, then simstrag compare scenario.yaml
-Exit codes: 0 done; 2 a mistake, said on stderr; 130 Ctrl-C (128 + a signal)."""
+Start: simstrag init slow.csv. Exit codes: 0 done, 1 part failed, 2 mistake."""
 
 PLAIN: dict[str, Any] = {
     "no_args_is_help": True,
@@ -40,9 +41,11 @@ trace_app = typer.Typer(help="Look into a contention trace, or make one.", **PLA
 app.command(epilog=examples("run"))(run)
 app.command(epilog=examples("compare"))(compare)
 app.command(epilog=examples("sensitivity"))(sensitivity)
+app.command(epilog=examples("sweep"))(sweep)
 app.command(epilog=examples("policies"))(policies)
 app.command(epilog=examples("report"))(report)
 app.command(epilog=examples("init"))(init)
+app.command(epilog=examples("schema"), hidden=True)(schema)
 app.command(epilog=examples("doctor"))(doctor)
 app.add_typer(trace_app, name="trace")
 trace_app.command(epilog=examples("trace describe"))(describe)

@@ -16,6 +16,11 @@ EXAMPLES = {
     "sensitivity": (
         "simstrag sensitivity examples/demo.yaml -k learner.c_tau --seeds 1",
     ),
+    "sweep": (
+        "simstrag sweep examples/study.yaml --out reports/study",
+        "simstrag sweep examples/study.yaml --shard 1/16",
+    ),
+    "schema": ("simstrag schema study",),
     "policies": (
         "simstrag policies",
         "simstrag policies ssp:bound=5",

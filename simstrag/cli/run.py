@@ -74,9 +74,8 @@ def run(
             record_steps=steps or timeline is not None,
             record_gradients=gradients or timeline is not None,
             on_update=on_update,
+            out=out,
         )
-    if out is not None:
-        result.write(out)
     drawn = None if timeline is None else _draw(result, timeline, case.timing(seed), stretch)
     if as_json:
         about = None if drawn is None else {"path": timeline, **drawn._asdict()}

@@ -117,7 +117,7 @@ def threshold(clean: Any, ratio: float) -> float:
         return INF
     near, top, above = _split(clean, ratio * least)
     if near > half and ratio * top < above:
-        return ratio * top  # type: ignore[no-any-return]
+        return ratio * top
     ordered = np.partition(clean, half)
     low = ordered[half] if n % 2 else ordered[:half].max()
     return ratio * ((low + ordered[half]) / 2)  # type: ignore[no-any-return]

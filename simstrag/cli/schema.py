@@ -1,0 +1,25 @@
+"""`simstrag schema`: what an editor needs to complete and check a file."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from simstrag.cli.console import document
+
+__all__ = ["schema"]
+
+
+def schema(
+    of: Annotated[
+        str, typer.Argument(help="scenario or study.", metavar="[WHAT]", show_default=True)
+    ] = "scenario",
+) -> None:
+    """Print the JSON schema of a scenario or a study.
+
+    Editors complete and check a file by it.
+    """
+    from simstrag.schema import schema_of
+
+    document(schema_of(of))

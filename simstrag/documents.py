@@ -1,0 +1,37 @@
+"""Files that a person writes: YAML with a mapping of keys at its top."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from simstrag.errors import InputError
+
+__all__ = ["read_mapping"]
+
+
+def read_mapping(path: Path, what: str, example: str) -> Mapping[str, Any]:
+    """The keys of a YAML file. what, example: what it is to be, and a line of one, for messages.
+
+    Raises `InputError` that names the file, the line where there is one, and what is wrong.
+    """
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        data = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot read the {what}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not a text file; a {what} is YAML") from None
+    except YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = "" if mark is None else f", line {mark.line + 1}"
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise InputError(f"{path}{line}: not valid YAML: {problem}") from None
+    except (ValueError, RecursionError) as error:  # a date that does not exist, nesting without end
+        raise InputError(f"{path}: not valid YAML: {error}") from None
+    if not isinstance(data, Mapping):
+        raise InputError(f"{path}: a {what} is a mapping of keys, such as `{example}`")
+    return data

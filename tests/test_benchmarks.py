@@ -1,0 +1,55 @@
+"""What is compared for speed computes the same, and the results have what the docs promise."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from benchmarks import results, speed
+from benchmarks.jobs import POLICIES, Job
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("noise", [False, True], ids=["clean", "noisy"])
+@pytest.mark.parametrize("breakpoints", [0, 7])
+@pytest.mark.parametrize("workers", [8, 40])
+def test_all_engines_end_at_the_same_time(
+    policy: str, noise: bool, breakpoints: int, workers: int
+) -> None:
+    speed.agree(Job(policy, workers, 40, noise, breakpoints))
+
+
+def test_engines_that_differ_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed.OTHERS["b"], "asgd", lambda job: 1.0)
+    with pytest.raises(AssertionError, match=r"\(b\) ends at 1.0, this engine at"):
+        speed.agree(Job("asgd", 8, 3))
+
+
+def test_what_is_compared_is_what_the_policies_are_about() -> None:
+    """Ranks are aborted, groups fuse, stragglers are found; else there was nothing to agree on."""
+    assert Job("backup", 8, 40).simulate().summary["aborted"] > 0
+    cgp = Job("cgp", 64, 40)
+    assert cgp.simulate().summary["updates"] < 40 * len(cgp.groups)
+    assert 0 < Job("korel", 40, 40).simulate().summary["amp_share"] < 0.2
+    ssp, asgd = (Job(name, 8, 40).simulate().summary for name in ("ssp", "asgd"))
+    assert ssp["makespan"] > 1.2 * asgd["makespan"]
+
+
+def test_the_results_have_the_promised_keys() -> None:
+    found = results.read()
+    for section in (found, found["noisy"]):
+        sizes = speed.SIZES if section is found else speed.NOISY
+        for policy in POLICIES:
+            for n in map(str, sizes):
+                assert set(section["ratios"][policy][n]) == set("abc")
+                assert set(section["rates"][policy][n]) == {"engine", *"abc"}
+                values = [*section["ratios"][policy][n].values()]
+                values += section["rates"][policy][n].values()
+                assert all(math.isfinite(value) and value > 0 for value in values)
+    assert found["noise"] is False
+    assert {"cpu", "cores", "python", "numpy", "numba", "simpy", "date", "command"} <= {
+        *found["machine"]
+    }
+    sections = "breakpoints compiling logs noise policies startup updates workers"
+    assert set(sections.split()) <= set(found["cost"])

@@ -1,0 +1,157 @@
+"""`simstrag sweep` and `simstrag schema`: what a user types, what comes back, what is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from simstrag import Sweep
+from simstrag.schema import schema_of
+from tests.test_processes import COMMAND, alive, until
+from tests.test_sweep import RUNS, STUDY, TABLES, tables
+
+Done = subprocess.CompletedProcess[str]
+LONG = STUDY | {
+    "scenario": {"samples": 40_000_000, "step": {"compute": 0.1, "cv": 0.1}},
+    "policies": ["asgd"],
+    "seeds": 3,
+}
+"""Runs of half a second or so."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "study.yaml").write_text(json.dumps(STUDY))
+    (tmp_path / "long.yaml").write_text(json.dumps(LONG))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def call(*arguments: str) -> Done:
+    command = [sys.executable, "-c", COMMAND, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def answer(done: Done) -> tuple[int, str, str]:
+    return done.returncode, done.stdout, done.stderr
+
+
+def started(*arguments: str) -> subprocess.Popen[str]:
+    """A sweep of the long study in a session of its own, of which some runs are finished."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, "sweep", "long.yaml", "--out", "s", *arguments],
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert until(lambda: len(list(Path("s").glob("runs/*.json"))) >= 2)
+    return process
+
+
+def test_it_says_how_many_are_finished_and_where_the_results_are(folder: Path) -> None:
+    said = f"{RUNS} of {RUNS} runs are finished, 0 failed\nresults: reports/study/results.parquet\n"
+    assert answer(call("sweep", "study.yaml", "--jobs", "1")) == (0, said, "")
+    assert answer(call("sweep", "study.yaml", "--status")) == (0, said, "")
+    quiet = call("sweep", "study.yaml", "--jobs", "1", "--quiet")
+    assert answer(quiet) == (0, "reports/study/results.parquet\n", "")
+
+
+def test_shards_and_collecting_make_the_tables_of_the_whole(folder: Path) -> None:
+    asked = ("sweep", "study.yaml", "--jobs", "1", "--out")
+    assert call(*asked, "parts", "--shard", "2/2").stdout == (
+        f"{RUNS // 2} of {RUNS // 2} runs are finished, 0 failed\nresults: parts\n"
+    )
+    there = call("sweep", "study.yaml", "--collect", "--out", "parts")
+    assert there.returncode == 1
+    assert there.stdout.startswith(f"{RUNS // 2} of {RUNS} runs are finished, 0 failed\n")
+    assert call(*asked, "parts", "--shard", "1/2").returncode == 0
+    call(*asked, "whole")
+    assert tables(folder / "parts") == tables(folder / "whole")
+
+
+def test_what_failed_is_told_with_its_message_and_exit_code_1(folder: Path) -> None:
+    study = STUDY | {"policies": ["bsp", "backup:b=4"], "seeds": 1}
+    (folder / "study.yaml").write_text(json.dumps(study))
+    code, out, err = answer(call("sweep", "study.yaml", "--jobs", "1"))
+    assert (code, err) == (1, "")
+    assert out.startswith("6 of 8 runs are finished, 2 failed\nfailed: point 0, backup:b=4, seed 0")
+    document = json.loads(call("sweep", "study.yaml", "--jobs", "1", "--json").stdout)
+    assert (document["runs"], document["finished"], len(document["failed"])) == (8, 6, 2)
+    assert document["tables"] == [f"reports/study/{name}" for name in TABLES]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("study.yml",), "study.yml: no such file or folder. Did you mean 'study.yaml'?"),
+        (("study.yaml", "--shard", "1"), "--shard 1: write i/k, such as 1/16 for the first of 16"),
+        (("study.yaml", "--shard", "3/2"), "shard 3/2: must be 1/2 to 2/2"),
+        (("study.yaml", "--backend", "das"), "there is no backend 'das'; known: processes, dask, "),
+        (("study.yaml", "--backend", "dask"), "backend dask needs the address of a cluster, such"),
+        (("study.yaml", "--address", "here:1"), "address here:1: is of a cluster; choose the back"),
+        (
+            ("study.yaml", "--backend", "dask", "--address", "127.0.0.1:9"),
+            "no dask cluster at 127.0.0.1:9: [Errno",
+        ),
+        (
+            ("study.yaml", "--backend", "ray", "--address", "nowhere"),
+            "no ray cluster at nowhere: write it as host:port",
+        ),
+        (("study.yaml", "--backend", "ray", "--jobs", "2"), "backend ray uses all workers of its"),
+        (("study.yaml", "--status"), "reports/study: not a sweep: No such file or directory"),
+    ],
+)
+def test_a_mistake_is_one_line(folder: Path, arguments: tuple[str, ...], message: str) -> None:
+    code, out, err = answer(call("sweep", *arguments))
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"error: {message}")
+
+
+@pytest.mark.parametrize("backend", ["dask", "ray"])
+def test_a_package_that_is_missing_is_named_with_what_brings_it(folder: Path, backend: str) -> None:
+    hidden = "import importlib.util as u; f = u.find_spec; "
+    hidden += "u.find_spec = lambda n, *a: None if n in ('distributed', 'ray') else f(n, *a); "
+    arguments = ("sweep", "study.yaml", "--backend", backend, "--address", "here:1")
+    done = subprocess.run(
+        [sys.executable, "-c", hidden + COMMAND, *arguments],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.endswith(f"pip install 'simstrag[{backend}]'\n")
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
+def test_who_is_killed_leaves_no_process_loses_no_run_and_goes_on(folder: Path) -> None:
+    process = started("--jobs", "2")
+    process.kill()
+    process.communicate(timeout=60)
+    assert until(lambda: not alive(process.pid)), alive(process.pid)
+    kept = {path: path.stat().st_mtime_ns for path in Path("s").glob("runs/*.json")}
+    assert 2 <= len(Sweep.read("s").outcomes()) == len(kept) < 12
+    assert call("sweep", "long.yaml", "--out", "s").returncode == 0
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert call("sweep", "long.yaml", "--out", "whole").returncode == 0
+    assert tables(Path("s")) == tables(Path("whole"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ctrl_c_is_answered_in_one_line_that_says_what_is_kept(
+    folder: Path, number: int, code: int
+) -> None:
+    process = started("--jobs", "2")
+    os.killpg(process.pid, number)
+    _, err = process.communicate(timeout=60)
+    kept = len(Sweep.read("s").outcomes())
+    said = f"{kept} of 12 runs are finished and kept in s; the same command goes on from there"
+    assert (process.returncode, err) == (code, f"interrupted; {said}\n")
+    assert until(lambda: not alive(process.pid)), alive(process.pid)
+
+
+@pytest.mark.parametrize("what", ["scenario", "study"])
+def test_the_schema_is_printed(folder: Path, what: str) -> None:
+    assert json.loads(call("schema", what).stdout) == schema_of(what)
