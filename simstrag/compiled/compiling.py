@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from numba import njit
 from numba.core.caching import FunctionCache
 from numba.core.event import Event, Listener, install_listener
+from numba.core.sigutils import normalize_signature
 
 __all__ = ["columnwise", "compiled", "digest", "entry", "make_ready", "within"]
 
@@ -79,4 +80,5 @@ def make_ready(entries: Iterable[tuple[Any, str]]) -> None:
     """Compile entries for these signatures, or find them on disk."""
     with install_listener("numba:compile", _Announcer()):
         for function, signature in entries:
-            function.compile(signature)
+            types, _ = normalize_signature(signature)  # as callers ask: the disk knows no other
+            function.compile(types)

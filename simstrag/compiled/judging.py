@@ -9,7 +9,7 @@ import numpy as np
 from simstrag.compiled.clock import INF, finish_from, noise_free, segment
 from simstrag.compiled.compiling import columnwise, compiled
 from simstrag.compiled.lockstep import CLEAN_RATE, CLEAN_UNTIL, note_steps
-from simstrag.compiled.tables import lanes, machine, medians, quorums, ranks
+from simstrag.compiled.tables import lanes, machine, medians, quorums, ranks, suspected
 from simstrag.compiled.words import NOBODY
 
 
@@ -38,7 +38,7 @@ def judge(m: int) -> None:
     for rank in range(g.workers):
         r = ranks(m)[rank]
         straggles = r.state != NOBODY and r.clean > limit
-        if r.suspected:
+        if suspected(m)[rank]:
             g.hits += straggles
             g.false_alarms += not straggles
         else:
@@ -58,8 +58,7 @@ def _judge_all(m: int) -> None:
                 lane[CLEAN_RATE, rank], lane[CLEAN_UNTIL, rank] = rate, until
     limit, hits = threshold(clean, g.straggler_ratio), 0
     if limit < INF and g.suspects:
-        for rank in range(g.workers):
-            hits += ranks(m)[rank].suspected and clean[rank] > limit
+        hits = _both(clean, suspected(m), limit)
     g.hits += hits
     g.false_alarms += g.suspects - hits
     g.misses += _above(clean, limit) - hits
@@ -74,6 +73,14 @@ def _would_take(clean: Any, rate: Any, until: Any, start: float) -> bool:
         clean[p] = end - start
         leaves |= not end <= until[p]
     return leaves
+
+
+@columnwise
+def _both(clean: Any, taken: Any, limit: float) -> int:
+    many = 0
+    for p in range(len(clean)):
+        many += taken[p] and clean[p] > limit
+    return many
 
 
 @columnwise

@@ -18,7 +18,7 @@ __all__ = ["Loading"]
 
 BLOCK = 1024
 """Factors of noise that a rank has at hand ..."""
-AT_HAND = 1 << 22
+AT_HAND = 1 << 21
 """... unless those of all ranks would be more than these."""
 FEW = 16
 TILE = 64

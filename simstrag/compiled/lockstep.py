@@ -18,21 +18,29 @@ from simstrag.compiled.clock import INF, finish_from, segment, transfer
 from simstrag.compiled.compiling import columnwise, compiled, within
 from simstrag.compiled.events import schedule
 from simstrag.compiled.tables import (
+    amp,
+    batch,
     closings,
+    communication,
+    known,
     lanes,
     lists,
+    local_times,
+    lower_bound,
     machine,
     noise,
     quorums,
     ranks,
 )
 from simstrag.compiled.words import ALLREDUCE, CLOSE, COMPUTING, LEADER
+from simstrag.view import WINDOW
 
 FINISH, COMPUTE, COMMUNICATION, WAIT, WORK, SHARE, RATE, UNTIL = range(8)
 ARRIVAL, WON, WINS, ORDERED, SPARE = range(8, 13)
-CLEAN_RATE, CLEAN_UNTIL = 13, 14
+CLEAN_RATE, CLEAN_UNTIL, AMP = 13, 14, 15
 """Rows of `lanes`.  RATE: seconds per unit of work, which hold for steps that end by UNTIL.  From
-ARRIVAL to SPARE they are of races alone.  CLEAN_RATE, CLEAN_UNTIL: of steps in full precision."""
+ARRIVAL to SPARE they are of races alone.  CLEAN_RATE, CLEAN_UNTIL: of steps in full precision.
+AMP: 1 of steps in reduced precision."""
 
 
 @compiled
@@ -63,7 +71,7 @@ def fall_in(m: int, index: int) -> None:
         lane[FINISH, p], lane[COMPUTE, p] = r.finish, r.compute
         lane[COMMUNICATION, p], lane[WAIT, p] = r.communication, r.wait
         lane[WORK, p], lane[SHARE, p], lane[WINS, p] = r.share, r.share, 0.0
-        lane[CLEAN_RATE, p], lane[CLEAN_UNTIL, p] = 0.0, -INF
+        lane[CLEAN_RATE, p], lane[CLEAN_UNTIL, p], lane[AMP, p] = 0.0, -INF, r.amp
         _turn(m, p, of[p], r.start)
         if q.race:
             r.due = np.nan
@@ -216,16 +224,59 @@ def apply_all(m: int, index: int, had: int) -> int:
     g.samples += q.won
     drift = (had - q.seen) / (g.workers * g.batch)
     g.deviation += q.needed * (drift * drift)
-    if g.shows:
+    if g.shows and not _shown_as_one(m, index):
         for p in range(q.members_at, q.members_at + q.size):
             r, pushed = ranks(m)[of[p]], 0.0
             if q.race:
                 if lane[WON, p] == 0:
                     continue
                 pushed = lane[ARRIVAL, p] - lane[FINISH, p]
-            seconds, batch = lane[FINISH, p] - q.got, r.samples / g.batch
-            show_step(m, of[p], seconds, batch, q.got - q.pulled + pushed, r.amp != 0, False)
+            seconds, share = lane[FINISH, p] - q.got, lane[SHARE, p]
+            show_step(m, of[p], seconds, share, q.got - q.pulled + pushed, r.amp != 0, False)
     return staleness  # type: ignore[no-any-return]
+
+
+@compiled
+def _shown_as_one(m: int, index: int) -> bool:
+    """Show everybody's step in a few loops over columns, where that can be; whether it could."""
+    q, of = quorums(m)[index], lists(m)
+    first, size = of[q.members_at], q.size
+    if q.race or of[q.members_at + size - 1] - first != size - 1:
+        return False
+    steps = known(m)[first : first + size]
+    if not _as_many(steps):
+        return False
+    at, ours = steps[0] % WINDOW, lanes(m)[:, q.members_at : q.members_at + size]
+    for p in range(size):
+        steps[p] += 1
+    _show(ours, local_times(m)[at, first : first + size], batch(m)[at, first : first + size], q.got)
+    communication(m)[at, first : first + size] = q.got - q.pulled
+    lower_bound(m)[at, first : first + size] = False
+    _show_amp(ours, amp(m)[at, first : first + size])
+    return True
+
+
+@columnwise
+def _as_many(steps: Any) -> bool:
+    same = True
+    for number in steps:
+        same &= number == steps[0]
+    return same
+
+
+@columnwise
+def _show(lane: Any, seconds: Any, share: Any, got: float) -> None:
+    finish, of_batch = lane[FINISH], lane[SHARE]
+    for p in range(len(finish)):
+        seconds[p] = finish[p] - got
+        share[p] = of_batch[p]
+
+
+@columnwise
+def _show_amp(lane: Any, in_amp: Any) -> None:
+    reduced = lane[AMP]
+    for p in range(len(reduced)):
+        in_amp[p] = reduced[p] > 0
 
 
 @within

@@ -39,11 +39,12 @@ class Memory:
         self.jobs = np.zeros(4 * n + SPARE, tables.JOB)
         self.lists = np.zeros(n, np.int64)
         self.lanes = np.zeros((ROWS, n))
+        self.suspected = np.zeros(n, np.bool_)
         self.tree = np.full(2 << (n - 1).bit_length(), np.inf)
         self.scratch = np.zeros(n + 1, np.int64)
         self.kept = np.zeros((n, KEPT), tables.KEPT)
         self.known = np.zeros(n, np.int64)
-        self.local_times, self.communication, self.batch = np.full((3, WINDOW, n), np.nan)
+        self.local_times, self.communication, self.batch = np.zeros((3, WINDOW, n))
         self.amp, self.lower_bound = np.zeros((2, WINDOW, n), np.bool_)
         self.noise = np.ones((1, 1))
         self.pieces = np.zeros(0, tables.PIECE)
@@ -68,6 +69,11 @@ class Memory:
         self.ranks["idle"] = 1
         self.closings["head"] = np.append(np.arange(1, len(self.closings)), -1)
         self.placed()
+
+    def blank_windows(self) -> None:
+        """Nothing has been shown yet; until somebody looks, that takes no room."""
+        for table in (self.local_times, self.communication, self.batch):
+            table[:] = np.nan
 
     def placed(self) -> None:
         """Note where the tables are; to be called whenever one was replaced."""

@@ -42,8 +42,8 @@ def adopt(plan: Plan, old: Plan | None, loading: Loading, unknown: bool) -> None
         loading.stretches(amp=True)
     suspects = plan.suspects or frozenset()
     were = frozenset() if old is None else old.suspects or frozenset()
-    rows["suspected"][list(were - suspects)] = 0
-    rows["suspected"][list(suspects - were)] = 1
+    memory.suspected[list(were - suspects)] = False
+    memory.suspected[list(suspects - were)] = True
     m["judged"], m["suspects"] = plan.suspects is not None, len(suspects)
     m["loaded"] = any(quorum.via is not Via.ALLREDUCE for quorum in plan.quorums)
     m["deadline"] = _or(plan.deadline, math.nan)
@@ -55,6 +55,8 @@ def adopt(plan: Plan, old: Plan | None, loading: Loading, unknown: bool) -> None
     m["review_updates"] = _or(review.updates, -1)
     m["review_samples"] = _or(review.samples, -1)
     m["review_seconds"] = _or(review.seconds, math.nan)
+    if review != NEVER and not m["shows"]:
+        memory.blank_windows()
     m["on_block"], m["shows"] = review.on_block, review != NEVER
 
 

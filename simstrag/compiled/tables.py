@@ -23,7 +23,7 @@ __all__ = [
     "STEP", "TABLES", "UPDATE", "amp", "batch", "cards", "closings", "communication", "durations",
     "events", "fate_log", "jobs", "kept", "known", "lanes", "lists", "local_times", "lower_bound",
     "machine", "medians", "member_log", "noise", "pieces", "quorums", "ranks", "scratch",
-    "seconds_of", "step_log", "times", "tree", "update_log", "values",
+    "seconds_of", "step_log", "suspected", "times", "tree", "update_log", "values",
 ]  # fmt: skip
 
 f, i, b = "f8", "i8", "i1"
@@ -49,7 +49,7 @@ RANK = np.dtype(
         ("parent", i), ("aboard", i), ("children_at", i), ("children", i),
         ("kept", i), ("rounds", i),
         ("state", b), ("job", b), ("amp", b), ("last_amp", b), ("next_amp", b), ("ahead", b),
-        ("named", b), ("idle", b), ("blocked", b), ("suspected", b),
+        ("named", b), ("idle", b), ("blocked", b),
     ],
     align=True,
 )  # fmt: skip
@@ -157,6 +157,7 @@ TABLES = (
     "noise", "pieces", "times", "values", "seconds_of", "durations", "medians",
     "update_log", "member_log", "step_log", "fate_log",
     "known", "local_times", "communication", "batch", "amp", "lower_bound", "lanes", "tree",
+    "suspected",
 )  # fmt: skip
 """In the order of their addresses; three numbers each: address, rows, columns."""
 
@@ -379,3 +380,10 @@ def tree(m: int) -> Any:
     """The least arrivals of ranks in a queue, of ever fewer of them towards the front."""
     address, rows, _ = _place(m, 27)
     return carray(_pointer(address), (rows,), FLOAT)
+
+
+@within
+def suspected(m: int) -> Any:
+    """Whether the policy takes a rank for a straggler."""
+    address, rows, _ = _place(m, 28)
+    return carray(_pointer(address), (rows,), BOOL)
