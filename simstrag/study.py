@@ -46,6 +46,9 @@ class Point:
     shared: Scenario
     changes: Mapping[str, Any]
 
+    def __str__(self) -> str:
+        return _said(self.number, self.values)
+
 
 class Study(Section):
     """A scenario, and a grid of values for some of its keys: every combination is a point.
@@ -66,6 +69,7 @@ class Study(Section):
     seeds: Count | Annotated[tuple[Seed, ...], Field(min_length=1)] | None = None
     _folder: Path = PrivateAttr(Path())
     _source: str = PrivateAttr("study")
+    _read: Mapping[str, Any] | None = PrivateAttr(None)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -111,11 +115,20 @@ class Study(Section):
             try:
                 found.append(self._point(number, values, base, shared))
             except InputError as error:
-                wrong.setdefault(str(error), []).append(f"point {number}{_said(values)}")
+                wrong.setdefault(str(error), []).append(_said(number, values))
         if wrong:
             raise InputError(_in_words(wrong, len(wrong) == 1 and not found))
         self._check_policies(found[0].scenario)
         return tuple(found)
+
+    def declared(self) -> dict[str, Any]:
+        """Its keys as JSON has them; a scenario that is a file, with the keys that stand in it.
+
+        >>> Study(scenario={"workers": 4}, seeds=2).declared()
+        {'scenario': {'workers': 4}, 'seeds': 2}
+        """
+        stated = self.model_dump(mode="json", exclude_unset=True)
+        return stated | ({"scenario": self._base()} if isinstance(self.scenario, str) else {})
 
     def _point(
         self,
@@ -138,7 +151,12 @@ class Study(Section):
         return Point(number, values, scenario, shared.setdefault(files, scenario), changes)
 
     def _base(self) -> Mapping[str, Any]:
-        """The keys of the scenario, and files named as seen from here."""
+        """The keys of the scenario, read once, and files named as seen from here."""
+        if self._read is None:
+            self._read = self._stated()
+        return self._read
+
+    def _stated(self) -> Mapping[str, Any]:
         asked = {key: value for key in OWN if (value := getattr(self, key)) is not None}
         if not isinstance(self.scenario, str):
             return {**self.scenario, **asked}
@@ -189,14 +207,14 @@ def _keys_of(section: Any, key: str) -> Mapping[str, Any]:
     return section
 
 
-def _said(values: Mapping[str, Any]) -> str:
-    """The values of a point, in words.
+def _said(number: int, values: Mapping[str, Any]) -> str:
+    """A point, in words.
 
-    >>> _said({"workers": 8, "trace": None})
-    ' (workers=8, trace=null)'
+    >>> _said(1, {"workers": 8, "trace": None})
+    'point 1 (workers=8, trace=null)'
     """
     told = ", ".join(f"{key}={text_of(value)}" for key, value in values.items())
-    return f" ({told})" if told else ""
+    return f"point {number} ({told})" if told else f"point {number}"
 
 
 def text_of(value: Any) -> str:

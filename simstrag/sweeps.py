@@ -242,11 +242,13 @@ def _check(folder: Path) -> None:
 
 
 def _begun(study: Study, points: tuple[Point, ...], folder: Path) -> Sweep:
-    """The sweep of a study, in its folder."""
+    """The sweep of a study, in its folder. Raises `InputError` where two points are the same."""
     sources = {name: source_of(name) for name in points[0].scenario.policies}
-    runs = []
+    runs, firsts = [], dict[str, Point]()
     for point in points:
         origin = origin_of(point.scenario)
+        if (first := firsts.setdefault(origin, point)) is not point:
+            raise InputError(f"grid: {first} and {point} are the same scenario; name it once")
         for policy, source in sources.items():
             for seed in point.scenario.seed_list:
                 key = key_of(origin, "contended", policy, seed, source)
@@ -254,7 +256,7 @@ def _begun(study: Study, points: tuple[Point, ...], folder: Path) -> Sweep:
     begun = Sweep(folder, tuple(point.values for point in points), tuple(runs))
     text = json.dumps({
         "format": FORMAT,
-        "study": study.model_dump(mode="json", exclude_unset=True),
+        "study": study.declared(),
         "provenance": dict(provenance()),
         "points": begun.points,
         "runs": begun.runs,
@@ -341,7 +343,7 @@ def _run(
         said = " ".join(str(error).split())
         return {"error": f"{type(error).__name__}: {said}", "summary": {}}
     scalars = {k: v for k, v in plain(run.summary).items() if not isinstance(v, list)}
-    rest = {"scenario": run.scenario, "provenance": run.provenance, "warnings": run.warnings}
+    rest = {"provenance": run.provenance, "warnings": run.warnings}
     return {"error": None, "summary": scalars, **plain(rest)}
 
 

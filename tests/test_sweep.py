@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import simstrag
 from simstrag import Sweep, sweep
 from simstrag.backends import Here
+from simstrag.study import Study
 
 CASE: dict[str, Any] = {
     "workers": 4,
@@ -199,14 +201,42 @@ def test_a_run_that_cannot_be_read_is_done_again(whole: Path, tmp_path: Path) ->
 
 
 def test_a_run_says_what_it_can_be_made_again_from(whole: Path) -> None:
-    kept = json.loads(next((whole / "runs").iterdir()).read_text())
-    assert set(kept) == {
-        "policy", "seed", "error", "summary", "scenario", "provenance", "warnings",
-    }  # fmt: skip
-    again = simstrag.simulate(
-        simstrag.Scenario.of(kept["scenario"]), kept["policy"], kept["seed"]
-    ).summary
+    run = Sweep.read(whole).runs[-1]
+    kept = json.loads((whole / "runs" / f"{run.key}.json").read_text())
+    assert set(kept) == {"policy", "seed", "error", "summary", "provenance", "warnings"}
+    study = Study.of(json.loads((whole / "sweep.json").read_text())["study"])
+    scenario = study.points()[run.point].scenario
+    again = simstrag.simulate(scenario, kept["policy"], kept["seed"]).summary
     assert again["makespan"] == kept["summary"]["makespan"]
+
+
+def test_a_run_is_a_few_kilobytes_however_long_the_trace_in_the_scenario_is(tmp_path: Path) -> None:
+    rows = [
+        {"time": 0.1 * k, "node": 3, "resource": "gpu", "kind": "slowdown", "value": 1 + k % 2}
+        for k in range(1000)
+    ]
+    (tmp_path / "case.yaml").write_text(json.dumps(CASE | {"trace": rows}))
+    (tmp_path / "study.yaml").write_text("scenario: case.yaml\npolicies: [bsp]\n")
+    sweep(tmp_path / "study.yaml", tmp_path / "s", jobs=1)
+    (kept,) = (tmp_path / "s" / "runs").iterdir()
+    assert kept.stat().st_size < 5000
+    stated = json.loads((tmp_path / "s" / "sweep.json").read_text())["study"]["scenario"]
+    assert stated["trace"] == rows
+
+
+@pytest.mark.parametrize(
+    "grid", [{"workers": [4, 4.0]}, {"server": [None, {}], "server.push": [1]}]
+)
+def test_points_that_are_the_same_scenario_are_refused(
+    tmp_path: Path, grid: dict[str, Any]
+) -> None:
+    with pytest.raises(simstrag.InputError) as error:
+        sweep(STUDY | {"grid": grid}, tmp_path / "s", jobs=1)
+    assert re.fullmatch(
+        r"grid: point 0 \(.*\) and point 1 \(.*\) are the same scenario; name it once",
+        str(error.value),
+    )
+    assert not (tmp_path / "s").exists()
 
 
 def test_one_that_fails_is_told_and_the_others_go_on(mortal: Path) -> None:

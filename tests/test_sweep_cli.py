@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from simstrag import Sweep
+from simstrag import Sweep, sweep
 from simstrag.schema import schema_of
 from tests.test_processes import COMMAND, alive, until
 from tests.test_sweep import RUNS, STUDY, TABLES, tables
@@ -84,6 +84,27 @@ def test_what_failed_is_told_with_its_message_and_exit_code_1(folder: Path) -> N
     assert document["tables"] == [f"reports/study/{name}" for name in TABLES]
 
 
+@pytest.mark.parametrize("asked", ["--status", "--collect"])
+@pytest.mark.parametrize(
+    "option",
+    [("--shard", "1/2"), ("--backend", "processes"), ("--jobs", "1"), ("--address", "here:1")],
+)
+def test_who_runs_nothing_is_told_of_an_option_that_is_for_runs(
+    folder: Path, asked: str, option: tuple[str, str]
+) -> None:
+    said = f"error: {' '.join(option)}: {asked} runs nothing and shows all parts; leave it out\n"
+    assert answer(call("sweep", "study.yaml", asked, *option)) == (2, "", said)
+
+
+def test_a_folder_tells_how_far_it_is_without_the_study(folder: Path) -> None:
+    sweep(STUDY, "s", jobs=1, shard=(1, 2))
+    (folder / "study.yaml").unlink()
+    for asked, code in (("--status", 0), ("--collect", 1)):
+        done = call("sweep", "study.yaml", asked, "--out", "s")
+        assert (done.returncode, done.stderr) == (code, "")
+        assert done.stdout.startswith(f"{RUNS // 2} of {RUNS} runs are finished, 0 failed\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -102,6 +123,7 @@ def test_what_failed_is_told_with_its_message_and_exit_code_1(folder: Path) -> N
             "no ray cluster at nowhere: write it as host:port",
         ),
         (("study.yaml", "--backend", "ray", "--jobs", "2"), "backend ray uses all workers of its"),
+        (("study.yml", "--status"), "study.yml: no such file or folder. Did you mean 'study.yaml'"),
         (("study.yaml", "--status"), "reports/study: not a sweep: No such file or directory"),
     ],
 )

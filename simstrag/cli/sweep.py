@@ -55,8 +55,13 @@ def sweep(
     ] = None,
     jobs: Jobs = None,
     backend: Annotated[
-        str, typer.Option(help="processes, dask or ray.", metavar="NAME")
-    ] = "processes",
+        str | None,
+        typer.Option(
+            help="processes by default, dask or ray.",
+            metavar="NAME",
+            show_default=False,
+        ),
+    ] = None,
     address: Annotated[
         str | None, typer.Option(help="Of the cluster.", metavar="ADDRESS", show_default=False)
     ] = None,
@@ -77,27 +82,46 @@ def sweep(
     from simstrag.sweeps import Sweep
     from simstrag.sweeps import sweep as run_sweep
 
-    part = _pair(shard)
-    path = expect(study)
-    sys.path.append(str(path.absolute().parent))
-    folder = Path("reports") / path.stem if out is None else out
+    folder = Path("reports") / study.stem if out is None else out
     said: list[str] = []
     if status or collect:
+        _refuse(
+            "--collect" if collect else "--status",
+            {"--jobs": jobs, "--backend": backend, "--address": address, "--shard": shard},
+        )
+        if out is None:  # all that is asked of the study is its name
+            expect(study)
         found = Sweep.read(folder)
         if collect:
             found.write()
     else:
+        part, path = _pair(shard), expect(study)
+        sys.path.append(str(path.absolute().parent))
         try:
             with heard() as said, counted(quiet) as show:
                 found = run_sweep(
-                    path, folder, jobs=jobs, backend=backend, address=address, shard=part,
-                    on_progress=show,
+                    path, folder, jobs=jobs, backend=backend or "processes", address=address,
+                    shard=part, on_progress=show,
                 )  # fmt: skip
         except KeyboardInterrupt as interrupted:
             raise Interrupted(_left(interrupted)) from None
     whole = _show(found, said, as_json, quiet)
     if not whole and not status:
         raise typer.Exit(1)
+
+
+def _refuse(command: str, given: dict[str, object]) -> None:
+    """Raise `InputError` where what only a run needs is given beside what runs nothing.
+
+    >>> _refuse("--status", {"--jobs": None, "--shard": "1/2"})
+    Traceback (most recent call last):
+    simstrag.errors.InputError: --shard 1/2: --status runs nothing and shows all parts; leave it out
+    """
+    for name, value in given.items():
+        if value is not None:
+            raise InputError(
+                f"{name} {value}: {command} runs nothing and shows all parts; leave it out"
+            )
 
 
 def _left(interrupted: KeyboardInterrupt) -> str:
