@@ -177,6 +177,7 @@ class _Job:
         """What the policy answers, resolved; the same answer is the same plan."""
         try:
             plan = policies.ask(self.policy, view, self.name)
+            view.close()
         except PlanError:
             if self._untold is not None:
                 raise self._untold from None  # the trace's end is no mistake of the policy

@@ -41,9 +41,9 @@ STEPS_BITS = 40
 def ranks_to_show(contention: Contention, workers: int, most: int = RANKS) -> list[int]:
     """All ranks, or at most half of `most` that contention slows, and others evenly spread.
 
-    >>> from simstrag.slowdown import Piecewise
-    >>> slow = Contention({(3, "gpu"): Piecewise((0.0, 5.0), (1.0, 2.0))})
-    >>> ranks_to_show(slow, 1000, most=4)
+    >>> from simstrag.trace import Trace
+    >>> trace = Trace.from_rows([(5.0, 3, "gpu", "slowdown", 2.0)])
+    >>> ranks_to_show(Contention.of(trace, 1000), 1000, most=4)
     [0, 3, 500, 999]
     """
     if workers <= most:

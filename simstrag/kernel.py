@@ -221,6 +221,7 @@ class Kernel:
 
     def truth(self) -> Floats:
         """Seconds of each rank's noise-free full-precision step started now."""
+        # of ranks in lockstep or in a queue that is stale, but recorded ranks are in neither
         now, steps = self.now, self.memory.ranks["started"].tolist()
         return np.array([self.timing.noise_free(rank, k, now) for rank, k in enumerate(steps)])
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.errors import PlanError
+
 __all__ = ["WINDOW", "Hints", "View"]
 
 
@@ -109,6 +111,11 @@ class View:
         put(view, "_tell", tell)
         return view
 
+    def close(self) -> None:
+        """From now on only arrays that somebody asked for are there; the engine has gone on."""
+        if self._tell is not None:
+            object.__setattr__(self, "_tell", _too_late)
+
     def newest(self, name: str, columns: int) -> npt.NDArray[Any]:
         """The newest columns of a window, `local_times` for instance, and no work for the others.
 
@@ -130,6 +137,12 @@ class View:
             array.flags.writeable = False
             object.__setattr__(self, name, array)
             return array
+
+
+def _too_late(name: str, columns: int) -> npt.NDArray[Any]:
+    raise PlanError(
+        f"{name} of a View is there while `plan` runs; keep the array, or dataclasses.replace(view)"
+    )
 
 
 TOLD = (

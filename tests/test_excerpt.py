@@ -25,7 +25,7 @@ from simstrag.errors import InputError
 from simstrag.excerpt import Excerpt, ranks_to_show
 from simstrag.run import Run
 from simstrag.scenario import Scenario
-from simstrag.slowdown import Piecewise
+from simstrag.trace import Trace
 
 WORKERS, MOST = 6, 400
 RANKS = [0, 2, 5]
@@ -167,8 +167,8 @@ def test_a_timeline_for_perfetto_needs_every_step(tmp_path: Path) -> None:
 
 
 def test_ranks_that_are_slowed_are_shown_first() -> None:
-    levels = {r: Piecewise((0.0, 5.0), (1.0, 1.0 + r / 100)) for r in range(1, 900, 3)}
-    slow = Contention({(r, "gpu"): f for r, f in levels.items()})
+    rows = [(5.0, r, "gpu", "slowdown", 1.0 + r / 100) for r in range(1, 900, 3)]
+    slow = Contention.of(Trace.from_rows(rows), 1000)
     shown = ranks_to_show(slow, 1000, most=20)
     assert {0, 999} < set(shown)
     assert set(range(898, 868, -3)) < set(shown)
@@ -207,12 +207,10 @@ def test_the_close_look_lies_in_what_all_kept(comparison: Comparison) -> None:
 
 
 def test_a_close_look_begins_in_a_window() -> None:
-    rise = {
-        (3, "gpu"): Piecewise((0.0, 40.0, 67.0), (1.0, 3.0, 4.0)),
-        (5, "gpu"): Piecewise((0.0, 66.0), (1.0, 9.0)),
-    }
+    changes = ((40.0, 3, 3.0), (66.0, 5, 9.0), (67.0, 3, 4.0))
+    trace = Trace.from_rows([(t, r, "gpu", "slowdown", v) for t, r, v in changes])
     kept = Kept(64.0, 8.0, frozenset({0, 3}), margin=0.5)
-    shown = choose(Contention(rise), 8, 0.2, 100.0, kept)
+    shown = choose(Contention.of(trace, 8), 8, 0.2, 100.0, kept)
     assert "goes from 3 to 4 at 67 s" in shown.why
     assert 64.5 <= shown.start < 67 < shown.end <= 71.5
     assert shown.ranks == (0, 3)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import logging
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from simstrag import policies
-from simstrag.compiled import compiling
+from simstrag.compiled import compiling, tables
 from simstrag.compiled.memory import LOGGED, SPARE
 from simstrag.engine import simulate
 from simstrag.errors import InputError
+from simstrag.policy import Plan, Quorum
 from simstrag.scenario import Scenario
 from tests import reference
 
@@ -44,6 +48,69 @@ def test_a_log_that_is_full_is_taken_over_and_begun_anew() -> None:
 
 def test_noise_goes_on_where_a_block_of_it_ends() -> None:
     agree(case(2, 2500), "bsp")
+
+
+def test_who_would_have_ended_after_a_breakpoint_and_is_aborted_is_as_slow_as_before() -> None:
+    factors = ((0, 0, 4.0), (9.5, 0, 1.0), (2.5, 1, 2.0))
+    rows = [
+        {"time": t, "node": r, "resource": "step", "kind": "slowdown", "value": v}
+        for t, r, v in factors
+    ]
+    scenario = Scenario(workers=3, updates=12, step={"compute": 1.0}, trace=rows)
+    agree(scenario, "backup:b=1")
+    assert simulate(scenario, "backup:b=1").summary["makespan"] == 15.5
+
+
+def test_recorded_steps_leave_the_noise_of_others_alone() -> None:
+    recorded = {"time": 0, "node": 0, "resource": "step", "kind": "duration", "value": 0.1}
+    agree(case(2, 2600, trace=[recorded], trace_end="loop"), "ssp:bound=3")
+
+
+def test_in_long_runs_with_many_breakpoints_the_short_ways_agree_with_the_long_one() -> None:
+    draw = np.random.default_rng(5)
+    rows = [
+        {
+            "time": round(float(time), 3), "node": int(draw.integers(6)),
+            "resource": str(draw.choice(["step", "gpu", "host"])), "kind": "slowdown",
+            "value": float(draw.choice([1.0, 1.5, 3.0, 8.0])),
+        }
+        for time in np.sort(draw.uniform(0, 60, 120))
+    ]  # fmt: skip
+    for end in ("hold", "loop"):
+        scenario = case(6, 1500, trace=rows, trace_end=end)
+        for policy in ("bsp", "bsp:via=server", "backup:b=2", "asgd", "ssp:bound=2", "korel"):
+            long, short = (simulate(scenario, policy, 1, record_steps=kept) for kept in (1, 0))
+            assert short.updates == long.updates, (policy, end)
+            apart = {"beyond_trace", "deviation"}  # sums in another order
+            for name in long.summary.keys() - apart:
+                assert short.summary[name] == long.summary[name], (policy, end, name)
+            for name in apart:
+                assert short.summary[name] == pytest.approx(long.summary[name], rel=1e-9)
+
+
+def test_every_accessor_knows_the_place_of_its_table() -> None:
+    source = ast.parse(Path(tables.__file__).read_text(encoding="utf-8"))
+    places = {
+        function.name: call.args[1].value  # type: ignore[attr-defined]
+        for function in source.body
+        if isinstance(function, ast.FunctionDef)
+        for call in ast.walk(function)
+        if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "_place"
+    }
+    assert places == {"cards": tables.TABLES.index("lanes")} | {
+        name: number for number, name in enumerate(tables.TABLES)
+    }
+
+
+def test_what_a_plan_may_say_is_known_where_ranks_are_advanced_together() -> None:
+    """A new field must be thought of in `standing` (who may be in lockstep) before it is here."""
+    assert {f.name for f in fields(Plan) if f.init} == {
+        "quorums", "fuse", "bound", "precision", "batch", "deadline", "average", "weigh", "damping",
+        "suspects", "review",
+    }  # fmt: skip
+    assert {f.name for f in fields(Quorum)} == {
+        "ranks", "count", "via", "late", "window", "riders", "steps", "rounds",
+    }  # fmt: skip
 
 
 def test_a_lone_rank_waits_for_nobody_at_the_server_either() -> None:

@@ -94,7 +94,7 @@ def test_a_scenario_takes_its_constants_from_its_profile(file: Path) -> None:
     assert (inputs.allreduce.bytes, inputs.allreduce.overlap) == (4e6, 0.0)
     assert (inputs.server.service, inputs.server.push, inputs.server.pull) == (0.003, 0.001, 0.002)
     assert inputs.step.draw is not None
-    drawn = inputs.step.draw(noise.stream(0, 0), 10_000)
+    drawn = inputs.step.draw([noise.stream(0, 0)], 10_000)
     assert (drawn.min(), drawn.max()) == pytest.approx((0.9, 1.1), abs=1e-3)
 
 
@@ -220,5 +220,5 @@ def test_the_mean_of_the_noise_is_that_of_its_draws(file: Path) -> None:
     assert table.mean() != pytest.approx(1, abs=0.01)
     file.write_text(json.dumps(changed("step.noise.quantiles", table.tolist())))
     quantiles = Profile.read(file).step.noise.quantiles
-    drawn = noise.quantiles(quantiles)(noise.stream(0, 0), 200_000)
+    drawn = noise.quantiles(quantiles)([noise.stream(0, 0)], 200_000)
     assert drawn.mean() == pytest.approx(1, abs=0.004)

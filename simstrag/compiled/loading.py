@@ -158,7 +158,7 @@ class Loading:
         used = rows["started"] - rows["noise_from"]
         for tile in range(0, len(rows), TILE):
             ranks = slice(tile, tile + TILE)
-            left = len(noise) - used[ranks]
+            left = np.maximum(len(noise) - used[ranks], 0)  # recorded steps use none
             if left.any():
                 for rank, n in enumerate(left.tolist(), start=tile):
                     noise[:n, rank] = noise[len(noise) - n :, rank].copy()

@@ -1,10 +1,22 @@
 """Barriers whose members began their step together: a step of them all is a few loops over columns.
 
-A barrier falls in when an update lets go of its members and nobody else of them: all pull at one
-instant and begin at one instant.  From then on nothing tells one member's step from another's but
-how long it takes, and that stands in `lanes`, a column per member.  It falls out, and `ranks` knows
-everything again, where a member could come to differ: before a new plan that says other things of
-steps or files them anew, when factors of noise run out, and at the end.
+A quorum whose members are in `ranks` is advanced event by event.  Three kinds need not be:
+
+- a barrier (`QUORUM.barrier`), each member of which is waited for: what is known of its members
+  stands in `lanes`, a column per member; its closings and updates are events as ever, and if it is
+  the only quorum not even those (`simstrag.compiled.rounds`);
+- a race (`QUORUM.race`), where all begin anew with each update: `lanes` too, and a whole round is
+  done at once (`simstrag.compiled.races`);
+- a queue (`QUORUM.queue`), where each gradient is an update of its own: `cards`, a row per rank
+  (`simstrag.compiled.queues`).
+
+`QUORUM.lockstep` says that it is so now.  It becomes so when an update lets members go (`fall_in`
+here, `cards.form_queue`), never where somebody looks at single steps (`MACHINE.may_lockstep`).
+Then totals, times, versions and states in `ranks` are stale; `disband.report` writes state and pull
+for a view, `note_steps` start and number of the step for rule 27, `disband.disband_all` everything,
+after which the quorum is advanced event by event again: before a new plan that says other things of
+steps or files gradients anew, when factors of noise run out, before an event beyond which the outer
+world has to see every rank, and at the end.
 """
 
 from __future__ import annotations
@@ -59,12 +71,13 @@ def fall_in(m: int, index: int) -> None:
             return
     q.lockstep, q.closing, q.done, q.steps_done, q.staleness = 1, -1, 0, 0, 0
     q.pulled, q.got, q.version, q.seen = lead.pulled, lead.got, lead.version, lead.seen
-    q.closed_at = INF
+    q.closed_at, q.latest = INF, -INF
     q.noise_at = lead.started - lead.noise_from
     q.samples, q.amp, q.rebatched = 0, 0, 0
     lane = lanes(m)
     for p in range(at, at + q.size):
         r = ranks(m)[of[p]]
+        q.latest = max(q.latest, r.finish)
         q.samples += r.samples
         q.amp += r.amp
         q.rebatched += r.share != 1.0
@@ -196,7 +209,7 @@ def _walk_on(m: int, index: int) -> float:
             rank = of[p]
             variant = 2 * g.loaded + ranks(m)[rank].amp
             lane[FINISH, p] = finish_from(m, rank, variant, q.got, lane[WORK, p])
-            _turn(m, p, rank, lane[FINISH, p])
+            _turn(m, p, rank, q.got if q.race else lane[FINISH, p])  # a loser ends before
         latest = max(latest, lane[FINISH, p])
     return latest
 

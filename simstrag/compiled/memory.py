@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from simstrag.compiled import tables
+from simstrag.compiled import cards, lockstep, tables
 from simstrag.compiled.tables import TABLES
 from simstrag.view import WINDOW
 
@@ -16,7 +16,7 @@ SPARE = 64
 """Events and jobs that were called off and not forgotten yet, beside four per rank."""
 LOGGED = 1 << 14
 """Rows of a log before it is taken over."""
-ROWS = 16
+ROWS = 1 + max(lockstep.AMP, cards.COUNT)
 """Numbers of a rank in lockstep or in a queue."""
 KEPT = 4
 """Gradients that a rank may keep before more room is made."""

@@ -73,8 +73,8 @@ QUORUM = np.dtype(
 """`left`, `latest`: of a barrier, how many members do not compute yet, and the last finish of
 those who do.  Its other members' finishes are no events: nobody could act on them.
 
-`lockstep`: of a barrier or race whose members all began their step together; what else is known
-of that step stands in `lanes`, and not in `ranks`."""
+`lockstep`: what is known of its members stands in `lanes`, or of a queue in `cards`, and `ranks` is
+stale (see `simstrag.compiled.lockstep`)."""
 
 CLOSING = np.dtype(
     [
