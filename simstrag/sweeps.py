@@ -191,13 +191,17 @@ def sweep(
         study = Study.of(study) if isinstance(study, Mapping) else Study.read(study)
     part = _part(shard)
     _check(Path(folder))
-    _told(on_progress, 0, 0, "reading")
-    points = study.points()
-    whole = _begun(study, points, Path(folder))
-    asked = replace(whole, runs=whole.runs[part])
-    found = _Watched(asked, on_progress, tables=shard is None)
-    if found.left:
-        _compute(points, found, backend_of(backend, address, jobs))
+    work = backend_of(backend, address, jobs)
+    try:
+        _told(on_progress, 0, 0, "reading")
+        points = study.points()
+        whole = _begun(study, points, Path(folder))
+        asked = replace(whole, runs=whole.runs[part])
+        found = _Watched(asked, on_progress, tables=shard is None)
+        if found.left:
+            _compute(points, found, work)
+    finally:
+        work.end()
     if len(whole.outcomes()) == len(whole.runs):
         whole.write()
     return asked
@@ -213,8 +217,6 @@ def _compute(points: tuple[Point, ...], found: _Watched, work: Backend) -> None:
     except Gone as error:
         kept = f"{found.asked.left}; the same command goes on from there"
         raise SimstragError(f"{error}; {kept}") from None
-    finally:
-        work.end()
 
 
 def _part(shard: tuple[int, int] | None) -> slice:

@@ -106,7 +106,7 @@ def sweep(
         except KeyboardInterrupt as interrupted:
             raise Interrupted(_left(interrupted)) from None
     whole = _show(found, said, as_json, quiet)
-    if not whole and not status:
+    if not whole:
         raise typer.Exit(1)
 
 
