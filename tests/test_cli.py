@@ -666,7 +666,7 @@ def on_a_terminal(*arguments: str, **environment: str) -> str:
 
 
 def test_a_terminal_shows_how_far_a_comparison_is(folder: Path) -> None:
-    (folder / "case.yaml").write_text(SCENARIO.replace("samples: 5120", "samples: 5120000"))
+    (folder / "case.yaml").write_text(SCENARIO.replace("samples: 5120", "samples: 512000000"))
     shown = on_a_terminal("compare", "case.yaml", "--out", "c", "--jobs", "1", NO_COLOR="1")
     assert re.search(r"\d+/\d+ about \d+ s left asgd, seed \d", shown)
 
