@@ -68,7 +68,7 @@ class _Announcer(Listener):  # type: ignore[misc]
     def on_start(self, event: Event) -> None:
         if not self.said:
             logging.getLogger("simstrag").warning(
-                "compiling the engine: this takes about a minute, once"
+                "compiling the engine: this takes a minute or two, once"
             )
         self.said = True
 
