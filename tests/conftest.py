@@ -1,9 +1,15 @@
 """Settings of the whole suite."""
 
+from __future__ import annotations
+
 import os
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.commands import SCENARIO, TRACE, Call
 
 settings.register_profile(
     "default", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
@@ -18,3 +24,45 @@ def engine(request: pytest.FixtureRequest) -> object:
     from tests import stories
 
     return getattr(stories, request.param)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a small scenario and its trace."""
+    (tmp_path / "case.yaml").write_text(SCENARIO)
+    (tmp_path / "slow.csv").write_text(TRACE)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a comparison, to be copied."""
+    from simstrag.comparison import compare
+
+    folder = tmp_path_factory.mktemp("finished")
+    (folder / "case.yaml").write_text(SCENARIO)
+    (folder / "slow.csv").write_text(TRACE)
+    return compare(folder / "case.yaml", jobs=1).write(folder / "c")
+
+
+@pytest.fixture
+def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw no report where nobody looks at it."""
+    monkeypatch.setattr("simstrag.analysis.report.render", lambda *_: "<html></html>")
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """Call the command in this process."""
+    from simstrag.cli import main
+
+    def _call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["simstrag", *arguments])
+        monkeypatch.setattr(sys, "path", [*sys.path])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        out, err = capsys.readouterr()
+        return int(exit_.value.code or 0), out, err
+
+    return _call

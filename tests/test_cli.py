@@ -1,85 +1,23 @@
 """The command line: what a user types, what comes back, and how mistakes are answered."""
 
-import contextlib
 import functools
 import json
 import os
-import pty
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
-from simstrag.analysis.tables import ranking_rows
-from simstrag.cli import main
-from simstrag.cli.compare import LEAST
-from simstrag.cli.console import table
 from simstrag.cli.examples import EXAMPLES
-from simstrag.comparison import Comparison, compare
+from simstrag.comparison import Comparison
 from simstrag.doctor import examine
 from simstrag.policies import describe, names
-
-SCENARIO = """
-workers: 4
-samples: 5120
-target_progress: 3
-step: {compute: 0.1, amp_ratio: 1.6, cv: 0.03}
-server: {service: 0.001}
-learner: {kind: noise-scale, batch: 128, noise_scale: 500, c_tau: 1.0}
-trace: slow.csv
-trace_end: loop
-policies: [bsp, asgd]
-seeds: 2
-"""
-TRACE = """time,node,resource,kind,value
-0.2,3,gpu,slowdown,2.0
-0.6,3,gpu,slowdown,1.0
-"""
-Call = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "case.yaml").write_text(SCENARIO)
-    (tmp_path / "slow.csv").write_text(TRACE)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a comparison, to be copied."""
-    folder = tmp_path_factory.mktemp("finished")
-    (folder / "case.yaml").write_text(SCENARIO)
-    (folder / "slow.csv").write_text(TRACE)
-    return compare(folder / "case.yaml", jobs=1).write(folder / "c")
-
-
-@pytest.fixture
-def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw no report where nobody looks at it."""
-    monkeypatch.setattr("simstrag.analysis.report.render", lambda *_: "<html></html>")
-
-
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    def _call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["simstrag", *arguments])
-        monkeypatch.setattr(sys, "path", [*sys.path])
-        with pytest.raises(SystemExit) as exit_:
-            main()
-        out, err = capsys.readouterr()
-        return int(exit_.value.code or 0), out, err
-
-    return _call
+from tests.commands import SCENARIO, TRACE, Call, plain_lines
 
 
 def test_run_writes_a_run_directory(folder: Path, call: Call) -> None:
@@ -216,10 +154,6 @@ def terminal(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", str(request.param))
     return int(request.param)
-
-
-def plain_lines(text: str) -> list[str]:
-    return re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
 
 
 def test_the_list_of_policies_fits_a_terminal_and_cuts_no_name(call: Call, terminal: int) -> None:
@@ -493,57 +427,6 @@ def test_an_unwritable_folder_is_answered_in_one_line(folder: Path, call: Call) 
     assert "locked/r" in err
 
 
-INTERRUPTIBLE = (  # a parent may have taught this process to ignore Ctrl-C
-    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    "from simstrag.cli import main; main()"
-)
-
-
-def interrupted(when: Callable[[int], bool], *arguments: str) -> tuple[int, str]:
-    """Exit code and stderr of a command that Ctrl-C ends as soon as `when(its process)`."""
-    command = [sys.executable, "-c", INTERRUPTIBLE, *arguments]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    while not when(process.pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    return process.returncode, err
-
-
-def test_ctrl_c_stops_at_once_and_writes_nothing(folder: Path) -> None:
-    (folder / "case.yaml").write_text(SCENARIO.replace("samples: 5120", "samples: 51200000"))
-    code, err = interrupted(_computing, "compare", "case.yaml", "--out", "c")
-    assert (code, err) == (130, "interrupted; nothing was written\n")
-    assert [p.name for p in folder.glob("c*")] == ["case.yaml"]
-
-
-def test_ctrl_c_keeps_finished_runs_and_the_same_command_goes_on(folder: Path, call: Call) -> None:
-    case = SCENARIO.replace("samples: 5120", "samples: 512000").replace("seeds: 2", "seeds: 8")
-    (folder / "case.yaml").write_text(case)
-    kept = folder / "c.partial"
-    asked = ("compare", "case.yaml", "--out", "c", "--jobs", "1")
-    code, err = interrupted(lambda _: len([*kept.glob("*/*.json")]) > 1, *asked)
-    assert code == 130
-    found = re.fullmatch(
-        r"interrupted; (\d+) of (\d+) runs are finished and kept in (.*c\.partial); "
-        r"the same command goes on from there\n",
-        err,
-    )
-    assert found, err
-    assert len([*kept.glob("*/*.json")]) == int(found[1])
-    assert not (folder / "c").exists()
-    assert call(*asked)[0] == 0
-    assert not kept.exists()
-    assert len(pd.read_csv(folder / "c" / "comparison.csv")) == 16
-
-
-def _computing(pid: int) -> bool:
-    """Whether a process has started children: the workers of a comparison."""
-    children = Path(f"/proc/{pid}/task/{pid}/children")
-    return bool(children.read_text().strip())
-
-
 def test_a_policy_may_lie_beside_the_scenario(folder: Path, call: Call) -> None:
     (folder / "sub").mkdir()
     for name in ("case.yaml", "slow.csv"):
@@ -643,162 +526,3 @@ def test_what_a_timeline_leaves_out_is_said(
     monkeypatch.setattr("simstrag.analysis.perfetto.MOST", 60)
     _, _, err = call("run", "case.yaml", "--timeline", "t.json")
     assert re.fullmatch(r"warning: the timeline shows .* s, .*; \d+ steps are left out\n", err)
-
-
-def on_a_terminal(*arguments: str, **environment: str) -> str:
-    """What a terminal of 100 columns gets on stderr."""
-    master, slave = pty.openpty()
-    environment = {k: v for k, v in os.environ.items() if k != "NO_COLOR"} | environment
-    process = subprocess.Popen(
-        [sys.executable, "-m", "simstrag", *arguments],
-        stdout=subprocess.DEVNULL,
-        stderr=slave,
-        env=environment | {"COLUMNS": "100", "TERM": "xterm"},
-    )
-    os.close(slave)
-    shown = b""
-    with contextlib.suppress(OSError):  # a terminal that nobody writes to any more
-        while more := os.read(master, 4096):
-            shown += more
-    os.close(master)
-    assert process.wait(timeout=60) == 0
-    return shown.decode()
-
-
-def test_a_terminal_shows_how_far_a_comparison_is(folder: Path) -> None:
-    (folder / "case.yaml").write_text(SCENARIO.replace("samples: 5120", "samples: 512000000"))
-    shown = on_a_terminal("compare", "case.yaml", "--out", "c", "--jobs", "1", NO_COLOR="1")
-    assert re.search(r"\d+/\d+ about \d+ s left asgd, seed \d", shown)
-
-
-def test_a_terminal_shows_how_far_a_run_is(folder: Path) -> None:
-    (folder / "case.yaml").write_text(SCENARIO.replace("samples: 5120", "samples: 409600000"))
-    shown = on_a_terminal("run", "case.yaml", "-p", "asgd", "-s", "1", NO_COLOR="1")
-    assert re.search(r"\d+% about \d+ s left asgd, seed 1, [\d,.]+ s simulated", shown)
-
-
-def test_a_quiet_command_shows_no_progress(folder: Path) -> None:
-    assert on_a_terminal("compare", "case.yaml", "--out", "c", "--jobs", "1", "-q") == ""
-
-
-@pytest.mark.usefixtures("no_page")
-def test_there_is_no_progress_where_nobody_watches(folder: Path, call: Call) -> None:
-    assert call("compare", "case.yaml", "--out", "c", "--jobs", "1")[2] == ""
-
-
-COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-
-
-def test_a_terminal_shows_colours_unless_it_is_told_not_to(folder: Path) -> None:
-    assert COLOUR.search(on_a_terminal("run", "case.yaml"))
-    assert not COLOUR.search(on_a_terminal("run", "case.yaml", NO_COLOR="1"))
-
-
-def test_what_is_no_terminal_gets_no_colours(folder: Path, call: Call) -> None:
-    assert not COLOUR.search(call("policies", "korel")[1])
-
-
-@pytest.mark.parametrize(
-    ("typed", "completed"),
-    [
-        ("simstrag comp", "compare"),
-        ("simstrag run --pol", "--policy"),
-        ("simstrag run case.yaml --policy star_", "star_ring"),
-        ("simstrag policies kor", "korel"),
-    ],
-)
-def test_a_shell_completes(typed: str, completed: str) -> None:
-    words = typed.split(" ")
-    asked = {"COMP_WORDS": typed, "COMP_CWORD": str(len(words) - 1)}
-    done = subprocess.run(
-        [sys.executable, "-c", "import sys; sys.argv = ['simstrag']; " + INTERRUPTIBLE],
-        env=os.environ | asked | {"_SIMSTRAG_COMPLETE": "complete_bash"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert completed in done.stdout.split(), done
-
-
-def test_the_completion_of_another_shell_may_be_asked_for() -> None:
-    def shown(*arguments: str) -> str:
-        command = [sys.executable, "-m", "simstrag", "--show-completion", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout
-
-    assert shown("zsh").strip().startswith("#compdef simstrag")
-    assert shown("fish").startswith("complete --command simstrag")
-
-
-def told(command: str) -> tuple[int, str]:
-    """Exit code of a shell's first command, and what went to stderr."""
-    script = f"{command}; exit ${{PIPESTATUS[0]}}"
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    here = {"PATH": path, "PYTHONUNBUFFERED": ""}  # written when it ends, as usual
-    done = subprocess.run(
-        ["bash", "-c", script], env=os.environ | here, capture_output=True, text=True, check=False
-    )
-    return done.returncode, done.stderr
-
-
-@pytest.mark.parametrize("command", ["policies", "policies --json", "--version"])
-def test_a_reader_who_is_gone_ends_a_command_without_a_word(command: str) -> None:
-    assert told(f"simstrag {command} | true") == (1, "")
-
-
-def test_what_is_said_to_a_closed_stdout_is_said_to_nobody(folder: Path) -> None:
-    """Starting processes for runs flushes it, and `echo` fails where it is closed."""
-    (folder / "flushes.py").write_text(
-        "import os, sys\nimport simstrag\nclass Flushes:\n    def plan(self, view):\n"
-        "        sys.stdout.flush()\n        assert os.system('echo said') == 0\n"
-        "        return simstrag.Plan()\n"
-    )
-    assert told("simstrag policies flushes:Flushes >&-") == (0, "")
-
-
-@pytest.mark.parametrize("columns", [80, 100, 140])
-def test_the_ranking_leaves_columns_out_and_breaks_no_number(
-    columns: int,
-    finished: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", str(columns))
-    whole = ranking_rows(Comparison.read(finished))
-    table(*whole, least=LEAST)
-    lines = plain_lines(capsys.readouterr().out)
-    assert max(map(len, lines)) <= columns
-    cells = {row[0]: row[1:] for row in whole[1]}
-    shown = {name: line for line in lines for name in cells if line.startswith(f"{name}  ")}
-    assert shown.keys() == cells.keys()
-    said = " ".join(" ".join(lines).split()).partition("not in --json: ")[2]
-    left_out = said.split(", ") if said else []
-    assert set(left_out) < set(whole[0])
-    for name, line in shown.items():
-        for header, cell in zip(whole[0][1:], cells[name], strict=True):
-            assert (header in left_out) or cell in line
-
-
-def test_who_is_tied_is_shown_longer_than_who_is_faster(
-    finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "60")
-    table(*ranking_rows(Comparison.read(finished)), least=LEAST)
-    shown, _, left_out = capsys.readouterr().out.partition("left out")
-    assert "place" in shown
-    assert "speed-up by time to target" in " ".join(left_out.split())
-
-
-def test_a_narrow_terminal_folds_cells_and_cuts_none(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from rich.console import Console
-
-    from simstrag.cli import console
-
-    monkeypatch.setattr(console, "console", lambda: Console(width=24, color_system=None))
-    console.table(["policy", "time (s)"], [["korel:k_on=2,z_on=3.5", "123.4 (111.1-140.2)"]])
-    letters = "".join(capsys.readouterr().out.split())
-    assert "…" not in letters
-    assert sorted(letters) == sorted("policytime(s)korel:k_on=2,z_on=3.5123.4(111.1-140.2)")
