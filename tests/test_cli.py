@@ -250,6 +250,7 @@ def test_the_examples_of_every_help_work(
     for name in ("examples/demo.yaml", "case.yaml"):
         (folder / name).write_text(SCENARIO)
         (folder / Path(name).parent / "slow.csv").write_text(TRACE)
+    (folder / "load.csv").write_text("node,time,gpu\na,0,70\nb,0,0\na,60,90\n")
     study = Path(__file__).parent.parent / "examples" / "study.yaml"
     (folder / "examples" / "study.yaml").write_bytes(study.read_bytes())
     if command == "report":

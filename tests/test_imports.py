@@ -44,7 +44,9 @@ LAYERS = {
 
 SATELLITES = {
     "calibration": {"errors", "names", "profile", "trace", "workloads"},
-    "traces": {"errors", "names", "noise", "pieces", "trace", "trace_rows"},
+    "traces": {
+        "errors", "histories", "names", "noise", "paths", "pieces", "trace", "trace_rows",
+    },
     "analysis": {
         "collectives", "comparison", "contention", "errors", "metrics", "names", "policies",
         "profile", "quantities", "run", "scenario", "slowdown", "timing", "trace",
@@ -53,7 +55,8 @@ SATELLITES = {
 """The modules of the core that each satellite needs; analysis draws contention, hence `timing`."""
 
 MAY_USE_SATELLITES = {
-    "cli.compare", "cli.run", "cli.trace", "comparison", "doctor", "reports",
+    "cli.compare", "cli.run", "cli.trace", "cli.trace_import", "cli.trace_resample", "comparison",
+    "doctor", "reports",
 }  # fmt: skip
 """They do so inside functions only: who does not ask for a report needs no drawing."""
 

@@ -221,7 +221,7 @@ def test_the_calibration_that_is_shown_has_these_options(module: str) -> None:
 
 COMMANDS = {
     "run", "compare", "sensitivity", "policies", "report", "init", "doctor", "trace describe",
-    "trace generate", "sweep",
+    "trace generate", "trace import", "trace resample", "sweep",
 }  # fmt: skip
 
 

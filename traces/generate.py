@@ -27,7 +27,7 @@ from simstrag.errors import InputError
 from simstrag.names import nearest
 from simstrag.trace import RESOURCES, Trace
 
-__all__ = ["SEVERITIES", "Severity", "generate"]
+__all__ = ["SEVERITIES", "Severity", "check", "generate"]
 
 SHORTEST = 1.0
 """Seconds; the normal distribution of durations is cut off there."""
@@ -148,7 +148,7 @@ def generate(
         "duration_sd": duration_sd,
         "gap": gap,
     }
-    _check(nodes, seed, resource, numbers)
+    check(nodes, seed, resource, numbers)
     draw = Severity.of(severity).sample
     times: list[float] = []
     values: list[float] = []
@@ -185,7 +185,15 @@ def _episodes(
         free = end + gap
 
 
-def _check(nodes: int, seed: int, resource: str, numbers: dict[str, float]) -> None:
+def check(nodes: int, seed: int, resource: str, numbers: dict[str, float]) -> None:
+    """Raise `InputError` for arguments of a generator that make no sense.
+
+    numbers: its seconds by name, which must be positive, or 0 for a spread or a gap.
+
+    >>> check(0, seed=1, resource="gpu", numbers={})
+    Traceback (most recent call last):
+    simstrag.errors.InputError: generate: nodes must be 1 or more, not 0
+    """
     if nodes < 1:
         raise InputError(f"generate: nodes must be 1 or more, not {nodes}")
     if not 0 <= seed < 2**64:

@@ -17,6 +17,8 @@ from simstrag.cli.schema import schema
 from simstrag.cli.sensitivity import sensitivity
 from simstrag.cli.sweep import sweep
 from simstrag.cli.trace import describe, generate
+from simstrag.cli.trace_import import import_
+from simstrag.cli.trace_resample import resample
 
 __all__ = ["app"]
 
@@ -50,6 +52,8 @@ app.command(epilog=examples("doctor"))(doctor)
 app.add_typer(trace_app, name="trace")
 trace_app.command(epilog=examples("trace describe"))(describe)
 trace_app.command(epilog=examples("trace generate"))(generate)
+trace_app.command("import", epilog=examples("trace import"))(import_)
+trace_app.command(epilog=examples("trace resample"))(resample)
 
 
 @app.callback(invoke_without_command=True)

@@ -28,9 +28,16 @@ EXAMPLES = {
     ),
     "trace describe": (
         "simstrag trace describe slow.csv",
+        "simstrag trace describe slow.csv --plot slow.png",
         "simstrag trace describe slow.csv --json",
     ),
     "trace generate": ("simstrag trace generate --severity uniform:1.2:3 --out drawn.csv",),
+    "trace import": (
+        "simstrag trace import utilisation load.csv --own gpu=0.6 --out others.csv",
+    ),
+    "trace resample": (
+        "simstrag trace resample slow.csv --workers 64 --out more.csv",
+    ),
     "report": (
         "simstrag report reports/demo",
         "simstrag report reports/demo --out page.html",

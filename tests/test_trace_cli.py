@@ -1,0 +1,119 @@
+"""`simstrag trace import`, `resample`, `generate --model` and `describe --plot`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from simstrag.cli import main
+from simstrag.trace import Trace
+
+LOAD = "node,time,gpu\ngpu-a,0,70\ngpu-b,0,0\ngpu-a,60,90\n"
+SLOW = "time,node,resource,kind,value\n10,0,gpu,slowdown,2\n20,1,gpu,slowdown,1\n"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "load.csv").write_text(LOAD)
+    (tmp_path / "slow.csv").write_text(SLOW)
+    return tmp_path
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["simstrag", "trace", *arguments])
+        patch.setattr("sys.path", [*sys.path])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    written = capsys.readouterr()
+    return int(str(ended.value.code)), written.out, written.err
+
+
+def test_import_writes_a_trace_and_says_what_it_rests_on(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = call(capsys, "import", "utilisation", "load.csv", "--out", "t.csv")
+    assert (code, err) == (0, "")
+    assert out.startswith("trace: t.csv\npage: t.md\n")
+    assert "nodes: 0 is gpu-a, 1 is gpu-b" in out
+    assert Trace.read("t.csv").series(0, "gpu", "utilisation") == [(0, 0.7), (60, 0.9)]
+    assert "| 1 | gpu-b |" in (folder / "t.md").read_text()
+
+
+def test_import_for_machines_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--own", "gpu=0.5", "--column", "time=time", "--percent", "-o", "t.csv", "--json")
+    code, out, _ = call(capsys, "import", "utilisation", "load.csv", *options)
+    found = json.loads(out)
+    assert (code, found["trace"], found["page"], found["rows"]) == (0, "t.csv", "t.md", 3)
+    assert found["nodes"] == {"0": "gpu-a", "1": "gpu-b"}
+    assert found["origin"] == "utilisation"
+
+
+def test_resample_labels_its_rows_and_describe_tells(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--workers", "6", "--seconds", "100", "--block", "5", "-o", "more.csv", "-q")
+    assert call(capsys, "resample", "slow.csv", *options) == (0, "more.csv\n", "")
+    assert Trace.read("more.csv").nodes == tuple(range(6))
+    assert "Its rows are labelled: resampled." in call(capsys, "describe", "more.csv")[1]
+    call(capsys, "resample", "more.csv", "-o", "again.csv", "-q")
+    assert "they are labelled resampled" in Path("again.md").read_text()
+
+
+def test_resample_makes_as_many_nodes_and_as_long_a_time_unless_asked(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert call(capsys, "resample", "slow.csv", "-o", "more.csv", "--json")[0] == 0
+    assert (Trace.read("more.csv").nodes, Trace.read("more.csv").end) == ((0, 1), 20)
+
+
+@pytest.mark.parametrize("name", ["p.png", "p.svg", "p.pdf"])
+def test_describe_draws(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = call(capsys, "describe", "slow.csv", "--plot", name)
+    assert (code, err) == (0, "")
+    assert f"plot: {name}" in out
+    first = (folder / name).read_bytes()[:5]
+    assert first == {"p.png": b"\x89PNG\r", "p.svg": b"<?xml", "p.pdf": b"%PDF-"}[name]
+
+
+def test_generate_has_a_second_model(capsys: pytest.CaptureFixture[str]) -> None:
+    from simstrag.traces.on_off import on_off
+
+    options = ("--nodes", "3", "--duration-mean", "30", "--mean-interarrival", "90", "-s", "4")
+    assert call(capsys, "generate", "--model", "on-off", *options, "-o", "t.csv", "-q")[0] == 0
+    assert Trace.read("t.csv").rows == on_off(3, 3600, 4, mean_on=30, mean_off=90).rows
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("import", "utilization", "load.csv", "-o", "t.csv"), "Did you mean 'utilisation'?"),
+        (("import", "kineto", "load.csv", "-o", "t.csv"), "load.csv: not JSON"),
+        (("import", "utilisation", "lod.csv", "-o", "t.csv"), "Did you mean 'load.csv'?"),
+        (("import", "utilisation", "load.csv", "-o", "slow.csv"), "slow.csv: exists and would"),
+        (("import", "utilisation", "load.csv", "-o", "t.txt"), "name it *.csv or *.parquet"),
+        (("import", "utilisation", "load.csv", "--own", "gpu", "-o", "t.csv"), "--own gpu: write"),
+        (("import", "utilisation", "load.csv", "--own", "gpu=x", "-o", "t.csv"), "not a number"),
+        (("import", "kineto", "load.csv", "--clean", "0.1", "-o", "t.csv"), "no option of kineto"),
+        (
+            ("import", "utilisation", "load.csv", "--column", "gpu=gpu", "--column", "gpu=node",
+             "-o", "t.csv"), "say it once",
+        ),
+        (("resample", "slow.csv", "--block", "60", "-o", "t.csv"), "no longer than the trace"),
+        (("resample", "slw.csv", "-o", "t.csv"), "Did you mean 'slow.csv'?"),
+        (("describe", "slow.csv", "--plot", "t.jpg"), "t.jpg: is no name of a picture"),
+        (("describe", "slow.csv", "--plot", "slow.csv"), "would be lost"),
+        (("generate", "--model", "onoff", "-o", "t.csv"), "Did you mean 'on-off'?"),
+        (("generate", "--model", "on-off", "--gap", "9", "-o", "t.csv"), "is of --model episodes"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_and_writes_nothing(
+    arguments: tuple[str, ...], message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = call(capsys, *arguments)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert err.startswith("error: ")
+    assert message in err
+    assert sorted(path.name for path in folder.iterdir()) == ["load.csv", "slow.csv"]

@@ -1,0 +1,149 @@
+"""One recorded step of ByteDance's straggler analysis per row: pipelines collapsed to replicas.
+
+Source: ByteDance-Seed/StragglerAnalysis @8efcd7f, Apache-2.0, `trace-AR.parquet`; Lin et al.,
+"Understanding Stragglers in Large Model Training Using What-if Analysis", OSDI 2025.  A row of it
+is one operation of one rank in one recorded step, `start_ts` in seconds from the step's own
+beginning.  A communication's duration includes waiting for its peers, so that only the ends of
+computing say when a replica was ready.
+
+With T(step, replica) the last end of a forward or backward computation on any stage of a replica,
+a step takes max over replicas of T, and then a tail (gradients, optimizer) that is the same for
+all: the median of recorded step time - max T.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from simstrag.errors import InputError
+from simstrag.paths import expect
+from simstrag.trace import Trace
+from simstrag.traces.labelled import Labelled, contents
+
+__all__ = ["Collapsed", "bytedance_straggler", "collapsed", "constant_allreduce"]
+
+NAME = "bytedance-straggler"
+COLUMNS = ("dp_rank", "step", "optype", "start_ts", "duration")
+COMPUTE = ("forward-compute", "backward-compute")
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+class Collapsed(NamedTuple):
+    """Recorded steps of data-parallel replicas, in seconds.
+
+    step: their numbers; recorded steps are not contiguous.  local: of each step and replica, when
+    its computing was done.  recorded: when all of the step was.  dropped: steps left out, in which
+    some replica has no computing.
+    """
+
+    step: Ints
+    local: Floats
+    recorded: Floats
+    dropped: int
+
+    @property
+    def tails(self) -> Floats:
+        """Seconds from the end of all computing to the end of each step."""
+        return np.asarray(self.recorded - self.local.max(axis=1))
+
+    def of(self, chosen: npt.NDArray[np.bool_]) -> Collapsed:
+        """Some of the steps."""
+        return self._replace(
+            step=self.step[chosen], local=self.local[chosen], recorded=self.recorded[chosen]
+        )
+
+    @property
+    def trace(self) -> Trace:
+        """A recorded duration per step and replica, as if one step followed the other at once."""
+        steps, replicas = self.local.shape
+        begun = np.append(0.0, np.cumsum(self.recorded)[:-1])
+        return Trace.from_columns(
+            np.repeat(begun, replicas), np.tile(np.arange(replicas), steps), "step", "duration",
+            self.local.ravel(), NAME,
+        )  # fmt: skip
+
+
+def bytedance_straggler(path: str | Path) -> Labelled:
+    """Durations of the steps of each data-parallel replica, and the tail as a scenario states it.
+
+    Raises `InputError` for a file that is no such trace.
+    """
+    found = collapsed(path)
+    tail, (steps, replicas) = float(np.median(found.tails)), found.local.shape
+    replayed = found.local.max(axis=1) + tail
+    error = float(np.mean(np.abs(replayed / found.recorded - 1)))
+    mean = float(found.local.mean()) + tail
+    return Labelled(
+        found.trace,
+        NAME,
+        contents([path]),
+        notes=(
+            f"Measured: {steps} steps of {replicas} data-parallel replicas; a recorded step takes "
+            f"{found.recorded.mean():.4g} s in the mean.",
+            "Derived: a duration is the last end of computing on any stage of the replica, from "
+            f"the step's beginning; the tail after it is {tail:.4g} s in the median "
+            f"({found.tails.min():.3g} to {found.tails.max():.3g}).",
+            f"Derived: slowest replica + tail gives the recorded steps with a mean error of "
+            f"{error:.2%}; mean of the slowest over mean of all, both with the tail: "
+            f"{replayed.mean() / mean:.4f}.",
+            "Assumed: the tail is one constant, here an all-reduce of all replicas that nothing "
+            "hides or slows; for fewer replicas it is a guess. Steps follow each other at once: "
+            f"step {found.step[0]} to {found.step[-1]} were sampled, most were not recorded.",
+            f"Dropped: {found.dropped} steps in which a replica has no computing; what each stage "
+            "and operation did by itself.",
+        ),
+        scenario=(f"workers: {replicas}", constant_allreduce(tail, replicas)),
+    )
+
+
+def constant_allreduce(seconds: float, ranks: int) -> str:
+    """The line of a scenario by which an all-reduce of so many ranks takes so many seconds.
+
+    A ring of n ranks has 2 (n - 1) hops of alpha; with nothing to send that is all it takes.
+
+    >>> constant_allreduce(0.6, 4)
+    'allreduce: {alpha: 0.1, bytes: 0}  # a ring of 4: 6 hops, 0.6 s in all'
+    """
+    hops = 2 * (ranks - 1)
+    said = f"# a ring of {ranks}: {hops} hops, {seconds:.4g} s in all"
+    return f"allreduce: {{alpha: {seconds / hops:.6g}, bytes: 0}}  {said}"
+
+
+def collapsed(path: str | Path) -> Collapsed:
+    """The recorded steps as those of data-parallel replicas.
+
+    Raises `InputError` for a file that is no such trace.
+    """
+    import pandas as pd
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        table = pyarrow.parquet.read_table(expect(path))
+    except (pyarrow.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{path}: cannot be read as parquet: {reason}") from None
+    for name in COLUMNS:
+        if name not in table.column_names:
+            found = ", ".join(table.column_names)
+            raise InputError(f"{path}: no column '{name}'; {NAME} has it, this file {found}")
+    frame: pd.DataFrame = table.select(list(COLUMNS)).to_pandas()
+    frame["end"] = frame["start_ts"].astype(float) + frame["duration"].astype(float)
+    computed = frame[frame["optype"].isin(COMPUTE)]
+    if computed.empty:
+        raise InputError(f"{path}: no operation is {' or '.join(COMPUTE)}; it is no {NAME} trace")
+    local = computed.groupby(["step", "dp_rank"])["end"].max().unstack()
+    whole = local.notna().all(axis=1)
+    local = local[whole]
+    if local.shape[1] < 2 or local.empty:
+        raise InputError(f"{path}: no step in which two replicas or more computed")
+    recorded = frame.groupby("step")["end"].max()[local.index]
+    return Collapsed(
+        local.index.to_numpy(np.int64), local.to_numpy(float), recorded.to_numpy(float),
+        int(np.sum(~whole)),
+    )  # fmt: skip

@@ -1,0 +1,222 @@
+"""Local step times from the Chrome traces of PyTorch's profiler, one file per rank.
+
+Source of the format: `torch.profiler.profile.export_chrome_trace` (Kineto), whose `ProfilerStep#k`
+annotations come from `profile.step()`, and whose `distributedInfo` names the rank.
+
+A synchronous step takes equally long on all ranks, since each waits inside the collectives for the
+others.  A *local* time is the span of the step, less the time in which a collective was under way
+and nothing was computed meanwhile.  On a GPU collectives are the kernels with `nccl` or `rccl` in
+their names, and computing is all other kernels and copies; the step is from its first kernel to the
+first of the next.  Without kernels collectives are the annotations `gloo:...` and their like, and
+computing is the `aten::...` operators; the step is its annotation on the host.
+
+What cannot be told apart: the transfer of data in a collective is taken out together with waiting.
+The rank that comes last waits least, so that its collectives are nearly transfer alone: the median
+over steps of the least such time among the ranks is reported as the cost of communication.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from simstrag.errors import InputError
+from simstrag.paths import expect
+from simstrag.trace import Trace
+from simstrag.traces.import_bytedance import constant_allreduce
+from simstrag.traces.labelled import Labelled, contents
+
+__all__ = ["Steps", "kineto", "steps_of"]
+
+NAME = "kineto"
+STEP = re.compile(r"ProfilerStep#(\d+)$")
+COLLECTIVE_KERNEL = re.compile("nccl|rccl", re.IGNORECASE)
+COLLECTIVE_CALL = re.compile(r"(gloo|nccl|mpi|ucc|xccl):")
+DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+ON_DEVICE = "gpu_user_annotation"
+MICRO = 1e-6
+Floats = npt.NDArray[np.float64]
+
+
+class Steps(NamedTuple):
+    """The steps of one rank: number, and in seconds their start, span and exposed communication.
+
+    exposed: within the span, what collectives took while nothing was computed.
+    """
+
+    number: npt.NDArray[np.int64]
+    start: Floats
+    span: Floats
+    exposed: Floats
+
+    def of(self, numbers: npt.NDArray[np.int64]) -> Steps:
+        """Those of some numbers."""
+        kept = np.isin(self.number, numbers)
+        return Steps(
+            self.number[kept], self.start[kept], self.span[kept], self.exposed[kept]
+        )  # fmt: skip
+
+
+def kineto(*paths: str | Path) -> Labelled:
+    """A duration per step and rank from Chrome traces (JSON or .json.gz), a file per rank.
+
+    A rank is the one that its file names, else the file's place among those given.
+    Raises `InputError` for a file that is no such trace, has no steps, or repeats a rank.
+    """
+    ranks: dict[int, tuple[str, Steps]] = {}
+    unnamed = 0
+    for place, path in enumerate(paths):
+        data = _read(path)
+        named = (data.get("distributedInfo") or {}).get("rank")
+        unnamed += named is None
+        rank = place if named is None else int(named)
+        if rank in ranks:
+            raise InputError(
+                f"{path}: is of rank {rank}, like {ranks[rank][0]}; give one file for each rank"
+            )
+        ranks[rank] = str(path), steps_of(data["traceEvents"], str(path))
+    if not ranks:
+        raise InputError(f"{NAME}: give a trace file for each rank")
+    found = [ranks[rank][1] for rank in sorted(ranks)]
+    common = found[0].number
+    for steps in found[1:]:
+        common = np.intersect1d(common, steps.number)
+    if not len(common):
+        raise InputError(f"{paths[0]}: no step number is in all {len(paths)} files")
+    dropped = sum(len(steps.number) - len(common) for steps in found)
+    found = [steps.of(common) for steps in found]
+    span, exposed = (np.array([getattr(s, name) for s in found]) for name in ("span", "exposed"))
+    _positive(span - exposed, common, sorted(ranks))
+    trace = Trace.from_columns(
+        np.concatenate([steps.start - steps.start[0] for steps in found]),
+        np.repeat(sorted(ranks), len(common)), "step", "duration", (span - exposed).ravel(), NAME,
+    )  # fmt: skip
+    transfer = float(np.median(exposed.min(axis=0)))
+    shares = ", ".join(
+        f"rank {r} {share:.0%}"
+        for r, share in zip(sorted(ranks), exposed.sum(axis=1) / span.sum(axis=1), strict=True)
+    )
+    return Labelled(
+        trace,
+        NAME,
+        contents(paths),
+        notes=(
+            f"Measured: {len(common)} steps of {len(ranks)} ranks, {span.mean():.4g} s in the "
+            f"mean; collectives under way with nothing computed meanwhile: {shares}.",
+            "Derived: a duration is the span of a step less that time.",
+            "Derived: the least of it among the ranks of a step, which is nearly transfer alone, "
+            f"is {transfer:.4g} s in the median.",
+            "Assumed: between collectives a rank waits for no other; the host's own pauses (input, "
+            "Python) belong to its computing.",
+            *([f"Assumed: {unnamed} files name no rank; their order is it."] if unnamed else []),
+            f"Dropped: {dropped} steps that not all files have.",
+        ),
+        scenario=(
+            (f"workers: {len(ranks)}", constant_allreduce(transfer, len(ranks)))
+            if len(ranks) > 1
+            else ()
+        ),
+    )
+
+
+def _read(path: str | Path) -> dict[str, Any]:
+    try:
+        raw = expect(path).read_bytes()
+        text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+        data = json.loads(text)
+    except (OSError, EOFError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path}: cannot be read: {reason}") from None
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError(f"{path}: not JSON: {str(error).splitlines()[0]}") from None
+    if not isinstance(data, dict) or not isinstance(data.get("traceEvents"), list):
+        raise InputError(
+            f"{path}: no list 'traceEvents'; it is not what `export_chrome_trace` writes"
+        )
+    return data
+
+
+def steps_of(events: Sequence[dict[str, Any]], source: str = "trace") -> Steps:
+    """The steps in the events of one rank.
+
+    A last one that nothing was computed in, which `profile.step()` opens at the end of a loop, is
+    left out.  Raises `InputError` where there are none.
+
+    >>> step = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#3", "ts": 0, "dur": 9e6}
+    >>> work = {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1e6, "dur": 4e6}
+    >>> wait = {"ph": "X", "cat": "kernel", "name": "ncclAllReduce", "ts": 4e6, "dur": 3e6}
+    >>> steps_of([step, work, wait]).exposed
+    array([2.])
+    """
+    steps: dict[bool, dict[int, tuple[float, float]]] = {False: {}, True: {}}
+    kernels: tuple[list[tuple[float, float]], ...] = ([], [])
+    calls: tuple[list[tuple[float, float]], ...] = ([], [])
+    for event in events:
+        if event.get("ph") != "X" or "dur" not in event:
+            continue
+        kind, name = str(event.get("cat", "")).lower(), str(event.get("name", ""))
+        start = float(event["ts"]) * MICRO
+        span = start, start + float(event["dur"]) * MICRO
+        step = STEP.match(name)
+        if step is not None:
+            steps[kind == ON_DEVICE][int(step.group(1))] = span
+        elif kind in DEVICE:
+            kernels[COLLECTIVE_KERNEL.search(name) is None].append(span)
+        elif COLLECTIVE_CALL.match(name) and kind != ON_DEVICE:
+            calls[0].append(span)
+        elif name.startswith("aten::"):
+            calls[1].append(span)
+    host, device = steps[False], steps[True]
+    if not host:
+        raise InputError(
+            f"{source}: no annotation ProfilerStep#k; give the profiler a schedule, and call its "
+            "step() after every step"
+        )
+    collective, computing = kernels if kernels[0] or kernels[1] else calls
+    numbers = sorted(host)
+    windows = _windows([device[k] for k in numbers]) if host.keys() == device.keys() else (
+        np.array([host[k] for k in numbers]).T
+    )  # fmt: skip
+    busy = _covered(computing, windows)
+    exposed = _covered([*computing, *collective], windows) - busy
+    kept = np.ones(len(numbers), np.bool_)
+    kept[-1] = busy[-1] > 0 or len(numbers) == 1
+    start, end = windows
+    return Steps(np.array(numbers)[kept], start[kept], (end - start)[kept], exposed[kept])
+
+
+def _windows(spans: Sequence[tuple[float, float]]) -> Floats:
+    """Starts and ends of steps on the device, each up to the beginning of the next."""
+    start, end = np.array(spans).T
+    return np.array([start, np.append(start[1:], end[-1])])
+
+
+def _covered(spans: Sequence[tuple[float, float]], windows: Floats) -> Floats:
+    """Seconds of each window (starts, ends) in which at least one span is under way."""
+    if not spans:
+        return np.zeros(windows.shape[1])
+    start, end = np.array(sorted(spans)).T
+    until = np.maximum.accumulate(end)
+    apart = start[1:] > until[:-1]
+    begin, finish = start[np.append(True, apart)], until[np.append(apart, True)]
+    before = np.append(0.0, np.cumsum(finish - begin))
+    edges = np.stack([begin, finish], axis=1).ravel()
+    passed = np.stack([before[:-1], before[1:]], axis=1).ravel()
+    first, last = (np.interp(at, edges, passed) for at in windows)
+    return np.asarray(last - first)
+
+
+def _positive(local: Floats, numbers: npt.NDArray[np.int64], ranks: Sequence[int]) -> None:
+    if np.any(local <= 0):
+        rank, step = np.argwhere(local <= 0)[0]
+        raise InputError(
+            f"{NAME}: rank {ranks[rank]} computed for no time in step {numbers[step]}; "
+            "was the device recorded at all?"
+        )

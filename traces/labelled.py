@@ -1,0 +1,142 @@
+"""A trace that is not a record as it stands, with its label and an account of how it was made.
+
+The label is a column `origin` of the file, which the format allows beside its own, so that it
+stays with the rows wherever the file goes.  The account is a page beside the file, `slow.md` beside
+`slow.csv`, as the recorded traces have one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from simstrag.errors import InputError
+from simstrag.paths import writable, write_whole
+from simstrag.trace import Trace
+
+__all__ = ["ORIGIN", "Labelled", "contents", "origin_of", "page_of"]
+
+ORIGIN = "origin"
+"""The column that holds the label."""
+SUFFIXES = (".csv", ".parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """A trace, its label, and what it rests on.
+
+    origin: the label, one word such as `resampled`, or the format it was imported from.
+    sources: (name, sha256) of the files it was made of.
+    notes: sentences on what is measured, derived, assumed, dropped and missing.
+    scenario: lines of YAML that belong into a scenario with this trace.
+    names: what each node was called in its source, in the order of `trace.nodes`; or nothing.
+
+    >>> trace = Trace.from_rows([(0, 0, "gpu", "slowdown", 2.0)])
+    >>> print(Labelled(trace, "mine", notes=("Measured: nothing.",)).page("slow"))
+    # slow: a trace, origin mine
+    <BLANKLINE>
+    Rows: 1. Nodes: 1. The last row is at 0 s.
+    <BLANKLINE>
+    - **Measured:** nothing.
+    <BLANKLINE>
+    """
+
+    trace: Trace
+    origin: str
+    sources: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+    scenario: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+
+    def page(self, title: str) -> str:
+        """The account in Markdown."""
+        trace = self.trace
+        lines = [
+            f"# {title}: a trace, origin {self.origin}",
+            "",
+            f"Rows: {len(trace):,}. Nodes: {len(trace.nodes)}. The last row is at {trace.end:g} s.",
+            "",
+        ]
+        if self.sources:
+            lines += [f"- from `{name}`, sha256 {digest}" for name, digest in self.sources]
+        lines += [f"- {_bold(note)}" for note in self.notes]
+        if self.scenario:
+            lines += ["", "In a scenario:", "", *(f"    {line}" for line in self.scenario)]
+        if self.names:
+            lines += ["", "| node | called |", "|---|---|"]
+            pairs = zip(trace.nodes, self.names, strict=True)
+            lines += [f"| {node} | {name} |" for node, name in pairs]
+        return "\n".join(lines) + "\n"
+
+    def noting(self, note: str) -> Labelled:
+        """With one note more."""
+        return replace(self, notes=(*self.notes, note))
+
+    def write(self, path: str | Path) -> Path:
+        """The labelled trace to `path`, CSV or parquet by its name, and its page beside it.
+
+        Returns the page's path. Raises `InputError`, and writes neither, where either exists or
+        cannot be written.
+        """
+        page = page_of(path)
+        frame = self.trace.to_frame()
+        frame[ORIGIN] = self.origin
+        write = frame.to_parquet if Path(path).suffix == ".parquet" else frame.to_csv
+        write_whole(path, lambda part: write(part, index=False))
+        text = self.page(Path(path).stem)
+        write_whole(page, lambda part: part.write_text(text, encoding="utf-8"))
+        return page
+
+
+def page_of(path: str | Path) -> Path:
+    """The page beside a trace that is to be written. Raises `InputError` where it cannot be.
+
+    >>> page_of("slow.txt")
+    Traceback (most recent call last):
+    simstrag.errors.InputError: slow.txt: is no name of a trace; name it *.csv or *.parquet
+    """
+    if writable(path).suffix not in SUFFIXES:
+        raise InputError(f"{path}: is no name of a trace; name it *.csv or *.parquet")
+    return writable(Path(path).with_suffix(".md"))
+
+
+def contents(paths: Sequence[str | Path]) -> tuple[tuple[str, str], ...]:
+    """The `sources` of a labelled trace: name and sha256 of each file."""
+    return tuple((Path(path).name, sha256(Path(path).read_bytes()).hexdigest()) for path in paths)
+
+
+def origin_of(path: str | Path) -> str | None:
+    """The label of a file that is a trace; None where it has none, as a record has.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     trace = Trace.from_rows([(0, 0, "gpu", "slowdown", 2.0)])
+    ...     _ = Labelled(trace, "mine").write(f"{folder}/slow.csv")
+    ...     origin_of(f"{folder}/slow.csv")
+    'mine'
+    """
+    path = Path(path)
+    found: list[Any]
+    if path.suffix == ".parquet":
+        import pyarrow.parquet
+
+        if ORIGIN not in pyarrow.parquet.read_schema(path).names:
+            return None
+        found = pyarrow.parquet.read_table(path, columns=[ORIGIN])[ORIGIN][:1].to_pylist()
+    else:
+        import csv
+
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = csv.DictReader(file, skipinitialspace=True)
+            found = [row.get(ORIGIN) for row in itertools.islice(rows, 1)]
+    return str(found[0]) if found and found[0] else None
+
+
+def _bold(note: str) -> str:
+    """Its first word, with which it says what kind of note it is, in bold."""
+    kind, colon, rest = note.partition(":")
+    return f"**{kind}:**{rest}" if colon and kind.isalpha() else note
