@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from simstrag.analysis.cautions import REDUCING, SERVING
 from simstrag.analysis.formats import listed, number, seconds
 from simstrag.collectives import ranks_per_node
+from simstrag.measurements import Response
 from simstrag.run import Run
 from simstrag.scenario import Scenario
 
@@ -40,15 +41,20 @@ def assumptions(scenario: Scenario, runs: Sequence[Run]) -> list[str]:
 
 def _steps(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
     yield "All ranks have the same hardware: they differ by contention and noise only."
-    profile = None if scenario.step is not None else scenario.inputs.profile
-    trace = scenario.inputs.trace
+    times, trace = scenario.inputs.times, scenario.inputs.trace
     replayed = trace is not None and trace.replays
     if scenario.inputs.step.draw is not None and not replayed:
         text = "Noise is drawn anew for every step, independent of the steps before"
-        lag = None if profile is None else profile.step.noise.lag1_autocorrelation
+        noise = None if times is None else times.noise
+        lag = None if noise is None else noise.lag1_autocorrelation
         if lag is not None:
             text += f", although measured steps had a lag-1 autocorrelation of {number(lag, 2)}"
         yield text + "."
+    if times is not None and times.compute.kind == "fitted":
+        yield (
+            f"No step of {scenario.learner.batch} samples was timed: its time is that of the "
+            "profile's fit against the batch, and its noise that of the nearest batch timed."
+        )
     if scenario.microbatches > 1:
         yield (
             f"The {scenario.microbatches} micro-batches of a step are assumed to be equal shares "
@@ -68,8 +74,9 @@ def _steps(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
         f"{number(100 * share)} % of an idle step, and contention of the device stretches what "
         "reduced precision leaves in the same proportion."
     )
-    if profile is not None and profile.workload.stand_in:
-        w = profile.workload
+    profile = scenario.inputs.profile
+    w = None if times is None or profile is None else profile.workload
+    if w is not None and w.stand_in:
         yield f"Reduced precision is a stand-in here: {w.amp} against {w.full}."
     if step.amp_switch == 0:
         yield "A change of precision costs no time."
@@ -95,10 +102,18 @@ def _communication(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
 
 
 def _nodes(scenario: Scenario) -> Iterator[str]:
-    """How fast links are where something declared makes those inside a node differ."""
-    if scenario.allreduce is None or scenario.allreduce.needs_nodes is None:
-        return
+    """How fast links are where something makes those inside a node differ."""
     a = scenario.inputs.allreduce
+    differ = (a.intra_alpha, a.intra_bandwidth) != (None, None)
+    if not differ and a.algorithm != "hierarchical":
+        return
+    if scenario.places is None:
+        yield (
+            "The profile tells links inside a node from those between nodes, but nothing says "
+            "which ranks share a node (ranks_per_node): each is taken to have one to itself, so "
+            "every message goes over the links between nodes."
+        )
+        return
     alpha, bandwidth = a.inside
     sizes = ranks_per_node(range(scenario.workers), scenario.places)
     many = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
@@ -185,6 +200,10 @@ def _contention(scenario: Scenario) -> Iterator[str]:
         "Contention does not react to the job: a policy that makes a step shorter leaves the load "
         "of the others as it was."
     )
+    for response in scenario.inputs.responses:
+        u = trace.changes
+        chosen = (u.kind == "utilisation") & (u.resource == response.resource)
+        yield _response(response, float(u.value[chosen].max()))
     if any(row.kind == "duration" for row in trace.rows):
         yield (
             "Recorded durations are consumed one per step whatever the clock says, and reduced "
@@ -195,3 +214,16 @@ def _contention(scenario: Scenario) -> Iterator[str]:
         yield f"After the trace ends ({number(trace.end)} s) its last values hold."
     elif scenario.trace_end == "loop":
         yield f"After the trace ends ({number(trace.end)} s) it begins anew."
+
+
+def _response(response: Response, most: float) -> str:
+    """How utilisations of one resource became slowdowns. most: the highest of the trace."""
+    fitted = max(each.level for each in response.levels if not each.held_out)
+    what = "an all-reduce" if response.resource == "net" else "a whole step"
+    beyond = f", and is extrapolated up to {number(most)}" if most > fitted else ""
+    return (
+        f"Utilisation of {response.resource} in the trace is taken to be by others, and to stretch "
+        f'{what} as a load "{response.load}" of that level did: by a '
+        f"{response.law.replace('_', ' ')} law fitted to levels up to {number(fitted)}{beyond}, "
+        "whatever the precision and the batch."
+    )

@@ -179,8 +179,8 @@ def _of_the_turns(s: Standings) -> list[str]:
 
 def _of_the_noise(scenario: Scenario) -> list[str]:
     """Whether noise was measured to last longer than a step, which no simulated noise does."""
-    profile = None if scenario.step is not None else scenario.inputs.profile
-    lag = None if profile is None else profile.step.noise.lag1_autocorrelation
+    times = scenario.inputs.times
+    lag = None if times is None or times.noise is None else times.noise.lag1_autocorrelation
     if lag is None or lag < LASTING:
         return []
     return [
@@ -192,12 +192,12 @@ def _of_the_noise(scenario: Scenario) -> list[str]:
 def _of_the_gain(s: Standings) -> list[str]:
     """Whether reduced precision was measured to gain less under contention than is simulated."""
     scenario = s.comparison.scenario
-    profile = None if scenario.step is not None else scenario.inputs.profile
-    contended = None if profile is None else profile.step.amp_ratio_contended
+    times = scenario.inputs.times
+    contended = None if times is None else times.amp_ratio_contended
     amp = [p.policy for p in s.policies if p.other["amp_share"] > 0]
-    if profile is None or contended is None or not amp:
+    if times is None or times.amp_ratio is None or contended is None or not amp:
         return []
-    clean = profile.step.amp_ratio.value
+    clean = times.amp_ratio.value
     if contended.value == clean:
         return []
     direction = "flatters" if contended.value < clean else "wrongs"
@@ -209,9 +209,9 @@ def _of_the_gain(s: Standings) -> list[str]:
 
 
 def _of_the_batches(s: Standings) -> list[str]:
-    """Whether anybody moves samples, whose time has no fixed part here."""
+    """Whether anybody moves samples, and nobody knows what is fixed of a step's time."""
     moving = [p.policy for p in s.policies if p.other["rebatched_share"] > 0]
-    if not moving:
+    if not moving or s.comparison.scenario.inputs.step.fixed_share:
         return []
     return [
         "A step with fewer samples takes proportionally less time here; nobody measured the part "

@@ -11,8 +11,8 @@ from simstrag.analysis.formats import MISSING, number, seconds
 from simstrag.analysis.sheets import Sheet
 from simstrag.analysis.tables import Table
 from simstrag.collectives import ranks_per_node
-from simstrag.profile import Profile, Quantity
 from simstrag.quantities import DECLARED, kind_of
+from simstrag.quantity import Quantity
 from simstrag.scenario import Scenario
 
 __all__ = ["Origin", "origins", "origins_sheet", "origins_table"]
@@ -23,6 +23,7 @@ WORDS = {
     "amp_ratio": ("full over reduced-precision time of a step", ""),
     "amp_ratio_contended": ("the same under contention (a check, not used)", ""),
     "amp_switch": ("cost of a change of precision", "s"),
+    "fixed_share": ("share of a step that a smaller batch does not shorten", ""),
     "cv": ("noise of steps, coefficient of variation", ""),
     "alpha": ("all-reduce, per hop", "s"),
     "bandwidth": ("all-reduce, bandwidth of a link", "bytes/s"),
@@ -71,6 +72,7 @@ def origins(scenario: Scenario) -> list[Origin]:
         *_options(scenario),
         *_learner(scenario),
         _trace(scenario),
+        *_responses(scenario),
     ]
 
 
@@ -93,9 +95,8 @@ def origins_sheet(scenario: Scenario) -> Sheet:
 
 
 def _step(scenario: Scenario) -> Iterator[Origin]:
-    profile = scenario.inputs.profile
     if scenario.step is not None:
-        for name in ("compute", "host_share", "amp_ratio", "amp_switch", "cv"):
+        for name in ("compute", "host_share", "amp_ratio", "amp_switch", "fixed_share", "cv"):
             value = getattr(scenario.step, name)
             kind = kind_of(scenario, f"step.{name}")
             if value is None:
@@ -103,13 +104,18 @@ def _step(scenario: Scenario) -> Iterator[Origin]:
             note = f"{scenario.step.noise}" if name == "cv" and value else ""
             yield _plain(name, value, kind, note)
         return
-    assert profile is not None
-    step = profile.step
-    for name in ("compute", "host_share", "amp_ratio", "amp_ratio_contended", "amp_switch"):
+    step = scenario.inputs.times
+    assert step is not None
+    for name in (
+        "compute", "host_share", "amp_ratio", "amp_ratio_contended", "amp_switch", "fixed_share",
+    ):  # fmt: skip
         quantity = getattr(step, name)
         if quantity is not None:
             yield _of(name, quantity)
     noise = step.noise
+    if noise is None:
+        yield Origin("noise of steps", "none", "", "not in the profile", "", "")
+        return
     spread = f"quantiles from {number(noise.quantiles[0])} to {number(noise.quantiles[-1])}"
     yield Origin("noise of steps", spread, "", noise.kind, str(noise.n), noise.note)
 
@@ -117,13 +123,13 @@ def _step(scenario: Scenario) -> Iterator[Origin]:
 def _section(scenario: Scenario, section: str) -> Iterator[Origin]:
     """The constants of `allreduce` or `server`, from the scenario or else from the profile."""
     declared = getattr(scenario, section)
-    profile: Profile | None = scenario.inputs.profile
+    measured = getattr(scenario.inputs.profile, section, None)
     in_force = getattr(scenario.inputs, section)
     names = ("alpha", "bandwidth", "bytes", "overlap")
     for name in names if section == "allreduce" else ("service", "push", "pull"):
         stated = declared is not None and name in declared.model_fields_set
-        if profile is not None and not stated:
-            yield _of(name, getattr(getattr(profile, section), name))
+        if measured is not None and not stated:
+            yield _of(name, getattr(measured, name))
         else:
             kind = kind_of(scenario, f"{section}.{name}")
             yield _plain(name, getattr(in_force, name), kind)
@@ -140,12 +146,16 @@ def _all_reduce_of_all(scenario: Scenario) -> Origin:
 
 
 def _options(scenario: Scenario) -> Iterator[Origin]:
-    """What a scenario may declare beyond the sections of a profile; nothing of it by default."""
+    """What is nothing by default: links inside nodes, shards, load by the server, micro-batches."""
     a, server, load = scenario.inputs.allreduce, scenario.inputs.server, scenario.server_load
-    if a.intra_alpha is not None:
-        yield _plain("intra_alpha", a.intra_alpha, DECLARED)
-    if a.intra_bandwidth is not None:
-        yield _plain("intra_bandwidth", a.intra_bandwidth, DECLARED)
+    known = None if scenario.inputs.profile is None else scenario.inputs.profile.allreduce
+    stated = set() if scenario.allreduce is None else scenario.allreduce.model_fields_set
+    for name in ("intra_alpha", "intra_bandwidth"):
+        value = getattr(a, name)
+        if value is not None and name in stated:
+            yield _plain(name, value, DECLARED)
+        elif value is not None:
+            yield _of(name, getattr(known, name))
     if len(server.shards) > 1:
         yield _plain("shards", len(server.shards), DECLARED, f"one job {seconds(server.job)}")
     if load is not None:
@@ -175,6 +185,17 @@ def _trace(scenario: Scenario) -> Origin:
     value = f"{len(trace.nodes)} nodes, {number(trace.end)} s"
     note = f"{kinds}; a file does not say whether it was recorded or made up"
     return Origin("contention", value, "", kind, str(len(trace.rows)), note)
+
+
+def _responses(scenario: Scenario) -> Iterator[Origin]:
+    """The laws by which utilisations of the trace became slowdowns."""
+    for response in scenario.inputs.responses:
+        constants = ", ".join(f"{k} {number(q.value)}" for k, q in response.constants.items())
+        value = f"{response.law.replace('_', ' ')} law{f', {constants}' if constants else ''}"
+        yield Origin(
+            f"slowdown by utilisation of {response.resource}", value, "", "fitted",
+            str(len(response.levels)), f"beside load {response.load}: {response.note}",
+        )  # fmt: skip
 
 
 def _plain(name: str, value: float | None, kind: str, note: str = "") -> Origin:

@@ -198,12 +198,24 @@ def _profile(scenario: Scenario) -> list[tuple[str, str]]:
     profile = scenario.inputs.profile
     if profile is None:
         return []
-    w = profile.workload
+    w, others = profile.workload, f" from {profile.source}" if profile.source else ""
     facts = [
-        ("profile", f"{profile.name}, measured {profile.date}"),
+        ("profile", f"{profile.name}, {profile.origin}{others} {profile.date}"),
         ("made by", profile.command),
-        ("workload", f"{w.name}, {w.parameters} parameters, {w.batch} samples per step"),
-        ("precisions", f"full: {w.full}; AMP: {w.amp}{' (a stand-in)' if w.stand_in else ''}"),
+    ]
+    if profile.missing:
+        facts.append(("not in it", "; ".join(profile.missing)))
+    if w is not None:
+        facts += [
+            ("workload", f"{w.name}, {w.parameters} parameters, {w.batch} samples per step"),
+            ("precisions", f"full: {w.full}; AMP: {w.amp}{' (a stand-in)' if w.stand_in else ''}"),
+        ]
+    facts += [
+        (
+            f"error at cells left out: {held.part}",
+            f"median {100 * held.median:.2g} %, worst {100 * held.worst:.2g} %",
+        )
+        for held in profile.held_out
     ]
     facts += [(f"device: {key}", str(value)) for key, value in profile.device.items()]
     facts += [(f"software: {key}", str(value)) for key, value in profile.software.items()]

@@ -1,77 +1,202 @@
-"""Times gloo's all-reduce between two processes."""
+"""Times all-reduces between processes of this machine: sizes, ranks, sub-groups, load beside them.
+
+One time is from the latest start to the latest end over the group's members, after a barrier, so
+that nobody's late arrival counts.  Nothing else goes on, unless a load is asked for.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import datetime
-import os
+import math
+import statistics
 import tempfile
-import time
 from collections.abc import Sequence
-from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any, Literal
 
-from simstrag.calibration.processes import STALL, child, receive
+import psutil
 
-__all__ = ["COLUMNS", "HOW", "SMALL_SIZES", "measure_allreduce"]
+from simstrag.calibration.cells import Cell
+from simstrag.calibration.collective_ranks import Group, Reduce, reduce_ranks
+from simstrag.calibration.crew import Crew
+from simstrag.calibration.machine import cores
+from simstrag.calibration.traffic import Traffic
 
-SMALL_SIZES = (256, 64 << 10, 1 << 20)
-"""Bytes of all-reduces beside the model's own size."""
-
-COLUMNS = ("bytes", "repetition", "start_0", "end_0", "start_1", "end_1")
+__all__ = ["HOW", "SIZES", "AllReduceBench", "rank_counts", "sizes_of"]
 
 HOW = (
-    "Two processes, pinned to a core each; barrier, then dist.all_reduce of float32 in place, "
-    "sizes in turn. Time of one = latest end - latest start over the two. Nothing overlaps it."
+    "One process per rank, pinned to a core each where there are enough; barrier, then "
+    "dist.all_reduce of float32 in place. Time of one = latest end - latest start over the "
+    "group. Nothing overlaps it."
 )
 
-Stamps = tuple[float, ...]
+SIZES = (*(1 << k for k in range(10, 20, 2)), *(1 << k for k in range(20, 29)))
+"""1 KiB to 256 MiB: powers of 4 below 1 MiB, powers of 2 from there."""
+
+COARSE = (1 << 14, 1 << 20, 1 << 24)
+"""Bytes for ranks that share cores, groups within a group, and beside a load."""
+
+VISIT = 0.5
+"""Seconds that a visit should take."""
+
+FEWEST, MOST = 5, 200
+"""Repetitions of a visit, at least and at most."""
+
+SHARE = 0.5
+"""Of the memory at hand, what buffers may take."""
+
+Stamps = list[tuple[float, float]]
 
 
-def measure_allreduce(sizes: Sequence[int], repetitions: int) -> list[Stamps]:
-    """Rows of `COLUMNS`: both ranks' stamps of every all-reduce of two processes."""
-    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        store = str(Path(folder) / "store")
-        pipes = [
-            stack.enter_context(child(_reduce, rank, store, tuple(sizes), repetitions))
-            for rank in range(2)
+def rank_counts(most: int) -> tuple[int, ...]:
+    """2 to 4, powers of two, and all: rank counts at which a law shows.
+
+    >>> rank_counts(2), rank_counts(12)
+    ((2,), (2, 3, 4, 8, 12))
+    """
+    wanted = {2, 3, 4, most} | {1 << k for k in range(1, most.bit_length())}
+    return tuple(sorted(n for n in wanted if 2 <= n <= most))
+
+
+def sizes_of(ranks: int, device: str, gradient_bytes: int = 0) -> tuple[int, ...]:
+    """`SIZES` and the gradient's, those left out for which `ranks` ranks here lack the memory.
+
+    A rank takes a buffer and about twice as much inside gloo.
+    """
+    if device == "cuda":
+        import torch
+
+        room = torch.cuda.mem_get_info()[0] / -(-ranks // torch.cuda.device_count())
+    else:
+        room = psutil.virtual_memory().available / ranks
+    wanted = sorted({*SIZES, *([gradient_bytes] if gradient_bytes else [])})
+    return tuple(size for size in wanted if 3 * size <= SHARE * room)
+
+
+class AllReduceBench:
+    """Cells of part "allreduce" on this machine, over one backend.
+
+    backend: "gloo", or "nccl" with a GPU per rank.  device: where the tensors are.
+    ranks: counts to measure.  More ranks than cores share cores, which the facts call
+    oversubscribed.  nested: one count more, at which also one half of the ranks alone, and both
+    halves at once, are timed; 0 for none.  traffic: levels of load "net" to measure beside.
+    """
+
+    def __init__(
+        self,
+        backend: Literal["gloo", "nccl"] = "gloo",
+        device: Literal["cpu", "cuda"] = "cpu",
+        ranks: Sequence[int] = (2,),
+        sizes: Sequence[int] = SIZES,
+        nested: int = 0,
+        traffic: Sequence[float] = (),
+    ) -> None:
+        self.backend, self.device = backend, device
+        self.ranks = tuple(sorted({*ranks, *([nested] if nested else [])}))
+        self.sizes, self.nested, self.levels = tuple(sizes), nested, tuple(traffic)
+        self._traffic = Traffic(math.ceil(max(self.levels, default=0)))
+        self._stack = contextlib.ExitStack()
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """Every size at every rank count that has the cores; a few sizes of everything else."""
+        coarse = tuple(size for size in COARSE if size in self.sizes) or self.sizes[-1:]
+        nested = ("half", "halves") if self.nested else ()
+        most = max((n for n in self.ranks if not _oversubscribed(n)), default=self.ranks[0])
+        return (
+            *(
+                self._cell(n, size)
+                for n in self.ranks
+                for size in (coarse if _oversubscribed(n) else self.sizes)
+            ),
+            *(self._cell(self.nested, size, group) for group in nested for size in coarse),
+            *(
+                self._cell(most, size, load="net", level=level)
+                for level in self.levels
+                for size in coarse
+            ),
+        )
+
+    def seconds(self, cell: Cell) -> float:
+        """At about 1 GB/s with half a second of repetitions."""
+        once = 2 * cell.bytes * cell.ranks / 2e9
+        return max(VISIT, FEWEST * once) * (2 if cell.load else 1) + 2 * once
+
+    def visit(self, cell: Cell) -> tuple[dict[str, tuple[float, ...]], dict[str, Any]]:
+        """`seconds`; of both halves at once the other one's as `other`; beside a load the same
+        without it, just before, as `clean`."""
+        facts: dict[str, Any] = {"oversubscribed": _oversubscribed(cell.ranks)}
+        if not cell.load:
+            return self._timed(cell), facts
+        clean = self._timed(cell)["seconds"]
+        with self._traffic.streaming(cell.level) as stream:
+            samples = {"clean": clean, **self._timed(cell)}
+        return samples, facts | stream.report
+
+    def __enter__(self) -> AllReduceBench:
+        store = str(Path(self._stack.enter_context(tempfile.TemporaryDirectory())) / "store")
+        self._stack.enter_context(self._traffic)
+        world = max(self.ranks)
+        groups = {_first(n) for n in self.ranks}
+        if self.nested:
+            groups |= {_first(self.nested), *_halves(self.nested)}
+        self.crew = self._stack.enter_context(
+            Crew(
+                reduce_ranks, world, world, store, self.backend, self.device,
+                tuple(sorted(groups)), max(self.sizes),
+            )
+        )  # fmt: skip
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._stack.close()
+
+    def stamps(self, group: Group, size: int, repetitions: int) -> list[Stamps]:
+        """(start, end) of every repetition, by member."""
+        order: Reduce = (group, group, size, repetitions)
+        answers: list[Stamps] = self.crew.ask(dict.fromkeys(group, order))
+        return answers
+
+    def _timed(self, cell: Cell) -> dict[str, tuple[float, ...]]:
+        """Repetitions enough for the visit, after two that say how long one takes."""
+        groups = {"half": _halves(cell.ranks)[:1], "halves": _halves(cell.ranks)}.get(
+            cell.group, [_first(cell.ranks)]
+        )
+        pace = statistics.median(self._spans(groups, cell.bytes, 3)[0][1:])
+        repetitions = min(MOST, max(FEWEST, round(VISIT / max(pace, 1e-6))))
+        return dict(
+            zip(("seconds", "other"), self._spans(groups, cell.bytes, repetitions), strict=False)
+        )
+
+    def _spans(self, groups: list[Group], size: int, repetitions: int) -> list[tuple[float, ...]]:
+        """Seconds of every repetition, for each of the groups; they begin together."""
+        room = tuple(sorted(rank for group in groups for rank in group))
+        orders = {rank: (group, room, size, repetitions) for group in groups for rank in group}
+        answers = dict(zip(room, self.crew.ask(orders), strict=True))
+        return [
+            tuple(
+                max(end for _, end in stamps) - max(start for start, _ in stamps)
+                for stamps in zip(*(answers[rank] for rank in group), strict=True)
+            )
+            for group in groups
         ]
-        first, second = (receive(pipe) for pipe in pipes)
-    zero = first[0][2]
-    return [
-        (*a[:2], *(round(stamp - zero, 7) for stamp in (*a[2:], *b[2:])))
-        for a, b in zip(first, second, strict=True)
-    ]
+
+    def _cell(
+        self, ranks: int, size: int, group: str = "all", load: str = "", level: float = 0.0
+    ) -> Cell:
+        return Cell(
+            "allreduce", backend=self.backend, ranks=ranks, bytes=size, group=group,
+            load=load, level=level,
+        )  # fmt: skip
 
 
-def _reduce(
-    pipe: Connection, rank: int, store: str, sizes: tuple[int, ...], repetitions: int
-) -> None:
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    import torch
-    import torch.distributed as dist
+def _oversubscribed(ranks: int) -> bool:
+    return ranks > len(cores())
 
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo",
-        store=dist.FileStore(store, 2),  # type: ignore[attr-defined]
-        rank=rank,
-        world_size=2,
-        timeout=datetime.timedelta(seconds=STALL),
-    )
-    buffers = {size: torch.full((size // 4,), 1.0 + rank) for size in sizes}
-    rows = []
-    warm_up = max(1, repetitions // 10)
-    for repetition in range(-warm_up, repetitions):
-        for size, buffer in buffers.items():
-            buffer.fill_(1.0 + rank)
-            dist.barrier()
-            begun = time.monotonic()
-            dist.all_reduce(buffer)
-            ended = time.monotonic()
-            if repetition >= 0:
-                rows.append((size, repetition, begun, ended))
-    assert all(bool((buffer == 3.0).all()) for buffer in buffers.values()), "a wrong sum"
-    pipe.send(rows)
-    pipe.recv()
-    dist.destroy_process_group()
+
+def _first(count: int) -> Group:
+    return tuple(range(count))
+
+
+def _halves(count: int) -> list[Group]:
+    return [tuple(range(count // 2)), tuple(range(count // 2, count))]

@@ -8,6 +8,7 @@ its path and imports the standard library only.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import os
 import random
@@ -15,12 +16,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["KINDS", "Burners", "Episode", "Kind", "burners", "die_with_parent", "schedule"]
+__all__ = [
+    "KINDS",
+    "Burners",
+    "Episode",
+    "Kind",
+    "burn",
+    "burners",
+    "die_with_parent",
+    "piece",
+    "schedule",
+]
 
 PERIOD = 0.02
 """Seconds of one busy-and-asleep round of a burner with duty below 1."""
@@ -151,19 +162,35 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def burn(until: float, duty: float, work: str) -> None:
-    """Keep the core busy until `until` (`time.monotonic`), `duty` of every period of wall clock."""
-    size = 8 << 20 if work == "stream" else 0
-    source, target = bytearray(size), bytearray(size)
+def burn(until: float, duty: float, piece: Callable[[], object]) -> None:
+    """Repeat `piece` until `until` (`time.monotonic`), for `duty` of every period of wall clock."""
     while (now := time.monotonic()) < until:
         busy = until if duty >= 1 else min(until, now + duty * PERIOD)
         while time.monotonic() < busy:
-            if work == "stream":
-                target[:] = source
-            else:
-                sum(range(2000))
+            piece()
         if duty < 1:
             time.sleep(max(0.0, min(until, now + PERIOD) - time.monotonic()))
+
+
+def piece(work: str) -> Callable[[], object]:
+    """A short piece of work that can be repeated.
+
+    "spin" stays in registers.  "stream" copies 8 MB, which takes cache and some bandwidth.  "hog"
+    walks through 256 MB, more than a core's share of any cache, and copies 1 MB at a time.
+    """
+    if work == "spin":
+        return lambda: sum(range(2000))
+    size, chunk = (128 << 20, 1 << 20) if work == "hog" else (8 << 20, 8 << 20)
+    source, target = memoryview(bytearray(size)), memoryview(bytearray(size))
+    places = itertools.cycle(range(0, size, chunk))
+
+    def copy() -> None:
+        start = next(places)
+        target[start : start + chunk] = source[start : start + chunk]
+
+    for _ in range(0, size, chunk):  # the system gives memory when it is written to
+        copy()
+    return copy
 
 
 def main(job: dict[str, Any]) -> None:
@@ -173,11 +200,12 @@ def main(job: dict[str, Any]) -> None:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {job["core"]})
     os.nice(kind.nice)
+    repeated = piece(kind.work)
     print("ready", flush=True)
     zero = float(sys.stdin.readline())
     time.sleep(max(0.0, zero + job["start"] - time.monotonic()))
     started, cpu = time.monotonic(), time.process_time()
-    burn(zero + job["stop"], kind.duty, kind.work)
+    burn(zero + job["stop"], kind.duty, repeated)
     stopped = time.monotonic()
     print(
         json.dumps(

@@ -22,17 +22,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simstrag.calibration import allreduce, server
+from simstrag.calibration.allreduce import AllReduceBench
 from simstrag.calibration.machine import (
     busy_seconds,
     describe_device,
     describe_software,
     wait_for_calm,
 )
+from simstrag.calibration.server import ServerBench
 
 if TYPE_CHECKING:
     from simstrag.workloads import Shape
 
-__all__ = ["FOREIGN_LIMIT", "measure"]
+__all__ = ["FOREIGN_LIMIT", "SMALL_SIZES", "measure"]
+
+SMALL_SIZES = (256, 64 << 10, 1 << 20)
+"""Bytes of all-reduces beside the model's own size."""
+
+REDUCES = ("bytes", "repetition", "start_0", "end_0", "start_1", "end_1")
+
+ROUNDS = ("round", "t0", "s0", "received", "applied", "s1", "t1")
 
 FOREIGN_LIMIT = 0.02
 """Share of all cores that other processes may take while communication is timed."""
@@ -50,12 +59,10 @@ def measure(out: Path, shape: Shape, repetitions: int, rounds: int, patience: fl
 
     size = 4 * Task(shape).parameters
     out.mkdir(parents=True, exist_ok=True)
-    rows, reduce_load = _calmest(
-        lambda: allreduce.measure_allreduce([*allreduce.SMALL_SIZES, size], repetitions), patience
-    )
-    _write(out / "allreduce.csv.gz", allreduce.COLUMNS, rows)
-    rows, server_load = _calmest(lambda: server.measure_server(shape, rounds), patience)
-    _write(out / "server.csv.gz", server.COLUMNS, rows)
+    rows, reduce_load = _calmest(lambda: reduces([*SMALL_SIZES, size], repetitions), patience)
+    _write(out / "allreduce.csv.gz", REDUCES, rows)
+    rows, server_load = _calmest(lambda: round_trips(size, rounds), patience)
+    _write(out / "server.csv.gz", ROUNDS, rows)
     described = {
         "format": "simstrag-communication/1",
         "how": {"allreduce": allreduce.HOW, "server": server.HOW},
@@ -70,6 +77,33 @@ def measure(out: Path, shape: Shape, repetitions: int, rounds: int, patience: fl
         "foreign_load_of_attempts": {"allreduce": reduce_load[:-1], "server": server_load[:-1]},
     }
     (out / "communication.json").write_text(json.dumps(described, indent=1) + "\n")
+
+
+def reduces(sizes: Sequence[int], repetitions: int) -> list[Stamps]:
+    """Rows of `REDUCES`: both ranks' stamps of every all-reduce of two processes."""
+    rows: list[Stamps] = []
+    with AllReduceBench(ranks=(2,), sizes=sizes) as bench:
+        for size in sizes:
+            bench.stamps((0, 1), size, max(1, repetitions // 10))
+            first, second = bench.stamps((0, 1), size, repetitions)
+            rows += [
+                (size, number, *one, *other)
+                for number, (one, other) in enumerate(zip(first, second, strict=True))
+            ]
+    return _from_zero(rows, 2)
+
+
+def round_trips(size: int, rounds: int) -> list[Stamps]:
+    """Rows of `ROUNDS`: the stamps of every push, service and pull of one gradient."""
+    with ServerBench([size]) as bench:
+        stamps = bench.stamps(size, rounds)
+    return _from_zero([(number, *row) for number, row in enumerate(stamps)], 1)
+
+
+def _from_zero(rows: list[Stamps], labels: int) -> list[Stamps]:
+    """The same with stamps counted from the first; the first `labels` columns are no stamps."""
+    zero = rows[0][labels]
+    return [(*row[:labels], *(round(stamp - zero, 7) for stamp in row[labels:])) for row in rows]
 
 
 def _calmest(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
+import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 __all__ = [
     "busy_seconds",
@@ -55,7 +59,25 @@ def wait_for_calm(patience: float) -> None:
         calm = calm + 1 if share < 0.05 else 0
 
 
-def describe_device() -> dict[str, str | int | float]:
+def describe_device(name: str = "cpu") -> dict[str, Any]:
+    """What computes steps: the CPU, or a GPU by torch's name with the CPU beside it as `host`."""
+    if name == "cpu":
+        return _describe_cpu()
+    import torch
+
+    found = torch.cuda.get_device_properties(name)
+    return {
+        "kind": "cuda",
+        "model": found.name,
+        "gpus": torch.cuda.device_count(),
+        "memory_gib": round(found.total_memory / 2**30, 1),
+        "capability": f"{found.major}.{found.minor}",
+        "multiprocessors": found.multi_processor_count,
+        "host": _describe_cpu(),
+    }
+
+
+def _describe_cpu() -> dict[str, str | int | float]:
     """CPU model, the flags that matter for reduced precision, cores, memory."""
     facts = _cpuinfo()
     flags = set(facts.get("flags", "").split())
@@ -86,20 +108,44 @@ def describe_software() -> dict[str, str]:
         "implementation": sys.implementation.name,
         "torch": torch.__version__,
         "torch_cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        **_cuda_versions(),
         "numpy": numpy.__version__,
     }
 
 
-def slug(device: dict[str, str | int | float]) -> str:
-    """A short file name for a device: model, cores, and amx where it has it.
+def slug(device: Mapping[str, Any]) -> str:
+    """A short file name for a device: model, and of a CPU cores, and amx where it has it.
 
     >>> slug({"model": "Intel(R) Xeon(R) Processor", "cores": 2, "flags": "avx2 amx_bf16"})
     'intel-xeon-2-core-amx'
+    >>> slug({"kind": "cuda", "model": "NVIDIA H200", "gpus": 8})
+    'nvidia-h200-8-gpu'
     """
     model = re.sub(r"\(.*?\)|processor|cpu|@.*", " ", str(device["model"]).lower())
     words = re.findall(r"[a-z0-9]+", model)[:4]
+    if device.get("kind") == "cuda":
+        return "-".join([*words, str(device["gpus"]), "gpu"])
     ending = ["amx"] if "amx_bf16" in str(device["flags"]) else []
     return "-".join([*words, str(device["cores"]), "core", *ending])
+
+
+def _cuda_versions() -> dict[str, str]:
+    """Of CUDA, NCCL and the driver, where there is a GPU."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return {}
+    versions = {
+        "cuda": str(torch.version.cuda),
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())),  # type: ignore[no-untyped-call]
+    }
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        answer = subprocess.run(
+            ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
+            capture_output=True, text=True, timeout=10, check=True,
+        )  # fmt: skip
+        versions["driver"] = answer.stdout.split("\n")[0].strip()
+    return versions
 
 
 def _cpuinfo() -> dict[str, str]:

@@ -114,7 +114,7 @@ def _default(model: type[BaseModel], name: str) -> str:
     field = model.model_fields[name]
     if field.is_required():
         return "required"
-    value = field.default
+    value = field.get_default(call_default_factory=True)
     if value is None or value in ("", {}):
         return NOTHING
     if isinstance(value, BaseModel):

@@ -29,6 +29,7 @@ class Step:
     full precision.  amp_ratio: full over reduced-precision time of the whole step, None if unknown.
     draw: noise factors, None for none.  amp_switch: seconds that a change of precision costs.
     microbatches: equal parts of a step after which a deadline may stop it.
+    fixed_share: the part of a nominal step's work that a smaller batch does not shorten.
     """
 
     host: float
@@ -37,6 +38,15 @@ class Step:
     draw: Draw | None = None
     amp_switch: float = 0.0
     microbatches: int = 1
+    fixed_share: float = 0.0
+
+    def effort(self, share: float) -> float:
+        """The work of a step of that share of the nominal batch, over a nominal step's.
+
+        >>> Step(host=0.0, gpu=0.1, fixed_share=0.25).effort(0.5)
+        0.625
+        """
+        return share + self.fixed_share * (1.0 - share)
 
 
 @dataclass(frozen=True, slots=True)

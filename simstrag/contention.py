@@ -146,8 +146,9 @@ def _check(trace: Trace, workers: int, nodes: Sequence[int] | None, allow_speedu
         where, row = found
         raise InputError(
             f"{where}: utilisation {row.value:g} of node {row.node} at {row.time:g} s cannot be "
-            "translated into a slowdown yet; write its factor as kind slowdown (1 is clean), or "
-            "recorded step times as kind duration"
+            f"translated into a slowdown: that takes a profile with a response of {row.resource} "
+            "(simstrag calibrate measures them); or write factors as kind slowdown (1 is clean), "
+            "or recorded step times as kind duration"
         )
     if trace.speeds_up and not allow_speedup and (found := trace.first(lambda r: r.speeds_up)):
         where, row = found

@@ -3,99 +3,36 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    ValidationError,
-    model_validator,
-)
+from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from simstrag.errors import InputError
+from simstrag.measurements import (
+    AmpRatio,
+    BatchFit,
+    CollectiveCell,
+    CollectiveFit,
+    HeldOut,
+    NoiseScaleAt,
+    OverlapCell,
+    Response,
+    SkippedCell,
+    StepCell,
+    TransferCell,
+)
+from simstrag.quantity import NoiseSamples, NotNegative, Part, Positive, Quantity, Share
 from simstrag.validation import explain
 
-__all__ = ["Profile", "Quantity"]
-
-FORMAT = "simstrag-profile/1"
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+__all__ = [
+    "AllReduceTimes", "NoiseSamples", "Profile", "Quantity", "ServerTimes", "StepTimes",
+    "Workload",
+]  # fmt: skip
 
 
-class Quantity(_Part):
-    """A number with its origin: measured, fitted or assumed; low..high is its 95 % interval."""
-
-    value: float
-    kind: Literal["measured", "fitted", "assumed"]
-    low: float | None = None
-    high: float | None = None
-    n: int | None = None
-    note: str = ""
-
-    @model_validator(mode="after")
-    def _interval_is_one(self) -> Self:
-        if self.low is not None and self.high is not None and self.low > self.high:
-            raise ValueError(f"low {self.low:g} is above high {self.high:g}")
-        return self
-
-
-def _positive(quantity: Quantity) -> Quantity:
-    if quantity.value <= 0:
-        raise ValueError(f"value {quantity.value:g} must be greater than 0")
-    return quantity
-
-
-def _not_negative(quantity: Quantity) -> Quantity:
-    if quantity.value < 0:
-        raise ValueError(f"value {quantity.value:g} must be 0 or more")
-    return quantity
-
-
-def _share(quantity: Quantity) -> Quantity:
-    if not 0 <= quantity.value <= 1:
-        raise ValueError(f"value {quantity.value:g} must lie between 0 and 1")
-    return quantity
-
-
-Positive = Annotated[Quantity, AfterValidator(_positive)]
-NotNegative = Annotated[Quantity, AfterValidator(_not_negative)]
-Share = Annotated[Quantity, AfterValidator(_share)]
-
-MEAN_TOLERANCE = 1e-3
-"""How far the mean of the noise may be from 1: it would shift every simulated time by as much."""
-
-
-class NoiseSamples(_Part):
-    """Quantiles of clean step times at evenly spaced levels 0..1, of mean 1.
-
-    The mean is that of draws between them by linear interpolation.
-    """
-
-    kind: Literal["measured", "fitted", "assumed"]
-    quantiles: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=2)]
-    n: int
-    lag1_autocorrelation: float | None = None
-    note: str = ""
-
-    @model_validator(mode="after")
-    def _is_noise(self) -> Self:
-        pairs = list(zip(self.quantiles, self.quantiles[1:], strict=False))
-        for low, high in pairs:
-            if high < low:
-                raise ValueError(f"quantiles must not decrease: {high:g} follows {low:g}")
-        mean = sum(low + high for low, high in pairs) / 2 / len(pairs)
-        if abs(mean - 1) > MEAN_TOLERANCE:
-            raise ValueError(f"quantiles have mean {mean:.6g}; divide them by it, noise has mean 1")
-        return self
-
-
-class Workload(_Part):
+class Workload(Part):
     """The model that was timed, and what its two precisions are."""
 
     name: str
@@ -106,54 +43,103 @@ class Workload(_Part):
     stand_in: bool
 
 
-class StepTimes(_Part):
-    """Seconds and ratios of one step; see `simstrag.timing.Step`."""
+class StepTimes(Part):
+    """Seconds and ratios of one step; see `simstrag.constants.Step`.
+
+    Without amp_ratio no policy may use reduced precision; without noise all steps are alike.
+    fixed_share: what a smaller batch does not shorten; without it, nothing.
+    """
 
     compute: Positive
     host_share: Share
-    amp_ratio: Positive
+    amp_ratio: Positive | None = None
     amp_ratio_contended: Positive | None = None
     amp_switch: NotNegative
-    noise: NoiseSamples
+    fixed_share: Share | None = None
+    noise: NoiseSamples | None = None
 
 
-class AllReduceTimes(_Part):
-    """Constants of the ring formula; see `simstrag.timing.AllReduce`."""
+class AllReduceTimes(Part):
+    """Constants of an all-reduce; see `simstrag.constants.AllReduce`."""
 
     alpha: NotNegative
     bandwidth: Positive
     bytes: NotNegative
     overlap: Share
+    algorithm: Literal["ring", "tree", "halving_doubling", "hierarchical"] = "ring"
+    intra_alpha: NotNegative | None = None
+    intra_bandwidth: Positive | None = None
 
 
-class ServerTimes(_Part):
-    """Seconds per gradient; see `simstrag.timing.Server`."""
+class ServerTimes(Part):
+    """Seconds per gradient; see `simstrag.constants.Server`."""
 
     service: NotNegative
     push: NotNegative
     pull: NotNegative
 
 
-class Profile(_Part):
-    """One device's measurements. `Profile.read(path)` loads and checks one."""
+class Profile(Part):
+    """What is known of one device or cluster. `Profile.read(path)` loads and checks one.
+
+    origin: measured by this project's calibration, or derived from measurements of others, which
+    `source` names.  missing: what a reader might expect and is not in it.
+    samples: file name to SHA-256 of the file that holds every sample.
+    """
 
     format: Literal["simstrag-profile/1"] = "simstrag-profile/1"
     name: str
+    origin: Literal["measured", "derived"] = "measured"
+    source: str = ""
+    missing: tuple[str, ...] = ()
+    note: str = ""
     date: str
     command: str
+    commit: str = ""
     device: dict[str, Any]
     software: dict[str, Any]
-    workload: Workload
-    step: StepTimes
-    allreduce: AllReduceTimes
-    server: ServerTimes
-    recordings: dict[str, Any] = {}
+    workload: Workload | None = None
+    step: StepTimes | None = None
+    allreduce: AllReduceTimes | None = None
+    server: ServerTimes | None = None
+    cells: tuple[StepCell, ...] = ()
+    batches: tuple[BatchFit, ...] = ()
+    responses: tuple[Response, ...] = ()
+    collectives: tuple[CollectiveCell, ...] = ()
+    collective_fits: tuple[CollectiveFit, ...] = ()
+    transfers: tuple[TransferCell, ...] = ()
+    overlaps: tuple[OverlapCell, ...] = ()
+    learning: tuple[NoiseScaleAt, ...] = ()
+    amp_ratios: tuple[AmpRatio, ...] = ()
+    held_out: tuple[HeldOut, ...] = ()
+    skipped: tuple[SkippedCell, ...] = ()
+    samples: dict[str, str] = Field(default_factory=dict)
+    recordings: dict[str, Any] = Field(default_factory=dict)
     _sha256: str = PrivateAttr("")
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if self.step is not None and self.workload is None:
+            raise ValueError("step needs workload, which says what was timed")
+        if self.origin == "derived" and not self.source:
+            raise ValueError("a derived profile needs source: whose measurements it is made of")
+        return self
 
     @property
     def sha256(self) -> str:
         """Of the file's bytes; empty for a profile that was never in a file."""
         return self._sha256
+
+    @property
+    def text(self) -> str:
+        """What its file holds: JSON of all that is not as it would be by default."""
+        data = {"format": self.format, **self.model_dump(mode="json", exclude_defaults=True)}
+        return json.dumps(data, indent=1) + "\n"
+
+    def _repr_html_(self) -> str:
+        from simstrag.analysis.profile_tables import html
+
+        return html(self)
 
     @classmethod
     def read(cls, path: str | Path) -> Profile:

@@ -54,14 +54,18 @@ def kind_of(scenario: Scenario, name: str) -> str:
     ('assumed (declared in the scenario)', 'assumed (default)')
     """
     section, _, key = name.partition(".")
-    stated, profile = getattr(scenario, section), scenario.inputs.profile
+    stated, inputs = getattr(scenario, section), scenario.inputs
     if stated is not None and key in stated.model_fields_set:
         return DECLARED
-    if section == "step" and stated is None and key == "cv":
-        assert profile is not None
-        return profile.step.noise.kind
-    if profile is not None and section != "learner" and (stated is None or section != "step"):
-        return str(getattr(getattr(profile, section), key).kind)
+    if section == "step" and stated is None:
+        measured = inputs.times
+    else:
+        measured = (
+            None if section in ("step", "learner") else getattr(inputs.profile, section, None)
+        )
+    quantity = getattr(measured, "noise" if key == "cv" else key, None)
+    if quantity is not None:
+        return str(quantity.kind)
     return NOT_GIVEN if stated is None else DEFAULT
 
 

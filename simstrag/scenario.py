@@ -10,13 +10,15 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from simstrag import noise
+from simstrag.batches import times_at
 from simstrag.constants import Load
 from simstrag.contention import Contention
 from simstrag.documents import read_mapping
 from simstrag.errors import InputError
 from simstrag.inputs import Inputs, allreduce_of, server_of, step_of
 from simstrag.noise import Noise
-from simstrag.profile import Profile
+from simstrag.profile import Profile, StepTimes
+from simstrag.responses import responses_for, translated
 from simstrag.sections import (
     AllReduceSection,
     Count,
@@ -218,11 +220,11 @@ class Scenario(Section):
         """The durations of one run; under one trace all but the noise is shared by all seeds."""
         noise_of_seed = Noise(seed, self.inputs.step.draw)
         if self.trace_per_seed == "shift":
-            trace = self.inputs.trace
+            trace = self.inputs.contention
             moved = None if trace is None else trace.shifted(noise.offset(seed) * trace.end)
             return self._timing_of(moved, noise_of_seed)
         if self._timing is None:
-            self._timing = self._timing_of(self.inputs.trace, noise_of_seed)
+            self._timing = self._timing_of(self.inputs.contention, noise_of_seed)
         return self._timing.under(noise_of_seed)
 
     def _timing_of(self, trace: Trace | None, noise_of_seed: Noise) -> Timing:
@@ -286,20 +288,23 @@ class Scenario(Section):
 
     def _with(self, trace: Trace | None, profile: Profile | None) -> Inputs:
         """What it says of a trace and a profile that were read."""
-        if (
-            profile is not None
-            and self.step is None
-            and profile.workload.batch != self.learner.batch
-        ):
-            raise InputError(
-                f"{self._source}: learner.batch is {self.learner.batch}, but the profile timed "
-                f"steps of {profile.workload.batch} samples; say learner: {{batch: "
-                f"{profile.workload.batch}}}"
-            )
+        times = None if profile is None else self._times_by(profile)
+        step = step_of(self.step, times, self.microbatches)
         return Inputs(
-            trace, profile, step_of(self.step, profile, self.microbatches),
-            allreduce_of(self.allreduce, profile), server_of(self.server, profile),
+            trace, profile, times, step, allreduce_of(self.allreduce, profile),
+            server_of(self.server, profile),
+            None if trace is None else translated(trace, profile, step),
+            () if trace is None else responses_for(trace, profile),
         )  # fmt: skip
+
+    def _times_by(self, profile: Profile) -> StepTimes | None:
+        """The profile's times of a step at the batch of the learner, where they are needed."""
+        if self.step is not None:
+            return None
+        try:
+            return times_at(profile, self.learner.batch)
+        except InputError as error:
+            raise InputError(f"{self._source}: {error}") from None
 
     def _ranks_on(self, node: int) -> frozenset[int]:
         places = self.places or range(self.workers)

@@ -59,7 +59,8 @@ class StepSection(Section):
 
     compute: seconds in full precision on an idle machine.  host_share: the part of it that reduced
     precision cannot shorten.  amp_ratio: full over reduced-precision time.  cv: coefficient of
-    variation of the noise.  amp_switch: seconds that a change of precision costs.
+    variation of the noise.  amp_switch: seconds that a change of precision costs.  fixed_share: the
+    part of it that a smaller batch does not shorten.
     """
 
     compute: Positive
@@ -68,6 +69,7 @@ class StepSection(Section):
     cv: NonNegative = 0.0
     noise: Literal["lognormal", "shifted_exponential"] = "lognormal"
     amp_switch: NonNegative = 0.0
+    fixed_share: Share = 0.0
 
     @model_validator(mode="after")
     def _noise_exists(self) -> Self:

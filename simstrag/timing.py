@@ -186,8 +186,8 @@ class Timing:
     ) -> float:
         """When `part` of a step is done."""
         if rank in self.contention.durations:
-            return start + self._duration(rank, k, amp) * share * part
-        work = self._noise.factor(rank, k) * share * part
+            return start + self._duration(rank, k, amp) * self.step.effort(share) * part
+        work = self._noise.factor(rank, k) * self.step.effort(share) * part
         return finish(start, work, self.stretch(rank, amp, loaded))
 
     @property

@@ -178,6 +178,7 @@ def scenarios(draw: st.DrawFn, max_workers: int = 12) -> Scenario:
             "cv": noisy,
             "noise": draw(st.sampled_from(("lognormal", "shifted_exponential"))),
             "amp_switch": draw(seconds),
+            "fixed_share": draw(st.sampled_from((0.0, 0.0, 0.25, 0.1))),
         },
         "microbatches": min(batch, draw(st.sampled_from((1, 2, 4, 5)))),
         "server": {"service": draw(seconds), "push": draw(seconds), "pull": draw(seconds)},

@@ -232,8 +232,7 @@ def test_the_recorder_and_the_timers_of_communication_work_here(tmp_path: Path) 
     pytest.importorskip("torch")
     import torch
 
-    from simstrag.calibration.allreduce import SMALL_SIZES
-    from simstrag.calibration.communication import measure
+    from simstrag.calibration.communication import SMALL_SIZES, measure
     from simstrag.calibration.record import Plan, record
     from simstrag.workloads import STAND_IN, Precisions, Shape
 

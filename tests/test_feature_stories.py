@@ -120,6 +120,33 @@ def test_a_window_that_was_over_before_it_was_planned_is_over_now(engine: Engine
     )
 
 
+def test_windows_that_are_over_already_end_by_quorum_whichever_was_over_first(
+    engine: Engine,
+) -> None:
+    # The windows of the plan at 3 ended at 2.5 for 0.0, and at 2 for 2.0: both end now.
+    def plan(**keys: Any) -> Plan:
+        pairs = (Quorum(ranks, via=Via.SERVER, **keys) for ranks in ((0, 1), (2, 3)))
+        return Plan((*pairs, Quorum((4,), via=Via.SERVER)))
+
+    tell(
+        engine,
+        world([[1.5], [10], [1], [10], [1]], updates=5),
+        Script(((0, plan()), (3, plan(window=1)))),
+        """
+        0  start 0.0 1.0 2.0 3.0 4.0 on 0
+        1  update 4.0 to 1
+        1  start 4.1 on 1
+        2  update 4.1 to 2
+        2  start 4.2 on 2
+        3  update 4.2 to 3
+        3  start 4.3 on 3
+        3  update 0.0 to 4
+        3  start 0.1 on 4
+        3  update 2.0 to 5
+        """,
+    )
+
+
 def test_what_is_late_for_a_window_may_be_aborted(engine: Engine) -> None:
     # Everybody, or who is there 1 s after the first: 2.0 is cancelled at 2, 2.1 at 4.
     tell(
@@ -675,6 +702,26 @@ def test_a_share_of_the_batch_scales_a_step_from_its_start(engine: Engine) -> No
         (0, 2): (5, 5 / 8),
         (1, 2): (3, 3 / 8),
     }
+
+
+def test_what_is_fixed_of_a_step_does_not_shrink_with_its_batch(engine: Engine) -> None:
+    # Steps of 2 s for 4 samples, 1 s of which is fixed: 2 samples take 1.5 s, 6 take 2.5 s.
+    tell(
+        engine,
+        Scenario.of(
+            {
+                "workers": 2,
+                "updates": 1,
+                "step": {"compute": 2, "fixed_share": 0.5},
+                "learner": {"batch": 4},
+            }
+        ),
+        Script(((0, Plan(batch=(0.5, 1.5))),)),
+        """
+        0    start 0.0 1.0 on 0
+        2.5  update 0.0 1.0 to 1
+        """,
+    )
 
 
 def test_a_running_step_keeps_its_share(engine: Engine) -> None:

@@ -23,15 +23,14 @@ ROOT = Path(__file__).parent.parent
 
 LAYERS = {
     "vocabulary": (
-        "checks", "collectives", "columns", "documents", "errors", "histories", "names", "noise",
-        "paths", "pieces", "plan", "policy", "profile", "quorum", "run", "slowdown", "tables",
-        "trace", "trace_files", "trace_rows",
-        "validation", "view",
+        "checks", "collectives", "columns", "documents", "errors", "histories", "measurements",
+        "names", "noise", "paths", "pieces", "plan", "policy", "profile", "quantity", "quorum",
+        "run", "slowdown", "tables", "trace", "trace_files", "trace_rows", "validation", "view",
     ),
     "thought": (
-        "constants", "contention", "inputs", "learning", "learning.noise_scale", "loops", "metrics",
-        "modes", "noise_tables", "policies", "predictors", "quantities", "scenario", "sections",
-        "stragglers", "timing", "windows",
+        "batches", "constants", "contention", "inputs", "learning", "learning.noise_scale", "loops",
+        "metrics", "modes", "noise_tables", "policies", "predictors", "quantities", "responses",
+        "scenario", "sections", "stragglers", "timing", "windows",
     ),
     "world": (
         "compiled", "engine", "kernel", "learning.real", "recorder", "summary", "workloads",
@@ -43,20 +42,24 @@ LAYERS = {
 }  # fmt: skip
 
 SATELLITES = {
-    "calibration": {"errors", "names", "profile", "trace", "workloads"},
+    "calibration": {
+        "batches", "constants", "errors", "measurements", "names", "paths", "profile", "quantity",
+        "responses", "run", "trace", "workloads", "workloads.job", "workloads.workload",
+    },
     "traces": {
         "errors", "histories", "names", "noise", "paths", "pieces", "trace", "trace_rows",
     },
     "analysis": {
-        "collectives", "comparison", "contention", "errors", "metrics", "names", "policies",
-        "profile", "quantities", "run", "scenario", "slowdown", "timing", "trace",
+        "batches", "collectives", "comparison", "contention", "errors", "measurements", "metrics",
+        "names", "policies", "profile", "quantities", "quantity", "responses", "run", "scenario",
+        "slowdown", "timing", "trace",
     },
 }  # fmt: skip
 """The modules of the core that each satellite needs; analysis draws contention, hence `timing`."""
 
 MAY_USE_SATELLITES = {
-    "cli.compare", "cli.run", "cli.trace", "cli.trace_import", "cli.trace_resample", "comparison",
-    "doctor", "reports",
+    "cli.calibrate", "cli.compare", "cli.profiles", "cli.run", "cli.trace", "cli.trace_import",
+    "cli.trace_resample", "comparison", "doctor", "profile", "reports",
 }  # fmt: skip
 """They do so inside functions only: who does not ask for a report needs no drawing."""
 

@@ -13,9 +13,15 @@ import numpy as np
 import pytest
 
 from simstrag import noise
+from simstrag.analysis.assumptions import assumptions
+from simstrag.analysis.origins import origins
+from simstrag.constants import AllReduce, Server
+from simstrag.engine import simulate
 from simstrag.errors import InputError
 from simstrag.profile import Profile
+from simstrag.quantities import kind_of
 from simstrag.scenario import Scenario
+from tests.full_profile import full_profile
 
 
 def quantity(value: float, kind: str = "measured", **more: Any) -> dict[str, Any]:
@@ -79,6 +85,7 @@ def refused(file: Path) -> str:
 def test_a_profile_is_read_with_the_hash_of_its_file(file: Path) -> None:
     file.write_text(json.dumps(GOOD))
     profile = Profile.read(file)
+    assert profile.step is not None
     assert profile.step.compute.value == 0.02
     assert profile.step.compute.kind == "measured"
     assert profile.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
@@ -219,6 +226,104 @@ def test_the_mean_of_the_noise_is_that_of_its_draws(file: Path) -> None:
     table /= (table[1:] + table[:-1]).mean() / 2
     assert table.mean() != pytest.approx(1, abs=0.01)
     file.write_text(json.dumps(changed("step.noise.quantiles", table.tolist())))
-    quantiles = Profile.read(file).step.noise.quantiles
-    drawn = noise.quantiles(quantiles)([noise.stream(0, 0)], 200_000)
+    step = Profile.read(file).step
+    assert step is not None
+    assert step.noise is not None
+    drawn = noise.quantiles(step.noise.quantiles)([noise.stream(0, 0)], 200_000)
     assert drawn.mean() == pytest.approx(1, abs=0.004)
+
+
+def test_a_profile_need_not_have_every_part(file: Path) -> None:
+    file.write_text(json.dumps(changed("allreduce", None) | {"server": None}))
+    scenario = Scenario.of({"workers": 4, "samples": 9, "profile": file.name}, folder=file.parent)
+    assert scenario.inputs.allreduce == AllReduce()
+    assert scenario.inputs.server == Server()
+    assert kind_of(scenario, "allreduce.alpha") == "assumed (nothing given)"
+    assert kind_of(scenario, "step.compute") == "measured"
+
+
+def test_without_step_times_the_scenario_must_state_them(file: Path) -> None:
+    file.write_text(json.dumps(changed("step", None)))
+    declared = {"workers": 4, "samples": 9, "profile": file.name}
+    with pytest.raises(InputError) as caught:
+        _ = Scenario.of(declared, folder=file.parent).inputs
+    assert str(caught.value) == (
+        "scenario: the profile a-machine has no step times; state step: {compute: ...}"
+    )
+    inputs = Scenario.of(declared | {"step": {"compute": 0.5}}, folder=file.parent).inputs
+    assert (inputs.step.gpu, inputs.allreduce.alpha) == (0.5, 1e-4)
+
+
+def test_steps_without_noise_are_all_alike_and_without_a_gain_no_policy_reduces(file: Path) -> None:
+    data = changed("step.noise", None)
+    del data["step"]["amp_ratio"]
+    file.write_text(json.dumps(data))
+    scenario = Scenario.of({"workers": 4, "samples": 512, "profile": file.name}, folder=file.parent)
+    assert (scenario.inputs.step.draw, scenario.inputs.step.amp_ratio) == (None, None)
+    assert simulate(scenario, "bsp").summary["makespan"] == pytest.approx(0.02, rel=0.5)
+    with pytest.raises(InputError, match="nothing says what it gains"):
+        simulate(scenario, "amp_all")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"workload": None}, "step needs workload, which says what was timed"),
+        ({"origin": "derived"}, "a derived profile needs source: whose measurements it is made of"),
+    ],
+)
+def test_a_profile_that_does_not_say_what_it_is_of_is_refused(
+    file: Path, changes: dict[str, Any], message: str
+) -> None:
+    file.write_text(json.dumps(GOOD | changes))
+    assert refused(file) == message
+
+
+def test_links_inside_a_node_come_from_the_profile_too(file: Path) -> None:
+    data = copy.deepcopy(GOOD)
+    data["allreduce"] |= {
+        "algorithm": "hierarchical", "intra_alpha": quantity(1e-6, "fitted"),
+        "intra_bandwidth": quantity(1e11, "fitted"),
+    }  # fmt: skip
+    file.write_text(json.dumps(data))
+    declared = {"workers": 4, "samples": 9, "profile": file.name}
+    placed = Scenario.of(declared | {"ranks_per_node": 2}, folder=file.parent)
+    a = placed.inputs.allreduce
+    assert (a.algorithm, a.inside) == ("hierarchical", (1e-6, 1e11))
+    named = {o.what: o.kind for o in origins(placed)}
+    assert named["all-reduce inside a node, per hop"] == "fitted"
+    spread = Scenario.of(declared, folder=file.parent)
+    said = " ".join(assumptions(spread, [simulate(spread, "bsp")]))
+    assert "nothing says which ranks share a node (ranks_per_node): each is taken to have" in said
+
+
+def test_what_a_file_holds_is_read_back(file: Path) -> None:
+    whole = full_profile()
+    file.write_text(whole.text)
+    assert Profile.read(file).model_dump() == whole.model_dump()
+    assert Profile.read(file).text == whole.text
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("batches.0.knee", quantity(4), "batches.0: knee belongs to law knee, which needs it"),
+        ("batches.0.law", "cubic", "batches.0.law is 'cubic': input should be 'proportional', "),
+        ("cells.0.batch", 0, "cells.0.batch is 0: input should be greater than or equal to 1"),
+        ("responses.0.constants", {}, "responses.0: law linear has the constants slope, not none"),
+        ("responses.0.resource", "cpu", "responses.0.resource is 'cpu': input should be 'gpu', "),
+        ("collectives.0.byts", 1, "unknown key 'collectives.0.byts'"),
+        ("held_out.0.median", -0.1, "held_out.0.median is -0.1: input should be greater than or"),
+    ],
+)
+def test_a_mistake_in_a_cell_is_named_with_its_place(
+    file: Path, path: str, value: Any, message: str
+) -> None:
+    data = json.loads(full_profile().text)
+    *parents, last = path.split(".")
+    place = data
+    for name in parents:
+        place = place[int(name)] if name.isdigit() else place[name]
+    place[last] = value
+    file.write_text(json.dumps(data))
+    assert refused(file).startswith(message)

@@ -221,7 +221,9 @@ def test_the_calibration_that_is_shown_has_these_options(module: str) -> None:
 
 COMMANDS = {
     "run", "compare", "sensitivity", "policies", "report", "init", "doctor", "trace describe",
-    "trace generate", "trace import", "trace resample", "sweep",
+    "trace generate", "trace import", "trace resample", "sweep", "calibrate", "calibrate show",
+    "calibrate compare", "calibrate check", "calibrate derive", "calibrate import",
+    "calibrate workloads",
 }  # fmt: skip
 
 
@@ -234,7 +236,9 @@ def help_of(command: str) -> str:
 
 
 def test_every_command_has_its_line() -> None:
-    groups = [(line.split()[0], group) for group in ("", "trace") for line in listed(group)]
+    groups = [
+        (line.split()[0], group) for group in ("", "calibrate", "trace") for line in listed(group)
+    ]
     there = {f"{group} {name}".strip() for name, group in groups} - {"trace"}
     rows = re.findall(r"(?m)^\| `simstrag ([a-z ]+?)(?: \[?[A-Z].*?)?` \|", read("cli.md"))
     assert (there, set(rows)) == (COMMANDS, COMMANDS)

@@ -6,6 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
+from simstrag.cli import profiles
+from simstrag.cli.calibrate import calibrate, check, derive, workloads
+from simstrag.cli.calibrate import import_ as import_log
 from simstrag.cli.compare import compare
 from simstrag.cli.doctor import doctor
 from simstrag.cli.examples import examples
@@ -38,6 +41,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     **PLAIN,
 )
+calibrate_app = typer.Typer(
+    help="Measure this machine; look at, check and compare profiles.",
+    **(PLAIN | {"no_args_is_help": False}),
+)
 trace_app = typer.Typer(help="Look into a contention trace, or make one.", **PLAIN)
 
 app.command(epilog=examples("run"))(run)
@@ -50,6 +57,14 @@ app.command(epilog=examples("init"))(init)
 app.command(epilog=examples("schema"), hidden=True)(schema)
 app.command(epilog=examples("doctor"))(doctor)
 app.add_typer(trace_app, name="trace")
+app.add_typer(calibrate_app, name="calibrate", epilog=examples("calibrate"))
+calibrate_app.callback(invoke_without_command=True)(calibrate)
+calibrate_app.command(epilog=examples("calibrate show"))(profiles.show)
+calibrate_app.command(epilog=examples("calibrate compare"))(profiles.compare)
+calibrate_app.command(epilog=examples("calibrate check"))(check)
+calibrate_app.command(epilog=examples("calibrate derive"))(derive)
+calibrate_app.command("import", epilog=examples("calibrate import"))(import_log)
+calibrate_app.command(epilog=examples("calibrate workloads"))(workloads)
 trace_app.command(epilog=examples("trace describe"))(describe)
 trace_app.command(epilog=examples("trace generate"))(generate)
 trace_app.command("import", epilog=examples("trace import"))(import_)

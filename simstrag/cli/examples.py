@@ -26,6 +26,21 @@ EXAMPLES = {
         "simstrag policies ssp:bound=5",
         "simstrag policies --json",
     ),
+    "calibrate": (
+        "simstrag calibrate --workload transformer --out profiles/mine",
+        "simstrag calibrate --plan",
+    ),
+    "calibrate show": (
+        "simstrag calibrate show profiles/mine",
+        "simstrag calibrate show profiles/mine --plot mine.png",
+    ),
+    "calibrate compare": ("simstrag calibrate compare profiles/mine profiles/other",),
+    "calibrate check": ("simstrag calibrate check profiles/mine --minutes 1",),
+    "calibrate derive": ("simstrag calibrate derive profiles/mine --out again.json",),
+    "calibrate import": (
+        "simstrag calibrate import nccl-tests 2-gpus.log 8-gpus.log --out cluster.json",
+    ),
+    "calibrate workloads": ("simstrag calibrate workloads",),
     "trace describe": (
         "simstrag trace describe slow.csv",
         "simstrag trace describe slow.csv --plot slow.png",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from simstrag.scenario import Scenario
 
-__all__ = ["counted", "in_words", "simulated", "waiting"]
+__all__ = ["counted", "in_words", "measured", "simulated", "waiting"]
 
 LONG = 7 * 24 * 3600.0
 """Seconds over which speed is judged: runs may take minutes each."""
@@ -76,6 +76,25 @@ def _far(scenario: Scenario, updates: int, samples: int, progress: float | None)
         (progress or 0.0, scenario.progress_target),
     )
     return min(done / end for done, end in ends if end is not None)
+
+
+@contextmanager
+def measured(quiet: bool = False) -> Iterator[Callable[[float, float, str], None]]:
+    """A bar of seconds: gives what tells it those used, those to be used, and what comes next.
+
+    The total is a bound: what knows enough ends before.
+    """
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn
+
+    said = TextColumn("{task.fields[left]}"), TextColumn("{task.description}", markup=False)
+    with _bar([BarColumn(), TaskProgressColumn(), *said], quiet) as bar:
+        task = bar.add_task("starting", total=None, left="")
+
+        def show(used: float, total: float, what: str) -> None:
+            left = in_words(total - used).replace("about", "at most") if used < total else ""
+            bar.update(task, completed=used, total=total, description=what, left=left)
+
+        yield show
 
 
 @contextmanager

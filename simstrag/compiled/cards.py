@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from simstrag.compiled.books import seen
-from simstrag.compiled.clock import INF, finish_from, segment
+from simstrag.compiled.clock import INF, effort, finish_from, segment
 from simstrag.compiled.closing import free
 from simstrag.compiled.compiling import compiled, within
 from simstrag.compiled.events import schedule
@@ -18,7 +18,7 @@ from simstrag.compiled.waits import expect
 from simstrag.compiled.words import ARRIVE, CLOSED, COMPUTING, GONE, PUSHING, SERVER, WAITING
 
 (
-    FINISH, ARRIVAL, PULLED, VERSION, SEEN, RATE, UNTIL, SHARE,
+    FINISH, ARRIVAL, PULLED, VERSION, SEEN, RATE, UNTIL, EFFORT,
     SAMPLES, DRAWN, COMPUTE, COMMUNICATION, WAIT, APPLIED, STALENESS, COUNT,
 ) = range(16)  # fmt: skip
 """What a card says; whole numbers are exact as floats."""
@@ -94,10 +94,10 @@ def _start(m: int, rank: int) -> None:
         g.beyond += max(0.0, finish - max(got, g.trace_end))
     card[PULLED], card[VERSION], card[SEEN] = time, g.version, g.samples
     start = time + g.pull
-    work = card[SHARE]
+    work = card[EFFORT]
     if g.noisy:
         k = int(card[DRAWN])
-        work = noise(m)[k, rank] * card[SHARE]
+        work = noise(m)[k, rank] * card[EFFORT]
         g.low = g.low or k + 1 >= len(noise(m))
     card[DRAWN] += 1.0
     finish = start + work * card[RATE]
@@ -136,7 +136,8 @@ def form_queue(m: int) -> None:
         )
         card[ARRIVAL] = r.finish + g.push
         card[RATE], card[UNTIL] = segment(m, rank, 2 * g.loaded + r.amp, r.start)
-        card[SHARE], card[SAMPLES], card[DRAWN] = r.share, r.samples, r.started - r.noise_from
+        card[EFFORT], card[SAMPLES] = effort(m, r.share), r.samples
+        card[DRAWN] = r.started - r.noise_from
         card[COMPUTE], card[COMMUNICATION], card[WAIT] = r.compute, r.communication, r.wait
         card[APPLIED], card[STALENESS], card[COUNT] = r.applied, r.staleness, r.count
         r.due = math.nan

@@ -89,15 +89,21 @@ def transfer(m: int, rank: int, start: float, seconds: float) -> float:
 
 
 @within
+def effort(m: int, share: float) -> float:
+    """See `constants.Step.effort`."""
+    return share + machine(m).fixed_share * (1.0 - share)  # type: ignore[no-any-return]
+
+
+@within
 def compute(m: int, rank: int, start: float, amp: int, share: float, part: float) -> float:
     """When that part of the next step of a rank ends, if it starts computing at `start`."""
     g, r = machine(m), ranks(m)[rank]
     if r.recorded:
-        return start + _recorded(m, rank, r.started, amp) * share * part
-    work = share * part
+        return start + _recorded(m, rank, r.started, amp) * effort(m, share) * part
+    work = effort(m, share) * part
     if g.noisy:
         k = r.started - r.noise_from
-        work = noise(m)[k, rank] * share * part
+        work = noise(m)[k, rank] * effort(m, share) * part
         g.low = g.low or k + 1 >= len(noise(m))
     return finish_from(m, rank, 2 * g.loaded + amp, start, work)
 

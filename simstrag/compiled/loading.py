@@ -46,7 +46,7 @@ class Loading:
         m["push"], m["pull"], m["job"] = t.server.push, t.server.pull, t.server.job
         m["fused_allreduce"] = t.server.fused_allreduce
         m["switch"], m["microbatches"] = t.step.amp_switch, t.step.microbatches
-        m["amp_ratio"] = t.step.amp_ratio or 1.0
+        m["amp_ratio"], m["fixed_share"] = t.step.amp_ratio or 1.0, t.step.fixed_share
         m["trace_end"] = t.contention.end
         for name in ("hold", "loop"):
             m[f"{name}s"] = t.contention.trace_end == name

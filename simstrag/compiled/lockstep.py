@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from simstrag.compiled.books import show_step
-from simstrag.compiled.clock import INF, finish_from, segment, transfer
+from simstrag.compiled.clock import INF, effort, finish_from, segment, transfer
 from simstrag.compiled.compiling import columnwise, compiled, within
 from simstrag.compiled.events import schedule
 from simstrag.compiled.tables import (
@@ -49,10 +49,10 @@ from simstrag.view import WINDOW
 
 FINISH, COMPUTE, COMMUNICATION, WAIT, WORK, SHARE, RATE, UNTIL = range(8)
 ARRIVAL, WON, WINS, ORDERED, SPARE = range(8, 13)
-CLEAN_RATE, CLEAN_UNTIL, AMP = 13, 14, 15
+CLEAN_RATE, CLEAN_UNTIL, AMP, EFFORT = 13, 14, 15, 16
 """Rows of `lanes`.  RATE: seconds per unit of work, which hold for steps that end by UNTIL.  From
 ARRIVAL to SPARE they are of races alone.  CLEAN_RATE, CLEAN_UNTIL: of steps in full precision.
-AMP: 1 of steps in reduced precision."""
+AMP: 1 of steps in reduced precision.  EFFORT: work of a step without noise."""
 
 
 @compiled
@@ -83,7 +83,8 @@ def fall_in(m: int, index: int) -> None:
         q.rebatched += r.share != 1.0
         lane[FINISH, p], lane[COMPUTE, p] = r.finish, r.compute
         lane[COMMUNICATION, p], lane[WAIT, p] = r.communication, r.wait
-        lane[WORK, p], lane[SHARE, p], lane[WINS, p] = r.share, r.share, 0.0
+        lane[EFFORT, p] = effort(m, r.share)
+        lane[WORK, p], lane[SHARE, p], lane[WINS, p] = lane[EFFORT, p], r.share, 0.0
         lane[CLEAN_RATE, p], lane[CLEAN_UNTIL, p], lane[AMP, p] = 0.0, -INF, r.amp
         _turn(m, p, of[p], r.start)
         if q.race:
@@ -175,16 +176,16 @@ def _draw(m: int, index: int) -> None:
         _weigh(lane[:, at:end], factors[first : first + q.size])
     else:
         for p in range(at, end):
-            lane[WORK, p] = factors[of[p]] * lane[SHARE, p]
+            lane[WORK, p] = factors[of[p]] * lane[EFFORT, p]
     q.noise_at += 1
     g.low = g.low or q.noise_at >= len(noise(m))
 
 
 @columnwise
 def _weigh(lane: Any, factors: Any) -> None:
-    work, share = lane[WORK], lane[SHARE]
+    work, clean = lane[WORK], lane[EFFORT]
     for p in range(len(factors)):
-        work[p] = factors[p] * share[p]
+        work[p] = factors[p] * clean[p]
 
 
 @columnwise

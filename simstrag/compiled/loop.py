@@ -140,10 +140,10 @@ def _expiry(m: int) -> tuple[float, int]:
     for k in range(g.quorums):
         q = quorums(m)[k]
         if q.window < INF and q.ready >= 0:
-            over = ranks(m)[q.ready].arrival + q.window
+            over = max(ranks(m)[q.ready].arrival + q.window, g.now)
             if over < time:
                 time, index = over, k
-    return (max(time, g.now), index) if time < INF else (INF, 0)
+    return time, index
 
 
 @entry

@@ -16,7 +16,7 @@ SPARE = 64
 """Events and jobs that were called off and not forgotten yet, beside four per rank."""
 LOGGED = 1 << 14
 """Rows of a log before it is taken over."""
-ROWS = 1 + max(lockstep.AMP, cards.COUNT)
+ROWS = 1 + max(lockstep.EFFORT, cards.COUNT)
 """Numbers of a rank in lockstep or in a queue."""
 KEPT = 4
 """Gradients that a rank may keep before more room is made."""

@@ -128,7 +128,7 @@ MACHINE = np.dtype(
         # constants
         ("workers", i), ("batch", i), ("noise_scale", f), ("c_tau", f), ("push", f), ("pull", f),
         ("job", f), ("switch", f), ("amp_ratio", f), ("microbatches", i), ("trace_end", f),
-        ("straggler_ratio", f),
+        ("straggler_ratio", f), ("fixed_share", f),
         ("noisy", b), ("holds", b), ("loops", b), ("halts", b), ("fused_allreduce", b),
         # the plan in force
         ("deadline", f), ("cutoff", i), ("power", f), ("shift", f), ("quorums", i), ("windowed", i),

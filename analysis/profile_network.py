@@ -1,0 +1,87 @@
+"""Tables of a profile's communication: all-reduces, their fits, the server, what backward hides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from simstrag.analysis.profile_words import MS, Table, bytes_of, ranks_of, shown, span, worst
+from simstrag.measurements import CollectiveCell
+from simstrag.profile import Profile
+
+__all__ = ["collective_fits", "collectives", "overlaps", "transfers"]
+
+
+def collectives(profile: Profile) -> Iterator[Table]:
+    """One table per backend and load: a row per size, a column per number and group of ranks."""
+    kinds = dict.fromkeys((c.backend, c.load, c.level) for c in profile.collectives)
+    for backend, load, level in kinds:
+        cells = [
+            c for c in profile.collectives if (c.backend, c.load, c.level) == (backend, load, level)
+        ]
+        whom = dict.fromkeys((c.ranks, c.group) for c in cells)
+        found = {(c.bytes, c.ranks, c.group): c for c in cells}
+        over = {(c.ranks, c.group) for c in cells if c.oversubscribed}
+        rows = [
+            [bytes_of(size), *(_collective(found.get((size, *ranks))) for ranks in whom)]
+            for size in sorted({c.bytes for c in cells})
+        ]
+        headers = [
+            "bytes",
+            *(ranks_of(*of) + (" **" if of in over else "") + " (ms)" for of in whom),
+        ]
+        latest = "Median from the latest start to the latest end of the members."
+        notes = [latest] if profile.origin == "measured" else []
+        notes += ["* held out of the fit."] if any(c.held_out for c in cells) else []
+        notes += ["** more ranks than cores: the scheduler's time too."] if over else []
+        beside = f", beside load {load} {level:g}" if load else ""
+        least = tuple(reversed(headers[2:]))
+        yield Table(
+            f"All-reduce, {backend}{beside}",
+            headers,
+            rows,
+            (" ".join(notes),) if notes else (),
+            0,
+            least,
+        )
+
+
+def _collective(cell: CollectiveCell | None) -> str:
+    return "" if cell is None else shown(cell.seconds, MS) + (" *" if cell.held_out else "")
+
+
+def collective_fits(profile: Profile) -> Table:
+    """Constants of the formulas, and how far they are off."""
+    rows = []
+    for fit in profile.collective_fits:
+        most = max(fit.residuals, key=lambda r: abs(r.error), default=None)
+        at = "" if most is None else f" at {most.ranks} ranks, {bytes_of(most.bytes)}"
+        rows.append([
+            fit.backend, fit.algorithm, ranks_of(span(fit.ranks), fit.group),
+            f"{bytes_of(fit.smallest)} to {bytes_of(fit.largest)}", shown(fit.alpha, 1e6),
+            shown(fit.bandwidth, 1e-9), shown(fit.gamma, 1e9),
+            worst([r.error for r in fit.residuals]) + at,
+        ])  # fmt: skip
+    headers = ["backend", "algorithm", "ranks", "sizes", "alpha (µs)", "bandwidth (GB/s)",
+               "gamma (ns/B)", "off by at most (%)"]  # fmt: skip
+    notes = tuple(fit.note for fit in profile.collective_fits if fit.note)
+    return Table("All-reduce: fits", headers, rows, notes, wraps=7, least=("backend", "sizes"))
+
+
+def transfers(profile: Profile) -> Table:
+    """The parameter server."""
+    rows = [
+        [bytes_of(t.bytes), *(shown(each, MS) for each in (t.push, t.service, t.pull))]
+        for t in profile.transfers
+    ]
+    headers = ["bytes", "push (ms)", "service (ms)", "pull (ms)"]
+    return Table("Parameter server, one worker", headers, rows)
+
+
+def overlaps(profile: Profile) -> Table:
+    """What backward hides of an all-reduce."""
+    rows = [
+        [o.backend, str(o.ranks), o.precision, str(o.batch), bytes_of(o.bytes), shown(o.overlap)]
+        for o in profile.overlaps
+    ]
+    headers = ["backend", "ranks", "precision", "batch", "bytes", "share hidden"]
+    return Table("All-reduce hidden by backward", headers, rows)

@@ -1,0 +1,318 @@
+"""Calibrates this machine: one device, one workload, one profile.
+
+>>> made = Calibration.of(Asked(workload="mlp", device="cpu", parts=("step",), minutes=2))
+>>> made.forecast().cells["step"]
+20
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import math
+import shlex
+from collections import Counter, defaultdict
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from simstrag.calibration import samples as files
+from simstrag.calibration.assemble import assemble
+from simstrag.calibration.campaign import FEWEST, TARGET, Bounds, OnVisit, run
+from simstrag.calibration.cells import PARTS, Bench, Cell, Part
+from simstrag.calibration.device import Device, device
+from simstrag.calibration.equipment import equipped
+from simstrag.calibration.held_out import held_out
+from simstrag.calibration.machine import describe_device, describe_software, slug
+from simstrag.calibration.remarks import remarks
+from simstrag.calibration.samples import Journal, Samples
+from simstrag.calibration.steps import Jobs
+from simstrag.errors import InputError
+from simstrag.names import nearest
+from simstrag.paths import write_whole
+from simstrag.profile import Profile
+from simstrag.run import provenance
+from simstrag.workloads import Precisions, Workload, choose, load, precisions
+
+__all__ = ["Asked", "Calibration", "Forecast", "calibrate", "derive"]
+
+PROFILE = "profile.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be measured, as a person asks for it; what is left out is chosen by device.
+
+    workload: a name, or module:function.  device: "cpu" or "cuda".  batches: samples of a step,
+    the middle one nominal.  precisions: full and reduced, instead of the pair that suits the
+    device; then no others are timed.  minutes: bound of the whole.
+    """
+
+    workload: str | None = None
+    device: str | None = None
+    parts: tuple[str, ...] = ()
+    batches: tuple[int, ...] = ()
+    precisions: tuple[str, ...] = ()
+    minutes: float = 10.0
+    seed: int = 0
+
+
+class Forecast(NamedTuple):
+    """What is going to be measured: cells of each part, and seconds of one round and in all.
+
+    least: seconds of the fewest rounds; more are made, up to the bound, where intervals are wide.
+    """
+
+    workload: str
+    device: str
+    precisions: tuple[str, str]
+    cells: dict[str, int]
+    rounds: dict[str, float]
+    least: float
+    most: float
+    held_out: int
+
+
+def calibrate(asked: Asked, folder: str | Path, on_visit: OnVisit | None = None) -> Profile:
+    """Measure what is asked for and write `profile.json` and the samples into a folder.
+
+    What was interrupted goes on; what is finished is read.  Raises `InputError` for what cannot be
+    measured here, and for a folder with another calibration.
+    """
+    return Calibration.of(asked, folder).run(on_visit)
+
+
+def derive(folder: str | Path) -> Profile:
+    """Make the profile anew of a folder's samples, finished or not; nothing is written.
+
+    Raises `InputError` where there are none.
+    """
+    path = Path(folder)
+    return _profile(files.read(path), path)
+
+
+class Calibration:
+    """One calibration in its folder, asked for and not yet run; see `of`."""
+
+    def __init__(
+        self, asked: Asked, workload: Workload, place: Device, folder: Path, only: Collection[Cell]
+    ) -> None:
+        self.asked, self.workload, self.place, self.folder = asked, workload, place, folder
+        self.only = only
+        self.parts: tuple[Part, ...] = tuple(p for p in PARTS if p in (asked.parts or PARTS))
+        self.jobs = Jobs(workload, place)
+        self.journal = Journal(folder)
+
+    @classmethod
+    def of(
+        cls,
+        asked: Asked,
+        folder: str | Path | None = None,
+        nominal: int = 0,
+        only: Collection[Cell] = (),
+    ) -> Calibration:
+        """Find device and workload. folder: profiles/<name> by default.
+
+        nominal: one of the batches asked for, the middle one by default.  only: of all cells, if
+        there are any, these.  Raises `InputError` for what there is not.
+        """
+        for part in asked.parts:
+            if part not in PARTS:
+                known = ", ".join(PARTS)
+                raise InputError(f"there is no part '{part}'{nearest(part, PARTS)}; known: {known}")
+        place = device(asked.device or "")
+        kind = "cpu" if place.name == "cpu" else "cuda"
+        workload = load(asked.workload or DEFAULT[kind])
+        if asked.batches:
+            workload = workload.with_batches(asked.batches, nominal)
+        for each in asked.precisions:
+            if each not in (known_here := precisions(place.name)):
+                listed = ", ".join(known_here)
+                raise InputError(
+                    f"there is no precision '{each}' on {place.name}{nearest(each, known_here)}; "
+                    f"known: {listed}"
+                )
+        if asked.precisions and len(asked.precisions) != 2:
+            raise InputError("give two precisions, full and reduced, or none")
+        name = f"{slug(describe_device(place.name))}-{workload.name.replace(':', '-')}"
+        return cls(asked, workload, place, Path(folder or Path("profiles") / name), only)
+
+    @cached_property
+    def chosen(self) -> Precisions:
+        """The nominal pair: of what was begun here, or asked for, or what suits the device."""
+        begun = files.find(self.folder)
+        if begun is not None:
+            w = files.read(begun).header["workload"]
+            return Precisions(w["full"], w["amp"], w["stand_in"], w["probed_gain"] or float("nan"))
+        if self.asked.precisions:
+            full, amp = self.asked.precisions
+            return Precisions(full, amp, full == "fp64", float("nan"))
+        return choose(self.workload, self.place.name)
+
+    @cached_property
+    def parameters(self) -> tuple[int, int]:
+        """Of the model: how many, and the bytes of a gradient."""
+        job = self.jobs.of(self.chosen.full)
+        return job.parameters, job.parameters * job.dtype.itemsize
+
+    def benches(self) -> list[Bench]:
+        """What measures, nothing of it started."""
+        return equipped(self.jobs, self.chosen, self.parameters[1], self.gpus, self.parts)
+
+    @property
+    def gpus(self) -> int:
+        """How many there are, 0 where steps run on the CPU."""
+        import torch
+
+        return 0 if self.place.name == "cpu" else torch.cuda.device_count()
+
+    def wanted(self, cell: Cell) -> bool:
+        """Whether a cell is to be measured: with precisions asked for, no others."""
+        if self.only:
+            return cell in self.only
+        return not (self.asked.precisions and cell.precision) or (
+            cell.precision in self.asked.precisions
+        )
+
+    def forecast(self) -> Forecast:
+        """What `run` will do.
+
+        Raises `InputError` where the minutes do not even suffice for the fewest rounds.
+        """
+        owner = {c: b for b in self.benches() for c in b.cells if self.wanted(c)}
+        rounds: defaultdict[str, float] = defaultdict(float)
+        for cell, bench in owner.items():
+            rounds[cell.part] += bench.seconds(cell)
+        bounds = self._bounds()
+        bounds.check(sum(rounds.values()), len(owner))
+        return Forecast(
+            self.workload.name, self.place.name, (self.chosen.full, self.chosen.amp),
+            dict(Counter(cell.part for cell in owner)), dict(rounds),
+            FEWEST * sum(rounds.values()), bounds.seconds, len(held_out(owner)),
+        )  # fmt: skip
+
+    def run(self, on_visit: OnVisit | None = None) -> Profile:
+        """Measure, or go on measuring, and write samples and profile; the profile."""
+        finished = self._finished()
+        if finished is None:
+            self.forecast()
+            header = self._header()
+            if self.journal.path.exists():
+                _same(self.journal.read().header, header, self.journal.path)
+            else:
+                self.journal.start(header)
+            tell = on_visit or _silent
+            found = run(self.benches(), self.journal, self._bounds(), tell, self.wanted)
+            finished = files.write(found, self.folder)
+        profile = _profile(files.read(finished), finished)
+        write_whole(self.folder / PROFILE, lambda path: path.write_text(profile.text))
+        return Profile.read(self.folder / PROFILE)
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is nothing left to measure."""
+        return files.find(self.folder) not in (None, self.journal.path)
+
+    def remarks(self) -> list[str]:
+        """What somebody who reads the profile should know of how it went, a line each."""
+        return remarks(files.read(self.folder))
+
+    @property
+    def kept(self) -> str:
+        """What an interruption leaves, in words."""
+        if not self.journal.path.exists():
+            return "nothing was written"
+        count = len(self.journal.read().visits)
+        return f"{count} visits are kept in {self.folder}; the same command goes on from there"
+
+    def _finished(self) -> Path | None:
+        """The table of samples of the same calibration, where it is there."""
+        found = files.find(self.folder)
+        if found is None or found == self.journal.path:
+            return None
+        _same(files.read(found).header, self._header(), found)
+        return found
+
+    def _bounds(self) -> Bounds:
+        return Bounds(60 * self.asked.minutes, TARGET, self.asked.seed)
+
+    def _header(self) -> dict[str, Any]:
+        w, (parameters, gradient_bytes) = self.workload, self.parameters
+        gain = self.chosen.probed_gain
+        cells = [c for b in self.benches() for c in b.cells if self.wanted(c)]
+        return {
+            "name": self.folder.name,
+            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+            "command": _command(self.asked, self.folder),
+            "commit": provenance()["commit"],
+            "device": describe_device(self.place.name),
+            "software": describe_software(),
+            "workload": {
+                "name": w.name,
+                "parameters": parameters,
+                "gradient_bytes": gradient_bytes,
+                "batches": list(w.batches),
+                "nominal_batch": w.nominal,
+                "full": self.chosen.full,
+                "amp": self.chosen.amp,
+                "stand_in": self.chosen.stand_in,
+                "probed_gain": gain if math.isfinite(gain) else None,
+                "real_data": w.real_data,
+            },
+            "plan": {
+                "minutes": self.asked.minutes,
+                "seed": self.asked.seed,
+                "target": TARGET,
+                "parts": list(self.parts),
+                "precisions": list(self.asked.precisions),
+                "held_out": [] if self.only else [cell.changed for cell in held_out(cells)],
+            },
+        }
+
+
+DEFAULT = {"cpu": "mlp", "cuda": "resnet50"}
+"""The workload where none is named."""
+
+
+def _silent(used: float, total: float, what: str) -> None:
+    """Told nobody."""
+
+
+def _command(asked: Asked, folder: Path) -> str:
+    words = ["simstrag", "calibrate"]
+    for name, value in asdict(asked).items():
+        several = value if isinstance(value, tuple) else (value,)
+        for each in several:
+            if each is not None:
+                shown = f"{each:g}" if isinstance(each, float) else str(each)
+                words += [f"--{OPTIONS.get(name, name)}", shown]
+    return shlex.join([*words, "--out", folder.name])
+
+
+OPTIONS = {"parts": "part", "batches": "batch", "precisions": "precision"}
+
+
+def _same(kept: dict[str, Any], header: dict[str, Any], path: Path) -> None:
+    """Raises `InputError` where what is kept is of something else."""
+    for name in ("device", "workload"):
+        for key, value in header[name].items():
+            if key != "probed_gain" and kept[name].get(key) != value:
+                raise InputError(
+                    f"{path}: was measured with {name} {key} {kept[name].get(key)}, now it is "
+                    f"{value}; choose another --out"
+                )
+    for key in ("parts", "precisions", "seed"):
+        if kept["plan"][key] != header["plan"][key]:
+            raise InputError(
+                f"{path}: was measured with {key} {kept['plan'][key]}, now {header['plan'][key]} "
+                "is asked for; choose another --out"
+            )
+
+
+def _profile(samples: Samples, path: Path) -> Profile:
+    found = path if path.is_file() else files.find(path)
+    assert found is not None
+    digest = hashlib.sha256(found.read_bytes()).hexdigest()
+    return assemble(samples, {found.name: digest})

@@ -1,0 +1,222 @@
+"""The file of every sample: a journal while measuring, one table at the end.
+
+While calibration goes on, each visit is appended to `visits.jsonl` and is safe from then on; what
+a kill cuts off is at most the line being written.  At the end all visits go into
+`samples.parquet`, or `samples.npz` where pyarrow is absent, and the journal goes away.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simstrag.calibration.cells import Cell, Visit
+from simstrag.errors import InputError
+
+__all__ = ["FORMAT", "Journal", "Samples", "calm", "find", "read", "write"]
+
+FORMAT = "simstrag-samples/1"
+JOURNAL = "visits.jsonl"
+TABLES = ("samples.parquet", "samples.npz")
+
+Header = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """All that was measured: a header (device, software, plan, ...) and the visits in order."""
+
+    header: Header
+    visits: tuple[Visit, ...]
+
+    def of(self, cell: Cell) -> tuple[Visit, ...]:
+        """The calm visits to one cell, those that were skipped left out."""
+        return calm([v for v in self.visits if v.cell == cell and not v.skipped])
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """What was measured, in the order of first visits."""
+        return tuple(dict.fromkeys(v.cell for v in self.visits if not v.skipped))
+
+
+def calm(visits: Sequence[Visit]) -> tuple[Visit, ...]:
+    """Those during which nobody else was at work, or all where that leaves less than half."""
+    found = tuple(visit for visit in visits if not visit.facts.get("disturbed"))
+    return found if 2 * len(found) >= len(visits) else tuple(visits)
+
+
+class Journal:
+    """`visits.jsonl` of a folder: what it holds, and where more is appended."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / JOURNAL
+
+    def start(self, header: Header) -> None:
+        """Begin a new one."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._append({"format": FORMAT, **header})
+
+    def add(self, visit: Visit) -> None:
+        """Keep one visit."""
+        self._append(_line(visit))
+
+    def read(self) -> Samples:
+        """What is there; a line that a kill cut off is left out, and cut off."""
+        data = self.path.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        if len(whole) < len(data):
+            os.truncate(self.path, len(whole))
+        try:
+            header, *lines = (json.loads(line) for line in whole.splitlines())
+            return Samples(_checked(header), tuple(map(_visit, lines)))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise InputError(
+                f"{self.path}: is no journal of a calibration; move it away, or name another folder"
+            ) from None
+
+    def _append(self, entry: dict[str, Any]) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def find(folder: Path) -> Path | None:
+    """The file of samples in a folder, the journal of one that is not finished, or None."""
+    for name in (JOURNAL, *TABLES):
+        if (folder / name).exists():
+            return folder / name
+    return None
+
+
+def read(path: Path) -> Samples:
+    """From a folder or one of its files. Raises `InputError` that says what is wrong."""
+    if path.is_dir():
+        found = find(path)
+        if found is None:
+            raise InputError(
+                f"{path}: has no samples of a calibration ({', '.join((JOURNAL, *TABLES))}); "
+                "measure with simstrag calibrate"
+            )
+        path = found
+    if not path.exists():
+        raise InputError(f"{path}: cannot read the samples: no such file")
+    if path.name == JOURNAL:
+        return Journal(path.parent).read()
+    try:
+        header, columns = _from_npz(path) if path.suffix == ".npz" else _from_parquet(path)
+        visits = tuple(_visits(header.pop("visits"), columns))
+        return Samples(_checked(header), visits)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path}: is no file of samples: {str(error).splitlines()[0]}") from None
+
+
+def write(samples: Samples, folder: Path) -> Path:
+    """Write the table, whole or not at all, and take the journal away."""
+    header = {**samples.header, "visits": [_line(v, samples=False) for v in samples.visits]}
+    columns = _columns(samples.visits)
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        path = folder / TABLES[1]
+        _to_npz(path, header, columns)
+    else:
+        path = folder / TABLES[0]
+        _to_parquet(path, header, columns)
+    (folder / JOURNAL).unlink(missing_ok=True)
+    return path
+
+
+def _line(visit: Visit, samples: bool = True) -> dict[str, Any]:
+    line: dict[str, Any] = {
+        "cell": visit.cell.changed,
+        "number": visit.number,
+        "began": visit.began,
+        "facts": visit.facts,
+    }
+    if visit.skipped:
+        line["skipped"] = visit.skipped
+    return line | ({"samples": visit.samples} if samples else {"names": list(visit.samples)})
+
+
+def _visit(line: dict[str, Any]) -> Visit:
+    named = {name: tuple(map(float, values)) for name, values in line["samples"].items()}
+    return Visit(
+        Cell(**line["cell"]), line["number"], line["began"], named, line["facts"],
+        line.get("skipped", ""),
+    )  # fmt: skip
+
+
+Columns = dict[str, Any]
+
+
+def _columns(visits: Iterable[Visit]) -> Columns:
+    """`visit` and `name` (numbers) and `value`: one row per sample."""
+    visit: list[Any] = []
+    name: list[Any] = []
+    value: list[Any] = []
+    for k, each in enumerate(visits):
+        for n, values in enumerate(each.samples.values()):
+            visit.append(np.full(len(values), k, np.int32))
+            name.append(np.full(len(values), n, np.int16))
+            value.append(np.array(values, np.float64))
+    empty = np.zeros(0)
+    return {
+        "visit": np.concatenate([*visit, empty.astype(np.int32)]),
+        "name": np.concatenate([*name, empty.astype(np.int16)]),
+        "value": np.concatenate([*value, empty]),
+    }
+
+
+def _visits(lines: list[dict[str, Any]], columns: Columns) -> Iterable[Visit]:
+    starts = np.searchsorted(columns["visit"], np.arange(len(lines) + 1))
+    for k, line in enumerate(lines):
+        rows = slice(starts[k], starts[k + 1])
+        name, value = columns["name"][rows], columns["value"][rows]
+        named = {word: value[name == n].tolist() for n, word in enumerate(line["names"])}
+        yield _visit({**line, "samples": named})
+
+
+def _checked(header: Any) -> Header:
+    if header["format"] != FORMAT:
+        raise ValueError(f"format is {header['format']!r}, not {FORMAT!r}")
+    return dict(header)
+
+
+def _to_parquet(path: Path, header: Header, columns: Columns) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.table(columns).replace_schema_metadata({"simstrag": json.dumps(header)})
+    scratch = path.with_suffix(".part")
+    pq.write_table(table, scratch, compression="zstd", use_byte_stream_split=["value"],
+                   use_dictionary=["visit", "name"])  # fmt: skip
+    scratch.replace(path)
+
+
+def _from_parquet(path: Path) -> tuple[Header, Columns]:
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path)
+    header = json.loads((table.schema.metadata or {})[b"simstrag"])
+    return header, {name: table.column(name).to_numpy() for name in ("visit", "name", "value")}
+
+
+def _to_npz(path: Path, header: Header, columns: Columns) -> None:
+    scratch = path.with_suffix(".part")
+    with scratch.open("wb") as file:
+        np.savez_compressed(file, header=np.array(json.dumps(header)), **columns)
+    scratch.replace(path)
+
+
+def _from_npz(path: Path) -> tuple[Header, Columns]:
+    with np.load(path) as data:
+        header = json.loads(str(data["header"]))
+        return header, {name: data[name] for name in ("visit", "name", "value")}

@@ -1,0 +1,109 @@
+"""Workloads for GPUs: transformers' configurations with random weights and random inputs.
+
+Nothing is downloaded: a model is made of its configuration's class, never of a name on a hub.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from simstrag.errors import InputError
+from simstrag.workloads.workload import Batch, Parts, Workload, luck
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+__all__ = ["LARGE"]
+
+
+def own_loss(model: nn.Module, batch: Batch) -> torch.Tensor:
+    """The loss that transformers' models compute themselves where they are given labels."""
+    loss: torch.Tensor = model(**batch).loss
+    return loss
+
+
+def resnet50(side: int = 224, **sizes: Any) -> Parts:
+    """ResNet-50 on 3x224x224 images and 1000 classes, 25.6 million parameters; SGD."""
+    import torch
+
+    library = _library("resnet50")
+    model = library.ResNetForImageClassification(library.ResNetConfig(num_labels=1000, **sizes))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    return Parts(model, own_loss, optimizer, _images(side))
+
+
+def vit_b16(side: int = 224, **sizes: Any) -> Parts:
+    """ViT-B/16 on 3x224x224 images and 1000 classes, 86.6 million parameters; AdamW."""
+    library = _library("vit_b16")
+    config = library.ViTConfig(num_labels=1000, image_size=side, **sizes)
+    model = library.ViTForImageClassification(config)
+    return Parts(model, own_loss, _adamw(model), _images(side))
+
+
+def bert_base(tokens: int = 128, **sizes: Any) -> Parts:
+    """BERT-base, masked language model on 128 tokens, 109.5 million parameters; AdamW.
+
+    Every token has a label, so that the head works at all positions; dropout as configured, 0.1.
+    """
+    library = _library("bert_base")
+    model = library.BertForMaskedLM(library.BertConfig(**sizes))
+    return Parts(model, own_loss, _adamw(model), _tokens(tokens, model.config.vocab_size))
+
+
+def gpt2(tokens: int = 512, **sizes: Any) -> Parts:
+    """GPT-2 124M on 512 tokens, 124.4 million parameters; AdamW; dropout as configured, 0.1."""
+    library = _library("gpt2")
+    model = library.GPT2LMHeadModel(library.GPT2Config(use_cache=False, **sizes))
+    return Parts(model, own_loss, _adamw(model), _tokens(tokens, model.config.vocab_size))
+
+
+def _library(name: str) -> Any:
+    try:
+        import transformers
+    except ImportError:
+        raise InputError(
+            f"workload '{name}': its model comes with transformers, which is not installed; "
+            "pip install simstrag[models]"
+        ) from None
+    return transformers
+
+
+def _adamw(model: nn.Module) -> torch.optim.Optimizer:
+    import torch
+
+    return torch.optim.AdamW(model.parameters(), lr=1e-4)
+
+
+def _images(side: int) -> Any:
+    import torch
+
+    generator = luck()
+
+    def make_batch(samples: int) -> Batch:
+        return {
+            "pixel_values": torch.randn(samples, 3, side, side, generator=generator),
+            "labels": torch.randint(0, 1000, (samples,), generator=generator),
+        }
+
+    return make_batch
+
+
+def _tokens(tokens: int, vocabulary: int) -> Any:
+    import torch
+
+    generator = luck()
+
+    def make_batch(samples: int) -> Batch:
+        ids = torch.randint(0, vocabulary, (2, samples, tokens), generator=generator)
+        return {"input_ids": ids[0], "labels": ids[1]}
+
+    return make_batch
+
+
+LARGE = (
+    Workload("resnet50", resnet50, (8, 16, 32, 64, 128), 32, "cuda"),
+    Workload("vit_b16", vit_b16, (8, 16, 32, 64, 128), 32, "cuda"),
+    Workload("bert_base", bert_base, (4, 8, 16, 32, 64), 16, "cuda"),
+    Workload("gpt2", gpt2, (2, 4, 8, 16, 32), 8, "cuda"),
+)

@@ -1,0 +1,183 @@
+"""Workloads that one CPU core finishes: random weights, from torch's own layers.
+
+Random inputs, except for `digits`, which is the only one here that can learn anything.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from simstrag.errors import InputError
+from simstrag.workloads.workload import Batch, Parts, Workload, luck
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+__all__ = ["SMALL"]
+
+
+def cross_entropy(model: nn.Module, batch: Batch) -> torch.Tensor:
+    """Mean over the batch, and over positions where an input is a sequence."""
+    from torch import nn
+
+    inputs, targets = batch
+    return nn.functional.cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
+
+
+def resnet18(width: int = 16) -> Parts:
+    """ResNet-18 for 3x32x32 images with a quarter of the usual width; 0.7 million parameters.
+
+    The plan of layers is that of He et al. 2016 (arXiv:1512.03385) with the small-image stem.
+    """
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):
+        """Two convolutions and a way around them."""
+
+        def __init__(self, inner: int, outer: int, stride: int) -> None:
+            super().__init__()
+            self.main = nn.Sequential(
+                nn.Conv2d(inner, outer, 3, stride, 1, bias=False),
+                nn.BatchNorm2d(outer),
+                nn.ReLU(),
+                nn.Conv2d(outer, outer, 3, 1, 1, bias=False),
+                nn.BatchNorm2d(outer),
+            )
+            around = nn.Sequential(
+                nn.Conv2d(inner, outer, 1, stride, bias=False), nn.BatchNorm2d(outer)
+            )
+            self.around = nn.Identity() if inner == outer else around
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.main(x) + self.around(x)
+            return out.relu()
+
+    layers: list[nn.Module] = [
+        nn.Conv2d(3, width, 3, 1, 1, bias=False),
+        nn.BatchNorm2d(width),
+        nn.ReLU(),
+    ]
+    inner = width
+    for stage in range(4):
+        outer = width << stage
+        layers += [Block(inner, outer, 2 if stage else 1), Block(outer, outer, 1)]
+        inner = outer
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inner, 10))
+
+    generator = luck()
+
+    def make_batch(samples: int) -> Batch:
+        return torch.randn(samples, 3, 32, 32, generator=generator), torch.randint(
+            0, 10, (samples,), generator=generator
+        )
+
+    return Parts(model, cross_entropy, _momentum(model, 0.01), make_batch)
+
+
+def transformer(width: int = 256, tokens: int = 32, vocabulary: int = 1024) -> Parts:
+    """Encoder of 4 layers that names a token per position; 3.7 million parameters, no dropout."""
+    import torch
+    from torch import nn
+
+    class Encoder(nn.Module):
+        """Tokens in, scores over the vocabulary out."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            layer = nn.TransformerEncoderLayer(
+                width, 4, 4 * width, dropout=0.0, activation="gelu", batch_first=True
+            )
+            self.tokens = nn.Embedding(vocabulary, width)
+            self.places = nn.Parameter(0.02 * torch.randn(tokens, width))
+            self.layers = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+            self.scores = nn.Linear(width, vocabulary)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.scores(self.layers(self.tokens(x) + self.places))
+            return out
+
+    model = Encoder()
+
+    generator = luck()
+
+    def make_batch(samples: int) -> Batch:
+        ids = torch.randint(0, vocabulary, (2, samples, tokens), generator=generator)
+        return ids[0], ids[1]
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    return Parts(model, cross_entropy, optimizer, make_batch)
+
+
+def mlp(width: int = 1024) -> Parts:
+    """Three layers of 1024 and a classifier; 3.2 million parameters, little but matrix products."""
+    import torch
+    from torch import nn
+
+    hidden = [each for _ in range(3) for each in (nn.Linear(width, width), nn.ReLU())]
+    model = nn.Sequential(*hidden, nn.Linear(width, 10))
+
+    generator = luck()
+
+    def make_batch(samples: int) -> Batch:
+        return torch.randn(samples, width, generator=generator), torch.randint(
+            0, 10, (samples,), generator=generator
+        )
+
+    return Parts(model, cross_entropy, _momentum(model, 0.01), make_batch)
+
+
+def digits() -> Parts:
+    """A convolutional network on scikit-learn's 1797 handwritten digits of 8x8; real data.
+
+    A batch is drawn with replacement, so that its samples are independent, as the theory of the
+    gradient noise scale has them.
+    """
+    import torch
+    from torch import nn
+
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        raise InputError(
+            "workload 'digits': its data come with scikit-learn, which is not installed; "
+            "pip install simstrag[models]"
+        ) from None
+    found = load_digits()
+    images = torch.tensor(found.images / 16.0, dtype=torch.float32).unsqueeze(1)
+    labels = torch.tensor(found.target, dtype=torch.int64)
+    model = nn.Sequential(
+        nn.Conv2d(1, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(1024, 128),
+        nn.ReLU(),
+        nn.Linear(128, 10),
+    )
+
+    generator = luck()
+
+    def make_batch(samples: int) -> Batch:
+        drawn = torch.randint(0, len(images), (samples,), generator=generator)
+        return images[drawn], labels[drawn]
+
+    return Parts(model, cross_entropy, _momentum(model, 0.02), make_batch)
+
+
+def _momentum(model: nn.Module, rate: float) -> torch.optim.Optimizer:
+    import torch
+
+    return torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
+
+
+SMALL = (
+    Workload("resnet18", resnet18, (2, 4, 8, 16, 32), 8, "cpu"),
+    Workload("transformer", transformer, (1, 2, 4, 8, 16), 4, "cpu"),
+    Workload("mlp", mlp, (32, 64, 128, 256, 512), 128, "cpu"),
+    Workload("digits", digits, (16, 32, 64, 128, 256), 64, "cpu", real_data=True),
+)
+"""Batch sizes such that the nominal step takes 10 to 60 ms in float32 on one core of 2023."""

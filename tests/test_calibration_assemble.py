@@ -1,0 +1,219 @@
+"""A profile out of samples of a machine that is known."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simstrag.calibration import samples as files
+from simstrag.calibration.assemble import assemble
+from simstrag.calibration.cells import Cell, Visit
+from simstrag.calibration.samples import Samples
+from simstrag.engine import simulate
+from simstrag.profile import Profile
+from simstrag.scenario import Scenario
+from tests.synthetic import GRADIENT, SHARE_HIDDEN, Machine, cells_of, samples_of
+
+MACHINE = Machine()
+
+
+@pytest.fixture(scope="module")
+def samples() -> Samples:
+    return samples_of(MACHINE)
+
+
+@pytest.fixture(scope="module")
+def profile(samples: Samples) -> Profile:
+    return assemble(samples, {"samples.parquet": "0" * 64})
+
+
+def without_cells(samples: Samples, left_out: Any) -> Samples:
+    return replace(samples, visits=tuple(v for v in samples.visits if not left_out(v.cell)))
+
+
+def test_the_same_samples_give_the_same_bytes(samples: Samples, tmp_path: Path) -> None:
+    """Also when they have been in a file, finished or not."""
+    samples = without_cells(samples, lambda cell: cell.part not in ("step", "contention"))
+    text = assemble(samples).text
+    assert assemble(samples).text == text
+    journal = files.Journal(tmp_path / "journal")
+    journal.start(samples.header)
+    for visit in samples.visits:
+        journal.add(visit)
+    assert assemble(files.read(tmp_path / "journal")).text == text
+    written = files.write(samples, tmp_path / "table")
+    assert assemble(files.read(written)).text == text
+
+
+def test_a_profile_of_samples_is_read_back_and_simulated(profile: Profile, tmp_path: Path) -> None:
+    (tmp_path / "profile.json").write_text(profile.text)
+    declared = {"workers": 2, "samples": 2 * 8 * 50, "learner": {"batch": 8}}
+    scenario = Scenario.of(declared | {"profile": "profile.json"}, folder=tmp_path)
+    assert simulate(scenario, "amp_all").summary["makespan"] > 50 * MACHINE.step["bf16"](8)
+
+
+def test_every_cell_is_in_the_profile_with_an_interval(profile: Profile) -> None:
+    assert [(c.precision, c.batch) for c in profile.cells] == [
+        (p, b) for p in ("fp32", "bf16") for b in (1, 2, 4, 8, 16, 32)
+    ]
+    for cell in profile.cells:
+        truth = MACHINE.step[cell.precision](cell.batch)
+        assert cell.seconds.value == pytest.approx(truth, rel=0.03)
+        assert cell.seconds.low is not None
+        assert cell.seconds.low < cell.seconds.value
+        assert cell.seconds.n == 5 * 60
+        assert cell.peak_bytes == 1000 * cell.batch
+        assert cell.noise is not None
+        assert cell.noise.lag1_autocorrelation == pytest.approx(0.4, abs=0.2)
+
+
+def test_the_constants_of_the_simulation_are_those_of_the_nominal_batch(profile: Profile) -> None:
+    step = profile.step
+    assert step is not None
+    assert step.amp_ratio is not None
+    nominal = next(c for c in profile.cells if (c.precision, c.batch) == ("fp32", 8))
+    assert (step.compute, step.noise) == (nominal.mean, nominal.noise)
+    assert step.amp_ratio.value == pytest.approx(0.026 / 0.0176, rel=0.03)
+    assert step.amp_ratio_contended is not None
+    assert step.amp_ratio_contended.value == pytest.approx(0.026 / 0.0176, rel=0.03)
+    assert (step.host_share.value, step.host_share.kind) == (0.0, "assumed")
+    assert (step.amp_switch.value, step.amp_switch.kind) == (0.0, "assumed")
+
+
+def test_the_all_reduce_is_fitted_around_the_gradient(profile: Profile) -> None:
+    a = profile.allreduce
+    assert a is not None
+    said = 2 * a.alpha.value + a.bytes.value / a.bandwidth.value
+    assert a.bytes.value == GRADIENT
+    assert said == pytest.approx(2 * MACHINE.alpha + GRADIENT / MACHINE.bandwidth, rel=0.03)
+    assert (a.overlap.value, a.overlap.kind) == (pytest.approx(SHARE_HIDDEN, abs=0.01), "measured")
+    (two, four) = profile.collective_fits
+    assert (two.ranks, four.ranks, two.algorithm) == ((2,), (4,), "ring")
+    assert two.bandwidth.value == pytest.approx(MACHINE.bandwidth, rel=0.05)
+    assert two.alpha.value == pytest.approx(MACHINE.alpha, rel=0.05)
+    assert len(two.residuals) == 6
+
+
+def test_the_server_is_told_between_sizes_and_said_to_be_fitted(profile: Profile) -> None:
+    server = profile.server
+    assert server is not None
+    assert server.service.value == pytest.approx(GRADIENT / MACHINE.bandwidth, rel=0.03)
+    assert server.service.kind == "fitted"
+    assert "between the sizes" in server.service.note
+
+
+def test_the_server_at_the_gradients_own_size_is_measured() -> None:
+    cells = [*cells_of(MACHINE)[:3], Cell("server", bytes=GRADIENT)]
+    server = assemble(samples_of(MACHINE, cells)).server
+    assert server is not None
+    assert server.service.kind == "measured"
+
+
+def test_no_fit_sees_what_is_held_out(samples: Samples, profile: Profile) -> None:
+    """Samples of those cells may be anything: no constant changes, only the errors do."""
+    left_out = {Cell(**cell) for cell in samples.header["plan"]["held_out"]}
+    assert {c.part for c in left_out} == {"step", "contention", "allreduce"}
+
+    def spoilt(visit: Visit) -> Visit:
+        if visit.cell not in left_out or (visit.cell.batch == 8 and visit.cell.part == "step"):
+            return visit
+        slower = tuple(3 * s for s in visit.samples["seconds"])
+        return replace(visit, samples={**visit.samples, "seconds": slower})
+
+    other = assemble(replace(samples, visits=tuple(map(spoilt, samples.visits))))
+    assert other.batches == profile.batches
+    assert [(r.law, r.constants, r.errors) for r in other.responses] == [
+        (r.law, r.constants, r.errors) for r in profile.responses
+    ]
+    assert other.collective_fits == profile.collective_fits
+    assert (other.step and other.step.compute) == (profile.step and profile.step.compute)
+    assert [held.worst for held in other.held_out] == pytest.approx([0.667] * 3, abs=0.02)
+
+
+def test_the_errors_are_those_of_predictions_that_can_be_made_again(profile: Profile) -> None:
+    assert [held.part for held in profile.held_out] == ["step", "contention", "allreduce"]
+    steps, loads, sizes = profile.held_out
+    assert [cell.cell for cell in steps.cells if "fp32" in cell.cell] == [
+        f"step fp32 batch {b}" for b in (2, 8, 32)
+    ]
+    fit = profile.batches[0]
+    assert steps.cells[2].predicted == pytest.approx(
+        fit.fixed.value + 32 * fit.per_sample.value, rel=1e-5
+    )
+    assert {re.sub(r".* ", "", cell.cell) for cell in loads.cells} == {"0.75", "3"}
+    assert "4 ranks" not in " ".join(cell.cell for cell in sizes.cells)  # more ranks than cores
+    for held in profile.held_out:
+        assert held.median <= held.threshold / 2
+
+
+def test_the_law_of_each_load_is_found(profile: Profile) -> None:
+    found = [(r.load, r.precision, r.law, r.resource) for r in profile.responses]
+    assert found == [
+        (load, precision, "linear", "gpu")
+        for load in ("cpu", "memory") for precision in ("fp32", "bf16")
+    ]  # fmt: skip
+    slopes = [r.constants["slope"].value for r in profile.responses]
+    assert slopes == pytest.approx([1.1, 1.1, 0.3, 0.3], rel=0.04)
+    assert [level.held_out for level in profile.responses[0].levels] == [
+        False, False, True, False, False, True,
+    ]  # fmt: skip
+
+
+def test_on_a_gpu_a_load_on_cores_is_the_hosts_and_idle_kernels_are_host_time() -> None:
+    machine = Machine(kind="cuda")
+    cells = [c for c in cells_of(machine) if c.part in ("step", "contention")]
+    made = samples_of(machine, cells)
+    visits = tuple(
+        replace(v, facts={"gpu_busy": 0.8 * machine.step[v.cell.precision](v.cell.batch)})
+        if v.cell.part == "step" else v
+        for v in made.visits
+    )  # fmt: skip
+    profile = assemble(replace(made, visits=visits))
+    assert {r.resource for r in profile.responses} == {"host"}
+    assert profile.step is not None
+    assert profile.step.host_share.value == pytest.approx(0.2, abs=0.03)
+    assert profile.step.host_share.kind == "measured"
+
+
+def test_what_is_skipped_and_what_was_not_measured_is_said(samples: Samples) -> None:
+    visit = Visit(Cell("step", precision="fp32", batch=4096), 0, 0.0, skipped="needs more memory")
+    fewer = without_cells(samples, lambda cell: cell.part != "step")
+    profile = assemble(replace(fewer, visits=(*fewer.visits, visit)))
+    (skipped,) = profile.skipped
+    assert (skipped.cell, skipped.reason) == ("step fp32 batch 4096", "needs more memory")
+    assert profile.missing[:5] == (
+        "responses to contention", "all-reduce", "overlap of all-reduce and backward",
+        "parameter server", "gradient noise scale",
+    )  # fmt: skip
+    assert (profile.allreduce, profile.server, profile.responses) == (None, None, ())
+    assert [held.part for held in profile.held_out] == ["step"]
+
+
+def test_samples_of_communication_alone_make_a_profile_without_a_step(samples: Samples) -> None:
+    profile = assemble(without_cells(samples, lambda c: c.part not in ("allreduce", "server")))
+    assert (profile.step, profile.cells) == (None, ())
+    assert profile.allreduce is not None
+    assert profile.allreduce.overlap.kind == "assumed"
+
+
+def test_samples_of_one_visit_make_a_profile_without_intervals() -> None:
+    profile = assemble(samples_of(MACHINE, visits=1))
+    assert profile.cells[0].seconds.low is None
+    assert profile.batches[0].fixed.low is None
+    json.loads(profile.text)
+
+
+def test_a_disturbed_visit_is_left_out(samples: Samples, profile: Profile) -> None:
+    """As long as half of the visits are calm."""
+    busy = tuple(
+        replace(v, number=9, facts={**v.facts, "disturbed": True},
+                samples={k: tuple(5 * s for s in of) for k, of in v.samples.items()})
+        for v in samples.visits if v.number < 2 and v.cell.part == "step"
+    )  # fmt: skip
+    again = assemble(replace(samples, visits=samples.visits + busy))
+    assert again.cells == profile.cells

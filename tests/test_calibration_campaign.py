@@ -1,0 +1,190 @@
+"""Calibration goes round all cells, keeps each visit, stops when it knows enough, and resumes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simstrag.calibration import campaign, samples
+from simstrag.calibration.campaign import FEWEST, MOST, Bounds
+from simstrag.calibration.cells import Cell, Skipped, Visit
+from simstrag.calibration.samples import Journal, Samples
+from simstrag.errors import InputError
+
+STEADY, WILD, BIG = (Cell("step", precision="fp32", batch=n) for n in (8, 16, 32))
+
+
+class Fake:
+    """Steps that last what they are told to; a batch of 32 does not fit."""
+
+    def __init__(self, cells: Sequence[Cell], breaks_at: int = -1) -> None:
+        self.cells = cells
+        self.visited: list[Cell] = []
+        self.open = False
+        self.breaks_at = breaks_at
+
+    def seconds(self, cell: Cell) -> float:
+        return 1.0
+
+    def visit(self, cell: Cell) -> tuple[dict[str, tuple[float, ...]], dict[str, object]]:
+        assert self.open
+        if len(self.visited) == self.breaks_at:
+            raise KeyboardInterrupt
+        self.visited.append(cell)
+        if cell == BIG:
+            raise Skipped("no memory for a batch of 32")
+        drift = 1 + (0.5 if cell == WILD else 0.0) * (self.visited.count(cell) % 2)
+        return {"seconds": (0.1 * drift, 0.1001 * drift, 0.1002 * drift)}, {"peak_bytes": 7}
+
+    def __enter__(self) -> Fake:
+        self.open = True
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.open = False
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    found = Journal(tmp_path / "out")
+    found.start({"name": "a-machine"})
+    return found
+
+
+def counts(bench: Fake) -> dict[Cell, int]:
+    return {cell: bench.visited.count(cell) for cell in bench.cells}
+
+
+def test_a_cell_whose_visits_agree_is_left_alone_and_one_whose_visits_differ_is_not(
+    journal: Journal,
+) -> None:
+    bench = Fake((STEADY, WILD))
+    campaign.run([bench], journal, Bounds(seconds=60))
+    assert counts(bench) == {STEADY: FEWEST, WILD: MOST}
+    assert not bench.open
+
+
+def test_no_cell_is_visited_twice_before_all_are_visited_once(journal: Journal) -> None:
+    cells = [Cell("step", precision="fp32", batch=n) for n in range(1, 9)]
+    bench = Fake(cells)
+    campaign.run([bench], journal, Bounds(seconds=60))
+    rounds = [bench.visited[k : k + 8] for k in range(0, 8 * FEWEST, 8)]
+    assert [set(each) for each in rounds] == [set(cells)] * FEWEST
+    assert len({tuple(each) for each in rounds}) == FEWEST, "their order is drawn anew"
+
+
+def test_a_cell_that_cannot_be_measured_is_skipped_with_its_reason(journal: Journal) -> None:
+    bench = Fake((STEADY, BIG))
+    found = campaign.run([bench], journal, Bounds(seconds=60))
+    assert counts(bench) == {STEADY: FEWEST, BIG: 1}
+    assert [v.skipped for v in found.visits if v.cell == BIG] == ["no memory for a batch of 32"]
+    assert BIG not in found.cells
+
+
+def test_time_that_is_up_ends_it_after_the_fewest_rounds(journal: Journal) -> None:
+    bench = Fake((STEADY, WILD))
+    campaign.run([bench], journal, Bounds(seconds=0.0))
+    assert counts(bench) == {STEADY: FEWEST, WILD: FEWEST}
+
+
+def test_what_was_interrupted_goes_on_where_it_stopped(journal: Journal) -> None:
+    first = Fake((STEADY, WILD), breaks_at=5)
+    with pytest.raises(KeyboardInterrupt):
+        campaign.run([first], journal, Bounds(seconds=60))
+    assert not first.open
+    assert len(journal.read().visits) == 5
+    second = Fake((STEADY, WILD))
+    found = campaign.run([second], journal, Bounds(seconds=60))
+    assert len(found.of(STEADY)) == FEWEST
+    assert [v.number for v in found.visits if v.cell == WILD] == list(range(MOST))
+    assert len(second.visited) == FEWEST + MOST - 5
+
+
+def test_a_line_that_a_kill_cut_off_costs_that_visit_alone(journal: Journal) -> None:
+    campaign.run([Fake((STEADY,))], journal, Bounds(seconds=60))
+    whole = journal.path.read_bytes()
+    journal.path.write_bytes(whole[:-9])
+    assert len(journal.read().visits) == FEWEST - 1
+    journal.add(Visit(STEADY, 3, 0.0, {"seconds": (0.1,)}))
+    assert len(journal.read().visits) == FEWEST
+
+
+def test_minutes_for_less_than_the_fewest_rounds_are_refused_with_what_is_needed() -> None:
+    with pytest.raises(InputError, match=r"--minutes 1: 4 rounds of 30 cells .* 2.0 minutes"):
+        Bounds(seconds=60).check(round_seconds=30, cells=30)
+
+
+def some() -> Samples:
+    rng = np.random.default_rng(0)
+    visits = [
+        Visit(
+            cell,
+            k,
+            1e9 + k,
+            {"seconds": tuple(rng.lognormal(size=5 + k)), "host": tuple(rng.random(3))},
+            {"peak_bytes": 12, "state": {"clock": 1.5}},
+        )
+        for k in range(3)
+        for cell in (STEADY, Cell("contention", "bf16", 8, "cpu", 2.0))
+    ]
+    visits.append(Visit(BIG, 0, 2e9, skipped="no memory"))
+    return Samples({"format": samples.FORMAT, "name": "a-machine"}, tuple(visits))
+
+
+@pytest.mark.parametrize("without", [(), ("pyarrow",)])
+def test_the_file_of_samples_keeps_every_sample_with_and_without_pyarrow(
+    without: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in without:
+        monkeypatch.setitem(__import__("sys").modules, name, None)
+    path = samples.write(some(), tmp_path)
+    assert path.suffix == (".npz" if without else ".parquet")
+    assert samples.read(path) == samples.read(tmp_path) == some()
+
+
+def test_the_same_samples_are_the_same_bytes(tmp_path: Path) -> None:
+    first, second = (samples.write(some(), tmp_path / name) for name in "ab")
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_visits_beside_somebody_else_do_not_count_unless_most_are(tmp_path: Path) -> None:
+    def visit(number: int, disturbed: bool) -> Visit:
+        return Visit(STEADY, number, 0.0, {"seconds": (0.1,)}, {"disturbed": disturbed})
+
+    few = [visit(k, disturbed=k == 1) for k in range(4)]
+    many = [visit(k, disturbed=k > 0) for k in range(4)]
+    assert [v.number for v in samples.calm(few)] == [0, 2, 3]
+    assert [v.number for v in samples.calm(many)] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("samples.parquet", b"time,node\n", "is no file of samples"),
+        ("samples.npz", b"PK", "is no file of samples"),
+        ("visits.jsonl", b'{"epoch": 1}\n', "is no journal of a calibration"),
+        ("visits.jsonl", b"hello\n", "is no journal of a calibration"),
+    ],
+)
+def test_a_file_of_something_else_is_told_from_samples(
+    name: str, content: bytes, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=said):
+        samples.read(tmp_path)
+
+
+def test_a_folder_without_samples_says_how_to_get_some(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="simstrag calibrate"):
+        samples.read(tmp_path)
+
+
+def test_a_journal_is_one_json_document_per_line(journal: Journal) -> None:
+    campaign.run([Fake((STEADY,))], journal, Bounds(seconds=60))
+    header, *lines = map(json.loads, journal.path.read_text().splitlines())
+    assert header["name"] == "a-machine"
+    assert [line["cell"] for line in lines] == [STEADY.changed] * FEWEST

@@ -1,0 +1,139 @@
+"""The benches of communication: real processes, right sums, nothing left behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import statistics
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from simstrag.calibration.allreduce import COARSE, AllReduceBench, rank_counts, sizes_of
+from simstrag.calibration.cells import Cell, Skipped
+from simstrag.calibration.machine import cores
+from simstrag.calibration.overlap import KINDS, OverlapBench
+from simstrag.calibration.server import ServerBench
+from simstrag.calibration.traffic import Traffic
+
+if TYPE_CHECKING:
+    from simstrag.workloads.workload import Parts
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    affinity = cores()
+    yield
+    assert multiprocessing.active_children() == []
+    assert cores() == affinity
+
+
+def tiny() -> Parts:
+    """A model of a few layers."""
+    from torch import nn
+
+    from simstrag.workloads.workload import Parts
+
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    return Parts(
+        model,
+        lambda m, batch: m(batch).square().mean(),
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        lambda n: torch.ones(n, 8),
+    )
+
+
+def test_all_reduces_of_every_kind_are_timed_here() -> None:
+    bench = AllReduceBench(ranks=(2,), sizes=(1024, COARSE[0]), nested=4, traffic=(0.5,))
+    groups = {(c.ranks, c.group, c.load) for c in bench.cells}
+    assert groups == {
+        (2, "all", ""), (2, "all", "net"), (4, "all", ""), (4, "half", ""), (4, "halves", ""),
+    }  # fmt: skip
+    with bench:
+        for cell in bench.cells:
+            samples, facts = bench.visit(cell)
+            assert len(samples["seconds"]) >= 5
+            assert all(0 < seconds < 5 for values in samples.values() for seconds in values)
+            assert ("other" in samples) == (cell.group == "halves")
+            assert ("clean" in samples) == bool(cell.load)
+            assert facts["oversubscribed"] == (cell.ranks > len(cores()))
+            assert not cell.load or facts["bytes_per_second"] > 1e6
+
+
+def test_a_larger_all_reduce_takes_longer() -> None:
+    cells = [Cell("allreduce", backend="gloo", ranks=2, bytes=size, group="all")
+             for size in (1024, 1 << 24)]  # fmt: skip
+    with AllReduceBench(sizes=(1024, 1 << 24)) as bench:
+        small, large = (min(bench.visit(cell)[0]["seconds"]) for cell in cells)
+    assert large > 5 * small
+
+
+def test_ranks_that_share_cores_are_timed_at_a_few_sizes_only() -> None:
+    many = 2 * len(cores())
+    bench = AllReduceBench(ranks=(2, many))
+    sizes = {cell.bytes for cell in bench.cells if cell.ranks == many}
+    assert sizes == (set(COARSE) if many > len(cores()) > 1 else set(bench.sizes))
+
+
+def test_sizes_that_would_not_fit_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    import psutil
+
+    class Small:
+        available = 64 << 20
+
+    monkeypatch.setattr(psutil, "virtual_memory", Small)
+    assert max(sizes_of(2, "cpu")) == 4 << 20
+    assert 999_424 in sizes_of(2, "cpu", gradient_bytes=999_424)
+    assert rank_counts(16) == (2, 3, 4, 8, 16)
+
+
+def test_push_service_and_pull_are_timed_at_every_size() -> None:
+    with ServerBench((1 << 16, 1 << 20)) as bench:
+        for cell in bench.cells:
+            samples, _ = bench.visit(cell)
+            assert set(samples) == {"push", "service", "pull"}
+            assert all(statistics.median(values) > 0 for values in samples.values())
+        rows = bench.stamps(1 << 16, 7)
+    assert len(rows) == 7
+    for t0, s0, received, applied, s1, t1 in rows:
+        assert t0 < s0 < received <= applied < min(s1, t1)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp32_of_fp64"])
+def test_backward_is_timed_alone_together_and_apart(precision: str) -> None:
+    with OverlapBench(tiny, [(precision, 2)]) as bench:
+        samples, facts = bench.visit(bench.cells[0])
+    assert tuple(samples) == KINDS
+    assert all(len(values) >= 9 for values in samples.values())
+    parameters = 8 * 16 + 16 + 16 * 4 + 4
+    assert facts["bytes"] == parameters * (8 if precision == "fp32_of_fp64" else 4)
+
+
+def test_traffic_flows_only_while_it_is_asked_for() -> None:
+    with Traffic(2) as traffic:
+        pids = [child.pid for child in multiprocessing.active_children()]
+        with traffic.streaming(1.5) as stream:
+            time.sleep(0.2)
+        assert stream.report["bytes_per_second"] > 1e6
+        before = _processor_seconds(pids)
+        time.sleep(0.3)
+        assert _processor_seconds(pids) - before < 0.1  # asleep again
+        with traffic.streaming(0.25) as less:
+            time.sleep(0.2)
+        assert 0 < less.report["bytes_per_second"] < stream.report["bytes_per_second"]
+        with pytest.raises(ValueError, match="level 3"), traffic.streaming(3):
+            pass
+        for child in multiprocessing.active_children():
+            child.kill()
+            child.join()
+        with pytest.raises(Skipped, match="traffic ended early"), traffic.streaming(1):
+            pass
+
+
+def _processor_seconds(pids: list[int | None]) -> float:
+    import psutil
+
+    return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids)

@@ -1,0 +1,177 @@
+"""Estimates over visits: they find what is true, and their intervals hold it as often as stated."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from simstrag.calibration.cells import Cell, Visit
+from simstrag.calibration.medians import (
+    draws,
+    half_width,
+    lag1,
+    noise_quantiles,
+    over_visits,
+    ratio,
+    statistic,
+    student,
+    told,
+)
+from simstrag.calibration.noise_scale import learning, two_batches
+from simstrag.calibration.samples import Samples
+from simstrag.calibration.step_cells import noise_of
+from tests.synthetic import NOISE_SCALE, Machine, samples_of
+
+
+@pytest.mark.parametrize("visits", [3, 5, 12])
+def test_an_interval_holds_the_truth_about_19_times_in_20(visits: int) -> None:
+    rng = np.random.default_rng(visits)
+    held = 0
+    for _ in range(2000):
+        found = over_visits(0.1 * np.exp(0.03 * rng.normal(size=visits)))
+        assert found.low is not None
+        assert found.high is not None
+        held += found.low <= 0.1 <= found.high
+    assert 0.93 <= held / 2000 <= 0.985
+
+
+def test_one_visit_has_no_interval_and_two_have_a_wide_one() -> None:
+    one, two = over_visits([0.1]), over_visits([0.1, 0.102])
+    assert (one.low, one.high, one.error) == (None, None, math.inf)
+    assert half_width([0.1]) == math.inf
+    assert half_width([0.1, 0.102]) > 0.1
+    assert two.low is not None
+    assert two.low > 0
+    assert told(one, "alone").low is None
+
+
+def test_no_visit_is_no_estimate() -> None:
+    with pytest.raises(ValueError, match="no visit"):
+        over_visits([])
+
+
+def test_one_visit_that_was_disturbed_does_not_move_the_estimate() -> None:
+    assert over_visits([0.1, 0.101, 0.1, 0.099, 0.25]).value == 0.1
+
+
+def test_a_share_may_be_negative_and_its_error_is_in_its_own_unit() -> None:
+    found = over_visits([-0.02, 0.01, 0.0, -0.01], relative=False)
+    assert found.value == pytest.approx(-0.005)
+    assert found.low is not None
+    assert found.low < 0
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 5, 10, 11, 30, 200])
+def test_the_quantile_of_student_is_that_of_tables(freedom: int) -> None:
+    assert student(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), abs=0.003)
+
+
+def test_draws_spread_as_the_intervals_do() -> None:
+    given = over_visits([0.1, 0.104, 0.098, 0.101, 0.097])
+    (low,), (high,) = np.quantile(draws([given], 20_000), [[0.025], [0.975]])
+    assert (low, high) == pytest.approx((given.low, given.high), rel=0.003)
+    assert np.array_equal(draws([given]), draws([given]))
+
+
+def test_what_has_no_error_is_drawn_as_it_is() -> None:
+    assert np.all(draws([over_visits([0.1])]) == 0.1)
+
+
+def test_the_error_of_a_ratio_is_that_of_both() -> None:
+    a, b = over_visits([2.0, 2.1, 1.9]), over_visits([1.0, 1.05, 0.95, 1.01])
+    found = ratio(a, b)
+    assert (found.value, found.visits) == (pytest.approx(2.0 / 1.005), 3)
+    assert found.error == pytest.approx(math.hypot(a.error, b.error))
+    assert ratio(a, over_visits([1.0])).low is None
+
+
+def test_drift_between_visits_is_no_noise() -> None:
+    """Steps of each visit scatter by 3 %, visits by 20 %: noise is of 3 %, the interval wide."""
+    rng = np.random.default_rng(0)
+    machine = Machine(drift=0.2, cv=0.03, lag=0.0)
+    visits = [machine.steps(rng, 0.1, 500) for _ in range(8)]
+    table = noise_quantiles(visits)
+    assert (table[1:] + table[:-1]).mean() / 2 == pytest.approx(1, abs=1e-12)
+    drawn = np.interp(rng.random(100_000), np.linspace(0, 1, len(table)), table)
+    assert drawn.std() == pytest.approx(0.03, rel=0.05)
+    assert half_width([float(np.median(v)) for v in visits]) > 0.1
+
+
+@pytest.mark.parametrize("lag", [0.0, 0.4, 0.8])
+def test_the_autocorrelation_is_that_within_visits(lag: float) -> None:
+    rng = np.random.default_rng(1)
+    machine = Machine(drift=0.2, cv=0.03, lag=lag)
+    assert lag1([machine.steps(rng, 0.1, 500) for _ in range(10)]) == pytest.approx(lag, abs=0.05)
+
+
+def test_too_few_steps_tell_neither_noise_nor_autocorrelation() -> None:
+    assert noise_of([[0.1, 0.11], [0.1]]) is None
+    assert lag1([[0.1], [0.2]]) is None
+    assert lag1([[0.1] * 10]) is None
+
+
+SERIES = {"seconds": (0.2, 0.4, 0.3), "clean": (0.1, 0.1, 0.1)}
+
+
+@pytest.mark.parametrize(
+    ("part", "samples", "value"),
+    [
+        ("step", {"seconds": (0.2, 0.4, 0.3), "host": (9.0,)}, 0.3),
+        ("contention", SERIES, 3.0),
+        ("allreduce", {"seconds": (0.2,)}, 0.2),
+        ("overlap", {"compute": (0.1,), "together": (0.15,), "apart": (0.2,)}, 1.5),
+        ("server", {"push": (0.1,), "service": (0.3,), "pull": (0.2,)}, 0.6),
+        ("gradient", {"small": (3.0,), "large": (1.0,)}, 1.0),
+    ],
+)
+def test_each_part_has_a_number_by_which_more_visits_are_made(
+    part: str, samples: dict[str, tuple[float, ...]], value: float
+) -> None:
+    visit = Visit(Cell(part, batch=8), 0, 0.0, samples)  # type: ignore[arg-type]
+    assert statistic(visit) == pytest.approx(value)
+
+
+def test_the_noise_scale_is_found_without_bias() -> None:
+    """Gradients of 50 numbers: |G|^2 = 1 and tr(Sigma) = 40, from pairs of batches of 4 and 32."""
+    rng = np.random.default_rng(2)
+    true = np.full(50, 1 / math.sqrt(50))
+    small, large = (
+        ((true + rng.normal(size=(3000, 50)) * math.sqrt(40 / 50 / b)) ** 2).sum(axis=1)
+        for b in (4, 32)
+    )
+    found = two_batches(small.tolist(), large.tolist(), 4, 32)
+    assert found is not None
+    assert found.high is not None
+    assert found.value == pytest.approx(40, rel=0.06)
+    assert found.low < 40 < found.high
+    assert found.high - found.low < 8
+
+
+def test_without_a_signal_above_the_noise_there_is_no_noise_scale() -> None:
+    assert two_batches([4.0, 4.0], [0.5, 0.5], 4, 32) is None
+    assert two_batches([1.0, 1.0], [1.1, 1.1], 4, 32) is None
+
+
+def test_an_interval_without_an_end_is_told_to_have_none() -> None:
+    rng = np.random.default_rng(3)
+    small, large = (20 / b * rng.chisquare(5, 12) / 5 + 0.05 for b in (4, 32))
+    found = two_batches(small.tolist(), large.tolist(), 4, 32)
+    assert found is not None
+    assert found.high is None
+
+
+def test_the_noise_scale_is_told_along_the_training_and_where_it_is_not() -> None:
+    samples = samples_of(Machine(), [Cell("gradient", batch=8)], visits=3)
+    lost = Visit(
+        Cell("gradient", batch=8), 3, 3.0, {"small": (4.0, 4.0), "large": (0.5, 0.5)},
+        {"trained": 500, "small_batch": 4, "large_batch": 32},
+    )  # fmt: skip
+    found, without = learning(Samples(samples.header, (*samples.visits, lost)))
+    assert [each.trained for each in found] == [0, 1000, 2000]
+    assert [each.scale.value for each in found] == pytest.approx([NOISE_SCALE] * 3, rel=0.05)
+    (untold,) = without
+    assert untold.cell == "noise scale after 500 samples"
+    assert "2 pairs of gradients of 4 and 32 samples leave no signal" in untold.reason

@@ -1,0 +1,146 @@
+"""Fits of all-reduce times: known constants are found, and what was left out says what is best."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from simstrag.calibration import collective_fit
+from simstrag.calibration.collective_fit import ALGORITHMS, Algorithm, Point, around, fit
+from simstrag.calibration.nccl_profile import choose
+from simstrag.constants import AllReduce
+
+PLACEMENTS = ((2,), (8,), (8, 8), (8,) * 4, (8,) * 16)
+SIZES = tuple(1 << k for k in range(10, 29, 2))
+
+
+def measured(
+    algorithm: Algorithm, placements: tuple[tuple[int, ...], ...] = PLACEMENTS, noise: float = 0.0
+) -> list[Point]:
+    """By the simulator's own formula: 20 us and 10 GB/s between nodes, 3 us and 150 GB/s inside."""
+    rng = np.random.default_rng(0)
+    return [
+        Point(
+            nodes, size,
+            AllReduce(20e-6, 10e9, size, 0.0, algorithm, 3e-6, 150e9).seconds(nodes)
+            * math.exp(noise * rng.normal()),
+        )
+        for nodes in placements
+        for size in SIZES
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_constants_behind_the_times_are_found(algorithm: Algorithm) -> None:
+    found = fit(measured(algorithm), algorithm)
+    assert found.alpha == pytest.approx(20e-6, rel=1e-4)
+    assert found.bandwidth == pytest.approx(10e9, rel=1e-4)
+    assert found.intra_alpha == pytest.approx(3e-6, rel=1e-4)
+    assert found.intra_bandwidth == pytest.approx(150e9, rel=1e-4)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_simulator_takes_what_was_fitted(algorithm: Algorithm) -> None:
+    points = measured(algorithm, noise=0.05)
+    found = fit(points, algorithm)
+    for point, residual in zip(points, found.residuals(points), strict=True):
+        taken = found.law(point.bytes).seconds(point.ranks_per_node)
+        assert taken == found.seconds(point)
+        assert taken / point.seconds - 1 == residual
+
+
+def test_on_one_machine_all_links_are_alike() -> None:
+    found = fit([p for p in measured("ring") if p.ranks_per_node == (8,)])
+    assert found.alpha == pytest.approx(3e-6, rel=1e-4)
+    assert found.bandwidth == pytest.approx(150e9, rel=1e-4)
+    assert found.intra_alpha is None
+    assert found.intra_bandwidth is None
+
+
+def test_small_sizes_count_as_much_as_large_ones() -> None:
+    points = measured("ring", ((8,),), noise=0.05)
+    residuals = fit(points).residuals(points)
+    assert max(map(abs, residuals[:3])) < 0.15  # microseconds among seconds
+    assert max(map(abs, residuals[-3:])) < 0.15
+
+
+def test_one_wild_time_moves_the_constants_little() -> None:
+    points = measured("ring", ((8,),), noise=0.02)
+    clean = fit(points)
+    points[0] = Point((8,), points[0].bytes, 14 * points[0].seconds)
+    assert fit(points).alpha == pytest.approx(clean.alpha, rel=0.15)
+    assert fit(points).bandwidth == pytest.approx(clean.bandwidth, rel=0.05)
+
+
+def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
+    rng = np.random.default_rng(1)
+    inside = []
+    for _ in range(100):
+        points = [
+            Point((2,), size, (2e-4 + size / 1e9) * math.exp(0.03 * rng.normal())) for size in SIZES
+        ]
+        found = fit(points)
+        inside += [
+            found.low["alpha"] <= 1e-4 <= found.high["alpha"],
+            found.low["bandwidth"] <= 1e9 <= found.high["bandwidth"],
+        ]
+    assert 0.85 <= np.mean(inside) <= 0.99  # few times: a normal interval is a little short
+
+
+def test_times_that_do_not_grow_tell_no_bandwidth() -> None:
+    with pytest.raises(ValueError, match="no bandwidth"):
+        fit([Point((2,), size, 1e-3 / size) for size in SIZES])
+    with pytest.raises(ValueError, match="do not tell"):
+        fit([Point((2,), 1024, 1e-3)])
+
+
+def test_one_size_is_fitted_without_hops() -> None:
+    points = [p for p in measured("ring") if p.bytes == SIZES[-1]]
+    found = fit(points, "ring", hops=False)
+    assert (found.alpha, found.intra_alpha) == (0.0, 0.0)
+    assert found.bandwidth == pytest.approx(10e9, rel=0.05)
+
+
+def test_what_is_left_out_is_not_seen() -> None:
+    points = measured("ring")
+    spoilt = [Point(p.ranks_per_node, p.bytes, 2 * p.seconds) if p.ranks == 128 else p
+              for p in points]  # fmt: skip
+    errors = collective_fit.errors(
+        spoilt, lambda given: fit(given).seconds, lambda p: p.ranks_per_node
+    )
+    assert len(errors) == len(points)
+    for point, error in errors:
+        if point.ranks == 128:
+            assert error == pytest.approx(-0.5, abs=1e-3)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_left_out_placements_tell_the_algorithm(algorithm: Algorithm) -> None:
+    chosen, errors = choose(measured(algorithm, noise=0.01))
+    assert chosen == algorithm
+    assert errors[algorithm] < 0.03
+
+
+def test_interpolation_knows_nothing_beyond_its_sizes_and_placements() -> None:
+    between = collective_fit.interpolated(measured("ring", ((2,),)))
+    assert math.isfinite(between(Point((2,), 5000, math.nan)))
+    assert math.isnan(between(Point((2,), 100, math.nan)))
+    assert math.isnan(between(Point((2,), 1 << 30, math.nan)))
+    assert math.isnan(between(Point((4,), 5000, math.nan)))
+
+
+def test_two_protocols_are_told_apart_where_one_formula_fails() -> None:
+    sizes = [1 << k for k in range(10, 29)]
+    points = [Point((2,), s, 1e-5 + s / 1e9 if s < 1 << 18 else 2e-4 + s / 2e10) for s in sizes]
+    one = max(map(abs, fit(points).residuals(points)))
+    two = collective_fit.protocols(points, "ring")
+    assert one > 0.3
+    assert max(abs(two(p) / p.seconds - 1) for p in points) < 1e-3
+
+
+def test_around_a_gradient_stay_the_sizes_near_it_and_three_at_least() -> None:
+    points = measured("ring", ((2,),))
+    assert [p.bytes for p in around(points, 1 << 20)] == [1 << 18, 1 << 20, 1 << 22]
+    assert [p.bytes for p in around(points, 1e12)] == [1 << 24, 1 << 26, 1 << 28]
