@@ -19,6 +19,9 @@ __all__ = ["bandwidth_panel", "by_ranks", "reduce_panel", "server_panel"]
 
 Floats = npt.NDArray[np.float64]
 
+NAMED = 8
+"""Sizes for whose names an axis has room."""
+
 
 def reduce_panel(ax: Axes, profile: Profile) -> None:
     """Seconds of an undisturbed all-reduce against bytes, by ranks and group, with the fits."""
@@ -55,11 +58,15 @@ def server_panel(ax: Axes, profile: Profile) -> None:
 
 
 def _sizes(ax: Axes, sizes: Iterable[int]) -> None:
-    """A logarithmic x of bytes, with at most eight sizes named."""
-    named = sorted(set(sizes))
-    every = -(-len(named) // 8)
+    """A logarithmic x of bytes; sizes are named that leave room for their names."""
+    known = sorted(set(sizes))
+    apart = (known[-1] / known[0]) ** (1 / NAMED)
+    named: list[int] = []
+    for size in known:
+        if not named or size >= apart * named[-1]:
+            named.append(size)
     ax.set_xscale("log", nonpositive="clip")
-    ax.set_xticks(named[::every], [bytes_of(size) for size in named[::every]])
+    ax.set_xticks(named, [bytes_of(size) for size in named])
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xlabel("bytes")
 

@@ -36,7 +36,7 @@ SIZES = (*(1 << k for k in range(10, 20, 2)), *(1 << k for k in range(20, 29)))
 COARSE = (1 << 14, 1 << 20, 1 << 24)
 """Bytes for ranks that share cores, groups within a group, and beside a load."""
 
-VISIT = 0.5
+VISIT = 0.25
 """Seconds that a visit should take."""
 
 FEWEST, MOST = 5, 200

@@ -23,7 +23,7 @@ from simstrag.errors import InputError
 
 __all__ = ["FEWEST", "MOST", "TARGET", "Bounds", "OnVisit", "run", "wide"]
 
-FEWEST, MOST = 4, 16
+FEWEST, MOST = 5, 24
 """Visits to a cell: without so many an interval between visits means little; more add nothing."""
 TARGET = 0.02
 """Relative half-width of a cell's 95 % interval at which it is left alone."""

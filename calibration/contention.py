@@ -33,7 +33,7 @@ class ContentionBench:
     again.
     """
 
-    def __init__(self, jobs: Jobs, chosen: Precisions, span: float = 1.0) -> None:
+    def __init__(self, jobs: Jobs, chosen: Precisions, span: float = 0.4) -> None:
         self.jobs, self.span = jobs, span
         device = jobs.device
         gpu = device.name if device.name != "cpu" else ""

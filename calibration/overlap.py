@@ -35,7 +35,7 @@ BLOCK = 4
 SETTLE = 4
 """Steps that are not kept: DDP finds the order of its buckets in the first ones."""
 
-VISIT = 1.5
+VISIT = 0.8
 """Seconds that a visit should take."""
 
 FEWEST, MOST = 3, 30

@@ -28,7 +28,7 @@ __all__ = ["HOW", "SIZES", "ServerBench"]
 SIZES = tuple(1 << k for k in range(16, 27, 2))
 """64 KiB to 64 MiB."""
 
-VISIT = 0.5
+VISIT = 0.25
 """Seconds that a visit should take."""
 
 FEWEST, MOST = 5, 200

@@ -125,8 +125,8 @@ def samples_of(
 
 def _header(machine: Machine, cells: Sequence[Cell]) -> dict[str, Any]:
     return {
-        "format": FORMAT, "name": "a-machine", "date": "2026-11-21", "command": "simstrag calibrate",
-        "commit": "abc",
+        "format": FORMAT, "name": "a-machine", "date": "2026-11-21",
+        "command": "simstrag calibrate", "commit": "abc",
         "device": {"kind": machine.kind}, "software": {"torch": "2.13"},
         "workload": {
             "name": "encoder", "parameters": GRADIENT // 4, "gradient_bytes": GRADIENT,
