@@ -49,6 +49,7 @@ def cautions(s: Standings) -> list[str]:
             "M above 100 % is no error: such a policy is faster than bsp without contention, "
             "so its gain is not mitigation alone."
         )
+    found += _of_the_profile(s.comparison.scenario)
     found += _of_the_noise(s.comparison.scenario)
     found += _of_the_gain(s)
     found += _of_the_batches(s)
@@ -175,6 +176,19 @@ def _of_the_turns(s: Standings) -> list[str]:
     if (n := table["seeds"].iloc[0]) < s.seeds:
         found.append(f"What the lead hangs on was looked for under the first {n} seeds only.")
     return found
+
+
+def _of_the_profile(scenario: Scenario) -> list[str]:
+    """Whether the profile's fits missed what they had not seen by more than was asked of them."""
+    profile = scenario.inputs.profile
+    missed = [] if profile is None else [h for h in profile.held_out if h.median > h.threshold]
+    if not missed or profile is None:
+        return []
+    how = listed([f"{h.part} by {h.median:.0%} (asked: {h.threshold:.0%})" for h in missed])
+    return [
+        f"The profile {profile.name} misses what its fits had not seen, in the median: {how}; "
+        "calibrate again on a machine that does nothing else."
+    ]
 
 
 def _of_the_noise(scenario: Scenario) -> list[str]:

@@ -58,13 +58,12 @@ def collective_fits(profile: Profile) -> Table:
         rows.append([
             fit.backend, fit.algorithm, ranks_of(span(fit.ranks), fit.group),
             f"{bytes_of(fit.smallest)} to {bytes_of(fit.largest)}", shown(fit.alpha, 1e6),
-            shown(fit.bandwidth, 1e-9), shown(fit.gamma, 1e9),
-            worst([r.error for r in fit.residuals]) + at,
+            shown(fit.bandwidth, 1e-9), worst([r.error for r in fit.residuals]) + at,
         ])  # fmt: skip
     headers = ["backend", "algorithm", "ranks", "sizes", "alpha (µs)", "bandwidth (GB/s)",
-               "gamma (ns/B)", "off by at most (%)"]  # fmt: skip
-    notes = tuple(fit.note for fit in profile.collective_fits if fit.note)
-    return Table("All-reduce: fits", headers, rows, notes, wraps=7, least=("backend", "sizes"))
+               "off by at most (%)"]  # fmt: skip
+    notes = tuple(dict.fromkeys(fit.note for fit in profile.collective_fits if fit.note))
+    return Table("All-reduce: fits", headers, rows, notes, wraps=6, least=("backend", "sizes"))
 
 
 def transfers(profile: Profile) -> Table:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.ticker import NullLocator
 
-from simstrag.analysis.profile_marks import Point, hollow_note, logarithmic, look, points
+from simstrag.analysis.profile_marks import DASHES, Point, hollow_note, logarithmic, look, points
 from simstrag.analysis.profile_words import bytes_of, ranks_of
 from simstrag.measurements import CollectiveCell
 from simstrag.profile import Profile
@@ -28,8 +28,9 @@ def reduce_panel(ax: Axes, profile: Profile) -> None:
     for k, (label, cells) in enumerate(by_ranks(profile).items()):
         found = [Point(c.bytes, c.seconds, c.held_out) for c in cells]
         points(ax, found, look(k), label, 1e3)
-        for x, y in _fits(profile, cells):
-            ax.plot(x, 1e3 * y, color=look(k)["color"])
+        for x, y, dashes in _fits(profile, cells):
+            ax.plot(x, 1e3 * y, color=look(k)["color"], linestyle=dashes)
+    _together_note(ax, profile)
     hollow_note(ax, any(c.held_out for c in profile.collectives if not c.load))
     _sizes(ax, [c.bytes for c in profile.collectives if not c.load])
     logarithmic(ax, "median all-reduce (ms)")
@@ -42,8 +43,9 @@ def bandwidth_panel(ax: Axes, profile: Profile) -> None:
         found = [Point(c.bytes, _bus(c), c.held_out) for c in chosen]
         points(ax, found, look(k), label)
         n = _members(cells[0])
-        for x, y in _fits(profile, chosen):
-            ax.plot(x, 2 * (n - 1) / n * x / y / 1e9, color=look(k)["color"])
+        for x, y, dashes in _fits(profile, chosen):
+            ax.plot(x, 2 * (n - 1) / n * x / y / 1e9, color=look(k)["color"], linestyle=dashes)
+    _together_note(ax, profile)
     _sizes(ax, [c.bytes for c in profile.collectives if not c.load])
     logarithmic(ax, "bus bandwidth (GB/s)")
 
@@ -84,8 +86,18 @@ def by_ranks(profile: Profile) -> dict[str, list[CollectiveCell]]:
     return found
 
 
-def _fits(profile: Profile, cells: Sequence[CollectiveCell]) -> Iterator[tuple[Floats, Floats]]:
-    """Bytes and fitted seconds of each fit that these cells belong to, along its sizes.
+def _together_note(ax: Axes, profile: Profile) -> None:
+    """Say in the legend what dashed lines are."""
+    if any(len(fit.ranks) > 1 for fit in profile.collective_fits):
+        ax.plot([], [], color="0.4", linestyle=DASHES[1], label="fit over all numbers of ranks")
+
+
+def _fits(
+    profile: Profile, cells: Sequence[CollectiveCell]
+) -> Iterator[tuple[Floats, Floats, str]]:
+    """Bytes and fitted seconds of each fit that these cells belong to, along its sizes, and dashes.
+
+    A fit over several numbers of ranks is dashed, for beside it each number may have its own.
 
     Every formula of an all-reduce is a line in its bytes, so that two fitted values give it: what
     was measured times 1 + its residual.  The line of the largest sizes goes on to those held out.
@@ -106,7 +118,7 @@ def _fits(profile: Profile, cells: Sequence[CollectiveCell]) -> Iterator[tuple[F
         last = fit.largest == max(each.largest for each, _ in drawn)
         end = max(c.bytes for c in cells) if last else fit.largest
         x = np.geomspace(max(fit.smallest, 1), end, 200)
-        yield x, y0 + (y1 - y0) / (x1 - x0) * (x - x0)
+        yield x, y0 + (y1 - y0) / (x1 - x0) * (x - x0), DASHES[len(fit.ranks) > 1]
 
 
 def _bus(cell: CollectiveCell) -> Quantity:

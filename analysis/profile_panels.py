@@ -91,7 +91,10 @@ def noise_panel(ax: Axes, profile: Profile) -> None:
 
 def learning_panel(ax: Axes, profile: Profile) -> None:
     """The gradient noise scale along one training run."""
-    points(ax, [Point(at.trained, at.scale) for at in profile.learning], look(0), None)
+    for k, batch in enumerate(dict.fromkeys(at.batch for at in profile.learning)):
+        own = [Point(at.trained, at.scale) for at in profile.learning if at.batch == batch]
+        label = None if batch is None else f"from batches of {batch}"
+        points(ax, own, look(k), label)
     logarithmic(ax, "gradient noise scale (samples)")
     ax.set_xlabel("trained (samples)")
 

@@ -52,8 +52,8 @@ def html(profile: Profile) -> str:
 
 def learning(profile: Profile) -> Table:
     """The gradient noise scale."""
-    rows = [[str(at.trained), shown(at.scale)] for at in profile.learning]
-    headers = ["samples trained", "noise scale (samples)"]
+    rows = [[number(at.batch), str(at.trained), shown(at.scale)] for at in profile.learning]
+    headers = ["small batch", "samples trained", "noise scale (samples)"]
     return Table("Gradient noise scale along training", headers, rows)
 
 

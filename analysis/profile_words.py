@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from simstrag.analysis.formats import MISSING, estimate, listed, number, percent
-from simstrag.measurements import Response
+from simstrag.measurements import Law, Response
 from simstrag.profile import Profile
 from simstrag.quantity import Quantity
 
 __all__ = [
-    "HELD_OUT", "MS", "Table", "bytes_of", "formula", "head", "ordered", "ranks_of", "shown",
-    "span", "worst",
+    "HELD_OUT", "LAWS", "MS", "Table", "bytes_of", "formula", "head", "ordered", "ranks_of",
+    "shown", "span", "worst",
 ]  # fmt: skip
 
 MS = 1e3
@@ -23,7 +23,8 @@ HELD_OUT = "held out"
 SILENT = ("", MISSING)
 
 GROUPS = {"all": "", "half": ", one half alone", "halves": ", both halves at once"}
-LAWS = {
+LAWS: dict[Law, str] = {
+    "none": "1: no slowdown that could be told",
     "constant": "{factor}, whatever the level",
     "linear": "1 + {slope} u",
     "fair_share": "{demand} + u, and at least 1",
@@ -84,6 +85,8 @@ def head(profile: Profile) -> tuple[str, ...]:
     said += [f"Note: {profile.note}"] if profile.note else []
     said += [f"Device: {_mapping(profile.device)}."] if profile.device else []
     said += [f"Software: {_mapping(profile.software)}."] if profile.software else []
+    ranges = (f"{k} {number(a)} to {number(b)}" for k, (a, b) in profile.conditions.items())
+    said += [f"Conditions meanwhile: {', '.join(ranges)}."] if profile.conditions else []
     return (*said, *_workload(profile))
 
 

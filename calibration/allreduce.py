@@ -11,13 +11,12 @@ import math
 import statistics
 import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import psutil
 
 from simstrag.calibration.cells import Cell
-from simstrag.calibration.collective_ranks import Group, Reduce, reduce_ranks
+from simstrag.calibration.collective_ranks import Group, Reduce, Stamps, reduce_ranks, spans
 from simstrag.calibration.crew import Crew
 from simstrag.calibration.machine import cores
 from simstrag.calibration.traffic import Traffic
@@ -44,8 +43,6 @@ FEWEST, MOST = 5, 200
 
 SHARE = 0.5
 """Of the memory at hand, what buffers may take."""
-
-Stamps = list[tuple[float, float]]
 
 
 def rank_counts(most: int) -> tuple[int, ...]:
@@ -77,9 +74,10 @@ class AllReduceBench:
     """Cells of part "allreduce" on this machine, over one backend.
 
     backend: "gloo", or "nccl" with a GPU per rank.  device: where the tensors are.
-    ranks: counts to measure.  More ranks than cores share cores, which the facts call
-    oversubscribed.  nested: one count more, at which also one half of the ranks alone, and both
-    halves at once, are timed; 0 for none.  traffic: levels of load "net" to measure beside.
+    ranks: counts to measure.  More ranks than cores share cores, more than GPUs share GPUs: both
+    are oversubscribed in the facts.  nested: one count more, at which also one half of the ranks
+    alone, and both halves at once, are timed; 0 for none.  traffic: levels of load "net" to measure
+    beside.
     """
 
     def __init__(
@@ -125,7 +123,7 @@ class AllReduceBench:
     def visit(self, cell: Cell) -> tuple[dict[str, tuple[float, ...]], dict[str, Any]]:
         """`seconds`; of both halves at once the other one's as `other`; beside a load the same
         without it, just before, as `clean`."""
-        facts: dict[str, Any] = {"oversubscribed": _oversubscribed(cell.ranks)}
+        facts: dict[str, Any] = {"oversubscribed": self._shared(cell.ranks)}
         if not cell.load:
             return self._timed(cell), facts
         clean = self._timed(cell)["seconds"]
@@ -134,18 +132,18 @@ class AllReduceBench:
         return samples, facts | stream.report
 
     def __enter__(self) -> AllReduceBench:
-        store = str(Path(self._stack.enter_context(tempfile.TemporaryDirectory())) / "store")
-        self._stack.enter_context(self._traffic)
         world = max(self.ranks)
         groups = {_first(n) for n in self.ranks}
         if self.nested:
             groups |= {_first(self.nested), *_halves(self.nested)}
-        self.crew = self._stack.enter_context(
-            Crew(
-                reduce_ranks, world, world, store, self.backend, self.device,
-                tuple(sorted(groups)), max(self.sizes),
-            )
+        self.crew = Crew(
+            reduce_ranks, world, world, self.backend, self.device, tuple(sorted(groups)),
+            max(self.sizes), fresh=tempfile.TemporaryDirectory,
         )  # fmt: skip
+        with contextlib.ExitStack() as stack:  # what has started leaves if the rest cannot start
+            stack.enter_context(self._traffic)
+            stack.enter_context(self.crew)
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *failure: object) -> None:
@@ -173,13 +171,15 @@ class AllReduceBench:
         room = tuple(sorted(rank for group in groups for rank in group))
         orders = {rank: (group, room, size, repetitions) for group in groups for rank in group}
         answers = dict(zip(room, self.crew.ask(orders), strict=True))
-        return [
-            tuple(
-                max(end for _, end in stamps) - max(start for start, _ in stamps)
-                for stamps in zip(*(answers[rank] for rank in group), strict=True)
-            )
-            for group in groups
-        ]
+        return [spans([answers[rank] for rank in group]) for group in groups]
+
+    def _shared(self, ranks: int) -> bool:
+        """Whether some ranks share a core or a GPU."""
+        if self.device == "cuda":
+            import torch
+
+            return ranks > min(len(cores()), torch.cuda.device_count())
+        return _oversubscribed(ranks)
 
     def _cell(
         self, ranks: int, size: int, group: str = "all", load: str = "", level: float = 0.0

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from simstrag.calibration import collective_cells, contended, step_cells
 from simstrag.calibration.cells import Cell
 from simstrag.calibration.held_out import account
+from simstrag.calibration.medians import short
 from simstrag.calibration.noise_scale import learning
 from simstrag.calibration.samples import Samples
 from simstrag.calibration.sections import allreduce_times, server_times, step_times
-from simstrag.measurements import Response, SkippedCell
+from simstrag.measurements import SkippedCell
 from simstrag.profile import Profile, Workload
 
 __all__ = ["assemble"]
 
 NOTE = (
-    "Fits and the constants made of them never saw the cells that are held out, so that the errors "
-    "stated are theirs; a constant that is a measured cell's is that cell's."
+    "Fits and the constants made of them never saw the cells that are held out. Steps and "
+    "slowdowns held out are predicted by the fits of this profile; an all-reduce held out by a "
+    "ring fitted to the sizes around it, as the constants of allreduce are fitted around the "
+    "gradient's size: the error stated is that of such fits, each at its own size. A constant that "
+    "is a measured cell's is that cell's."
 )
 
 
@@ -40,8 +45,8 @@ def assemble(samples: Samples, files: Mapping[str, str] | None = None) -> Profil
     scales, untold = learning(samples)
     accounts = (
         account("step", step_cells.predictions(cells, fits), OF_STEPS),
-        account("contention", contended.predictions(responses, _cell_of(workload)), OF_LOADS),
-        account("allreduce", collective_cells.predictions(reduced), OF_SIZES),
+        account("contention", contended.predictions(responses), OF_LOADS),
+        collective_cells.at_sizes_left_out(reduced),
     )
     return Profile(
         name=header["name"],
@@ -51,16 +56,17 @@ def assemble(samples: Samples, files: Mapping[str, str] | None = None) -> Profil
         command=header["command"],
         commit=header.get("commit") or "",
         device=header["device"],
+        conditions=_conditions(samples),
         software=header["software"],
         workload=workload,
         step=step_times(samples, cells, workload),
-        allreduce=allreduce_times(reduced, overlaps, gradient),
+        allreduce=allreduce_times(samples, reduced, overlaps, gradient),
         server=server_times(transfers, gradient),
         cells=cells,
         batches=fits,
         responses=responses,
         collectives=reduced,
-        collective_fits=collective_cells.collective_fits(reduced),
+        collective_fits=collective_cells.collective_fits(samples, reduced),
         transfers=transfers,
         overlaps=overlaps,
         learning=scales,
@@ -75,7 +81,6 @@ OF_LOADS = (
     "slowdown of a step, or an all-reduce, at levels that no law saw: a step beside the load over "
     "one without in the same visit, so that its error is that of the step's time"
 )
-OF_SIZES = "all-reduces of 1 MiB and more that no line saw, alone, no more ranks than cores"
 
 PARTS = {
     "contention": "responses to contention",
@@ -98,18 +103,14 @@ def _workload(given: Mapping[str, Any]) -> Workload:
     )
 
 
-def _cell_of(workload: Workload) -> Any:
-    """The cell of a response's level."""
-
-    def cell(response: Response, level: float) -> Cell:
-        if not response.precision:
-            return Cell("allreduce", load=response.load, level=level)
-        return Cell(
-            "contention", precision=response.precision, batch=workload.batch,
-            load=response.load, level=level,
-        )  # fmt: skip
-
-    return cell
+def _conditions(samples: Samples) -> dict[str, tuple[float, float]]:
+    """Least and most of each clock, temperature and power that visits saw."""
+    seen: dict[str, list[float]] = {}
+    for visit in samples.visits:
+        for name, value in (visit.facts.get("state") or {}).items():
+            if math.isfinite(value):
+                seen.setdefault(name, []).append(value)
+    return {name: (short(min(values)), short(max(values))) for name, values in seen.items()}
 
 
 def _missing(samples: Samples) -> Iterator[str]:

@@ -17,11 +17,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.batches import of_constants
 from simstrag.calibration.choice import simplest, tolerances
 from simstrag.calibration.medians import Estimate, draws
 from simstrag.measurements import BatchLaw
 
-__all__ = ["LAWS", "Fit", "choose", "fit", "predicted"]
+__all__ = ["LAWS", "Fit", "choose", "fit"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -96,13 +97,6 @@ def fit(law: BatchLaw, b: Floats, times: Floats, sigma: Floats) -> Floats:
     return best
 
 
-def predicted(constants: npt.ArrayLike, batches: npt.ArrayLike) -> Floats:
-    """Seconds at some batches by (fixed, per_sample, knee)."""
-    fixed, per_sample, knee = np.asarray(constants, np.float64)
-    seconds: Floats = fixed + per_sample * np.maximum(np.asarray(batches, np.float64), knee)
-    return seconds
-
-
 def _linear(x: Floats, times: Floats, sigma: Floats, free: bool) -> tuple[Floats, Floats]:
     """(fixed, per_sample, 0) and the loss of each row; free: whether fixed may differ from 0.
 
@@ -126,5 +120,5 @@ def _left_out(law: BatchLaw, b: Floats, t: Floats, sigma: Floats) -> float:
     for k in range(len(b)):
         rest = np.arange(len(b)) != k
         constants = fit(law, b[rest], t[None, rest], sigma[rest])[0]
-        found.append(float(predicted(constants, b[k])) / t[k] - 1)
+        found.append(float(of_constants(constants, b[k])) / t[k] - 1)
     return float(np.sqrt(np.mean(np.square(found))))

@@ -172,15 +172,19 @@ def burn(until: float, duty: float, piece: Callable[[], object]) -> None:
             time.sleep(max(0.0, min(until, now + PERIOD) - time.monotonic()))
 
 
-def piece(work: str) -> Callable[[], object]:
+def piece(work: str, room: int = 256 << 20) -> Callable[[], object]:
     """A short piece of work that can be repeated.
 
     "spin" stays in registers.  "stream" copies 8 MB, which takes cache and some bandwidth.  "hog"
-    walks through 256 MB, more than a core's share of any cache, and copies 1 MB at a time.
+    walks through 256 MB, more than a core's share of any cache, and copies 1 MB at a time; it has
+    less where `room`, the bytes that it may take, is less.
     """
     if work == "spin":
         return lambda: sum(range(2000))
-    size, chunk = (128 << 20, 1 << 20) if work == "hog" else (8 << 20, 8 << 20)
+    size, chunk = 8 << 20, 8 << 20
+    if work == "hog":
+        chunk = 1 << 20
+        size = chunk * max(1, min(room, 256 << 20) // (2 * chunk))
     source, target = memoryview(bytearray(size)), memoryview(bytearray(size))
     places = itertools.cycle(range(0, size, chunk))
 

@@ -1,19 +1,15 @@
 """Calibrates this machine: one device, one workload, one profile.
 
->>> made = Calibration.of(Asked(workload="mlp", device="cpu", parts=("step",), minutes=2))
->>> made.forecast().cells["step"]
-20
+>>> asked = Asked("mlp", "cpu", parts=("step",), precisions=("fp64", "fp32_of_fp64"), minutes=2)
+>>> Calibration.of(asked).forecast().cells
+{'step': 10}
 """
 
 from __future__ import annotations
 
-import datetime
 import hashlib
-import math
-import shlex
 from collections import Counter, defaultdict
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,8 +20,10 @@ from simstrag.calibration.campaign import FEWEST, TARGET, Bounds, OnVisit, run
 from simstrag.calibration.cells import PARTS, Bench, Cell, Part
 from simstrag.calibration.device import Device, device
 from simstrag.calibration.equipment import equipped
+from simstrag.calibration.gradient import GradientBench
+from simstrag.calibration.header import Asked, header_of, refuse_other
 from simstrag.calibration.held_out import held_out
-from simstrag.calibration.machine import describe_device, describe_software, slug
+from simstrag.calibration.machine import describe_device, slug
 from simstrag.calibration.remarks import remarks
 from simstrag.calibration.samples import Journal, Samples
 from simstrag.calibration.steps import Jobs
@@ -33,30 +31,11 @@ from simstrag.errors import InputError
 from simstrag.names import nearest
 from simstrag.paths import write_whole
 from simstrag.profile import Profile
-from simstrag.run import provenance
 from simstrag.workloads import Precisions, Workload, choose, load, precisions
 
 __all__ = ["Asked", "Calibration", "Forecast", "calibrate", "derive"]
 
 PROFILE = "profile.json"
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What is to be measured, as a person asks for it; what is left out is chosen by device.
-
-    workload: a name, or module:function.  device: "cpu" or "cuda".  batches: samples of a step,
-    the middle one nominal.  precisions: full and reduced, instead of the pair that suits the
-    device; then no others are timed.  minutes: bound of the whole.
-    """
-
-    workload: str | None = None
-    device: str | None = None
-    parts: tuple[str, ...] = ()
-    batches: tuple[int, ...] = ()
-    precisions: tuple[str, ...] = ()
-    minutes: float = 10.0
-    seed: int = 0
 
 
 class Forecast(NamedTuple):
@@ -149,7 +128,8 @@ class Calibration:
         if self.asked.precisions:
             full, amp = self.asked.precisions
             return Precisions(full, amp, full == "fp64", float("nan"))
-        return choose(self.workload, self.place.name)
+        with self.place.placed():
+            return choose(self.workload, self.place.name)
 
     @cached_property
     def parameters(self) -> tuple[int, int]:
@@ -157,9 +137,17 @@ class Calibration:
         job = self.jobs.of(self.chosen.full)
         return job.parameters, job.parameters * job.dtype.itemsize
 
+    @cached_property
     def benches(self) -> list[Bench]:
-        """What measures, nothing of it started."""
-        return equipped(self.jobs, self.chosen, self.parameters[1], self.gpus, self.parts)
+        """What measures, nothing of it started.
+
+        Raises `InputError` for a part asked for by name that this workload has nothing of.
+        """
+        found = equipped(self.jobs, self.chosen, self.parameters[1], self.gpus, self.parts)
+        for bench in found:
+            if isinstance(bench, GradientBench) and bench.why and self.asked.parts:
+                raise InputError(bench.why)
+        return found
 
     @property
     def gpus(self) -> int:
@@ -181,7 +169,7 @@ class Calibration:
 
         Raises `InputError` where the minutes do not even suffice for the fewest rounds.
         """
-        owner = {c: b for b in self.benches() for c in b.cells if self.wanted(c)}
+        owner = {c: b for b in self.benches for c in b.cells if self.wanted(c)}
         rounds: defaultdict[str, float] = defaultdict(float)
         for cell, bench in owner.items():
             rounds[cell.part] += bench.seconds(cell)
@@ -194,26 +182,39 @@ class Calibration:
         )  # fmt: skip
 
     def run(self, on_visit: OnVisit | None = None) -> Profile:
-        """Measure, or go on measuring, and write samples and profile; the profile."""
-        finished = self._finished()
-        if finished is None:
+        """Measure, or go on measuring, and write samples and profile; the profile.
+
+        A finished calibration goes on where more minutes are asked for than it was given.
+        """
+        begun, header = files.find(self.folder), self._header()
+        kept = None if begun is None else files.read(begun)
+        if kept is not None:
+            refuse_other(kept.header, header, self.folder)
+            minutes = max(self.asked.minutes, kept.header["plan"]["minutes"])
+            header = {**kept.header, "plan": {**kept.header["plan"], "minutes": minutes}}
+        if not self.finished:
             self.forecast()
-            header = self._header()
-            if self.journal.path.exists():
-                _same(self.journal.read().header, header, self.journal.path)
-            else:
-                self.journal.start(header)
-            tell = on_visit or _silent
-            found = run(self.benches(), self.journal, self._bounds(), tell, self.wanted)
-            finished = files.write(found, self.folder)
-        profile = _profile(files.read(finished), finished)
+            if begun != self.journal.path:
+                self.journal.start(header, () if kept is None else kept.visits)
+            planned = {Cell(**cell) for cell in header["plan"]["cells"]}
+            with self.journal.held():
+                found = run(
+                    self.benches, self.journal, self._bounds(), on_visit or _silent,
+                    planned.__contains__,
+                )  # fmt: skip
+                begun = files.write(Samples(header, found.visits), self.folder)
+        assert begun is not None
+        profile = _profile(files.read(begun), begun)
         write_whole(self.folder / PROFILE, lambda path: path.write_text(profile.text))
         return Profile.read(self.folder / PROFILE)
 
     @property
     def finished(self) -> bool:
-        """Whether there is nothing left to measure."""
-        return files.find(self.folder) not in (None, self.journal.path)
+        """Whether there is nothing left to measure in the minutes asked for."""
+        found = files.find(self.folder)
+        if found is None or found == self.journal.path:
+            return False
+        return bool(files.read(found).header["plan"]["minutes"] >= self.asked.minutes)
 
     def remarks(self) -> list[str]:
         """What somebody who reads the profile should know of how it went, a line each."""
@@ -227,49 +228,15 @@ class Calibration:
         count = len(self.journal.read().visits)
         return f"{count} visits are kept in {self.folder}; the same command goes on from there"
 
-    def _finished(self) -> Path | None:
-        """The table of samples of the same calibration, where it is there."""
-        found = files.find(self.folder)
-        if found is None or found == self.journal.path:
-            return None
-        _same(files.read(found).header, self._header(), found)
-        return found
-
     def _bounds(self) -> Bounds:
         return Bounds(60 * self.asked.minutes, TARGET, self.asked.seed)
 
     def _header(self) -> dict[str, Any]:
-        w, (parameters, gradient_bytes) = self.workload, self.parameters
-        gain = self.chosen.probed_gain
-        cells = [c for b in self.benches() for c in b.cells if self.wanted(c)]
-        return {
-            "name": self.folder.name,
-            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-            "command": _command(self.asked, self.folder),
-            "commit": provenance()["commit"],
-            "device": describe_device(self.place.name),
-            "software": describe_software(),
-            "workload": {
-                "name": w.name,
-                "parameters": parameters,
-                "gradient_bytes": gradient_bytes,
-                "batches": list(w.batches),
-                "nominal_batch": w.nominal,
-                "full": self.chosen.full,
-                "amp": self.chosen.amp,
-                "stand_in": self.chosen.stand_in,
-                "probed_gain": gain if math.isfinite(gain) else None,
-                "real_data": w.real_data,
-            },
-            "plan": {
-                "minutes": self.asked.minutes,
-                "seed": self.asked.seed,
-                "target": TARGET,
-                "parts": list(self.parts),
-                "precisions": list(self.asked.precisions),
-                "held_out": [] if self.only else [cell.changed for cell in held_out(cells)],
-            },
-        }
+        cells = [c for b in self.benches for c in b.cells if self.wanted(c)]
+        return header_of(
+            self.asked, self.folder, self.place.name, self.workload, self.chosen,
+            *self.parameters, cells, () if self.only else held_out(cells),
+        )  # fmt: skip
 
 
 DEFAULT = {"cpu": "mlp", "cuda": "resnet50"}
@@ -278,37 +245,6 @@ DEFAULT = {"cpu": "mlp", "cuda": "resnet50"}
 
 def _silent(used: float, total: float, what: str) -> None:
     """Told nobody."""
-
-
-def _command(asked: Asked, folder: Path) -> str:
-    words = ["simstrag", "calibrate"]
-    for name, value in asdict(asked).items():
-        several = value if isinstance(value, tuple) else (value,)
-        for each in several:
-            if each is not None:
-                shown = f"{each:g}" if isinstance(each, float) else str(each)
-                words += [f"--{OPTIONS.get(name, name)}", shown]
-    return shlex.join([*words, "--out", folder.name])
-
-
-OPTIONS = {"parts": "part", "batches": "batch", "precisions": "precision"}
-
-
-def _same(kept: dict[str, Any], header: dict[str, Any], path: Path) -> None:
-    """Raises `InputError` where what is kept is of something else."""
-    for name in ("device", "workload"):
-        for key, value in header[name].items():
-            if key != "probed_gain" and kept[name].get(key) != value:
-                raise InputError(
-                    f"{path}: was measured with {name} {key} {kept[name].get(key)}, now it is "
-                    f"{value}; choose another --out"
-                )
-    for key in ("parts", "precisions", "seed"):
-        if kept["plan"][key] != header["plan"][key]:
-            raise InputError(
-                f"{path}: was measured with {key} {kept['plan'][key]}, now {header['plan'][key]} "
-                "is asked for; choose another --out"
-            )
 
 
 def _profile(samples: Samples, path: Path) -> Profile:

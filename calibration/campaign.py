@@ -24,7 +24,7 @@ from simstrag.errors import InputError
 __all__ = ["FEWEST", "MOST", "TARGET", "Bounds", "OnVisit", "run", "wide"]
 
 FEWEST, MOST = 5, 24
-"""Visits to a cell: without so many an interval between visits means little; more add nothing."""
+"""Visits to a cell: with less an interval between visits means little; more add little."""
 TARGET = 0.02
 """Relative half-width of a cell's 95 % interval at which it is left alone."""
 
@@ -60,7 +60,8 @@ def run(
     """Visit the cells of all benches; what the journal has already counts.
 
     Every visit is in the journal before the next begins, so that whatever ends this loses one.
-    A visit during which others took more than `LIMIT` cores says so in its facts.
+    A visit during which others took more than `LIMIT` cores says so in its facts.  Raises
+    `InputError` where time is up before every cell was visited once.
     """
     owner = {cell: bench for bench in benches for cell in bench.cells if wanted(cell)}
     samples = journal.read()
@@ -75,7 +76,8 @@ def run(
             stack.enter_context(bench)
         while due := _due(visits, bounds):
             for cell in due:
-                if used >= bounds.seconds and len(visits[cell]) >= FEWEST:
+                if used >= bounds.seconds:
+                    _enough(visits, bounds)
                     return journal.read()
                 on_visit(used, bounds.seconds, str(cell))
                 visit = _visit(owner[cell], cell, len(visits[cell]))
@@ -83,6 +85,16 @@ def run(
                 visits[cell].append(visit)
                 used += visit.facts["took"]
     return journal.read()
+
+
+def _enough(visits: Mapping[Cell, Sequence[Visit]], bounds: Bounds) -> None:
+    left = [cell for cell, of in visits.items() if not of]
+    if left:
+        raise InputError(
+            f"--minutes {bounds.seconds / 60:g} are over, and {len(left)} of {len(visits)} cells "
+            f"were not visited once, such as {left[0]}; what was measured is kept: the same "
+            "command with more minutes goes on, or leave out parts or batches"
+        )
 
 
 def wide(visits: Mapping[Cell, Sequence[Visit]], target: float) -> list[Cell]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from simstrag.calibration.calibrate import Asked, Calibration
 from simstrag.calibration.campaign import OnVisit
 from simstrag.calibration.cells import Cell
-from simstrag.calibration.comparing import Pair, SideBySide, compare
+from simstrag.calibration.comparing import Pair, SideBySide, compare, half_width
 from simstrag.errors import InputError
 from simstrag.profile import Profile
 
@@ -45,13 +45,18 @@ class Checked:
         if not judged:
             return f"{profile.name}: no cell could be judged; give more --minutes.{where}"
         rule = f"within errors or {NEAR:.0%}"
+        sure = (
+            f" They are now known to {half_width([p.b for p in judged]):.1%} to either side in "
+            "the median: the wider that is, the easier they agree."
+        )
         if self.holds:
-            return f"{profile.name} holds here: {len(judged)} numbers measured again, all {rule}."
+            found = f"{len(judged)} numbers measured again, all {rule}"
+            return f"{profile.name} holds here: {found}.{sure}"
         worst = max(self.off, key=lambda p: abs(p.ratio - 1))
         return (
             f"{profile.name} does not hold here: {len(self.off)} of {len(judged)} numbers measured "
             f"again are not {rule}; {worst.number.cell} ({worst.number.name}) is "
-            f"{worst.ratio:.3g} times the profile's.{where} Calibrate again."
+            f"{worst.ratio:.3g} times the profile's.{sure}{where} Calibrate again."
         )
 
 
@@ -106,8 +111,8 @@ def _cells(profile: Profile) -> Iterator[Cell]:
             level = min((each.level for each in response.levels if each.level >= 1), default=0.0)
             if level:
                 yield Cell(
-                    "contention", precision=response.precision, batch=workload.batch,
-                    load=response.load, level=level,
+                    "contention", precision=response.precision,
+                    batch=response.batch or workload.batch, load=response.load, level=level,
                 )  # fmt: skip
     gradient = int(profile.allreduce.bytes.value) if profile.allreduce is not None else 0
     for each in profile.collectives:

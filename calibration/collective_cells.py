@@ -9,14 +9,15 @@ import numpy as np
 
 from simstrag.calibration import collective_fit
 from simstrag.calibration.cells import Cell, Visit
-from simstrag.calibration.collective_fit import Point
-from simstrag.calibration.held_out import Prediction
-from simstrag.calibration.medians import over_visits, short, told
+from simstrag.calibration.collective_fit import Point, around, between
+from simstrag.calibration.held_out import Prediction, account
+from simstrag.calibration.medians import Estimate, cut, over_visits, short, told
 from simstrag.calibration.samples import Samples
 from simstrag.calibration.step_cells import medians
 from simstrag.measurements import (
     CollectiveCell,
     CollectiveFit,
+    HeldOut,
     OverlapCell,
     Residual,
     TransferCell,
@@ -24,8 +25,8 @@ from simstrag.measurements import (
 from simstrag.quantity import Quantity
 
 __all__ = [
-    "between", "collective_cells", "collective_fits", "in_fit", "overlap", "overlaps",
-    "predictions", "ring", "transfers",
+    "at_sizes_left_out", "collective_cells", "collective_fits", "in_fit", "overlap", "overlaps",
+    "ring", "transfers",
 ]  # fmt: skip
 
 
@@ -53,13 +54,13 @@ def _cell(cell: Cell, visits: Sequence[Visit], held_out: bool) -> CollectiveCell
     )  # fmt: skip
 
 
-def collective_fits(cells: Sequence[CollectiveCell]) -> tuple[CollectiveFit, ...]:
+def collective_fits(samples: Samples, cells: Sequence[CollectiveCell]) -> tuple[CollectiveFit, ...]:
     """The ring formula for each backend and number of ranks, over all sizes that are in fits."""
     groups: dict[tuple[str, int], list[CollectiveCell]] = {}
     for cell in cells:
         if in_fit(cell):
             groups.setdefault((cell.backend, cell.ranks), []).append(cell)
-    made = (ring(group, "over all sizes") for group in groups.values())
+    made = (ring(samples, group, "over all sizes") for group in groups.values())
     return tuple(fit for fit in made if fit is not None)
 
 
@@ -68,21 +69,25 @@ def in_fit(cell: CollectiveCell) -> bool:
     return not (cell.load or cell.held_out) and cell.group == "all" and cell.bytes > 0
 
 
-def ring(cells: Sequence[CollectiveCell], note: str) -> CollectiveFit | None:
+def ring(samples: Samples, cells: Sequence[CollectiveCell], note: str) -> CollectiveFit | None:
     """The ring formula fitted to cells of one backend; None where they do not tell its constants.
 
     Their ranks are on one machine, so that its links are all there is.
     """
-    points = [Point((cell.ranks,), cell.bytes, cell.seconds.value) for cell in cells]
+    points = [_point(cell) for cell in cells]
+    estimates = [medians(samples.of(_place(cell))) for cell in cells]
     try:
-        fitted = collective_fit.fit(points)
+        fitted = collective_fit.fit(points, estimates=estimates)
     except ValueError:
         return None
+    how = _interval(estimates, fitted.freedom)
 
     def constant(name: str, value: float) -> Quantity:
         low, high = (ends.get(name) for ends in (fitted.low, fitted.high))
+        at_0 = low is None and fitted.freedom
         return Quantity(
-            value=short(value), kind="fitted", n=len(points), note="interval by the residuals",
+            value=short(value), kind="fitted", n=len(points),
+            note="0 is the least it can be: no interval" if at_0 else how,
             low=None if low is None else short(low), high=None if high is None else short(high),
         )  # fmt: skip
 
@@ -97,9 +102,21 @@ def ring(cells: Sequence[CollectiveCell], note: str) -> CollectiveFit | None:
         residuals=tuple(
             Residual(ranks=cell.ranks, bytes=cell.bytes, error=short(error))
             for cell, error in zip(cells, fitted.residuals(points), strict=True)
+            if fitted.freedom
         ),
         note=note,
     )
+
+
+def _interval(estimates: Sequence[Estimate], freedom: int) -> str:
+    """How the interval of a constant was found; see `calibration.collective_fit`."""
+    if not freedom:
+        return "as many sizes as constants: nothing checks them, so no interval"
+    if all(math.isfinite(e.error) for e in estimates):
+        return (
+            "interval: refits to draws within each cell's error, wider where residuals are larger"
+        )
+    return "interval by the residuals"
 
 
 def transfers(samples: Samples) -> tuple[TransferCell, ...]:
@@ -109,12 +126,16 @@ def transfers(samples: Samples) -> tuple[TransferCell, ...]:
 
 
 def _transfer(cell: Cell, visits: Sequence[Visit]) -> TransferCell:
-    push, service, pull = (
-        told(medians(visits, name), "median of each visit, then over visits",
-             sum(len(v.samples[name]) for v in visits))
-        for name in ("push", "service", "pull")
-    )  # fmt: skip
+    push, service, pull = (_part(visits, name) for name in ("push", "service", "pull"))
     return TransferCell(bytes=cell.bytes, push=push, service=service, pull=pull)
+
+
+def _part(visits: Sequence[Visit], name: str) -> Quantity:
+    """One part of a transfer; where stamps make it 0 or less, with an error in seconds, and cut."""
+    values = [float(np.median(v.samples[name])) for v in visits]
+    found = over_visits(values, relative=min(values) > 0)
+    note = "median of each visit, then over visits"
+    return cut(told(found, note, sum(len(v.samples[name]) for v in visits)))
 
 
 def overlap(visit: Visit) -> float:
@@ -153,38 +174,50 @@ def overlaps(samples: Samples) -> tuple[OverlapCell, ...]:
     return tuple(found)
 
 
-def between(sizes: Sequence[int], seconds: Sequence[float], size: float) -> float:
-    """Seconds at a size, on straight lines between (log bytes, log seconds).
+def at_sizes_left_out(cells: Sequence[CollectiveCell]) -> HeldOut | None:
+    """The all-reduces left out, alone and with no more ranks than cores, as a simulation has them.
 
-    The outer lines are prolonged.  Sizes increase; there are two at least.
-
-    >>> round(between([1000, 100_000], [1.0, 10.0], 10_000), 6)
-    3.162278
+    Each is predicted as that of a gradient of its size would be: by a ring fitted to the sizes
+    around it that are not left out.  How well lines between its neighbours would do, which nobody
+    simulates, is in the note.
     """
-    x, y = np.log(sizes), np.log(seconds)
-    k = int(np.clip(np.searchsorted(x, math.log(size)) - 1, 0, len(x) - 2))
-    slope = (y[k + 1] - y[k]) / (x[k + 1] - x[k])
-    return float(np.exp(y[k] + slope * (math.log(size) - x[k])))
-
-
-def predictions(cells: Sequence[CollectiveCell]) -> list[Prediction]:
-    """What sizes beside them say of those left out, alone and with no more ranks than cores."""
-    found = []
+    found, lines, untold = [], [], 0
     for cell in cells:
         if not cell.held_out or cell.load or cell.oversubscribed:
             continue
-        alike = [
+        seen = [
             c
             for c in cells
             if (c.backend, c.ranks, c.group) == (cell.backend, cell.ranks, cell.group)
             and not (c.held_out or c.load)
         ]
-        if len(alike) > 1:
-            predicted = between(
-                [c.bytes for c in alike], [c.seconds.value for c in alike], cell.bytes
-            )
-            found.append(Prediction(_place(cell), cell.seconds, predicted))
-    return found
+        try:
+            fitted = collective_fit.fit(around([_point(c) for c in seen], cell.bytes))
+        except ValueError:
+            untold += 1
+            continue
+        found.append(Prediction(_place(cell), cell.seconds, fitted.seconds(_point(cell))))
+        beside = between([c.bytes for c in seen], [c.seconds.value for c in seen], cell.bytes)
+        lines.append(abs(beside / cell.seconds.value - 1))
+    if not found:
+        return None
+    left = f"; {untold} sizes around which no ring can be fitted are not among them"
+    note = (
+        f"{OF_SIZES}{left if untold else ''}. Lines between the sizes beside them, which no "
+        f"simulation uses, would be off by {np.median(lines):.1%} in the median"
+    )
+    return account("allreduce", found, note)
+
+
+OF_SIZES = (
+    "all-reduces of 1 MiB and more, alone, no more ranks than cores: each by a ring fitted to the "
+    "sizes around it that are not held out (within a factor of 4, three at least), as the "
+    "constants of allreduce are fitted around the gradient's size"
+)
+
+
+def _point(cell: CollectiveCell) -> Point:
+    return Point((cell.ranks,), cell.bytes, cell.seconds.value)
 
 
 def _place(cell: CollectiveCell) -> Cell:

@@ -5,9 +5,16 @@ and 1/bandwidth (seconds per byte), each between nodes and inside one.  Their co
 the simulator's own code, so that what is fitted is what it computes.  Relative errors count, for
 sizes span six decades: least squares on the logarithm, in which a single wild time weighs little.
 
-What times alone cannot tell apart: summing up costs seconds per byte as sending does (gamma), and
-is in 1/bandwidth; a cost per call looks like hops at one count of ranks, and is in alpha.  The
-simulator has no constant for either.
+What times alone cannot tell apart: summing up costs seconds per byte as sending does, and is in
+1/bandwidth; a cost per call looks like hops at one count of ranks, and is in alpha.  The simulator
+has no constant for either.
+
+Intervals.  Where each time has an error of its own, the constants are what refits to draws within
+these errors make of them (refits by the first derivative, since a thousand of them are asked for),
+and as much wider as the formula is off by more than those errors explain: by the root of the mean
+square of the residuals over that of the errors, where it is above 1 (Birge's ratio).  Single times
+have the residuals alone, by Student's t with as many degrees of freedom as there are times beyond
+the constants.  With none left nothing checks the formula, and there is no interval.
 """
 
 from __future__ import annotations
@@ -20,11 +27,12 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.calibration.medians import Estimate, draws, student
 from simstrag.constants import AllReduce
 
 __all__ = [
-    "ALGORITHMS", "Algorithm", "Fit", "Point", "around", "errors", "fit", "interpolated",
-    "protocols",
+    "ALGORITHMS", "Algorithm", "Fit", "Point", "around", "between", "errors", "fit",
+    "interpolated", "protocols",
 ]  # fmt: skip
 
 Floats = npt.NDArray[np.float64]
@@ -58,7 +66,8 @@ Predictor = Callable[[Point], float]
 class Fit:
     """Constants of one algorithm. intra_*: None where one kind of link is all there is.
 
-    low, high: 95 % intervals by name, from the residuals; a constant at 0 has none.
+    low, high: 95 % intervals by name; a constant at 0 has none, and a bandwidth no upper end where
+    its inverse may be 0.  freedom: times beyond the constants; at 0 no interval, no error is told.
     """
 
     algorithm: Algorithm
@@ -68,6 +77,7 @@ class Fit:
     intra_bandwidth: float | None
     low: dict[str, float]
     high: dict[str, float]
+    freedom: int
 
     def law(self, size: float) -> AllReduce:
         """The simulator's all-reduce of so many bytes."""
@@ -85,11 +95,17 @@ class Fit:
         return [self.seconds(point) / point.seconds - 1 for point in points]
 
 
-def fit(points: Sequence[Point], algorithm: Algorithm = "ring", hops: bool = True) -> Fit:
+def fit(
+    points: Sequence[Point],
+    algorithm: Algorithm = "ring",
+    hops: bool = True,
+    estimates: Sequence[Estimate] = (),
+) -> Fit:
     """The constants of one algorithm over all points.
 
     Links inside a node get constants of their own where points tell them apart from those between.
     hops: whether a hop costs anything; times of one size alone do not tell it from bandwidth.
+    estimates: of each point, what its seconds are the value of, for intervals by their errors.
     Raises `ValueError` for fewer points than constants, and where no larger size took longer.
 
     >>> points = [Point((1, 1), size, 2e-4 + size / 1e9) for size in (1024, 1 << 20, 1 << 24)]
@@ -102,22 +118,21 @@ def fit(points: Sequence[Point], algorithm: Algorithm = "ring", hops: bool = Tru
     if len(points) < len(names):
         raise ValueError(f"{len(points)} times do not tell {len(names)} constants")
     matrix = np.stack([columns[name] for name in names], axis=1)
-    found, error = _least(matrix, np.array([point.seconds for point in points]))
-    value = dict(zip(names, found.tolist(), strict=True))
-    spread = dict(zip(names, error.tolist(), strict=True))
+    solved = _least(matrix, np.array([point.seconds for point in points]))
+    value = dict(zip(names, solved.values.tolist(), strict=True))
     slow = [name for name in names if "bandwidth" in name and value[name] <= 0]
     if slow:
         raise ValueError(f"no {slow[0]} can be fitted: larger sizes took no longer")
     low, high = {}, {}
-    for name in names:
-        if not math.isfinite(spread[name]):
+    for name, (least, most) in zip(names, _ends(solved, estimates).tolist(), strict=True):
+        if not math.isfinite(most):
             continue
-        ends = value[name] - 1.96 * spread[name], value[name] + 1.96 * spread[name]
         if "bandwidth" in name:
-            if ends[0] > 0:
-                low[name], high[name] = 1 / ends[1], 1 / ends[0]
+            low[name] = 1 / most
+            if least > 0:
+                high[name] = 1 / least
         else:
-            low[name], high[name] = max(0.0, ends[0]), ends[1]
+            low[name], high[name] = max(0.0, least), most
     alpha, slope = value.get("alpha"), value.get("bandwidth")
     inner, inner_slope = value.get("intra_alpha"), value.get("intra_bandwidth")
     return Fit(
@@ -128,6 +143,7 @@ def fit(points: Sequence[Point], algorithm: Algorithm = "ring", hops: bool = Tru
         None if inner_slope is None else 1 / inner_slope,
         low,
         high,
+        solved.freedom,
     )
 
 
@@ -142,25 +158,38 @@ def around(points: Sequence[Point], size: float, factor: float = 4.0) -> list[Po
     return [point for point in points if point.bytes in near]
 
 
+def between(sizes: Sequence[int], seconds: Sequence[float], size: float) -> float:
+    """Seconds at a size, on straight lines between (log bytes, log seconds).
+
+    The outer lines are prolonged.  Sizes increase; there are two at least.
+
+    >>> round(between([1000, 100_000], [1.0, 10.0], 10_000), 6)
+    3.162278
+    """
+    x, y = np.log(sizes), np.log(seconds)
+    k = int(np.clip(np.searchsorted(x, math.log(size)) - 1, 0, len(x) - 2))
+    slope = (y[k + 1] - y[k]) / (x[k + 1] - x[k])
+    return float(np.exp(y[k] + slope * (math.log(size) - x[k])))
+
+
 def interpolated(points: Sequence[Point]) -> Predictor:
-    """Between the neighbouring sizes of the same placement, linear in logarithms.
+    """What `between` says of the neighbouring sizes of the same placement.
 
-    The prediction is not a number beyond the sizes of a placement, and at one without any.
+    The prediction is not a number beyond the sizes of a placement, and at one without two of them.
 
-    >>> between = interpolated([Point((1, 1), 100, 1.0), Point((1, 1), 400, 4.0)])
-    >>> round(between(Point((1, 1), 200, math.nan)), 6)
+    >>> found = interpolated([Point((1, 1), 100, 1.0), Point((1, 1), 400, 4.0)])
+    >>> round(found(Point((1, 1), 200, math.nan)), 6)
     2.0
     """
-    known: dict[tuple[int, ...], list[tuple[float, float]]] = {}
+    known: dict[tuple[int, ...], dict[int, float]] = {}
     for point in sorted(points, key=lambda p: p.bytes):
-        logs = math.log(point.bytes), math.log(point.seconds)
-        known.setdefault(point.ranks_per_node, []).append(logs)
+        known.setdefault(point.ranks_per_node, {})[point.bytes] = point.seconds
 
     def predict(point: Point) -> float:
-        x, y = zip(*known.get(point.ranks_per_node, [(math.inf, math.inf)]), strict=True)
-        if not x[0] <= math.log(point.bytes) <= x[-1]:
+        times = known.get(point.ranks_per_node, {})
+        if len(times) < 2 or not min(times) <= point.bytes <= max(times):
             return math.nan
-        return math.exp(float(np.interp(math.log(point.bytes), x, y)))
+        return between(list(times), list(times.values()), point.bytes)
 
     return predict
 
@@ -246,8 +275,43 @@ def _columns(points: Sequence[Point], algorithm: Algorithm) -> dict[str, Floats]
     }
 
 
-def _least(matrix: Floats, seconds: Floats) -> tuple[Floats, Floats]:
-    """Constants >= 0 and their standard errors (infinite at 0), by least squares of logarithms."""
+@dataclass(frozen=True, slots=True)
+class _Solved:
+    """Constants, and what an interval of them takes.
+
+    response: of each constant to each time's logarithm, shape (constants, times); a constant at 0
+    responds to nothing.  squares: sum over the residuals, of which wild ones count less.
+    freedom: times beyond the constants that are not at 0.
+    """
+
+    values: Floats
+    response: Floats
+    squares: float
+    freedom: int
+
+
+def _ends(solved: _Solved, estimates: Sequence[Estimate]) -> Floats:
+    """95 % interval of each constant, a row of two; not a number where nothing tells one."""
+    ends = np.full((len(solved.values), 2), math.nan)
+    free = solved.response.any(axis=1)
+    if not solved.freedom:
+        return ends
+    squares = solved.squares / solved.freedom
+    own = np.array([e.error for e in estimates]) if estimates else np.array([math.inf])
+    if np.all(np.isfinite(own)) and own.any():
+        values = np.array([e.value for e in estimates])
+        moved = np.log(draws(estimates) / values) @ solved.response.T
+        wider = max(1.0, math.sqrt(squares / float(np.mean(own**2))))
+        reach = wider * np.quantile(moved, [0.025, 0.975], axis=0).T
+    else:
+        error = np.sqrt(squares * (solved.response**2).sum(axis=1))
+        reach = student(solved.freedom) * np.stack([-error, error], axis=1)
+    ends[free] = (solved.values[:, None] + reach)[free]
+    return ends
+
+
+def _least(matrix: Floats, seconds: Floats) -> _Solved:
+    """Constants >= 0 by least squares of logarithms, in which wild times count less."""
     from scipy.optimize import least_squares, nnls
 
     relative = matrix / seconds[:, None]
@@ -264,12 +328,15 @@ def _least(matrix: Floats, seconds: Floats) -> tuple[Floats, Floats]:
         residuals, start[free], bounds=(0.0, np.inf), loss="soft_l1", f_scale=WILD,
         xtol=1e-14, ftol=1e-14, gtol=1e-14,
     )  # fmt: skip
-    values, spread = np.zeros(len(start)), np.full(len(start), np.inf)
+    values, response = np.zeros(len(start)), np.zeros(matrix.T.shape)
     values[free] = solved.x
-    degrees = max(1, len(seconds) - int(free.sum()))
-    covariance = np.linalg.pinv(solved.jac.T @ solved.jac) * 2 * solved.cost / degrees
-    spread[free] = np.sqrt(np.diag(covariance))
-    return values / scale, spread / scale
+    response[free] = np.linalg.pinv(solved.jac)
+    return _Solved(
+        values / scale,
+        response / scale[:, None],
+        2 * float(solved.cost),
+        len(seconds) - int(free.sum()),
+    )
 
 
 def _borders(sizes: int, count: int) -> list[tuple[int, ...]]:

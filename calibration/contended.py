@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
 from simstrag.calibration import laws
 from simstrag.calibration.cells import Cell, Visit
 from simstrag.calibration.held_out import Prediction
+from simstrag.calibration.measured import beside
 from simstrag.calibration.medians import Estimate, over_visits, short, told
 from simstrag.calibration.samples import Samples
 from simstrag.calibration.step_cells import medians
@@ -103,6 +104,9 @@ def _response(
         resource=resource,
         load=first.load,
         precision=first.precision,
+        batch=first.batch or None,
+        ranks=first.ranks or None,
+        bytes=first.bytes or None,
         law=chosen.law,
         constants={name: _constant(chosen, name, len(seen)) for name in chosen.constants},
         levels=tuple(
@@ -129,9 +133,7 @@ def _constant(chosen: laws.LawFit, name: str, n: int) -> Quantity:
     )  # fmt: skip
 
 
-def predictions(
-    found: Sequence[Response], cell_of: Callable[[Response, float], Cell]
-) -> list[Prediction]:
+def predictions(found: Sequence[Response]) -> list[Prediction]:
     """What each law says of the levels left out of it, as slowdowns.
 
     An interpolation that ends below a level left out is taken to hold there what it holds last.
@@ -140,8 +142,8 @@ def predictions(
     for response in found:
         for level in response.levels:
             if level.held_out:
-                cell = cell_of(response, level.level)
-                made.append(Prediction(cell, level.slowdown, _at(response, level.level)))
+                cell, predicted = beside(response, level.level), _at(response, level.level)
+                made.append(Prediction(cell, level.slowdown, predicted))
     return made
 
 
@@ -153,7 +155,10 @@ def _at(response: Response, level: float) -> float:
 
 
 def contended_gain(samples: Samples, full: str, amp: str) -> Quantity | None:
-    """Full over reduced precision beside a load: per load and level, then the median over these."""
+    """Full over reduced precision beside a load: per load and level, then the median over these.
+
+    Without an interval: loads and levels differ in truth, and their spread is no error.
+    """
     both: dict[tuple[str, float, int], dict[str, Estimate]] = {}
     for cell in samples.cells:
         if cell.part == "contention" and cell.precision in (full, amp):
@@ -162,7 +167,8 @@ def contended_gain(samples: Samples, full: str, amp: str) -> Quantity | None:
     gains = [of[full].value / of[amp].value for of in both.values() if {full, amp} <= of.keys()]
     if not gains:
         return None
-    return told(
-        over_visits(gains), f"per load and level a pair of medians {full} over {amp}, "
-        f"{min(gains):.3f} to {max(gains):.3f}, then the median", what="pair",
+    return Quantity(
+        value=short(statistics.median(gains)), kind="measured", n=len(gains),
+        note=f"median over {len(gains)} loads and levels of the median step in {full} over that in "
+        f"{amp}; {min(gains):.3f} to {max(gains):.3f} from one to the other, which is no interval",
     )  # fmt: skip

@@ -7,7 +7,7 @@ import os
 import statistics
 import subprocess
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from simstrag.calibration.device import timed
@@ -74,7 +74,7 @@ class Cuda:
         return found
 
     def anatomy(self, job: Job, batch: Any, steps: int) -> dict[str, float]:
-        """`gpu_busy`, `host_alone` and `peak_bytes` of a step.
+        """`gpu_busy` (where the profiler sees kernels), `host_alone` and `peak_bytes` of a step.
 
         gpu_busy: seconds in which some kernel or copy ran (profiler, median); kernels that overlap
         count once.  host_alone: seconds until the launching thread comes back from a step that it
@@ -89,7 +89,7 @@ class Cuda:
 
         os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else two lines on stderr per profile
         torch.cuda.reset_peak_memory_stats(self.name)
-        alone, busy = [], []
+        alone, seen = [], []
         for _ in range(steps):
             self.finish()
             alone.append(timed(lambda: job.gradient(batch)))
@@ -97,17 +97,13 @@ class Cuda:
         self.finish()
         peak = torch.cuda.max_memory_allocated(self.name)
         for _ in range(steps):
-            with profile(activities=[ProfilerActivity.CUDA]) as seen:
+            with profile(activities=[ProfilerActivity.CUDA]) as profiled:
                 job.gradient(batch)
                 self.finish()
             job.update()
             self.finish()
-            busy.append(covered(_kernels(seen)))
-        return {
-            "gpu_busy": statistics.median(busy),
-            "host_alone": statistics.median(alone),
-            "peak_bytes": peak,
-        }
+            seen.append(_kernels(profiled))
+        return {**_busy(seen), "host_alone": statistics.median(alone), "peak_bytes": peak}
 
     def release(self) -> None:
         import torch
@@ -134,6 +130,12 @@ def _kernels(seen: Any) -> list[tuple[float, float]]:
         for e in seen.events()
         if str(e.device_type).endswith("CUDA")
     ]
+
+
+def _busy(seen: Iterable[Sequence[tuple[float, float]]]) -> dict[str, float]:
+    """`gpu_busy` of some profiles; none where one is empty: without CUPTI no kernel is seen."""
+    busy = [covered(spans) for spans in seen]
+    return {"gpu_busy": statistics.median(busy)} if all(busy) else {}
 
 
 def covered(spans: Iterable[tuple[float, float]]) -> float:

@@ -34,6 +34,8 @@ def equipped(
 ) -> list[Bench]:
     """Benches for some parts, none of them started.
 
+    Overlap is measured among the most ranks that have a core each, as are the constants of the
+    all-reduce that it is a part of.
     gradient_bytes: of one gradient, a size of its own.  gpus: how many there are, 0 on a CPU.
     """
     workload, pair = jobs.workload, (chosen.full, chosen.amp)
@@ -53,7 +55,9 @@ def equipped(
         )  # fmt: skip
     if "overlap" in parts:
         steps = [(precision, workload.nominal) for precision in pair]
-        benches["overlap"] = OverlapBench(workload.build, steps, backend=backend, device=kind)
+        benches["overlap"] = OverlapBench(
+            workload.build, steps, max(2, min(_ranks(gpus), len(cores()))), backend, kind
+        )
     if "server" in parts:
         benches["server"] = ServerBench(sorted({*SIZES, gradient_bytes}))
     if "gradient" in parts:

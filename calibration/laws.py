@@ -20,7 +20,7 @@ import numpy.typing as npt
 from simstrag.calibration.choice import simplest, tolerances
 from simstrag.calibration.medians import Estimate, draws
 from simstrag.measurements import CONSTANTS, Law
-from simstrag.responses import of_law
+from simstrag.responses import joined, of_law
 
 __all__ = ["LawFit", "choose", "fit", "predicted"]
 
@@ -112,9 +112,7 @@ def predicted(law: Law, constants: dict[str, float], u: Floats, s: Floats, at: f
     """
     if law != "interpolated":
         return float(of_law(law, constants, at))
-    order = np.argsort(u)
-    y = np.maximum.accumulate(np.maximum(1.0, s[order]))
-    return float(np.interp(at, np.append(0.0, u[order]), np.append(1.0, y)))
+    return float(joined(u, s, at))
 
 
 def _column(values: Floats) -> Floats:

@@ -2,27 +2,26 @@
 they did.
 
 They live as long as the bench that holds them, so that no process starts or ends while anything is
-timed.  This module is also their program, `python -m simstrag.calibration.loads`: it obeys lines of
-JSON on its standard input, and dies with its parent.
+timed.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import math
-import os
-import select
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
 
-from simstrag.calibration.burner import burn, die_with_parent, piece
+import psutil
+
+from simstrag.calibration.burner import burn, piece
+from simstrag.calibration.crew import STOP, Crew, Under, toil
 from simstrag.calibration.machine import cores, pin
 
-__all__ = ["KINDS", "LoadFailed", "Loads", "levels", "split"]
+__all__ = ["KINDS", "Loads", "levels", "off", "split"]
 
 KINDS = {"cpu": "spin", "memory": "hog", "gemm": "gemm", "copy": "copy"}
 """Kinds of load, and what their processes do."""
@@ -35,15 +34,17 @@ SHARED = (0.25, 0.5, 0.75, 1.0, 2.0, 3.0)
 SLICE = 0.1
 """Seconds of work between two looks for the next order."""
 
-PATIENCE = 60.0
-"""Seconds after which a load that does not answer is given up."""
+PIECE = 1e-3
+"""Seconds that a piece of work on a GPU is to take; a slice has several even at a low duty."""
 
-REACHED = 0.8
-"""Share of the wanted load below which a report says that it fell short."""
+SCALES = (1, 2, 4, 8)
+"""By how much a piece may be made smaller where a GPU is slow."""
 
+FREE = 0.25
+"""Of the memory that is free, what all hogs together may take."""
 
-class LoadFailed(RuntimeError):
-    """A process of load that ended, is silent, or could not do what it was told."""
+OFF = 0.15
+"""Part of its level by which a load may be off before the visit says so."""
 
 
 def levels(kind: str, others: int) -> tuple[float, ...]:
@@ -70,78 +71,84 @@ def split(level: float) -> tuple[int, float]:
     return count, level / count
 
 
+def off(share: float, level: float, beside: bool) -> float:
+    """By how much a load took less (below 0) or more than it was to, as a part of its level.
+
+    beside: it shares its core with the step, which never rests.  Then `count` processes get no more
+    than count / (count + 1) of it, and no less than their duty of that, as they meet.
+
+    >>> off(1.5, 2.0, beside=False), off(0.5, 1.0, beside=True), round(off(0.6, 0.5, True), 2)
+    (-0.25, 0.0, 0.2)
+    """
+    count, duty = split(level)
+    fair = count / (count + 1)
+    least, most = (duty * fair, min(level, fair)) if beside else (level, level)
+    return (min(share - least, 0.0) + max(share - most, 0.0)) / level
+
+
+class Order(NamedTuple):
+    """What a process of load is to do: a value of `KINDS`, for its duty of the time, where."""
+
+    work: str
+    duty: float
+    core: int
+
+
 class Loads:
     """So many processes, asleep; a context manager.
 
     core: the step's.  "cpu" runs there; all other kinds run on other cores where there are some.
-    gpu: torch's name of the GPU that "gemm" and "copy" use.
+    gpu: torch's name of the GPU that "gemm" and "copy" use.  Each process that was told to load the
+    memory keeps 256 MB; where all of them would have more than a quarter of what is free at the
+    start, each takes an equal part of that.
     """
 
     def __init__(self, count: int, core: int, gpu: str = "") -> None:
         self.count, self.core, self.gpu = count, core, gpu
         self.others = [each for each in cores() if each != core] or [core]
-        self._children: list[subprocess.Popen[str]] = []
 
     def __enter__(self) -> Loads:
-        try:
-            for _ in range(self.count):
-                self._children.append(
-                    subprocess.Popen(
-                        [sys.executable, "-m", __name__, str(os.getpid())],
-                        stdin=subprocess.PIPE,
-                        stdout=subprocess.PIPE,
-                        text=True,
-                    )
-                )
-            for child in self._children:
-                _answer(child)
-        except BaseException:
-            self.__exit__()
-            raise
+        room = int(FREE * psutil.virtual_memory().available / max(1, self.count))
+        self._crew = Crew(_load, self.count, self.gpu, room, name="load")
+        self._crew.__enter__()
         return self
 
     def __exit__(self, *failure: object) -> None:
-        for child in self._children:
-            child.kill()
-            child.wait()
-            for pipe in (child.stdin, child.stdout):
-                if pipe is not None:
-                    with contextlib.suppress(BrokenPipeError):  # an order to a process that ended
-                        pipe.close()
-        self._children = []
+        self._crew.dismiss()
 
     @contextlib.contextmanager
     def on(self, kind: str, level: float) -> Iterator[dict[str, Any]]:
         """Inside of it the load works; afterwards the yielded dict says what it did.
 
         load_seconds: wall clock.  load_share: processors it took (a GPU's: processes that were at
-        work on it), to hold against the level.  load_pieces: of work done.  load_short: why it is
-        to be doubted, if it is.  Raises `LoadFailed` where a process failed.
+        work on it), to hold against the level.  load_pieces: of work done.  load_error: see `off`;
+        load_off: true where that is more than `OFF`.
+
+        Raises `Skipped` where a process failed.  Whatever ends this early, the processes are sent
+        home, and the next load calls in new ones.
         """
         count, duty = split(level)
-        shared = kind == "cpu" or self.others == [self.core]
+        assert count <= self.count, f"{kind} {level}: there are {self.count} processes"
         places = [self.core] if kind == "cpu" else self.others
-        busy = self._children[:count]
-        assert len(busy) == count, f"{kind} {level}: there are {len(self._children)} processes"
+        orders = {k: Order(KINDS[kind], duty, places[k % len(places)]) for k in range(count)}
         report: dict[str, Any] = {}
-        for number, child in enumerate(busy):
-            place = places[number % len(places)]
-            _tell(child, {"work": KINDS[kind], "duty": duty, "core": place, "gpu": self.gpu})
-        for child in busy:
-            _answer(child)
         try:
+            self._crew.ask(orders)
             yield report
-        finally:
-            for child in busy:
-                _tell(child, {})
-            report |= _summed([_answer(child) for child in busy], kind)
-        wanted = count * duty / (count + 1) if shared and kind in ("cpu", "memory") else level
-        if report["load_share"] < REACHED * wanted:
-            report["load_short"] = f"took {report['load_share']:.2f}, wanted {wanted:.2f}"
+            done = self._crew.ask(dict.fromkeys(orders, STOP))
+        except BaseException:
+            self._crew.dismiss()
+            raise
+        report |= _summed(done, kind)
+        beside = kind not in GPU and places == [self.core]
+        error = off(report["load_share"], level, beside)
+        report["load_error"] = round(error, 4)
+        if abs(error) > OFF:
+            report["load_off"] = True
 
 
 def _summed(reports: Sequence[dict[str, float]], kind: str) -> dict[str, Any]:
-    share = "cpu" if kind in ("cpu", "memory") else "busy"
+    share = "busy" if kind in GPU else "cpu"
     return {
         "load_seconds": round(max(each["seconds"] for each in reports), 4),
         "load_share": round(sum(each[share] / each["seconds"] for each in reports), 4),
@@ -149,104 +156,102 @@ def _summed(reports: Sequence[dict[str, float]], kind: str) -> dict[str, Any]:
     }
 
 
-def _tell(child: subprocess.Popen[str], order: dict[str, Any]) -> None:
-    assert child.stdin is not None
-    try:
-        child.stdin.write(json.dumps(order) + "\n")
-        child.stdin.flush()
-    except BrokenPipeError:
-        raise LoadFailed("a load's process has ended") from None
-
-
-def _answer(child: subprocess.Popen[str]) -> dict[str, Any]:
-    assert child.stdout is not None
-    ready, _, _ = select.select([child.stdout], [], [], PATIENCE)
-    line = child.stdout.readline() if ready else ""
-    if not line:
-        raise LoadFailed(
-            "a load's process has ended" if ready else f"a load is silent for {PATIENCE:g} s"
-        )
-    answer: dict[str, Any] = json.loads(line)
-    if "failed" in answer:
-        raise LoadFailed(f"a load failed: {answer['failed']}")
-    return answer
-
-
-def main(parent: int) -> None:
-    """One process of load: obey orders until the input ends."""
-    die_with_parent(parent)
-    _say({})
+def _load(pipe: Connection, _rank: int, gpu: str, room: int) -> None:
+    """One process of load."""
     pieces: dict[str, Callable[[], object]] = {}
-    while order := _order():
-        pin(order["core"])
-        work = order["work"]
-        try:
-            if work not in pieces:
-                pieces[work] = _kernels(work, order["gpu"]) if work in GPU else piece(work)
-        except Exception as error:
-            _say({"failed": f"{type(error).__name__}: {error}"})
-            continue
-        _say({})
-        _say(_work(pieces[work], order["duty"]))
+
+    def begin(order: Order) -> Under:
+        pin(order.core)
+        if order.work not in pieces:
+            on_gpu = order.work in GPU
+            pieces[order.work] = _kernels(order.work, gpu) if on_gpu else piece(order.work, room)
+        return _counted(pieces[order.work], order.duty, even=order.work in GPU)
+
+    toil(pipe, begin)
 
 
-def _work(once: Callable[[], object], duty: float) -> dict[str, float]:
-    """Work until the next line comes; what was done."""
+def _counted(once: Callable[[], object], duty: float, even: bool) -> Under:
+    """Slices of work, and what was done since now.
+
+    even: what a slice was at work too long, since a piece outlasts its turn, the next ones rest.
+    """
     count, busy = 0, 0.0
+    begun, spent = time.monotonic(), time.process_time()
 
     def counted() -> None:
         nonlocal count, busy
-        begun = time.monotonic()
+        started = time.monotonic()
         once()
-        busy += time.monotonic() - begun
+        busy += time.monotonic() - started
         count += 1
 
-    begun, spent = time.monotonic(), time.process_time()
-    while not select.select([sys.stdin], [], [], 0)[0]:
-        burn(time.monotonic() + SLICE, duty, counted)
-    sys.stdin.readline()
-    seconds = time.monotonic() - begun
-    return {
-        "seconds": seconds, "cpu": time.process_time() - spent, "busy": busy, "pieces": count
-    }  # fmt: skip
+    def work() -> None:
+        now = time.monotonic()
+        ahead = max(0.0, busy - duty * (now - begun)) if even else 0.0
+        until, share = now + SLICE, duty - ahead / SLICE
+        if share > 0:
+            burn(until, share, counted)
+        else:
+            time.sleep(SLICE)
+
+    def report() -> dict[str, float]:
+        return {
+            "seconds": time.monotonic() - begun,
+            "cpu": time.process_time() - spent,
+            "busy": busy,
+            "pieces": count,
+        }
+
+    return work, report
 
 
 def _kernels(work: str, gpu: str) -> Callable[[], object]:
-    """Pieces of some 1 ms on a large GPU: matrix products of 4096, or copies of 128 MB."""
+    """A piece of matrix products (of 4096 rows where the GPU is fast), or of copies of 128 MB."""
     import torch
 
-    reduced = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+    return _sized(partial(_launch, work, gpu), lambda: torch.cuda.synchronize(gpu))
+
+
+def _launch(work: str, gpu: str, scale: int) -> Callable[[], object]:
+    import torch
+
     if work == "gemm":
-        a, b = (torch.randn(4096, 4096, device=gpu).to(reduced) for _ in range(2))
+        reduced = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+        side = 4096 // scale
+        a, b = (torch.randn(side, side, device=gpu).to(reduced) for _ in range(2))
         out = torch.empty_like(a)
-    else:
-        big = torch.empty(256 << 20, dtype=torch.uint8, device=gpu).random_()
-        half = len(big) // 2
-
-    def launched() -> None:
-        for _ in range(4):
-            if work == "gemm":
-                torch.mm(a, b, out=out)
-            else:
-                big[:half].copy_(big[half:])
-        torch.cuda.synchronize(gpu)
-
-    launched()
-    return launched
+        return lambda: torch.mm(a, b, out=out)
+    source = torch.empty((128 << 20) // scale, dtype=torch.uint8, device=gpu).random_()
+    target = torch.empty_like(source)
+    return lambda: target.copy_(source)
 
 
-def _order() -> dict[str, Any]:
-    """The next line that is no order to stop; {} at the end of the input."""
-    for line in iter(sys.stdin.readline, ""):
-        order: dict[str, Any] = json.loads(line)
-        if order:
-            return order
-    return {}
+def _sized(
+    make: Callable[[int], Callable[[], object]], finish: Callable[[], object]
+) -> Callable[[], object]:
+    """A piece of about `PIECE` seconds: some launches and the wait for them.
 
+    make: what launches, by a scale of `SCALES`; the first of these is taken at which one launch is
+    short enough.
+    """
 
-def _say(answer: dict[str, Any]) -> None:
-    print(json.dumps(answer), flush=True)
+    def took(launch: Callable[[], object]) -> float:
+        begun = time.perf_counter()
+        launch()
+        finish()
+        return time.perf_counter() - begun
 
+    for scale in SCALES:
+        launch = make(scale)
+        took(launch)  # the first one loads kernels
+        seconds = min(took(launch) for _ in range(5))
+        if seconds <= PIECE:
+            break
+    launches = max(1, round(PIECE / seconds))
 
-if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    def once() -> None:
+        for _ in range(launches):
+            launch()
+        finish()
+
+    return once

@@ -1,4 +1,8 @@
-"""The numbers in a profile, each with the name of its cell, as calibration itself names cells."""
+"""The numbers in a profile, each with the name of its cell, as calibration itself names cells.
+
+Where a profile does not say a coordinate (the backend of all-reduces beside a load, batches where
+it was made by hand) the name is without it.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from simstrag.calibration.cells import Cell
+from simstrag.measurements import Response
 from simstrag.profile import Profile
 from simstrag.quantity import Part, Quantity
 
-__all__ = ["Measured", "measured"]
+__all__ = ["CONSTANTS", "Measured", "beside", "measured"]
 
 CONSTANTS = {
     "step": {
@@ -42,6 +47,24 @@ class Measured(NamedTuple):
         return self.cell, self.name
 
 
+def beside(response: Response, level: float) -> Cell:
+    """The cell of one level of a response.
+
+    >>> levels = [{"level": 0.5, "slowdown": {"value": 1.0, "kind": "measured"}}]
+    >>> of = {"resource": "gpu", "load": "cpu", "law": "none", "levels": levels}
+    >>> steps = Response.model_validate({**of, "precision": "fp32", "batch": 8})
+    >>> str(beside(steps, 0.5))
+    'contention fp32 batch 8 beside cpu 0.5'
+    >>> str(beside(Response.model_validate({**of, "ranks": 2, "bytes": 1024}), 0.5))
+    'allreduce 2 ranks 1024 B beside cpu 0.5'
+    """
+    return Cell(
+        "contention" if response.precision else "allreduce", precision=response.precision,
+        batch=response.batch or 0, load=response.load, level=level, ranks=response.ranks or 0,
+        bytes=response.bytes or 0,
+    )  # fmt: skip
+
+
 def measured(profile: Profile) -> Iterator[tuple[Measured, Quantity]]:
     """All of them: cells first, then the constants, which are made of cells."""
     for step in profile.cells:
@@ -49,10 +72,9 @@ def measured(profile: Profile) -> Iterator[tuple[Measured, Quantity]]:
         yield _of(cell, "median", "s"), step.seconds
     for response in profile.responses:
         for at in response.levels:
-            cell = Cell(
-                "contention", precision=response.precision, load=response.load, level=at.level
-            )
-            yield _of(cell, f"slowdown of {response.resource}", ""), at.slowdown
+            name = f"slowdown of {response.resource}"
+            loaded = str(beside(response, at.level))
+            yield Measured("contention", loaded, name, ""), at.slowdown
     for each in profile.collectives:
         cell = Cell(
             "allreduce", load=each.load, level=each.level, backend=each.backend, ranks=each.ranks,
@@ -76,8 +98,9 @@ def _rest(profile: Profile) -> Iterator[tuple[Measured, Quantity]]:
         )  # fmt: skip
         yield _of(cell, "overlap", ""), each.overlap
     for at in profile.learning:
-        number = Measured("gradient", f"gradient after {at.trained} samples", "scale", "samples")
-        yield number, at.scale
+        cell = Cell("gradient", batch=at.batch or 0)
+        name = f"scale after {at.trained} samples"
+        yield _of(cell, name, "samples"), at.scale
     for gain in profile.amp_ratios:
         words = (f"{gain.model} {gain.full} over {gain.amp}", gain.device)
         batch = "" if gain.batch is None else f"batch {gain.batch}"

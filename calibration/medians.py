@@ -4,7 +4,8 @@ Samples of one visit resemble each other, and what drifts within minutes makes v
 visit gives one number, the estimate is the median of these, and its standard error is the spread
 between them.  Few visits are told by Student's t.
 
-Noise is what remains inside a visit: its steps over their own mean.  A drift from visit to visit is
+Noise is what remains inside a visit: its steps over their own mean, and, since that mean follows
+the n steps it is made of, sqrt(n / (n - 1)) times as far from it.  A drift from visit to visit is
 in the interval of the mean and not in the noise, which simulations draw anew for each step.
 """
 
@@ -21,8 +22,8 @@ from simstrag.calibration.cells import Visit
 from simstrag.quantity import Quantity
 
 __all__ = [
-    "Estimate", "draws", "half_width", "lag1", "noise_quantiles", "over_visits", "ratio", "short",
-    "statistic", "student", "told",
+    "LASTING", "Estimate", "cut", "draws", "half_width", "lag1", "noise_quantiles", "over_visits",
+    "ratio", "short", "statistic", "student", "told",
 ]  # fmt: skip
 
 Floats = npt.NDArray[np.float64]
@@ -32,6 +33,11 @@ STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228
 
 OF_A_MEDIAN = math.sqrt(math.pi / 2)
 """Standard error of a median over that of a mean, of normal values; that of two is their mean."""
+
+
+LASTING = 20
+"""Steps of a visit from which on it tells how successive ones are correlated: dividing n steps by
+their own mean makes independent ones look correlated by about -1/n."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +103,44 @@ def told(estimate: Estimate, note: str, n: int | None = None, what: str = "visit
     n: samples behind it; else as many as there were visits.  what: one of those that spread.
     """
     low, high = (None if end is None else short(end) for end in (estimate.low, estimate.high))
+    error = estimate.error * (estimate.value if estimate.relative else 1.0)
     spread = f"interval by the spread of {estimate.visits} {what}s"
     many = spread if estimate.visits > 1 else f"one {what}, so no interval"
     return Quantity(
         value=short(estimate.value), kind="measured", low=low, high=high,
+        error=short(error) if math.isfinite(error) else None,
         n=estimate.visits if n is None else n, note=f"{note}; {many}",
+    )  # fmt: skip
+
+
+def cut(quantity: Quantity, least: float = 0.0, most: float = math.inf) -> Quantity:
+    """The quantity, cut to what is possible, and its interval where that reaches inside, else none.
+
+    >>> cut(Quantity(value=-0.1, kind="measured", low=-0.3, high=0.1)).high
+    0.1
+    >>> found = cut(Quantity(value=-0.3, kind="measured", low=-0.4, high=-0.2))
+    >>> found.value, found.high, found.note
+    (0.0, None, 'measured -0.3 (-0.4 to -0.2), cut to 0 or more; no interval')
+    """
+    value = min(most, max(least, quantity.value))
+    ends = quantity.low, quantity.high
+    low, high = (None if end is None else min(most, max(least, end)) for end in ends)
+    outside = value != quantity.value
+    if outside and (low is None or low == high):
+        low = high = None
+    note = quantity.note
+    if outside:
+        known = None not in ends
+        said = f" ({quantity.low:.3g} to {quantity.high:.3g})" if known else ""
+        bounds = f"{least:g} or more" if math.isinf(most) else f"{least:g} to {most:g}"
+        note += "; " if note else ""
+        note += f"measured {quantity.value:.3g}{said}, cut to {bounds}"
+        note += "; no interval" if known and low is None else ""
+    return quantity.model_copy(
+        update={
+            "value": value, "low": low, "high": high, "note": note,
+            "error": None if outside else quantity.error,
+        }
     )  # fmt: skip
 
 
@@ -155,12 +194,12 @@ def draws(estimates: Sequence[Estimate], rounds: int = 1000) -> Floats:
 
 
 def lag1(visits: Sequence[Sequence[float]]) -> float | None:
-    """Correlation of successive samples within visits, each over its visit's mean.
+    """Correlation of successive samples within visits of `LASTING` or more, each over its mean.
 
-    None where fewer than three pairs or no spread tell any.
+    None where there are no such visits, or no spread.
     """
-    relative = [np.asarray(v, np.float64) / np.mean(v) - 1 for v in visits if len(v) > 1]
-    if sum(len(v) - 1 for v in relative) < 3:
+    relative = [np.asarray(v, np.float64) / np.mean(v) - 1 for v in visits if len(v) >= LASTING]
+    if not relative:
         return None
     before = np.concatenate([v[:-1] for v in relative])
     after = np.concatenate([v[1:] for v in relative])
@@ -172,12 +211,25 @@ def lag1(visits: Sequence[Sequence[float]]) -> float | None:
 def noise_quantiles(visits: Sequence[Sequence[float]], levels: int = 101) -> Floats:
     """Quantiles at evenly spaced levels 0..1 of samples over their own visit's mean.
 
+    Of n samples in a visit the distance to their mean counts sqrt(n / (n - 1)) times, so that their
+    variance is that of the truth; a visit of one sample says nothing of it and does not count.
     Scaled so that a draw by linear interpolation between them has mean 1 (their trapezoid mean).
     """
-    pooled = np.concatenate([np.asarray(v, np.float64) / np.mean(v) for v in visits])
+    pooled = np.concatenate([_apart(np.asarray(v, np.float64)) for v in visits if len(v) > 1])
     table: Floats = np.quantile(pooled, np.linspace(0.0, 1.0, levels))
     scaled: Floats = table / ((table[:-1] + table[1:]).mean() / 2)
     return scaled
+
+
+def _apart(samples: Floats) -> Floats:
+    """Samples over their mean, as far from 1 as they are from the mean of all that might have been.
+
+    None comes below half of what was seen, which two wildly different samples would.
+    """
+    relative = samples / samples.mean()
+    further = 1 + (relative - 1) * math.sqrt(len(samples) / (len(samples) - 1))
+    apart: Floats = np.maximum(relative / 2, further)
+    return apart
 
 
 def student(freedom: int) -> float:

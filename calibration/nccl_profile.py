@@ -15,7 +15,7 @@ import numpy as np
 
 from simstrag.calibration import collective_fit, nccl_tests
 from simstrag.calibration.cells import Cell
-from simstrag.calibration.collective_fit import ALGORITHMS, Algorithm, Fit, Point
+from simstrag.calibration.collective_fit import ALGORITHMS, Algorithm, Fit, Point, Predictor
 from simstrag.calibration.held_out import LARGE, Prediction, account
 from simstrag.calibration.medians import short
 from simstrag.errors import InputError
@@ -64,7 +64,7 @@ def profile(
         "source": "nccl-tests: " + ", ".join(path.name for path in paths),
         "missing": MISSING,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "command": "simstrag calibrate import nccl-tests " + " ".join(p.name for p in paths),
+        "command": _command(paths, name, gradient_bytes),
         "device": {
             "kind": "cuda",
             "model": logs[0].gpu,
@@ -85,7 +85,7 @@ def profile(
             *single,
             _fit(large, algorithm, f"over all placements; placements left out in turn: {told}"),
         ),
-        held_out=tuple(each for each in (left_out(large, algorithm),) if each is not None),
+        held_out=tuple(each for each in (left_out(large),) if each is not None),
     )
 
 
@@ -110,12 +110,16 @@ def choose(points: Sequence[Point]) -> tuple[Algorithm, dict[Algorithm, float]]:
     return min(found, key=lambda a: found[a]), found
 
 
-def left_out(points: Sequence[Point], algorithm: Algorithm) -> HeldOut | None:
-    """How well constants of the other placements predict each placement."""
-    errors = collective_fit.errors(
-        points, lambda given: collective_fit.fit(given, algorithm).seconds,
-        lambda p: p.ranks_per_node,
-    )  # fmt: skip
+def left_out(points: Sequence[Point]) -> HeldOut | None:
+    """How well the other placements predict each: the algorithm chosen and fitted without it."""
+
+    def fitter(given: Sequence[Point]) -> Predictor:
+        algorithm, _ = choose(given)
+        chosen.append(algorithm)
+        return collective_fit.fit(given, algorithm).seconds
+
+    chosen: list[Algorithm] = []
+    errors = collective_fit.errors(points, fitter, lambda p: p.ranks_per_node)
     found = [
         Prediction(
             Cell("allreduce", backend="nccl", ranks=point.ranks, bytes=point.bytes, group="all"),
@@ -125,10 +129,18 @@ def left_out(points: Sequence[Point], algorithm: Algorithm) -> HeldOut | None:
         for point, error in errors
     ]
     note = (
-        f"every placement left out in turn, its times of {LARGE} bytes and more predicted by "
-        f"{algorithm} fitted to the others"
+        f"every placement left out in turn, its times of {LARGE} bytes and more predicted by the "
+        f"algorithm chosen and fitted without it ({', '.join(dict.fromkeys(chosen))}); the "
+        "constants of this profile are of all placements, so that the error stated is of the method"
     )
     return account("allreduce", found, note)
+
+
+def _command(paths: Sequence[Path], name: str, gradient_bytes: int) -> str:
+    """What makes such a profile in the folder of the logs, by their names there."""
+    size = f" --gradient-bytes {gradient_bytes}" if gradient_bytes else ""
+    logs = " ".join(path.name for path in paths)
+    return f"simstrag calibrate import nccl-tests {logs}{size} --out {name}.json"
 
 
 def _placements(points: Sequence[Point]) -> list[list[Point]]:
@@ -157,6 +169,7 @@ def _fit(points: Sequence[Point], algorithm: Algorithm, note: str) -> Collective
         residuals=tuple(
             Residual(ranks=point.ranks, bytes=point.bytes, error=short(error))
             for point, error in zip(points, fitted.residuals(points), strict=True)
+            if fitted.freedom
         ),
         note=note,
     )
@@ -171,7 +184,8 @@ def _constants(fitted: Fit, count: int) -> dict[str, Quantity]:
             continue
         low, high = fitted.low.get(name), fitted.high.get(name)
         found[name] = Quantity(
-            value=short(value), kind="fitted", n=count, note="interval by the residuals",
+            value=short(value), kind="fitted", n=count,
+            note="no interval" if low is None else "interval by the residuals",
             low=None if low is None else short(low), high=None if high is None else short(high),
         )  # fmt: skip
     return found

@@ -65,6 +65,11 @@ def read(path: Path) -> Log:
             nodes[match[2]] += 1
             gpus[match[3].strip()] += 1
         elif match := ROW.match(line):
+            if match[4] == "none":
+                raise InputError(
+                    f"{path}: line {number}: redop none reduces nothing, so this is no all-reduce; "
+                    "give what all_reduce_perf printed"
+                )
             size, out, algorithm, bus, inside = (float(match[k]) for k in (1, 5, 6, 7, 9))
             if size > 0 and out > 0 and inside > 0:
                 _check_kind(f"{path}: line {number}", algorithm, bus, sum(nodes.values()))

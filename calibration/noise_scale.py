@@ -65,11 +65,13 @@ def two_batches(
 
 
 def learning(samples: Samples) -> tuple[tuple[NoiseScaleAt, ...], tuple[SkippedCell, ...]]:
-    """The noise scale at each visit of part gradient, in order; and the visits that tell none."""
+    """The noise scale at each visit of part gradient, by batch and samples trained; and the visits
+    that tell none.
+    """
     found: list[NoiseScaleAt] = []
     without: list[SkippedCell] = []
     visits = [v for v in samples.visits if v.cell.part == "gradient" and not v.skipped]
-    for visit in sorted(visits, key=lambda v: v.facts["trained"]):
+    for visit in sorted(visits, key=lambda v: (v.facts["small_batch"], v.facts["trained"])):
         at = _at(visit)
         if isinstance(at, NoiseScaleAt):
             found.append(at)
@@ -84,7 +86,7 @@ def _at(visit: Visit) -> NoiseScaleAt | SkippedCell:
     pairs = len(visit.samples["small"])
     if scale is None:
         return SkippedCell(
-            cell=f"noise scale after {trained} samples",
+            cell=f"{visit.cell}, noise scale after {trained} samples",
             reason=f"{pairs} pairs of gradients of {b} and {big} samples leave no signal above the "
             "noise: more pairs or a larger batch would tell",
         )
@@ -93,6 +95,7 @@ def _at(visit: Visit) -> NoiseScaleAt | SkippedCell:
         note += "; no upper end can be told"
     return NoiseScaleAt(
         trained=trained,
+        batch=b,
         scale=Quantity(
             value=short(scale.value), kind="measured", low=short(scale.low),
             high=None if scale.high is None else short(scale.high), n=pairs, note=note,

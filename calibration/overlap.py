@@ -13,11 +13,10 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from simstrag.calibration.cells import Cell
-from simstrag.calibration.collective_ranks import join
+from simstrag.calibration.collective_ranks import Stamps, join, spans
 from simstrag.calibration.crew import Crew, obey
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ FEWEST, MOST = 3, 30
 Order = tuple[str, int, int]
 """Precision, batch, turns."""
 
-Answer = tuple[int, dict[Kind, list[tuple[float, float]]]]
+Answer = tuple[int, dict[Kind, Stamps]]
 
 
 class OverlapBench:
@@ -64,7 +63,6 @@ class OverlapBench:
     ) -> None:
         self.build, self.steps, self.ranks = build, tuple(steps), ranks
         self.backend, self.device = backend, device
-        self._stack = contextlib.ExitStack()
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -86,23 +84,20 @@ class OverlapBench:
         turns = min(MOST, max(FEWEST, round(VISIT / pace)))
         answers = self._turns(cell, turns)
         samples: dict[str, tuple[float, ...]] = {
-            kind: tuple(
-                max(end for _, end in stamps) - max(start for start, _ in stamps)
-                for stamps in zip(*(each[kind] for _, each in answers), strict=True)
-            )
-            for kind in KINDS
+            kind: spans([each[kind] for _, each in answers]) for kind in KINDS
         }
         return samples, {"bytes": answers[0][0]}
 
     def __enter__(self) -> OverlapBench:
-        store = str(Path(self._stack.enter_context(tempfile.TemporaryDirectory())) / "store")
-        self.crew = self._stack.enter_context(
-            Crew(_train, self.ranks, self.ranks, store, self.backend, self.device, self.build)
-        )
+        self.crew = Crew(
+            _train, self.ranks, self.ranks, self.backend, self.device, self.build,
+            fresh=tempfile.TemporaryDirectory,
+        )  # fmt: skip
+        self.crew.__enter__()
         return self
 
     def __exit__(self, *failure: object) -> None:
-        self._stack.close()
+        self.crew.dismiss()
 
     def _turns(self, cell: Cell, turns: int) -> list[Answer]:
         order: Order = (cell.precision, cell.batch, turns)
@@ -112,8 +107,8 @@ class OverlapBench:
 def _train(
     pipe: Connection,
     rank: int,
+    folder: str,
     world: int,
-    store: str,
     backend: str,
     device: str,
     build: Callable[[], Parts],
@@ -124,7 +119,7 @@ def _train(
 
     from simstrag.workloads import Job
 
-    place = join(rank, world, store, backend, device)
+    place = join(rank, world, folder, backend, device)
     group, room = dist.new_group(backend=backend), dist.new_group(backend="gloo")
     made: dict[tuple[str, int], tuple[Job, Batch, torch.Tensor]] = {}
 
@@ -162,7 +157,7 @@ def _train(
     def work(order: Order) -> Answer:
         precision, batch, turns = order
         job, samples, flat = prepared(precision, batch)
-        found: dict[Kind, list[tuple[float, float]]] = {kind: [] for kind in KINDS}
+        found: dict[Kind, Stamps] = {kind: [] for kind in KINDS}
         for _ in range(turns):
             for kind in KINDS:
                 found[kind] += [step(kind, job, samples, flat) for _ in range(BLOCK)][1:]

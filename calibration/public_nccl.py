@@ -22,5 +22,6 @@ def a100(traces: Path) -> Profile:
         "constants of allreduce are of 1 MiB and more; those of links inside a node, told by 2 "
         "and 8 GPUs only, predict one of the two from the other badly (held_out).",
         date="2026-11-21",
-        command="python -m simstrag.calibration.public a100-nccl-tests TRACES",
+        command="python -m simstrag.calibration.public a100-nccl-tests TRACES "
+        "--out a100-nccl-tests.json",
     )

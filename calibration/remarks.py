@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from simstrag.calibration.campaign import FEWEST
 from simstrag.calibration.medians import half_width, statistic
 from simstrag.calibration.occupancy import LIMIT
 from simstrag.calibration.samples import Samples
@@ -16,17 +17,25 @@ NOISY = 0.03
 """Median relative half-width of the cells' intervals above which a machine is called noisy."""
 
 SHOWN = 5
+"""Cells that are named in a line."""
 
 
 def remarks(samples: Samples) -> list[str]:
     """A line for each: skipped cells, visits beside others' work, intervals too wide."""
-    return [*_skipped(samples), *_disturbed(samples), *_wide(samples)]
+    return [*_skipped(samples), *_off(samples), *_disturbed(samples), *_wide(samples)]
 
 
 def _skipped(samples: Samples) -> Iterator[str]:
     for visit in samples.visits:
         if visit.skipped:
             yield f"skipped: {visit.cell}: {visit.skipped}"
+
+
+def _off(samples: Samples) -> Iterator[str]:
+    off = [visit.cell for visit in samples.visits if visit.facts.get("load_off")]
+    if off:
+        cells = ", ".join(map(str, list(dict.fromkeys(off))[:SHOWN]))
+        yield f"loads did less or more than their level in {len(off)} visits: {cells}"
 
 
 def _disturbed(samples: Samples) -> Iterator[str]:
@@ -52,6 +61,9 @@ def _wide(samples: Samples) -> Iterator[str]:
     wide = sorted((c for c, w in widths.items() if w > target), key=lambda c: -widths[c])
     if not wide:
         return
+    fewest = min(len(samples.of(cell)) for cell in widths)
+    if fewest < FEWEST:
+        yield f"only {fewest} visits to some cells fitted into the minutes; give more --minutes"
     middle = float(np.median([*widths.values()]))
     if middle > NOISY:
         yield (

@@ -7,17 +7,20 @@ a kill cuts off is at most the line being written.  At the end all visits go int
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
 from simstrag.calibration.cells import Cell, Visit
 from simstrag.errors import InputError
+from simstrag.paths import write_whole
 
 __all__ = ["FORMAT", "Journal", "Samples", "calm", "find", "read", "write"]
 
@@ -57,21 +60,43 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         self.path = folder / JOURNAL
 
-    def start(self, header: Header) -> None:
-        """Begin a new one."""
+    def start(self, header: Header, visits: Iterable[Visit] = ()) -> None:
+        """Begin a new one, with what was measured before."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._append({"format": FORMAT, **header})
+        lines = [{"format": FORMAT, **header}, *map(_line, visits)]
+        text = "".join(f"{json.dumps(line)}\n" for line in lines)
+        write_whole(self.path, lambda path: path.write_text(text, encoding="utf-8"))
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Nobody else may add to it meanwhile; what a kill cut off is taken away.
+
+        Raises `InputError` where another process holds it.
+        """
+        with self.path.open("r+b") as file:
+            try:
+                import fcntl
+
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except ImportError:  # no such locks on this system
+                pass
+            except OSError:
+                raise InputError(
+                    f"{self.path}: another calibration is writing there; wait, or choose another "
+                    "folder"
+                ) from None
+            data = file.read()
+            file.truncate(data.rfind(b"\n") + 1)
+            yield
 
     def add(self, visit: Visit) -> None:
         """Keep one visit."""
         self._append(_line(visit))
 
     def read(self) -> Samples:
-        """What is there; a line that a kill cut off is left out, and cut off."""
+        """What is there; a line that is not whole is left out."""
         data = self.path.read_bytes()
         whole = data[: data.rfind(b"\n") + 1]
-        if len(whole) < len(data):
-            os.truncate(self.path, len(whole))
         try:
             header, *lines = (json.loads(line) for line in whole.splitlines())
             return Samples(_checked(header), tuple(map(_visit, lines)))
@@ -113,23 +138,29 @@ def read(path: Path) -> Samples:
         header, columns = _from_npz(path) if path.suffix == ".npz" else _from_parquet(path)
         visits = tuple(_visits(header.pop("visits"), columns))
         return Samples(_checked(header), visits)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path}: is no file of samples: {str(error).splitlines()[0]}") from None
+    except ImportError:
+        raise InputError(f"{path}: needs pyarrow to be read; pip install pyarrow") from None
+    except (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile) as error:
+        said = (str(error) or type(error).__name__).splitlines()[0]
+        raise InputError(f"{path}: is no file of samples: {said}") from None
 
 
 def write(samples: Samples, folder: Path) -> Path:
     """Write the table, whole or not at all, and take the journal away."""
-    header = {**samples.header, "visits": [_line(v, samples=False) for v in samples.visits]}
+    header = {
+        "format": FORMAT,
+        **samples.header,
+        "visits": [_line(v, samples=False) for v in samples.visits],
+    }
     columns = _columns(samples.visits)
     folder.mkdir(parents=True, exist_ok=True)
     try:
         import pyarrow  # noqa: F401
     except ImportError:
-        path = folder / TABLES[1]
-        _to_npz(path, header, columns)
+        path, to_file = folder / TABLES[1], _to_npz
     else:
-        path = folder / TABLES[0]
-        _to_parquet(path, header, columns)
+        path, to_file = folder / TABLES[0], _to_parquet
+    write_whole(path, lambda part: to_file(part, header, columns))
     (folder / JOURNAL).unlink(missing_ok=True)
     return path
 
@@ -195,10 +226,8 @@ def _to_parquet(path: Path, header: Header, columns: Columns) -> None:
     import pyarrow.parquet as pq
 
     table = pa.table(columns).replace_schema_metadata({"simstrag": json.dumps(header)})
-    scratch = path.with_suffix(".part")
-    pq.write_table(table, scratch, compression="zstd", use_byte_stream_split=["value"],
+    pq.write_table(table, path, compression="zstd", use_byte_stream_split=["value"],
                    use_dictionary=["visit", "name"])  # fmt: skip
-    scratch.replace(path)
 
 
 def _from_parquet(path: Path) -> tuple[Header, Columns]:
@@ -210,13 +239,11 @@ def _from_parquet(path: Path) -> tuple[Header, Columns]:
 
 
 def _to_npz(path: Path, header: Header, columns: Columns) -> None:
-    scratch = path.with_suffix(".part")
-    with scratch.open("wb") as file:
+    with path.open("wb") as file:
         np.savez_compressed(file, header=np.array(json.dumps(header)), **columns)
-    scratch.replace(path)
 
 
 def _from_npz(path: Path) -> tuple[Header, Columns]:
-    with np.load(path) as data:
+    with path.open("rb") as file, np.load(file) as data:
         header = json.loads(str(data["header"]))
         return header, {name: data[name] for name in ("visit", "name", "value")}

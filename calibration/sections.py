@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from simstrag.calibration.cells import Cell
-from simstrag.calibration.collective_cells import between, in_fit, ring
-from simstrag.calibration.collective_fit import Point, around
+from simstrag.calibration.collective_cells import in_fit, ring
+from simstrag.calibration.collective_fit import Point, around, between
 from simstrag.calibration.contended import contended_gain
-from simstrag.calibration.medians import Estimate, ratio, short, told
+from simstrag.calibration.medians import Estimate, cut, ratio, short, told
 from simstrag.calibration.samples import Samples
 from simstrag.calibration.step_cells import medians
 from simstrag.measurements import CollectiveCell, OverlapCell, StepCell, TransferCell
@@ -76,7 +78,10 @@ def _host_share(samples: Samples, cell: StepCell, gain: Quantity | None) -> Quan
 
 
 def allreduce_times(
-    cells: Sequence[CollectiveCell], overlaps: Sequence[OverlapCell], gradient_bytes: int
+    samples: Samples,
+    cells: Sequence[CollectiveCell],
+    overlaps: Sequence[OverlapCell],
+    gradient_bytes: int,
 ) -> AllReduceTimes | None:
     """The ring's constants by sizes around the gradient's, where a formula is straight enough.
 
@@ -89,14 +94,16 @@ def allreduce_times(
         return None
     points = [Point((ranks,), cell.bytes, cell.seconds.value) for cell in chosen]
     near = {point.bytes for point in around(points, gradient_bytes)}
-    fit = ring([cell for cell in chosen if cell.bytes in near], "around the gradient's size")
+    beside = [cell for cell in chosen if cell.bytes in near]
+    fit = ring(samples, beside, "around the gradient's size")
     if fit is None:
         return None
-    worst = max(abs(residual.error) for residual in fit.residuals)
+    worst = max((abs(residual.error) for residual in fit.residuals), default=None)
+    off = "nothing checks the fit" if worst is None else f"off by {worst:.1%} there at most"
     note = (
-        f"{fit.backend}, {ranks} ranks, {fit.smallest} to {fit.largest} bytes around the "
-        f"gradient's, off by {worst:.1%} there at most; other numbers of ranks are an "
-        "extrapolation by the ring formula"
+        f"{fit.backend}, {ranks} ranks, {len(beside)} sizes of {fit.smallest} to {fit.largest} "
+        f"bytes around the gradient's, {off}; other numbers of ranks are an extrapolation by the "
+        f"ring formula; {fit.alpha.note}"
     )
     return AllReduceTimes(
         alpha=fit.alpha.model_copy(update={"note": note}),
@@ -111,15 +118,9 @@ def _overlap(overlaps: Sequence[OverlapCell], backend: str, ranks: int) -> Quant
     found = [o for o in overlaps if (o.backend, o.ranks) == (backend, ranks)]
     if not found:
         return Quantity(value=0, kind="assumed", note="not measured: nothing is taken to be hidden")
-    q = found[0].overlap
-    value, low, high = (
-        None if v is None else min(1.0, max(0.0, v)) for v in (q.value, q.low, q.high)
-    )
-    assert value is not None
-    note = f"{q.note}; {found[0].precision}, batch {found[0].batch}"
-    if not 0 <= q.value <= 1:
-        note += f"; measured {q.value:.3g}, cut to 0 to 1"
-    return Quantity(value=value, kind=q.kind, low=low, high=high, n=q.n, note=note)
+    first = found[0]
+    note = f"{first.overlap.note}; {first.precision}, batch {first.batch}"
+    return cut(first.overlap.model_copy(update={"note": note}), 0.0, 1.0)
 
 
 def server_times(transfers: Sequence[TransferCell], gradient_bytes: int) -> ServerTimes | None:
@@ -136,8 +137,13 @@ def server_times(transfers: Sequence[TransferCell], gradient_bytes: int) -> Serv
 
     def at(name: str) -> Quantity:
         seconds = [getattr(t, name).value for t in transfers]
-        value = between(sizes, seconds, gradient_bytes)
-        note = f"on lines {'prolonged beyond' if beyond else 'between'} the sizes measured, in logs"
+        if min(seconds) > 0:
+            value = between(sizes, seconds, gradient_bytes)
+            where = "prolonged beyond" if beyond else "between"
+            note = f"on lines {where} the sizes measured, in logs"
+        else:
+            value = float(np.interp(gradient_bytes, sizes, seconds))
+            note = "on lines between the sizes measured, not prolonged, since one took no time"
         return Quantity(value=short(value), kind="fitted", n=len(sizes), note=note)
 
     return ServerTimes(service=at("service"), push=at("push"), pull=at("pull"))

@@ -7,7 +7,6 @@ stamps that late; service then has what pull lacks.
 
 from __future__ import annotations
 
-import contextlib
 import select
 import socket
 import struct
@@ -59,7 +58,6 @@ class ServerBench:
 
     def __init__(self, sizes: Sequence[int] = SIZES) -> None:
         self.sizes = tuple(sizes)
-        self._stack = contextlib.ExitStack()
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -88,12 +86,16 @@ class ServerBench:
         return [(t0, *s, t1) for (t0, t1), s in zip(pushed, served, strict=True)]
 
     def __enter__(self) -> ServerBench:
-        listener = self._stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        self.crew = self._stack.enter_context(Crew(_side, 2, listener, max(self.sizes)))
+        self.crew = Crew(_side, 2, max(self.sizes), fresh=_listener)
+        self.crew.__enter__()
         return self
 
     def __exit__(self, *failure: object) -> None:
-        self._stack.close()
+        self.crew.dismiss()
+
+
+def _listener() -> socket.socket:
+    return socket.create_server(("127.0.0.1", 0))
 
 
 def _side(pipe: Connection, rank: int, listener: socket.socket, largest: int) -> None:

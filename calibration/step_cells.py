@@ -10,7 +10,9 @@ from simstrag.calibration import batch_fit
 from simstrag.calibration.cells import Cell, Visit
 from simstrag.calibration.held_out import Prediction
 from simstrag.calibration.medians import (
+    LASTING,
     Estimate,
+    cut,
     lag1,
     noise_quantiles,
     over_visits,
@@ -61,21 +63,27 @@ def _cell(cell: Cell, visits: Sequence[Visit], held_out: bool) -> StepCell:
 
 def noise_of(steps: Sequence[Sequence[float]]) -> NoiseSamples | None:
     """The spread of steps inside their visits; None where there are too few."""
+    steps = [each for each in steps if len(each) > 1]
     n = sum(map(len, steps))
     if n < FEWEST_STEPS:
         return None
     means = [float(np.mean(each)) for each in steps]
     drift = float(np.std(means, ddof=1) / np.mean(means)) if len(means) > 1 else 0.0
     lag = lag1(steps)
+    order = (
+        f"No visit has {LASTING} steps to tell how successive ones are correlated"
+        if lag is None
+        else "Successive steps are correlated as stated; simulated draws are independent and do "
+        "not honour that"
+    )
     return NoiseSamples(
         kind="measured",
         quantiles=tuple(short(value) for value in noise_quantiles(steps)),
         n=n,
         lag1_autocorrelation=None if lag is None else round(lag, 4),
-        note="clean steps, each over the mean of its own visit; visits differ by "
-        f"{drift:.2%} (standard deviation), which is in the interval of the mean and not here. "
-        "Successive steps are correlated as stated; simulated draws are independent and do not "
-        "honour that",
+        note="clean steps, each over the mean of its own visit, and of n steps sqrt(n / (n - 1)) "
+        f"times as far from it; visits differ by {drift:.2%} (standard deviation), which is in the "
+        f"interval of the mean and not here. {order}",
     )
 
 
@@ -101,11 +109,7 @@ def _host_share(visits: Sequence[Visit]) -> Quantity | None:
     if not shares:
         return None
     found = told(over_visits(shares, relative=False), "part of a step that is not the device's")
-    ends = {
-        name: None if end is None else min(1.0, max(0.0, end))
-        for name, end in (("low", found.low), ("high", found.high))
-    }
-    return found.model_copy(update=ends)
+    return cut(found, 0.0, 1.0)
 
 
 def batch_fits(samples: Samples, held_out: frozenset[Cell]) -> tuple[BatchFit, ...]:

@@ -110,6 +110,8 @@ def skipping(jobs: Jobs, cell: Cell) -> Iterator[None]:
     why = ""
     try:
         yield
+    except Skipped:
+        raise
     except InputError as error:
         why = str(error)
     except Exception as error:

@@ -13,10 +13,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from typing import Any
 
-from simstrag.calibration.cells import Skipped
-from simstrag.calibration.processes import STALL, child, receive
+from simstrag.calibration.crew import STOP, Crew, Under, toil
+from simstrag.calibration.processes import STALL
 
 __all__ = ["PERIOD", "Stream", "Traffic"]
 
@@ -25,6 +24,9 @@ PERIOD = 0.02
 
 CHUNK = 1 << 18
 """Bytes handed to the kernel at once."""
+
+LOOK = 0.05
+"""Seconds between two looks for an order where nothing comes in."""
 
 
 @dataclass(slots=True)
@@ -42,97 +44,97 @@ class Traffic:
 
     def __init__(self, pairs: int = 1) -> None:
         self.pairs = pairs
-        self._stack = contextlib.ExitStack()
-        self._senders: list[Connection] = []
-        self._receivers: list[Connection] = []
+        self._crew = Crew(_end, 2 * pairs, fresh=self._listening, name="end")
 
     def __enter__(self) -> Traffic:
-        for pair in range(self.pairs):
-            sink = self._stack.enter_context(child(_sink, 2 * pair + 1))
-            port = receive(sink)
-            self._receivers.append(sink)
-            self._senders.append(self._stack.enter_context(child(_source, 2 * pair, port)))
-        for sender in self._senders:
-            receive(sender)
+        self._crew.__enter__()
         return self
 
     def __exit__(self, *failure: object) -> None:
-        self._stack.close()
-        self._senders.clear()
-        self._receivers.clear()
+        self._crew.dismiss()
 
     @contextlib.contextmanager
     def streaming(self, level: float) -> Iterator[Stream]:
         """This much traffic while the context is open: streams times their share of the time.
 
-        Raises `ValueError` for more than there are pairs, `Skipped` where one of them has ended.
+        Raises `ValueError` for more than there are pairs, `Skipped` where one of them failed or has
+        ended; the next traffic is of new ones then.
         """
         if not 0 < level <= self.pairs:
             raise ValueError(f"level {level:g} of traffic must be in (0, {self.pairs}]")
         count = math.ceil(level)
-        stream, begun = Stream(), time.monotonic()
-        sources, sinks = self._senders[:count], self._receivers[:count]
-        self._tell(sinks, "count")
-        self._tell(sources, level / count)
+        sources, sinks = range(0, 2 * count, 2), range(1, 2 * count, 2)
+        stream = Stream()
         try:
+            self._crew.ask(dict.fromkeys(sinks, 1.0))
+            begun = time.monotonic()
+            self._crew.ask(dict.fromkeys(sources, level / count))
             yield stream
-        finally:
-            self._tell(sources, "pause")
-            for source in sources:
-                self._hear(source)
-            self._tell(sinks, "report")
-            sent = sum(self._hear(sink) for sink in sinks)
-            stream.report = {"bytes_per_second": round(sent / (time.monotonic() - begun))}
+            self._crew.ask(dict.fromkeys(sources, STOP))
+            seconds = time.monotonic() - begun
+            sent = sum(self._crew.ask(dict.fromkeys(sinks, STOP)))
+        except BaseException:
+            self._crew.dismiss()
+            raise
+        stream.report = {"bytes_per_second": round(sent / seconds)}
 
-    def _tell(self, pipes: list[Connection], order: object) -> None:
-        for pipe in pipes:
-            try:
-                pipe.send(order)
-            except OSError:
-                raise Skipped("a process of the traffic ended early") from None
-
-    def _hear(self, pipe: Connection) -> int:
-        """What one answers: bytes, or 0 that it sleeps."""
-        try:
-            if not pipe.poll(STALL):
-                raise Skipped(f"a process of the traffic did not answer for {STALL:g} s")
-            return int(pipe.recv())
-        except (EOFError, OSError):
-            raise Skipped("a process of the traffic ended early") from None
+    @contextlib.contextmanager
+    def _listening(self) -> Iterator[list[socket.socket]]:
+        """Where the sinks wait for their sources."""
+        with contextlib.ExitStack() as stack:
+            yield [
+                stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+                for _ in range(self.pairs)
+            ]
 
 
-def _source(pipe: Connection, _rank: int, port: int) -> None:
-    """Streams for a share of every period from when it is told the share until "pause"."""
-    data = bytes(CHUNK)
-    with socket.create_connection(("127.0.0.1", port)) as connection:
-        pipe.send("ready")
-        while (share := pipe.recv()) != "leave":
-            while not pipe.poll():
-                begun = time.monotonic()
-                while time.monotonic() - begun < share * PERIOD:
-                    connection.sendall(data)
-                if share < 1:
-                    time.sleep(max(0.0, begun + PERIOD - time.monotonic()))
-            pipe.recv()
-            pipe.send(0)
-
-
-def _sink(pipe: Connection, _rank: int) -> None:
-    """Takes in what comes, and says how much since it was told to count."""
-    room, count = bytearray(CHUNK), 0
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        pipe.send(listener.getsockname()[1])
-        listener.settimeout(STALL)
+def _end(pipe: Connection, rank: int, listeners: list[socket.socket]) -> None:
+    """One end of a stream: even ranks send, and the next one takes in what they send."""
+    listener = listeners[rank // 2]
+    listener.settimeout(STALL)
+    if rank % 2:
         connection, _ = listener.accept()
+    else:
+        connection = socket.create_connection(listener.getsockname(), timeout=STALL)
+    for each in listeners:
+        each.close()
     with connection:
-        connection.settimeout(0.05)
-        while True:
-            order: Any = pipe.recv() if pipe.poll() else None
-            if order == "leave":
-                return
-            if order == "report":
-                pipe.send(count)
-            elif order == "count":
-                count = 0
-            with contextlib.suppress(TimeoutError):
-                count += connection.recv_into(room)
+        toil(pipe, lambda share: _sink(connection) if rank % 2 else _source(connection, share))
+
+
+def _source(connection: socket.socket, share: float) -> Under:
+    """Sends for a share of every period."""
+    data = bytes(CHUNK)
+
+    def piece() -> None:
+        begun = time.monotonic()
+        while time.monotonic() - begun < share * PERIOD:
+            connection.sendall(data)
+        if share < 1:
+            time.sleep(max(0.0, begun + PERIOD - time.monotonic()))
+
+    return piece, lambda: None
+
+
+def _sink(connection: socket.socket) -> Under:
+    """Takes in what comes and counts it."""
+    room, count = bytearray(CHUNK), 0
+    connection.settimeout(LOOK)
+
+    def piece() -> None:
+        nonlocal count
+        with contextlib.suppress(TimeoutError, BlockingIOError):
+            got = connection.recv_into(room)
+            if not got:
+                raise ConnectionError("the other end has closed the stream")
+            count += got
+
+    def report() -> int:
+        connection.settimeout(0)
+        before = -1
+        while before < count:  # what has arrived and was not taken in yet
+            before = count
+            piece()
+        return count
+
+    return piece, report

@@ -4,21 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from simstrag.errors import InputError
 from simstrag.measurements import BatchFit, StepCell
 from simstrag.profile import Profile, StepTimes
 from simstrag.quantity import Quantity
 
-__all__ = ["seconds", "times_at"]
+__all__ = ["of_constants", "seconds", "times_at"]
+
+
+def of_constants(constants: npt.ArrayLike, batches: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Median seconds of clean steps of some batches: fixed + per_sample * batch.
+
+    constants: fixed, per_sample, knee.  Batches below the knee take as long as the knee; 0 is none.
+
+    >>> of_constants((1.0, 0.5, 4.0), [1, 8]).tolist()
+    [3.0, 5.0]
+    """
+    fixed, per_sample, knee = np.asarray(constants, np.float64)
+    times: npt.NDArray[np.float64] = fixed + per_sample * np.maximum(np.asarray(batches), knee)
+    return times
 
 
 def seconds(fit: BatchFit, batch: float) -> float:
-    """Median seconds of a clean step by a fit: fixed + per_sample * batch.
-
-    With a knee, batches below it take as long as the knee.
-    """
-    counted = batch if fit.knee is None else max(batch, fit.knee.value)
-    return fit.fixed.value + fit.per_sample.value * counted
+    """Median seconds of a clean step of that batch by a fit."""
+    knee = 0.0 if fit.knee is None else fit.knee.value
+    return float(of_constants((fit.fixed.value, fit.per_sample.value, knee), batch))
 
 
 def times_at(profile: Profile, batch: int) -> StepTimes:
@@ -52,12 +65,19 @@ def times_at(profile: Profile, batch: int) -> StepTimes:
     near = _nearest(cells, batch)
     return StepTimes(
         compute=_compute(fit, near, batch),
-        host_share=near.host_share or step.host_share,
+        host_share=_host_share(step, near),
         amp_ratio=_amp_ratio(profile, batch) or step.amp_ratio,
         amp_switch=step.amp_switch,
         fixed_share=_fixed_share(profile, batch),
         noise=near.noise or step.noise,
     )
+
+
+def _host_share(step: StepTimes, near: StepCell) -> Quantity:
+    """As the nominal step has it where that was assumed; else as it was measured at that batch."""
+    if step.host_share.kind == "assumed" or near.host_share is None:
+        return step.host_share
+    return near.host_share
 
 
 def _fixed_share(profile: Profile, batch: int) -> Quantity | None:

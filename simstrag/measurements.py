@@ -101,14 +101,17 @@ class Level(Part):
 class Response(Part):
     """By how much one kind of load stretches a step, or an all-reduce, as a law of its level.
 
-    resource: what of the device the load takes, in the words of a trace.  precision: of the steps;
-    "" for an all-reduce.  constants: of the law, by name.  levels: what was measured.
-    errors: of each candidate law, as in `BatchFit`.
+    resource: what of the device the load takes, in the words of a trace.  precision, batch: of the
+    steps; "" and None for an all-reduce, of which ranks and bytes say which.  constants: of the
+    law, by name.  levels: what was measured.  errors: of each candidate law, as in `BatchFit`.
     """
 
     resource: Literal["gpu", "host", "net"]
     load: Annotated[str, Field(min_length=1)]
     precision: str = ""
+    batch: Count | None = None
+    ranks: Count | None = None
+    bytes: Size | None = None
     law: Law
     constants: dict[str, Quantity] = Field(default_factory=dict)
     levels: Annotated[tuple[Level, ...], Field(min_length=1)]
@@ -175,8 +178,9 @@ class Residual(Part):
 class CollectiveFit(Part):
     """Constants of an all-reduce by a formula of `simstrag.collectives`, and where they hold.
 
-    ranks: the numbers of ranks in the fit.  smallest, largest: bytes in the fit.  gamma: seconds
-    per byte that is summed up.  intra_alpha, intra_bandwidth: of links inside a node.
+    ranks: the numbers of ranks in the fit.  smallest, largest: bytes in the fit.  intra_alpha,
+    intra_bandwidth: of links inside a node.  residuals: none where there are no more times than
+    constants, which nothing checks.
     """
 
     backend: Backend
@@ -187,7 +191,6 @@ class CollectiveFit(Part):
     largest: Size
     alpha: NotNegative
     bandwidth: Positive
-    gamma: NotNegative | None = None
     intra_alpha: NotNegative | None = None
     intra_bandwidth: Positive | None = None
     residuals: tuple[Residual, ...] = ()
@@ -215,9 +218,13 @@ class OverlapCell(Part):
 
 
 class NoiseScaleAt(Part):
-    """The gradient noise scale, in samples, after `trained` samples of one training run."""
+    """The gradient noise scale, in samples, after `trained` samples of one training run.
+
+    batch: samples of the smaller gradients.
+    """
 
     trained: Size
+    batch: Count | None = None
     scale: Positive
 
 

@@ -84,6 +84,7 @@ class Profile(Part):
 
     origin: measured by this project's calibration, or derived from measurements of others, which
     `source` names.  missing: what a reader might expect and is not in it.
+    conditions: clocks (MHz), temperatures (C) and power (W) seen at visits, least and most of each.
     samples: file name to SHA-256 of the file that holds every sample.
     """
 
@@ -97,6 +98,7 @@ class Profile(Part):
     command: str
     commit: str = ""
     device: dict[str, Any]
+    conditions: dict[str, tuple[float, float]] = Field(default_factory=dict)
     software: dict[str, Any]
     workload: Workload | None = None
     step: StepTimes | None = None

@@ -18,12 +18,17 @@ class Part(BaseModel):
 
 
 class Quantity(Part):
-    """A number with its origin: measured, fitted or assumed; low..high is its 95 % interval."""
+    """A number with its origin: measured, fitted or assumed; low..high is its 95 % interval.
+
+    error: its standard error, in the unit of the value.  Of few visits the interval is wider than
+    1.96 of these to either side, by Student's t.
+    """
 
     value: float
     kind: Kind
     low: float | None = None
     high: float | None = None
+    error: Annotated[float, Field(ge=0)] | None = None
     n: int | None = None
     note: str = ""
 

@@ -31,7 +31,7 @@ from simstrag.profile import Profile
 from simstrag.trace import Trace
 from simstrag.trace_rows import RESOURCES, SLOWDOWN, UTILISATION
 
-__all__ = ["evaluate", "of_law", "responses_for", "translated"]
+__all__ = ["evaluate", "joined", "of_law", "responses_for", "translated"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -81,13 +81,29 @@ def evaluate(response: Response, levels: npt.ArrayLike) -> Floats:
         constants = {name: each.value for name, each in response.constants.items()}
         return of_law(response.law, constants, u)
     known = [(each.level, each.slowdown.value) for each in response.levels if not each.held_out]
-    x, y = np.array(sorted([(0.0, 1.0), *known])).T
-    if u.size and u.max() > x[-1]:
+    measured, slowdowns = zip(*known, strict=True)
+    if u.size and u.max() > max(measured):
         raise InputError(
             f"a load {response.load} of level {u.max():g} is beyond the highest of its "
-            f"interpolated response, {x[-1]:g}; measure that level"
+            f"interpolated response, {max(measured):g}; measure that level"
         )
-    return np.interp(u, x, np.maximum.accumulate(np.maximum(1.0, y)))
+    return joined(measured, slowdowns, u)
+
+
+def joined(measured: npt.ArrayLike, slowdowns: npt.ArrayLike, levels: npt.ArrayLike) -> Floats:
+    """Slowdowns at some levels on lines between measured ones, from 1 at level 0, never falling.
+
+    Beyond the highest it holds what it has there.
+
+    >>> joined([2.0, 1.0], [1.8, 2.0], [0.0, 0.5, 1.0, 2.0, 3.0]).tolist()
+    [1.0, 1.5, 2.0, 2.0, 2.0]
+    """
+    x, y = np.asarray(measured, np.float64), np.asarray(slowdowns, np.float64)
+    order = np.argsort(x)
+    rising = np.maximum.accumulate(np.maximum(1.0, y[order]))
+    at = np.asarray(levels, np.float64)
+    found: Floats = np.interp(at, np.append(0.0, x[order]), np.append(1.0, rising))
+    return found
 
 
 def responses_for(trace: Trace, profile: Profile | None) -> tuple[Response, ...]:

@@ -89,7 +89,7 @@ def _steps(near: Any) -> dict[str, Any]:
     ]  # fmt: skip
     responses = [
         {
-            "resource": "gpu", "load": load, "precision": precision, "law": "linear",
+            "resource": "gpu", "load": load, "precision": precision, "batch": 8, "law": "linear",
             "constants": {"slope": quantity(slope, kind="fitted")},
             "levels": [
                 {"level": u, "slowdown": near(1 + slope * u), "held_out": u in LEVELS_HELD_OUT}
@@ -111,7 +111,8 @@ def _steps(near: Any) -> dict[str, Any]:
         },
         "cells": cells, "batches": fits, "responses": responses, "held_out": [held_out],
         "learning": [
-            {"trained": k * 8000, "scale": quantity(120.0 * 2**k, 0.2)} for k in range(5)
+            {"trained": 8000 * k, "batch": 8, "scale": quantity(120.0 * 2**k, 0.2)}
+            for k in range(5)
         ],
         "amp_ratios": [
             {"model": "encoder", "full": "fp32", "amp": "bf16", "batch": 8, "ratio": near(1.72),

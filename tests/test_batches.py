@@ -32,7 +32,9 @@ def scenario_of(profile: Profile, batch: int, folder: Path) -> Scenario:
 
 
 def test_the_nominal_batch_has_the_constants_of_the_profile(profile: Profile) -> None:
-    assert times_at(profile, 8) is profile.step
+    times = times_at(profile, 8)
+    assert times.fixed_share is not None  # of the fit, since the constants say none
+    assert times.model_copy(update={"fixed_share": None}) == profile.step
 
 
 def test_a_batch_between_has_the_time_of_the_fit(profile: Profile) -> None:
@@ -110,3 +112,12 @@ def test_a_simulation_runs_at_a_batch_between_and_says_so(profile: Profile, tmp_
     assert (compute.kind, compute.value) == ("fitted", shown)
     said = " ".join(assumptions(scenario, [run]))
     assert "No step of 12 samples was timed: its time is that of the profile's fit" in said
+
+
+def test_what_is_assumed_of_the_host_is_so_at_every_batch(profile: Profile) -> None:
+    data = json.loads(profile.text)
+    data["step"]["host_share"] = {"value": 0.0, "kind": "assumed"}
+    for cell in data["cells"]:
+        cell["host_share"] = {"value": 0.05, "kind": "measured"}
+    changed = Profile.model_validate(data)
+    assert {times_at(changed, batch).host_share.kind for batch in (8, 12, 16)} == {"assumed"}

@@ -108,6 +108,17 @@ def test_what_is_finished_is_not_measured_again(done: Path, call: Call) -> None:
     assert read(done) == before
 
 
+@pytest.mark.usefixtures("quick")
+def test_what_is_finished_goes_on_where_more_minutes_are_asked_for(done: Path, call: Call) -> None:
+    before = read(done)
+    arguments = [*ARGUMENTS]
+    arguments[arguments.index("0.5")] = "0.6"
+    assert call(*arguments, "--quiet")[0] == 0
+    after = read(done)
+    assert after.visits[: len(before.visits)] == before.visits
+    assert after.header == before.header | {"plan": before.header["plan"] | {"minutes": 0.6}}
+
+
 def test_a_folder_of_another_calibration_is_left_alone(done: Path, call: Call) -> None:
     code, _, err = call(*ARGUMENTS[:-8], "--out", "mine")
     assert code == 2
@@ -188,6 +199,7 @@ MISTAKES = {
     ("--precision", "fp32"): "give two precisions",
     ("--precision", "fp16", "--precision", "fp32"): "there is no precision 'fp16' on cpu",
     ("--minutes", "0.2"): "rounds of",
+    ("--workload", "mlp", "--part", "gradient"): "has random inputs, from which nothing is learnt",
     ("--batch", "0"): "greater than or equal to 1",
 }
 
@@ -204,11 +216,12 @@ def test_a_mistake_is_answered_in_one_line_and_writes_nothing(
 
 
 def test_a_plan_says_what_would_be_measured_and_measures_nothing(here: Path, call: Call) -> None:
-    code, out, _ = call("calibrate", "-w", "mlp", "--part", "step", "--plan", "--json")
+    pair = ("--precision", "fp64", "--precision", "fp32_of_fp64")
+    code, out, _ = call("calibrate", "-w", "mlp", "--part", "step", *pair, "--plan", "--json")
     assert code == 0
     found = json.loads(out)
-    assert found["cells"] == {"step": 20}
-    assert found["held_out"] == 8
+    assert found["cells"] == {"step": 10}
+    assert found["held_out"] == 4
     assert not Path(found["folder"]).exists()
 
 
@@ -236,7 +249,7 @@ def test_a_noisy_machine_is_called_so_and_by_how_much() -> None:
 
 
 def test_a_calibration_may_be_called_from_python(here: Path) -> None:
-    made = Calibration.of(Asked(workload="mine:job", device="cpu", parts=("step",)), here / "x")
-    assert made.forecast().cells == {"step": 20}
+    asked = Asked("mine:job", "cpu", ("step",), precisions=("fp64", "fp32_of_fp64"))
+    assert Calibration.of(asked, here / "x").forecast().cells == {"step": 10}
     with pytest.raises(InputError, match="has no samples"):
         derive(here)

@@ -13,6 +13,7 @@ import pytest
 from simstrag.calibration import samples as files
 from simstrag.calibration.assemble import assemble
 from simstrag.calibration.cells import Cell, Visit
+from simstrag.calibration.collective_fit import Point, around, fit
 from simstrag.calibration.samples import Samples
 from simstrag.engine import simulate
 from simstrag.profile import Profile
@@ -92,6 +93,10 @@ def test_the_all_reduce_is_fitted_around_the_gradient(profile: Profile) -> None:
     assert a.bytes.value == GRADIENT
     assert said == pytest.approx(2 * MACHINE.alpha + GRADIENT / MACHINE.bandwidth, rel=0.03)
     assert (a.overlap.value, a.overlap.kind) == (pytest.approx(SHARE_HIDDEN, abs=0.01), "measured")
+    assert a.alpha.low is not None
+    assert a.alpha.high is not None
+    assert a.alpha.low <= MACHINE.alpha <= a.alpha.high
+    assert "refits to draws within each cell's error" in a.bandwidth.note
     (two, four) = profile.collective_fits
     assert (two.ranks, four.ranks, two.algorithm) == ((2,), (4,), "ring")
     assert two.bandwidth.value == pytest.approx(MACHINE.bandwidth, rel=0.05)
@@ -149,6 +154,92 @@ def test_the_errors_are_those_of_predictions_that_can_be_made_again(profile: Pro
     assert "4 ranks" not in " ".join(cell.cell for cell in sizes.cells)  # more ranks than cores
     for held in profile.held_out:
         assert held.median <= held.threshold / 2
+
+
+def test_an_all_reduce_left_out_is_predicted_as_a_simulation_would_have_it(
+    profile: Profile,
+) -> None:
+    """By the ring fitted to the sizes around it, as the constants of a gradient of its size are."""
+    (sizes,) = (held for held in profile.held_out if held.part == "allreduce")
+    left_out = [c for c in profile.collectives if c.held_out and not c.oversubscribed]
+    assert len(sizes.cells) == len(left_out) == 3
+    for held, cell in zip(sizes.cells, left_out, strict=True):
+        seen = [
+            Point((2,), c.bytes, c.seconds.value)
+            for c in profile.collectives if c.ranks == 2 and not c.held_out
+        ]  # fmt: skip
+        assert held.predicted == pytest.approx(
+            fit(around(seen, cell.bytes)).law(cell.bytes).seconds((2,)), rel=1e-5
+        )
+    assert "fitted to the sizes around it" in sizes.note
+    assert re.search(r"Lines between .* off by \d", sizes.note)
+
+
+def test_two_sizes_make_constants_without_interval_or_error(samples: Samples) -> None:
+    few = (1 << 16, 1 << 20)
+    fewer = without_cells(samples, lambda c: c.part != "allreduce" or c.bytes not in few)
+    profile = assemble(fewer)
+    assert profile.allreduce is not None
+    assert (profile.allreduce.alpha.low, profile.allreduce.bandwidth.high) == (None, None)
+    assert "nothing checks the fit" in profile.allreduce.alpha.note
+    assert "off by" not in profile.allreduce.alpha.note
+    assert {fit.residuals for fit in profile.collective_fits} == {()}
+
+
+def test_a_pull_of_no_time_is_cut_at_0_and_said(samples: Samples) -> None:
+    """Stamps of two clocks may say that it ended before it began."""
+    served = without_cells(samples, lambda cell: cell.part != "server")
+    visits = tuple(
+        replace(v, samples={**v.samples, "pull": tuple(-1e-5 * (v.number - 1) for _ in range(9))})
+        for v in served.visits
+    )
+    profile = assemble(replace(served, visits=visits))
+    pull = profile.transfers[0].pull
+    assert (pull.value, pull.low) == (0.0, 0.0)
+    assert pull.high is not None
+    assert pull.high > 0
+    assert "measured -1e-05" in pull.note
+    assert profile.server is not None
+    assert (profile.server.pull.value, profile.server.pull.kind) == (0.0, "fitted")
+
+
+def test_an_overlap_that_costs_is_cut_to_0_without_an_interval_around_0(samples: Samples) -> None:
+    def costs(visit: Visit) -> Visit:
+        slow = tuple(0.08 + 1e-4 * visit.number for _ in range(9))
+        return replace(visit, samples={**visit.samples, "together": slow})
+
+    of = without_cells(samples, lambda cell: cell.part not in ("overlap", "allreduce"))
+    visits = (costs(v) if v.cell.part == "overlap" else v for v in of.visits)
+    a = assemble(replace(of, visits=tuple(visits))).allreduce
+    assert a is not None
+    assert (a.overlap.value, a.overlap.low, a.overlap.high, a.overlap.error) == (0.0, *[None] * 3)
+    assert re.search(r"measured -0.5\d* \(.*\), cut to 0 to 1; no interval", a.overlap.note)
+
+
+def test_the_gain_under_contention_has_a_range_and_no_interval(profile: Profile) -> None:
+    assert profile.step is not None
+    gain = profile.step.amp_ratio_contended
+    assert gain is not None
+    assert (gain.low, gain.high, gain.n) == (None, None, 12)
+    assert "which is no interval" in gain.note
+
+
+def test_clocks_and_temperatures_seen_are_in_the_profile(samples: Samples) -> None:
+    steps = without_cells(samples, lambda cell: cell.part != "step" or cell.batch > 2)
+    states = ({"clock": 2900.0, "temperature": 50.0 + k} for k in range(len(steps.visits)))
+    visits = tuple(
+        replace(v, facts={**v.facts, "state": state})
+        for v, state in zip(steps.visits, states, strict=True)
+    )
+    last = 50.0 + len(visits) - 1
+    found = assemble(replace(steps, visits=visits)).conditions
+    assert found == {"clock": (2900.0, 2900.0), "temperature": (50.0, last)}
+    assert assemble(steps).conditions == {}
+
+
+def test_levels_are_of_the_batch_that_was_timed(profile: Profile) -> None:
+    assert {response.batch for response in profile.responses} == {8}
+    assert {at.batch for at in profile.learning} == {8}
 
 
 def test_the_law_of_each_load_is_found(profile: Profile) -> None:

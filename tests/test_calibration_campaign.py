@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -48,6 +50,13 @@ class Fake:
         self.open = False
 
 
+@pytest.fixture(autouse=True)
+def _nobody_else_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests run beside these."""
+    calm = contextlib.nullcontext(SimpleNamespace(foreign=0.0, stolen=0.0))
+    monkeypatch.setattr(campaign, "Occupancy", lambda: calm)
+
+
 @pytest.fixture
 def journal(tmp_path: Path) -> Journal:
     found = Journal(tmp_path / "out")
@@ -85,10 +94,36 @@ def test_a_cell_that_cannot_be_measured_is_skipped_with_its_reason(journal: Jour
     assert BIG not in found.cells
 
 
-def test_time_that_is_up_ends_it_after_the_fewest_rounds(journal: Journal) -> None:
+def taking(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a visit take so many seconds, as far as the campaign can tell."""
+    now = iter(np.arange(0.0, 1e6, seconds))
+    clock = SimpleNamespace(monotonic=lambda: next(now), time=lambda: 0.0)
+    monkeypatch.setattr(campaign, "time", clock)
+
+
+def test_time_that_is_up_ends_it(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    taking(10.0, monkeypatch)
     bench = Fake((STEADY, WILD))
-    campaign.run([bench], journal, Bounds(seconds=0.0))
-    assert counts(bench) == {STEADY: FEWEST, WILD: FEWEST}
+    campaign.run([bench], journal, Bounds(seconds=35.0))
+    assert len(bench.visited) == 4
+
+
+def test_time_that_is_up_before_every_cell_was_visited_is_a_mistake_that_loses_nothing(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taking(10.0, monkeypatch)
+    with pytest.raises(InputError, match="1 of 2 cells were not visited once, such as step fp32"):
+        campaign.run([Fake((STEADY, WILD))], journal, Bounds(seconds=5.0))
+    assert len(journal.read().visits) == 1
+
+
+def test_two_calibrations_do_not_write_into_one_folder(journal: Journal) -> None:
+    with (
+        journal.held(),
+        pytest.raises(InputError, match="another calibration is writing there"),
+        Journal(journal.path.parent).held(),
+    ):
+        pass
 
 
 def test_what_was_interrupted_goes_on_where_it_stopped(journal: Journal) -> None:
@@ -109,12 +144,15 @@ def test_a_line_that_a_kill_cut_off_costs_that_visit_alone(journal: Journal) -> 
     whole = journal.path.read_bytes()
     journal.path.write_bytes(whole[:-9])
     assert len(journal.read().visits) == FEWEST - 1
+    assert journal.path.read_bytes() == whole[:-9], "who only reads writes nothing"
+    with journal.held():
+        pass
     journal.add(Visit(STEADY, 3, 0.0, {"seconds": (0.1,)}))
     assert len(journal.read().visits) == FEWEST
 
 
 def test_minutes_for_less_than_the_fewest_rounds_are_refused_with_what_is_needed() -> None:
-    with pytest.raises(InputError, match=r"--minutes 1: 4 rounds of 30 cells .* 2.0 minutes"):
+    with pytest.raises(InputError, match=r"--minutes 1: 5 rounds of 30 cells .* 2.5 minutes"):
         Bounds(seconds=60).check(round_seconds=30, cells=30)
 
 
@@ -166,6 +204,7 @@ def test_visits_beside_somebody_else_do_not_count_unless_most_are(tmp_path: Path
     [
         ("samples.parquet", b"time,node\n", "is no file of samples"),
         ("samples.npz", b"PK", "is no file of samples"),
+        ("samples.npz", b"PK\x03\x04 and no more", "is no file of samples"),
         ("visits.jsonl", b'{"epoch": 1}\n', "is no journal of a calibration"),
         ("visits.jsonl", b"hello\n", "is no journal of a calibration"),
     ],

@@ -6,14 +6,16 @@ import multiprocessing
 import statistics
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from simstrag.calibration.allreduce import COARSE, AllReduceBench, rank_counts, sizes_of
 from simstrag.calibration.cells import Cell, Skipped
+from simstrag.calibration.crew import Crew
 from simstrag.calibration.machine import cores
 from simstrag.calibration.overlap import KINDS, OverlapBench
+from simstrag.calibration.processes import Children
 from simstrag.calibration.server import ServerBench
 from simstrag.calibration.traffic import Traffic
 
@@ -25,9 +27,9 @@ torch = pytest.importorskip("torch")
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left() -> Iterator[None]:
-    affinity = cores()
+    affinity, before = cores(), multiprocessing.active_children()
     yield
-    assert multiprocessing.active_children() == []
+    assert {*multiprocessing.active_children()} <= {*before}
     assert cores() == affinity
 
 
@@ -46,28 +48,47 @@ def tiny() -> Parts:
     )
 
 
-def test_all_reduces_of_every_kind_are_timed_here() -> None:
-    bench = AllReduceBench(ranks=(2,), sizes=(1024, COARSE[0]), nested=4, traffic=(0.5,))
-    groups = {(c.ranks, c.group, c.load) for c in bench.cells}
-    assert groups == {
-        (2, "all", ""), (2, "all", "net"), (4, "all", ""), (4, "half", ""), (4, "halves", ""),
-    }  # fmt: skip
+def processes(crew: Crew) -> list[Any]:
+    """Those of a crew, by rank."""
+    return crew._children._processes
+
+
+@pytest.fixture(scope="module")
+def reduces() -> Iterator[AllReduceBench]:
+    """All-reduces of every kind; its four ranks take seconds to start."""
+    bench = AllReduceBench(ranks=(2,), sizes=(1024, COARSE[0], 1 << 24), nested=4, traffic=(0.5,))
     with bench:
-        for cell in bench.cells:
-            samples, facts = bench.visit(cell)
-            assert len(samples["seconds"]) >= 5
-            assert all(0 < seconds < 5 for values in samples.values() for seconds in values)
-            assert ("other" in samples) == (cell.group == "halves")
-            assert ("clean" in samples) == bool(cell.load)
-            assert facts["oversubscribed"] == (cell.ranks > len(cores()))
-            assert not cell.load or facts["bytes_per_second"] > 1e6
+        yield bench
 
 
-def test_a_larger_all_reduce_takes_longer() -> None:
+KINDS_OF_REDUCES = [
+    (2, "all", ""), (2, "all", "net"), (4, "all", ""), (4, "half", ""), (4, "halves", ""),
+]  # fmt: skip
+
+
+def test_all_reduces_are_of_every_kind(reduces: AllReduceBench) -> None:
+    assert {(c.ranks, c.group, c.load) for c in reduces.cells} == set(KINDS_OF_REDUCES)
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_REDUCES)
+def test_all_reduces_of_every_kind_are_timed_here(
+    kind: tuple[int, str, str], reduces: AllReduceBench
+) -> None:
+    of_kind = [c for c in reduces.cells if (c.ranks, c.group, c.load) == kind]
+    cell = min(of_kind, key=lambda c: c.bytes)
+    samples, facts = reduces.visit(cell)
+    assert len(samples["seconds"]) >= 5
+    assert all(0 < seconds < 5 for values in samples.values() for seconds in values)
+    assert ("other" in samples) == (cell.group == "halves")
+    assert ("clean" in samples) == bool(cell.load)
+    assert facts["oversubscribed"] == (cell.ranks > len(cores()))
+    assert not cell.load or facts["bytes_per_second"] > 1e6
+
+
+def test_a_larger_all_reduce_takes_longer(reduces: AllReduceBench) -> None:
     cells = [Cell("allreduce", backend="gloo", ranks=2, bytes=size, group="all")
              for size in (1024, 1 << 24)]  # fmt: skip
-    with AllReduceBench(sizes=(1024, 1 << 24)) as bench:
-        small, large = (min(bench.visit(cell)[0]["seconds"]) for cell in cells)
+    small, large = (min(reduces.visit(cell)[0]["seconds"]) for cell in cells)
     assert large > 5 * small
 
 
@@ -114,7 +135,7 @@ def test_backward_is_timed_alone_together_and_apart(precision: str) -> None:
 
 def test_traffic_flows_only_while_it_is_asked_for() -> None:
     with Traffic(2) as traffic:
-        pids = [child.pid for child in multiprocessing.active_children()]
+        pids = [process.pid for process in processes(traffic._crew)]
         with traffic.streaming(1.5) as stream:
             time.sleep(0.2)
         assert stream.report["bytes_per_second"] > 1e6
@@ -126,11 +147,64 @@ def test_traffic_flows_only_while_it_is_asked_for() -> None:
         assert 0 < less.report["bytes_per_second"] < stream.report["bytes_per_second"]
         with pytest.raises(ValueError, match="level 3"), traffic.streaming(3):
             pass
-        for child in multiprocessing.active_children():
-            child.kill()
-            child.join()
-        with pytest.raises(Skipped, match="traffic ended early"), traffic.streaming(1):
+
+
+def test_traffic_that_has_ended_is_noticed_and_the_next_one_flows() -> None:
+    with Traffic(1) as traffic:
+        source, sink = processes(traffic._crew)
+        source.kill()
+        source.join()
+        before = _processor_seconds([sink.pid])
+        time.sleep(0.2)
+        assert _processor_seconds([sink.pid]) - before < 0.05  # and does not spin
+        with pytest.raises(Skipped, match="end 0 ended early"), traffic.streaming(1):
             pass
+        with traffic.streaming(1) as stream:
+            time.sleep(0.1)
+        assert stream.report["bytes_per_second"] > 1e6
+        with pytest.raises(KeyboardInterrupt), traffic.streaming(1):  # noqa: PT012
+            for process in processes(traffic._crew):
+                process.kill()
+                process.join()
+            raise KeyboardInterrupt
+        assert processes(traffic._crew) == []
+
+
+def test_traffic_that_cannot_start_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, started = Children.start, 0
+
+    def failing(children: Children, *arguments: Any) -> None:
+        nonlocal started
+        started += 1
+        if started == 3:
+            raise KeyboardInterrupt
+        start(children, *arguments)
+
+    monkeypatch.setattr(Children, "start", failing)
+    with pytest.raises(KeyboardInterrupt), Traffic(2):  # what is left is told by the fixture
+        pass
+
+
+def test_all_reduces_that_cannot_start_leave_no_traffic(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(crew: Crew) -> Crew:
+        if crew.name == "rank":
+            raise KeyboardInterrupt
+        return enter(crew)
+
+    enter = Crew.__enter__
+    monkeypatch.setattr(Crew, "__enter__", failing)
+    with pytest.raises(KeyboardInterrupt), AllReduceBench(traffic=(1.0,)):
+        pass
+
+
+def test_ranks_that_ended_are_replaced_by_others_that_find_each_other() -> None:
+    with AllReduceBench(sizes=(1024,)) as bench:
+        _, rank = processes(bench.crew)
+        rank.kill()
+        rank.join()
+        with pytest.raises(Skipped, match="rank 1 ended early"):
+            bench.visit(bench.cells[0])
+        assert bench.visit(bench.cells[0])[0]["seconds"]
 
 
 def _processor_seconds(pids: list[int | None]) -> float:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
+import multiprocessing
 import time
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -14,12 +15,15 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from simstrag.calibration import burner  # noqa: E402
+from simstrag.calibration import loads as module  # noqa: E402
 from simstrag.calibration.burner import piece  # noqa: E402
 from simstrag.calibration.cells import Skipped  # noqa: E402
 from simstrag.calibration.contention import ContentionBench  # noqa: E402
+from simstrag.calibration.crew import Crew  # noqa: E402
 from simstrag.calibration.device import Cpu, device  # noqa: E402
-from simstrag.calibration.loads import SHARED, LoadFailed, Loads, levels, split  # noqa: E402
+from simstrag.calibration.loads import SHARED, Loads, levels, split  # noqa: E402
 from simstrag.calibration.machine import cores  # noqa: E402
+from simstrag.calibration.processes import Children  # noqa: E402
 from simstrag.calibration.steps import FEWEST, WARM, Jobs  # noqa: E402
 from simstrag.workloads import Job, Parts, Precisions, Workload  # noqa: E402
 
@@ -50,9 +54,23 @@ def test_a_level_is_processes_times_duty(level: float) -> None:
     assert 0 < duty <= 1
 
 
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    yield
+    assert multiprocessing.active_children() == []
+
+
+def kill_all() -> None:
+    """The processes that benches started here."""
+    for process in multiprocessing.active_children():
+        process.kill()
+        process.join()
+
+
 def test_loads_sleep_until_they_are_told_and_again_afterwards() -> None:
     with Loads(2, cores()[-1]) as loads:
-        children = psutil.Process().children()
+        children = [psutil.Process(child.pid) for child in multiprocessing.active_children()]
+        assert len(children) == 2
 
         def spent() -> float:
             return sum(sum(child.cpu_times()[:2]) for child in children)
@@ -66,7 +84,6 @@ def test_loads_sleep_until_they_are_told_and_again_afterwards() -> None:
         worked = spent()
         time.sleep(0.2)
         assert spent() - worked < 0.03
-    assert not any(child.is_running() for child in children)
 
 
 @pytest.mark.parametrize("duty", [0.25, 0.5, 1.0])
@@ -88,6 +105,8 @@ class Clock:
     def monotonic(self) -> float:
         return self.now
 
+    perf_counter = process_time = monotonic
+
     def sleep(self, seconds: float) -> None:
         self.now += seconds
         self.worked += seconds if seconds == 0.0001 else 0.0
@@ -101,22 +120,127 @@ def test_a_load_reports_what_it_took() -> None:
     assert 0 < report["load_share"] < 0.7
 
 
-def test_a_load_that_fell_short_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simstrag.calibration.loads.REACHED", 10.0)
-    with Loads(1, cores()[-1]) as loads, loads.on("cpu", 0.5) as report:
-        time.sleep(0.1)
-    assert report["load_short"].endswith("wanted 0.25")
+def test_pieces_longer_than_their_turn_are_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(burner, "time", clock)
+    monkeypatch.setattr(module, "time", clock)
+    work, report = module._counted(lambda: clock.sleep(0.013), duty=0.25, even=True)
+    while clock.now < 10.0:
+        work()
+    done = report()
+    assert done["busy"] / done["seconds"] == pytest.approx(0.25, rel=0.05)
+    assert done["pieces"] * 0.013 == pytest.approx(done["busy"])
 
 
-def test_a_load_that_was_killed_or_cannot_obey_is_noticed() -> None:
+@pytest.mark.parametrize(
+    ("launch", "scale", "launches"), [(1e-4, 1, 10), (3e-3, 4, 1), (1.0, 8, 1)]
+)
+def test_a_piece_on_a_gpu_is_about_a_millisecond_where_the_gpu_is_fast_enough(
+    launch: float, scale: int, launches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, seen = Clock(), list[int]()
+    monkeypatch.setattr(module, "time", clock)
+
+    def make(scale: int) -> Callable[[], object]:
+        def launched() -> None:
+            clock.sleep(launch / scale)
+            seen.append(scale)
+
+        return launched
+
+    once = module._sized(make, lambda: None)
+    seen.clear()
+    once()
+    assert seen == [scale] * launches
+
+
+@pytest.mark.parametrize(
+    ("share", "level", "beside", "error"),
+    [
+        (1.0, 1.0, False, 0.0), (0.9, 1.0, False, -0.1), (0.5, 0.25, False, 1.0),
+        (0.5, 1.0, True, 0.0), (0.3, 1.0, True, -0.2), (0.8, 1.0, True, 0.3),
+        (0.125, 0.25, True, 0.0), (0.25, 0.25, True, 0.0), (0.3, 0.25, True, 0.2),
+        (2 / 3, 2.0, True, 0.0), (0.75, 3.0, True, 0.0),
+    ],
+)  # fmt: skip
+def test_a_load_is_off_by_what_it_took_beyond_or_below_its_part(
+    share: float, level: float, beside: bool, error: float
+) -> None:
+    assert module.off(share, level, beside) == pytest.approx(error)
+
+
+@pytest.mark.parametrize("taken", [0.3, 0.7, 1.0, 1.3])
+def test_a_load_that_did_less_or_more_than_asked_says_so(
+    taken: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = [None, {"seconds": 1.0, "cpu": taken, "busy": taken, "pieces": 1}]
+
+    def ask(crew: Crew, orders: dict[int, object]) -> list[object]:
+        return [answers.pop(0)]
+
+    monkeypatch.setattr(Crew, "ask", ask)
+    with Loads(0, cores()[-1]) as loads:
+        loads.count = 1
+        with loads.on("gemm", 1.0) as report:
+            pass
+    assert report["load_error"] == pytest.approx(taken - 1)
+    assert report.get("load_off", False) == (abs(taken - 1) > 0.15)
+
+
+def test_a_load_that_cannot_obey_or_was_killed_is_noticed_and_the_next_one_works() -> None:
+    with Loads(2, cores()[-1]) as loads:
+        with pytest.raises(Skipped, match="load 0 of 2: "), loads.on("copy", 1.0):
+            pass
+        with loads.on("cpu", 2.0) as report:
+            time.sleep(0.05)
+        assert report["load_pieces"] > 0
+        multiprocessing.active_children()[0].kill()
+        with pytest.raises(Skipped, match="ended early"):  # noqa: SIM117
+            with loads.on("cpu", 2.0):
+                time.sleep(0.2)
+        with loads.on("cpu", 2.0) as report:
+            time.sleep(0.05)
+        assert report["load_pieces"] > 0
+
+
+@pytest.mark.parametrize("ended", [KeyboardInterrupt, MemoryError])
+def test_what_ends_a_visit_is_not_hidden_by_the_end_of_its_load(
+    ended: type[BaseException],
+) -> None:
     with Loads(1, cores()[-1]) as loads:
-        with pytest.raises(LoadFailed, match="a load failed: "), loads.on("copy", 1.0):
-            pass
-        (child,) = psutil.Process().children()
-        os.kill(child.pid, signal.SIGKILL)
-        child.wait()
-        with pytest.raises(LoadFailed, match="has ended"), loads.on("cpu", 1.0):
-            pass
+        with pytest.raises(ended), loads.on("cpu", 1.0):  # noqa: PT012
+            kill_all()
+            raise ended
+        assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("free", [1 << 40, 64 << 20])
+def test_hogs_take_a_quarter_of_the_free_memory_at_most(
+    free: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int] = []
+
+    class Memory:
+        available = free
+
+    def start(children: Children, target: object, rank: int, gpu: str, room: int) -> None:
+        told.append(room)
+
+    monkeypatch.setattr(psutil, "virtual_memory", Memory)
+    monkeypatch.setattr(Children, "start", start)
+    monkeypatch.setattr(Crew, "_answers", lambda crew, ranks: [])
+    with Loads(4, cores()[-1]):
+        assert sum(told) <= free / 4
+    assert len(told) == 4
+
+
+def test_a_hog_keeps_to_its_room() -> None:
+    tracemalloc.start()
+    try:
+        piece("hog", 8 << 20)()
+        assert tracemalloc.get_traced_memory()[1] == pytest.approx(8 << 20, rel=0.01)
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("work", ["spin", "stream", "hog"])
@@ -189,10 +313,11 @@ def test_cells_are_the_nominal_pair_beside_every_load() -> None:
     assert {cell.load for cell in cells} == {"cpu", "memory"}
 
 
-def test_a_visit_without_its_load_is_skipped() -> None:
-    with ContentionBench(Jobs(TINY, device("cpu")), CHOSEN, span=0.02) as bench:
-        for child in psutil.Process().children():
-            child.kill()
-            child.wait()
-        with pytest.raises(Skipped, match="a load's process has ended"):
+@pytest.mark.parametrize("own", [False, True])
+def test_a_visit_without_its_load_is_skipped_and_the_next_one_is_not(own: bool) -> None:
+    workload = replace(TINY, own=own)
+    with ContentionBench(Jobs(workload, device("cpu")), CHOSEN, span=0.02) as bench:
+        kill_all()
+        with pytest.raises(Skipped, match=r"^the process of load 0 ended early$"):
             bench.visit(bench.cells[0])
+        assert bench.visit(bench.cells[0])[1]["load_pieces"] > 0

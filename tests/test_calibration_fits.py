@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
+from simstrag.batches import of_constants
 from simstrag.calibration import batch_fit, laws
 from simstrag.calibration.choice import CLEARLY, simplest, tolerances
 from simstrag.calibration.medians import Estimate, over_visits
@@ -35,7 +36,7 @@ TIMES: dict[str, Callable[[float], float]] = {
 def test_the_law_of_the_batch_is_found(law: str) -> None:
     found = batch_fit.choose(BATCHES, measured([TIMES[law](b) for b in BATCHES]))
     assert found.law == law
-    said = batch_fit.predicted((found.fixed, found.per_sample, found.knee), [3, 128])
+    said = of_constants((found.fixed, found.per_sample, found.knee), [3, 128])
     assert said == pytest.approx([TIMES[law](b) for b in (3, 128)], rel=0.04)
 
 

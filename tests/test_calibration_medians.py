@@ -10,6 +10,8 @@ from scipy import stats
 
 from simstrag.calibration.cells import Cell, Visit
 from simstrag.calibration.medians import (
+    LASTING,
+    cut,
     draws,
     half_width,
     lag1,
@@ -23,6 +25,7 @@ from simstrag.calibration.medians import (
 from simstrag.calibration.noise_scale import learning, two_batches
 from simstrag.calibration.samples import Samples
 from simstrag.calibration.step_cells import noise_of
+from simstrag.quantity import Quantity
 from tests.synthetic import NOISE_SCALE, Machine, samples_of
 
 
@@ -107,10 +110,67 @@ def test_the_autocorrelation_is_that_within_visits(lag: float) -> None:
     assert lag1([machine.steps(rng, 0.1, 500) for _ in range(10)]) == pytest.approx(lag, abs=0.05)
 
 
+@pytest.mark.parametrize("steps", [3, 5, 60])
+def test_independent_steps_scatter_as_in_truth_however_short_visits_are(steps: int) -> None:
+    rng = np.random.default_rng(4)
+    machine = Machine(drift=0.05, cv=0.03, lag=0.0)
+    table = noise_quantiles([machine.steps(rng, 0.1, steps) for _ in range(6000 // steps)])
+    drawn = np.interp(rng.random(100_000), np.linspace(0, 1, len(table)), table)
+    assert drawn.std() == pytest.approx(0.03, rel=0.03)
+
+
+def test_noise_of_wild_pairs_stays_above_0() -> None:
+    assert noise_quantiles([[0.01, 9.0]] * 20).min() > 0
+
+
+def test_short_visits_tell_no_autocorrelation() -> None:
+    """Five independent steps over their own mean look correlated by -0.25."""
+    rng = np.random.default_rng(5)
+    machine = Machine(cv=0.03, lag=0.0)
+    short = [machine.steps(rng, 0.1, 5) for _ in range(400)]
+    assert lag1(short) is None
+    long = [machine.steps(rng, 0.1, LASTING) for _ in range(100)]
+    assert lag1([*short, *long]) == lag1(long) == pytest.approx(0, abs=0.1)
+    noise = noise_of(short)
+    assert noise is not None
+    assert noise.lag1_autocorrelation is None
+    assert "No visit has 20 steps" in noise.note
+
+
 def test_too_few_steps_tell_neither_noise_nor_autocorrelation() -> None:
     assert noise_of([[0.1, 0.11], [0.1]]) is None
+    assert noise_of([[0.1]] * 100) is None
     assert lag1([[0.1], [0.2]]) is None
-    assert lag1([[0.1] * 10]) is None
+    assert lag1([[0.1] * 100]) is None
+
+
+def test_a_quantity_tells_its_standard_error_in_its_own_unit() -> None:
+    times, share = over_visits([0.1, 0.104, 0.098, 0.101]), over_visits([-0.1, 0.1], relative=False)
+    assert told(times, "").error == pytest.approx(times.value * times.error, rel=1e-5)
+    assert told(share, "").error == pytest.approx(share.error, rel=1e-5)
+    assert told(over_visits([0.1]), "").error is None
+
+
+@pytest.mark.parametrize(
+    ("ends", "left"),
+    [((-0.4, -0.2), (None, None)), ((-0.4, 0.1), (0.0, 0.1)), ((-0.4, 0.0), (None, None)),
+     ((None, None), (None, None)), ((-0.4, 1.5), (0.0, 1.0))],
+)  # fmt: skip
+def test_what_cannot_be_is_cut_and_its_interval_as_far_as_it_reaches_inside(
+    ends: tuple[float | None, float | None], left: tuple[float | None, float | None]
+) -> None:
+    low, high = ends
+    found = cut(Quantity(value=-0.3, kind="measured", low=low, high=high, error=0.1), 0.0, 1.0)
+    assert (found.value, found.low, found.high, found.error) == (0.0, *left, None)
+    assert "measured -0.3" in found.note
+    assert ("; no interval" in found.note) == (low is not None and left[0] is None)
+
+
+def test_what_can_be_is_left_as_it_is() -> None:
+    given = Quantity(value=0.3, kind="measured", low=0.2, high=0.4, error=0.05, note="so")
+    assert cut(given, 0.0, 1.0) == given
+    wide = cut(given.model_copy(update={"low": -0.1}), 0.0, 1.0)
+    assert (wide.low, wide.high, wide.error, wide.note) == (0.0, 0.4, 0.05, "so")
 
 
 SERIES = {"seconds": (0.2, 0.4, 0.3), "clean": (0.1, 0.1, 0.1)}
@@ -170,8 +230,8 @@ def test_the_noise_scale_is_told_along_the_training_and_where_it_is_not() -> Non
         {"trained": 500, "small_batch": 4, "large_batch": 32},
     )  # fmt: skip
     found, without = learning(Samples(samples.header, (*samples.visits, lost)))
-    assert [each.trained for each in found] == [0, 1000, 2000]
+    assert [(each.batch, each.trained) for each in found] == [(8, 0), (8, 1000), (8, 2000)]
     assert [each.scale.value for each in found] == pytest.approx([NOISE_SCALE] * 3, rel=0.05)
     (untold,) = without
-    assert untold.cell == "noise scale after 500 samples"
+    assert untold.cell == "gradient batch 8, noise scale after 500 samples"
     assert "2 pairs of gradients of 4 and 32 samples leave no signal" in untold.reason

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from simstrag.calibration.cells import Cell, Skipped  # noqa: E402
-from simstrag.calibration.cuda import Cuda  # noqa: E402
+from simstrag.calibration.cuda import Cuda, _busy  # noqa: E402
 from simstrag.calibration.device import Cpu, device  # noqa: E402
 from simstrag.calibration.machine import cores  # noqa: E402
 from simstrag.calibration.steps import FEWEST, Jobs, StepBench, block  # noqa: E402
@@ -75,6 +75,15 @@ def test_a_visit_leaves_threads_and_cores_as_they_were() -> None:
 
     bench(replace(TINY, make=lambda: linear(loss))).visit(NOMINAL)
     assert set(map(str, seen)) == {str(([before[0][-1]], 1))}
+    assert (cores(), torch.get_num_threads()) == before
+
+
+def test_places_within_places_are_left_one_by_one() -> None:
+    before, place = (cores(), torch.get_num_threads()), device("cpu")
+    with place.placed():
+        with place.placed():
+            pass
+        assert (cores(), torch.get_num_threads()) == ([place.core], 1)
     assert (cores(), torch.get_num_threads()) == before
 
 
@@ -186,6 +195,11 @@ def test_a_gpu_that_is_not_there_is_refused() -> None:
     with pytest.raises(InputError, match="there is no device 'cuda:1' here; torch sees cpu"):
         device("cuda:1")
     assert device().name == "cpu"
+
+
+def test_a_profiler_that_sees_no_kernel_does_not_say_that_the_gpu_was_idle() -> None:
+    assert _busy([[(0.0, 2.0), (1.0, 3.0)], [(5.0, 6.0)]]) == {"gpu_busy": 2.0}
+    assert _busy([[], []]) == {}
 
 
 def test_clocks_are_read_as_far_as_nvidia_smi_tells(monkeypatch: pytest.MonkeyPatch) -> None:

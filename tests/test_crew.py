@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
+import signal
+import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
 
+from simstrag.calibration import processes
 from simstrag.calibration.cells import Skipped
-from simstrag.calibration.crew import Crew, obey
+from simstrag.calibration.crew import STOP, Crew, Under, obey, toil
+from simstrag.calibration.processes import STALL
 
 
 @pytest.fixture(autouse=True)
@@ -21,14 +26,31 @@ def _nobody_is_left() -> Iterator[None]:
 
 
 def double(pipe: Connection, rank: int) -> None:
-    """Answers twice what it is told; fails at 0, dies at -1."""
+    """Answers twice what it is told; fails at 0, dies at -1, hangs at -2."""
 
     def work(order: Any) -> Any:
         if order == -1:
             os._exit(3)
+        while order == -2:
+            time.sleep(1)
         return 2 * order // (order != 0)
 
     obey(pipe, work)
+
+
+def counting(pipe: Connection, rank: int, given: int = 0) -> None:
+    """Counts until it is stopped, from what it was given; cannot at 0, fails at once at -1."""
+
+    def begin(order: int) -> Under:
+        count = given // (order != 0)
+
+        def piece() -> None:
+            nonlocal count
+            count += 1 // (order + 1)
+
+        return piece, lambda: count
+
+    toil(pipe, begin)
 
 
 def unable(pipe: Connection, rank: int) -> None:
@@ -60,3 +82,88 @@ def test_a_crew_that_cannot_start_refuses_every_order() -> None:
         for _ in range(2):
             with pytest.raises(Skipped, match="rank 0 ended early"):
                 crew.ask({0: 1})
+
+
+@pytest.fixture
+def grace(monkeypatch: pytest.MonkeyPatch) -> float:
+    """Less patience with those that hang."""
+    monkeypatch.setattr(processes, "GRACE", 0.5)
+    return processes.GRACE
+
+
+@pytest.mark.usefixtures("grace")
+def test_who_waits_for_one_that_failed_is_not_waited_for_and_the_reason_is_told() -> None:
+    with Crew(double, 2) as crew:
+        begun = time.monotonic()
+        with pytest.raises(Skipped, match="rank 1 of 2: ZeroDivisionError"):
+            crew.ask({0: -2, 1: 0})
+        with pytest.raises(Skipped, match="rank 1 ended early"):
+            crew.ask({0: -2, 1: -1})
+        assert time.monotonic() - begun < STALL / 3
+
+
+def test_those_that_hang_are_given_one_grace_together(grace: float) -> None:
+    with Crew(double, 4) as crew:
+        for pipe in crew._children.pipes[:3]:
+            pipe.send(-2)
+        begun = time.monotonic()
+        crew.dismiss()
+        assert grace <= time.monotonic() - begun < 2 * grace
+
+
+def test_one_that_was_killed_before_its_order_is_skipped_and_replaced() -> None:
+    with Crew(double, 2) as crew:
+        for child in multiprocessing.active_children():
+            child.kill()
+            child.join()
+        with pytest.raises(Skipped, match="rank 0 ended early"):
+            crew.ask({0: 1, 1: 2})
+        assert crew.ask({0: 3, 1: 4}) == [6, 8]
+
+
+@pytest.mark.usefixtures("grace")
+def test_all_that_are_silent_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Crew(double, 3) as crew:
+        monkeypatch.setattr("simstrag.calibration.crew.STALL", 0.2)
+        with pytest.raises(Skipped, match=r"rank 0 and 2 of 3 did not answer in 0\.2 s"):
+            crew.ask({0: -2, 1: 1, 2: -2})
+
+
+def test_what_ends_a_command_from_outside_does_not_end_its_processes() -> None:
+    with Crew(double, 1) as crew:
+        (child,) = multiprocessing.active_children()
+        assert child.pid is not None
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(child.pid, number)
+        assert crew.ask({0: 1}) == [2]
+
+
+def test_work_goes_on_until_it_is_stopped_and_tells_how_far_it_came() -> None:
+    with Crew(counting, 1, 1000) as crew:
+        assert crew.ask({0: 1}) == [None]
+        assert crew.ask({0: STOP})[0] >= 1000
+        with pytest.raises(Skipped, match="rank 0 of 1: ZeroDivisionError"):
+            crew.ask({0: 0})
+        crew.ask({0: -1})
+        assert crew._children.pipes[0].poll(10)
+        with pytest.raises(Skipped, match="rank 0 of 1: ZeroDivisionError"):
+            crew.ask({0: STOP})
+        assert crew.ask({0: 0.5}) == [None]
+
+
+def test_each_crew_has_what_it_must_not_share_with_the_one_before() -> None:
+    numbers, left = iter(range(100, 200)), list[int]()
+
+    @contextlib.contextmanager
+    def fresh() -> Iterator[int]:
+        number = next(numbers)
+        yield number
+        left.append(number)
+
+    with Crew(counting, 1, fresh=fresh) as crew:
+        crew.ask({0: 2})
+        assert crew.ask({0: STOP}) == [100]
+        crew.dismiss()
+        crew.ask({0: 2})
+        assert crew.ask({0: STOP}) == [101]
+    assert left == [100, 101]

@@ -118,6 +118,10 @@ def test_logs_make_a_profile_of_an_all_reduce_and_nothing_else(tmp_path: Path) -
     assert (made.step, made.server, made.origin) == (None, None, "derived")
     assert len(made.collectives) == 3 * 17
     assert made.held_out[0].median < 0.01
+    assert made.command == (
+        "simstrag calibrate import nccl-tests 2.log 4.log 8.log --gradient-bytes 16777216 "
+        "--out ours.json"
+    )
     file = written(tmp_path, made.text, "profile.json")
     assert Profile.read(file).text == made.text
 

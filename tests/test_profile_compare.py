@@ -7,11 +7,15 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from simstrag.calibration.comparing import compare
+from simstrag.calibration.check import Checked
+from simstrag.calibration.comparing import Pair, compare
+from simstrag.calibration.measured import Measured, measured
+from simstrag.calibration.medians import over_visits, told
 from simstrag.cli.profiles import compare as command
 from simstrag.errors import InputError
 from simstrag.profile import Profile
@@ -88,6 +92,62 @@ def test_a_calibration_repeated_with_the_errors_it_states_agrees_in_19_of_20_cel
     ]
     assert len(judged) > 1000
     assert sum(map(bool, judged)) / len(judged) == pytest.approx(0.95, abs=0.02)
+
+
+def test_of_four_visits_about_94_in_100_numbers_agree_by_their_standard_errors() -> None:
+    """By half of their intervals, which are Student's, 99 would."""
+    rng = np.random.default_rng(6)
+    pairs = []
+    for _ in range(1500):
+        a, b = (told(over_visits(np.exp(0.02 * rng.normal(size=4))), "") for _ in range(2))
+        pairs.append(Pair(Measured("step", "", "", "s"), a, b))
+    assert np.mean([pair.agrees for pair in pairs]) == pytest.approx(0.942, abs=0.015)
+    wide = [
+        Pair(p.number, *(q.model_copy(update={"error": None}) for q in (p.a, p.b))) for p in pairs
+    ]
+    assert np.mean([pair.agrees for pair in wide]) > 0.98
+
+
+def test_a_stated_standard_error_counts_and_not_the_interval() -> None:
+    a = of_one_cell({**interval(10.0, 4.0, 16.0), "error": 1.0})
+    for value, agrees in ((12.7, True), (12.8, False)):
+        b = of_one_cell({**interval(value, 0.0, 30.0), "error": 1.0})
+        assert compare(a, b).pairs[0].agrees is agrees
+
+
+def test_noise_scales_and_slowdowns_of_two_batches_are_kept_apart() -> None:
+    a = full_profile()
+    at, beside = (getattr(a, part)[0].model_dump(mode="json") for part in ("learning", "responses"))
+    both = without(
+        a,
+        learning=[{**at, "batch": batch} for batch in (8, 32)],
+        responses=[{**beside, "batch": batch} for batch in (8, 32)],
+    )
+    found = compare(both, both)
+    assert len({pair.number.key for pair in found.pairs}) == len(found.pairs)
+    names = {pair.number.cell for pair in found.pairs}
+    assert {"contention fp32 batch 32 beside cpu 0.25", "gradient batch 32"} <= names
+
+
+def test_all_reduces_beside_a_load_are_named_by_their_size() -> None:
+    a = full_profile()
+    beside = a.responses[0].model_dump(mode="json") | {
+        "precision": "", "resource": "net", "load": "net", "batch": None, "ranks": 2, "bytes": 1024,
+    }  # fmt: skip
+    (number, _), *_ = measured(without(a, "cells", responses=[beside]))
+    assert number == (
+        "contention",
+        "allreduce 2 ranks 1024 B beside net 0.25",
+        "slowdown of net",
+        "",
+    )
+
+
+def test_a_check_says_how_narrowly_it_knows_what_it_measured_again() -> None:
+    sides = compare(of_one_cell(quantity(10.0, 0.01)), of_one_cell(quantity(10.1, 0.04)))
+    assert "now known to 4.0% to either side in the median" in Checked(sides).text
+    off = compare(of_one_cell(quantity(10.0, 0.01)), of_one_cell(quantity(12.0, 0.04)))
+    assert "now known to 4.0% to either side in the median" in Checked(off).text
 
 
 def test_errors_that_are_stated_too_small_show_as_disagreement() -> None:

@@ -17,11 +17,12 @@ from typer.testing import CliRunner
 
 from simstrag.analysis.profile_figure import draw, save
 from simstrag.analysis.profile_tables import tables
-from simstrag.analysis.profile_words import Table
+from simstrag.analysis.profile_words import LAWS, Table, head
 from simstrag.batches import seconds
 from simstrag.cli import console
 from simstrag.cli.profiles import show
 from simstrag.errors import InputError
+from simstrag.measurements import CONSTANTS
 from simstrag.profile import Profile
 from tests.full_profile import ALPHA, BANDWIDTH, full_profile, without
 
@@ -118,6 +119,13 @@ def test_a_law_is_written_out_and_says_where_it_is_extrapolated() -> None:
     assert row[5].split()[:2] == ["linear", "2.0,"]
 
 
+def test_every_law_can_be_written_out() -> None:
+    assert set(LAWS) == set(CONSTANTS)
+    response = FULL.responses[0].model_dump(mode="json") | {"law": "none", "constants": {}}
+    free = without(FULL, responses=[response])
+    assert table("Under contention: laws", free).rows[0][3] == "1: no slowdown that could be told"
+
+
 def test_a_held_out_error_above_its_threshold_stands_out() -> None:
     held_out = FULL.held_out[0].model_dump(mode="json")
     assert table("Predicted and held out").rows[0][2:5] == ["1.00", "5.00", "yes"]
@@ -164,6 +172,12 @@ def test_a_measured_profile_says_when_and_how(file: Path) -> None:
     assert "a-cpu-encoder: measured on 2026-11-21 with: simstrag calibrate" in out
     assert "Device: kind cpu, model A Processor, cores 2" in out
     assert "out of memory at this batch" in out
+
+
+def test_clocks_and_temperatures_are_said_where_they_were_seen() -> None:
+    warm = without(FULL, conditions={"clock": (2100.0, 3400.0), "temperature": (41.0, 66.0)})
+    assert "Conditions meanwhile: clock 2100 to 3400, temperature 41.0 to 66.0." in head(warm)
+    assert not any("Conditions" in text for text in head(FULL))
 
 
 def test_a_derived_profile_says_whose_measurements_and_what_is_missing(file: Path) -> None:
@@ -270,6 +284,17 @@ def test_the_line_of_an_all_reduce_is_its_formula_and_reaches_what_was_held_out(
     x, y = (np.asarray(values, dtype=float) for values in curve.get_data())
     assert (x[0], x[-1]) == pytest.approx((1024, 64 << 20))
     assert y == pytest.approx(1e3 * (2 * ALPHA + x / BANDWIDTH))  # a ring of two
+
+
+def test_a_fit_over_all_numbers_of_ranks_is_told_apart_from_that_of_one() -> None:
+    fits = [fit.model_dump(mode="json") for fit in FULL.collective_fits]
+    together = {**fits[0], "ranks": [2, 4]}
+    ax = panel("All-reduce: time", without(FULL, collective_fits=[*fits, together]))
+    curves = [each for each in ax.lines if len(each.get_xdata()) == 200]
+    assert [each.get_linestyle() for each in curves] == ["-", "--"]
+    legend = ax.get_legend()
+    assert legend is not None
+    assert "fit over all numbers of ranks" in [text.get_text() for text in legend.get_texts()]
 
 
 def test_bus_bandwidth_is_as_nccl_tests_define_it() -> None:

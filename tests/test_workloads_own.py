@@ -97,3 +97,19 @@ def test_a_module_that_fails_is_named(written: Write) -> None:
     name = written("raise SystemExit('stop')")
     with pytest.raises(InputError, match=f"cannot import '{name}' for workload '{name}:job': stop"):
         load(f"{name}:job")
+
+
+def test_batches_of_another_size_than_asked_for_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "three.py").write_text(
+        "import torch\n"
+        "def job():\n"
+        "    model = torch.nn.Linear(2, 1)\n"
+        "    loss = lambda model, batch: model(batch).mean()\n"
+        "    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "    return model, loss, optimizer, lambda n: torch.randn(3, 2)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(InputError, match=r"make_batch\(4\) gives tensors of 3 .* want 4 there"):
+        load("three:job").build()

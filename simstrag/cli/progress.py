@@ -82,17 +82,19 @@ def _far(scenario: Scenario, updates: int, samples: int, progress: float | None)
 def measured(quiet: bool = False) -> Iterator[Callable[[float, float, str], None]]:
     """A bar of seconds: gives what tells it those used, those to be used, and what comes next.
 
-    The total is a bound: what knows enough ends before.
+    The total is a bound: what knows enough ends before.  Drawn when it is told, and not by a
+    thread meanwhile, which would take its time from what is being timed.
     """
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn
 
     said = TextColumn("{task.fields[left]}"), TextColumn("{task.description}", markup=False)
-    with _bar([BarColumn(), TaskProgressColumn(), *said], quiet) as bar:
+    with _bar([BarColumn(), TaskProgressColumn(), *said], quiet, by_itself=False) as bar:
         task = bar.add_task("starting", total=None, left="")
+        bar.refresh()
 
         def show(used: float, total: float, what: str) -> None:
             left = in_words(total - used).replace("about", "at most") if used < total else ""
-            bar.update(task, completed=used, total=total, description=what, left=left)
+            bar.update(task, completed=used, total=total, description=what, left=left, refresh=True)
 
         yield show
 
@@ -109,7 +111,7 @@ def waiting(what: str, quiet: bool = False) -> Iterator[None]:
 
 
 @contextmanager
-def _bar(columns: list[ProgressColumn], quiet: bool) -> Iterator[Progress]:
+def _bar(columns: list[ProgressColumn], quiet: bool, by_itself: bool = True) -> Iterator[Progress]:
     from rich.progress import Progress
 
     on = console(stderr=True)
@@ -117,6 +119,7 @@ def _bar(columns: list[ProgressColumn], quiet: bool) -> Iterator[Progress]:
         *columns,
         console=on,
         transient=True,
+        auto_refresh=by_itself,
         disable=quiet or not on.is_terminal,
         speed_estimate_period=LONG,
     ) as bar:

@@ -105,6 +105,12 @@ class Workload:
             batch = parts.make_batch(count)
         except Exception as error:
             raise self.complaint(f"make_batch({count})", error) from error
+        sizes = {len(tensor) for tensor in tensors(batch) if tensor.ndim}
+        if sizes and count not in sizes:
+            raise InputError(
+                f"workload '{self.name}': make_batch({count}) gives tensors of "
+                f"{', '.join(map(str, sorted(sizes)))} along dimension 0; want {count} there"
+            )
         parts.model.train()
         try:
             loss: object = parts.loss(parts.model, batch)
@@ -177,6 +183,18 @@ def mapped(batch: Batch, change: Callable[[torch.Tensor], torch.Tensor]) -> Batc
         changed = [mapped(each, change) for each in batch]
         return type(batch)(*changed) if hasattr(batch, "_fields") else type(batch)(changed)
     return batch
+
+
+def tensors(batch: Batch) -> list[torch.Tensor]:
+    """All of them.
+
+    >>> import torch
+    >>> [len(tensor) for tensor in tensors({"x": torch.zeros(4), "y": [torch.zeros(3)]})]
+    [4, 3]
+    """
+    found: list[torch.Tensor] = []
+    mapped(batch, lambda tensor: found.append(tensor) or tensor)  # type: ignore[func-returns-value]
+    return found
 
 
 def part(batch: Batch, start: int, stop: int) -> Batch:

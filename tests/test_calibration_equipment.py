@@ -1,0 +1,45 @@
+"""The benches of a calibration: what they measure fits together, on machines of every size."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from simstrag.calibration import allreduce, equipment  # noqa: E402
+from simstrag.calibration.allreduce import AllReduceBench  # noqa: E402
+from simstrag.calibration.device import device  # noqa: E402
+from simstrag.calibration.equipment import equipped  # noqa: E402
+from simstrag.calibration.steps import Jobs  # noqa: E402
+from simstrag.workloads import Precisions, load  # noqa: E402
+
+CHOSEN = Precisions("fp32", "bf16", stand_in=False, probed_gain=2.0)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "gpus", "ranks"),
+    [(1, 0, 2), (2, 0, 2), (3, 0, 3), (6, 0, 6), (16, 0, 16), (16, 1, 8), (4, 1, 4), (16, 4, 4)],
+)
+def test_overlap_is_measured_among_the_ranks_whose_all_reduce_is_fitted(
+    cpus: int, gpus: int, ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (allreduce, equipment):
+        monkeypatch.setattr(module, "cores", lambda: list(range(cpus)))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1 << 36, 1 << 36))
+    jobs = Jobs(load("mlp"), device("cpu"))
+    reduces, overlaps = equipped(jobs, CHOSEN, 1 << 20, gpus, ("allreduce", "overlap"))
+    assert {cell.ranks for cell in overlaps.cells} == {ranks}
+    alone = {c.ranks for c in reduces.cells if c.group == "all" and c.ranks <= max(2, cpus)}
+    assert max(alone) == ranks
+
+
+@pytest.mark.parametrize(("ranks", "gpus", "shared"), [(2, 1, True), (4, 4, False), (9, 9, True)])
+def test_ranks_that_share_a_gpu_or_a_core_are_oversubscribed(
+    ranks: int, gpus: int, shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(allreduce, "cores", lambda: list(range(8)))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(AllReduceBench, "_timed", lambda bench, cell: {"seconds": (1.0,)})
+    bench = AllReduceBench("gloo", "cuda", (ranks,), (1024,))
+    assert bench.visit(bench.cells[0])[1] == {"oversubscribed": shared}

@@ -1,0 +1,56 @@
+"""The calibrations shipped with the project, held against what was asked of them beforehand.
+
+From the files of every sample: the profile is made anew to the last byte, what no fit saw is
+predicted within `held_out.THRESHOLDS` (5 % of step medians, 10 % under contention, 15 % of
+all-reduces from 1 MiB), and a calibration repeated on the same machine agrees with the first in at
+least 90 % of its cells.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from simstrag.calibration.calibrate import derive
+from simstrag.calibration.comparing import EXPECTED, compare
+from simstrag.calibration.held_out import THRESHOLDS
+from simstrag.profile import Profile
+
+CALIBRATION = Path(__file__).parent.parent.parent / "calibration"
+MEASURED = sorted(path.parent for path in CALIBRATION.glob("measurements/*/samples.parquet"))
+NAMES = [folder.name for folder in MEASURED]
+AGAIN = [name for name in NAMES if name.endswith("-again")]
+
+
+def profile_of(name: str) -> Profile:
+    return Profile.read(CALIBRATION / "profiles" / f"{name}.json")
+
+
+def test_there_are_calibrations() -> None:
+    assert len(NAMES) > len(AGAIN) > 0
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in AGAIN])
+def test_the_samples_make_the_shipped_profile(name: str) -> None:
+    shipped = (CALIBRATION / "profiles" / f"{name}.json").read_text(encoding="utf-8")
+    assert derive(CALIBRATION / "measurements" / name).text == shipped
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("part", THRESHOLDS)
+def test_what_no_fit_saw_is_predicted(name: str, part: str) -> None:
+    found = {each.part: each for each in derive(CALIBRATION / "measurements" / name).held_out}
+    assert len(found[part].cells) >= 4
+    assert found[part].median <= THRESHOLDS[part]
+
+
+@pytest.mark.parametrize("name", AGAIN)
+def test_a_calibration_that_is_repeated_agrees(name: str) -> None:
+    first, second = (
+        derive(CALIBRATION / "measurements" / each) for each in (name.removesuffix("-again"), name)
+    )
+    found = compare(first, second)
+    assert found.same_device
+    assert len(found.judged) > 50
+    assert found.agreeing >= EXPECTED
