@@ -38,7 +38,7 @@ EXAMPLES = {
     "calibrate check": ("simstrag calibrate check profiles/mine --minutes 1",),
     "calibrate derive": ("simstrag calibrate derive profiles/mine --out again.json",),
     "calibrate import": (
-        "simstrag calibrate import nccl-tests 2-gpus.log 8-gpus.log --out cluster.json",
+        "simstrag calibrate import nccl-tests 2.log 8.log --out cluster.json",
     ),
     "calibrate workloads": ("simstrag calibrate workloads",),
     "trace describe": (
