@@ -28,7 +28,7 @@ WARM = 3
 
 Measured on two Xeon cores with AMX, 32 cells of four workloads, three visits each: the first step
 after a change of cell takes 1.2 to 2 times the visit's median (4 at the very first), the second
-1.0 to 1.4 times, the third 1.0 to 1.1 times (1.3 at most), later ones are as all others.
+1.0 to 1.5 times, the third 1.0 to 1.1 times (1.3 at most); of later ones a few stray up to 1.6.
 """
 
 FEWEST = 5

@@ -221,7 +221,8 @@ def test_a_help_fits_a_screen(command: str, call: Call, monkeypatch: pytest.Monk
     monkeypatch.setenv("COLUMNS", "80")
     code, out, _ = call(*command.split(), "--help")
     assert code == 0
-    assert len(out.splitlines()) <= (34 if command == "calibrate" else 24)
+    # One for the prompt; `calibrate` has options and other commands below it, and takes two.
+    assert len(out.splitlines()) <= (34 if command == "calibrate" else 23)
     assert max(map(len, out.splitlines())) <= 80
 
 

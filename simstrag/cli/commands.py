@@ -25,7 +25,8 @@ from simstrag.cli.trace_resample import resample
 
 __all__ = ["app"]
 
-END = """\b
+ABOUT = """\b
+Compare straggler-mitigation policies for data-parallel training.
 Start: simstrag init slow.csv. Exit codes: 0 done, 1 part failed, 2 mistake."""
 
 PLAIN: dict[str, Any] = {
@@ -36,8 +37,7 @@ PLAIN: dict[str, Any] = {
 
 app = typer.Typer(
     name="simstrag",
-    help="Compare straggler-mitigation policies for data-parallel training.",
-    epilog=END,
+    help=ABOUT,
     pretty_exceptions_enable=False,
     **PLAIN,
 )
