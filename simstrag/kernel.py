@@ -21,7 +21,7 @@ import numpy.typing as npt
 from simstrag.compiled import disband, loop, refiling, standing
 from simstrag.compiled.compiling import make_ready
 from simstrag.compiled.fates import find_least
-from simstrag.compiled.gathering import ends
+from simstrag.compiled.gathering import ends, told
 from simstrag.compiled.loading import Loading
 from simstrag.compiled.memory import Memory
 from simstrag.compiled.server import serve_until
@@ -54,7 +54,8 @@ ENTRIES = (
     (loop.advance, "(int64, float64)"), (loop.begin, "(int64,)"), (loop.go_on, "(int64,)"),
     (loop.end, "(int64,)"), (refiling.settle_all, "(int64,)"), (refiling.refile, "(int64,)"),
     (disband.report, "(int64,)"), (disband.disband_all, "(int64,)"), (find_least, "(int64,)"),
-    (serve_until, "(int64, float64)"),(ends, "(int64, int64, float64)"),
+    (serve_until, "(int64, float64)"), (ends, "(int64, int64, float64)"),
+    (told, "(int64, int64, float64, float64)"),
 )  # fmt: skip
 AGES = np.arange(-WINDOW, 0)[:, np.newaxis]
 """Of the rows of a window, the oldest first: the newest is one step old."""
@@ -91,6 +92,7 @@ class Kernel:
 
     plan: a resolved plan for `world_size` ranks; it starts at time 0 when `advance` is called.
     straggler_ratio: who counts as a straggler in truth (rule 27).
+    told: nobody works out when steps and collectives end: `tell` and `reduced` say so.
     """
 
     def __init__(
@@ -102,6 +104,7 @@ class Kernel:
         limits: Limits,
         recorder: Recorder,
         straggler_ratio: float,
+        told: bool = False,
     ) -> None:
         ready()
         recorded = timing.contention.durations
@@ -124,7 +127,8 @@ class Kernel:
         m["most_progress"] = math.nan if limits.progress is None else limits.progress
         m["every"] = 0 if recorder.keeps_updates else 1
         m["keeps_steps"], m["keeps_fates"] = recorder.keeps("steps"), recorder.keeps("gradients")
-        m["budget"] = BUDGET
+        m["budget"], m["told"] = BUDGET, told
+        self.reducing: list[int] = []
         self._loading = Loading(timing, self.memory)
         self._everybody = np.arange(world_size)
         self._level: int | None = 0
@@ -180,6 +184,30 @@ class Kernel:
                 self._file(plan, old)
                 refiling.refile(self.memory.address)
         loop.go_on(self.memory.address)
+
+    def tell(self, rank: int, start: float, finish: float) -> None:
+        """Of a kernel that is told: the step of a rank began then, and ends at `finish` >= now."""
+        told(self.memory.address, rank, start, finish)
+
+    def reduced(self, closing: int, end: float) -> None:
+        """Of a kernel that is told: a collective of `reducing` ends at `end` >= now."""
+        self.reducing.remove(closing)
+        self.memory.closings[closing]["busy"] = end - self.now
+        ends(self.memory.address, closing, end)
+
+    def aboard(self, closing: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Whose gradients a closing holds, by rank: those who count, and their riders."""
+        members = set(self._contributors(closing))
+        link, rank, riders = self.memory.ranks["link"], int(self.memory.closings[closing]["head"]), []
+        while rank >= 0:
+            if rank not in members:
+                riders.append(rank)
+            rank = int(link[rank])
+        return tuple(sorted(members)), tuple(sorted(riders))
+
+    def hand_over(self) -> None:
+        """Give the recorder all rows that there are."""
+        self._take_over()
 
     def end(self) -> None:
         """The run is over: account for what is in flight, and hand all totals over."""
@@ -244,6 +272,9 @@ class Kernel:
         if stop == NOISE:
             disband.disband_all(self.memory.address)
             self._loading.draw()
+        elif stop == REDUCE and m["told"]:
+            self.reducing.append(int(m["call"]))
+            m["call"] = -1
         elif stop == REDUCE:
             closing = int(m["call"])
             m["call"] = -1

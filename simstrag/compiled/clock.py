@@ -98,6 +98,8 @@ def effort(m: int, share: float) -> float:
 def compute(m: int, rank: int, start: float, amp: int, share: float, part: float) -> float:
     """When that part of the next step of a rank ends, if it starts computing at `start`."""
     g, r = machine(m), ranks(m)[rank]
+    if g.told:
+        return INF
     if r.recorded:
         return start + _recorded(m, rank, r.started, amp) * effort(m, share) * part
     work = effort(m, share) * part

@@ -32,6 +32,15 @@ from simstrag.compiled.words import (
 )  # fmt: skip
 
 
+@entry
+def told(m: int, rank: int, start: float, finish: float) -> None:
+    """When a step began that nobody works out, and that it ends then, which is not past yet."""
+    r = ranks(m)[rank]
+    r.got = r.start = start
+    r.finish = r.ended = r.due = finish
+    schedule(m, finish, ARRIVE, rank, r.step)
+
+
 @compiled
 def finished(m: int, rank: int) -> None:
     """A step ends."""

@@ -130,6 +130,7 @@ MACHINE = np.dtype(
         ("job", f), ("switch", f), ("amp_ratio", f), ("microbatches", i), ("trace_end", f),
         ("straggler_ratio", f), ("fixed_share", f),
         ("noisy", b), ("holds", b), ("loops", b), ("halts", b), ("fused_allreduce", b),
+        ("told", b),
         # the plan in force
         ("deadline", f), ("cutoff", i), ("power", f), ("shift", f), ("quorums", i), ("windowed", i),
         ("loaded", i), ("fuse", b), ("mean", b), ("bounded", b), ("judged", b), ("shows", b),

@@ -16,6 +16,9 @@ def expect(m: int, rank: int) -> None:
     """Schedule what comes next of a step: its finish, unless nobody could act on it."""
     g, r = machine(m), ranks(m)[rank]
     r.ahead, r.due = 0, r.finish
+    if g.told:
+        r.due = np.nan
+        return
     if r.parent < 0:
         q = quorums(m)[r.quorum]
         if q.barrier:

@@ -1,0 +1,188 @@
+"""The live bookkeeping, told what an independent engine worked out, keeps the same books."""
+
+import heapq
+import math
+import pickle
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from simstrag import policies
+from simstrag.errors import PlanError
+from simstrag.live import Facts, Live, Lost, Reduction, Start, Update
+from simstrag.policy import Hints
+from simstrag.scenario import Scenario
+from tests import reference
+
+BATCH = 32
+GAIN = 2.0
+SPECS = (
+    "bsp", "bsp:via=server", "asgd", "ssp:bound=1", "ssp:bound=0", "backup:b=1",
+    "backup:b=1,late=drop", "k_async:x=2", "lgc", "cgp", "cgp:groups=window", "local_sgd:h=3",
+    "p_reduce:p=2,window=0.05", "star_ring", "star_dynamic", "star_h", "ringmaster",
+    "staleness_lr", "dssp", "sync_switch", "korel", "lb_bsp",
+)  # fmt: skip
+
+
+@dataclass
+class Told:
+    """A world whose steps take given seconds, told to a `Live` one by one."""
+
+    live: Live
+    seconds: list[list[float]]
+    now: float = 0.0
+    updates: list[Update] = field(default_factory=list)
+    lost: list[Lost] = field(default_factory=list)
+    begun: dict[tuple[int, int], float] = field(default_factory=dict)
+    finishes: list[tuple[float, int, int]] = field(default_factory=list)
+
+    def run(self, samples: int) -> None:
+        self.listen()
+        while sum(g.samples for u in self.updates for g in u.gradients) < samples:
+            finish, rank, step = self.finishes[0] if self.finishes else (math.inf, 0, 0)
+            if self.live.expiry < finish:
+                self.now = self.live.expiry
+                self.live.wait(self.now)
+            else:
+                heapq.heappop(self.finishes)
+                begun, self.now = self.begun[rank, step], finish
+                self.live.done(rank, finish, finish - begun)
+            self.listen()
+
+    def listen(self) -> None:
+        while news := self.live.news():
+            for each in news:
+                if isinstance(each, Update):
+                    self.updates.append(each)
+                elif isinstance(each, Lost):
+                    self.lost.append(each)
+                    self.finishes = [f for f in self.finishes if f[1:] != (each.rank, each.step)]
+                    heapq.heapify(self.finishes)
+                elif isinstance(each, Reduction):
+                    self.live.reduced(each.number, self.now)
+                else:
+                    self.begun[each.rank, each.step] = self.now
+                    work = self.seconds[each.rank][each.step] / (GAIN if each.amp else 1)
+                    finish = self.now + work * (each.samples / BATCH)
+                    heapq.heappush(self.finishes, (finish, each.rank, each.step))
+
+
+def durations(workers: int, seed: int, steps: int = 400) -> list[list[float]]:
+    luck = np.random.default_rng(seed)
+    pace = luck.uniform(0.8, 2.5, workers)
+    drawn = luck.lognormal(0, 0.15, (workers, steps)) * pace[:, np.newaxis]
+    drawn[-1, 60:120] *= 3
+    return drawn.tolist()  # type: ignore[no-any-return]
+
+
+def judged(spec: str, seconds: list[list[float]], samples: int) -> reference.Result:
+    """What the reference engine makes of a world of these steps and of free communication."""
+    rows = [
+        {"time": float(step), "node": rank, "resource": "step", "kind": "duration", "value": value}
+        for rank, own in enumerate(seconds)
+        for step, value in enumerate(own)
+    ]
+    scenario = Scenario(
+        workers=len(seconds), samples=samples, step={"compute": 1.0, "amp_ratio": GAIN}, trace=rows,
+        learner={"batch": BATCH, "noise_scale": 500},
+    )  # fmt: skip
+    return reference.simulate(scenario, policies.load(spec))
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_told_of_arrivals_it_books_what_the_reference_engine_books(spec: str, seed: int) -> None:
+    seconds = durations(4, seed)
+    samples = 150 * 4 * BATCH
+    expected = judged(spec, seconds, samples)
+    hints = Hints(samples=samples, noise_scale=500, amp_ratio=GAIN)
+    told = Told(Live(policies.load(spec), 4, BATCH, hints), seconds)
+    told.run(samples)
+    assert len(told.updates) == len(expected.log)
+    for update, entry in zip(told.updates, expected.log, strict=True):
+        found = [
+            (g.rank, g.step, update.version - 1 - g.version, g.samples, g.weight)
+            for g in update.gradients
+        ]
+        assert sorted(found) == sorted(map(tuple, entry.gradients))
+    lost = [(rank, step, fate) for update, rank, step, fate in expected.fates if fate != "applied"]
+    assert [tuple(each) for each in told.lost] == lost
+
+
+def test_a_step_in_lockstep_is_the_same_as_arrivals_one_by_one() -> None:
+    seconds = np.array(durations(3, seed=5, steps=60))
+    seconds[0, 20:40] *= 3
+    hints = Hints(amp_ratio=GAIN)
+    told = Told(Live(policies.load("korel"), 3, BATCH, hints), seconds.tolist())
+    told.run(50 * 3 * BATCH)
+    live, plans = Live(policies.load("korel"), 3, BATCH, hints), []
+    now = 0.0
+    for step in range(50):
+        starts = [each for each in live.news() if isinstance(each, Start)]
+        gains = np.array([GAIN if each.amp else 1.0 for each in starts])
+        live.lockstep(now, seconds[:, step] / gains)
+        plans.append(live.plan)
+        now = live.now
+    assert live.plan == told.live.plan
+    assert len(set(plans)) > 1, "korel must have switched"
+    assert now == pytest.approx(told.now)
+
+
+def test_reductions_of_lockstep_are_no_news() -> None:
+    live = Live(policies.load("bsp"), 2, BATCH)
+    live.news()
+    live.lockstep(0.0, np.array([1.0, 2.0]))
+    assert [type(each) for each in live.news()] == [Update, Start, Start]
+
+
+@pytest.mark.parametrize("spec", ["korel", "star_dynamic", "dssp", "cgp"])
+def test_going_on_from_facts_makes_the_same_decisions(spec: str) -> None:
+    hints = Hints(amp_ratio=GAIN, noise_scale=500)
+    whole = Live(policies.load(spec), 3, BATCH, hints)
+    parts = Live(policies.load(spec), 3, BATCH, hints)
+    seconds = durations(3, seed=7, steps=200)
+
+    def go(live: Live, rounds: range) -> list[object]:
+        decided: list[object] = []
+        for k in rounds:
+            at = live.now + 3.0
+            for rank in range(3):
+                live.done(rank, at + 0.01 * rank, seconds[rank][k])
+                for each in live.news():
+                    if isinstance(each, Reduction):
+                        live.reduced(each.number, at)
+            decided.append(live.plan)
+        return decided
+
+    expected = go(whole, range(60))
+    found = go(parts, range(30))
+    facts: Facts = pickle.loads(pickle.dumps(parts.facts()))
+    parts = Live(parts.policy, 3, BATCH, hints, facts=facts)
+    found += go(parts, range(30, 60))
+    assert found == expected
+    assert parts.version == whole.version
+
+
+def test_a_barrier_goes_on_without_a_rank_that_is_gone() -> None:
+    live = Live(policies.load("bsp:via=server"), 3, BATCH)
+    live.done(0, 1.0, 1.0)
+    live.done(1, 1.5, 1.5)
+    live.news()
+    live.gone(2, 4.0)
+    update = next(each for each in live.news() if isinstance(each, Update))
+    assert [gradient.rank for gradient in update.gradients] == [0, 1]
+
+
+def test_a_bound_does_not_wait_for_a_rank_that_is_gone() -> None:
+    live = Live(policies.load("ssp:bound=0"), 2, BATCH)
+    live.done(0, 1.0, 1.0)
+    assert [each.rank for each in live.news() if isinstance(each, Start)] == [0, 1]
+    live.gone(1, 2.0)
+    assert [each.rank for each in live.news() if isinstance(each, Start)] == [0]
+
+
+def test_the_last_rank_cannot_be_gone() -> None:
+    live = Live(policies.load("asgd"), 1, BATCH)
+    with pytest.raises(PlanError, match="all ranks of its plan are gone"):
+        live.gone(0, 1.0)
