@@ -1,0 +1,73 @@
+"""How a plan is carried out by real processes, and which cannot be.
+
+Two ways: *synchronous*, all ranks in one all-reduce that DDP overlaps with backward, every rank
+deciding for itself by its replica of the policy; and *coordinated*, where one server process keeps
+parameters, policy and books, since only somebody who sees arrivals can tell who came first.
+"""
+
+from __future__ import annotations
+
+import math
+
+from simstrag import policies
+from simstrag.errors import InputError, PlanError
+from simstrag.plan import Plan
+from simstrag.policy import Policy, View
+from simstrag.quorum import Via
+
+__all__ = ["check", "obstacle", "synchronous"]
+
+CUT = "a deadline cuts steps at a micro-batch, and a training step cannot be cut from outside"
+ROUNDS = "groups with rounds of their own need an optimizer per group, which is not built"
+ORACLE = "it is told the true contention, which nobody knows of a real cluster"
+
+
+def synchronous(plan: Plan, world_size: int) -> bool:
+    """Whether every update of a plan takes one gradient of everybody, by one all-reduce.
+
+    >>> synchronous(Plan(), 4), synchronous(policies.load("asgd").plan(View(4)), 4)
+    (True, False)
+    """
+    (first, *others) = plan.resolved(world_size).quorums
+    return (
+        not others
+        and first.via is Via.ALLREDUCE
+        and len(first.members) == world_size
+        and first.count is None
+        and first.window == math.inf
+        and not first.riders
+        and not first.private
+        and not plan.average
+        and plan.bound is None
+    )
+
+
+def obstacle(plan: Plan) -> str | None:
+    """Why real processes cannot carry out a plan; None where they can.
+
+    >>> obstacle(Plan(deadline=0.5))
+    'a deadline cuts steps at a micro-batch, and a training step cannot be cut from outside'
+    """
+    if plan.deadline is not None:
+        return CUT
+    if any(quorum.rounds > 1 for quorum in plan.quorums):
+        return ROUNDS
+    return None
+
+
+def check(policy: Policy, name: str, world: View) -> None:
+    """Raise `InputError` where a policy cannot run for real, before anything has begun.
+
+    Its first plan is looked at; `simulated_only` of a policy says it of plans that come later.
+    """
+    reason = ORACLE if getattr(policy, "oracle", False) else None
+    reason = reason or getattr(policy, "simulated_only", None)
+    try:
+        reason = reason or obstacle(policies.ask(policy, world, name))
+    except PlanError as error:
+        raise InputError(f"policy {name} cannot run here: {error}") from None
+    if reason:
+        raise InputError(
+            f"policy {name} is for simulation only: {reason}; "
+            "`simstrag policies` shows which others run for real"
+        )
