@@ -41,7 +41,8 @@ class Policy(Protocol):
 
     Beside `plan` a policy may have: a method `summary(self) -> dict[str, int | float]`, whose
     counts enter the run's summary; `unmodelled`, why no target can measure it, where only its later
-    plans show that (the reason, or None); `oracle = True`, if it is one and may see `View.truth`.
+    plans show that (the reason, or None); `simulated_only`, the same of why real training cannot
+    follow it; `oracle = True`, if it is one and may see `View.truth`.
     """
 
     def plan(self, view: View) -> Plan:

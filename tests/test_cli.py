@@ -182,6 +182,7 @@ def test_policies_explains_one_with_plan_parameters_source_and_what_is_whose(cal
     code, out, _ = call("policies", "lgc:k=5")
     assert code == 0
     assert "lgc:k=5 (server)" in out
+    assert "On real ranks: server." in out
     assert "the first 5 of all 8 ranks, each gradient a job of the server" in out
     assert re.search(r"k +auto +K, how many gradients .*\n +a whole number or auto", out)
     assert "INFOCOM 2021" in out

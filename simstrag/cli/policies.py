@@ -36,18 +36,29 @@ def policies(
 
     What it decides, its first plan, its parameters, its source, and what of it is whose.
     """
+    from simstrag.ddp.ways import how
     from simstrag.policies import describe
 
     if as_json:
-        asdict = dataclasses.asdict
-        document([*map(asdict, describe())] if policy is None else asdict(describe(policy)))
+        told = [{**dataclasses.asdict(d), "real": how(d.name)} for d in _asked_for(policy)]
+        document(told if policy is None else told[0])
     elif policy is not None:
-        _explain(describe(policy))
+        _explain(describe(policy), how(policy))
     else:
-        rows = [[d.name, d.architecture, _in_short(d)] for d in describe()]
-        table(["policy", "via", "what it decides; its parameters; its paper"], rows, wraps=2)
+        rows = [
+            [d.name, d.architecture, how(d.name).partition(":")[0], _in_short(d)]
+            for d in describe()
+        ]
+        table(["policy", "via", "real", "what it decides; its parameters; its paper"], rows, wraps=3)
+        print("real: how real ranks carry it out, through DDP or a server process")
         print("more of one: simstrag policies NAME")
         print("your own: package.module:Class, with parameters in the same way")
+
+
+def _asked_for(policy: str | None) -> tuple[Description, ...]:
+    from simstrag.policies import describe
+
+    return describe() if policy is None else (describe(policy),)
 
 
 def _in_short(described: Description) -> str:
@@ -58,9 +69,9 @@ def _in_short(described: Description) -> str:
     return "\n".join(line for line in (described.sentence, given, described.paper) if line)
 
 
-def _explain(described: Description) -> None:
+def _explain(described: Description, real: str) -> None:
     print(f"{described.name} ({described.architecture})")
-    paragraphs(described.sentence, *described.details)
+    paragraphs(described.sentence, *described.details, f"On real ranks: {real}.")
     table(["plan", "its first, for 8 ranks"], [list(line) for line in described.plan], wraps=1)
     if described.parameters:
         print()

@@ -15,7 +15,7 @@ from simstrag.plan import Plan
 from simstrag.policy import Policy, View
 from simstrag.quorum import Via
 
-__all__ = ["check", "obstacle", "synchronous"]
+__all__ = ["check", "how", "obstacle", "refusal", "synchronous"]
 
 CUT = "a deadline cuts steps at a micro-batch, and a training step cannot be cut from outside"
 ROUNDS = "groups with rounds of their own need an optimizer per group, which is not built"
@@ -55,15 +55,21 @@ def obstacle(plan: Plan) -> str | None:
     return None
 
 
+def refusal(policy: Policy, name: str, world: View) -> str | None:
+    """Why a policy cannot run for real, as far as it and its first plan tell; None where it can."""
+    if getattr(policy, "oracle", False):
+        return ORACLE
+    declared: str | None = getattr(policy, "simulated_only", None)
+    return declared or obstacle(policies.ask(policy, world, name))
+
+
 def check(policy: Policy, name: str, world: View) -> None:
     """Raise `InputError` where a policy cannot run for real, before anything has begun.
 
-    Its first plan is looked at; `simulated_only` of a policy says it of plans that come later.
+    It is asked for a plan; let it be a copy of the one that will decide.
     """
-    reason = ORACLE if getattr(policy, "oracle", False) else None
-    reason = reason or getattr(policy, "simulated_only", None)
     try:
-        reason = reason or obstacle(policies.ask(policy, world, name))
+        reason = refusal(policy, name, world)
     except PlanError as error:
         raise InputError(f"policy {name} cannot run here: {error}") from None
     if reason:
@@ -71,3 +77,17 @@ def check(policy: Policy, name: str, world: View) -> None:
             f"policy {name} is for simulation only: {reason}; "
             "`simstrag policies` shows which others run for real"
         )
+
+
+def how(text: str) -> str:
+    """How a policy runs on real processes, in a few words; "no: why" where it cannot.
+
+    >>> how("korel"), how("asgd")
+    ('DDP', 'server')
+    """
+    policy = policies.load(text)
+    reason = refusal(policy, text, policies.WORLD)
+    if reason:
+        return f"no: {reason}"
+    plan = policies.ask(policies.load(text), policies.WORLD, text)
+    return "DDP" if synchronous(plan, policies.WORLD.world_size) else "server"
