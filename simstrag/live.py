@@ -17,13 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag import policies
-from simstrag.compiled.words import ABORTED, APPLIED, DROPPED
+from simstrag.compiled.words import ABORTED, APPLIED, COMPUTING, DROPPED
 from simstrag.errors import PlanError
 from simstrag.kernel import Kernel, Limits, Stop
 from simstrag.learning.noise_scale import NoiseScale
-from simstrag.plan import Plan
+from simstrag.plan import Plan, Review
 from simstrag.policy import Hints, Policy, View
-from simstrag.quorum import Via
+from simstrag.quorum import Quorum, Via
 from simstrag.recorder import Recorder
 from simstrag.scenario import Scenario
 
@@ -118,8 +118,10 @@ class Live:
     batch: samples of a gradient at a share of 1.  name: of the policy, in messages.  facts: where
     to go on from; the policy is not asked first then.  recorder: is handed the rows of the run.
     note: is called with what it is told (a word, then values) and with plans, for a record from
-    which all can be told again.  Seconds on one clock that never goes back.  Raises `PlanError`
-    for a plan that cannot be.
+    which all can be told again.  fixed: whether those who compute for a quorum cannot be filed in
+    another one any more, their gradients being summed up on the way: then ranks that are back wait
+    until all such steps are, and the new plan begins with all of them.  Seconds on one clock that
+    never goes back.  Raises `PlanError` for a plan that cannot be.
 
     >>> live = Live(policies.load("asgd"), world_size=2, batch=32)
     >>> [start.rank for start in live.news()]
@@ -141,11 +143,14 @@ class Live:
         facts: Facts | None = None,
         recorder: Recorder | None = None,
         note: Callable[..., None] | None = None,
+        fixed: Callable[[Quorum], bool] | None = None,
     ) -> None:
         self.policy, self.name = policy, name or type(policy).__name__.lower()
         self.hints = replace(hints or Hints(), batch=batch)
         self.asked = 0 if facts is None else facts.asked
         self._note = note or (lambda *_: None)
+        self._fixed = fixed or (lambda _: False)
+        self._next: Plan | None = None
         self.lost: frozenset[int] = frozenset() if facts is None else facts.lost
         self._batch, self._workers = batch, world_size
         self._answer: Plan | None = None
@@ -285,7 +290,7 @@ class Live:
         """Let everything happen up to then, plans included; note what it was."""
         kernel, reducing = self._kernel, set(self._kernel.reducing)
         while kernel.advance(until) is Stop.REVIEW:
-            self.plan = self._ask(kernel.view(self.hints))
+            self.plan = self._decided()
             kernel.replan(self._masked(self.plan))
         kernel.memory.machine[0]["now"] = until
         kernel.hand_over()
@@ -323,6 +328,29 @@ class Live:
             news += starts
 
     # -- plans -------------------------------------------------------------------------------
+
+    def _decided(self) -> Plan:
+        """The plan from now on; one with other quorums has to wait for steps that are fixed."""
+        if self._next is None:
+            plan = self._ask(self._kernel.view(self.hints))
+            if plan.quorums == self.plan.quorums:
+                return plan
+            self._next = plan
+        else:
+            self.asked += 1
+        computing = self._kernel.memory.ranks["state"] == COMPUTING
+        fixed = tuple(
+            quorum
+            for quorum in self.plan.quorums
+            if self._fixed(quorum) and computing[list(quorum.members)].any()
+        )
+        if fixed:
+            plan = replace(self.plan, quorums=fixed, review=Review(updates=1))
+            plan = plan.resolved(self._workers)
+        else:
+            plan, self._next = self._next, None
+        self._note("plan", self.asked, self.version, plan)
+        return plan
 
     def _ask(self, view: View) -> Plan:
         """What the policy answers, resolved; the same answer is the same plan."""

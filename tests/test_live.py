@@ -11,7 +11,7 @@ import pytest
 from simstrag import policies
 from simstrag.errors import PlanError
 from simstrag.live import Facts, Live, Lost, Reduction, Start, Update
-from simstrag.policy import Hints
+from simstrag.policy import Hints, Plan, Quorum, Review, Via, View
 from simstrag.scenario import Scenario
 from tests import reference
 
@@ -162,6 +162,33 @@ def test_going_on_from_facts_makes_the_same_decisions(spec: str) -> None:
     found += go(parts, range(30, 60))
     assert found == expected
     assert parts.version == whole.version
+
+
+def test_groups_whose_steps_are_fixed_regroup_when_all_have_come_in() -> None:
+    groups = [((0, 1), (2, 3)), ((0, 2), (1, 3))]
+
+    @dataclass
+    class Regrouping:
+        def plan(self, view: View) -> Plan:
+            now = groups[view.version >= 2]
+            quorums = tuple(Quorum(group, via=Via.LEADER) for group in now)
+            return Plan(quorums, review=Review(updates=1))
+
+    live = Live(Regrouping(), 4, BATCH, fixed=lambda quorum: quorum.via is Via.LEADER)
+
+    def come_in(group: tuple[int, ...], at: float) -> list[int]:
+        live.news()
+        for rank in group:
+            live.done(rank, at, 0.5)
+        (closing,) = [each for each in live.news() if isinstance(each, Reduction)]
+        live.reduced(closing.number, at)
+        return [each.rank for each in live.news() if isinstance(each, Start)]
+
+    assert come_in((0, 1), 1.0) == [0, 1]
+    assert come_in((0, 1), 2.0) == [], "the plan has changed, and 2 and 3 still compute"
+    assert come_in((2, 3), 3.0) == [0, 1, 2, 3]
+    assert [quorum.members for quorum in live.plan.quorums] == [(0, 2), (1, 3)]
+    assert come_in((0, 2), 4.0) == [0, 2]
 
 
 def test_a_barrier_goes_on_without_a_rank_that_is_gone() -> None:
