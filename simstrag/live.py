@@ -146,7 +146,7 @@ class Live:
         fixed: Callable[[Quorum], bool] | None = None,
     ) -> None:
         self.policy, self.name = policy, name or type(policy).__name__.lower()
-        self.hints = replace(hints or Hints(), batch=batch)
+        self.hints = hints or Hints(batch=batch)
         self.asked = 0 if facts is None else facts.asked
         self._note = note or (lambda *_: None)
         self._fixed = fixed or (lambda _: False)

@@ -15,7 +15,7 @@ from simstrag.live import Live
 from simstrag.policy import Hints
 from tests.test_live import Told, durations
 
-HINTS = {"amp_ratio": 2.0, "noise_scale": 500.0}
+HINTS = {"amp_ratio": 2.0, "noise_scale": 500.0, "batch": 32}
 
 
 def recorded(folder: Path, spec: str, gradients: int = 240) -> Live:

@@ -96,7 +96,7 @@ def test_told_of_arrivals_it_books_what_the_reference_engine_books(spec: str, se
     seconds = durations(4, seed)
     samples = 150 * 4 * BATCH
     expected = judged(spec, seconds, samples)
-    hints = Hints(samples=samples, noise_scale=500, amp_ratio=GAIN)
+    hints = Hints(samples=samples, noise_scale=500, amp_ratio=GAIN, batch=BATCH)
     told = Told(Live(policies.load(spec), 4, BATCH, hints), seconds)
     told.run(samples)
     assert len(told.updates) == len(expected.log)
@@ -113,7 +113,7 @@ def test_told_of_arrivals_it_books_what_the_reference_engine_books(spec: str, se
 def test_a_step_in_lockstep_is_the_same_as_arrivals_one_by_one() -> None:
     seconds = np.array(durations(3, seed=5, steps=60))
     seconds[0, 20:40] *= 3
-    hints = Hints(amp_ratio=GAIN)
+    hints = Hints(amp_ratio=GAIN, batch=BATCH)
     told = Told(Live(policies.load("korel"), 3, BATCH, hints), seconds.tolist())
     told.run(50 * 3 * BATCH)
     live, plans = Live(policies.load("korel"), 3, BATCH, hints), []
@@ -138,7 +138,7 @@ def test_reductions_of_lockstep_are_no_news() -> None:
 
 @pytest.mark.parametrize("spec", ["korel", "star_dynamic", "dssp", "cgp"])
 def test_going_on_from_facts_makes_the_same_decisions(spec: str) -> None:
-    hints = Hints(amp_ratio=GAIN, noise_scale=500)
+    hints = Hints(amp_ratio=GAIN, noise_scale=500, batch=BATCH)
     whole = Live(policies.load(spec), 3, BATCH, hints)
     parts = Live(policies.load(spec), 3, BATCH, hints)
     seconds = durations(3, seed=7, steps=200)

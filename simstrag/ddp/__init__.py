@@ -1,0 +1,35 @@
+"""The same policies on real PyTorch: two lines in a training script.
+
+    trainer = simstrag.ddp.wrap(model, optimizer, policy="korel")
+    for batch in loader:
+        loss = trainer.step(lambda: loss_fn(model, batch))
+
+Nothing here is loaded before it is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from simstrag.ddp.launch import join, launch, torchrun
+    from simstrag.ddp.sampler import ShareSampler
+    from simstrag.ddp.synchronous import Disagreement
+    from simstrag.ddp.trainer import RankFailure, Trainer, wrap
+
+__all__ = [
+    "Disagreement", "RankFailure", "ShareSampler", "Trainer", "join", "launch", "torchrun", "wrap",
+]  # fmt: skip
+
+PLACES = {
+    "Disagreement": "synchronous", "RankFailure": "trainer", "ShareSampler": "sampler",
+    "Trainer": "trainer", "join": "launch", "launch": "launch", "torchrun": "launch",
+    "wrap": "trainer",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{PLACES[name]}"), name)

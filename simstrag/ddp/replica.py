@@ -1,0 +1,132 @@
+"""One rank's copy of the model: its gradients, alone or summed up by DDP on the way."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from simstrag.ddp import parameters
+from simstrag.ddp.formats import Closure, Formats
+from simstrag.ddp.hook import Reducer
+from simstrag.errors import InputError
+
+if TYPE_CHECKING:
+    from simstrag.ddp.clock import DeviceClock, LocalClock
+
+__all__ = ["Replica"]
+class Replica:
+    """Model, optimizer, number formats and clock of this rank.
+
+    Its parameters are those that the optimizer trains, in the optimizer's order, and all of them
+    must be the model's.  Raises `InputError` where they are not.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        formats: Formats,
+        clock: LocalClock | DeviceClock,
+    ) -> None:
+        self.model, self.optimizer, self.formats, self.clock = model, optimizer, formats, clock
+        self.parameters = parameters.trained(optimizer)
+        own = {id(each) for each in model.parameters()}
+        if not all(id(each) in own for each in self.parameters):
+            raise InputError(
+                "the optimizer trains parameters that are not the model's; make it with "
+                "model.parameters()"
+            )
+        self.count = sum(each.numel() for each in self.parameters)
+        self.dtype = self.parameters[0].dtype
+        self._ddp: DistributedDataParallel | None = None
+        self._reducer: Reducer | None = None
+
+    @property
+    def reducer(self) -> Reducer:
+        """The hook of DDP around the model, which is made when it is first asked for.
+
+        That is collective: all ranks of the world ask together.
+        """
+        if self._reducer is None:
+            self._reducer = Reducer(self.clock)
+            self._ddp = self._reducer.wrap(self.formats.module)
+        return self._reducer
+
+    def forget_groups(self) -> None:
+        """DDP is built anew when it is next asked for: the group that it held is gone."""
+        self._ddp = self._reducer = None
+
+    def reduced_gradient(self, closure: Closure, amp: bool) -> torch.Tensor:
+        """Forward and backward, the gradients summed up by the hook; the loss.
+
+        The clock stops in the hook, before any wait.
+        """
+        reducer = self.reducer
+        assert self._ddp is not None
+        loss = self._forward(self._ddp, closure, amp)
+        reducer.scale = self.formats.scale
+        self._backward(loss)
+        return loss.detach()
+
+    def own_gradient(
+        self, closure: Closure, amp: bool, given_up: Callable[[], bool]
+    ) -> tuple[torch.Tensor, bool]:
+        """Forward and backward of this rank alone; the loss, and whether there is a gradient:
+        there is none if it was given up before backward.
+
+        The gradients are not scaled any more, and the clock has stopped.
+        """
+        module = self.formats.module if self._ddp is None else self._ddp
+        quiet = contextlib.nullcontext() if self._ddp is None else self._ddp.no_sync()
+        with quiet:
+            loss = self._forward(module, closure, amp)
+            if given_up():
+                return loss.detach(), False
+            self._backward(loss)
+        self.clock.ended()
+        if self.formats.scale != 1:
+            for each in self.parameters:
+                if each.grad is not None:
+                    each.grad.mul_(1 / self.formats.scale)
+        return loss.detach(), True
+
+    def _forward(self, module: nn.Module, closure: Closure, amp: bool) -> torch.Tensor:
+        with self.formats.context(amp):
+            loss: object = module(closure)
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
+            raise InputError(
+                "the closure given to step() must return the loss: a tensor of one element that "
+                "needs a gradient, the mean over the batch"
+            )
+        return loss
+
+    def _backward(self, loss: torch.Tensor) -> None:
+        self.formats.scaled(loss).backward()  # type: ignore[no-untyped-call]
+
+    def finite(self) -> bool:
+        """Whether the gradients may be applied; formats that can overflow move their scale."""
+        finite = self.formats.finite(each.grad for each in self.parameters)
+        self.formats.update(finite)
+        return finite
+
+    def flatten(self, into: torch.Tensor) -> torch.Tensor:
+        """All gradients, shape (count,)."""
+        parameters.flatten(self.parameters, into)
+        return into
+
+    def spread(self, flat: torch.Tensor) -> None:
+        """Take these parameters, shape (count,)."""
+        parameters.spread(flat, self.parameters)
+
+    def update(self) -> None:
+        """Apply the gradients that are there."""
+        self.optimizer.step()
+
+    def clear(self) -> None:
+        """Gradients away."""
+        self.optimizer.zero_grad(set_to_none=True)

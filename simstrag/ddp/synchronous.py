@@ -1,0 +1,115 @@
+"""Steps in which everybody waits for everybody: DDP sums up, and each rank decides for itself.
+
+All replicas of the policy see the same gathered facts, so they decide the same; a digest of what
+they decided travels with the next step, and whoever came apart is caught there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+from simstrag.ddp import ways
+from simstrag.ddp.slots import Digests, disagreement, unpack
+from simstrag.errors import InputError, SimstragError
+
+if TYPE_CHECKING:
+    from simstrag.ddp.formats import Closure
+    from simstrag.ddp.replica import Replica
+    from simstrag.ddp.sampler import ShareSampler
+    from simstrag.live import Live
+
+__all__ = ["Disagreement", "Synchronous"]
+
+
+class Disagreement(SimstragError, RuntimeError):
+    """Replicas of the policy have decided differently; the message names who did."""
+
+
+class Synchronous:
+    """A rank among ranks that take every step together.
+
+    live: the replica of policy and books.  zero: when the run began on rank 0's monotonic clock.
+    batch: samples of a rank at a share of 1.  sampler: makes batches of the shares of a plan.
+    mark: is told (step, phase).  note: where this rank records what has happened, if it does.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        live: Live,
+        rank: int,
+        world_size: int,
+        batch: int,
+        zero: float,
+        mark: Callable[[int, str], None],
+        note: Callable[..., None] | None = None,
+        sampler: ShareSampler | None = None,
+    ) -> None:
+        self.replica, self.live, self.rank, self.world_size = replica, live, rank, world_size
+        self.batch, self.zero, self.sampler = batch, zero, sampler
+        self._mark, self._note, self._digests = mark, note, Digests()
+        self._reducer = replica.reducer
+        self._reducer.over(None)
+        live.news()
+        self._prepare()
+
+    @property
+    def over(self) -> bool:
+        """Whether the plan from now on needs a server."""
+        return not ways.synchronous(self.live.plan, self.world_size)
+
+    def step(self, closure: Closure) -> torch.Tensor:
+        """Forward, backward, reduction, update and decision; the loss of this rank's batch.
+
+        Raises `Disagreement` where a replica decided otherwise at the end of the last step.
+        """
+        replica, live, reducer = self.replica, self.live, self._reducer
+        version = live.version
+        self._mark(version, "computing")
+        reducer.weight = self._weight()
+        reducer.digest, reducer.version = self._digests.of(live.plan, version), version
+        reducer.flags = amp = int(live.plan.in_amp[self.rank])
+        loss = replica.reduced_gradient(closure, bool(amp))
+        self._mark(version, "reducing")
+        told = unpack(reducer.wait())
+        if odd := disagreement(told):
+            raise Disagreement(f"at version {version}: {odd}; parameters are those of that version")
+        self._mark(version, "updating")
+        finite = replica.finite()
+        if finite:
+            replica.update()
+        replica.clear()
+        end = time.monotonic() - self.zero
+        self._mark(version, "deciding")
+        start = max(float(told.start[0]) - self.zero, live.now)
+        live.lockstep(start, told.seconds)
+        if self._note is not None:
+            self._note("lockstep", start, told.seconds, max(end, live.now))
+            if not finite:
+                self._note("skipped", live.version, "gradients that are not finite")
+        live.news()
+        self._prepare()
+        return loss
+
+    def _prepare(self) -> None:
+        """What the plan says of the next batch."""
+        sizes = self.live.plan.samples(self.batch, self.world_size)
+        if self.sampler is not None:
+            self.sampler.set_sizes(sizes)
+        elif self.live.plan.batch is not None:
+            raise InputError(
+                f"policy {self.live.name} shares batches out unevenly: give wrap() the sampler "
+                "that draws them, sampler=simstrag.ddp.ShareSampler(...)"
+            )
+
+    def _weight(self) -> float:
+        """What this rank's mean gradient weighs: 1/N, or its share of the samples."""
+        if self.sampler is None:
+            return 1.0 / self.world_size
+        sizes = self.sampler.take()
+        same = len(set(sizes)) == 1
+        return 1.0 / self.world_size if same else sizes[self.rank] / sum(sizes)

@@ -1,0 +1,336 @@
+"""What a training script holds: one `step` per batch, whatever the policy makes of it."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import time
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from simstrag import policies
+from simstrag.ddp import equal, ways
+from simstrag.ddp.board import Blame, Board
+from simstrag.ddp.clock import DeviceClock, LocalClock, found_cores
+from simstrag.ddp.coordinated import Coordinated
+from simstrag.ddp.formats import Closure, Formats
+from simstrag.ddp.hints import hints_of
+from simstrag.ddp.hook import Groups
+from simstrag.ddp.journal import Journal, facts_as_written, facts_of
+from simstrag.ddp.launch import Joined, join
+from simstrag.ddp.link import Link, connect
+from simstrag.ddp.parameters import packed
+from simstrag.ddp.replica import Replica
+from simstrag.ddp.server import Job, start_server
+from simstrag.ddp.synchronous import Synchronous
+from simstrag.errors import InputError, SimstragError
+from simstrag.live import Facts, Live
+from simstrag.policy import Policy, View
+from simstrag.profile import Profile
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from simstrag.ddp.sampler import ShareSampler
+
+__all__ = ["RankFailure", "Trainer", "wrap"]
+
+FORMAT = "simstrag-training/1"
+
+
+class RankFailure(SimstragError, RuntimeError):
+    """A rank is lost, or the network between ranks; the message says which, and where it was.
+
+    blame: what the board of heartbeats said.
+    """
+
+    def __init__(self, blame: Blame) -> None:
+        super().__init__(str(blame))
+        self.blame = blame
+
+
+def wrap(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    policy: str | Policy = "korel",
+    profile: str | Path | Profile | None = None,
+    *,
+    batch: int | None = None,
+    samples: int | None = None,
+    precision: str = "auto",
+    sampler: ShareSampler | None = None,
+    out: str | Path | None = None,
+    stall_limit: float | None = None,
+    joined: Joined | None = None,
+) -> Trainer:
+    """Train a model under a policy; every rank calls this with the same arguments.
+
+    model: where it is to compute, and not in DDP.  optimizer: of its parameters.
+    policy: a name with parameters such as ``"ssp:bound=5"``, or an object; it is copied.
+    profile: what calibration found, which policies are told; without it they measure as they go.
+    batch: samples of a rank's batch; without it a gradient counts as one sample.  samples: of the
+    whole training, where a policy wants to know.
+    precision: what full and reduced precision are, see `Formats`.
+    sampler: makes batches of uneven shares (`ShareSampler`), which some policies need.
+    out: a folder for the record of the run.
+    stall_limit: seconds of silence after which a rank is given up, 60 unless the launcher said else.
+    joined: the rank's place, where `join` was called already.
+
+    The process group is made from what the launcher says unless there is one.  Raises `InputError`
+    where the policy cannot run for real, and for whatever else the caller can correct.
+    """
+    given = policies.load(policy) if isinstance(policy, str) else copy.deepcopy(policy)
+    name = policy if isinstance(policy, str) else policies.spec(given)
+    if not dist.is_initialized():
+        joined = join(stall_limit)
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    formats = Formats(model, precision)
+    hints = hints_of(profile, batch, samples)
+    first = View(world_size, hints=hints, noise_scale=hints.noise_scale)
+    ways.check(copy.deepcopy(given), name, first)
+    return Trainer(
+        model, optimizer, formats, given, name, rank, world_size,
+        hints=hints, sampler=sampler, out=None if out is None else Path(out),
+        stall_limit=stall_limit, joined=joined,
+    )  # fmt: skip
+
+
+class Trainer:
+    """One rank's side of a training under a policy; made by `wrap`, a context manager.
+
+    Which mechanism takes the steps follows from the plan: DDP where all ranks wait for each other,
+    else a server process that the lowest rank starts.  A plan that needs the other one changes to
+    it at the end of an update, where parameters, optimizer state and buffers are made equal.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        formats: Formats,
+        policy: Policy,
+        name: str,
+        rank: int,
+        world_size: int,
+        *,
+        hints: Any,
+        sampler: ShareSampler | None,
+        out: Path | None,
+        stall_limit: float | None,
+        joined: Joined | None,
+    ) -> None:
+        self.policy, self.name, self.rank, self.world_size = policy, name, rank, world_size
+        self.hints, self.sampler, self.out, self.joined = hints, sampler, out, joined
+        self.batch = hints.batch or 1
+        self.stall_limit = stall_limit or (60.0 if joined is None else joined.stall_limit)
+        device = next(model.parameters()).device
+        clock: LocalClock | DeviceClock = (
+            DeviceClock(device) if device.type == "cuda" else LocalClock(found_cores())
+        )
+        self.replica = Replica(model, optimizer, formats, clock)
+        self._groups = Groups()
+        self._way: Synchronous | Coordinated | None = None
+        self._journal: Journal | None = None
+        self._facts: Facts | None = None
+        self._link: Link | None = None
+        self._server: subprocess.Popen[bytes] | None = None
+        self._board = self._heartbeats()
+
+    # -- training ----------------------------------------------------------------------------
+
+    def step(self, closure: Closure) -> torch.Tensor:
+        """Forward, backward, communication and update for one batch; the batch's loss.
+
+        closure: forward; returns the loss, the mean over the batch.  Data loading between two steps
+        counts as part of the next one.  Gradients are cleared here.  Raises `RankFailure` where a
+        rank is lost, `Disagreement` where replicas of the policy have come apart.
+        """
+        try:
+            if self._way is None:
+                self._begin(closure)
+            assert self._way is not None
+            loss = self._way.step(closure)
+            if self._way.over:
+                self._change()
+        except (RuntimeError, ConnectionError) as error:
+            if isinstance(error, SimstragError) or self._board is None:
+                raise
+            raise RankFailure(self._board.blame()) from error
+        self.replica.clock.begin()
+        return loss
+
+    @property
+    def model(self) -> nn.Module:
+        """The model that was given."""
+        return self.replica.model
+
+    def close(self) -> None:
+        """The training is over: the record ends, and the server hears that this rank leaves."""
+        if isinstance(self._way, Synchronous) and self._journal is not None:
+            taken = policies.counts(self._way.live.policy, self.name, taken=())
+            self._journal.note("end", time.monotonic() - self._way.zero, taken)
+        if self._link is not None:
+            self._link.leave()
+        if self._server is not None:
+            self._server.wait(self.stall_limit)
+        if self._journal is not None:
+            self._journal.close()
+        if self._board is not None:
+            self._board.close()
+        self._link = self._server = self._journal = self._board = None
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+    # -- checkpoints -------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """All there is to go on from: model, optimizer, policy and books, sampler, loss scale.
+
+        At the end of a step.  Under a server all ranks get its parameters and its optimizer's state
+        of one moment; each may save its own, or one for all.
+        """
+        replica = self.replica
+        state: dict[str, Any] = {
+            "format": FORMAT, "name": self.name, "world_size": self.world_size,
+            "formats": replica.formats.state_dict(),
+            "sampler": None if self.sampler is None else self.sampler.state_dict(),
+        }  # fmt: skip
+        if isinstance(self._way, Coordinated):
+            assert self._link is not None
+            found = self._link.state()
+            replica.spread(found["parameters"])
+            replica.optimizer.load_state_dict(found["optimizer"])
+            policy, facts = found["policy"], found["facts"]
+        elif self._way is not None:
+            policy, facts = self._way.live.policy, self._way.live.facts()
+        else:
+            policy, facts = self.policy, self._facts
+        return state | {
+            "model": replica.model.state_dict(), "optimizer": replica.optimizer.state_dict(),
+            "policy": pickle.dumps(policy),
+            "facts": None if facts is None else facts_as_written(facts),
+        }  # fmt: skip
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint; before the first step, on all ranks.
+
+        Raises `InputError` where it is of another policy or of another number of ranks.
+        """
+        if self._way is not None:
+            raise InputError("a checkpoint is loaded before the first step; call wrap() anew")
+        for word, here in (("format", FORMAT), ("name", self.name), ("world_size", self.world_size)):
+            if state.get(word) != here:
+                raise InputError(f"the checkpoint's {word} is {state.get(word)!r}, here it is {here!r}")
+        self.replica.model.load_state_dict(state["model"])
+        self.replica.optimizer.load_state_dict(state["optimizer"])
+        self.replica.formats.load_state_dict(state["formats"])
+        if self.sampler is not None:
+            self.sampler.load_state_dict(state["sampler"])
+        self.policy = pickle.loads(state["policy"])
+        self._facts = None if state["facts"] is None else facts_of(state["facts"])
+
+    # -- mechanisms --------------------------------------------------------------------------
+
+    def _begin(self, closure: Closure) -> None:
+        """At the first step: now there is a closure to measure with, and no checkpoint to come."""
+        replica = self.replica
+        replica.formats.settle(closure)
+        equal.broadcast(replica.model, replica.optimizer, 0)
+        if self.out is not None and self.rank == 0:
+            self._journal = Journal(self.out, self._header())
+        dist.barrier()  # the journal has its header before anybody else writes
+        replica.reducer.over(None)  # all ranks build DDP together, whether they need it now or not
+        facts = self._facts
+        if facts is None:
+            view = View(self.world_size, hints=self.hints, noise_scale=self.hints.noise_scale)
+            plan = policies.ask(copy.deepcopy(self.policy), view, self.name)
+        else:
+            plan = facts.plan
+        if ways.synchronous(plan, self.world_size):
+            self._synchronise(self.policy, facts)
+        else:
+            self._coordinate(self.policy, facts)
+        replica.clock.begin()
+
+    def _change(self) -> None:
+        """The plan needs the other mechanism."""
+        if isinstance(self._way, Synchronous):
+            live = self._way.live
+            equal.broadcast(self.replica.model, self.replica.optimizer, 0)
+            self._coordinate(live.policy, live.facts())
+            return
+        assert isinstance(self._way, Coordinated)
+        handover = self._way.handover
+        assert handover is not None
+        self.replica.optimizer.load_state_dict(handover.optimizer)
+        equal.broadcast(self.replica.model, self.replica.optimizer, 0)
+        self._synchronise(handover.policy, handover.facts)
+
+    def _synchronise(self, policy: Policy, facts: Facts | None) -> None:
+        note = None if self._journal is None else self._journal.note
+        live = Live(
+            policy, self.world_size, self.batch, self.hints, name=self.name, facts=facts, note=note
+        )
+        zero = [time.monotonic() - live.now]
+        dist.broadcast_object_list(zero, src=0)
+        self._way = Synchronous(
+            self.replica, live, self.rank, self.world_size, self.batch, zero[0], self._mark,
+            note, self.sampler,
+        )  # fmt: skip
+
+    def _coordinate(self, policy: Policy, facts: Facts | None) -> None:
+        if self._link is None:
+            self._link = connect(self._served_at(), self.rank, self.stall_limit)
+        job = None
+        if self.rank == 0:
+            job = Job(
+                packed(self.replica.optimizer), policy, self.batch, self.name, self.hints, facts,
+                hand_over=True,
+            )  # fmt: skip
+        self._link.begin(self.replica.count, self.replica.dtype, job)
+        self._way = Coordinated(self.replica, self._link, self._groups, self._mark)
+
+    def _served_at(self) -> str:
+        """Where the server listens; the lowest rank starts it."""
+        address = [""]
+        if self.rank == 0:
+            journal = None if self.out is None else partial(Journal, self.out)
+            self._server, address[0] = start_server(
+                self.world_size, stall_limit=self.stall_limit, journal=journal
+            )
+        dist.broadcast_object_list(address, src=0)
+        return address[0]
+
+    def _mark(self, step: int, phase: str) -> None:
+        if self._board is not None:
+            self._board.mark(step, phase)
+
+    def _heartbeats(self) -> Board | None:
+        if self.joined is None:
+            return None
+        joined = self.joined
+        return Board(
+            joined.store, joined.rank, joined.names, self.stall_limit, joined.connections
+        )
+
+    def _header(self) -> dict[str, Any]:
+        """What the record says of the run before anything has happened."""
+        replica, facts = self.replica, self._facts
+        return {
+            "policy": self.name, "world_size": self.world_size, "batch": self.batch,
+            "hints": asdict(self.hints), "precision": replica.formats.label,
+            "gain": replica.formats.gain, "clock": replica.clock.reason,
+            "backend": dist.get_backend(), "began": time.time(),
+            "software": {"torch": torch.__version__},
+            "facts": None if facts is None else facts_as_written(facts),
+        }  # fmt: skip
