@@ -18,8 +18,8 @@ import psutil
 from simstrag.calibration.cells import Cell
 from simstrag.calibration.collective_ranks import Group, Reduce, Stamps, reduce_ranks, spans
 from simstrag.calibration.crew import Crew
-from simstrag.calibration.machine import cores
 from simstrag.calibration.traffic import Traffic
+from simstrag.places import cores
 
 __all__ = ["HOW", "SIZES", "AllReduceBench", "rank_counts", "sizes_of"]
 

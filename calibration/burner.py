@@ -2,17 +2,15 @@
 
 Each burner of each episode is a process of its own, started before the series and asleep until its
 episode, so that starting it disturbs nothing.  This file is also the burner's program: it is run by
-its path and imports the standard library only.
+its path and imports little beyond the standard library.
 """
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -21,6 +19,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from simstrag.places import die_with_parent
+
 __all__ = [
     "KINDS",
     "Burners",
@@ -28,7 +28,6 @@ __all__ = [
     "Kind",
     "burn",
     "burners",
-    "die_with_parent",
     "piece",
     "schedule",
 ]
@@ -152,14 +151,6 @@ def burners(episodes: tuple[Episode, ...], core: int) -> Iterator[Burners]:
             for pipe in (child.stdin, child.stdout):
                 if pipe is not None and not pipe.closed:
                     pipe.close()
-
-
-def die_with_parent(parent: int) -> None:
-    """Ask Linux to kill this process when `parent` ends; leave at once if it has ended already."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def burn(until: float, duty: float, piece: Callable[[], object]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from simstrag.calibration.device import timed
-from simstrag.calibration.machine import cores
+from simstrag.places import cores
 
 if TYPE_CHECKING:
     from simstrag.workloads import Job

@@ -16,8 +16,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from simstrag.calibration.machine import cores, pin
 from simstrag.errors import InputError
+from simstrag.places import cores, pin
 from simstrag.workloads import mapped
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from simstrag.calibration.allreduce import AllReduceBench, rank_counts, sizes_of
 from simstrag.calibration.cells import PARTS, Bench, Part
 from simstrag.calibration.contention import ContentionBench
 from simstrag.calibration.gradient import GradientBench
-from simstrag.calibration.machine import cores
 from simstrag.calibration.overlap import OverlapBench
 from simstrag.calibration.server import SIZES, ServerBench
 from simstrag.calibration.steps import Jobs, StepBench
+from simstrag.places import cores
 
 if TYPE_CHECKING:
     from simstrag.workloads import Precisions

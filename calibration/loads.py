@@ -19,7 +19,7 @@ import psutil
 
 from simstrag.calibration.burner import burn, piece
 from simstrag.calibration.crew import STOP, Crew, Under, toil
-from simstrag.calibration.machine import cores, pin
+from simstrag.places import cores, pin
 
 __all__ = ["KINDS", "Loads", "levels", "off", "split"]
 

@@ -15,28 +15,13 @@ from typing import Any
 
 __all__ = [
     "busy_seconds",
-    "cores",
     "describe_device",
     "describe_software",
-    "pin",
     "slug",
     "wait_for_calm",
 ]
 
 FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_tile", "hypervisor")
-
-
-def cores() -> list[int]:
-    """The cores this process may use, in order."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
-
-
-def pin(core: int | set[int]) -> None:
-    """Keep the calling thread, and what it starts, on `core`, where the system can."""
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {core} if isinstance(core, int) else core)
 
 
 def busy_seconds() -> float:

@@ -12,8 +12,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
-from simstrag.calibration.burner import die_with_parent
-from simstrag.calibration.machine import cores, pin
+from simstrag.places import cores, die_with_parent, pin
 
 __all__ = ["LEAVE", "STALL", "Children"]
 

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simstrag.calibration.burner import burners, schedule
-from simstrag.calibration.machine import cores, describe_device, describe_software, pin
+from simstrag.calibration.machine import describe_device, describe_software
+from simstrag.places import cores, pin
 
 if TYPE_CHECKING:
     from simstrag.workloads import Precisions, Shape, Task

@@ -81,7 +81,7 @@ def simulate(
 
 
 def _simulated(scenario: Scenario, policy: str | Policy, seed: int, recorder: Recorder) -> Run:
-    name = policy if isinstance(policy, str) else _name(policy)
+    name = policy if isinstance(policy, str) else policies.called(policy)
     fresh = policies.load(policy) if isinstance(policy, str) else copy.deepcopy(policy)
     job = _Job(scenario, fresh, name, seed, recorder)
     world = simpy.Environment()
@@ -224,15 +224,6 @@ class _Job:
             f"policy {self.name} waits for ever at {kernel.now:g} s, "
             f"version {kernel.version}: {held}; the plan is {kernel.plan}"
         )
-
-
-def _name(policy: Policy) -> str:
-    """The spec of a policy object, or its class where a spec cannot write its parameters."""
-    try:
-        return policies.spec(policy)
-    except InputError:
-        cls = type(policy)
-        return f"{cls.__module__}:{cls.__qualname__}"
 
 
 def _end_of_trace(world: simpy.Environment, end: float) -> Generator[simpy.Event, Any, None]:

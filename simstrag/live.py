@@ -190,6 +190,11 @@ class Live:
         return self._kernel.version
 
     @property
+    def samples(self) -> int:
+        """Samples applied so far."""
+        return int(self._kernel.memory.machine[0]["samples"])
+
+    @property
     def expiry(self) -> float:
         """When the next window is over, unless something happens before; infinity without one."""
         memory = self._kernel.memory
@@ -247,11 +252,11 @@ class Live:
         for rank, own in enumerate(seconds.tolist()):
             self._kernel.tell(rank, begun, begun + own)
         self._go(begun + float(seconds.max()))
-        (closing,) = self._kernel.reducing
-        self._reducing.clear()
-        self._kernel.reduced(closing, max(end or self.now, self.now))
-        self._go(max(end or self.now, self.now))
-        self._heard.news = [each for each in self._heard.news if not isinstance(each, Reduction)]
+        (number,) = self._reducing
+        self._heard.news.pop()  # the reduction, of which nobody need hear
+        end = max(end or self.now, self.now)
+        self._kernel.reduced(self._reducing.pop(number), end)
+        self._go(end)
 
     def news(self) -> list[News]:
         """What has become of it since last asked; updates in order of version, each before the
@@ -263,11 +268,13 @@ class Live:
         """What another `Live` needs to go on from here."""
         memory = self._kernel.memory
         m = memory.machine[0]
-        reviewed = tuple(m[name].item() for name in REVIEWED)
+        reviewed: Any = tuple(m[name].item() for name in REVIEWED)
         windows = {name: getattr(memory, name).copy() for name in WINDOWS}
+        began = memory.ranks["state"] == COMPUTING  # of which nothing will come
+        started = memory.ranks["started"] - began
         return Facts(
-            self.plan, self.version, int(m["samples"]), self.now, reviewed, self.asked,
-            memory.ranks["started"].copy(), self.lost, windows,
+            self.plan, self.version, self.samples, self.now, reviewed, self.asked,
+            started, self.lost, windows,
         )  # fmt: skip
 
     def end(self) -> None:
@@ -288,25 +295,29 @@ class Live:
 
     def _go(self, until: float) -> None:
         """Let everything happen up to then, plans included; note what it was."""
-        kernel, reducing = self._kernel, set(self._kernel.reducing)
+        kernel = self._kernel
+        begun: list[Reduction] = []
         while kernel.advance(until) is Stop.REVIEW:
+            begun += self._reductions()
             self.plan = self._decided()
             kernel.replan(self._masked(self.plan))
+        begun += self._reductions()
         kernel.memory.machine[0]["now"] = until
         kernel.hand_over()
-        for closing in kernel.reducing:
-            if closing not in reducing:
-                self._begin_reduction(closing)
+        self._heard.news += begun
         self._note_starts()
 
-    def _begin_reduction(self, closing: int) -> None:
-        kernel = self._kernel
-        row = kernel.memory.closings[closing]
-        members, riders = kernel.aboard(closing)
-        number = max(self._reducing, default=-1) + 1
-        self._reducing[number] = closing
-        via, average = tuple(Via)[row["via"]], self.plan.average
-        self._heard.news.append(Reduction(number, members, riders, via, average))
+    def _reductions(self) -> list[Reduction]:
+        """Those that have begun under the present plan, and were not told of yet."""
+        kernel, begun = self._kernel, []
+        for closing in kernel.reducing:
+            if closing not in self._reducing.values():
+                members, riders = kernel.aboard(closing)
+                number = max(self._reducing, default=-1) + 1
+                self._reducing[number] = closing
+                via = tuple(Via)[kernel.memory.closings[closing]["via"]]
+                begun.append(Reduction(number, members, riders, via, self.plan.average))
+        return begun
 
     def _note_starts(self) -> None:
         ranks, news = self._kernel.memory.ranks, self._heard.news
@@ -375,10 +386,13 @@ class Live:
         quorums = []
         for quorum in plan.quorums:
             left = tuple(rank for rank in quorum.members if rank not in self.lost)
-            riders = tuple(pair for pair in quorum.riders if self.lost.isdisjoint(pair))
+            riders = [pair for pair in quorum.riders if pair[0] not in self.lost]
+            if not left:  # then its riders wait for each other
+                left, riders = tuple(child for child, _ in riders), []
             if left:
                 count = None if quorum.count is None else min(quorum.count, len(left))
-                quorums.append(replace(quorum, ranks=left, count=count, riders=riders))
+                kept = tuple((c, parent if parent in left else left[0]) for c, parent in riders)
+                quorums.append(replace(quorum, ranks=left, count=count, riders=kept))
         if not quorums:
             raise PlanError(f"policy {self.name}: all ranks of its plan are gone")
         return replace(plan, quorums=tuple(quorums)).resolved(self._workers)

@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 __all__ = ["Run", "check_directory", "provenance", "write_directory"]
 
 OWN = {
-    "run.json": ("run.json", "*.parquet", "report.html"),
+    "run.json": (
+        "run.json", "*.parquet", "report.html", "journal.jsonl", "result.json", "checkpoint.pt",
+        "trace.csv", "attempt-*",
+    ),
     "comparison.csv": (
         "comparison.csv", "controls.csv", "ranking.csv", "sensitivity.csv", "curves.csv",
         "thresholds.csv", "examples", "examples.json", "report.html", "scenario.yaml", "trace.*",

@@ -13,11 +13,11 @@ import pytest
 from simstrag.calibration.allreduce import COARSE, AllReduceBench, rank_counts, sizes_of
 from simstrag.calibration.cells import Cell, Skipped
 from simstrag.calibration.crew import Crew
-from simstrag.calibration.machine import cores
 from simstrag.calibration.overlap import KINDS, OverlapBench
 from simstrag.calibration.processes import Children
 from simstrag.calibration.server import ServerBench
 from simstrag.calibration.traffic import Traffic
+from simstrag.places import cores
 
 if TYPE_CHECKING:
     from simstrag.workloads.workload import Parts

@@ -22,9 +22,9 @@ from simstrag.calibration.contention import ContentionBench  # noqa: E402
 from simstrag.calibration.crew import Crew  # noqa: E402
 from simstrag.calibration.device import Cpu, device  # noqa: E402
 from simstrag.calibration.loads import SHARED, Loads, levels, split  # noqa: E402
-from simstrag.calibration.machine import cores  # noqa: E402
 from simstrag.calibration.processes import Children  # noqa: E402
 from simstrag.calibration.steps import FEWEST, WARM, Jobs  # noqa: E402
+from simstrag.places import cores  # noqa: E402
 from simstrag.workloads import Job, Parts, Precisions, Workload  # noqa: E402
 
 CHOSEN = Precisions("fp64", "fp32_of_fp64", stand_in=True, probed_gain=1.0)

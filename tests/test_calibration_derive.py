@@ -16,8 +16,8 @@ import pytest
 from simstrag.calibration import estimate
 from simstrag.calibration.burner import KINDS, Episode, Kind, burners, schedule
 from simstrag.calibration.derive import profile, trace_rows, write
-from simstrag.calibration.machine import cores
 from simstrag.calibration.recording import Recording, Series, Span, read_recording
+from simstrag.places import cores
 from simstrag.profile import Profile
 from simstrag.trace import Trace
 

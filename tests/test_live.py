@@ -76,15 +76,18 @@ def durations(workers: int, seed: int, steps: int = 400) -> list[list[float]]:
     return drawn.tolist()  # type: ignore[no-any-return]
 
 
-def judged(spec: str, seconds: list[list[float]], samples: int) -> reference.Result:
+def judged(
+    spec: str, seconds: list[list[float]], samples: int, updates: int | None = None
+) -> reference.Result:
     """What the reference engine makes of a world of these steps and of free communication."""
     rows = [
         {"time": float(step), "node": rank, "resource": "step", "kind": "duration", "value": value}
         for rank, own in enumerate(seconds)
         for step, value in enumerate(own)
     ]
+    limit = {"samples": samples} if updates is None else {"updates": updates}
     scenario = Scenario(
-        workers=len(seconds), samples=samples, step={"compute": 1.0, "amp_ratio": GAIN}, trace=rows,
+        workers=len(seconds), **limit, step={"compute": 1.0, "amp_ratio": GAIN}, trace=rows,
         learner={"batch": BATCH, "noise_scale": 500},
     )  # fmt: skip
     return reference.simulate(scenario, policies.load(spec))

@@ -10,6 +10,7 @@ from simstrag.cli import profiles
 from simstrag.cli.calibrate import calibrate, check, derive, workloads
 from simstrag.cli.calibrate import import_ as import_log
 from simstrag.cli.compare import compare
+from simstrag.cli.ddp import ddp
 from simstrag.cli.doctor import doctor
 from simstrag.cli.examples import examples
 from simstrag.cli.init import init
@@ -22,6 +23,7 @@ from simstrag.cli.sweep import sweep
 from simstrag.cli.trace import describe, generate
 from simstrag.cli.trace_import import import_
 from simstrag.cli.trace_resample import resample
+from simstrag.cli.validate import validate
 
 __all__ = ["app"]
 
@@ -51,7 +53,9 @@ app.command(epilog=examples("run"))(run)
 app.command(epilog=examples("compare"))(compare)
 app.command(epilog=examples("sensitivity"))(sensitivity)
 app.command(epilog=examples("sweep"))(sweep)
+app.command(epilog=examples("validate"))(validate)
 app.command(epilog=examples("policies"))(policies)
+app.command(epilog=examples("ddp"))(ddp)
 app.command(epilog=examples("report"))(report)
 app.command(epilog=examples("init"))(init)
 app.command(epilog=examples("schema"), hidden=True)(schema)

@@ -26,6 +26,10 @@ EXAMPLES = {
         "simstrag policies ssp:bound=5",
         "simstrag policies --json",
     ),
+    "ddp": (
+        "simstrag ddp digits --ranks 2 --policy bsp --samples 6400 --out runs/real",
+        "simstrag ddp train.py --ranks 4 -- --epochs 3",
+    ),
     "calibrate": (
         "simstrag calibrate --workload transformer --out profiles/mine",
         "simstrag calibrate --plan",
@@ -41,6 +45,10 @@ EXAMPLES = {
         "simstrag calibrate import nccl-tests 2.log 8.log --out cluster.json",
     ),
     "calibrate workloads": ("simstrag calibrate workloads",),
+    "validate": (
+        "simstrag validate --profile profiles/digits --out reports/fidelity",
+        "simstrag validate runs/mine --profile profiles/digits",
+    ),
     "trace describe": (
         "simstrag trace describe slow.csv",
         "simstrag trace describe slow.csv --plot slow.png",

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from simstrag.ddp.orders import Compute, Deliver, Handover, How, Reduce
+from simstrag.ddp.orders import Compute, Deliver, Finish, Handover, How, Reduce
 from simstrag.ddp.parameters import settings
 from simstrag.ddp.slots import unpack
+from simstrag.errors import InputError
 
 if TYPE_CHECKING:
+    from simstrag.ddp.formats import Closure
     from simstrag.ddp.hook import Groups
     from simstrag.ddp.link import Link
-    from simstrag.ddp.formats import Closure
     from simstrag.ddp.replica import Replica
 
 __all__ = ["Coordinated"]
@@ -25,7 +26,8 @@ __all__ = ["Coordinated"]
 class Coordinated:
     """A rank among ranks that a server coordinates.
 
-    The first order is pulled at once, and waits until all ranks have come.
+    The first order is pulled at once, and waits until all ranks have come.  finished: nothing that
+    this rank could do would come to anything, for others that it takes have left.
     mark: is told (step, phase).
     """
 
@@ -34,9 +36,10 @@ class Coordinated:
     ) -> None:
         self.replica, self.link, self.groups, self._mark = replica, link, groups, mark
         self.handover: Handover | None = None
+        self.finished = False
         self._work: Compute | None = None
         self._gradient = torch.zeros(replica.count, dtype=replica.dtype)
-        self._finite = True
+        self._finite, self._pushed, self._samples = True, False, 0
         self._begun = replica.clock.start
         self._pull()
 
@@ -45,10 +48,21 @@ class Coordinated:
         """Whether all ranks are to go on without the server."""
         return self.handover is not None
 
+    @property
+    def samples(self) -> int:
+        """Applied when this rank heard of it last."""
+        return self._samples
+
+    @property
+    def next_batch(self) -> int:
+        """Samples of this rank's next batch."""
+        return 0 if self._work is None else self._work.samples
+
     def step(self, closure: Closure) -> torch.Tensor:
         """A step of the present order, and all orders up to the next; the loss."""
         work = self._work
-        assert work is not None, "the server has let this rank go"
+        if work is None:
+            raise InputError("the training is over: the ranks that it would need have left")
         self._mark(work.step, "computing")
         self._begun = self.replica.clock.start
         loss = self._grouped(work, closure) if work.how is How.GROUP else self._alone(work, closure)
@@ -76,6 +90,7 @@ class Coordinated:
             link.ready(**told)
         elif work.how is How.PUSH:
             link.push(replica.flatten(link.gradient), **told)
+            self._pushed = True
         else:
             replica.flatten(self._gradient)
             link.ready(**told)
@@ -85,15 +100,16 @@ class Coordinated:
         """The hook sums up over the group during backward; its lowest rank sends the sum."""
         replica, link, reducer = self.replica, self.link, self.replica.reducer
         reducer.over(self.groups.meet(work.members), self.groups.meet(work.members, control=True))
-        reducer.weight, reducer.digest, reducer.version = work.weight, 0, work.version
+        reducer.digest, reducer.version = 0, work.version
         reducer.flags = int(work.amp)
         try:
-            loss = replica.reduced_gradient(closure, work.amp)
+            loss = replica.reduced_gradient(closure, work.amp, lambda: work.weight)
             self._mark(work.step, "reducing")
             told = unpack(reducer.wait())
-        except RuntimeError:
+        except RuntimeError:  # a member is lost, and the server will hear of it
+            replica.forget_groups()
             link.failed()
-            raise
+            return replica.loss
         finite = replica.finite()
         self._mark(work.step, "talking to the server")
         if link.rank == min(work.members):
@@ -117,23 +133,33 @@ class Coordinated:
             if isinstance(order, Compute):
                 if order.pull:
                     self.replica.spread(self.link.parameters)
-                self._work = order
+                self._work, self._samples = order, order.applied
                 break
             if isinstance(order, Handover):
                 self.replica.spread(self.link.parameters)
                 self._work, self.handover = None, order
                 break
+            if isinstance(order, Finish):
+                self._work, self.finished = None, True
+                break
             if isinstance(order, Deliver):
-                self.link.deliver(self._gradient)
+                self.link.deliver(self._kept())
             else:
                 self._reduce(order)
         self.replica.clock.begin()
+
+    def _kept(self) -> torch.Tensor:
+        """The gradient of the last step, also where it was pushed and a new plan reduces it."""
+        if self._pushed:
+            self._gradient.copy_(self.link.gradient)
+            self._pushed = False
+        return self._gradient
 
     def _reduce(self, order: Reduce) -> None:
         """Sum up gradients, or average models, among the members of a closing."""
         replica, rank = self.replica, self.link.rank
         weight = order.weights[order.members.index(rank)]
-        tensors = [self._gradient]
+        tensors = [self._kept()]
         if order.average:
             floating = [each for each in replica.model.buffers() if each.is_floating_point()]
             tensors = [*replica.parameters, *floating]

@@ -6,14 +6,17 @@ the policy; nothing is decided anew and no time is worked out.
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from simstrag.ddp.journal import facts_of, plan_of, read
-from simstrag.errors import InputError
+from simstrag.errors import InputError, PlanError
 from simstrag.live import Live
 from simstrag.plan import Plan
 from simstrag.policy import Hints, View
@@ -21,9 +24,10 @@ from simstrag.recorder import Recorder
 from simstrag.run import TABLES, Run, provenance
 from simstrag.scenario import Scenario
 from simstrag.summary import summarise
+from simstrag.tables import write_table
 from simstrag.trace import Row, Trace
 
-__all__ = ["run_of", "trace_of"]
+__all__ = ["finish", "run_of", "trace_of"]
 
 
 def run_of(folder: str | Path) -> Run:
@@ -70,6 +74,28 @@ def trace_of(run: Run) -> Trace:
     rows = zip(frame["start"].tolist(), frame["rank"].tolist(), seconds.tolist(), strict=True)
     in_order = sorted(rows)
     return Trace.from_rows([Row(t, rank, "step", "duration", s) for t, rank, s in in_order])
+
+
+def finish(folder: str | Path) -> Run:
+    """Make the run of a journal and write it beside it, with the trace of its local times.
+
+    What a training measured at its end, such as its accuracy, enters the summary.  Raises
+    `InputError` as `run_of` does.
+    """
+    folder = Path(folder)
+    run = run_of(folder)
+    result = folder / "result.json"
+    if result.exists():
+        measured = json.loads(result.read_text(encoding="utf-8"))
+        run = replace(run, summary={**run.summary, "accuracy": measured["accuracy"]})
+    for name in TABLES:
+        columns = getattr(run, name)
+        if columns is not None:
+            write_table(folder, name, columns)
+    with contextlib.suppress(InputError):  # steps in reduced precision of unknown gain
+        trace_of(run).write(folder / "trace.csv")
+    run.note(folder)
+    return run
 
 
 class _Recorded:
@@ -119,7 +145,8 @@ def _told_again(
             live.wait(values[0])
         elif kind == "gone":
             at, rank = values
-            live.gone(rank, at)
+            with contextlib.suppress(PlanError):  # it was the last
+                live.gone(rank, at)
         live.news()
     live.end()
     return live

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from simstrag.ddp import parameters
-from simstrag.ddp.formats import Closure, Formats
+from simstrag.ddp.formats import Closure, Formats, unmoved
 from simstrag.ddp.hook import Reducer
 from simstrag.errors import InputError
 
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
     from simstrag.ddp.clock import DeviceClock, LocalClock
 
 __all__ = ["Replica"]
+
+
 class Replica:
-    """Model, optimizer, number formats and clock of this rank.
+    """Model, optimizer, number formats and clock of this rank; loss: of the last forward.
 
     Its parameters are those that the optimizer trains, in the optimizer's order, and all of them
     must be the model's.  Raises `InputError` where they are not.
@@ -43,6 +46,7 @@ class Replica:
             )
         self.count = sum(each.numel() for each in self.parameters)
         self.dtype = self.parameters[0].dtype
+        self.loss = torch.tensor(math.nan)
         self._ddp: DistributedDataParallel | None = None
         self._reducer: Reducer | None = None
 
@@ -61,17 +65,27 @@ class Replica:
         """DDP is built anew when it is next asked for: the group that it held is gone."""
         self._ddp = self._reducer = None
 
-    def reduced_gradient(self, closure: Closure, amp: bool) -> torch.Tensor:
+    def reduced_gradient(
+        self, closure: Closure, amp: bool, weigh: Callable[[], float]
+    ) -> torch.Tensor:
         """Forward and backward, the gradients summed up by the hook; the loss.
 
+        weigh: what this rank's gradient is multiplied by; asked when the batch has been drawn.
         The clock stops in the hook, before any wait.
         """
         reducer = self.reducer
         assert self._ddp is not None
-        loss = self._forward(self._ddp, closure, amp)
-        reducer.scale = self.formats.scale
-        self._backward(loss)
-        return loss.detach()
+        with self.formats.context(amp):
+            loss = self._forward(self._ddp, closure)
+            reducer.weight, reducer.scale = weigh(), self.formats.scale
+            self._backward(loss)
+        return self.loss
+
+    def settle(self, closure: Closure) -> None:
+        """Let DDP find the order of its buckets, all ranks together; nothing is left of it."""
+        with unmoved(self.model), self.formats.context(amp=False):
+            self.reducer.settle(lambda: self._forward(self._ddp, closure))
+        self.clear()
 
     def own_gradient(
         self, closure: Closure, amp: bool, given_up: Callable[[], bool]
@@ -83,26 +97,27 @@ class Replica:
         """
         module = self.formats.module if self._ddp is None else self._ddp
         quiet = contextlib.nullcontext() if self._ddp is None else self._ddp.no_sync()
-        with quiet:
-            loss = self._forward(module, closure, amp)
+        with quiet, self.formats.context(amp):
+            loss = self._forward(module, closure)
             if given_up():
-                return loss.detach(), False
+                return self.loss, False
             self._backward(loss)
         self.clock.ended()
         if self.formats.scale != 1:
             for each in self.parameters:
                 if each.grad is not None:
                     each.grad.mul_(1 / self.formats.scale)
-        return loss.detach(), True
+        return self.loss, True
 
-    def _forward(self, module: nn.Module, closure: Closure, amp: bool) -> torch.Tensor:
-        with self.formats.context(amp):
-            loss: object = module(closure)
+    def _forward(self, module: nn.Module | None, closure: Closure) -> torch.Tensor:
+        assert module is not None
+        loss: object = module(closure)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
             raise InputError(
                 "the closure given to step() must return the loss: a tensor of one element that "
                 "needs a gradient, the mean over the batch"
             )
+        self.loss = loss.detach()
         return loss
 
     def _backward(self, loss: torch.Tensor) -> None:

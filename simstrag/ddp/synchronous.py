@@ -33,7 +33,7 @@ class Synchronous:
     """A rank among ranks that take every step together.
 
     live: the replica of policy and books.  zero: when the run began on rank 0's monotonic clock.
-    batch: samples of a rank at a share of 1.  sampler: makes batches of the shares of a plan.
+    batch: samples of a rank at a share of 1.  steps: taken here.  sampler: makes batches of the shares of a plan.
     mark: is told (step, phase).  note: where this rank records what has happened, if it does.
     """
 
@@ -52,6 +52,7 @@ class Synchronous:
         self.replica, self.live, self.rank, self.world_size = replica, live, rank, world_size
         self.batch, self.zero, self.sampler = batch, zero, sampler
         self._mark, self._note, self._digests = mark, note, Digests()
+        self.steps = 0
         self._reducer = replica.reducer
         self._reducer.over(None)
         live.news()
@@ -62,6 +63,11 @@ class Synchronous:
         """Whether the plan from now on needs a server."""
         return not ways.synchronous(self.live.plan, self.world_size)
 
+    @property
+    def samples(self) -> int:
+        """Applied so far."""
+        return self.live.samples
+
     def step(self, closure: Closure) -> torch.Tensor:
         """Forward, backward, reduction, update and decision; the loss of this rank's batch.
 
@@ -70,10 +76,9 @@ class Synchronous:
         replica, live, reducer = self.replica, self.live, self._reducer
         version = live.version
         self._mark(version, "computing")
-        reducer.weight = self._weight()
         reducer.digest, reducer.version = self._digests.of(live.plan, version), version
         reducer.flags = amp = int(live.plan.in_amp[self.rank])
-        loss = replica.reduced_gradient(closure, bool(amp))
+        loss = replica.reduced_gradient(closure, bool(amp), self._weight)
         self._mark(version, "reducing")
         told = unpack(reducer.wait())
         if odd := disagreement(told):
@@ -88,28 +93,35 @@ class Synchronous:
         start = max(float(told.start[0]) - self.zero, live.now)
         live.lockstep(start, told.seconds)
         if self._note is not None:
-            self._note("lockstep", start, told.seconds, max(end, live.now))
+            self._note("lockstep", start, told.seconds.tolist(), max(end, live.now))
             if not finite:
                 self._note("skipped", live.version, "gradients that are not finite")
         live.news()
+        self.steps += 1
         self._prepare()
         return loss
 
+    @property
+    def next_batch(self) -> int:
+        """Samples of this rank's next batch; who asks sees to it that they are so many."""
+        self._heeded = True
+        return self._sizes[self.rank]
+
     def _prepare(self) -> None:
         """What the plan says of the next batch."""
-        sizes = self.live.plan.samples(self.batch, self.world_size)
+        self._sizes = self.live.plan.samples(self.batch, self.world_size)
+        self._heeded = False
         if self.sampler is not None:
-            self.sampler.set_sizes(sizes)
-        elif self.live.plan.batch is not None:
-            raise InputError(
-                f"policy {self.live.name} shares batches out unevenly: give wrap() the sampler "
-                "that draws them, sampler=simstrag.ddp.ShareSampler(...)"
-            )
+            self.sampler.set_sizes(self._sizes)
 
     def _weight(self) -> float:
         """What this rank's mean gradient weighs: 1/N, or its share of the samples."""
-        if self.sampler is None:
-            return 1.0 / self.world_size
-        sizes = self.sampler.take()
-        same = len(set(sizes)) == 1
-        return 1.0 / self.world_size if same else sizes[self.rank] / sum(sizes)
+        if self.sampler is not None:
+            self._sizes = self.sampler.take()
+        elif self.live.plan.batch is not None and not self._heeded:
+            raise InputError(
+                f"policy {self.live.name} shares batches out unevenly: draw trainer.next_batch "
+                "samples before each step, or give wrap() a simstrag.ddp.ShareSampler"
+            )
+        even = len(set(self._sizes)) == 1  # 1/N to the last bit, as plain DDP has it
+        return 1.0 / self.world_size if even else self._sizes[self.rank] / sum(self._sizes)

@@ -25,12 +25,14 @@ from simstrag.ddp.hook import Groups
 from simstrag.ddp.journal import Journal, facts_as_written, facts_of
 from simstrag.ddp.launch import Joined, join
 from simstrag.ddp.link import Link, connect
+from simstrag.ddp.orders import Job
 from simstrag.ddp.parameters import packed
 from simstrag.ddp.replica import Replica
-from simstrag.ddp.server import Job, start_server
+from simstrag.ddp.server import start_server
 from simstrag.ddp.synchronous import Synchronous
 from simstrag.errors import InputError, SimstragError
 from simstrag.live import Facts, Live
+from simstrag.plan import Plan
 from simstrag.policy import Policy, View
 from simstrag.profile import Profile
 
@@ -42,6 +44,9 @@ if TYPE_CHECKING:
 __all__ = ["RankFailure", "Trainer", "wrap"]
 
 FORMAT = "simstrag-training/1"
+
+SETTLED = 2
+"""Synchronous steps after which DDP asks nothing of other ranks any more but what the hook does."""
 
 
 class RankFailure(SimstragError, RuntimeError):
@@ -86,7 +91,7 @@ def wrap(
     where the policy cannot run for real, and for whatever else the caller can correct.
     """
     given = policies.load(policy) if isinstance(policy, str) else copy.deepcopy(policy)
-    name = policy if isinstance(policy, str) else policies.spec(given)
+    name = policy if isinstance(policy, str) else policies.called(given)
     if not dist.is_initialized():
         joined = join(stall_limit)
     rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -134,7 +139,7 @@ class Trainer:
             DeviceClock(device) if device.type == "cuda" else LocalClock(found_cores())
         )
         self.replica = Replica(model, optimizer, formats, clock)
-        self._groups = Groups()
+        self._groups = Groups(stall_limit=self.stall_limit)
         self._way: Synchronous | Coordinated | None = None
         self._journal: Journal | None = None
         self._facts: Facts | None = None
@@ -157,13 +162,37 @@ class Trainer:
             assert self._way is not None
             loss = self._way.step(closure)
             if self._way.over:
-                self._change()
+                self._change(closure)
         except (RuntimeError, ConnectionError) as error:
             if isinstance(error, SimstragError) or self._board is None:
                 raise
             raise RankFailure(self._board.blame()) from error
         self.replica.clock.begin()
         return loss
+
+    @property
+    def samples(self) -> int:
+        """Samples that have been applied, by all ranks together, as far as this one knows."""
+        if self._way is not None:
+            return self._way.samples
+        return 0 if self._facts is None else self._facts.samples
+
+    @property
+    def over(self) -> bool:
+        """Whether the samples that were given to `wrap` have been applied, or all else has left."""
+        if isinstance(self._way, Coordinated) and self._way.finished:
+            return True
+        return self.hints.samples is not None and self.samples >= self.hints.samples
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan in force, resolved; None under a server, which has it, and before all begins."""
+        return self._way.live.plan if isinstance(self._way, Synchronous) else None
+
+    @property
+    def next_batch(self) -> int:
+        """Samples of this rank's next batch, which a policy may set."""
+        return self.batch if self._way is None else self._way.next_batch
 
     @property
     def model(self) -> nn.Module:
@@ -177,6 +206,7 @@ class Trainer:
             self._journal.note("end", time.monotonic() - self._way.zero, taken)
         if self._link is not None:
             self._link.leave()
+            self._groups.close()  # whoever still counts on this rank hears it at once
         if self._server is not None:
             self._server.wait(self.stall_limit)
         if self._journal is not None:
@@ -228,9 +258,15 @@ class Trainer:
         """
         if self._way is not None:
             raise InputError("a checkpoint is loaded before the first step; call wrap() anew")
-        for word, here in (("format", FORMAT), ("name", self.name), ("world_size", self.world_size)):
+        for word, here in (
+            ("format", FORMAT),
+            ("name", self.name),
+            ("world_size", self.world_size),
+        ):
             if state.get(word) != here:
-                raise InputError(f"the checkpoint's {word} is {state.get(word)!r}, here it is {here!r}")
+                raise InputError(
+                    f"the checkpoint's {word} is {state.get(word)!r}, here it is {here!r}"
+                )
         self.replica.model.load_state_dict(state["model"])
         self.replica.optimizer.load_state_dict(state["optimizer"])
         self.replica.formats.load_state_dict(state["formats"])
@@ -259,13 +295,16 @@ class Trainer:
         if ways.synchronous(plan, self.world_size):
             self._synchronise(self.policy, facts)
         else:
+            replica.settle(closure)
             self._coordinate(self.policy, facts)
         replica.clock.begin()
 
-    def _change(self) -> None:
+    def _change(self, closure: Closure) -> None:
         """The plan needs the other mechanism."""
         if isinstance(self._way, Synchronous):
             live = self._way.live
+            if self._way.steps < SETTLED:
+                self.replica.settle(closure)
             equal.broadcast(self.replica.model, self.replica.optimizer, 0)
             self._coordinate(live.policy, live.facts())
             return
@@ -319,9 +358,7 @@ class Trainer:
         if self.joined is None:
             return None
         joined = self.joined
-        return Board(
-            joined.store, joined.rank, joined.names, self.stall_limit, joined.connections
-        )
+        return Board(joined.store, joined.rank, joined.names, self.stall_limit, joined.connections)
 
     def _header(self) -> dict[str, Any]:
         """What the record says of the run before anything has happened."""

@@ -22,7 +22,7 @@ from simstrag.policies._words import ways, words
 from simstrag.policy import Hints, Policy, View
 
 __all__ = [
-    "Description", "Parameter", "ask", "counts", "describe", "load", "names", "spec", "ways",
+    "Description", "Parameter", "ask", "called", "counts", "describe", "load", "names", "spec", "ways",
 ]  # fmt: skip
 
 
@@ -94,6 +94,15 @@ def spec(policy: Policy) -> str:
     name = module if package == __name__ else f"{cls.__module__}:{cls.__qualname__}"
     changed = write(policy)
     return f"{name}:{changed}" if changed else name
+
+
+def called(policy: Policy) -> str:
+    """The spec of a policy object, or its class where a spec cannot write its parameters."""
+    try:
+        return spec(policy)
+    except InputError:
+        cls = type(policy)
+        return f"{cls.__module__}:{cls.__qualname__}"
 
 
 @overload

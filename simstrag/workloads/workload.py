@@ -40,6 +40,7 @@ class Workload:
     make: returns its `Parts`.  batches: samples, ascending; nominal: the one of them that stands
     for the workload.  device: what its sizes suit, "cpu" or "cuda" ("" for a user's own).
     real_data: its batches are drawn from data, so that training it means something.
+    test: a batch of inputs and labels that no training sees, where accuracy can be told.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Workload:
     device: str
     real_data: bool = False
     own: bool = False
+    test: Callable[[], Batch] | None = None
 
     @property
     def about(self) -> str:
@@ -90,6 +92,21 @@ class Workload:
             parts = _checked(self.name, made)
             self._try(parts)
             return parts
+
+    def accuracy(self, model: nn.Module) -> float | None:
+        """The share of held-out samples that a model gets right; None where there are none."""
+        import torch
+
+        if self.test is None:
+            return None
+        kind = next(model.parameters())
+        inputs, labels = self.test()
+        training = model.training
+        model.eval()
+        with torch.no_grad():
+            scores = model(inputs.to(kind.device, kind.dtype))
+        model.train(training)
+        return float((scores.argmax(dim=1).cpu() == labels).double().mean())
 
     def complaint(self, what: str, error: BaseException) -> InputError:
         """What a user's code did wrong, in one line."""

@@ -1,0 +1,117 @@
+"""`simstrag validate`: hold the simulator against real runs on this machine."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simstrag.cli.console import document, sentences, table, text, warn, written
+from simstrag.cli.mistakes import Interrupted
+from simstrag.cli.options import Json, Policies, Quiet, Seed
+from simstrag.cli.progress import counted
+from simstrag.errors import InputError
+from simstrag.paths import expect
+
+if TYPE_CHECKING:
+    from simstrag.fidelity.validation import Validation
+
+__all__ = ["validate"]
+
+
+def validate(
+    run: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A recorded real run, to be replayed instead.", metavar="[RUN]", show_default=False
+        ),
+    ] = None,
+    profile: Annotated[
+        Path | None,
+        typer.Option(help="Calibration of this machine.", metavar="FILE", show_default=False),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder to write.", metavar="FOLDER")
+    ] = Path("reports/validation"),
+    policy: Policies = None,
+    ranks: Annotated[
+        list[int] | None,
+        typer.Option(help="2 and 4 by default; may be repeated.", min=2, metavar="N",
+                     show_default=False),
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Of each rank in a run.", min=1, metavar="N")] = 300,
+    repetitions: Annotated[int, typer.Option(help="Of each case.", min=1, metavar="N")] = 5,
+    minutes: Annotated[
+        float, typer.Option(help="Or fewer repetitions.", min=0.1, metavar="M")
+    ] = 45.0,
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """Run policies for real under load, simulate the same, compare."""
+    if run is not None:
+        _replay(run, profile, as_json)
+        return
+    if profile is None:
+        raise InputError(
+            "give --profile, the calibration of this machine; make one with `simstrag calibrate "
+            "--workload digits --out profiles/digits`"
+        )
+    from simstrag.fidelity.validation import validate as carried_out
+
+    try:
+        with counted(quiet) as show:
+            found = carried_out(
+                _file(profile), out, policy or (), ranks or (), steps=steps,
+                repetitions=repetitions, minutes=minutes, seed=seed, on_run=show,
+            )  # fmt: skip
+            page = found.write(shlex.join(["simstrag", *sys.argv[1:]]))
+    except KeyboardInterrupt:
+        raise Interrupted(_left(out)) from None
+    _show(found, page, as_json, quiet)
+    if found.failed:
+        raise typer.Exit(1)
+
+
+def _file(profile: Path) -> Path:
+    """A profile, or the one in a folder of calibration."""
+    found = expect(profile)
+    return found / "profile.json" if found.is_dir() else found
+
+
+def _left(folder: Path) -> str:
+    count = len(list(folder.glob("runs/*/outcome.json")))
+    return f"{count} finished runs are kept in {folder}; the same command goes on from there"
+
+
+def _show(found: Validation, page: Path, as_json: bool, quiet: bool) -> None:
+    from simstrag.fidelity.tables import answer, short
+
+    result = found.result
+    if as_json:
+        document({**result.document(), "report": page})
+        return
+    if not quiet:
+        table(*short(result))
+        sentences(" ".join(answer(result)))
+        warn(result.remarks)
+    written("report", page, quiet)
+
+
+def _replay(run: Path, profile: Path | None, as_json: bool) -> None:
+    from simstrag.fidelity.recorded import replay
+
+    found = replay(expect(run), None if profile is None else _file(profile))
+    if as_json:
+        document(found.document())
+        return
+    table(*found.rows())
+    if found.constants:
+        table(
+            ["from the run", "seconds", ""],
+            [[each.what, text(each.value), each.origin] for each in found.constants],
+        )
+    sentences(" ".join(found.remarks))

@@ -1,0 +1,254 @@
+"""Parameters, optimizer state and buffers made equal on the members of a group, and proof of it.
+
+`broadcast`, `average` and `same` are collective: all members of the group call them, at an update
+boundary.  Ranks that hold no optimizer pass None, and then all do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from simstrag.errors import SimstragError
+
+__all__ = ["average", "broadcast", "digest", "same"]
+
+Group = dist.ProcessGroup | None
+Optimizer = torch.optim.Optimizer | None
+
+Key = tuple[int, str]
+"""Of one thing in an optimizer's state: the number of its parameter, and its name."""
+
+
+class Shape(NamedTuple):
+    """Stands for a tensor of the state, so that who has none can make one; device: its type."""
+
+    size: tuple[int, ...]
+    dtype: torch.dtype
+    device: str
+
+
+class Outline(NamedTuple):
+    """What an optimizer holds, without the contents of its tensors.
+
+    state: shapes of tensors, and values that are none.  options: of each group of parameters, such
+    as the learning rate.  steps: the counts of steps, by which moments are corrected.
+    """
+
+    state: dict[Key, Any]
+    options: list[dict[str, Any]]
+    steps: dict[Key, float]
+
+
+def broadcast(model: nn.Module, optimizer: Optimizer, source: int, group: Group = None) -> None:
+    """Everything as it is on rank `source` of the world, which is a member of the group.
+
+    State that others have beyond that is forgotten; options of the optimizer are the source's too.
+    """
+    outlines = [_outline(optimizer)]
+    dist.broadcast_object_list(outlines, src=source, group=group)
+    _adopt(optimizer, outlines[0])
+    by_device: dict[torch.device, list[torch.Tensor]] = defaultdict(list)
+    for tensor in _tensors(model, optimizer).values():
+        by_device[tensor.device].append(tensor)
+    for tensors in by_device.values():
+        flat = torch.cat([_bytes(tensor) for tensor in tensors])
+        dist.broadcast(flat, src=source, group=group)
+        parts = torch.split(flat, [tensor.nbytes for tensor in tensors])
+        for tensor, part in zip(tensors, parts, strict=True):
+            tensor.copy_(part.clone().view(tensor.dtype).view(tensor.shape))
+
+
+def average(model: nn.Module, optimizer: Optimizer, group: Group = None) -> None:
+    """The mean over the members of every floating tensor; in all else what the lowest member has.
+
+    State that some members lack is the mean of those that have it: who never stepped has no
+    moments, which is not the same as moments of zero.  Counts of steps must agree where there are
+    any, or `SimstragError` names those that differ; they and other single numbers that belong to a
+    parameter of several are taken from the lowest that has them.
+    """
+    members = dist.get_process_group_ranks(group)
+    place = members.index(dist.get_rank())
+    outlines: list[Any] = [None] * len(members)
+    dist.all_gather_object(outlines, _outline(optimizer), group=group)
+    order = sorted(range(len(members)), key=members.__getitem__)
+    _check_steps({members[k]: outlines[k].steps for k in order})
+    holders: dict[Key, list[int]] = defaultdict(list)
+    for k in order:
+        for key in outlines[k].state:
+            holders[key].append(k)
+    state = {key: outlines[having[0]].state[key] for key, having in holders.items()}
+    _adopt(optimizer, Outline(state, outlines[order[0]].options, {}))
+
+    def weight(mean: bool, having: list[int]) -> float:
+        if mean:
+            return (place in having) / len(having)
+        return float(place == having[0])
+
+    weights = {
+        name: weight(tensor.is_floating_point() or tensor.is_complex(), order)
+        for name, tensor in _tensors(model, None).items()
+    }
+    parameters = _parameters(optimizer)
+    for key, tensor in _state_tensors(optimizer):
+        weights[_name(key)] = weight(_is_mean(key, tensor, parameters), holders[key])
+    _weighed_sums(_tensors(model, optimizer), weights, group)
+
+
+def digest(model: nn.Module, optimizer: Optimizer) -> str:
+    """32 hexadecimal digits of all bytes of parameters, buffers and optimizer state.
+
+    >>> model = nn.Linear(2, 1)
+    >>> before = digest(model, None)
+    >>> with torch.no_grad():
+    ...     _ = model.bias.add_(1e-6)
+    >>> digest(model, None) == before
+    False
+    """
+    whole = hashlib.blake2b(digest_size=16)
+    for name, tensor in _tensors(model, optimizer).items():
+        whole.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
+        whole.update(_bytes(tensor).cpu().numpy().data)
+    for key, value in sorted(_outline(optimizer).state.items()):
+        if not isinstance(value, Shape):
+            whole.update(f"{key} {value!r};".encode())
+    return whole.hexdigest()
+
+
+def same(model: nn.Module, optimizer: Optimizer, group: Group = None) -> bool:
+    """Whether every member holds the same bytes."""
+    own = digest(model, optimizer)
+    told = [own] * dist.get_world_size(group)
+    dist.all_gather_object(told, own, group=group)
+    return set(told) == {own}
+
+
+def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
+    groups = [] if optimizer is None else optimizer.param_groups
+    return [parameter for group in groups for parameter in group["params"]]
+
+
+def _held(optimizer: Optimizer) -> Iterator[tuple[Key, Any]]:
+    """All there is in the state, in an order that is the same on every rank."""
+    for number, parameter in enumerate(_parameters(optimizer)):
+        assert optimizer is not None
+        for name, value in sorted(optimizer.state.get(parameter, {}).items()):
+            yield (number, name), value
+
+
+def _state_tensors(optimizer: Optimizer) -> Iterator[tuple[Key, torch.Tensor]]:
+    return ((key, value) for key, value in _held(optimizer) if isinstance(value, torch.Tensor))
+
+
+def _tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, torch.Tensor]:
+    """Every tensor that must be equal, detached, by a name that says where it is."""
+    found: dict[str, torch.Tensor] = {}
+    found |= {f"parameter {name}": parameter for name, parameter in model.named_parameters()}
+    found |= {f"buffer {name}": buffer for name, buffer in model.named_buffers()}
+    found |= {_name(key): tensor for key, tensor in _state_tensors(optimizer)}
+    return {name: tensor.detach() for name, tensor in found.items()}
+
+
+def _name(key: Key) -> str:
+    return f"{key[1]} of parameter {key[0]}"
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
+def _outline(optimizer: Optimizer) -> Outline:
+    state = {
+        key: Shape(tuple(value.shape), value.dtype, value.device.type)
+        if isinstance(value, torch.Tensor)
+        else value
+        for key, value in _held(optimizer)
+    }
+    groups = [] if optimizer is None else optimizer.param_groups
+    options = [{name: group[name] for name in group if name != "params"} for group in groups]
+    steps = {key: float(value) for key, value in _held(optimizer) if key[1] == "step"}
+    return Outline(state, options, steps)
+
+
+def _adopt(optimizer: Optimizer, outline: Outline) -> None:
+    """Hold exactly what the outline says; tensors that were not there are zeros."""
+    if optimizer is None:
+        return
+    parameters, before = _parameters(optimizer), dict(_held(optimizer))
+    optimizer.state.clear()
+    for (number, name), value in outline.state.items():
+        parameter, own = parameters[number], before.get((number, name))
+        held = value
+        if isinstance(value, Shape):
+            fits = isinstance(own, torch.Tensor) and (tuple(own.shape), own.dtype) == value[:2]
+            device = parameter.device if value.device == parameter.device.type else value.device
+            held = own if fits else torch.zeros(value.size, dtype=value.dtype, device=device)
+        optimizer.state[parameter][name] = held
+    for group, options in zip(optimizer.param_groups, outline.options, strict=True):
+        for name, value in options.items():
+            if isinstance(group.get(name), torch.Tensor):
+                group[name].copy_(value)
+            else:
+                group[name] = value
+
+
+def _check_steps(steps: dict[int, dict[Key, float]]) -> None:
+    """steps: of each member's parameters."""
+    for key in sorted({key for own in steps.values() for key in own}):
+        counts = {rank: own[key] for rank, own in steps.items() if key in own}
+        if len(set(counts.values())) > 1:
+            said = ", ".join(f"rank {rank} {count:g}" for rank, count in counts.items())
+            raise SimstragError(
+                f"the optimizers' steps of parameter {key[0]} differ ({said}): their moments have "
+                "no mean; average only after equally many steps, or broadcast one rank's"
+            )
+
+
+def _is_mean(key: Key, tensor: torch.Tensor, parameters: list[torch.Tensor]) -> bool:
+    """Whether a tensor of the state is averaged: not so a count of steps, nor what follows one."""
+    lone = tensor.ndim == 0 and parameters[key[0]].ndim > 0
+    return tensor.is_floating_point() and key[1] != "step" and not lone
+
+
+def _weighed_sums(
+    tensors: dict[str, torch.Tensor], weights: dict[str, float], group: Group
+) -> None:
+    """Each tensor becomes the sum over the members of weight x tensor, 0 x NaN being 0.
+
+    One collective for each device and kind of number: whole numbers are summed as int64, floating
+    ones in no less than float32.
+    """
+    kinds: dict[tuple[torch.device, torch.dtype], list[str]] = defaultdict(list)
+    for name, tensor in tensors.items():
+        kinds[tensor.device, _summed_as(tensor)].append(name)
+    for (device, dtype), names in kinds.items():
+        flat = torch.cat(
+            [_weighed(_real(tensors[name]).to(dtype), weights[name]).reshape(-1) for name in names]
+        ).to(device)
+        dist.all_reduce(flat, group=group)
+        parts = torch.split(flat, [_real(tensors[name]).numel() for name in names])
+        for name, part in zip(names, parts, strict=True):
+            real = _real(tensors[name])
+            real.copy_(part.view(real.shape))
+
+
+def _summed_as(tensor: torch.Tensor) -> torch.dtype:
+    if tensor.dtype in (torch.float64, torch.complex128):
+        return torch.float64
+    return torch.float32 if tensor.is_floating_point() or tensor.is_complex() else torch.int64
+
+
+def _weighed(tensor: torch.Tensor, weight: float) -> torch.Tensor:
+    if weight == 1:
+        return tensor
+    return torch.zeros_like(tensor) if weight == 0 else tensor * weight
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor

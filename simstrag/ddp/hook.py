@@ -1,0 +1,245 @@
+"""DDP's one communication hook: weigh, reduce over any group, and send the control message along.
+
+Multiplying by the weight before the reduction is what plain DDP does: with a weight of 1/W the
+parameters are its own bit for bit.  Dividing, or weighing afterwards, rounds differently.
+"""
+# No `from __future__ import annotations` here: DDP compares the hook's annotations with classes.
+
+import inspect
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import Any, Protocol, cast
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import distributed_c10d
+from torch.nn.parallel import DistributedDataParallel
+
+from simstrag.ddp.slots import WIDTH, gather, pack
+
+__all__ = ["Clock", "Groups", "Members", "Reducer", "reduce_bucket"]
+
+Members = tuple[int, ...]
+"""The ranks of a group, ascending."""
+
+Group = dist.ProcessGroup | None
+"""None is the world."""
+
+
+class Clock(Protocol):
+    """What the hook asks of a clock: see `simstrag.ddp.clock`.
+
+    immediate: whether `seconds` is known as soon as `ended` returns, or must be waited for.
+    """
+
+    immediate: bool
+
+    def ended(self) -> None: ...
+
+    @property
+    def start(self) -> float: ...
+
+    @property
+    def seconds(self) -> float: ...
+
+
+class Reducer:
+    """State of the hook: what the next backward does with this rank's gradients.
+
+    Set before a backward that synchronises, each stands until it is set again:
+    weight: what this rank's gradients are multiplied by; at 0 they are replaced by zeros, for
+        0 x nan is nan.  The weights of the group's members sum to 1: 1/W, or b_i/B.
+    scale: of its fp16 loss, divided out here; 1 in all other formats.
+    group: over which gradients and slots go.  members: how many it has.
+    digest, version, flags: what its slot says; start and seconds come from the clock.
+
+    With the last bucket the clock is stopped, and the slots of all members are gathered beside the
+    reduction; `wait` returns them.  Under DDP's `no_sync` nothing happens here, gradients add up,
+    and the next backward that synchronises weighs their sum: the scale must stay until then.
+
+    control: the group of the slots where that of the gradients cannot send tensors of the CPU; the
+    one given at the start stands for the group given then.
+    """
+
+    def __init__(self, clock: Clock, group: Group = None, control: Group = None) -> None:
+        self.clock = clock
+        self.weight = 1.0 / dist.get_world_size(group)
+        self.scale = 1.0
+        self.digest = self.version = self.flags = 0
+        self._slot = torch.zeros(WIDTH, dtype=torch.float64)
+        self._work: dist.Work | None = None
+        self._stopped = False
+        self._first = group, control
+        self.over(group)
+
+    def over(self, group: Group, control: Group = None) -> None:
+        """Reduce over `group` from the next backward on."""
+        if control is None and group is self._first[0]:
+            control = self._first[1]
+        self.group = group
+        self._control = group if control is None else control
+        self.members = dist.get_world_size(self._control)
+        self._slots = torch.zeros(self.members, WIDTH, dtype=torch.float64)
+
+    def wrap(self, module: nn.Module, **options: Any) -> DistributedDataParallel:
+        """`module` under DDP, whose hook this becomes; buffers are each rank's own after the start.
+
+        Sending buffers in every forward goes over all ranks, and would hang where groups differ.
+        Collective over the world, as is DDP's second forward: see `settle`.  options: of DDP, such
+        as `bucket_cap_mb`; static graphs and unused parameters add world-wide collectives.
+        """
+        renamed = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
+        own = "forward_sync_buffers" if renamed else "broadcast_buffers"
+        options[own] = False
+        ddp = DistributedDataParallel(module, **options)
+        ddp.register_comm_hook(self, reduce_bucket)
+        return ddp
+
+    def settle(self, forward: Callable[[], torch.Tensor]) -> None:
+        """Take two steps with all ranks of the world; who calls this throws the gradients away.
+
+        DDP orders its buckets by the first backward, and at the second forward each rank waits for
+        all others to do the same.  Ranks that go their own ways from the start would meet there out
+        of turn, and wait for ever.  forward: through DDP, to the loss.
+        """
+        for _ in range(2):
+            forward().backward()  # type: ignore[no-untyped-call]
+            self.wait()
+
+    def send(self) -> None:
+        """Begin to gather the slots; the hook does so where the clock already knows the time."""
+        pack(
+            self._slot, self.clock.start, self.clock.seconds, self.digest, self.version, self.flags
+        )
+        self._work = gather(self._slots, self._slot, self._control)
+
+    def wait(self) -> torch.Tensor:
+        """The slots of all members, float64 of shape (members, 5); once after each such backward.
+
+        They are overwritten by the next step: `unpack` copies them.
+        """
+        assert self._stopped, "no gradients were reduced since the last wait"
+        if self._work is None:
+            self.send()
+        assert self._work is not None
+        self._work.wait()
+        self._work, self._stopped = None, False
+        return self._slots
+
+    def stopped(self) -> None:
+        """All of this step's own gradients exist."""
+        self.clock.ended()
+        self._stopped = True
+
+
+def reduce_bucket(
+    state: Reducer,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]
+) -> torch.futures.Future[torch.Tensor]:
+    """The hook itself; DDP calls it with each bucket as soon as all gradients in it exist."""
+    last = bucket.is_last()
+    if last:
+        state.stopped()
+    gradients = bucket.buffer()
+    if state.weight == 0:
+        gradients.zero_()
+    else:
+        gradients.mul_(state.weight / state.scale)
+    work = dist.all_reduce(gradients, group=state.group, async_op=True)
+    if last and state.clock.immediate:
+        state.send()
+    reduced: torch.futures.Future[torch.Tensor] = work.get_future().then(_first)
+    return reduced
+
+
+def _first(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
+    return done.value()[0]
+
+
+class Groups:
+    """Process groups by their members, made once.
+
+    `open` is for groups that every rank knows of, and makes torch's own.  Every rank of the world
+    calls it, member or not, with the same groups, at the end of the same update, when no collective
+    is under way in any of them; so all ranks hold the same, and may give up those that were not
+    asked for longest when there are more than `most`.  Looking up what is open is a local affair.
+
+    `meet` is for groups that only their members know of.  All members call it at the same point of
+    their collectives; where they are in several groups, all in one order.  `dist.new_group` with
+    local synchronization cannot do that: it names a group by how many the process has made, and
+    members that have made differently many wait for each other for ever.  These groups stay:
+    members have no common sign by which to give one up.
+
+    stall_limit: seconds after which a collective in one of them fails; torch's own is half an hour.
+
+    >>> groups = Groups()
+    >>> groups.open([(0, 1), (2, 3)])  # doctest: +SKIP
+    >>> groups[0, 1]  # doctest: +SKIP
+    """
+
+    def __init__(self, most: int = 32, stall_limit: float = 60.0) -> None:
+        self.most, self.limit = most, timedelta(seconds=stall_limit)
+        self._open: OrderedDict[Members, dist.ProcessGroup] = OrderedDict()
+        self._met: dict[tuple[Members, bool], dist.ProcessGroup] = {}
+
+    def open(self, wanted: Iterable[Members]) -> None:
+        """Have these groups; new ones come into being in ascending order."""
+        ordered = sorted({tuple(sorted(members)) for members in wanted})
+        partial = [members for members in ordered if len(members) < dist.get_world_size()]
+        for members in partial:
+            if members not in self._open:
+                self._open[members] = dist.new_group(list(members), timeout=self.limit)
+            self._open.move_to_end(members)
+        while len(self._open) > max(self.most, len(partial)):
+            _, oldest = self._open.popitem(last=False)
+            dist.destroy_process_group(oldest)
+
+    def __getitem__(self, members: Members) -> Group:
+        """The group of these ranks, which `open` has made; None, the world's own, is all ranks'.
+
+        For who is no member it is torch's `GroupMember.NON_GROUP_MEMBER`.
+        """
+        if len(members) == dist.get_world_size():
+            return None
+        return self._open[tuple(sorted(members))]
+
+    def __contains__(self, members: Members) -> bool:
+        return len(members) == dist.get_world_size() or tuple(sorted(members)) in self._open
+
+    def meet(self, members: Members, control: bool = False) -> Group:
+        """The group of these ranks, this one among them, made when they first meet.
+
+        control: one for tensors of the CPU, where the others are on devices.
+        """
+        ordered = tuple(sorted(members))
+        on_device = "nccl" in dist.get_backend_config()
+        over_gloo = control or not on_device
+        if (ordered, over_gloo) not in self._met:
+            self._met[ordered, over_gloo] = _made(ordered, over_gloo, self.limit)
+        return self._met[ordered, over_gloo]
+
+    def close(self) -> None:
+        """Leave all of them: who waits in one for this rank fails at once, not after a while."""
+        for group in (*self._open.values(), *self._met.values()):
+            dist.destroy_process_group(group)
+        self._open.clear()
+        self._met.clear()
+
+
+def _made(members: Members, over_gloo: bool, limit: timedelta) -> dist.ProcessGroup:
+    """A group as `dist.new_group` makes it, under a name that all members know."""
+    backend = "gloo" if over_gloo else "nccl"
+    made, _ = distributed_c10d._new_process_group_helper(
+        len(members),
+        members.index(dist.get_rank()),
+        list(members),
+        dist.Backend(backend),
+        distributed_c10d._get_default_store(),
+        distributed_c10d.GroupName(f"simstrag {backend} {members}"),
+        timeout=limit,
+    )
+    places = {rank: place for place, rank in enumerate(members)}
+    distributed_c10d._world.pg_group_ranks[made] = places
+    return cast("dist.ProcessGroup", made)

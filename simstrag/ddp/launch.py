@@ -1,0 +1,536 @@
+"""Starting ranks, meeting, and meeting again without those that are lost.
+
+`torchrun` starts them as one: when a rank dies all are started anew.  `launch` starts ranks that
+may die one by one, and holds the store at which the others meet again.  In both cases ranks end
+with their launcher, whatever ends that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from types import FrameType
+from typing import TYPE_CHECKING, Literal
+
+import psutil
+
+from simstrag.errors import InputError, SimstragError
+from simstrag.places import cores, die_with_parent, pin
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store, TCPStore
+
+    from simstrag.ddp.board import Connections
+
+__all__ = [
+    "Fenced", "Joined", "Outcome", "adopted", "join", "launch", "meet", "offer", "offered", "run",
+    "shrink", "torchrun",
+]  # fmt: skip
+
+GRACE = 1.5
+"""Seconds in which processes that are told to end may do so, all together."""
+
+RESTARTS = 3
+"""How often all ranks are started anew before `run` gives up."""
+
+POLL = 0.02
+"""Seconds between two looks at processes that run."""
+
+NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+SUBREAPER = 36, 37
+"""Numbers of prctl that set and get who takes care of orphans."""
+
+
+class Fenced(SimstragError, RuntimeError):
+    """The others went on without this rank, and it must end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A rank's place in a generation of the group.
+
+    names: the ranks of this generation as they were numbered when all were started.  store: of this
+    generation alone.  root: of the attempt; it outlives generations.  attempt: how often torchrun
+    has started all anew.  stall_limit: seconds, also the timeout of collectives.  connections: of
+    the group, to be shut when a wait must end.
+    """
+
+    rank: int
+    world_size: int
+    store: Store
+    attempt: int
+    generation: int
+    names: tuple[int, ...]
+    stall_limit: float
+    root: Store
+    backend: str
+    connections: Connections
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How ranks ended: exit codes, below 0 the signal that killed one.  server: the server's."""
+
+    codes: tuple[int, ...]
+    server: int | None = None
+
+    @property
+    def lost(self) -> tuple[int, ...]:
+        """The ranks that failed.
+
+        >>> Outcome((0, -9, 0)).lost
+        (1,)
+        """
+        return tuple(rank for rank, code in enumerate(self.codes) if code)
+
+    def __str__(self) -> str:
+        """
+        >>> print(Outcome((0, -9, 3)))
+        rank 0 ended with 0, rank 1 was killed by SIGKILL, rank 2 ended with 3
+        """
+        names = [f"rank {k}" for k in range(len(self.codes))]
+        said = [_ended(*each) for each in zip(names, self.codes, strict=True)]
+        return ", ".join(said + ([] if self.server is None else [_ended("server", self.server)]))
+
+
+def adopted() -> None:
+    """The first thing in a rank: from now on it ends with the process that started it.
+
+    Nothing where no launcher did, and in processes that a rank starts itself.
+    """
+    import multiprocessing
+
+    ours, torchs = os.environ.get("SIMSTRAG_PARENT"), os.environ.get("TORCHELASTIC_RUN_ID")
+    if (ours or torchs) and multiprocessing.parent_process() is None:
+        die_with_parent(int(ours) if ours else os.getppid())
+
+
+def torchrun(
+    script: str,
+    ranks: int,
+    arguments: Sequence[str] = (),
+    *,
+    module: bool = False,
+    restarts: int = 0,
+    stall_limit: float = 60.0,
+    pinned: bool = False,
+) -> int:
+    """Run a script (or a module) on so many ranks of this host under torchrun; its exit code.
+
+    restarts: how often all ranks are started anew when one fails.  pinned: rank r has core r alone,
+    round about.  Ranks compute with one thread each where OMP_NUM_THREADS does not say otherwise.
+    """
+    _check(ranks, stall_limit)
+    command = [
+        *_python("agent"), "--standalone", "--nnodes", "1", "--nproc-per-node", str(ranks),
+        "--max-restarts", str(restarts), "--monitor-interval", "0.1",
+        "-m", "simstrag.ddp.launch", *(["-m"] if module else []), script, *arguments,
+    ]  # fmt: skip
+    with Job(stall_limit, pinned) as job:
+        return job.start(command, {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "3"}).wait()
+
+
+def launch(
+    command: Sequence[str],
+    ranks: int,
+    *,
+    on_fault: Literal["continue", "stop"] = "continue",
+    server: Sequence[str] | None = None,
+    stall_limit: float = 60.0,
+    pinned: bool = False,
+) -> Outcome:
+    """Run a command, such as `["train.py", "--epochs", "3"]`, on so many ranks of this host.
+
+    on_fault: whether the others go on when one fails; ranks that are stopped are killed when only
+    such are left for `stall_limit` seconds.  server: a command that is run once beside
+    them; it is told to end when all ranks have ended, and all end when it fails.  A command that
+    begins with "*.py" or "-m" is run by this Python.
+    """
+    _check(ranks, stall_limit)
+    store = _store("127.0.0.1", 0, True, stall_limit)
+    place = {
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks), "SIMSTRAG_STORE": "launcher",
+    }  # fmt: skip
+    with Job(stall_limit, pinned) as job:
+        served = None if server is None else job.start(_command(server), place)
+        processes = [
+            job.start(_command(command), place | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+            for rank in range(ranks)
+        ]
+        moved = time.monotonic()
+        while running := [each for each in processes if each.poll() is None]:
+            failed = on_fault == "stop" and any(each.poll() for each in processes)
+            moved = moved if all(map(_stopped, running)) else time.monotonic()
+            abandoned = time.monotonic() - moved > stall_limit
+            if failed or abandoned or (served is not None and served.poll()):
+                job.end(processes, signal.SIGTERM)
+            time.sleep(POLL)
+        if served is not None:
+            job.end([served], signal.SIGTERM)
+        code = None if served is None else served.returncode
+        return Outcome(tuple(each.returncode for each in processes), code)
+
+
+def run(
+    command: Sequence[str],
+    ranks: int,
+    on_fault: Literal["stop", "restart", "continue"] = "stop",
+    *,
+    stall_limit: float = 60.0,
+    pinned: bool = False,
+) -> int:
+    """Run a script or a module on so many ranks of this host; an exit code.
+
+    on_fault: whether all end when one dies, are started anew by torchrun (`RESTARTS` times at
+    most), or the others go on; then it is 0 if one of them came through.  Who failed is said on
+    standard error.
+    """
+    if on_fault == "restart":
+        module = command[0] == "-m"
+        script, *arguments = command[module:]
+        return torchrun(
+            script, ranks, arguments, module=module, restarts=RESTARTS, stall_limit=stall_limit,
+            pinned=pinned,
+        )  # fmt: skip
+    outcome = launch(command, ranks, on_fault=on_fault, stall_limit=stall_limit, pinned=pinned)
+    if outcome.lost:
+        print(outcome, file=sys.stderr)
+    failed = all(outcome.codes) if on_fault == "continue" else any(outcome.codes)
+    return int(failed)
+
+
+class Job:
+    """Processes of one job, and what they start in their turn: none is left on leaving.
+
+    They have a process group of their own, so that Ctrl-C reaches this process alone, which hands
+    it on and gives them `GRACE` seconds.
+    """
+
+    def __init__(self, stall_limit: float, pinned: bool) -> None:
+        self.mark = uuid.uuid4().hex
+        self.environment = {
+            "SIMSTRAG_JOB": self.mark,
+            "SIMSTRAG_PARENT": str(os.getpid()),
+            "SIMSTRAG_STALL_LIMIT": repr(stall_limit),
+            "SIMSTRAG_PINNED": str(int(pinned)),
+        }
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def start(self, command: Sequence[str], more: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        """A process that ends with this one, if it calls `adopted`."""
+        free = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONUNBUFFERED": "1"}
+        if sys.platform != "linux":
+            del free["GLOO_SOCKET_IFNAME"]
+        environment = {**free, **os.environ, **self.environment, **more}
+        process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, process_group=0
+        )
+        self._started.append(process)
+        return process
+
+    def end(self, processes: Sequence[subprocess.Popen[bytes]], number: signal.Signals) -> None:
+        """Tell them to end, and kill what does not."""
+        running = [each for each in processes if each.poll() is None]
+        try:
+            for each in running:
+                each.send_signal(number)
+            until = time.monotonic() + GRACE
+            while any(each.poll() is None for each in running) and time.monotonic() < until:
+                time.sleep(POLL)
+        finally:
+            for each in running:
+                each.kill()
+                each.wait()
+
+    def __enter__(self) -> Job:
+        self._stack = contextlib.ExitStack()
+        self._stack.enter_context(_taking_orphans())
+        self._stack.enter_context(_interruptible())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *failure: object) -> None:
+        try:
+            self.end(self._started, signal.SIGTERM if kind is None else signal.SIGINT)
+        finally:
+            for each in self._left():
+                with contextlib.suppress(psutil.Error):
+                    each.kill()
+                    each.wait(GRACE)
+            self._stack.close()
+
+    def _left(self) -> Iterator[psutil.Process]:
+        for each in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if each.environ().get("SIMSTRAG_JOB") == self.mark:
+                    yield each
+
+
+@contextlib.contextmanager
+def _taking_orphans() -> Iterator[None]:
+    """What loses its parent in here becomes a child of this process, where the system can."""
+    if sys.platform != "linux":
+        yield
+        return
+    import ctypes
+
+    prctl, before = ctypes.CDLL(None).prctl, ctypes.c_int()
+    prctl(SUBREAPER[1], ctypes.byref(before), 0, 0, 0)
+    prctl(SUBREAPER[0], 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        prctl(SUBREAPER[0], before.value, 0, 0, 0)
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """A scheduler and a closed terminal end this as Ctrl-C does, where nobody sees to that yet."""
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    ours = threading.current_thread() is threading.main_thread()
+    heard = [each for each in numbers if ours and signal.getsignal(each) is signal.SIG_DFL]
+    for number in heard:
+        signal.signal(number, hear)
+    try:
+        yield
+    finally:
+        for number in heard:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def meet(stall_limit: float | None = None) -> Store:
+    """The job's store, of this attempt; also for a server, which is no rank.
+
+    Raises `InputError` where no launcher has said where it is.
+    """
+    from torch.distributed.distributed_c10d import PrefixStore
+
+    _present(NEEDED[1:])
+    agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    ours = not (agents or "SIMSTRAG_STORE" in os.environ) and os.environ.get("RANK") == "0"
+    address = os.environ["MASTER_ADDR"], _number("MASTER_PORT")
+    store = _store(*address, ours, _stall_limit(stall_limit))
+    return PrefixStore(f"attempt{_attempt()}", store)
+
+
+def offer(root: Store, host: str, port: int) -> None:
+    """Say where the server listens."""
+    root.set("server", json.dumps([host, port]))
+
+
+def offered(root: Store, seconds: float) -> tuple[str, int]:
+    """Where the server listens; it is waited for.  Raises torch's `DistStoreError` if in vain."""
+    root.wait(["server"], timedelta(seconds=seconds))
+    host, port = json.loads(root.get("server"))
+    return str(host), int(port)
+
+
+def join(stall_limit: float | None = None, backend: str | None = None) -> Joined:
+    """Make the process group, and say which place in it this process has.
+
+    stall_limit: seconds, also the timeout of collectives; else what the launcher was told, else 60.
+    backend: else gloo; with one GPU for each rank of this host, NCCL for what is on GPUs (untried).
+    Raises `InputError` where no launcher started this process.
+    """
+    from simstrag.ddp.board import Connections
+
+    adopted()
+    _present(NEEDED)
+    size = _number("WORLD_SIZE")
+    root = meet(stall_limit)
+    return _grouped(
+        Joined(
+            _number("RANK"), size, root, _attempt(), 0, tuple(range(size)),
+            _stall_limit(stall_limit), root, backend or _backend(), Connections(),
+        )
+    )  # fmt: skip
+
+
+def shrink(joined: Joined, members: Collection[int], patience: float | None = None) -> Joined:
+    """Meet again without those that are lost, numbered anew in the same order.
+
+    members: the ranks of the present generation that go on, by what this rank knows.  The first to
+    say so decides; where one of them does not come in `patience` seconds (by default the stall
+    limit, in which all must notice), those that came go on.  Everything that held the old group, as
+    DDP does, must be built anew.  Raises `Fenced` where the others go on without this rank.
+    """
+    import torch.distributed as dist
+    from torch.distributed.distributed_c10d import PrefixStore
+
+    from simstrag.ddp.board import Connections
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    us = joined.names[joined.rank]
+    wanted = sorted(joined.names[rank] for rank in members)
+    seconds = joined.stall_limit if patience is None else patience
+    generation = joined.generation
+    while True:
+        generation += 1
+        meeting = PrefixStore(f"meeting{generation}", joined.root)
+        decided: list[int] = json.loads(meeting.compare_set("members", "", json.dumps(wanted)))
+        if us not in decided:
+            raise Fenced(
+                f"rank {us} was left behind: generation {generation} of the group has ranks "
+                f"{', '.join(map(str, decided))}; it must end"
+            )
+        meeting.set(f"here/{us}", "")
+        if _all_here(meeting, decided, seconds):
+            break
+        wanted = [name for name in decided if meeting.check([f"here/{name}"])]
+    return _grouped(
+        replace(
+            joined, rank=decided.index(us), world_size=len(decided), generation=generation,
+            names=tuple(decided), connections=Connections(),
+        )
+    )  # fmt: skip
+
+
+def _all_here(meeting: Store, decided: Sequence[int], seconds: float) -> bool:
+    """Whether all came in time; what the first of them found holds for all."""
+    import torch.distributed as dist
+
+    try:
+        if not meeting.check(["complete"]):
+            meeting.wait([f"here/{name}" for name in decided], timedelta(seconds=seconds))
+        found = "yes"
+    except dist.DistStoreError:
+        found = "no"
+    return bool(meeting.compare_set("complete", "", found) == b"yes")
+
+
+def _grouped(joined: Joined) -> Joined:
+    """With a process group of its generation."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.distributed_c10d import PrefixStore
+
+    store = PrefixStore(f"generation{joined.generation}", joined.root)
+    if "nccl" in joined.backend:
+        torch.cuda.set_device(_number("LOCAL_RANK"))
+    with joined.connections.made():
+        dist.init_process_group(
+            joined.backend,
+            store=PrefixStore("group", store),
+            rank=joined.rank,
+            world_size=joined.world_size,
+            timeout=timedelta(seconds=joined.stall_limit),
+        )
+    return replace(joined, store=store)
+
+
+def _store(host: str, port: int, held: bool, seconds: float) -> TCPStore:
+    """The store at an address; held: by this process, on a free port where `port` is 0."""
+    import torch.distributed as dist
+
+    found: TCPStore = dist.TCPStore(  # type: ignore[attr-defined]
+        host, port, None, held, timedelta(seconds=seconds), wait_for_workers=False
+    )
+    return found
+
+
+def _backend() -> str:
+    import torch
+
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "0"))
+    alone = torch.cuda.is_available() and 0 < here <= torch.cuda.device_count()
+    return "cpu:gloo,cuda:nccl" if alone else "gloo"
+
+
+def _present(names: Sequence[str]) -> None:
+    missing = [name for name in names if not os.environ.get(name)]
+    if missing:
+        raise InputError(
+            f"{' and '.join(missing)} not set: nobody said which rank this is; start it with "
+            "`simstrag ddp` or torchrun"
+        )
+
+
+def _number(name: str) -> int:
+    text = os.environ.get(name, "")
+    if not text.isdecimal():
+        raise InputError(f"{name}={text!r} is not a number; start it with `simstrag ddp`")
+    return int(text)
+
+
+def _attempt() -> int:
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+def _stall_limit(given: float | None) -> float:
+    return float(os.environ.get("SIMSTRAG_STALL_LIMIT", "60")) if given is None else given
+
+
+def _check(ranks: int, stall_limit: float) -> None:
+    if ranks < 1:
+        raise InputError(f"ranks: {ranks}; give at least 1")
+    if not 0 < stall_limit < float("inf"):
+        raise InputError(f"stall limit: {stall_limit:g} s; give a number of seconds above 0")
+
+
+def _ended(name: str, code: int) -> str:
+    if code >= 0:
+        return f"{name} ended with {code}"
+    return f"{name} was killed by {signal.Signals(-code).name}"
+
+
+def _stopped(process: subprocess.Popen[bytes]) -> bool:
+    try:
+        return bool(psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
+        return False
+
+
+def _python(role: str) -> list[str]:
+    return [sys.executable, "-c", f"from simstrag.ddp.launch import {role}; {role}()"]
+
+
+def _command(command: Sequence[str]) -> list[str]:
+    """Scripts and modules are run by `_rank`, other programs as they are."""
+    if command and (command[0] == "-m" or command[0].endswith(".py")):
+        return [sys.executable, "-m", "simstrag.ddp.launch", *command]
+    return list(command)
+
+
+def agent() -> None:
+    """torchrun, as a process that ends with its launcher and whose ranks end with it."""
+    adopted()
+    os.environ["SIMSTRAG_PARENT"] = str(os.getpid())
+    from torch.distributed.run import main
+
+    main(sys.argv[1:])
+
+
+def _rank() -> None:
+    """A rank, before anything of the user's is imported."""
+    adopted()
+    if os.environ.get("SIMSTRAG_PINNED") == "1":
+        pin(cores()[int(os.environ.get("LOCAL_RANK", "0")) % len(cores())])
+    if sys.argv[1] == "-m":
+        sys.argv = sys.argv[2:]
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = sys.argv[1:]
+        if not sys.flags.safe_path:
+            sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
+        runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    _rank()

@@ -1,0 +1,125 @@
+"""The parameters as one flat buffer, and the user's own optimizer working on it.
+
+A rank packs its optimizer with the parameters in one pickle, so that the copy at the server updates
+the copies there.  Both sides flatten in the optimizer's own order: group by group.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from simstrag.errors import InputError
+
+__all__ = ["Parameters", "flatten", "packed", "settings", "spread", "trained"]
+
+
+class Parameters:
+    """Parameters and optimizer as a rank packed them.
+
+    flat: shape (count,), on the CPU, all parameters in the optimizer's order.
+    optimizer: works on `flat`.  Raises `InputError` where the optimizer cannot be unpacked here.
+    """
+
+    def __init__(self, given: bytes) -> None:
+        try:
+            parameters, self.optimizer = pickle.loads(given)
+        except (AttributeError, ImportError) as error:
+            raise InputError(
+                f"the optimizer cannot be built at the server: {error}; its class must stand in a "
+                "module that can be imported, not in the script itself"
+            ) from None
+        self.flat = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
+        self._gradient = torch.zeros_like(self.flat)
+        for parameter, values, gradient in zip(
+            parameters, _parts(self.flat, parameters), _parts(self._gradient, parameters),
+            strict=True,
+        ):  # fmt: skip
+            parameter.data, parameter.grad = values, gradient
+
+    def apply(self, gradients: Sequence[tuple[torch.Tensor, float]]) -> None:
+        """One step of the optimizer with the weighted sum of flat gradients, added up in order.
+
+        Without any gradient nothing changes.
+        """
+        if not gradients:
+            return
+        (first, weight), *others = gradients
+        torch.mul(first, weight, out=self._gradient)
+        for gradient, weight in others:
+            self._gradient.add_(gradient, alpha=weight)
+        self.optimizer.step()
+
+    def set(self, changed: bytes) -> None:
+        """Settings of the optimizer as `settings` packed them, such as a learning rate."""
+        for group, own in zip(self.optimizer.param_groups, pickle.loads(changed), strict=True):
+            group.update(own)
+
+    def state(self) -> dict[str, Any]:
+        """What the optimizer says of itself; its tensors change with the next step."""
+        state: dict[str, Any] = self.optimizer.state_dict()
+        return state
+
+
+def trained(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """The parameters of an optimizer, group by group; what it does not train stays at home.
+
+    Raises `InputError` where they are not of one floating type.
+    """
+    parameters = [own for group in optimizer.param_groups for own in group["params"]]
+    kinds = sorted({str(own.dtype).removeprefix("torch.") for own in parameters})
+    if len(kinds) != 1 or not parameters[0].dtype.is_floating_point:
+        raise InputError(
+            f"the parameters are of types {', '.join(kinds)}; one buffer holds one floating type: "
+            "convert the model to one, for instance by model.float()"
+        )
+    return parameters
+
+
+def packed(optimizer: torch.optim.Optimizer) -> bytes:
+    """An optimizer and its parameters, of whatever device, for a process that has the CPU only."""
+    parameters = trained(optimizer)
+    if any(own.device.type != "cpu" for own in parameters):
+        parameters, optimizer = copy.deepcopy((parameters, optimizer))
+        for own in parameters:
+            own.data, own.grad = own.data.cpu(), None
+        for state in optimizer.state.values():
+            state.update({k: v.cpu() for k, v in state.items() if isinstance(v, torch.Tensor)})
+    buffer = io.BytesIO()
+    pickle.dump((parameters, optimizer), buffer)
+    return buffer.getvalue()
+
+
+def settings(optimizer: torch.optim.Optimizer) -> bytes:
+    """Everything of the parameter groups but the parameters: equal bytes, nothing has changed."""
+    groups = optimizer.param_groups
+    return pickle.dumps([{k: v for k, v in own.items() if k != "params"} for own in groups])
+
+
+def flatten(parameters: Iterable[torch.Tensor], into: torch.Tensor) -> None:
+    """Copy all gradients into a flat buffer; a parameter without one counts as zeros."""
+    parameters = list(parameters)
+    for parameter, part in zip(parameters, _parts(into, parameters), strict=True):
+        if parameter.grad is None:
+            part.zero_()
+        else:
+            part.copy_(parameter.grad)
+
+
+@torch.no_grad()
+def spread(flat: torch.Tensor, parameters: Iterable[torch.Tensor]) -> None:
+    """Copy a flat buffer into the parameters."""
+    parameters = list(parameters)
+    for parameter, part in zip(parameters, _parts(flat, parameters), strict=True):
+        parameter.copy_(part)
+
+
+def _parts(flat: torch.Tensor, parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Views of a flat buffer in the shapes of the parameters."""
+    pieces = torch.split(flat, [own.numel() for own in parameters])
+    return [piece.view(own.shape) for piece, own in zip(pieces, parameters, strict=True)]

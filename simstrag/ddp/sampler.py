@@ -1,0 +1,147 @@
+"""Batches whose sizes follow a plan's shares, of one shuffled order that all ranks know.
+
+All ranks walk through the same permutation of an epoch: a step takes as many samples as all ranks
+together, and each rank its own part of them.  So every sample of an epoch is used exactly once,
+whatever the sizes do, and nothing need be sent.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from torch.utils.data import Sampler
+
+from simstrag.errors import InputError
+
+__all__ = ["ShareSampler", "spread"]
+
+
+class ShareSampler(Sampler[list[int]]):
+    """Batches of indices for one rank, as `DataLoader(..., batch_sampler=sampler)` takes them.
+
+    size: samples in the data set.  batch: of each rank, until `set_sizes`.  seed: of the shuffle.
+
+    For each batch `take` says, once, of what sizes the step was; the rank's gradient weighs its own
+    size over their sum.  Where an epoch does not divide, its last step is smaller, or larger by
+    fewer samples than there are ranks, so that nobody's batch is empty.
+
+    A loader with workers draws batches ahead.  Sizes that stay the same do not mind; to change them
+    then is refused, for ranks that are ahead by different numbers of batches would use samples
+    twice.
+
+    >>> one, other = (ShareSampler(10, batch=2, rank=rank, world_size=2) for rank in range(2))
+    >>> steps = zip(one, other)
+    >>> len(next(steps)[0]), one.take(), other.take()
+    (2, (2, 2), (2, 2))
+    >>> one.set_sizes((1, 3)); other.set_sizes((1, 3))
+    >>> len(next(steps)[1]), one.take(), other.take(), len(next(steps)[0]), one.take()
+    (3, (1, 3), (1, 3), 1, (1, 1))
+    """
+
+    def __init__(self, size: int, batch: int, rank: int, world_size: int, seed: int = 0) -> None:
+        if not 0 <= rank < world_size <= size:
+            raise InputError(
+                f"rank {rank} of {world_size} on a data set of {size}: want 0 <= rank < ranks, and "
+                "a sample for each of them"
+            )
+        self.size, self.rank, self.world_size, self.seed = size, rank, world_size, seed
+        self.epoch = self.position = 0
+        self.sizes = self._checked((batch,) * world_size)
+        self._drawn: deque[tuple[int, ...]] = deque()
+
+    def set_sizes(self, sizes: Sequence[int]) -> None:
+        """Each rank's samples of the steps from now on; every rank is told the same.
+
+        Raises `InputError` where batches have been drawn that no step has taken.
+        """
+        checked = self._checked(sizes)
+        if checked == self.sizes:
+            return
+        if self._drawn:
+            raise InputError(
+                f"batch sizes cannot become {checked} while the loader is {len(self._drawn)} "
+                "batches ahead; use DataLoader(num_workers=0), or a policy without batch shares"
+            )
+        self.sizes = checked
+
+    def take(self) -> tuple[int, ...]:
+        """The sizes, one per rank, of the step whose batch comes next off the loader, in order."""
+        if not self._drawn:
+            raise InputError("take() was called more often than batches were drawn")
+        sizes = self._drawn.popleft()
+        self.position += sum(sizes)
+        if self.position == self.size:
+            self.epoch, self.position = self.epoch + 1, 0
+        return sizes
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Batches to the end of the epoch, from where steps have come to.
+
+        So batches that were drawn and never taken are drawn again, and what follows an epoch whose
+        batches were all taken is the next.
+        """
+        self._drawn.clear()
+        order = np.random.default_rng([self.seed, self.epoch]).permutation(self.size)
+        cursor = self.position
+        while cursor < self.size:
+            sizes = self._next_sizes(self.size - cursor)
+            first = cursor + sum(sizes[: self.rank])
+            cursor += sum(sizes)
+            self._drawn.append(sizes)
+            yield order[first : first + sizes[self.rank]].tolist()
+
+    def __len__(self) -> int:
+        """Steps of a whole epoch at the present sizes."""
+        steps, rest = divmod(self.size, sum(self.sizes))
+        return max(1, steps + (rest >= self.world_size))
+
+    def _next_sizes(self, left: int) -> tuple[int, ...]:
+        """As set, unless the epoch ends with this step or would leave fewer samples than ranks."""
+        after = left - sum(self.sizes)
+        if after == 0 or after >= self.world_size:
+            return self.sizes
+        return spread(left, self.sizes)
+
+    def _checked(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        checked = tuple(int(size) for size in sizes)
+        if len(checked) != self.world_size or min(checked) < 1:
+            raise InputError(
+                f"batch sizes {checked}: want one of at least 1 for each of {self.world_size} ranks"
+            )
+        return checked
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where steps have come to; batches drawn ahead of them will be drawn again."""
+        return {
+            "size": self.size, "seed": self.seed, "epoch": self.epoch, "position": self.position,
+            "sizes": self.sizes,
+        }  # fmt: skip
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there with the next iteration; raises `InputError` for another data set."""
+        if (state["size"], state["seed"]) != (self.size, self.seed):
+            raise InputError(
+                f"a checkpoint of {state['size']} samples shuffled by seed {state['seed']} does "
+                f"not fit {self.size} samples and seed {self.seed}"
+            )
+        self.epoch, self.position = state["epoch"], state["position"]
+        self.sizes = self._checked(state["sizes"])
+        self._drawn.clear()
+
+
+def spread(total: int, sizes: Sequence[int]) -> tuple[int, ...]:
+    """`total` samples in the proportion of `sizes`, at least one each; lower ranks round up first.
+
+    >>> spread(9, (8, 4, 4)), spread(3, (100, 1, 1))
+    ((4, 3, 2), (1, 1, 1))
+    """
+    rest = total - len(sizes)
+    exact = [rest * size / sum(sizes) for size in sizes]
+    whole = [int(part) for part in exact]
+    order = sorted(range(len(sizes)), key=lambda k: (whole[k] - exact[k], k))
+    for k in order[: rest - sum(whole)]:
+        whole[k] += 1
+    return tuple(part + 1 for part in whole)

@@ -1,0 +1,156 @@
+"""What each rank tells all others with every step: when, how long, what it has decided.
+
+Five float64 per rank, a *slot*.  The digest is of the plan that the step was computed under and of
+the version, so that ranks whose replicas of a policy have come apart are caught at the next step.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+
+__all__ = ["WIDTH", "Digests", "Slots", "digest", "disagreement", "gather", "pack", "unpack"]
+
+WIDTH = 5
+"""Numbers in a slot."""
+
+DIGEST_BYTES = 6
+"""48 bits: a float64 holds each of them exactly."""
+
+
+class Slots(NamedTuple):
+    """What was gathered, one entry per rank, each of shape (members,).
+
+    start: when its step began, on its own clock.  seconds: its local time.  version, digest: of the
+    plan that it computed under.  flags: a whole number whose meaning is the sender's affair.
+    """
+
+    start: npt.NDArray[np.float64]
+    seconds: npt.NDArray[np.float64]
+    digest: npt.NDArray[np.int64]
+    version: npt.NDArray[np.int64]
+    flags: npt.NDArray[np.int64]
+
+
+def pack(
+    slot: torch.Tensor, start: float, seconds: float, digest: int, version: int, flags: int = 0
+) -> None:
+    """Write one rank's facts into `slot`, float64 of shape (5,) on the CPU."""
+    slot.numpy()[:] = start, seconds, digest, version, flags
+
+
+def unpack(gathered: torch.Tensor) -> Slots:
+    """The facts of all members from what was gathered, float64 of shape (members, 5).
+
+    >>> slots = torch.zeros(2, WIDTH, dtype=torch.float64)
+    >>> pack(slots[1], start=3.0, seconds=0.25, digest=2**48 - 1, version=7)
+    >>> unpack(slots).digest.tolist(), unpack(slots).seconds.tolist()
+    ([0, 281474976710655], [0.0, 0.25])
+    """
+    start, seconds, *whole = gathered.numpy().copy().T
+    digests, versions, flags = (each.astype(np.int64) for each in whole)
+    return Slots(start, seconds, digests, versions, flags)
+
+
+def gather(
+    slots: torch.Tensor, slot: torch.Tensor, group: dist.ProcessGroup | None = None
+) -> dist.Work:
+    """Begin to gather every member's `slot` (5,) into `slots` (members, 5), in their order.
+
+    torch renamed the collective in 2.13 and warns of the old name.
+    """
+    collective = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    work: dist.Work = collective(slots.view(-1), slot, group=group, async_op=True)
+    return work
+
+
+class Digests:
+    """Digests of plans: the text of the last plan is kept, for most plans stand for many updates.
+
+    A plan is known again by identity, so what it holds must not be changed; a resolved plan cannot.
+    """
+
+    def __init__(self) -> None:
+        self._plan: object = None
+        self._text = hashlib.blake2b(digest_size=DIGEST_BYTES)
+
+    def of(self, plan: object, version: int) -> int:
+        """48 bits that are equal where plan and version are equal, in whichever process."""
+        if plan is not self._plan or plan is None:
+            self._text = hashlib.blake2b(_text(plan).encode(), digest_size=DIGEST_BYTES)
+            self._plan = plan
+        whole = self._text.copy()
+        whole.update(b"@%d" % version)
+        return int.from_bytes(whole.digest(), "big")
+
+
+def digest(plan: object, version: int) -> int:
+    """What `Digests` says, of a single plan.
+
+    >>> from simstrag.policy import Plan, Precision
+    >>> one, other = (Plan(precision={rank: Precision.AMP}).resolved(3) for rank in (1, 2))
+    >>> digest(one, 5) == digest(Plan(precision={1: Precision.AMP}).resolved(3), 5)
+    True
+    >>> digest(one, 5) in (digest(other, 5), digest(one, 6))
+    False
+    """
+    return Digests().of(plan, version)
+
+
+def _text(value: Any) -> str:
+    """A text that depends on nothing but the value: no hash seed, order of a set, or identity.
+
+    Numbers that are equal read the same, as equal plans may hold 1 or 1.0.
+    """
+    if value is None or isinstance(value, str):
+        return repr(value)
+    if isinstance(value, enum.Enum):
+        return f"{type(value).__name__}.{value.name}"
+    if is_dataclass(value):
+        own = (f"{f.name}={_text(getattr(value, f.name))}" for f in fields(value) if f.compare)
+        return f"{type(value).__name__}({','.join(own)})"
+    if isinstance(value, (bool, int, np.bool_, np.integer)):
+        return str(int(value))
+    if isinstance(value, (float, np.floating)):
+        return str(int(value)) if float(value).is_integer() else repr(float(value))
+    if isinstance(value, np.ndarray):
+        return _text(tuple(value.tolist()))
+    if isinstance(value, (set, frozenset)):
+        return f"{{{','.join(sorted(map(_text, value)))}}}"
+    if isinstance(value, Mapping):
+        return f"{{{','.join(sorted(f'{_text(k)}:{_text(v)}' for k, v in value.items()))}}}"
+    if isinstance(value, (tuple, list)):
+        return f"({','.join(map(_text, value))})"
+    raise TypeError(f"a plan cannot hold {value!r}: its text would differ between processes")
+
+
+def disagreement(slots: Slots, ranks: Sequence[int] | None = None) -> str | None:
+    """None where all members decided the same, else one sentence that names who did not.
+
+    From three members on those are named that more than half stand against; of two, or where there
+    is no such majority, all digests are shown.  ranks: the members, where they are not all ranks.
+    """
+    if (slots.digest == slots.digest[0]).all() and (slots.version == slots.version[0]).all():
+        return None
+    names = list(range(len(slots.digest))) if ranks is None else list(ranks)
+    said = list(zip(slots.digest.tolist(), slots.version.tolist(), strict=True))
+    (common, count), *_ = Counter(said).most_common(1)
+    if len(said) >= 3 and 2 * count > len(said):
+        odd = [(name, own) for name, own in zip(names, said, strict=True) if own != common]
+        shown = "; ".join(f"rank {name} {_shown(own)}" for name, own in odd)
+        return f"{shown}, the other {count} ranks {_shown(common)}: their plans are not the same"
+    shown = "; ".join(f"rank {name} {_shown(own)}" for name, own in zip(names, said, strict=True))
+    return f"{shown}: their plans are not the same"
+
+
+def _shown(said: tuple[int, int]) -> str:
+    return f"is at version {said[1]} with plan {said[0]:012x}"

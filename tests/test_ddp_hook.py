@@ -1,0 +1,267 @@
+"""The communication hook: plain DDP's bits, weights, groups, and the message that goes along."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from simstrag.ddp.clock import LocalClock
+from simstrag.ddp.equal import digest as bytes_of
+from simstrag.ddp.hook import Groups, Reducer
+from simstrag.ddp.slots import Digests, disagreement, unpack
+from simstrag.policy import Plan, Precision
+from tests.ranks import Ranks, ranks
+
+__all__ = ["ranks"]
+
+
+def network(width: int = 64) -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(
+        nn.Linear(20, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 5)
+    )
+
+
+def batch_of(seed: int, samples: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
+    luck = torch.Generator().manual_seed(seed)
+    return torch.randn(samples, 20, generator=luck), torch.randint(0, 5, (samples,), generator=luck)
+
+
+def hooked(model: nn.Module, megabytes: float = 0.01) -> tuple[DistributedDataParallel, Reducer]:
+    reducer = Reducer(LocalClock(cores=1.0))
+    return reducer.wrap(model, bucket_cap_mb=megabytes), reducer
+
+
+def rank_trains(rank: int, world: int, with_hook: bool, megabytes: float) -> tuple[str, int]:
+    """100 steps of momentum SGD with gradient accumulation now and then; digest, buckets."""
+    buckets = 0
+    model = network()
+    if with_hook:
+        ddp, reducer = hooked(model, megabytes)
+    else:
+        ddp = DistributedDataParallel(model, bucket_cap_mb=megabytes)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    for step in range(100):
+        x, y = batch_of(1000 * rank + step)
+        with ddp.no_sync() if step % 10 == 3 else contextlib.nullcontext():
+            cross_entropy(ddp(x), y).backward()
+        if step % 10 == 3:
+            continue
+        if with_hook:
+            assert reducer.wait().shape == (world, 5)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        buckets = len(str(ddp._get_ddp_logging_data().get("rebuilt_bucket_sizes", "")).split(","))
+    return bytes_of(model, optimizer), buckets
+
+
+@pytest.mark.parametrize("megabytes", [0.01, 25.0])
+def test_all_reduce_through_the_hook_is_plain_ddp_bit_for_bit(
+    ranks: Ranks, megabytes: float
+) -> None:
+    """Three ranks: 1/3 is rounded, while with two or four every way of averaging looks right."""
+    plain = ranks.run(rank_trains, 3, False, megabytes)
+    hooks = ranks.run(rank_trains, 3, True, megabytes)
+    assert {digest for digest, _ in plain} == {digest for digest, _ in hooks}
+    assert len({digest for digest, _ in plain}) == 1
+    assert {buckets > 1 for _, buckets in plain + hooks} == {megabytes < 1}
+
+
+def whole_gradient(samples: int) -> list[torch.Tensor]:
+    model, (x, y) = network(), batch_of(7, samples)
+    cross_entropy(model(x), y).backward()
+    return [p.grad for p in model.parameters() if p.grad is not None]
+
+
+def rank_shares(rank: int, world: int, shares: tuple[int, ...]) -> list[torch.Tensor]:
+    model, (x, y) = network(), batch_of(7, sum(shares))
+    ddp, reducer = hooked(model)
+    reducer.weight = shares[rank] / sum(shares)
+    begin = sum(shares[:rank])
+    own = slice(begin, begin + shares[rank])
+    cross_entropy(ddp(x[own]), y[own]).backward()
+    reducer.wait()
+    return [p.grad for p in model.parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize("shares", [(40, 24), (32, 32), (7, 16, 41)])
+def test_weighed_shares_give_the_gradient_of_the_whole_batch(
+    ranks: Ranks, shares: tuple[int, ...]
+) -> None:
+    expected = torch.cat([g.flatten() for g in whole_gradient(64)])
+    for found in ranks.run(rank_shares, len(shares), shares):
+        gradient = torch.cat([g.flatten() for g in found])
+        assert (gradient - expected).norm() / expected.norm() < 1e-6
+
+
+def rank_poisoned(rank: int, world: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Rank 1 has a batch of NaN and weight 0; gradients beside those of rank 0 alone."""
+    model, (x, y) = network(), batch_of(7)
+    ddp, reducer = hooked(model)
+    reducer.weight = 1.0 - rank
+    cross_entropy(ddp(x * (float("nan") if rank else 1.0)), y).backward()
+    reducer.wait()
+    alone = network()
+    cross_entropy(alone(x), y).backward()
+    return (
+        [p.grad for p in model.parameters() if p.grad is not None],
+        [p.grad for p in alone.parameters() if p.grad is not None],
+    )
+
+
+def test_a_rank_of_weight_0_with_a_bad_batch_leaves_the_others_as_they_are(ranks: Ranks) -> None:
+    for found, expected in ranks.run(rank_poisoned, 2):
+        assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+def rank_scaled(rank: int, world: int, scale: float) -> list[torch.Tensor]:
+    model, (x, y) = network(), batch_of(rank)
+    ddp, reducer = hooked(model)
+    reducer.scale = scale if rank == 0 else 1.0
+    (cross_entropy(ddp(x), y) * reducer.scale).backward()
+    reducer.wait()
+    return [p.grad for p in model.parameters() if p.grad is not None]
+
+
+def test_a_scale_of_ones_own_is_divided_out_before_the_reduction(ranks: Ranks) -> None:
+    plain, scaled = (ranks.run(rank_scaled, 3, scale) for scale in (1.0, 2.0**16))
+    for one, other in zip(plain, scaled, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def rank_partitioned(rank: int, world: int) -> tuple[str, int, list[str]]:
+    """30 steps in pairs, then one of all; digest in between, members heard of, what is caught."""
+    model = network()
+    ddp, reducer = hooked(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    groups = Groups()
+    pairs = [(2, 3), (0, 1)]
+    groups.open(pairs)
+    own = pairs[rank < 2]
+    reducer.over(groups[own])
+    reducer.weight = 0.5
+    for step in range(30 if rank < 2 else 10):
+        x, y = batch_of(1000 * rank + step)
+        cross_entropy(ddp(x), y).backward()
+        reducer.digest = step
+        said = disagreement(unpack(reducer.wait()), own)
+        assert said is None, said
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    apart, heard = bytes_of(model, optimizer), reducer.members
+    reducer.over(groups[0, 1, 2, 3])
+    reducer.weight = 0.25
+    reducer.digest = 5
+    cross_entropy(ddp(x), y).backward()
+    slots = unpack(reducer.wait())
+    assert slots.digest.shape == (4,)
+    return (
+        apart,
+        heard,
+        [str(p.grad.sum().item()) for p in model.parameters() if p.grad is not None],
+    )
+
+
+def test_pairs_reduce_among_themselves_and_then_all_together(ranks: Ranks) -> None:
+    found = ranks.run(rank_partitioned, 4)
+    apart = [digest for digest, _, _ in found]
+    assert apart[0] == apart[1] != apart[2] == apart[3]
+    assert [heard for _, heard, _ in found] == [2] * 4
+    assert found[0][2] == found[1][2] == found[2][2] == found[3][2]
+
+
+def rank_opens(rank: int, world: int) -> tuple[list[bool], float, bool]:
+    groups = Groups(most=2)
+    groups.open([(0, 1), (1, 2)])
+    groups.open([(1, 0)])
+    groups.open([(0, 2)])
+    held = [members in groups for members in ((0, 1), (1, 2), (0, 2), (0, 1, 2))]
+    total = torch.ones(1)
+    if rank != 2:
+        dist.all_reduce(total, group=groups[0, 1])
+    groups.open([(0, 1), (0, 2), (1, 2)])
+    return held, total.item(), all(members in groups for members in ((0, 1), (0, 2), (1, 2)))
+
+
+def test_the_group_not_asked_for_longest_is_given_up(ranks: Ranks) -> None:
+    held = [True, False, True, True]
+    assert ranks.run(rank_opens, 3) == [(held, 2.0, True), (held, 2.0, True), (held, 1.0, True)]
+
+
+def rank_meets(rank: int, world: int) -> list[tuple[float, list[float]]]:
+    """Groups come up one by one, known to their members only; sums of ranks, and slots' versions.
+
+    Ranks have made differently many before (1, 2) meet, and (0, 1) meet again.  Without `settle`
+    rank 0 would wait in its second forward for rank 2, which waits for it in the group of all.
+    """
+    ddp, reducer = hooked(network())
+    reducer.settle(lambda: cross_entropy(ddp(batch_of(0)[0]), batch_of(0)[1]))
+    groups = Groups()
+    found = []
+    for members in ((0, 1), (0, 3), (1, 2), (0, 1), (0, 1, 2, 3), (3, 1, 2)):
+        if rank not in members:
+            continue
+        group = groups.meet(members)
+        total = torch.tensor(float(rank))
+        dist.all_reduce(total, group=group)
+        reducer.over(group, groups.meet(members, control=True))
+        reducer.version = 10 + rank
+        x, y = batch_of(rank)
+        cross_entropy(ddp(x), y).backward()
+        found.append((total.item(), unpack(reducer.wait()).version.tolist()))
+    return found
+
+
+def test_groups_meet_that_only_their_members_know_of(ranks: Ranks) -> None:
+    pair, other, late = (1.0, [10, 11]), (3.0, [10, 13]), (3.0, [11, 12])
+    whole, three = (6.0, [10, 11, 12, 13]), (6.0, [11, 12, 13])
+    assert ranks.run(rank_meets, 4) == [
+        [pair, other, pair, whole],
+        [pair, late, pair, whole, three],
+        [late, whole, three],
+        [other, whole, three],
+    ]
+
+
+def rank_decides(rank: int, world: int, odd: int) -> tuple[int, str]:
+    """Each decides from what all heard; rank `odd` does otherwise once, at step 10."""
+    ddp, reducer = hooked(network())
+    digests, said = Digests(), None
+    step = 0
+    plan = Plan().resolved(world)
+    while said is None and step < 30:
+        reducer.digest, reducer.version = digests.of(plan, step), step
+        x, y = batch_of(step)
+        cross_entropy(ddp(x), y).backward()
+        slots = unpack(reducer.wait())
+        said = disagreement(slots)
+        slow = int(slots.version.sum()) % world
+        if rank == odd and step == 10:
+            slow = (slow + 1) % world
+        plan = Plan(precision={slow: Precision.AMP}).resolved(world)
+        step += 1
+    return step - 1, said or ""
+
+
+def test_a_rank_that_decides_differently_is_named_at_the_next_step(ranks: Ranks) -> None:
+    for step, said in ranks.run(rank_decides, 3, 2):
+        assert step == 11
+        assert said.startswith("rank 2 is at version 11 "), said
+    for step, said in ranks.run(rank_decides, 2, 1):
+        assert step == 11
+        assert said.startswith("rank 0 is at version 11 "), said
+        assert "; rank 1 is at version 11 " in said, said
+
+
+def rank_agrees(rank: int, world: int) -> str:
+    return rank_decides(rank, world, odd=-1)[1]
+
+
+def test_ranks_that_decide_the_same_go_on(ranks: Ranks) -> None:
+    assert ranks.run(rank_agrees, 3) == [""] * 3

@@ -1,0 +1,135 @@
+"""Flat parameters and the user's optimizer at the server: the same updates as at home."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+import torch
+
+from simstrag.ddp.parameters import Parameters, flatten, packed, settings, spread, trained
+from simstrag.errors import InputError
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01),
+    "adagrad": torch.optim.Adagrad,
+}
+
+
+def model_of(dtype: torch.dtype = torch.float32) -> torch.nn.Module:
+    torch.manual_seed(1)
+    return torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Linear(5, 2)).to(dtype)
+
+
+def groups_of(model: torch.nn.Module) -> list[dict[str, Any]]:
+    """Biases first: an order other than the model's."""
+    named = dict(model.named_parameters())
+    biases = [p for name, p in named.items() if name.endswith("bias")]
+    return [{"params": biases, "lr": 0.05}, {"params": [p for p in named.values() if p.dim() > 1]}]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_server_s_optimizer_makes_the_steps_of_the_user_s(
+    name: str, dtype: torch.dtype
+) -> None:
+    own = OPTIMIZERS[name](groups_of(model_of(dtype)))
+    parameters = trained(own)
+    flat = torch.zeros(sum(p.numel() for p in parameters), dtype=dtype)
+    server = Parameters(packed(own))
+    for step in range(5):
+        for parameter in parameters:
+            parameter.grad = torch.full_like(parameter, 0.1 * step) + parameter.detach()
+        flatten(parameters, flat)
+        own.step()
+        server.apply([(flat, 1.0)])
+        assert torch.equal(server.flat, torch.cat([p.detach().reshape(-1) for p in parameters]))
+    assert server.state().keys() == own.state_dict().keys()
+
+
+def test_an_optimizer_goes_on_where_it_was_when_it_was_packed() -> None:
+    own = OPTIMIZERS["adam"](groups_of(model_of()))
+    for steps in (3, 2):
+        for _ in range(steps):
+            for parameter in trained(own):
+                parameter.grad = torch.ones_like(parameter)
+            own.step()
+        if steps == 3:
+            server = Parameters(packed(own))
+    for _ in range(2):
+        server.apply([(torch.ones_like(server.flat), 1.0)])
+    assert torch.equal(server.flat, torch.cat([p.detach().reshape(-1) for p in trained(own)]))
+    again = OPTIMIZERS["adam"](groups_of(model_of()))
+    again.load_state_dict(server.state())
+    assert again.state_dict()["state"][0]["step"] == 5
+
+
+def test_gradients_are_weighted_and_added_up_in_their_order() -> None:
+    server = Parameters(packed(torch.optim.SGD(model_of().parameters(), lr=1.0)))
+    before = server.flat.clone()
+    one, other = torch.randn_like(before), torch.randn_like(before)
+    server.apply([(one, 0.25), (other, 0.5)])
+    assert torch.equal(server.flat, before - (0.25 * one).add(other, alpha=0.5))
+
+
+def test_an_update_without_any_gradient_changes_nothing() -> None:
+    server = Parameters(packed(OPTIMIZERS["adam"](model_of().parameters())))
+    before = server.flat.clone()
+    server.apply([])
+    assert torch.equal(server.flat, before)
+    assert server.state()["state"] == {}
+
+
+def test_a_model_gets_back_what_was_flattened_in_the_order_of_its_optimizer() -> None:
+    own = OPTIMIZERS["sgd"](groups_of(model_of()))
+    server = Parameters(packed(own))
+    other = model_of()
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.zero_()
+    spread(server.flat, trained(OPTIMIZERS["sgd"](groups_of(other))))
+    for one, two in zip(model_of().parameters(), other.parameters(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_a_parameter_without_a_gradient_counts_as_zeros() -> None:
+    parameters = [torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(3))]
+    parameters[1].grad = torch.full((3,), 7.0)
+    into = torch.full((5,), -1.0)
+    flatten(parameters, into)
+    assert into.tolist() == [0, 0, 7, 7, 7]
+
+
+def test_settings_differ_only_when_something_has_changed() -> None:
+    own = OPTIMIZERS["sgd"](groups_of(model_of()))
+    first = settings(own)
+    own.param_groups[0]["params"][0].data.zero_()
+    assert settings(own) == first
+    own.param_groups[1]["lr"] = 0.5
+    assert settings(own) != first
+    server = Parameters(packed(OPTIMIZERS["sgd"](groups_of(model_of()))))
+    server.set(settings(own))
+    assert [group["lr"] for group in server.optimizer.param_groups] == [0.05, 0.5]
+
+
+def test_parameters_of_several_types_are_refused() -> None:
+    mixed = [torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2).double())]
+    with pytest.raises(InputError, match="of types float32, float64; one buffer holds one"):
+        packed(torch.optim.SGD(mixed, lr=0.1))
+
+
+def test_an_optimizer_of_the_script_itself_is_refused_with_the_way_out() -> None:
+    given = packed(OPTIMIZERS["sgd"](model_of().parameters()))
+    stranger = given.replace(b"torch.optim.sgd", b"torch.optim.sgx")
+    assert stranger != given
+    with pytest.raises(InputError, match="must stand in a module that can be imported"):
+        Parameters(stranger)
+
+
+def test_what_is_packed_is_plain_pickle_of_both_together() -> None:
+    parameters, optimizer = pickle.loads(packed(OPTIMIZERS["sgd"](model_of().parameters())))
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    assert all(one is two for one, two in zip(parameters, held, strict=True))

@@ -1,0 +1,671 @@
+"""Ranks and their server over real sockets: one truth about parameters, books and losses."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from simstrag import policies
+from simstrag.ddp.link import Link, connect
+from simstrag.ddp.orders import Compute, Deliver, Finish, Handover, How, Job, Reduce
+from simstrag.ddp.parameters import packed, settings, spread
+from simstrag.ddp.parameters import trained as trained_by
+from simstrag.ddp.server import Server, start_server
+from simstrag.errors import InputError
+from simstrag.places import die_with_parent
+from simstrag.policy import Plan, Quorum, Review, Via, View
+
+BATCH = 8
+COUNT = 300
+LIMIT = 30.0
+"""Seconds after which a test that hangs has failed."""
+
+
+# -- what is trained --------------------------------------------------------------------------
+
+
+def optimizer_of(dtype: torch.dtype = torch.float32) -> torch.optim.Optimizer:
+    torch.manual_seed(0)
+    halves = [torch.nn.Parameter(torch.randn(n, dtype=dtype)) for n in (100, COUNT - 100)]
+    return torch.optim.SGD(halves, lr=0.1, momentum=0.9)
+
+
+def gradient_of(parameters: torch.Tensor, rank: int, step: int) -> torch.Tensor:
+    """A gradient that depends on who computes it, which time, and from what."""
+    drawn = torch.Generator().manual_seed(1000 * rank + step)
+    noise = torch.randn(len(parameters), generator=drawn, dtype=parameters.dtype)
+    return 0.3 * parameters + noise
+
+
+def job_of(spec: str | Any, **given: Any) -> Job:
+    policy = policies.load(spec) if isinstance(spec, str) else spec
+    return Job(packed(optimizer_of()), policy, BATCH, **given)
+
+
+@dataclass
+class Meeting:
+    """Where the threads of a test all-reduce: weighted sums in order of rank."""
+
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    brought: dict[Any, dict[int, torch.Tensor]] = field(default_factory=dict)
+
+    def total(self, key: Any, members: tuple[int, ...], rank: int, own: torch.Tensor) -> Any:
+        with self.changed:
+            here = self.brought.setdefault((key, members), {})
+            here[rank] = own
+            self.changed.notify_all()
+            assert self.changed.wait_for(lambda: len(here) == len(members), LIMIT)
+        return torch.stack([here[other] for other in members]).sum(0)
+
+
+@dataclass
+class Rank:
+    """A worker that obeys until it has answered for so many steps."""
+
+    rank: int
+    steps: int
+    pace: Callable[[int, int], float] = lambda rank, step: 0.0
+    meeting: Meeting = field(default_factory=Meeting)
+    shared: bool = True
+    pulled: list[tuple[int, int]] = field(default_factory=list)
+    gave_up: list[int] = field(default_factory=list)
+    orders: list[Any] = field(default_factory=list)
+    lost: dict[int, str] = field(default_factory=dict)
+    handed: Handover | None = None
+    model: torch.Tensor = field(default_factory=lambda: torch.zeros(COUNT))
+
+    def train(self, address: str, job: Job | None, stall_limit: float = LIMIT) -> None:
+        link = connect(address, self.rank, stall_limit)
+        try:
+            link.begin(COUNT, torch.float32, job, self.shared)
+            while self._obey(link):
+                pass
+        finally:
+            link.leave()
+            self.lost = link.lost
+
+    def _obey(self, link: Link) -> bool:
+        order = link.pull()
+        self.orders.append(order)
+        match order:
+            case Compute():
+                if order.pull:
+                    self.model = link.parameters.clone()
+                if len(self.pulled) == self.steps:
+                    return False
+                self.pulled.append((order.step, order.version))
+                return self._compute(link, order)
+            case Reduce():
+                weight = order.weights[order.members.index(self.rank)]
+                own = (self.model if order.average else self.gradient) * weight
+                total = self.meeting.total(order.closing, order.members, self.rank, own)
+                if order.average:
+                    self.model = total
+                leads = self.rank == order.members[0] and not order.average
+                link.reduced(order.closing, total if leads else None)
+            case Deliver():
+                link.deliver(self.gradient)
+            case Finish():
+                return False
+            case Handover():
+                self.handed, self.model = order, link.parameters.clone()
+                return False
+        return True
+
+    def _compute(self, link: Link, order: Compute) -> bool:
+        begun = time.monotonic()
+        over = begun + self.pace(self.rank, order.step)
+        while time.monotonic() < over:
+            if link.aborted():
+                self.gave_up.append(order.step)
+                link.withdraw()
+                return True
+            time.sleep(0.001)
+        self.gradient = gradient_of(self.model, self.rank, order.step)
+        ended = time.monotonic()
+        if order.how is How.PUSH:
+            link.push(self.gradient, ended - begun, begun, ended)
+        elif order.how is How.READY:
+            if order.local:
+                self.model = self.model - 0.1 * self.gradient
+            link.ready(ended - begun, begun, ended)
+        else:
+            own = self.gradient * order.weight
+            key = "group", order.version, order.step
+            total = self.meeting.total(key, order.members, self.rank, own)
+            if self.rank == order.members[0]:
+                link.group(total, dict.fromkeys(order.members, (ended - begun, True)))
+        return True
+
+
+@dataclass
+class Notes:
+    """A journal in memory."""
+
+    lines: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def note(self, kind: str, *values: Any) -> None:
+        self.lines.append((kind, *values))
+
+    def of(self, kind: str) -> list[Any]:
+        return [line[1:] for line in self.lines if line[0] == kind]
+
+
+@contextlib.contextmanager
+def serving(world_size: int, stall_limit: float = LIMIT, **given: Any) -> Iterator[Server]:
+    """A server in a thread, which has ended afterwards."""
+    server = Server(world_size, stall_limit=stall_limit, **given)
+    failures: list[BaseException] = []
+
+    def serve() -> None:
+        try:
+            server.serve()
+        except (InputError, ConnectionError) as error:
+            failures.append(error)  # the ranks hear of it
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        thread.join(LIMIT)
+        assert not thread.is_alive()
+
+
+def trained(spec: Any, ranks: list[Rank], **given: Any) -> Server:
+    """Train with ranks as threads, until each has done its steps."""
+    meeting = Meeting()
+    with serving(len(ranks), **given) as server:
+        failures: list[BaseException] = []
+
+        def train(one: Rank) -> None:
+            one.meeting = meeting
+            try:
+                one.train(server.address, job_of(spec) if one.rank == 0 else None)
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=train, args=(one,), daemon=True) for one in ranks]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(LIMIT)
+            assert not thread.is_alive()
+    if failures:
+        raise failures[0]
+    return server
+
+
+def replayed(notes: Notes, reduced: Container[int] = ()) -> tuple[torch.Tensor, int]:
+    """The parameters after the same updates in the same order, and how many, without a server.
+
+    reduced: the versions that an all-reduce made; its sums are rounded otherwise.
+    """
+    own = optimizer_of()
+    parameters = [p for group in own.param_groups for p in group["params"]]
+    flat = torch.cat([p.detach() for p in parameters])
+    history = [flat]
+    for version, gradients, missing in notes.of("applied"):
+        assert version == len(history)
+        own_weights = [
+            (gradient_of(history[pulled], rank, step), weight)
+            for rank, step, pulled, weight in gradients
+            if rank not in missing
+        ]
+        if version in reduced:
+            total = torch.stack([gradient * weight for gradient, weight in own_weights]).sum(0)
+        else:
+            total = own_weights[0][0] * own_weights[0][1]
+            for gradient, weight in own_weights[1:]:
+                total = total.add(gradient, alpha=weight)
+        for parameter, piece in zip(parameters, total.split([100, COUNT - 100]), strict=True):
+            parameter.grad = piece.clone()
+        own.step()
+        history.append(torch.cat([p.detach() for p in parameters]))
+    return history[-1], len(history) - 1
+
+
+def flat_of(server: Server) -> torch.Tensor:
+    assert server.parameters is not None
+    return server.parameters.flat
+
+
+@dataclass
+class Fixed:
+    """Answers with one plan, and from a version on with another."""
+
+    plans: tuple[Plan, ...]
+    name: str = "fixed"
+
+    def plan(self, view: View) -> Plan:
+        return self.plans[min(view.version, len(self.plans) - 1)]
+
+
+# -- plans by real sockets --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_every_gradient_of_asgd_is_one_update_and_the_recorded_order_gives_the_same_bits(
+    shared: bool,
+) -> None:
+    notes = Notes()
+    ranks = [Rank(rank, 40, shared=shared) for rank in range(3)]
+    server = trained("asgd", ranks, journal=notes)
+    expected, updates = replayed(notes)
+    assert updates == 120
+    assert torch.equal(flat_of(server), expected)
+
+
+def test_shared_memory_and_sockets_give_the_same_bits() -> None:
+    finals = []
+    for shared in (True, False):
+        ranks = [Rank(rank, 30, shared=shared) for rank in range(2)]
+        finals.append(flat_of(trained("bsp:via=server", ranks)))
+    assert torch.equal(*finals)
+
+
+def test_under_ssp_nobody_is_further_ahead_than_the_bound() -> None:
+    notes = Notes()
+    ranks = [Rank(0, 12, lambda rank, step: 0.02), Rank(1, 12)]
+    trained("ssp:bound=2", ranks, journal=notes)
+    finished = [0, 0]
+    ahead = []
+    for _, rank, _ in notes.of("done"):
+        finished[rank] += 1
+        ahead.append(finished[1] - finished[0])
+    assert max(ahead[: ahead.index(3) + 1]) == 3  # two ahead and one in work
+    assert max(ahead) == 3
+
+
+def test_k_async_applies_two_gradients_at_a_time() -> None:
+    notes = Notes()
+    ranks = [Rank(rank, 20) for rank in range(3)]
+    server = trained("k_async:x=2", ranks, journal=notes)
+    sizes = [len(gradients) for _, gradients, _ in notes.of("applied")]
+    assert set(sizes[:20]) == {2}
+    expected, _ = replayed(notes)
+    assert torch.equal(flat_of(server), expected)
+
+
+@pytest.mark.parametrize("late", ["abort", "drop"])
+def test_a_backup_worker_s_gradient_is_given_up_or_thrown_away(late: str) -> None:
+    notes = Notes()
+    ranks = [Rank(0, 15), Rank(1, 15), Rank(2, 15, lambda rank, step: 0.1)]
+    server = trained(f"backup:b=1,late={late}", ranks, journal=notes)
+    assert bool(ranks[2].gave_up) == (late == "abort")
+    first = [{rank for rank, *_ in gradients} for _, gradients, _ in notes.of("applied")[:10]]
+    assert first == [{0, 1}] * 10
+    expected, _ = replayed(notes)
+    assert torch.equal(flat_of(server), expected)
+
+
+def test_an_all_reduce_with_a_window_closes_without_the_slow_rank() -> None:
+    notes = Notes()
+    plan = Plan((Quorum(window=0.03),))
+    ranks = [Rank(0, 8), Rank(1, 8), Rank(2, 2, lambda rank, step: 0.2)]
+    server = trained(Fixed((plan,)), ranks, journal=notes)
+    sums = [order for order in ranks[0].orders if isinstance(order, Reduce)]
+    assert {(order.members, order.weights) for order in sums} >= {((0, 1), (1 / 3, 1 / 3))}
+    expected, _ = replayed(notes, reduced=range(1000))
+    assert torch.equal(flat_of(server), expected)
+
+
+def test_groups_sum_up_on_the_way_and_push_their_sums() -> None:
+    notes = Notes()
+    plan = Plan(tuple(Quorum(ranks, via=Via.LEADER) for ranks in ((0, 2), (1,))))
+    ranks = [Rank(0, 10), Rank(1, 20), Rank(2, 10)]
+    server = trained(Fixed((plan,)), ranks, journal=notes)
+    pairs = [tuple(rank for rank, *_ in gradients) for _, gradients, _ in notes.of("applied")]
+    assert pairs.count((0, 2)) == 10
+    assert pairs.count((1,)) == 20
+    expected, _ = replayed(notes, reduced=range(1000))
+    assert torch.equal(flat_of(server), expected)
+
+
+def test_models_of_their_own_are_averaged_after_two_steps_of_each() -> None:
+    ranks = [Rank(rank, 6) for rank in range(3)]
+    trained("local_sgd:h=2", ranks)
+    torch.manual_seed(0)
+    models = [torch.cat([torch.randn(100), torch.randn(COUNT - 100)])] * 3
+    for step in range(6):
+        models = [model - 0.1 * gradient_of(model, rank, step) for rank, model in enumerate(models)]
+        if step % 2:
+            models = [torch.stack([model * (1 / 3) for model in models]).sum(0)] * 3
+    for one, model in zip(ranks, models, strict=True):
+        assert torch.equal(one.model, model)
+
+
+def test_a_gradient_kept_for_an_all_reduce_is_fetched_when_the_server_sums_up() -> None:
+    notes = Notes()
+    plans = (
+        Plan((Quorum(count=2),), review=Review(updates=1)),
+        Plan((Quorum(via=Via.SERVER),)),
+    )
+    ranks = [Rank(0, 4), Rank(1, 4), Rank(2, 3, lambda rank, step: 0.1 * (step == 0))]
+    server = trained(Fixed(plans), ranks, journal=notes)
+    assert [type(order) for order in ranks[2].orders[:2]] == [Compute, Deliver]
+    _, (_, gradients, _), *_ = notes.of("applied")
+    assert [(rank, pulled) for rank, _, pulled, _ in gradients] == [(0, 1), (1, 1), (2, 0)]
+    expected, _ = replayed(notes, reduced={1})
+    assert torch.equal(flat_of(server), expected)
+
+
+def test_all_ranks_go_on_without_the_server_when_the_plan_needs_none() -> None:
+    ranks = [Rank(rank, 50, lambda rank, step: 0.003 * rank) for rank in range(2)]
+    asgd = Plan((Quorum(count=1, via=Via.SERVER),), review=Review(updates=1))
+    policy = Fixed((asgd,) * 4 + (Plan(),))
+    meeting = Meeting()
+    with serving(2) as server:
+        threads = [
+            threading.Thread(
+                target=one.train,
+                args=(server.address, job_of(policy, hand_over=True) if one.rank == 0 else None),
+            )
+            for one in ranks
+        ]
+        for one, thread in zip(ranks, threads, strict=True):
+            one.meeting = meeting
+            thread.start()
+        for thread in threads:
+            thread.join(LIMIT)
+    first, second = (one.handed for one in ranks)
+    assert first is not None
+    assert second is not None
+    assert first.facts.version == second.facts.version == 5
+    assert first.facts.plan == Plan().resolved(2)
+    assert torch.equal(ranks[0].model, ranks[1].model)
+    assert torch.equal(ranks[0].model, flat_of(server))
+    momentum = first.optimizer["state"][0]["momentum_buffer"]
+    assert torch.equal(momentum, second.optimizer["state"][0]["momentum_buffer"])
+
+
+# -- what travels with a gradient -------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def alone(spec: Any = "asgd", **given: Any) -> Iterator[tuple[Server, Link]]:
+    """One rank and its server."""
+    with serving(1, **given) as server:
+        link = connect(server.address, 0, LIMIT)
+        try:
+            link.begin(COUNT, torch.float32, job_of(spec))
+            yield server, link
+        finally:
+            link.leave()
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing_and_counts_as_a_version() -> None:
+    notes = Notes()
+    with alone(journal=notes) as (_, link):
+        link.pull()
+        before = link.parameters.clone()
+        link.push(torch.full((COUNT,), math.nan), 0.1, finite=False)
+        order = link.pull()
+        assert isinstance(order, Compute)
+        assert order.version == 1
+        assert torch.equal(link.parameters, before)
+    assert notes.of("applied")[0][2] == (0,)
+
+
+def test_a_learning_rate_is_set_before_the_step_of_the_gradient_it_came_with() -> None:
+    own = optimizer_of()
+    with alone() as (_, link):
+        link.pull()
+        before = link.parameters.clone()
+        own.param_groups[0]["lr"] = 0.5
+        link.push(torch.ones(COUNT), 0.1, settings=settings(own))
+        link.pull()
+        assert torch.equal(link.parameters, before - 0.5)
+
+
+def test_the_state_of_a_server_begins_another_where_the_first_was() -> None:
+    with alone() as (_, link):
+        for step in range(5):
+            link.pull()
+            link.push(gradient_of(link.parameters, 0, step), 0.1)
+        link.pull()
+        state = link.state()
+        link.push(gradient_of(link.parameters, 0, 5), 0.1)
+        link.pull()
+        expected = link.parameters.clone()
+    own = optimizer_of()
+    own.load_state_dict(state["optimizer"])
+    spread(state["parameters"], trained_by(own))
+    job = Job(packed(own), state["policy"], BATCH, facts=state["facts"])
+    with serving(1) as server:
+        link = connect(server.address, 0, LIMIT)
+        link.begin(COUNT, torch.float32, job)
+        order = link.pull()
+        assert isinstance(order, Compute)
+        assert order.version == 5
+        link.push(gradient_of(link.parameters, 0, 5), 0.1)
+        link.pull()
+        assert torch.equal(link.parameters, expected)
+        link.leave()
+
+
+def test_a_row_of_stamps_is_in_order_on_the_clock_of_one_host() -> None:
+    with alone() as (server, link):
+        for step in range(3):
+            link.pull()
+            begun = time.monotonic()
+            link.push(gradient_of(link.parameters, 0, step), 0.1, begun, time.monotonic(), loss=2.5)
+        link.pull()
+    names = ("begun", "ended", "first", "received", "applied", "replied")
+    for row in server.stamps:
+        times = [row[name] for name in names]
+        assert times == sorted(times)
+    assert [(row["step"], row["version"], row["loss"]) for row in server.stamps] == [
+        (0, 0, 2.5), (1, 1, 2.5), (2, 2, 2.5),
+    ]  # fmt: skip
+
+
+# -- what goes wrong --------------------------------------------------------------------------
+
+
+@dataclass
+class Broken:
+    """Answers once."""
+
+    name: str = "broken"
+
+    def plan(self, view: View) -> Plan:
+        if view.version > 0:
+            raise InputError("broken: parameter x must be odd, not 4")
+        return Plan((Quorum(count=1, via=Via.SERVER),), review=Review(updates=1))
+
+
+def test_what_is_wrong_with_a_policy_is_said_at_the_ranks() -> None:
+    with alone(Broken()) as (_, link):
+        link.pull()
+        link.push(torch.ones(COUNT), 0.1)
+        with pytest.raises(InputError, match="parameter x must be odd"):
+            link.pull()
+
+
+def test_a_rank_that_does_not_begin_is_named() -> None:
+    ranks = [Rank(0, 1)]
+    with (
+        pytest.raises(RuntimeError, match=r"ranks \[1\] did not begin within 0.5 s"),
+        serving(2, start_limit=0.5) as server,
+    ):
+        ranks[0].train(server.address, job_of("asgd"), stall_limit=5.0)
+
+
+def test_strangers_are_let_go_and_disturb_nobody() -> None:
+    with serving(1, stall_limit=0.5) as server:
+        host, port, _ = server.address.split(":")
+        silent = socket.create_connection((host, int(port)))
+        loud = socket.create_connection((host, int(port)))
+        loud.sendall(b"GET / HTTP/1.1\r\n" * 20)
+        with pytest.raises(ConnectionError, match="does not take rank 0 in"):
+            connect(f"{host}:{port}:wrong", 0, 5.0)
+        Rank(0, 3).train(server.address, job_of("asgd"), stall_limit=5.0)
+        silent.close()
+        loud.close()
+
+
+def test_a_model_that_differs_from_the_job_s_is_refused() -> None:
+    def other(address: str) -> None:
+        link = connect(address, 1, LIMIT)
+        with contextlib.suppress(InputError):
+            link.begin(COUNT + 1, torch.float32)
+            link.pull()
+        link.leave()
+
+    with serving(2) as server:
+        thread = threading.Thread(target=other, args=(server.address,))
+        thread.start()
+        with pytest.raises(InputError, match="rank 1 trains 301 parameters"):
+            Rank(0, 1).train(server.address, job_of("asgd"))
+        thread.join(LIMIT)
+
+
+# -- processes that die or stop ---------------------------------------------------------------
+
+STALL = 1.5
+
+
+PROGRAM = """
+import sys
+sys.path[:] = {path!r}
+from tests.test_ddp_server import train_for_ever
+train_for_ever({parent}, {address!r}, {rank}, {pace})
+"""
+
+
+def train_for_ever(parent: int, address: str, rank: int, pace: float) -> None:
+    """A process that trains until its server is gone."""
+    die_with_parent(parent)
+    torch.set_num_threads(1)
+    one = Rank(rank, 1 << 40, lambda rank, step: pace)
+    with contextlib.suppress(ConnectionError):
+        one.train(address, None)
+
+
+@contextlib.contextmanager
+def beside(
+    spec: str, world_size: int, pace: float = 0.0
+) -> Iterator[tuple[Server, Link, list[int]]]:
+    """Rank 0 here, the others as processes (their pids, from rank 1 on), all of them begun."""
+    path = [str(Path(__file__).parent.parent), *sys.path]
+    processes: list[subprocess.Popen[bytes]] = []
+    with serving(world_size, stall_limit=STALL) as server:
+        try:
+            for rank in range(1, world_size):
+                program = PROGRAM.format(
+                    path=path, parent=os.getpid(), address=server.address, rank=rank, pace=pace
+                )
+                processes.append(subprocess.Popen([sys.executable, "-c", program]))
+            link = connect(server.address, 0, LIMIT)
+            try:
+                link.begin(COUNT, torch.float32, job_of(spec))
+                yield server, link, [process.pid for process in processes]
+            finally:
+                link.leave()
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+
+
+def rounds_until(link: Link, over: Callable[[], bool]) -> tuple[int, float]:
+    """Pushes until something is so: how many, and the longest that one of them took."""
+    count, longest, until = 0, 0.0, time.monotonic() + LIMIT
+    while not over() and time.monotonic() < until:
+        begun = time.monotonic()
+        link.pull()
+        link.push(torch.ones(COUNT), 0.001)
+        longest = max(longest, time.monotonic() - begun)
+        count += 1
+    return count, longest
+
+
+def test_a_killed_rank_is_named_and_the_others_go_on() -> None:
+    with beside("asgd", 3) as (server, link, pids):
+        rounds_until(link, lambda: len(server.stamps) > 50)
+        os.kill(pids[1], signal.SIGKILL)
+        _, longest = rounds_until(link, lambda: bool(link.lost))
+        assert longest < STALL
+        assert list(link.lost) == [2]
+        assert "rank 2" in link.lost[2]
+        count, _ = rounds_until(link, lambda: len(server.stamps) > 500)
+        assert count > 0
+
+
+def test_a_stopped_rank_is_forgotten_after_the_stall_limit_and_a_slow_one_is_not() -> None:
+    with beside("asgd", 3, pace=2 * STALL) as (server, link, pids):
+        rounds_until(link, lambda: len(server.stamps) > 50)
+        os.kill(pids[0], signal.SIGSTOP)
+        stopped = time.monotonic()
+        rounds_until(link, lambda: bool(link.lost))
+        assert STALL * 0.5 < time.monotonic() - stopped < STALL + 2
+        assert link.lost == {1: f"rank 1 was silent for {STALL:g} s while computing step 0"}
+        rounds_until(link, lambda: any(row["rank"] == 2 for row in server.stamps))
+        assert list(link.lost) == [1]
+
+
+def test_under_a_bound_nobody_waits_for_a_dead_rank_for_ever() -> None:
+    with beside("ssp:bound=3", 2, pace=0.01) as (server, link, pids):
+        rounds_until(link, lambda: len(server.stamps) > 20)
+        os.kill(pids[0], signal.SIGKILL)
+        before = len(server.stamps)
+        rounds_until(link, lambda: len(server.stamps) > before + 100)
+        assert list(link.lost) == [1]
+
+
+def test_a_server_of_its_own_process_trains_and_ends_with_its_ranks() -> None:
+    process, address = start_server(2)
+    try:
+        ranks = [Rank(rank, 10) for rank in range(2)]
+        threads = [
+            threading.Thread(
+                target=one.train, args=(address, job_of("asgd") if one.rank == 0 else None)
+            )
+            for one in ranks
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(LIMIT)
+        assert process.wait(LIMIT) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert [len(one.pulled) for one in ranks] == [10, 10]
+
+
+def test_a_rank_whose_server_was_killed_says_so_and_what_it_was_at() -> None:
+    process, address = start_server(1)
+    link = connect(address, 0, LIMIT)
+    link.begin(COUNT, torch.float32, job_of("asgd"))
+    link.pull()
+    process.kill()
+    process.wait()
+    with pytest.raises(ConnectionError, match=r"the server at .* while rank 0 was .* step 0"):
+        link.pull()
+    link.close()
+
+
+def test_a_rank_that_the_plan_leaves_out_is_told_when_all_others_have_left() -> None:
+    plans = (
+        Plan((Quorum(via=Via.SERVER),), review=Review(updates=1)),
+        Plan((Quorum((0,), via=Via.SERVER),)),
+    )
+    ranks = [Rank(0, 5), Rank(1, 5)]
+    trained(Fixed(plans), ranks)
+    assert [type(order) for order in ranks[1].orders] == [Compute, Finish]

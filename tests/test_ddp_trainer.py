@@ -1,0 +1,298 @@
+"""Real ranks under real policies: what a training script sees, and what its record says."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from simstrag import policies
+from simstrag.ddp.journal import read
+from simstrag.ddp.replay import run_of
+from simstrag.errors import InputError
+from simstrag.live import Live, Start, Update
+from simstrag.policy import Hints, Plan, Precision, Review, View
+from tests.ranks import RankError, Ranks, ranks
+from tests.test_live import judged
+
+BATCH = 16
+
+__all__ = ["ranks"]
+
+
+def task(rank: int) -> tuple[nn.Module, torch.optim.Optimizer, Callable[[int], torch.Tensor]]:
+    """A small model, its optimizer, and the loss of a batch of so many samples."""
+    torch.manual_seed(rank)
+    model = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    luck = torch.Generator().manual_seed(100 + rank)
+    truth = torch.randn(16, 4, generator=torch.Generator().manual_seed(1))
+
+    def loss(samples: int) -> torch.Tensor:
+        x = torch.randn(samples, 16, generator=luck)
+        return nn.functional.cross_entropy(model(x), (x @ truth).argmax(1))
+
+    return model, optimizer, loss
+
+
+class Told:
+    """A clock that tells prescribed local times, so that decisions do not hang on this machine."""
+
+    immediate = True
+    reason = "told by a test"
+
+    def __init__(self, seconds: Callable[[int], float]) -> None:
+        self._seconds, self.steps = seconds, 0
+        self.start = self.seconds = 0.0
+
+    def begin(self) -> None:
+        self.start = float(self.steps)
+
+    def ended(self) -> None:
+        self.seconds = self._seconds(self.steps)
+        self.steps += 1
+
+
+def without_statistics(model: nn.Module) -> nn.Module:
+    """Running statistics are each rank's own."""
+    for buffer in model.buffers():
+        buffer.zero_()
+    return model
+
+
+def slow_at_times(rank: int) -> Callable[[int], float]:
+    """Rank 1 is slow for 40 of every 100 steps."""
+    return lambda step: (
+        0.1
+        + 0.001 * ((7 * step + 3 * rank) % 5)
+        + (0.25 if rank == 1 and step % 100 >= 60 else 0.0)
+    )
+
+
+def train(
+    rank: int, world: int, policy: Any, steps: int, out: str | None = None, slow: float = 0.0
+) -> dict[str, Any]:
+    """Some steps under a policy; what there is at the end."""
+    from simstrag.ddp import equal, wrap
+
+    model, optimizer, loss = task(rank)
+    losses = []
+    every = BATCH * world * steps
+    with wrap(
+        model, optimizer, policy, batch=BATCH, samples=every, precision="bf16", out=out
+    ) as trainer:
+        while not trainer.over:
+            losses.append(float(trainer.step(lambda: loss(trainer.next_batch))))
+            if slow and rank == world - 1:
+                time.sleep(slow)
+        state = trainer.state_dict()
+        return {
+            "losses": losses,
+            "digest": equal.digest(model, optimizer),
+            "way": type(trainer._way).__name__,
+            "samples": trainer.samples,
+            "facts": state["facts"],
+        }
+
+
+def plain(rank: int, world: int, steps: int) -> str:
+    """The same training by DDP as everybody uses it."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    from simstrag.ddp import equal
+
+    model, optimizer, _ = task(0)
+    ddp = DistributedDataParallel(model, forward_sync_buffers=False)
+    luck = torch.Generator().manual_seed(100 + rank)
+    truth = torch.randn(16, 4, generator=torch.Generator().manual_seed(1))
+    for _ in range(steps):
+        x = torch.randn(BATCH, 16, generator=luck)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(ddp(x), (x @ truth).argmax(1)).backward()
+        optimizer.step()
+    return equal.digest(model, optimizer)
+
+
+def test_bsp_is_plain_ddp_bit_for_bit_on_three_ranks(ranks: Ranks) -> None:
+    found = [each["digest"] for each in ranks.run(train, 3, "bsp", 100)]
+    assert found == ranks.run(plain, 3, 100)
+
+
+def switching(rank: int, world: int, steps: int) -> tuple[list[tuple[int, ...]], str]:
+    """Korel on told times: who was in reduced precision at each step, and the parameters."""
+    from simstrag.ddp import equal, wrap
+
+    model, optimizer, loss = task(rank)
+    decided = []
+    with wrap(model, optimizer, "korel", batch=BATCH, precision="bf16") as trainer:
+        trainer.replica.clock = Told(slow_at_times(rank))
+        for _ in range(steps):
+            trainer.step(lambda: loss(BATCH))
+            decided.append(tuple(trainer.plan.in_amp.tolist()))
+        return decided, equal.digest(without_statistics(model), optimizer)
+
+
+def test_replicas_that_switch_precision_stay_equal(ranks: Ranks) -> None:
+    answers = ranks.run(switching, 3, 130)
+    decided, digest = answers[0]
+    assert all(each == (decided, digest) for each in answers)
+    assert any(any(each) for each in decided), "korel must have switched"
+
+
+@dataclass
+class Odd:
+    """Decides otherwise on rank 2, from version 5 on: what a policy that reads a clock does."""
+
+    rank: int
+    state_: list[int] = field(default_factory=list)
+
+    def plan(self, view: View) -> Plan:
+        wrong = self.rank == 2 and view.version >= 5
+        return Plan(
+            precision=(Precision.AMP if wrong else Precision.FULL), review=Review(updates=1)
+        )
+
+
+def deciding_alone(rank: int, world: int) -> None:
+    from simstrag.ddp import wrap
+
+    model, optimizer, loss = task(rank)
+    with wrap(model, optimizer, Odd(rank), batch=BATCH, precision="bf16") as trainer:
+        for _ in range(20):
+            trainer.step(lambda: loss(BATCH))
+
+
+def test_a_replica_that_decides_otherwise_is_caught_at_the_next_step_and_named(
+    ranks: Ranks,
+) -> None:
+    with pytest.raises(RankError) as caught:
+        ranks.run(deciding_alone, 3)
+    assert str(caught.value).count("at version 5: rank 2 is at version 5 with plan") == 3
+
+
+SERVED = ("asgd", "ssp:bound=1", "k_async:x=2", "backup:b=1", "backup:b=1,late=drop", "ringmaster")
+
+
+@pytest.mark.parametrize("policy", SERVED)
+def test_the_reference_engine_books_recorded_arrivals_as_the_server_did(
+    policy: str, ranks: Ranks, tmp_path: Path
+) -> None:
+    ranks.run(train, 3, policy, 60, str(tmp_path / "run"), 0.01)
+    header, lines = read(tmp_path / "run")
+    gone = next((k for k, line in enumerate(lines) if line[0] == "gone"), len(lines))
+    seconds, booked = told_again(policy, [each for each in lines[:gone] if each[0] != "push"])
+    assert len(booked) > 30
+    expected = judged(policy, seconds, 10**9, updates=len(booked)).log
+    for update, entry in zip(booked, expected, strict=True):
+        found = [(g.rank, g.step, update.version - 1 - g.version) for g in update.gradients]
+        assert sorted(found) == [each[:3] for each in sorted(map(tuple, entry.gradients))]
+
+
+def told_again(policy: str, lines: list[list[Any]]) -> tuple[list[list[float]], list[Update]]:
+    """From release to arrival, of every step of every rank; and the updates as they were booked."""
+    live = Live(policies.load(policy), 3, BATCH, Hints(batch=BATCH))
+    begun: dict[int, float] = {}
+    seconds: list[list[float]] = [[], [], []]
+    booked: list[Update] = []
+
+    def listen() -> None:
+        for each in live.news():
+            if isinstance(each, Start):
+                if len(seconds[each.rank]) < each.step:  # the last one was aborted
+                    seconds[each.rank].append(live.now - begun[each.rank] + 1.0)
+                begun[each.rank] = live.now
+            elif isinstance(each, Update):
+                booked.append(each)
+
+    listen()
+    for kind, *values in lines:
+        if kind == "done":
+            at, rank, own = values
+            seconds[rank].append(at - begun[rank])
+            live.done(rank, at, own)
+            listen()
+    return [[*own, *[1e6] * 3] for own in seconds], booked
+
+
+@pytest.mark.parametrize(
+    "policy",
+    ["star_ring", "star_dynamic", "star_h:phi=64", "cgp", "lgc", "local_sgd:h=3", "p_reduce:p=2",
+     "lb_bsp", "sync_switch", "dssp", "staleness_lr", "bsp:via=server", "cgp:groups=window"],
+)  # fmt: skip
+def test_a_policy_trains_four_ranks_and_leaves_a_record(
+    policy: str, ranks: Ranks, tmp_path: Path
+) -> None:
+    answers = ranks.run(train, 4, policy, 60, str(tmp_path / "run"), 0.006)
+    first, last = (
+        statistics.mean(loss for answer in answers for loss in answer["losses"][part])
+        for part in (slice(15), slice(-15, None))
+    )
+    assert last < 0.8 * first
+    run = run_of(tmp_path / "run")
+    assert run.policy == policy
+    applied = run.frame("gradients").query("fate == 'applied'")
+    assert applied["samples"].sum() == run.summary["samples"] > 0
+
+
+def refused(rank: int, world: int, policy: str) -> str:
+    from simstrag.ddp import wrap
+
+    model, optimizer, _ = task(rank)
+    with pytest.raises(InputError) as caught:
+        wrap(model, optimizer, policy, batch=BATCH)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("policy", ["star_h_oracle", "dropcompute", "cgp:groups=rounds"])
+def test_what_cannot_run_for_real_is_refused_with_the_reason(policy: str, ranks: Ranks) -> None:
+    (said,) = ranks.run(refused, 1, policy)
+    assert said.startswith(f"policy {policy} is for simulation only: ")
+
+
+def resuming(rank: int, world: int, policy: str, steps: int, cut: int) -> tuple[list[Any], Any]:
+    """Decisions of a training that is left and taken up after `cut` steps (0: it is not)."""
+    from simstrag.ddp import wrap
+
+    model, optimizer, loss = task(rank)
+    clock = Told(slow_at_times(rank))
+    decided = []
+    trainer = wrap(model, optimizer, policy, batch=BATCH, precision="bf16")
+    trainer.replica.clock = clock
+    for step in range(steps):
+        if cut and step == cut:
+            state = trainer.state_dict()
+            trainer.close()
+            model, optimizer, _ = task(rank + 10)  # other weights, of which nothing is left
+            loss = _of(model, loss)
+            trainer = wrap(model, optimizer, policy, batch=BATCH, precision="bf16")
+            trainer.load_state_dict(state)
+            trainer.replica.clock = clock
+        trainer.step(lambda: loss(trainer.next_batch))
+        decided.append(repr(trainer.plan))
+    trainer.close()
+    return decided, [each.detach().numpy() for each in model.parameters()]
+
+
+def _of(model: nn.Module, loss: Callable[[int], torch.Tensor]) -> Callable[[int], torch.Tensor]:
+    """The same batches for another model."""
+    cells = dict(zip(loss.__code__.co_freevars, loss.__closure__ or (), strict=True))
+    cells["model"].cell_contents = model
+    return loss
+
+
+@pytest.mark.parametrize("policy", ["korel", "lb_bsp"])
+def test_a_resumed_run_decides_and_trains_as_an_undisturbed_one(policy: str, ranks: Ranks) -> None:
+    resumed, undisturbed = (ranks.run(resuming, 3, policy, 90, cut) for cut in (70, 0))
+    for (decided, parameters), (expected, others) in zip(resumed, undisturbed, strict=True):
+        assert decided == expected
+        for one, other in zip(parameters, others, strict=True):
+            # DDP orders its buckets anew, and so the ranks of which sums are made
+            np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
