@@ -16,10 +16,10 @@ demo: setup
 	$(BIN)/simstrag compare examples/demo.yaml --sensitivity --out reports/demo
 
 test: setup
-	$(BIN)/python -m pytest -n 2 --ignore=tests/verification
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --ignore=tests/verification
 
 verify: setup
-	$(BIN)/python -m pytest -n 2 tests/verification
+	$(BIN)/python -m pytest -n 2 --dist loadgroup tests/verification
 
 lint: setup typed
 	$(BIN)/ruff check .
@@ -39,7 +39,8 @@ bench: setup
 # A type checker follows files, not setuptools' package-dir: show it the package as it is imported.
 typed:
 	rm -rf build/typed && mkdir -p build/typed/simstrag
-	ln -s $(CURDIR)/simstrag/* $(CURDIR)/calibration $(CURDIR)/traces $(CURDIR)/analysis build/typed/simstrag/
+	ln -s $(CURDIR)/simstrag/* $(CURDIR)/calibration $(CURDIR)/traces $(CURDIR)/analysis \
+		$(CURDIR)/fidelity build/typed/simstrag/
 
 clean:
 	rm -rf .venv build *.egg-info

@@ -97,6 +97,8 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     """Load what is asked for when it is asked for: the package itself imports nothing heavy."""
+    if name == "ddp":  # `simstrag.ddp.wrap` needs no import of its own
+        return importlib.import_module("simstrag.ddp")
     if name not in _HOME:
         raise AttributeError(f"module 'simstrag' has no attribute '{name}'")
     return getattr(importlib.import_module(f"simstrag.{_HOME[name]}"), name)

@@ -198,11 +198,11 @@ class Kernel:
     def aboard(self, closing: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Whose gradients a closing holds, by rank: those who count, and their riders."""
         members = set(self._contributors(closing))
-        link, rank, riders = self.memory.ranks["link"], int(self.memory.closings[closing]["head"]), []
+        rank, riders = int(self.memory.closings[closing]["head"]), []
         while rank >= 0:
             if rank not in members:
                 riders.append(rank)
-            rank = int(link[rank])
+            rank = int(self.memory.ranks[rank]["link"])
         return tuple(sorted(members)), tuple(sorted(riders))
 
     def hand_over(self) -> None:

@@ -18,6 +18,21 @@ settings.register_profile("long", parent=settings.get_profile("default"), max_ex
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
+STARTS_RANKS = (
+    "test_ddp_board", "test_ddp_examples", "test_ddp_launch", "test_injector", "test_validate",
+)  # fmt: skip
+"""Modules that start ranks or load of their own; others have the fixture `ranks`."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Real ranks take turns: beside each other they would share cores that they count on."""
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        if "ranks" in fixtures or item.path.stem.startswith(STARTS_RANKS):
+            item.add_marker(pytest.mark.xdist_group("ranks"))
+
+
 @pytest.fixture(params=["by_reference", "by_engine"])
 def engine(request: pytest.FixtureRequest) -> object:
     """Each of the two engines, as a function from scenario and policy to a story."""

@@ -237,7 +237,7 @@ def test_a_help_ends_with_examples_that_are_not_cut(
     assert all(example.startswith(f"simstrag {command}") for example in EXAMPLES[command])
 
 
-ELSEWHERE = {"calibrate", "calibrate check", "calibrate import"}
+ELSEWHERE = {"calibrate", "calibrate check", "calibrate import", "validate"}
 """They measure for minutes, or need logs: tests/test_calibrate.py, test_nccl_tests.py."""
 
 

@@ -204,7 +204,7 @@ def test_a_group_whose_member_died_begins_its_step_anew_with_the_parameters_it_h
     assert told(desk.lost(1, 1.1)) == []
     orders = desk.failed(2, 1.2)
     assert told(orders) == [("Compute", 0, 0, 0), ("Compute", 2, 0, 0)]
-    assert {(o.members, o.pull) for o in orders if isinstance(o, Compute)} == {((0, 2), False)}
+    assert {(o.how, o.pull) for o in orders if isinstance(o, Compute)} == {(How.READY, False)}
 
 
 def test_a_group_that_was_told_to_be_another_waits_until_all_its_members_are_back() -> None:

@@ -24,8 +24,9 @@ ROOT = Path(__file__).parent.parent
 LAYERS = {
     "vocabulary": (
         "checks", "collectives", "columns", "documents", "errors", "histories", "measurements",
-        "names", "noise", "paths", "pieces", "plan", "policy", "profile", "quantity", "quorum",
-        "run", "slowdown", "tables", "trace", "trace_files", "trace_rows", "validation", "view",
+        "names", "noise", "paths", "pieces", "places", "plan", "policy", "profile", "quantity",
+        "quorum", "run", "slowdown", "tables", "trace", "trace_files", "trace_rows", "validation",
+        "view",
     ),
     "thought": (
         "batches", "constants", "contention", "inputs", "learning", "learning.noise_scale", "loops",
@@ -33,7 +34,8 @@ LAYERS = {
         "scenario", "sections", "stragglers", "timing", "windows",
     ),
     "world": (
-        "compiled", "engine", "kernel", "learning.real", "recorder", "summary", "workloads",
+        "compiled", "ddp", "engine", "kernel", "learning.real", "live", "recorder", "summary",
+        "workloads",
     ),
     "use": (
         "__main__", "backends", "cli", "comparison", "doctor", "finished", "processes", "reports",
@@ -43,8 +45,8 @@ LAYERS = {
 
 SATELLITES = {
     "calibration": {
-        "batches", "constants", "errors", "measurements", "names", "paths", "profile", "quantity",
-        "responses", "run", "trace", "workloads", "workloads.job", "workloads.workload",
+        "batches", "constants", "errors", "measurements", "names", "paths", "places", "profile",
+        "quantity", "responses", "run", "trace", "workloads", "workloads.job", "workloads.workload",
     },
     "traces": {
         "errors", "histories", "names", "noise", "paths", "pieces", "trace", "trace_rows",
@@ -54,12 +56,24 @@ SATELLITES = {
         "names", "policies", "profile", "quantities", "quantity", "responses", "run", "scenario",
         "slowdown", "timing", "trace",
     },
+    "fidelity": {
+        "batches", "ddp", "ddp.hints", "ddp.journal", "ddp.replay", "ddp.trainer", "ddp.ways",
+        "engine", "errors", "measurements", "metrics", "names", "noise", "paths", "places",
+        "policies", "policy", "profile", "quantity", "responses", "run", "scenario", "trace",
+        "workloads",
+        "analysis.cells", "analysis.drawing", "analysis.formats", "analysis.page",
+        "analysis.pictures", "analysis.sheets", "analysis.tables",
+        "calibration.cells", "calibration.crew", "calibration.loads", "calibration.machine",
+        "calibration.occupancy", "calibration.processes", "calibration.traffic",
+    },
 }  # fmt: skip
-"""The modules of the core that each satellite needs; analysis draws contention, hence `timing`."""
+"""The modules of the core, and of other satellites, that each satellite needs.
+
+Analysis draws contention, hence `timing`; fidelity holds real runs against simulated ones."""
 
 MAY_USE_SATELLITES = {
     "cli.calibrate", "cli.compare", "cli.profiles", "cli.run", "cli.trace", "cli.trace_import",
-    "cli.trace_resample", "comparison", "doctor", "profile", "reports",
+    "cli.trace_resample", "cli.validate", "comparison", "doctor", "profile", "reports",
 }  # fmt: skip
 """They do so inside functions only: who does not ask for a report needs no drawing."""
 
@@ -211,7 +225,7 @@ def test_policies_own_no_clock_and_no_luck(package: str) -> None:
     [
         ("simpy", ["engine"]),
         ("numba", ["compiled", "loops"]),
-        ("torch", ["workloads", "learning.real", "ddp", "calibration"]),
+        ("torch", ["workloads", "learning.real", "ddp", "calibration", "fidelity"]),
         ("matplotlib", ["analysis"]),
         ("bokeh", ["analysis"]),
         ("jinja2", ["analysis"]),

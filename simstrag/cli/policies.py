@@ -49,7 +49,8 @@ def policies(
             [d.name, d.architecture, how(d.name).partition(":")[0], _in_short(d)]
             for d in describe()
         ]
-        table(["policy", "via", "real", "what it decides; its parameters; its paper"], rows, wraps=3)
+        headers = ["policy", "via", "real", "what it decides; its parameters; its paper"]
+        table(headers, rows, wraps=3)
         print("real: how real ranks carry it out, through DDP or a server process")
         print("more of one: simstrag policies NAME")
         print("your own: package.module:Class, with parameters in the same way")

@@ -11,7 +11,7 @@ import typer
 
 from simstrag.cli.console import document, sentences, table, text, warn, written
 from simstrag.cli.mistakes import Interrupted
-from simstrag.cli.options import Json, Policies, Quiet, Seed
+from simstrag.cli.options import Json, Quiet, Seed, complete_policy, one_each
 from simstrag.cli.progress import counted
 from simstrag.errors import InputError
 from simstrag.paths import expect
@@ -26,7 +26,7 @@ def validate(
     run: Annotated[
         Path | None,
         typer.Argument(
-            help="A recorded real run, to be replayed instead.", metavar="[RUN]", show_default=False
+            help="A recorded real run, to be replayed instead.", metavar="RUN", show_default=False
         ),
     ] = None,
     profile: Annotated[
@@ -36,7 +36,14 @@ def validate(
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Folder to write.", metavar="FOLDER")
     ] = Path("reports/validation"),
-    policy: Policies = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--policy", "-p", help="Instead of the default cases; may be repeated.",
+            metavar="POLICY", show_default=False, callback=one_each,
+            autocompletion=complete_policy,
+        ),
+    ] = None,
     ranks: Annotated[
         list[int] | None,
         typer.Option(help="2 and 4 by default; may be repeated.", min=2, metavar="N",

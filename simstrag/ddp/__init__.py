@@ -13,19 +13,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from simstrag.ddp.launch import join, launch, torchrun
+    from simstrag.ddp.launch import join, torchrun
     from simstrag.ddp.sampler import ShareSampler
     from simstrag.ddp.synchronous import Disagreement
     from simstrag.ddp.trainer import RankFailure, Trainer, wrap
 
 __all__ = [
-    "Disagreement", "RankFailure", "ShareSampler", "Trainer", "join", "launch", "torchrun", "wrap",
+    "Disagreement", "RankFailure", "ShareSampler", "Trainer", "join", "torchrun", "wrap",
 ]  # fmt: skip
 
 PLACES = {
     "Disagreement": "synchronous", "RankFailure": "trainer", "ShareSampler": "sampler",
-    "Trainer": "trainer", "join": "launch", "launch": "launch", "torchrun": "launch",
-    "wrap": "trainer",
+    "Trainer": "trainer", "join": "launch", "torchrun": "launch", "wrap": "trainer",
 }  # fmt: skip
 
 

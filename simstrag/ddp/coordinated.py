@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -54,6 +54,11 @@ class Coordinated:
         return self._samples
 
     @property
+    def private(self) -> bool:
+        """Whether this rank's model is its own, and the server has none."""
+        return self._work is not None and self._work.local
+
+    @property
     def next_batch(self) -> int:
         """Samples of this rank's next batch."""
         return 0 if self._work is None else self._work.samples
@@ -80,7 +85,7 @@ class Coordinated:
             link.withdraw()
             return loss
         self._finite = replica.finite()
-        told = {
+        told: dict[str, Any] = {
             "seconds": replica.clock.seconds, "begun": self._begun, "ended": time.monotonic(),
             "loss": float(loss), "finite": self._finite, "settings": settings(replica.optimizer),
         }  # fmt: skip
@@ -178,7 +183,7 @@ class Coordinated:
             self.link.reduced(order.closing, whole if rank == min(order.members) else None)
             return
         with torch.no_grad():
-            parts = whole.split([each.numel() for each in tensors])
+            parts = torch.split(whole, [each.numel() for each in tensors])
             for each, part in zip(tensors, parts, strict=True):
                 each.copy_(part.view(each.shape))
         self.link.reduced(order.closing)

@@ -34,18 +34,30 @@ if TYPE_CHECKING:
     from simstrag.ddp.board import Connections
 
 __all__ = [
-    "Fenced", "Joined", "Outcome", "adopted", "join", "launch", "meet", "offer", "offered", "run",
-    "shrink", "torchrun",
+    "START", "Fenced", "Joined", "Outcome", "adopted", "hurry", "join", "launch", "meet", "offer",
+    "offered", "run", "shrink", "stall_limit_of", "torchrun",
 ]  # fmt: skip
 
-GRACE = 1.5
+GRACE = 1.0
 """Seconds in which processes that are told to end may do so, all together."""
+
+LAST_WORK = 10.0
+"""Seconds that a server has for it when all its ranks have come to their end."""
 
 RESTARTS = 3
 """How often all ranks are started anew before `run` gives up."""
 
+PARTING = 10.0
+"""Seconds in which the others may say who failed, and save what there is."""
+
 POLL = 0.02
 """Seconds between two looks at processes that run."""
+
+SERVER = ("-m", "simstrag.ddp.server")
+"""The program of a server that outlives ranks; it says on the store where it listens."""
+
+START = 120.0
+"""Seconds in which ranks must meet, though the stall limit be shorter."""
 
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -163,6 +175,7 @@ def launch(
     place = {
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks), "SIMSTRAG_STORE": "launcher",
+        "SIMSTRAG_ON_FAULT": on_fault, "SIMSTRAG_SERVER": "" if server is None else "launcher",
     }  # fmt: skip
     with Job(stall_limit, pinned) as job:
         served = None if server is None else job.start(_command(server), place)
@@ -170,16 +183,17 @@ def launch(
             job.start(_command(command), place | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
             for rank in range(ranks)
         ]
-        moved = time.monotonic()
+        moved = broken = time.monotonic()
         while running := [each for each in processes if each.poll() is None]:
-            failed = on_fault == "stop" and any(each.poll() for each in processes)
+            broken = broken if any(each.poll() for each in processes) else time.monotonic()
+            failed = on_fault == "stop" and time.monotonic() - broken > PARTING
             moved = moved if all(map(_stopped, running)) else time.monotonic()
             abandoned = time.monotonic() - moved > stall_limit
             if failed or abandoned or (served is not None and served.poll()):
                 job.end(processes, signal.SIGTERM)
             time.sleep(POLL)
         if served is not None:
-            job.end([served], signal.SIGTERM)
+            job.end([served], signal.SIGTERM, LAST_WORK)
         code = None if served is None else served.returncode
         return Outcome(tuple(each.returncode for each in processes), code)
 
@@ -205,7 +219,10 @@ def run(
             script, ranks, arguments, module=module, restarts=RESTARTS, stall_limit=stall_limit,
             pinned=pinned,
         )  # fmt: skip
-    outcome = launch(command, ranks, on_fault=on_fault, stall_limit=stall_limit, pinned=pinned)
+    outcome = launch(
+        command, ranks, on_fault=on_fault, server=SERVER if on_fault == "continue" else None,
+        stall_limit=stall_limit, pinned=pinned,
+    )  # fmt: skip
     if outcome.lost:
         print(outcome, file=sys.stderr)
     failed = all(outcome.codes) if on_fault == "continue" else any(outcome.codes)
@@ -241,13 +258,18 @@ class Job:
         self._started.append(process)
         return process
 
-    def end(self, processes: Sequence[subprocess.Popen[bytes]], number: signal.Signals) -> None:
+    def end(
+        self,
+        processes: Sequence[subprocess.Popen[bytes]],
+        number: signal.Signals,
+        grace: float = GRACE,
+    ) -> None:
         """Tell them to end, and kill what does not."""
         running = [each for each in processes if each.poll() is None]
         try:
             for each in running:
                 each.send_signal(number)
-            until = time.monotonic() + GRACE
+            until = time.monotonic() + grace
             while any(each.poll() is None for each in running) and time.monotonic() < until:
                 time.sleep(POLL)
         finally:
@@ -325,27 +347,29 @@ def meet(stall_limit: float | None = None) -> Store:
     agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     ours = not (agents or "SIMSTRAG_STORE" in os.environ) and os.environ.get("RANK") == "0"
     address = os.environ["MASTER_ADDR"], _number("MASTER_PORT")
-    store = _store(*address, ours, _stall_limit(stall_limit))
+    store = _store(*address, ours, max(stall_limit_of(stall_limit), START))
     return PrefixStore(f"attempt{_attempt()}", store)
 
 
-def offer(root: Store, host: str, port: int) -> None:
+def offer(root: Store, address: str) -> None:
     """Say where the server listens."""
-    root.set("server", json.dumps([host, port]))
+    root.set("server", address)
 
 
-def offered(root: Store, seconds: float) -> tuple[str, int]:
+def offered(root: Store, seconds: float) -> str:
     """Where the server listens; it is waited for.  Raises torch's `DistStoreError` if in vain."""
     root.wait(["server"], timedelta(seconds=seconds))
-    host, port = json.loads(root.get("server"))
-    return str(host), int(port)
+    return str(root.get("server").decode())
 
 
-def join(stall_limit: float | None = None, backend: str | None = None) -> Joined:
+def join(
+    stall_limit: float | None = None, backend: str | None = None, patient: bool = False
+) -> Joined:
     """Make the process group, and say which place in it this process has.
 
     stall_limit: seconds, also the timeout of collectives; else what the launcher was told, else 60.
     backend: else gloo; with one GPU for each rank of this host, NCCL for what is on GPUs (untried).
+    patient: collectives may take `START` seconds until `hurry` is called.
     Raises `InputError` where no launcher started this process.
     """
     from simstrag.ddp.board import Connections
@@ -357,9 +381,20 @@ def join(stall_limit: float | None = None, backend: str | None = None) -> Joined
     return _grouped(
         Joined(
             _number("RANK"), size, root, _attempt(), 0, tuple(range(size)),
-            _stall_limit(stall_limit), root, backend or _backend(), Connections(),
-        )
+            stall_limit_of(stall_limit), root, backend or _backend(), Connections(),
+        ),
+        patient,
     )  # fmt: skip
+
+
+def hurry(joined: Joined) -> None:
+    """From now on a collective fails after the stall limit.
+
+    Until then ranks have `START` seconds: some import and compile longer than others.
+    """
+    from torch.distributed.distributed_c10d import _set_pg_timeout
+
+    _set_pg_timeout(timedelta(seconds=joined.stall_limit))
 
 
 def shrink(joined: Joined, members: Collection[int], patience: float | None = None) -> Joined:
@@ -415,7 +450,7 @@ def _all_here(meeting: Store, decided: Sequence[int], seconds: float) -> bool:
     return bool(meeting.compare_set("complete", "", found) == b"yes")
 
 
-def _grouped(joined: Joined) -> Joined:
+def _grouped(joined: Joined, patient: bool = False) -> Joined:
     """With a process group of its generation."""
     import torch
     import torch.distributed as dist
@@ -430,7 +465,7 @@ def _grouped(joined: Joined) -> Joined:
             store=PrefixStore("group", store),
             rank=joined.rank,
             world_size=joined.world_size,
-            timeout=timedelta(seconds=joined.stall_limit),
+            timeout=timedelta(seconds=max(joined.stall_limit, START if patient else 0)),
         )
     return replace(joined, store=store)
 
@@ -473,7 +508,8 @@ def _attempt() -> int:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
-def _stall_limit(given: float | None) -> float:
+def stall_limit_of(given: float | None = None) -> float:
+    """Seconds: as given, or as the launcher was told, or 60."""
     return float(os.environ.get("SIMSTRAG_STALL_LIMIT", "60")) if given is None else given
 
 

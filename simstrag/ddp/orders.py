@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -31,7 +32,8 @@ class Job:
 
     packed: parameters and optimizer, as `parameters.packed` made them.  facts: where the books go
     on from.  batch: samples of a gradient at a share of 1.  hand_over: whether the ranks can do
-    without the server under a plan that does not need it.
+    without the server under a plan that does not need it.  journal: makes the record that the
+    server goes on with, if it has none of its own.
     """
 
     packed: bytes
@@ -41,6 +43,7 @@ class Job:
     hints: Hints | None = None
     facts: Facts | None = None
     hand_over: bool = False
+    journal: Callable[[], Any] | None = None
 
 
 class Loss(NamedTuple):

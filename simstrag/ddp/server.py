@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import torch
 
+from simstrag.ddp.launch import adopted, meet, offer, stall_limit_of
 from simstrag.ddp.service import Journal, Server
 from simstrag.places import die_with_parent
 
@@ -50,10 +51,19 @@ def start_server(
 
 
 def main() -> None:
-    """The program of `start_server`."""
+    """The program of `start_server`, and of a launcher, which gives it no argument."""
+    torch.set_num_threads(1)
+    # The first optimizer of a process imports half of torch, which would be part of an update.
+    torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    if len(sys.argv) == 1:
+        adopted()
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # all ranks have ended
+        server = Server(int(os.environ["WORLD_SIZE"]), stall_limit=stall_limit_of())
+        offer(meet(), server.address)
+        server.serve()
+        return
     die_with_parent(int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal tells everybody; the ranks leave
-    torch.set_num_threads(1)
     sys.path[:] = pickle.load(sys.stdin.buffer)
     world_size, host, stall_limit, journal = pickle.load(sys.stdin.buffer)
     server = Server(world_size, host, stall_limit, None if journal is None else journal())

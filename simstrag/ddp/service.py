@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import torch
 
+from simstrag import policies
 from simstrag.ddp import ways
 from simstrag.ddp.desk import Desk
 from simstrag.ddp.door import Door, Peer
@@ -96,11 +97,18 @@ class Server:
         try:
             while len(self._door.gone) < self.world_size:
                 self._turn()
+            self._note_end()
         except Exception as error:
             self._fault(error)
             raise
         finally:
             self.close()
+
+    def _note_end(self) -> None:
+        """What the policy has counted, where it has decided to the end."""
+        if self._desk is not None:
+            live = self._desk.live
+            self._note("end", self._now(), policies.counts(live.policy, live.name, taken=()))
 
     @property
     def ranks_here(self) -> frozenset[int]:
@@ -225,6 +233,8 @@ class Server:
         self._memory[peer.rank] = peer.payload
         peer.begun, peer.phase, peer.changed = True, "waiting for the others to begin", b""
         self._job = job or self._job
+        if job is not None and job.journal is not None and self.journal is None:
+            self.journal = job.journal()
         self._waiting_since = min(self._waiting_since, time.monotonic())
         peer.wire.send(Frame(Kind.WELCOME, peer.rank, body=SHARED if peer.payload.shared else b""))
         self._begin()

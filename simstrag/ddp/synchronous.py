@@ -33,8 +33,9 @@ class Synchronous:
     """A rank among ranks that take every step together.
 
     live: the replica of policy and books.  zero: when the run began on rank 0's monotonic clock.
-    batch: samples of a rank at a share of 1.  steps: taken here.  sampler: makes batches of the shares of a plan.
-    mark: is told (step, phase).  note: where this rank records what has happened, if it does.
+    batch: samples of a rank at a share of 1.  mark: is told (step, phase).  note: where this rank
+    records what has happened, if it does.  sampler: makes batches of the shares of a plan.
+    steps: taken here so far.
     """
 
     def __init__(

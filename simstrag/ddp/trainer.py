@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import dataclasses
+import os
 import pickle
 import time
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +25,7 @@ from simstrag.ddp.formats import Closure, Formats
 from simstrag.ddp.hints import hints_of
 from simstrag.ddp.hook import Groups
 from simstrag.ddp.journal import Journal, facts_as_written, facts_of
-from simstrag.ddp.launch import Joined, join
+from simstrag.ddp.launch import START, Joined, hurry, join, offered, shrink
 from simstrag.ddp.link import Link, connect
 from simstrag.ddp.orders import Job
 from simstrag.ddp.parameters import packed
@@ -38,6 +40,7 @@ from simstrag.profile import Profile
 
 if TYPE_CHECKING:
     import subprocess
+    from collections.abc import Iterator
 
     from simstrag.ddp.sampler import ShareSampler
 
@@ -84,7 +87,7 @@ def wrap(
     precision: what full and reduced precision are, see `Formats`.
     sampler: makes batches of uneven shares (`ShareSampler`), which some policies need.
     out: a folder for the record of the run.
-    stall_limit: seconds of silence after which a rank is given up, 60 unless the launcher said else.
+    stall_limit: seconds of silence after which a rank is given up; 60, or what the launcher said.
     joined: the rank's place, where `join` was called already.
 
     The process group is made from what the launcher says unless there is one.  Raises `InputError`
@@ -93,7 +96,7 @@ def wrap(
     given = policies.load(policy) if isinstance(policy, str) else copy.deepcopy(policy)
     name = policy if isinstance(policy, str) else policies.called(given)
     if not dist.is_initialized():
-        joined = join(stall_limit)
+        joined = join(stall_limit, patient=True)
     rank, world_size = dist.get_rank(), dist.get_world_size()
     formats = Formats(model, precision)
     hints = hints_of(profile, batch, samples)
@@ -131,13 +134,16 @@ class Trainer:
         joined: Joined | None,
     ) -> None:
         self.policy, self.name, self.rank, self.world_size = policy, name, rank, world_size
+        self._given = copy.deepcopy(policy)
         self.hints, self.sampler, self.out, self.joined = hints, sampler, out, joined
         self.batch = hints.batch or 1
         self.stall_limit = stall_limit or (60.0 if joined is None else joined.stall_limit)
+        self._board = self._heartbeats()
         device = next(model.parameters()).device
-        clock: LocalClock | DeviceClock = (
-            DeviceClock(device) if device.type == "cuda" else LocalClock(found_cores())
-        )
+        with self._blaming():
+            clock: LocalClock | DeviceClock = (
+                DeviceClock(device) if device.type == "cuda" else LocalClock(found_cores())
+            )
         self.replica = Replica(model, optimizer, formats, clock)
         self._groups = Groups(stall_limit=self.stall_limit)
         self._way: Synchronous | Coordinated | None = None
@@ -145,7 +151,7 @@ class Trainer:
         self._facts: Facts | None = None
         self._link: Link | None = None
         self._server: subprocess.Popen[bytes] | None = None
-        self._board = self._heartbeats()
+        self._hurried = self._drawn = False
 
     # -- training ----------------------------------------------------------------------------
 
@@ -157,17 +163,27 @@ class Trainer:
         rank is lost, `Disagreement` where replicas of the policy have come apart.
         """
         try:
-            if self._way is None:
-                self._begin(closure)
-            assert self._way is not None
-            loss = self._way.step(closure)
-            if self._way.over:
-                self._change(closure)
-        except (RuntimeError, ConnectionError) as error:
-            if isinstance(error, SimstragError) or self._board is None:
+            with self._blaming():
+                loss = self._stepped(closure)
+        except RankFailure as failure:
+            if not self._goes_on(failure.blame):
                 raise
-            raise RankFailure(self._board.blame()) from error
+            with self._blaming():
+                self._go_on_without(failure.blame)
+                loss = self._stepped(closure)
         self.replica.clock.begin()
+        return loss
+
+    def _stepped(self, closure: Closure) -> torch.Tensor:
+        if self._way is None:
+            self._begin(closure)
+        assert self._way is not None
+        loss = self._way.step(closure)
+        if not self._hurried and self.joined is not None:
+            hurry(self.joined)
+            self._hurried = True
+        if self._way.over:
+            self._change(closure)
         return loss
 
     @property
@@ -192,7 +208,12 @@ class Trainer:
     @property
     def next_batch(self) -> int:
         """Samples of this rank's next batch, which a policy may set."""
-        return self.batch if self._way is None else self._way.next_batch
+        if self._way is not None:
+            return self._way.next_batch
+        self._drawn = True
+        if self._facts is None:
+            return self.batch
+        return self._facts.plan.samples(self.batch, self.world_size)[self.rank]
 
     @property
     def model(self) -> nn.Module:
@@ -227,7 +248,8 @@ class Trainer:
         """All there is to go on from: model, optimizer, policy and books, sampler, loss scale.
 
         At the end of a step.  Under a server all ranks get its parameters and its optimizer's state
-        of one moment; each may save its own, or one for all.
+        of one moment; each may save its own, or one for all.  Where models are averaged each rank
+        gets its own model.
         """
         replica = self.replica
         state: dict[str, Any] = {
@@ -238,8 +260,9 @@ class Trainer:
         if isinstance(self._way, Coordinated):
             assert self._link is not None
             found = self._link.state()
-            replica.spread(found["parameters"])
-            replica.optimizer.load_state_dict(found["optimizer"])
+            if not self._way.private:
+                replica.spread(found["parameters"])
+                replica.optimizer.load_state_dict(found["optimizer"])
             policy, facts = found["policy"], found["facts"]
         elif self._way is not None:
             policy, facts = self._way.live.policy, self._way.live.facts()
@@ -315,6 +338,49 @@ class Trainer:
         equal.broadcast(self.replica.model, self.replica.optimizer, 0)
         self._synchronise(handover.policy, handover.facts)
 
+    def _goes_on(self, blame: Blame) -> bool:
+        """Whether the others take their steps without those that are lost."""
+        told = os.environ.get("SIMSTRAG_ON_FAULT") == "continue" and self.joined is not None
+        here = blame.lost and self.rank not in blame.lost
+        return bool(told and here and self.sampler is None and isinstance(self._way, Synchronous))
+
+    def _go_on_without(self, blame: Blame) -> None:
+        """Meet again as a smaller world, in which the policy begins anew; no update is lost.
+
+        The step in which it happened is thrown away.  Where some had finished it and others not,
+        parameters are those of one who had.
+        """
+        way, joined, replica = self._way, self.joined, self.replica
+        assert isinstance(way, Synchronous)
+        assert joined is not None
+        assert self._board is not None
+        left = [rank for rank in range(self.world_size) if rank not in blame.lost]
+        self._board.close("the group is made anew")
+        self.joined = joined = shrink(joined, left)
+        self.rank, self.world_size = joined.rank, joined.world_size
+        self._board = self._heartbeats()
+        self._groups = Groups(stall_limit=self.stall_limit)
+        replica.forget_groups()
+        replica.clear()
+        told: list[Any] = [None] * self.world_size
+        dist.all_gather_object(told, (way.live.version, way.live.samples, way.live.now))
+        version, samples, now = max(told)
+        equal.broadcast(replica.model, replica.optimizer, told.index(max(told)))
+        self.policy = copy.deepcopy(self._given)
+        fresh = Live(copy.deepcopy(self._given), self.world_size, self.batch, self.hints)
+        self._facts = dataclasses.replace(
+            fresh.facts(), version=version, samples=samples, now=now,
+            reviewed=(version, samples, now),
+        )  # fmt: skip
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+        if self.out is not None:
+            self.out = self.out.parent / f"{self.out.name}-generation-{joined.generation}"
+            if self.rank == 0:
+                self._journal = Journal(self.out, self._header())
+        self._synchronise(self.policy, self._facts)
+
     def _synchronise(self, policy: Policy, facts: Facts | None) -> None:
         note = None if self._journal is None else self._journal.note
         live = Live(
@@ -326,6 +392,8 @@ class Trainer:
             self.replica, live, self.rank, self.world_size, self.batch, zero[0], self._mark,
             note, self.sampler,
         )  # fmt: skip
+        if self._drawn:  # the batch of this very step
+            _ = self._way.next_batch
 
     def _coordinate(self, policy: Policy, facts: Facts | None) -> None:
         if self._link is None:
@@ -334,21 +402,30 @@ class Trainer:
         if self.rank == 0:
             job = Job(
                 packed(self.replica.optimizer), policy, self.batch, self.name, self.hints, facts,
-                hand_over=True,
+                hand_over=True, journal=None if self.out is None else partial(Journal, self.out),
             )  # fmt: skip
         self._link.begin(self.replica.count, self.replica.dtype, job)
         self._way = Coordinated(self.replica, self._link, self._groups, self._mark)
 
     def _served_at(self) -> str:
-        """Where the server listens; the lowest rank starts it."""
+        """Where the server listens: the launcher's, which outlives ranks, or the lowest's own."""
+        if self.joined is not None and os.environ.get("SIMSTRAG_SERVER"):
+            return offered(self.joined.root, START)
         address = [""]
         if self.rank == 0:
-            journal = None if self.out is None else partial(Journal, self.out)
-            self._server, address[0] = start_server(
-                self.world_size, stall_limit=self.stall_limit, journal=journal
-            )
+            self._server, address[0] = start_server(self.world_size, stall_limit=self.stall_limit)
         dist.broadcast_object_list(address, src=0)
         return address[0]
+
+    @contextlib.contextmanager
+    def _blaming(self) -> Iterator[None]:
+        """A collective that fails in here says who is to blame."""
+        try:
+            yield
+        except (RuntimeError, ConnectionError) as error:
+            if isinstance(error, SimstragError) or self._board is None:
+                raise
+            raise RankFailure(self._board.blame()) from error
 
     def _mark(self, step: int, phase: str) -> None:
         if self._board is not None:
@@ -365,7 +442,7 @@ class Trainer:
         replica, facts = self.replica, self._facts
         return {
             "policy": self.name, "world_size": self.world_size, "batch": self.batch,
-            "hints": asdict(self.hints), "precision": replica.formats.label,
+            "hints": dataclasses.asdict(self.hints), "precision": replica.formats.label,
             "gain": replica.formats.gain, "clock": replica.clock.reason,
             "backend": dist.get_backend(), "began": time.time(),
             "software": {"torch": torch.__version__},

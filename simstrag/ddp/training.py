@@ -48,7 +48,7 @@ def main() -> None:
     from simstrag.errors import SimstragError
 
     try:
-        train(Training(**json.loads(sys.argv[1])), join())
+        train(Training(**json.loads(sys.argv[1])), join(patient=True))
     except SimstragError as error:
         print(f"error: rank {os.environ.get('RANK', '?')}: {error}", file=sys.stderr, flush=True)
         raise SystemExit(1) from None
@@ -76,16 +76,19 @@ def train(given: Training, joined: Any) -> None:
     if checkpoint is not None and checkpoint.exists():
         trainer.load_state_dict(torch.load(checkpoint, weights_only=True))
     steps = 0
+
+    def loss() -> torch.Tensor:
+        return parts.loss(model, parts.make_batch(trainer.next_batch))
+
     try:
         while not trainer.over:
-            batch = parts.make_batch(trainer.next_batch)
-            trainer.step(lambda: parts.loss(model, batch))
+            trainer.step(loss)
             steps += 1
             if checkpoint is not None and given.checkpoint and steps % given.checkpoint == 0:
                 _save(trainer, checkpoint, writes=joined.rank == 0)
     except RankFailure as failure:
         lowest = min(set(range(joined.world_size)) - set(failure.blame.lost))
-        if checkpoint is not None and trainer.can_save:
+        if checkpoint is not None:
             _save(trainer, checkpoint, writes=joined.rank == lowest)
         raise
     state = trainer.state_dict()

@@ -13,11 +13,11 @@ from simstrag import policies
 from simstrag.errors import InputError, PlanError
 from simstrag.plan import Plan
 from simstrag.policy import Policy, View
-from simstrag.quorum import Quorum, Via
+from simstrag.quorum import Via
 
-__all__ = ["check", "fixed", "how", "obstacle", "refusal", "synchronous"]
+__all__ = ["check", "how", "obstacle", "refusal", "synchronous"]
 
-CUT = "a deadline cuts steps at a micro-batch, and a training step cannot be cut from outside"
+CUT = "a deadline cuts steps at a micro-batch, and a real step cannot be cut from outside"
 ROUNDS = "groups with rounds of their own need an optimizer per group, which is not built"
 ORACLE = "it is told the true contention, which nobody knows of a real cluster"
 
@@ -42,21 +42,11 @@ def synchronous(plan: Plan, world_size: int) -> bool:
     )
 
 
-def fixed(quorum: Quorum) -> bool:
-    """Whether it is known before its steps begin who will be in it, so that backward sums up.
-
-    >>> fixed(Quorum((0, 1), via=Via.LEADER)), fixed(Quorum((0, 1), count=1, via=Via.LEADER))
-    (True, False)
-    """
-    whole = quorum.count is None and quorum.window == math.inf
-    return quorum.via is Via.LEADER and whole and not quorum.riders and not quorum.private
-
-
 def obstacle(plan: Plan) -> str | None:
     """Why real processes cannot carry out a plan; None where they can.
 
     >>> obstacle(Plan(deadline=0.5))
-    'a deadline cuts steps at a micro-batch, and a training step cannot be cut from outside'
+    'a deadline cuts steps at a micro-batch, and a real step cannot be cut from outside'
     """
     if plan.deadline is not None:
         return CUT

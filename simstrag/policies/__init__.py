@@ -22,7 +22,8 @@ from simstrag.policies._words import ways, words
 from simstrag.policy import Hints, Policy, View
 
 __all__ = [
-    "Description", "Parameter", "ask", "called", "counts", "describe", "load", "names", "spec", "ways",
+    "Description", "Parameter", "ask", "called", "counts", "describe", "load", "names", "spec",
+    "ways",
 ]  # fmt: skip
 
 

@@ -57,7 +57,7 @@ class DropCompute:
     theta: float | None = field(default=None, metadata={"none": "auto"})
     warmup: int = 5
     measure: int = 45
-    simulated_only = "it cuts steps at a micro-batch, and a training step cannot be cut from outside"
+    simulated_only = "it cuts steps at a micro-batch, and a real step cannot be cut from outside"
     state_: State | None = field(default=None, init=False, repr=False, compare=False)
     cuttable_: bool = field(default=False, init=False, repr=False, compare=False)
 

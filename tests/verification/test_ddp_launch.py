@@ -250,7 +250,7 @@ SERVED = """
 if sys.argv[2] == "server":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     adopted()
-    offer(meet(), "127.0.0.1", 4321)
+    offer(meet(), "127.0.0.1:4321:word")
     if sys.argv[3] == "fails":
         sys.exit(5)
     signal.pause()
@@ -272,7 +272,7 @@ def test_ranks_are_told_where_the_server_is_and_it_ends_after_them(place: Path) 
     with run(place, WITH_SERVER, SERVED, 2, "works") as process:
         out, err = process.communicate(timeout=PATIENCE)
     assert out.split() == ["0", "0", "0"], err
-    assert said(place) == {f"rank{k}": {"server": ["127.0.0.1", 4321]} for k in (0, 1)}
+    assert said(place) == {f"rank{k}": {"server": "127.0.0.1:4321:word"} for k in (0, 1)}
 
 
 def test_without_their_server_ranks_end(place: Path) -> None:

@@ -562,7 +562,7 @@ def beside(
     spec: str, world_size: int, pace: float = 0.0
 ) -> Iterator[tuple[Server, Link, list[int]]]:
     """Rank 0 here, the others as processes (their pids, from rank 1 on), all of them begun."""
-    path = [str(Path(__file__).parent.parent), *sys.path]
+    path = [str(Path(__file__).parent.parent.parent), *sys.path]
     processes: list[subprocess.Popen[bytes]] = []
     with serving(world_size, stall_limit=STALL) as server:
         try:

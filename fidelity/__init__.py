@@ -1,0 +1,26 @@
+"""Real contention, and whether the simulation of it says what happened.
+
+>>> from simstrag.fidelity import validate
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from simstrag.fidelity.recorded import Replayed, replay
+    from simstrag.fidelity.validation import Validation, validate
+
+__all__ = ["Replayed", "Validation", "replay", "validate"]
+
+PLACES = {
+    "Replayed": "recorded", "Validation": "validation", "replay": "recorded",
+    "validate": "validation",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{PLACES[name]}"), name)

@@ -1,0 +1,302 @@
+"""What the simulator says of a case, from the profile and the schedule alone.
+
+A real cycle is forward and backward, the all-reduce that backward does not hide, and the update of
+the parameters.  Where all ranks wait for each other every one of them does the update itself, on
+the core on which it computes, so it is added to the step, as work that reduced precision does not
+shorten.  At a server it is in the service.  Load stretches the whole step by the response that
+calibration fitted.  A second rank on a core is taken for one more level of that load, which is an
+assumption: it was measured with load that never waits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from simstrag import policies
+from simstrag.batches import times_at
+from simstrag.ddp import ways
+from simstrag.ddp.hints import hints_of
+from simstrag.engine import simulate
+from simstrag.errors import InputError
+from simstrag.fidelity.cases import Case, Plan, windows
+from simstrag.fidelity.measure import Measure, measure
+from simstrag.fidelity.schedule import Schedule, response_to
+from simstrag.measurements import CollectiveCell, OverlapCell
+from simstrag.paths import write_whole
+from simstrag.policy import View
+from simstrag.profile import Profile, StepTimes
+from simstrag.quantity import Quantity
+from simstrag.responses import evaluate
+from simstrag.scenario import Scenario
+from simstrag.trace import Trace
+
+__all__ = ["Constant", "Foretelling", "Foretold", "slowdowns", "synchronous"]
+
+SEEDS = 20
+
+GRID = 60
+"""Spans in which the pace of a run is told."""
+
+ITEM = {False: 4, True: 8}
+"""Bytes of a parameter; the stand-in's are double."""
+
+
+class Constant(NamedTuple):
+    """A number of the simulation: what, of how many ranks ("" for any), its unit and its origin."""
+
+    what: str
+    ranks: str
+    value: float
+    unit: str
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Foretold:
+    """What was simulated of a case, a measure for each seed; grid: of the pace, in seconds."""
+
+    case: Case
+    runs: tuple[Measure, ...]
+    grid: tuple[float, ...]
+
+    @property
+    def makespan(self) -> float:
+        """The mean over seeds."""
+        return float(np.mean([run.makespan for run in self.runs]))
+
+
+class Foretelling:
+    """Scenarios of cases, made of a profile.
+
+    folder: where the profiles that they refer to are written.  Raises `InputError` for a profile
+    that lacks what is needed.
+    """
+
+    def __init__(self, profile: Profile, folder: Path, cores: int) -> None:
+        if profile.step is None or profile.workload is None:
+            raise InputError(f"profile {profile.name} has no step times; calibrate a workload")
+        self.profile, self.folder, self.cores = profile, folder, cores
+        self.workload = profile.workload
+        self.constants: dict[tuple[str, str], Constant] = {}
+
+    def scenario(self, case: Case, schedule: Schedule, updates_in_step: bool) -> Scenario:
+        """The scenario of a case; updates_in_step: whether every rank applies updates itself."""
+        trace = slowdowns(schedule, self.profile, case.ranks, self.cores)
+        if trace is not None and case.ranks > self.cores:
+            self._note(
+                "slowdown by a rank on the same core", case.ranks, self._beside(1.0), "",
+                "assumed: as one level of load, by the response to load cpu",
+            )  # fmt: skip
+        data: dict[str, Any] = {
+            "workers": case.ranks,
+            "samples": case.steps * case.ranks * self.workload.batch,
+            "learner": {"batch": self.workload.batch},
+            "profile": self._stepping(updates_in_step).name,
+            "allreduce": self._allreduce(case.ranks),
+            "seeds": SEEDS,
+            "policies": (case.policy,),
+        }
+        if not updates_in_step:
+            data["server"] = self._server()
+        if trace is not None:
+            data["trace"] = trace
+        return Scenario.of(data, source=case.name, folder=self.folder)
+
+    def clean(self, case: Case) -> float:
+        """Seconds that bsp takes for as many steps without load; one run, under one seed."""
+        bsp = Case("bsp", case.ranks, "clean", case.steps)
+        scenario = self.scenario(bsp, Schedule((), 1.0), updates_in_step=True)
+        return float(simulate(scenario, "bsp", 0).summary["makespan"])
+
+    def foretell(self, case: Case, plan: Plan, seeds: int = SEEDS) -> Foretold:
+        """Simulate a case under some seeds."""
+        schedule = plan.schedule(case)
+        hints = hints_of(self.profile, plan.batch, plan.samples(case))
+        scenario = self.scenario(case, schedule, synchronous(case, hints))
+        runs = [
+            simulate(scenario, case.policy, seed, record_gradients=True) for seed in range(seeds)
+        ]
+        longest = max(float(run.summary["makespan"]) for run in runs)
+        grid = tuple(np.linspace(0.0, 1.15 * longest, GRID + 1).tolist())
+        edges = [start for start, *_ in windows(schedule)]
+        found = (measure(run, plan.samples(case), plan.batch, edges, grid) for run in runs)
+        return Foretold(case, tuple(found), grid)
+
+    # -- constants ---------------------------------------------------------------------------
+
+    def _stepping(self, updates_in_step: bool) -> Path:
+        """The file of the profile with the step of a mechanism."""
+        path = self.folder / f"step-with-update-{str(updates_in_step).lower()}.json"
+        step = times_at(self.profile, self.workload.batch)
+        self._note("step", "", step.compute.value, "s", _origin(step.compute))
+        if step.amp_ratio is not None:
+            self._note(
+                "gain of reduced precision", "", step.amp_ratio.value, "", _origin(step.amp_ratio)
+            )
+        if step.noise is not None:
+            spread = float(np.std(step.noise.quantiles))
+            self._note("noise of steps", "", spread, "", f"{step.noise.kind}: empirical quantiles")
+        if updates_in_step:
+            update = self._update()
+            self._note(
+                "update, by every rank of a synchronous plan",
+                "",
+                update.value,
+                "s",
+                _origin(update),
+            )
+            step = with_update(step, update.value)
+        made = self.profile.model_copy(update={"step": step})
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_whole(path, lambda part: part.write_text(made.text, encoding="utf-8"))
+        return path
+
+    def _update(self) -> Quantity:
+        full, batch = self.workload.full, self.workload.batch
+        for cell in self.profile.cells:
+            if (cell.precision, cell.batch) == (full, batch) and cell.update is not None:
+                return cell.update
+        return Quantity(value=0.0, kind="assumed", note="not in the profile, and taken for nothing")
+
+    def _allreduce(self, ranks: int) -> dict[str, Any]:
+        """Constants of an all-reduce among all ranks, what backward hides taken off.
+
+        A measured overlap below 0, which costs, cannot be said by `overlap` itself.
+        """
+        if ranks == 1:
+            return {}
+        known = self.profile.allreduce
+        size = self.workload.parameters * ITEM[self.workload.stand_in]
+        overlap, of_overlap = self._overlap(ranks)
+        left = max(0.0, 1.0 - overlap)
+        self._note("share of an all-reduce that backward hides", ranks, overlap, "", of_overlap)
+        alone = [
+            cell for cell in self.profile.collectives
+            if cell.ranks == ranks and cell.group == "all" and not cell.load
+        ]  # fmt: skip
+        seconds = _at_size(alone, size)
+        if seconds is not None:
+            shared = ", ranks sharing cores" if any(cell.oversubscribed for cell in alone) else ""
+            self._note(
+                "all-reduce of a gradient", ranks, seconds, "s",
+                f"measured among {ranks} ranks{shared}, on lines between the sizes around it",
+            )  # fmt: skip
+            alpha = seconds * left / (2 * (ranks - 1))
+            return {"alpha": alpha, "bandwidth": math.inf, "bytes": float(size), "overlap": 0.0}
+        if known is None:
+            raise InputError(
+                f"profile {self.profile.name} has no all-reduce; calibrate with --part allreduce"
+            )
+        ring = 2 * (ranks - 1) * (known.alpha.value + size / ranks / known.bandwidth.value)
+        self._note(
+            "all-reduce of a gradient", ranks, ring, "s", f"by the ring formula; {known.alpha.note}"
+        )
+        return {
+            "alpha": known.alpha.value * left, "bytes": float(size), "overlap": 0.0,
+            "bandwidth": known.bandwidth.value / left if left else math.inf,
+        }  # fmt: skip
+
+    def _overlap(self, ranks: int) -> tuple[float, str]:
+        found = [
+            each for each in self.profile.overlaps
+            if each.batch == self.workload.batch and each.precision == self.workload.full
+        ]  # fmt: skip
+        if not found:
+            known = self.profile.allreduce
+            return (
+                (0.0, "not measured")
+                if known is None
+                else (known.overlap.value, _origin(known.overlap))
+            )
+        best: OverlapCell = min(found, key=lambda each: abs(each.ranks - ranks))
+        other = "" if best.ranks == ranks else f", taken from {best.ranks} ranks"
+        return best.overlap.value, f"{_origin(best.overlap)}{other}"
+
+    def _server(self) -> dict[str, float]:
+        known = self.profile.server
+        if known is None:
+            raise InputError(
+                f"profile {self.profile.name} has no parameter server; calibrate with --part server"
+            )
+        for word, each in (("push", known.push), ("service", known.service), ("pull", known.pull)):
+            self._note(f"server: {word}", "", each.value, "s", _origin(each))
+        return {"push": known.push.value, "service": known.service.value, "pull": known.pull.value}
+
+    def _beside(self, level: float) -> float:
+        return float(evaluate(response_to("cpu", self.profile), [level])[0])
+
+    def _note(self, what: str, ranks: int | str, value: float, unit: str, origin: str) -> None:
+        self.constants[what, str(ranks)] = Constant(what, str(ranks), value, unit, origin)
+
+
+def synchronous(case: Case, hints: Any) -> bool:
+    """Whether DDP carries out the first plan of a policy, each rank updating its own replica.
+
+    Raises `InputError` where the policy cannot run for real.
+    """
+    policy = policies.load(case.policy)
+    first = View(case.ranks, hints=hints, noise_scale=hints.noise_scale)
+    ways.check(policies.load(case.policy), case.policy, first)
+    return ways.synchronous(policies.ask(policy, first, case.policy), case.ranks)
+
+
+def with_update(step: StepTimes, update: float) -> StepTimes:
+    """A step with the update of the parameters at its end, which reduced precision leaves alone.
+
+    The part that reduced precision works on gains as much as before, and a smaller batch shortens
+    no update.
+    """
+    compute, ratio = step.compute.value, step.amp_ratio
+    whole = compute + update
+
+    def fitted(value: float) -> Quantity:
+        return Quantity(value=value, kind="fitted", note="with the update of the parameters")
+
+    fixed = 0.0 if step.fixed_share is None else step.fixed_share.value
+    return step.model_copy(
+        update={
+            "compute": fitted(whole),
+            "host_share": fitted((compute * step.host_share.value + update) / whole),
+            "amp_ratio": None
+            if ratio is None
+            else fitted(whole / (compute / ratio.value + update)),
+            "fixed_share": fitted((compute * fixed + update) / whole),
+        }
+    )
+
+
+def slowdowns(schedule: Schedule, profile: Profile, ranks: int, cores: int) -> Trace | None:
+    """Slowdowns of whole steps of each rank by the levels on its core; None where there are none.
+
+    Load beside a rank is beside all ranks of its core.
+    """
+    rows: list[tuple[float, int, str, str, float]] = []
+    for rank in range(ranks):
+        here = [r for r in range(ranks) if r % cores == rank % cores]
+        episodes = [each for each in schedule.episodes if each.rank % cores == rank % cores]
+        edges = sorted({0.0, *(t for each in episodes for t in (each.start, each.stop))})
+        for t in edges:
+            level = len(here) - 1 + sum(e.level for e in episodes if e.start <= t < e.stop)
+            if level or t:
+                value = float(evaluate(response_to("cpu", profile), [level])[0]) if level else 1.0
+                rows.append((t, rank, "step", "slowdown", value))
+    return Trace.from_rows(sorted(rows), "load of the schedule") if rows else None
+
+
+def _at_size(cells: Sequence[CollectiveCell], size: int) -> float | None:
+    """Seconds on lines between the sizes around one, in logs; None where it lies beyond them."""
+    known = sorted({cell.bytes: cell.seconds.value for cell in cells if cell.bytes}.items())
+    if not known or not known[0][0] <= size <= known[-1][0]:
+        return None
+    sizes, seconds = zip(*known, strict=True)
+    return float(np.exp(np.interp(np.log(size), np.log(sizes), np.log(seconds))))
+
+
+def _origin(quantity: Quantity) -> str:
+    return f"{quantity.kind}: {quantity.note}" if quantity.note else quantity.kind

@@ -1,0 +1,229 @@
+"""Real runs of the cases of a plan, one record each, resumed where they stopped.
+
+Repetition 1 of every case comes before repetition 2 of any, so that what drifts within minutes
+falls on all alike, and what is compared ran side by side.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simstrag.calibration.cells import Skipped
+from simstrag.calibration.occupancy import Occupancy
+from simstrag.ddp.hints import hints_of
+from simstrag.ddp.replay import finish
+from simstrag.errors import InputError, SimstragError
+from simstrag.fidelity.cases import Case, Plan
+from simstrag.fidelity.foretold import synchronous
+from simstrag.fidelity.injector import Injector
+from simstrag.fidelity.ranks import Failed, Order, Ranks
+from simstrag.fidelity.schedule import Schedule
+from simstrag.paths import write_whole
+from simstrag.run import Run, plain
+
+__all__ = ["Campaign", "Outcome", "held"]
+
+PLAN, RUNS, OUTCOME, LOCK = "plan.json", "runs", "outcome.json", ".lock"
+
+OVERHEAD = 8.0
+"""Seconds that a run takes beside its steps: warming up, a server's start, load processes."""
+
+START, PATIENCE = 120.0, 5.0
+"""Seconds, and how many times as long as foretold, after which a run is given up."""
+
+OnRun = Callable[[int, int, str], None]
+"""Told runs done, runs to do, and what comes next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one run went. reason: of one that failed.  load: what was really done for load.
+
+    took: seconds, all included.  foreign, stolen: cores that other processes and other machines
+    took meanwhile.
+    """
+
+    case: Case
+    repetition: int
+    folder: Path
+    finished: bool
+    reason: str
+    took: float
+    foreign: float
+    stolen: float
+    load: tuple[Mapping[str, Any], ...]
+
+    def run(self) -> Run:
+        """Its record."""
+        return Run.read(self.folder)
+
+
+class Campaign:
+    """The real runs of a plan, in a folder.
+
+    foretold: seconds that each case should take, by which time is planned and runs are given up.
+    file: the profile that policies are told.
+    """
+
+    def __init__(
+        self, plan: Plan, folder: Path, foretold: Mapping[Case, float], file: Path
+    ) -> None:
+        self.plan, self.folder, self.foretold, self.file = plan, folder, foretold, file
+
+    @property
+    def round_seconds(self) -> float:
+        """Of one repetition of all cases, about."""
+        return sum(seconds + OVERHEAD for seconds in self.foretold.values())
+
+    def repetitions(self, wanted: int, minutes: float) -> int:
+        """How many fit into the time.  Raises `InputError` where not even one does."""
+        fit = math.floor(60 * minutes / self.round_seconds)
+        if fit < 1:
+            raise InputError(
+                f"--minutes {minutes:g}: one repetition of {len(self.foretold)} cases takes about "
+                f"{self.round_seconds / 60:.1f} minutes; give as many, or fewer --steps"
+            )
+        return min(wanted, fit)
+
+    def carry_out(self, repetitions: int, on_run: OnRun = lambda *_: None) -> list[Outcome]:
+        """Do what is not done yet; the outcomes of all runs, in their order."""
+        wanted = [(case, k) for k in range(repetitions) for case in self.plan.cases]
+        found: list[Outcome] = []
+        most = max(case.ranks for case in self.plan.cases)
+        with Ranks(most, self.plan.workload) as ranks:
+            for number, (case, k) in enumerate(wanted):
+                on_run(number, len(wanted), f"{case.name}, repetition {k + 1}")
+                known = self.outcome(case, k)
+                found.append(known or self._run(ranks, case, k))
+        return found
+
+    def outcome(self, case: Case, repetition: int) -> Outcome | None:
+        """Of a run that was done before."""
+        folder = self._at(case, repetition)
+        try:
+            told = json.loads((folder / OUTCOME).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return Outcome(case, repetition, folder, **told)
+
+    def _at(self, case: Case, repetition: int) -> Path:
+        return self.folder / RUNS / f"{case.name}-{repetition + 1}"
+
+    def _run(self, ranks: Ranks, case: Case, repetition: int) -> Outcome:
+        """One run from nothing: what a broken one left is taken away."""
+        folder = self._at(case, repetition)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        begun, reason = time.monotonic(), ""
+        load: list[Mapping[str, Any]] = []
+        with Occupancy() as seen:
+            try:
+                self._train(ranks, case, repetition, folder, load)
+            except (Failed, Skipped, SimstragError) as failure:
+                reason = str(failure)
+        told = {
+            "finished": not reason, "reason": reason, "took": round(time.monotonic() - begun, 3),
+            "foreign": round(seen.foreign, 4), "stolen": round(seen.stolen, 4), "load": load,
+        }  # fmt: skip
+        text = json.dumps(plain(told), indent=1) + "\n"
+        write_whole(folder / OUTCOME, lambda part: part.write_text(text, encoding="utf-8"))
+        found = self.outcome(case, repetition)
+        assert found is not None
+        return found
+
+    def _train(
+        self, ranks: Ranks, case: Case, repetition: int, folder: Path, load: list[Mapping[str, Any]]
+    ) -> None:
+        plan, store = self.plan, folder / "store"
+        order = Order(
+            str(store), case.ranks, case.policy, plan.workload, plan.batch, plan.samples(case),
+            plan.precision, str(self.file), str(folder), plan.seed + repetition, self._warm(case),
+        )  # fmt: skip
+        limit = START + PATIENCE * self.foretold[case]
+        with _loaded(plan.schedule(case), load) as go:
+            answers = ranks.run(order, limit, go)
+        store.unlink(missing_ok=True)
+        result = {"accuracy": answers[0]["accuracy"]}
+        (folder / "result.json").write_text(json.dumps(result) + "\n", encoding="utf-8")
+        finish(folder)
+
+    def _warm(self, case: Case) -> tuple[tuple[str, int], ...]:
+        """A server is not started twice: its ranks take the same steps as those of DDP."""
+        hints = hints_of(self.file, self.plan.batch, self.plan.samples(case))
+        own = {case.policy: 3} if synchronous(case, hints) else {}
+        reduced = {} if self.plan.precision == "full" else {"amp_all": 3}
+        return tuple(({"bsp": 5} | reduced | own).items())
+
+
+@contextlib.contextmanager
+def _loaded(
+    schedule: Schedule, load: list[Mapping[str, Any]]
+) -> Iterator[Callable[[float], object]]:
+    """Load by a schedule from the moment that is told; what was really done enters `load`."""
+    if not schedule.episodes:
+        yield lambda zero: None
+        return
+    with Injector(schedule) as injector:
+        yield injector.go
+    load += [
+        {
+            "rank": each.episode.rank, "level": each.episode.level, "start": each.episode.start,
+            "stop": each.episode.stop, "late": round(each.late, 4),
+            "share": each.report.get("load_share"), "off": bool(each.report.get("load_off")),
+        }
+        for each in injector.done
+    ]  # fmt: skip
+
+
+@contextlib.contextmanager
+def held(folder: Path, plan: Plan) -> Iterator[None]:
+    """The folder of a plan, which is written down there; nobody else uses it meanwhile.
+
+    Raises `InputError` where another validation is in it, or goes on in it, or other files are.
+    """
+    text = json.dumps(plain(plan.document()), indent=1) + "\n"
+    written = folder / PLAN
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        others = [each.name for each in folder.iterdir() if each.name != LOCK]
+        if others and not written.exists():
+            raise InputError(
+                f"{folder}: holds other files; choose a folder that does not exist yet"
+            )
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
+    try:
+        _lock(lock, folder)
+        begun = written.exists() and (folder / RUNS).exists()
+        if begun and written.read_text(encoding="utf-8") != text:
+            raise InputError(
+                f"{folder}: another validation is in it, with another profile, seed, policies or "
+                "number of steps; choose another folder, or ask for the same to go on"
+            )
+        write_whole(written, lambda part: part.write_text(text, encoding="utf-8"))
+        yield
+    finally:
+        os.close(lock)
+
+
+def _lock(file: int, folder: Path) -> None:
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ImportError:  # no such locks on this system
+        pass
+    except OSError:
+        raise InputError(
+            f"{folder}: another validation is under way there; wait, or choose another folder"
+        ) from None

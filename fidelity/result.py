@@ -1,0 +1,294 @@
+"""What came of a validation: of each case, each ranking and mitigation; as values, as JSON."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from simstrag.fidelity.cases import CLEAN, Case, Plan, windows
+from simstrag.fidelity.foretold import Constant, Foretold
+from simstrag.fidelity.judgement import FORETOLD, Pair, Verdict, judged, mitigations, pairs
+from simstrag.fidelity.measure import Measure
+from simstrag.fidelity.real import Outcome
+from simstrag.metrics import Estimate
+
+__all__ = ["CaseResult", "Mitigation", "Ranking", "Result"]
+
+
+class Window(NamedTuple):
+    """Seconds of a step in one window; of one that runs did not get to there is no verdict."""
+
+    start: float
+    stop: float
+    load: str
+    verdict: Verdict | None
+
+
+class Mitigation(NamedTuple):
+    """M of a policy on so many ranks under a schedule; intervals over repetitions and seeds."""
+
+    policy: str
+    ranks: int
+    schedule: str
+    real: Estimate
+    simulated: Estimate
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """One case: its finished real runs, why others failed, and what was foretold."""
+
+    case: Case
+    real: tuple[Measure, ...]
+    failed: tuple[str, ...]
+    foretold: Foretold
+    spans: tuple[tuple[float, float, str], ...]
+
+    @cached_property
+    def makespan(self) -> Verdict | None:
+        """The verdict; None where no run finished.  That of the mean step is the same."""
+        return self._held("makespan")
+
+    @cached_property
+    def step(self) -> Verdict | None:
+        """Seconds per full batch of all ranks: the makespan over the number of steps."""
+        return self._held("step")
+
+    def _held(self, name: str) -> Verdict | None:
+        real = [getattr(each, name) for each in self.real]
+        return judged(real, [getattr(each, name) for each in self.foretold.runs]) if real else None
+
+    @cached_property
+    def windows(self) -> tuple[Window, ...]:
+        """Of those in which the load was the same; the last of them has no end."""
+        found = []
+        for k, (start, stop, load) in enumerate(self.spans):
+            real = known(each.windows[k] for each in self.real)
+            said = known(each.windows[k] for each in self.foretold.runs)
+            both = 2 * len(real) > len(self.real) and 2 * len(said) > len(self.foretold.runs)
+            found.append(Window(start, stop, load, judged(real, said) if both else None))
+        return tuple(found)
+
+    def by_rank(self, name: str) -> list[tuple[float, float, float]]:
+        """(mean of real, its standard deviation, mean of simulated) of each rank."""
+        found = []
+        for rank in range(self.case.ranks):
+            real = known(getattr(each, name)[rank] for each in self.real)
+            said = known(getattr(each, name)[rank] for each in self.foretold.runs)
+            found.append((mean(real), deviation(real), mean(said)))
+        return found
+
+    @property
+    def stale(self) -> bool:
+        """Whether any gradient was applied late, really or simulated."""
+        runs = (*self.real, *self.foretold.runs)
+        return any(value > 0 for each in runs for value in each.staleness)
+
+    @property
+    def accuracy(self) -> tuple[float, float] | None:
+        """Mean and standard deviation over real runs."""
+        found = [each.accuracy for each in self.real if each.accuracy is not None]
+        return (mean(found), deviation(found)) if found else None
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The policies on so many ranks under one schedule; foretold: whether every pair was."""
+
+    ranks: int
+    schedule: str
+    pairs: tuple[Pair, ...]
+
+    @property
+    def foretold(self) -> bool:
+        """Ties count for either order."""
+        return all(pair.right for pair in self.pairs)
+
+
+@dataclass(frozen=True)
+class Result:
+    """All of it.  asked: repetitions wanted; repetitions: those for which there was time."""
+
+    plan: Plan
+    cases: tuple[CaseResult, ...]
+    outcomes: tuple[Outcome, ...]
+    constants: tuple[Constant, ...]
+    remarks: tuple[str, ...]
+    asked: int
+    repetitions: int
+
+    @property
+    def failed(self) -> list[Outcome]:
+        """Runs that came to nothing."""
+        return [each for each in self.outcomes if not each.finished]
+
+    @property
+    def verdicts(self) -> list[tuple[Case, Verdict]]:
+        """Of the makespan of every case that has one, in order."""
+        return [(each.case, each.makespan) for each in self.cases if each.makespan is not None]
+
+    @property
+    def median_error(self) -> float:
+        """Of the absolute errors of makespan over cases; NaN without any."""
+        errors = [abs(verdict.error) for _, verdict in self.verdicts]
+        return statistics.median(errors) if errors else math.nan
+
+    @property
+    def worst(self) -> tuple[Case, Verdict] | None:
+        """The case that is off most."""
+        return max(self.verdicts, key=lambda each: abs(each[1].error), default=None)
+
+    @cached_property
+    def rankings(self) -> tuple[Ranking, ...]:
+        """One for each schedule with several policies."""
+        found = []
+        for place in dict.fromkeys(each.case.place for each in self.cases):
+            here = [each for each in self.cases if each.case.place == place and each.real]
+            if len(here) > 1:
+                real = {each.case.policy: self._makespans(each.case) for each in here}
+                said = {each.case.policy: simulated(each) for each in here}
+                found.append(Ranking(*place, tuple(pairs(real, said))))
+        return tuple(found)
+
+    @cached_property
+    def mitigation(self) -> tuple[Mitigation, ...]:
+        """M of every policy beside bsp under load, where bsp was run without it too."""
+        known = {(each.case.policy, *each.case.place): each for each in self.cases if each.real}
+        found = []
+        for (policy, ranks, schedule), each in known.items():
+            bsp, clean = known.get(("bsp", ranks, schedule)), known.get(("bsp", ranks, CLEAN))
+            if policy == "bsp" or schedule == CLEAN or bsp is None or clean is None:
+                continue
+            real = [self._makespans(one.case) for one in (each, bsp, clean)]
+            said = [simulated(one) for one in (each, bsp, clean)]
+            found.append(
+                Mitigation(policy, ranks, schedule, mitigations(*real), mitigations(*said))
+            )
+        return tuple(found)
+
+    def _makespans(self, case: Case) -> list[float]:
+        return [run.makespan for each in self.cases if each.case == case for run in each.real]
+
+    def document(self) -> dict[str, Any]:
+        """As plain JSON would have it, but for NaN."""
+        worst = self.worst
+        return {
+            "format": "simstrag-validation/1",
+            "plan": self.plan.document(),
+            "repetitions": {"asked": self.asked, "made": self.repetitions},
+            "median_error": self.median_error,
+            "worst": None if worst is None else {"case": worst[0].name, "error": worst[1].error},
+            "verdicts": counted(verdict.word for _, verdict in self.verdicts),
+            "cases": [_case(each) for each in self.cases],
+            "rankings": [
+                {"ranks": r.ranks, "schedule": r.schedule, "foretold": r.foretold,
+                 "pairs": [pair._asdict() for pair in r.pairs]}
+                for r in self.rankings
+            ],
+            "mitigation": [
+                {**m._asdict(), "real": m.real._asdict(), "simulated": m.simulated._asdict()}
+                for m in self.mitigation
+            ],
+            "constants": [constant._asdict() for constant in self.constants],
+            "runs": [
+                {"case": each.case.name, "repetition": each.repetition + 1,
+                 "finished": each.finished, "reason": each.reason, "seconds": each.took,
+                 "foreign": each.foreign, "stolen": each.stolen, "load": each.load}
+                for each in self.outcomes
+            ],
+            "remarks": self.remarks,
+        }  # fmt: skip
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One per case, for a table of others."""
+        return [
+            {
+                "case": each.case.name, "policy": each.case.policy, "ranks": each.case.ranks,
+                "schedule": each.case.schedule, "runs": len(each.real), "failed": len(each.failed),
+                "makespan_real": None if v is None else v.real,
+                "makespan_spread": None if v is None else v.spread,
+                "makespan_simulated": None if v is None else v.simulated,
+                "error": None if v is None else v.error,
+                "allowed": None if v is None else v.allowed,
+                "verdict": "no run finished" if v is None else v.word,
+                "step_real": None if each.step is None else each.step.real,
+                "step_simulated": None if each.step is None else each.step.simulated,
+                "windows_foretold": sum(word == FORETOLD for word in _words(each)),
+                "windows": len(_words(each)),
+                "accuracy": None if each.accuracy is None else each.accuracy[0],
+            }
+            for each in self.cases
+            for v in (each.makespan,)
+        ]  # fmt: skip
+
+
+def of_case(case: Case, plan: Plan, foretold: Foretold, outcomes: Sequence[Outcome]) -> CaseResult:
+    """The result of a case, of which some outcomes are."""
+    from simstrag.fidelity.measure import measure
+
+    spans = windows(plan.schedule(case))
+    edges = [start for start, *_ in spans]
+    own = [each for each in outcomes if each.case == case]
+    real = tuple(
+        measure(each.run(), plan.samples(case), plan.batch, edges, foretold.grid)
+        for each in own if each.finished
+    )  # fmt: skip
+    failed = tuple(
+        f"repetition {each.repetition + 1}: {each.reason}" for each in own if not each.finished
+    )
+    return CaseResult(case, real, failed, foretold, spans)
+
+
+def simulated(of: CaseResult) -> list[float]:
+    """Makespans, by seed."""
+    return [run.makespan for run in of.foretold.runs]
+
+
+def known(values: Iterable[float]) -> list[float]:
+    """Those that are numbers."""
+    return [value for value in values if not math.isnan(value)]
+
+
+def mean(values: Sequence[float]) -> float:
+    """NaN of none."""
+    return statistics.fmean(values) if values else math.nan
+
+
+def deviation(values: Sequence[float]) -> float:
+    """The standard deviation, NaN of less than two."""
+    return statistics.stdev(values) if len(values) > 1 else math.nan
+
+
+def counted(words: Iterable[str]) -> Mapping[str, int]:
+    """How often each is there."""
+    found: dict[str, int] = {}
+    for word in words:
+        found[word] = found.get(word, 0) + 1
+    return found
+
+
+def _words(of: CaseResult) -> list[str]:
+    return [window.verdict.word for window in of.windows if window.verdict is not None]
+
+
+def _case(of: CaseResult) -> dict[str, Any]:
+    return {
+        "case": of.case.name,
+        "makespan": None if of.makespan is None else of.makespan._asdict(),
+        "step": None if of.step is None else of.step._asdict(),
+        "windows": [
+            {"start": w.start, "stop": w.stop, "load": w.load,
+             "step": None if w.verdict is None else w.verdict._asdict()}
+            for w in of.windows
+        ],
+        **{name: [dict(zip(("real", "deviation", "simulated"), each, strict=True))
+                  for each in of.by_rank(name)] for name in ("staleness", "shares")},
+        "accuracy": of.accuracy,
+        "failed": of.failed,
+        "real": [each.document() for each in of.real],
+        "simulated": [each.document() for each in of.foretold.runs],
+    }  # fmt: skip

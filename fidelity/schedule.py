@@ -1,0 +1,259 @@
+"""Who is disturbed when, by which load and how much: a schedule that an injector carries out.
+
+The simulator is told of it through calibration alone: what a load of some kind and level does to a
+step is read from a profile's measured responses, never from the run that is to be foretold.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from simstrag import noise
+from simstrag.errors import InputError
+from simstrag.measurements import Response
+from simstrag.names import nearest
+from simstrag.paths import write_whole
+from simstrag.profile import Profile
+from simstrag.responses import evaluate, responses_for
+from simstrag.trace import Trace
+
+__all__ = ["Episode", "Load", "Schedule"]
+
+Load = Literal["cpu", "memory", "gemm", "copy", "net"]
+
+STREAMS = 2**63 + 2**62 + 2**61
+"""The first of the random streams used here, beyond those of drawn traces."""
+
+FIELDS = ("rank", "kind", "level", "start", "stop")
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One span of load: from `start` to `stop`, seconds from the schedule's beginning.
+
+    level: processes of the load times the share of the time they work, as in a profile.
+    """
+
+    rank: int
+    kind: Load
+    level: float
+    start: float
+    stop: float
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Episodes in order of time, within `seconds`.
+
+    Raises `InputError` for an episode that makes no sense, and for two of one rank at once, since
+    what they do together was not measured.
+
+    >>> schedule = Schedule((Episode(1, "cpu", 1.0, 2.0, 5.0),), seconds=10.0)
+    >>> Schedule.of(schedule.document()) == schedule
+    True
+    """
+
+    episodes: tuple[Episode, ...]
+    seconds: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.seconds < math.inf:
+            raise InputError(f"schedule: {self.seconds:g} seconds; give a number above 0")
+        ordered = tuple(sorted(self.episodes, key=lambda each: (each.start, each.rank)))
+        object.__setattr__(self, "episodes", ordered)
+        for each in ordered:
+            _check(each, self.seconds)
+        for rank in self.ranks:
+            for one, other in itertools.pairwise(self.on(rank)):
+                if other.start < one.stop:
+                    raise InputError(
+                        f"rank {rank}: load {other.kind} from {other.start:g} s on begins before "
+                        f"{one.kind} ends at {one.stop:g} s; keep them apart"
+                    )
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Those that have episodes, in order."""
+        return tuple(sorted({each.rank for each in self.episodes}))
+
+    def on(self, rank: int) -> tuple[Episode, ...]:
+        """The episodes of one rank, in order of time."""
+        return tuple(each for each in self.episodes if each.rank == rank)
+
+    @classmethod
+    def drawn(
+        cls,
+        ranks: Sequence[int],
+        seconds: float,
+        seed: int,
+        kinds: Sequence[Load] = ("cpu",),
+        levels: Sequence[float] = (1.0,),
+        mean_on: float = 20.0,
+        mean_off: float = 40.0,
+        least: float = 1.0,
+    ) -> Schedule:
+        """Load that comes and goes without memory on each of `ranks`, each independent of others.
+
+        Times with and without load are exponential with means `mean_on` and `mean_off` (seconds),
+        kind and level of each episode are drawn evenly; ranks begin in their long-run state.
+        Episodes shorter than `least` are left out.  Another rank changes nothing for the others.
+
+        >>> Schedule.drawn([0, 1], 300.0, seed=2) == Schedule.drawn([1, 0], 300.0, seed=2)
+        True
+        """
+        if not (mean_on > 0 and mean_off > 0 and kinds and levels):
+            raise InputError("schedule: give kinds, levels, and means above 0")
+        found: list[Episode] = []
+        for rank in ranks:
+            pace, choice = (noise.stream(seed, STREAMS + 2 * rank + k) for k in (0, 1))
+            for began, ended in _turns(pace, seconds, mean_on, mean_off):
+                kind = kinds[int(choice.integers(len(kinds)))]
+                level = levels[int(choice.integers(len(levels)))]
+                start, stop = round(began, 3), min(round(ended, 3), seconds)
+                if stop - start >= least and stop > start:
+                    found.append(Episode(rank, kind, level, start, stop))
+        return cls(tuple(found), seconds)
+
+    @classmethod
+    def of(cls, document: Any) -> Schedule:
+        """From what `document` gave, or a person wrote in its shape.
+
+        Raises `InputError` that names what is wrong.
+        """
+        try:
+            episodes = [Episode(**each) for each in document["episodes"]]
+            return cls(tuple(episodes), document["seconds"])
+        except (TypeError, KeyError, AttributeError) as error:
+            raise InputError(
+                f"schedule: {error}; it has `seconds` and `episodes`, each of {', '.join(FIELDS)}"
+            ) from None
+
+    @classmethod
+    def read(cls, path: str | Path) -> Schedule:
+        """From a JSON file.  Raises `InputError` where it cannot be read or is wrong."""
+        try:
+            return cls.of(json.loads(Path(path).read_text()))
+        except (OSError, json.JSONDecodeError) as error:
+            raise InputError(f"{path}: cannot be read as a schedule: {error}") from None
+
+    def document(self) -> dict[str, Any]:
+        """As plain JSON."""
+        return {"seconds": self.seconds, "episodes": [asdict(each) for each in self.episodes]}
+
+    def write(self, path: str | Path) -> None:
+        """To a JSON file."""
+        text = json.dumps(self.document(), indent=1) + "\n"
+        write_whole(path, lambda part: part.write_text(text))
+
+    def slowdowns(self, profile: Profile, host_share: float = 0.0) -> Trace:
+        """What the simulator makes of it: slowdowns of each rank's node by the profile's responses.
+
+        A response is of whole steps, a slowdown of the part that uses the resource: with
+        `host_share`, the part of a step that is the host's, that part is stretched by so much that
+        the whole step takes as long as was measured.  Node r is rank r.  Raises `InputError` where
+        the profile has no response to a kind of load, or a level is beyond what can be said.
+        """
+        shares = {"gpu": 1.0 - host_share, "host": host_share, "net": 1.0}
+        rows: list[tuple[float, int, str, str, float]] = []
+        for each in self.episodes:
+            response = response_to(each.kind, profile)
+            whole = float(evaluate(response, [each.level])[0])
+            if whole > 1 and shares[response.resource] <= 0:
+                raise InputError(
+                    f"load {each.kind} stretches the {response.resource} part of steps, and they "
+                    "have none (host_share)"
+                )
+            value = 1 + (whole - 1) / shares[response.resource] if whole > 1 else 1.0
+            rows += _rows(each, response.resource, "slowdown", value)
+        return self._trace(rows, "slowdown")
+
+    def utilisations(self, profile: Profile) -> Trace:
+        """The same as utilisations, which a scenario with this profile translates by itself.
+
+        Raises `InputError` where it would translate them otherwise than by the response to the
+        load: levels above 1, and loads that are not the first that the profile has of a resource.
+        """
+        rows: list[tuple[float, int, str, str, float]] = []
+        for each in self.episodes:
+            response = response_to(each.kind, profile)
+            rows += _rows(each, response.resource, "utilisation", each.level)
+        trace = self._trace(rows, "utilisation")
+        used = responses_for(trace, profile)
+        for kind in sorted({each.kind for each in self.episodes}):
+            if response_to(kind, profile) not in used:
+                raise InputError(
+                    f"utilisation by {kind} would be taken for another load of its resource; "
+                    "use slowdowns"
+                )
+        return trace
+
+    def _trace(self, rows: list[tuple[float, int, str, str, float]], kind: str) -> Trace:
+        """With a last row that says where the record ends."""
+        node, resource = (rows[0][1], rows[0][2]) if rows else (0, "gpu")
+        none = 1.0 if kind == "slowdown" else 0.0
+        return Trace.from_rows(
+            [*sorted(rows), (self.seconds, node, resource, kind, none)],
+            f"schedule of {len(self.episodes)} episodes in {self.seconds:g} s, as {kind}s",
+        )
+
+
+def response_to(kind: str, profile: Profile) -> Response:
+    """What a kind of load does to steps in full precision, or to an all-reduce.
+
+    Raises `InputError` where it was not measured.
+    """
+    full = None if profile.workload is None else profile.workload.full
+    fitting = [each for each in profile.responses if each.precision in ("", full)]
+    for each in fitting:
+        if each.load == kind:
+            return each
+    known = ", ".join(dict.fromkeys(each.load for each in fitting)) or "none"
+    raise InputError(
+        f"the profile has no response to load {kind}; it has {known}; calibrate with that load"
+    )
+
+
+def _rows(
+    episode: Episode, resource: str, kind: str, value: float
+) -> list[tuple[float, int, str, str, float]]:
+    none = 1.0 if kind == "slowdown" else 0.0
+    return [
+        (episode.start, episode.rank, resource, kind, value),
+        (episode.stop, episode.rank, resource, kind, none),
+    ]
+
+
+def _check(each: Episode, seconds: float) -> None:
+    where = f"rank {each.rank}, load {each.kind}"
+    if each.kind not in get_args(Load):
+        known = get_args(Load)
+        raise InputError(f"{where}: there is no such load{nearest(each.kind, known)}")
+    if not (isinstance(each.rank, int) and each.rank >= 0):
+        raise InputError(f"rank {each.rank!r}: give a number from 0 on")
+    if not 0 < each.level < math.inf:
+        raise InputError(f"{where}: level {each.level:g}; give a number above 0")
+    if not 0 <= each.start < each.stop <= seconds:
+        raise InputError(
+            f"{where}: from {each.start:g} to {each.stop:g} s; it must begin before it ends, "
+            f"within the {seconds:g} s of the schedule"
+        )
+
+
+def _turns(
+    rng: np.random.Generator, seconds: float, mean_on: float, mean_off: float
+) -> Iterator[tuple[float, float]]:
+    """(start, stop) of each time with load, cut at the end."""
+    start, loaded = 0.0, bool(rng.random() < mean_on / (mean_on + mean_off))
+    while start < seconds:
+        stop = start + (mean_on if loaded else mean_off) * rng.standard_exponential()
+        if loaded:
+            yield start, min(stop, seconds)
+        start, loaded = stop, not loaded

@@ -1,0 +1,229 @@
+"""The tables of a validation, for a terminal, a notebook and the report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from simstrag.analysis.cells import Cell, estimated, numbered
+from simstrag.analysis.formats import MISSING, percent
+from simstrag.analysis.tables import Table
+from simstrag.fidelity.cases import SCHEDULES
+from simstrag.fidelity.judgement import Verdict
+from simstrag.fidelity.result import CaseResult, Result
+
+__all__ = [
+    "answer", "cases_table", "constants_table", "loads_table", "mitigation_table", "pictured",
+    "ranking_table", "ranks_table", "runs_table", "short", "windows_table",
+]  # fmt: skip
+
+
+def answer(result: Result) -> list[str]:
+    """What came of it, in sentences."""
+    verdicts = result.document()["verdicts"]
+    total, worst = len(result.verdicts), result.worst
+    if worst is None:
+        return ["No real run finished: nothing can be said."]
+    right = verdicts.get("foretold", 0)
+    said = [
+        f"The makespan of {right} of {total} cases was foretold"
+        + "".join(f", {n} {word}" for word, n in verdicts.items() if word != "foretold")
+        + f"; the median error is {percent(result.median_error)} %, the worst "
+        f"{_signed(worst[1].error)} % ({worst[0].name})."
+    ]
+    if result.rankings:
+        good = sum(each.foretold for each in result.rankings)
+        said.append(
+            f"The ranking of policies was foretold under {good} of {len(result.rankings)} "
+            "schedules."
+        )
+    for each in result.mitigation:
+        if each.policy == "korel":
+            real, simulated = (estimated(e, scale=100) for e in (each.real, each.simulated))
+            said.append(
+                f"Of the delay by load ({each.schedule}, {each.ranks} ranks) korel really removed "
+                f"{real} %, and {simulated} % in simulation."
+            )
+    if result.failed:
+        said.append(f"{len(result.failed)} of {len(result.outcomes)} runs failed.")
+    return said
+
+
+def cases_table(result: Result) -> Table:
+    """A row per case."""
+    headers = (
+        "case", "verdict", "runs", "makespan (s)", "spread (%)", "simulated (s)", "error (%)",
+        "allowed (%)", "step (ms)", "simulated (ms)", "accuracy (%)",
+    )  # fmt: skip
+    rows = []
+    for each in result.cases:
+        count = f"{len(each.real)}" + (f", {len(each.failed)} failed" if each.failed else "")
+        accuracy = numbered(None if each.accuracy is None else 100 * each.accuracy[0])
+        if each.makespan is None or each.step is None:
+            rows.append((each.case.name, "no run finished", count, *[""] * 7, accuracy))
+            continue
+        v, s = each.makespan, each.step
+        rows.append(
+            (
+                each.case.name, v.word, count, numbered(v.real), numbered(100 * v.spread, 2),
+                numbered(v.simulated), _error(v), numbered(100 * v.allowed),
+                numbered(1000 * s.real), numbered(1000 * s.simulated), accuracy,
+            )
+        )  # fmt: skip
+    notes = (
+        "Means over real runs and over seeds; spread is the standard deviation of real runs over "
+        "their mean. Foretold is an error of at most 5 %, or of two standard deviations if those "
+        "are more, never above 10 %; where two standard deviations are more than 10 %, an error "
+        "above 5 % shows nothing.",
+        "A case is named by its schedule, its number of ranks and its policy: "
+        + "; ".join(f"{name}: {about}" for name, about in SCHEDULES.items()) + ".",
+        "Accuracy is of real training, on held-out data; the simulator has no learner that could "
+        "foretell it.",
+    )  # fmt: skip
+    return Table(headers, tuple(rows), 3, (), notes)
+
+
+def windows_table(result: Result) -> Table:
+    """A row per window of each case."""
+    headers = (
+        "case", "load", "verdict", "from (s)", "to (s)", "step (ms)", "spread (%)",
+        "simulated (ms)", "error (%)",
+    )  # fmt: skip
+    rows = [
+        (
+            each.case.name, window.load or "none", v.word, numbered(window.start),
+            numbered(window.stop) if math.isfinite(window.stop) else Cell("end", None),
+            numbered(1000 * v.real), numbered(100 * v.spread, 2), numbered(1000 * v.simulated),
+            _error(v),
+        )
+        for each in result.cases for window in each.windows
+        for v in (window.verdict,) if v is not None
+    ]  # fmt: skip
+    note = (
+        "Seconds per full batch of all ranks. Windows that most runs did not get to are left out."
+    )
+    return Table(headers, tuple(rows), 3, (), (note,))
+
+
+def ranks_table(result: Result) -> Table:
+    """Staleness and share of the gradients of each rank, of cases in which any was stale."""
+    headers = (
+        "case", "rank", "staleness", "deviation", "simulated", "share (%)", "deviation (%)",
+        "simulated (%)",
+    )  # fmt: skip
+    rows = []
+    for each in result.cases:
+        if not each.stale or not each.real:
+            continue
+        both = zip(each.by_rank("staleness"), each.by_rank("shares"), strict=True)
+        for rank, (stale, share) in enumerate(both):
+            cells = [numbered(value) for value in stale]
+            cells += [numbered(100 * value) for value in share]
+            rows.append((each.case.name, f"{rank}", *cells))
+    note = (
+        "Of each rank, for the mean over all of them is the number of others whatever happens. "
+        "Staleness is in updates."
+    )
+    return Table(headers, tuple(rows), 2, (), (note,))
+
+
+def ranking_table(result: Result) -> Table:
+    """A row per pair of policies."""
+    headers = (
+        "schedule",
+        "ranks",
+        "faster",
+        "slower",
+        "verdict",
+        "really by (%)",
+        "simulated by (%)",
+    )
+    rows = tuple(
+        (
+            ranking.schedule, f"{ranking.ranks}", pair.faster, pair.slower,
+            "tie" if pair.tie else "foretold" if pair.right else "not foretold",
+            numbered(100 * pair.real), numbered(100 * pair.simulated),
+        )
+        for ranking in result.rankings for pair in ranking.pairs
+    )  # fmt: skip
+    note = (
+        "By how much the slower takes longer. A tie is a difference of no more than two standard "
+        "errors of the paired differences of real runs."
+    )
+    return Table(headers, rows, 5, (), (note,))
+
+
+def mitigation_table(result: Result) -> Table:
+    """M of each policy."""
+    rows = tuple(
+        (each.policy, each.schedule, f"{each.ranks}", *(
+            estimated(one, scale=100) for one in (each.real, each.simulated)
+        ))
+        for each in result.mitigation
+    )  # fmt: skip
+    note = (
+        "M is the share of the delay by load that a policy removes: (bsp - policy) / (bsp - bsp "
+        "without load). In brackets 95 % intervals: bootstraps over repetitions, and over seeds. "
+        f"{MISSING}: load delays bsp by less than 0.5 %, or there is one repetition only."
+    )
+    return Table(
+        ("policy", "schedule", "ranks", "real M (%)", "simulated M (%)"), rows, 3, (), (note,)
+    )
+
+
+def loads_table(result: Result) -> Table:
+    """The schedules as they were drawn."""
+    rows = tuple(
+        (
+            name, f"{ranks}", f"{each.rank}",
+            *(numbered(value) for value in (each.level, each.start, each.stop)),
+        )
+        for (ranks, name), schedule in result.plan.schedules.items() for each in schedule.episodes
+    )  # fmt: skip
+    headers = ("schedule", "ranks", "beside rank", "level of load", "from (s)", "to (s)")
+    return Table(
+        headers, rows, 3, (), ("A level is so many processes that want the core for themselves.",)
+    )
+
+
+def constants_table(result: Result) -> Table:
+    """Which number of the simulation came from where."""
+    rows = tuple(
+        (each.what, each.ranks or "any", numbered(each.value), each.unit, each.origin)
+        for each in result.constants
+    )
+    return Table(("constant", "ranks", "value", "unit", "origin"), rows, 5)
+
+
+def runs_table(result: Result) -> Table:
+    """How each run went."""
+    rows = tuple(
+        (
+            each.case.name, f"{each.repetition + 1}", "finished" if each.finished else each.reason,
+            numbered(each.took), numbered(each.foreign, 2), numbered(each.stolen, 2),
+        )
+        for each in result.outcomes
+    )  # fmt: skip
+    headers = ("case", "repetition", "", "took (s)", "others took (cores)", "stolen (cores)")
+    return Table(headers, rows, 3)
+
+
+def short(result: Result) -> tuple[list[str], list[list[str]]]:
+    """Headers and rows for a terminal."""
+    table = cases_table(result)
+    kept = [table.headers.index(name) for name in ("case", "verdict", "makespan (s)", "spread (%)")]
+    kept += [table.headers.index(name) for name in ("simulated (s)", "error (%)", "allowed (%)")]
+    return [table.headers[k] for k in kept], [[row[k] for k in kept] for row in table.rows]
+
+
+def pictured(result: Result) -> Sequence[CaseResult]:
+    """The cases of which there is something to draw."""
+    return [each for each in result.cases if each.real]
+
+
+def _error(verdict: Verdict) -> Cell:
+    return Cell(_signed(verdict.error), 100 * verdict.error)
+
+
+def _signed(error: float) -> str:
+    return f"{100 * error:+.1f}"

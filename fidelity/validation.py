@@ -1,0 +1,227 @@
+"""Runs cases for real, simulates the same from the calibration alone, and compares."""
+
+from __future__ import annotations
+
+import csv
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from simstrag.calibration.machine import describe_device
+from simstrag.calibration.occupancy import LIMIT
+from simstrag.ddp.hints import hints_of
+from simstrag.errors import InputError
+from simstrag.fidelity.cases import CLEAN, Plan, cases_of, drawn
+from simstrag.fidelity.foretold import SEEDS, Foretelling, synchronous
+from simstrag.fidelity.real import Campaign, Outcome, held
+from simstrag.fidelity.result import Result, of_case
+from simstrag.paths import write_whole
+from simstrag.places import cores
+from simstrag.profile import Profile
+from simstrag.run import plain
+
+__all__ = ["Validation", "planned", "validate"]
+
+LONG = 0.040
+"""Seconds that a step should take at least, for what is in no profile to be small beside it."""
+
+LATE = 0.1
+"""Seconds by which load may begin late without being told."""
+
+OnRun = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Validation:
+    """What came of it, and the folder in which all of it is.
+
+    result: cases with their verdicts, rankings, mitigation, constants, remarks.
+    """
+
+    result: Result
+    folder: Path
+
+    @property
+    def failed(self) -> bool:
+        """Whether any run came to nothing."""
+        return bool(self.result.failed)
+
+    def _repr_html_(self) -> str:
+        from simstrag.fidelity.page import fragment
+
+        return fragment(self.result)
+
+    def write(self, command: str | None = None) -> Path:
+        """Write validation.json, validation.csv and report.html; the report."""
+        from simstrag.fidelity.page import render
+
+        result, page = self.result, self.folder / "report.html"
+        text = json.dumps(plain(result.document()), indent=1, allow_nan=False) + "\n"
+        write_whole(
+            self.folder / "validation.json", lambda part: part.write_text(text, encoding="utf-8")
+        )
+        write_whole(self.folder / "validation.csv", self._table)
+        html = render(result, command)
+        write_whole(page, lambda part: part.write_text(html, encoding="utf-8"))
+        return page
+
+    def _table(self, path: Path) -> None:
+        rows = [plain(row) for row in self.result.rows()]
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+def validate(
+    profile: str | Path,
+    folder: str | Path,
+    policies: Sequence[str] = (),
+    ranks: Sequence[int] = (),
+    *,
+    steps: int = 300,
+    repetitions: int = 5,
+    minutes: float = 45.0,
+    seed: int = 0,
+    on_run: OnRun = lambda *_: None,
+) -> Validation:
+    """Run cases for real on this machine and hold the simulation of each against them.
+
+    profile: the calibration of this machine, a file; workload, batch and precisions are its own.
+    folder: of all records; the same call goes on there where it was interrupted.
+    policies, ranks: instead of the default cases (`cases_of`).  steps: of each rank in a run.
+    minutes: for real runs; where it is too little for `repetitions` there are fewer, which is said.
+    Raises `InputError` for what the caller can correct.
+    """
+    file, folder = Path(profile), Path(folder)
+    known = Profile.read(file)
+    plan = planned(known, policies, ranks, steps, seed)
+    with held(folder, plan):
+        foretelling = Foretelling(known, folder / "foretold", plan.cores)
+        on_run(0, 1, "simulating")
+        foretold = {case: foretelling.foretell(case, plan, SEEDS) for case in plan.cases}
+        campaign = Campaign(
+            plan, folder, {case: each.makespan for case, each in foretold.items()}, file.absolute()
+        )
+        fit = campaign.repetitions(repetitions, minutes)
+        outcomes = campaign.carry_out(fit, on_run)
+        on_run(1, 1, "comparing")
+        result = Result(
+            plan,
+            tuple(of_case(case, plan, foretold[case], outcomes) for case in plan.cases),
+            tuple(outcomes),
+            tuple(foretelling.constants.values()),
+            tuple(_remarks(known, plan, outcomes, repetitions, fit, minutes)),
+            repetitions,
+            fit,
+        )
+    return Validation(result, folder)
+
+
+def planned(
+    profile: Profile, policies: Sequence[str], ranks: Sequence[int], steps: int, seed: int
+) -> Plan:
+    """All that is decided before anything runs; whatever cannot be is refused here.
+
+    Raises `InputError`.
+    """
+    from simstrag.workloads import load
+
+    workload = profile.workload
+    if workload is None or profile.step is None:
+        raise InputError(
+            f"profile {profile.name} is of no workload, so nothing can be trained as it was timed; "
+            "make one with `simstrag calibrate --workload digits`"
+        )
+    if profile.device.get("kind", "cpu") != "cpu":
+        raise InputError(
+            f"profile {profile.name} is of a GPU, and real runs are made on the CPU so far; "
+            "calibrate with --device cpu"
+        )
+    load(workload.name)
+    if any(world < 2 for world in ranks):
+        raise InputError(f"ranks {min(ranks)}: there is nobody to wait for; give 2 or more")
+    count = len(cores())
+    cases = cases_of(policies, ranks, steps, count)
+    hints = hints_of(profile, workload.batch)
+    for case in cases:
+        synchronous(case, hints)
+    with tempfile.TemporaryDirectory() as scratch:
+        foretelling = Foretelling(profile, Path(scratch), count)
+        clean = {case.ranks: foretelling.clean(case) for case in cases}
+    places = dict.fromkeys(case.place for case in cases)
+    return Plan(
+        cases,
+        {(world, name): drawn(name, world, clean[world], seed, profile) for world, name in places},
+        workload.name,
+        workload.batch,
+        _precision(profile),
+        seed,
+        count,
+        profile.name,
+        profile.sha256,
+    )
+
+
+def _precision(profile: Profile) -> str:
+    """The pair of the profile in the words of `simstrag.ddp.wrap`."""
+    assert profile.workload is not None
+    if profile.workload.stand_in:
+        return "stand-in"
+    return "bf16" if profile.workload.amp.startswith("bf16") else "full"
+
+
+def _remarks(
+    profile: Profile, plan: Plan, outcomes: Sequence[Outcome], asked: int, fit: int, minutes: float
+) -> list[str]:
+    """What somebody who reads the verdicts should know of how they came about."""
+    assert profile.step is not None
+    said = []
+    if fit < asked:
+        said.append(
+            f"{fit} of {asked} repetitions fit into {minutes:g} minutes, so the spread of real "
+            "runs is known less well" + (", of one not at all" if fit == 1 else "")
+        )
+    compute = profile.step.compute.value
+    if compute < LONG:
+        said.append(
+            f"a step takes {1000 * compute:.3g} ms; below {1000 * LONG:.0f} ms what is in no "
+            "profile, such as the runtime's own work, weighs more"
+        )
+    here = describe_device()
+    said += [
+        f"the profile is of another machine: its {word} is {profile.device[word]!r}, "
+        f"here it is {here.get(word)!r}"
+        for word in ("model", "cores", "flags")
+        if profile.device.get(word) not in (None, here.get(word))
+    ]
+    if plan.precision == "stand-in":
+        said.append(
+            "reduced precision is a stand-in: fp32 compute on fp64 parameters, for a CPU on which "
+            "bf16 is not faster"
+        )
+    if any(case.ranks > plan.cores for case in plan.cases):
+        said.append(
+            f"more ranks than the {plan.cores} cores: a rank beside another on a core is simulated "
+            "as one more level of load, which is an assumption"
+        )
+    disturbed = [each for each in outcomes if max(each.foreign, each.stolen) > LIMIT]
+    if disturbed:
+        most = max(max(each.foreign, each.stolen) for each in disturbed)
+        said.append(
+            f"in {len(disturbed)} of {len(outcomes)} runs others took more than {LIMIT:g} of a "
+            f"core, {most:.2f} at most"
+        )
+    late = [load["late"] for each in outcomes for load in each.load]
+    if late and max(late) > LATE:
+        said.append(f"load began up to {max(late):.2f} s late")
+    if any(case.schedule != CLEAN for case in plan.cases) and not late:
+        said.append("no load was on in any run: what was tried was without contention")
+    failed = [each for each in outcomes if not each.finished]
+    said += [
+        f"a run failed: {each.case.name}, repetition {each.repetition + 1}: {each.reason}"
+        for each in failed
+    ]
+    return said

@@ -1,0 +1,432 @@
+"""What a validation tries, foretells and judges; with made-up runs, whose truth is known."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simstrag.engine import simulate
+from simstrag.errors import InputError
+from simstrag.fidelity.cases import CLEAN, Case, Plan, cases_of, drawn, windows
+from simstrag.fidelity.foretold import Foretelling, slowdowns, with_update
+from simstrag.fidelity.judgement import FORETOLD, MISSED, NOISY, judged, mitigations, pairs
+from simstrag.fidelity.measure import measure
+from simstrag.fidelity.real import Campaign, Outcome, held
+from simstrag.fidelity.result import Result, of_case
+from simstrag.fidelity.schedule import Episode, Schedule
+from simstrag.fidelity.validation import Validation, planned
+from simstrag.profile import Profile, StepTimes
+from simstrag.scenario import Scenario
+from tests.full_profile import full_profile, quantity
+
+BATCH, STEP, UPDATE, SLOPE = 16, 0.012, 0.0015, 1.05
+
+
+def digits_profile(**changes: Any) -> Profile:
+    """Of the digits in the stand-in, as calibration might have found it."""
+    noise = {"kind": "measured", "quantiles": [0.97, 1.0, 1.03], "n": 400}
+    cells = [
+        {"precision": p, "batch": BATCH, "seconds": quantity(s), "mean": quantity(s),
+         "update": quantity(UPDATE)}
+        for p, s in (("fp64", STEP), ("fp32_of_fp64", STEP / 1.5))
+    ]  # fmt: skip
+    levels = [
+        {"level": u, "slowdown": quantity(1 + SLOPE * u)} for u in (0.25, 0.5, 0.75, 1.0, 2.0, 3.0)
+    ]
+    response = {
+        "resource": "gpu", "load": "cpu", "precision": "fp64", "batch": BATCH, "law": "linear",
+        "constants": {"slope": quantity(SLOPE, kind="fitted")}, "levels": levels,
+    }  # fmt: skip
+    given = {
+        "workload": {"name": "digits", "parameters": 151_306, "batch": BATCH, "full": "fp64",
+                     "amp": "fp32_of_fp64", "stand_in": True},
+        "step": {"compute": quantity(STEP), "host_share": quantity(0.0, kind="assumed"),
+                 "amp_ratio": quantity(1.5), "amp_switch": quantity(0.0), "noise": noise},
+        "cells": cells, "batches": [], "responses": [response],
+        "overlaps": [{"backend": "gloo", "ranks": 2, "precision": "fp64", "batch": BATCH,
+                      "bytes": 1_210_448, "overlap": quantity(-0.25)}],
+    }  # fmt: skip
+    return full_profile(**given | changes)
+
+
+LOAD = Schedule((Episode(1, "cpu", 1.6, 2.0, 6.0),), 20.0)
+
+
+def a_plan(cases: tuple[Case, ...], schedule: Schedule = LOAD, cores: int = 2) -> Plan:
+    schedules = {
+        case.place: Schedule((), 20.0) if case.schedule == CLEAN else schedule for case in cases
+    }
+    return Plan(cases, schedules, "digits", BATCH, "stand-in", 0, cores, "made up", "0" * 64)
+
+
+# -- what is tried ---------------------------------------------------------------------------
+
+
+def test_by_default_there_are_ten_cases_of_two_ranks_and_bsp_and_korel_on_four() -> None:
+    cases = cases_of((), (), 300, cores=2)
+    two = [case for case in cases if case.ranks == 2]
+    assert len(two) >= 10
+    assert {c.policy for c in two} == {"bsp", "korel", "lb_bsp", "asgd", "ssp", "backup"}
+    assert {c.policy for c in cases if c.ranks == 4} == {"bsp", "korel"}
+    assert len({case.name for case in cases}) == len(cases)
+    for ranks in (2, 4):
+        assert ("bsp", CLEAN) in {(c.policy, c.schedule) for c in cases if c.ranks == ranks}
+    assert {case.steps for case in cases if case.ranks == 4} == {150}
+
+
+@given(
+    seed=st.integers(0, 10_000), clean=st.floats(1.0, 100.0), name=st.sampled_from(["one", "both"])
+)
+def test_load_is_of_levels_that_calibration_did_not_see_and_lasts_to_the_end(
+    seed: int, clean: float, name: str
+) -> None:
+    profile = digits_profile()
+    found = drawn(name, 2, clean, seed, profile)
+    assert found == drawn(name, 2, clean, seed, profile)
+    calibrated = {level.level for each in profile.responses for level in each.levels}
+    assert not calibrated & {each.level for each in found.episodes}
+    assert found.episodes[0].start < 0.31 * clean, "some load comes early in every run"
+    assert found.episodes[-1].stop > 4.6 * clean
+    assert set(found.ranks) == ({1} if name == "one" else {0, 1})
+
+
+def test_windows_follow_each_other_without_gaps() -> None:
+    schedule = Schedule((Episode(1, "cpu", 1.3, 2.0, 5.0), Episode(0, "cpu", 0.4, 4.0, 9.0)), 20.0)
+    found = windows(schedule)
+    assert [start for start, *_ in found] == [0.0, 2.0, 4.0, 5.0, 9.0]
+    assert [stop for _, stop, _ in found] == [2.0, 4.0, 5.0, 9.0, math.inf]
+    assert found[2][2] == "rank 0: 0.4, rank 1: 1.3"
+
+
+# -- what is foretold ------------------------------------------------------------------------
+
+
+def test_the_update_is_added_to_a_step_in_either_precision() -> None:
+    step = digits_profile().step
+    assert isinstance(step, StepTimes)
+    found = with_update(step, UPDATE)
+    assert found.amp_ratio is not None
+    assert found.compute.value == pytest.approx(STEP + UPDATE)
+    assert found.compute.value / found.amp_ratio.value == pytest.approx(STEP / 1.5 + UPDATE)
+
+
+def test_load_stretches_whole_steps_by_the_response_and_a_sibling_is_one_more_level() -> None:
+    profile = digits_profile()
+    trace = slowdowns(LOAD, profile, ranks=2, cores=2)
+    assert trace is not None
+    assert trace.series(1, "step", "slowdown") == [
+        (2.0, pytest.approx(1 + SLOPE * 1.6)), (6.0, 1.0)
+    ]  # fmt: skip
+    assert trace.nodes == (1,)
+    shared = slowdowns(LOAD, profile, ranks=4, cores=2)
+    assert shared is not None
+    assert [v for _, v in shared.series(0, "step", "slowdown")] == [pytest.approx(1 + SLOPE)]
+    for rank in (1, 3):
+        values = [v for _, v in shared.series(rank, "step", "slowdown")]
+        assert values == pytest.approx([1 + SLOPE, 1 + SLOPE * 2.6, 1 + SLOPE])
+    assert slowdowns(Schedule((), 5.0), profile, ranks=2, cores=2) is None
+
+
+def test_a_clean_cycle_is_step_and_update_and_what_of_the_all_reduce_is_not_hidden(
+    tmp_path: Path,
+) -> None:
+    noise = {"kind": "measured", "quantiles": [1.0, 1.0], "n": 9}
+    still = digits_profile(step=digits_profile().step.model_dump() | {"noise": noise})  # type: ignore[union-attr]
+    foretelling = Foretelling(still, tmp_path, cores=2)
+    case = Case("bsp", 2, CLEAN, 50)
+    run = simulate(foretelling.scenario(case, Schedule((), 5.0), updates_in_step=True), "bsp")
+    reduced = foretelling.constants["all-reduce of a gradient", "2"].value
+    cycle = STEP + UPDATE + 1.25 * reduced  # an overlap of -0.25 costs a quarter more
+    assert run.summary["makespan"] == pytest.approx(50 * cycle, rel=1e-6)
+    assert foretelling.clean(case) == pytest.approx(50 * cycle, rel=1e-6)
+
+
+def test_at_a_server_the_update_is_in_the_service(tmp_path: Path) -> None:
+    foretelling = Foretelling(digits_profile(), tmp_path, cores=2)
+    case = Case("asgd", 2, CLEAN, 50)
+    scenario = foretelling.scenario(case, Schedule((), 5.0), updates_in_step=False)
+    step, server = scenario.inputs.step, scenario.inputs.server
+    known = digits_profile().server
+    assert known is not None
+    assert step.host + step.gpu == pytest.approx(STEP)
+    assert (server.service, server.push) == (known.service.value, known.push.value)
+
+
+def test_constants_say_where_they_are_from(tmp_path: Path) -> None:
+    foretelling = Foretelling(digits_profile(), tmp_path, cores=2)
+    foretelling.foretell(case := Case("bsp", 4, "one", 8), a_plan((case,)), seeds=1)
+    origins = {each.what: each.origin for each in foretelling.constants.values()}
+    assert "assumed" in origins["slowdown by a rank on the same core"]
+    assert "taken from 2 ranks" in origins["share of an all-reduce that backward hides"]
+    assert "4 ranks, ranks sharing cores" in origins["all-reduce of a gradient"]
+
+
+def planned_and_foretold(profile: Profile, policies: tuple[str, ...], folder: Path) -> None:
+    plan = planned(profile, policies, (2,), 10, seed=0)
+    foretelling = Foretelling(profile, folder, plan.cores)
+    for case in plan.cases:
+        foretelling.foretell(case, plan, seeds=1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "policies", "message"),
+    [
+        ({"server": None}, ("asgd",), "has no parameter server; calibrate with --part server"),
+        ({"allreduce": None, "collectives": []}, (), "has no all-reduce"),
+        ({"workload": None, "step": None}, (), "is of no workload"),
+        ({"device": {"kind": "cuda", "model": "A GPU"}}, (), "is of a GPU"),
+        ({}, ("asg",), "there is no policy 'asg'"),
+        ({}, ("dropcompute",), "is for simulation only"),
+        ({"responses": []}, (), "no response to load cpu"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_runs(
+    changes: dict[str, Any], policies: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=message):
+        planned_and_foretold(digits_profile(**changes), policies, tmp_path)
+
+
+# -- measuring -------------------------------------------------------------------------------
+
+
+def test_a_run_is_measured_up_to_the_update_that_does_its_work() -> None:
+    trace = [(1.0, 1, "step", "slowdown", 2.0), (3.0, 1, "step", "slowdown", 1.0)]
+    scenario = Scenario.of(
+        {"workers": 2, "samples": 80, "step": {"compute": 0.1}, "learner": {"batch": 1},
+         "trace": tuple(dict(zip(("time", "node", "resource", "kind", "value"), row, strict=True))
+                        for row in trace)}
+    )  # fmt: skip
+    run = simulate(scenario, "bsp", record_gradients=True)
+    found = measure(run, 60, 1, [0.0, 1.0, 3.0], [0.0, 1.0])
+    assert found.makespan == pytest.approx(4.0)
+    assert found.step == pytest.approx(4.0 / 30)
+    assert found.windows == pytest.approx((0.1, 0.2, 0.1))
+    assert found.staleness == (0.0, 0.0)
+    with pytest.raises(InputError, match="ended after 80 of 100 samples"):
+        measure(run, 100, 1, [0.0], [0.0, 1.0])
+
+
+def test_a_window_that_a_run_hardly_saw_says_nothing() -> None:
+    scenario = Scenario(workers=2, samples=20, step={"compute": 0.1}, learner={"batch": 1})
+    run = simulate(scenario, "bsp", record_gradients=True)
+    found = measure(run, 20, 1, [0.0, 0.85, 5.0], [0.0, 1.0])
+    assert found.windows[0] == pytest.approx(0.1)
+    assert math.isnan(found.windows[1])
+    assert math.isnan(found.windows[2])
+
+
+def test_staleness_and_shares_are_by_rank() -> None:
+    trace = ({"time": 0.0, "node": 1, "resource": "step", "kind": "slowdown", "value": 3.0},)
+    scenario = Scenario.of(
+        {"workers": 2, "samples": 400, "step": {"compute": 0.1}, "learner": {"batch": 1},
+         "trace": trace}
+    )  # fmt: skip
+    found = measure(simulate(scenario, "asgd", record_gradients=True), 400, 1, [0.0], [0.0, 1.0])
+    assert found.shares == pytest.approx((0.75, 0.25), abs=0.01)
+    assert found.staleness == pytest.approx((1 / 3, 3.0), abs=0.05)
+
+
+# -- judging ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spread", "error", "word"),
+    [
+        (0.00, 0.049, FORETOLD), (0.00, 0.051, MISSED), (0.00, -0.051, MISSED),
+        (0.04, 0.079, FORETOLD), (0.04, 0.081, MISSED),
+        (0.06, 0.049, FORETOLD), (0.06, 0.051, NOISY), (0.06, 0.5, NOISY),
+    ],
+)  # fmt: skip
+def test_a_verdict_follows_the_spread_of_real_runs(spread: float, error: float, word: str) -> None:
+    real = (10.0 * (1 + spread * np.array([-1.0, 0.0, 1.0]))).tolist()
+    found = judged(real, [10.0 * (1 + error)])
+    assert (found.word, round(found.error, 6), round(found.spread, 6)) == (word, error, spread)
+    assert found.allowed <= 0.10
+
+
+def test_one_real_run_has_no_spread_and_the_least_is_allowed() -> None:
+    found = judged([10.0], [10.6])
+    assert math.isnan(found.spread)
+    assert (found.word, found.allowed) == (MISSED, 0.05)
+
+
+def test_a_pair_in_the_wrong_order_is_not_foretold_and_a_tie_is() -> None:
+    real = {"bsp": [10.0, 10.1, 9.9], "korel": [8.0, 8.1, 7.9], "asgd": [10.0, 9.7, 10.2]}
+    found = pairs(real, {"bsp": [9.0], "korel": [9.5], "asgd": [20.0]})
+    by = {frozenset((each.faster, each.slower)): each for each in found}
+    wrong, tie = by[frozenset(("bsp", "korel"))], by[frozenset(("bsp", "asgd"))]
+    assert (wrong.faster, wrong.tie, wrong.right) == ("korel", False, False)
+    assert (tie.tie, tie.right) == (True, True)
+    assert by[frozenset(("korel", "asgd"))].right
+
+
+def test_repetitions_are_paired_so_that_drift_makes_no_tie() -> None:
+    drifting = {"a": [10.0, 12.0, 14.0], "b": [11.0, 13.0, 15.1]}
+    assert not pairs(drifting, {"a": [1.0], "b": [2.0]})[0].tie
+
+
+def test_mitigation_has_an_interval_over_repetitions() -> None:
+    found = mitigations([11.0, 11.2, 10.8], [12.0, 12.1, 11.9], [10.0, 10.1, 9.9, 7.0])
+    assert found.value == pytest.approx(0.5)
+    assert found.low < 0.5 < found.high
+
+
+# -- runs of a plan, here simulated ones -----------------------------------------------------
+
+
+def made(tmp_path: Path) -> Result:
+    """Of four cases; what stands for a real run is a simulated one of another seed."""
+    cases = tuple(
+        Case(policy, 2, schedule, 100)
+        for policy, schedule in (("bsp", CLEAN), ("bsp", "one"), ("korel", "one"), ("asgd", "one"))
+    )
+    plan = a_plan(cases, Schedule((Episode(1, "cpu", 2.4, 0.3, 2.5),), 20.0))
+    foretelling = Foretelling(digits_profile(), tmp_path / "foretold", 2)
+    foretold = {case: foretelling.foretell(case, plan, seeds=3) for case in cases}
+    outcomes = []
+    for case in cases:
+        scenario = foretelling.scenario(case, plan.schedule(case), case.policy != "asgd")
+        for k in range(3):
+            run = simulate(scenario, case.policy, 100 + k, record_gradients=True)
+            known = replace(run, summary={**run.summary, "accuracy": 0.5 + 0.1 * k})
+            known.write(folder := tmp_path / case.name / str(k))
+            outcomes.append(Outcome(case, k, folder, True, "", 9.0, 0.0, 0.0, ()))
+    results = tuple(of_case(case, plan, foretold[case], outcomes) for case in cases)
+    constants = tuple(foretelling.constants.values())
+    return Result(plan, results, tuple(outcomes), constants, ("a remark",), 3, 3)
+
+
+def slower(result: Result, factor: float) -> Result:
+    """With real runs that took so many times as long."""
+    cases = tuple(
+        replace(
+            each,
+            real=tuple(
+                replace(m, makespan=factor * m.makespan, step=factor * m.step) for m in each.real
+            ),
+        )
+        for each in result.cases
+    )  # fmt: skip
+    return replace(result, cases=cases)
+
+
+def without_runs(result: Result, case: Case) -> Result:
+    """All runs of a case have failed."""
+    why = "rank 1: its process ended"
+    cases = tuple(
+        replace(each, real=(), failed=(why,)) if each.case == case else each
+        for each in result.cases
+    )
+    outcomes = tuple(
+        replace(each, finished=False, reason=why) if each.case == case else each
+        for each in result.outcomes
+    )
+    return replace(result, cases=cases, outcomes=outcomes)
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    return made(tmp_path_factory.mktemp("true"))
+
+
+def test_runs_of_the_simulator_itself_are_foretold(result: Result) -> None:
+    assert [verdict.word for _, verdict in result.verdicts] == [FORETOLD] * 4
+    assert result.median_error < 0.01
+    assert all(ranking.foretold for ranking in result.rankings)
+    (korel, asgd) = result.mitigation
+    assert (korel.policy, asgd.policy) == ("korel", "asgd")
+    assert korel.real.value == pytest.approx(korel.simulated.value, abs=0.05)
+    assert korel.real.value > 0.1
+    words = [w.verdict.word for each in result.cases for w in each.windows if w.verdict]
+    assert len(words) > 6
+    assert set(words) == {FORETOLD}
+
+
+def test_a_simulation_that_is_a_tenth_off_is_found_out(result: Result) -> None:
+    found = slower(result, 1.12)
+    assert [verdict.word for _, verdict in found.verdicts] == [MISSED] * 4
+    assert found.median_error == pytest.approx(1 - 1 / 1.12, abs=0.01)
+    assert found.worst is not None
+    assert found.worst[1].error == pytest.approx(1 / 1.12 - 1, abs=0.02)
+
+
+def test_failed_runs_are_counted_and_shown(result: Result, tmp_path: Path) -> None:
+    found = without_runs(result, result.cases[-1].case)
+    assert len(found.failed) == 3
+    assert found.rows()[-1]["verdict"] == "no run finished"
+    assert len(found.verdicts) == 3
+    validation = Validation(found, tmp_path)
+    assert validation.failed
+    assert validation.write().read_text().count("rank 1: its process ended") >= 3
+
+
+def test_what_is_written_is_all_there_and_asks_nobody(result: Result, tmp_path: Path) -> None:
+    validation = Validation(result, tmp_path)
+    page = validation.write("simstrag validate --profile p.json").read_text()
+    document = json.loads((tmp_path / "validation.json").read_text())
+    with (tmp_path / "validation.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["case"] for row in rows] == [case["case"] for case in document["cases"]]
+    assert document["median_error"] == pytest.approx(result.median_error)
+    assert float(rows[0]["error"]) == pytest.approx(document["cases"][0]["makespan"]["error"])
+    assert document["plan"]["schedules"][1]["episodes"][0]["level"] == 2.4
+    assert len(document["cases"][0]["real"]) == 3
+    assert page.count('<svg class="picture"') + page.count('class="picture" role') >= 5
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    assert "prefers-color-scheme: dark" in page
+    for words in ("one-2-korel", "a remark", "foretold", "by the response"):
+        assert words in page
+    assert "<table" in validation._repr_html_()
+
+
+# -- the folder ------------------------------------------------------------------------------
+
+
+def test_a_folder_is_of_one_plan_and_of_one_process_at_a_time(tmp_path: Path) -> None:
+    plan = a_plan((Case("bsp", 2, CLEAN, 10),))
+    other = a_plan((Case("bsp", 2, CLEAN, 20),))
+    with held(tmp_path / "v", plan):
+        with pytest.raises(InputError, match="another validation is under way"):
+            held(tmp_path / "v", plan).__enter__()
+        (tmp_path / "v" / "runs").mkdir()
+    with held(tmp_path / "v", plan):
+        pass
+    with pytest.raises(InputError, match="another validation is in it"):
+        held(tmp_path / "v", other).__enter__()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").touch()
+    with pytest.raises(InputError, match="holds other files"):
+        held(tmp_path / "mine", plan).__enter__()
+
+
+def test_too_little_time_takes_repetitions_away_first(tmp_path: Path) -> None:
+    case = Case("bsp", 2, CLEAN, 10)
+    campaign = Campaign(a_plan((case,)), tmp_path, {case: 22.0}, tmp_path / "p.json")
+    assert campaign.repetitions(5, minutes=60) == 5
+    assert campaign.repetitions(5, minutes=1.6) == 3
+    with pytest.raises(InputError, match=r"one repetition of 1 cases takes about 0\.5 minutes"):
+        campaign.repetitions(5, minutes=0.3)
+
+
+def test_finished_runs_are_not_made_again_and_broken_ones_are(tmp_path: Path) -> None:
+    case = Case("bsp", 2, CLEAN, 10)
+    campaign = Campaign(a_plan((case,)), tmp_path, {case: 1.0}, tmp_path / "p.json")
+    folder = tmp_path / "runs" / "clean-2-bsp-1"
+    folder.mkdir(parents=True)
+    (folder / "journal.jsonl").write_text("cut o")
+    assert campaign.outcome(case, 0) is None
+    told = {"finished": False, "reason": "rank 1: ended", "took": 2.0, "foreign": 0.0,
+            "stolen": 0.0, "load": []}  # fmt: skip
+    (folder / "outcome.json").write_text(json.dumps(told))
+    (found,) = campaign.carry_out(1)
+    assert (found.finished, found.reason) == (False, "rank 1: ended")

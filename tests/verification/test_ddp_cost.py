@@ -1,0 +1,117 @@
+"""What deciding costs a step of real ranks: the control message, the policy's replica, the digest.
+
+Three variants take turns from step to step, so that all of them see the same load: no message, one
+that is gathered after backward, and one that goes along with the last bucket, as `Trainer` does it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import nn
+
+from tests.ranks import Ranks, ranks
+
+__all__ = ["ranks"]
+
+NONE, AFTER, ALONG = range(3)
+STEPS, SETTLING = 600, 30
+LIMIT = 1e-3
+"""Seconds that deciding may take a step of four ranks."""
+CALM = 0.97
+"""Share of a core that a busy process must get, before and after, for its clock to mean much."""
+
+
+def share_of_core(rank: int, world: int) -> float:
+    """Seconds of CPU per second for who wants all of it."""
+    begun, used = time.perf_counter(), time.process_time()
+    while time.perf_counter() < begun + 0.5:
+        pass
+    return (time.process_time() - used) / (time.perf_counter() - begun)
+
+
+def stepping(rank: int, world: int, steps: int, profiled: bool = False) -> Any:
+    """Seconds of each step: variant, wait for the message, policy and books and digest, whole."""
+    import cProfile
+    import io
+    import pstats
+
+    from simstrag import policies
+    from simstrag.ddp.clock import LocalClock
+    from simstrag.ddp.formats import Formats
+    from simstrag.ddp.replica import Replica
+    from simstrag.ddp.slots import Digests, disagreement, unpack
+    from simstrag.live import Live
+    from simstrag.policy import Hints
+
+    model = nn.Sequential(*[nn.Linear(512, 512) for _ in range(6)], nn.Linear(512, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    replica = Replica(model, optimizer, Formats(model, "full"), LocalClock(cores=1.0))
+    live, digests = Live(policies.load("korel"), world, 64, Hints(batch=64)), Digests()
+    reducer, rows = replica.reducer, []
+    profile = cProfile.Profile()
+    x, y = torch.randn(64, 512), torch.randint(0, 10, (64,))
+    for step in range(steps):
+        variant = step % 3
+        replica.clock.immediate = variant == ALONG
+        begun = time.perf_counter()
+        replica.clock.begin()
+        reducer.digest, reducer.version = digests.of(live.plan, live.version), live.version
+        replica.reduced_gradient(
+            lambda: nn.functional.cross_entropy(model(x), y), False, lambda: 1 / world
+        )
+        reduced = time.perf_counter()
+        if variant != NONE:
+            told = unpack(reducer.wait())
+            assert disagreement(told) is None
+        here = time.perf_counter()
+        replica.update()
+        replica.clear()
+        updated = time.perf_counter()
+        if variant != NONE:
+            if profiled:
+                profile.enable()
+            live.lockstep(max(float(told.start[0]), live.now), told.seconds)
+            live.news()
+            digests.of(live.plan, live.version)
+            if profiled:
+                profile.disable()
+        ended = time.perf_counter()
+        if step >= SETTLING:
+            rows.append((variant, here - reduced, ended - updated, ended - begun))
+    if profiled:
+        text = io.StringIO()
+        pstats.Stats(profile, stream=text).sort_stats("tottime").print_stats(25)
+        return text.getvalue()
+    return rows
+
+
+def shown(seconds: Any) -> str:
+    low, middle, high = 1e6 * np.percentile(seconds, (10, 50, 90))
+    return f"{middle:.0f} us [{low:.0f}..{high:.0f}]"
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_deciding_takes_less_than_a_millisecond_of_a_step(world: int, ranks: Ranks) -> None:
+    calm = min(ranks.run(share_of_core, 2))
+    rows = np.array([row for own in ranks.run(stepping, world, STEPS, limit=300.0) for row in own])
+    calm = min(calm, *ranks.run(share_of_core, 2))
+    for variant, name in ((NONE, "no message"), (AFTER, "after backward"), (ALONG, "along")):
+        own = rows[rows[:, 0] == variant]
+        both = own[:, 1] + own[:, 2]
+        print(
+            f"{world} ranks, {name}: message {shown(own[:, 1])}, deciding {shown(own[:, 2])}, "
+            f"both {shown(both)}, step {shown(own[:, 3])}"
+        )
+    along = rows[rows[:, 0] == ALONG]
+    took = float(np.median(along[:, 1] + along[:, 2]))
+    if calm < CALM:
+        pytest.skip(f"others use the cores ({calm:.0%} to be had); measured {1e6 * took:.0f} us")
+    assert took < LIMIT

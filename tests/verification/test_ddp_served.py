@@ -1,0 +1,34 @@
+"""What tests/test_ddp_trainer.py asks of few policies, asked of the others that run for real."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tests import test_ddp_trainer as few
+from tests.ranks import Ranks, ranks
+
+__all__ = ["ranks"]
+
+
+@pytest.mark.parametrize(
+    "policy", ["ssp:bound=1", "k_async:x=2", "backup:b=1,late=drop", "ringmaster"]
+)
+def test_the_reference_engine_books_recorded_arrivals_as_the_server_did(
+    policy: str, ranks: Ranks, tmp_path: Path
+) -> None:
+    few.test_the_reference_engine_books_recorded_arrivals_as_the_server_did(policy, ranks, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    ["star_dynamic", "star_h:phi=64", "cgp", "cgp:groups=window", "lgc", "local_sgd:h=3",
+     "p_reduce:p=2", "lb_bsp", "dssp", "staleness_lr", "bsp:via=server"],
+)  # fmt: skip
+def test_a_policy_trains_four_ranks_and_leaves_a_record(
+    policy: str, ranks: Ranks, tmp_path: Path
+) -> None:
+    few.test_a_policy_trains_four_ranks_and_leaves_a_record(policy, ranks, tmp_path)

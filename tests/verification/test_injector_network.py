@@ -1,0 +1,136 @@
+"""A link of limited rate is as slow as it says, and is gone afterwards."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from simstrag.errors import InputError
+from simstrag.fidelity import network
+from simstrag.fidelity.network import Link, probe, sweep
+
+REASON = probe()
+needed = pytest.mark.skipif(bool(REASON), reason=REASON)
+
+SIZE = 4 << 20
+
+SERVE = f"""
+import socket, sys, time
+with socket.create_server((sys.argv[1], 0)) as server:
+    server.settimeout(20)
+    print(server.getsockname()[1], flush=True)
+    connection, _ = server.accept()
+    with connection:
+        connection.settimeout(20)
+        while data := connection.recv(1):
+            left = {SIZE} - 1
+            while left:
+                left -= len(connection.recv(1 << 20))
+            connection.sendall(b"1")
+"""
+PUSH = f"""
+import socket, sys, time
+with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=20) as connection:
+    for _ in range(3):
+        begun = time.monotonic()
+        connection.sendall(bytes({SIZE}))
+        connection.recv(1)
+        print(time.monotonic() - begun)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    yield
+    if not REASON:
+        assert f"simstrag-{os.getpid()}-" not in network._do("ip", "netns", "list")
+
+
+def seconds(link: Link) -> float:
+    """The median of three transfers of 4 MiB."""
+    listening = link.start(
+        "a", [sys.executable, "-c", SERVE, link.address("a")], stdout=subprocess.PIPE, text=True
+    )
+    with listening as server:
+        assert server.stdout is not None
+        port = server.stdout.readline().strip()
+        pushing = link.start(
+            "b", [sys.executable, "-c", PUSH, link.address("a"), port],
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        with pushing as client:
+            out, _ = client.communicate(timeout=30)
+    return sorted(map(float, out.split()))[1]
+
+
+@needed
+def test_a_transfer_takes_as_long_as_the_rate_says() -> None:
+    with Link(rate=400e6) as link:
+        limited = seconds(link)
+        link.limit(800e6)
+        faster = seconds(link)
+        link.limit(None)
+        free = seconds(link)
+    assert limited == pytest.approx(SIZE * 8 / 400e6, rel=0.2)
+    assert faster == pytest.approx(SIZE * 8 / 800e6, rel=0.2)
+    assert free < faster
+
+
+@needed
+def test_nothing_passes_a_link_that_is_cut() -> None:
+    ask = "import socket, sys; socket.create_connection((sys.argv[1], 9), timeout=1)"
+    with Link() as link:
+        command = [sys.executable, "-c", ask, link.address("a")]
+        found = []
+        for each in (None, link.cut, link.mend):
+            if each is not None:
+                each()
+            with link.start("b", command, stderr=subprocess.PIPE, text=True) as process:
+                found.append(process.communicate(timeout=20)[1].splitlines()[-1].split(":")[0])
+    assert found[::2] == ["ConnectionRefusedError"] * 2  # it is there, and nobody listens
+    assert found[1] != found[0]
+
+
+@needed
+def test_what_runs_on_a_link_ends_with_it() -> None:
+    with Link() as link:
+        process = link.start("a", [sys.executable, "-c", "import time; time.sleep(100)"])
+        while str(process.pid) not in network._do("ip", "netns", "pids", link.namespace("a")):
+            assert process.poll() is None
+    assert process.wait(10) == -9
+
+
+@needed
+def test_what_a_killed_process_left_is_removed_by_the_next() -> None:
+    program = (
+        "import os; from simstrag.fidelity.network import Link\n"
+        "Link(rate=1e8).__enter__(); os.kill(os.getpid(), 9)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program]) as process:
+        assert process.wait(30) == -9
+    left = {f"simstrag-{process.pid}-{side}" for side in "ab"}
+    with Link() as link:
+        names = network._do("ip", "netns", "list")
+        assert link.namespace("a") in names
+        assert not any(name in names for name in left)
+    assert sweep() == []
+
+
+def test_a_machine_that_cannot_says_why_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simstrag.fidelity.network.shutil.which", lambda tool: None)
+    monkeypatch.setattr("simstrag.fidelity.network.os.geteuid", lambda: 0)
+    monkeypatch.setattr("simstrag.fidelity.network.sys.platform", "linux")
+    assert probe() == "a limited link needs ip and tc (iproute2)"
+    with pytest.raises(InputError, match="needs ip and tc"), Link():
+        pass
+    monkeypatch.setattr("simstrag.fidelity.network.os.geteuid", lambda: 1000)
+    assert probe() == "a limited link needs root, for network namespaces"
+
+
+def test_a_rate_that_is_none_is_refused() -> None:
+    with pytest.raises(InputError, match="rate of a link: 0 bit/s"):
+        Link(rate=0.0)
