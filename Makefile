@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test verify lint typed docs screenshots bench clean
+.PHONY: setup demo test verify verify-simulated lint typed docs screenshots bench clean
 
 setup: .venv/ready
 
@@ -20,6 +20,9 @@ test: setup
 
 verify: setup
 	$(BIN)/python -m pytest -n 2 --dist loadgroup tests/verification
+
+verify-simulated: setup
+	$(BIN)/python -m pytest -n 2 -m "not real" tests/verification
 
 lint: setup typed
 	$(BIN)/ruff check .

@@ -22,6 +22,8 @@ STARTS_RANKS = (
     "test_ddp_board", "test_ddp_examples", "test_ddp_launch", "test_injector", "test_validate",
 )  # fmt: skip
 """Modules that start ranks or load of their own; others have the fixture `ranks`."""
+REAL = ("test_ddp", "test_injector", "test_validate")
+"""Verification by real runs: `make verify` takes them too, `make verify-simulated` does not."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -31,6 +33,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         fixtures = getattr(item, "fixturenames", ())
         if "ranks" in fixtures or item.path.stem.startswith(STARTS_RANKS):
             item.add_marker(pytest.mark.xdist_group("ranks"))
+        if item.path.parent.name == "verification" and item.path.stem.startswith(REAL):
+            item.add_marker(pytest.mark.real)
 
 
 @pytest.fixture(params=["by_reference", "by_engine"])
