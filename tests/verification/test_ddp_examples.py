@@ -12,7 +12,7 @@ import pytest
 
 from simstrag import Run
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 OURS = [sys.executable, "-P", "-m", "simstrag", "ddp"]
 TORCHRUN = [sys.executable, "-P", "-m", "torch.distributed.run", "--standalone"]
 LIMIT = 240.0

@@ -86,7 +86,7 @@ PACE = 0.02
 def changing(
     rank: int, world: int, policy: str, steps: int
 ) -> tuple[list[tuple[int, str]], list[bool], str]:
-    """Steps in real time; rank 1 is slow for 40 steps of its own, and again later.
+    """Steps in real time; rank 1 is slow for 20 steps of its own, and again later.
 
     At each return to the synchronous way, samples and bytes of everything; whether each step ended
     in that way; and the bytes at the end.

@@ -3,7 +3,11 @@
 A small network gets 0.96 to 0.98 of the held-out digits right after as many samples, whether one
 process draws them or four ranks do that wait for each other; here each policy must reach 0.94.
 Gradients that were lost, counted twice, weighed wrongly or applied to the wrong parameters cost
-more than that.  The last rank is slow, so that a policy for stragglers has one.
+more than that; so does a checkpoint that is of other parameters than those of the end.  The last
+rank is slow, so that a policy for stragglers has one.
+
+After half as many samples it would not do: one process that applies gradients three updates late
+gets 0.86 to 0.91 right then, 0.98 without that, and 0.98 after all of them either way.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ POLICIES = (
 )  # fmt: skip
 
 
-def training(rank: int, world: int, policy: str, seed: int, samples: int) -> dict[str, Any]:
+def training(rank: int, world: int, policy: str, seed: int) -> dict[str, Any]:
     """A whole training; what it came to on this rank, and in its checkpoint."""
     from simstrag.ddp import wrap
     from simstrag.workloads import load
@@ -47,7 +51,7 @@ def training(rank: int, world: int, policy: str, seed: int, samples: int) -> dic
     for group in parts.optimizer.param_groups:
         group["lr"] = RATE
     with wrap(
-        parts.model, parts.optimizer, policy, batch=BATCH, samples=samples, precision="bf16"
+        parts.model, parts.optimizer, policy, batch=BATCH, samples=SAMPLES, precision="bf16"
     ) as trainer:
         if policy == "korel":  # what is slow on this machine today is not the same tomorrow
             trainer.replica.clock = Told(slow_at_times(rank))
@@ -68,18 +72,10 @@ def training(rank: int, world: int, policy: str, seed: int, samples: int) -> dic
 def test_a_policy_reaches_its_accuracy_in_every_seed(policy: str, ranks: Ranks) -> None:
     reached = []
     for seed in range(SEEDS):
-        answers = ranks.run(training, 4, policy, seed, SAMPLES, limit=LIMIT)
+        answers = ranks.run(training, 4, policy, seed, limit=LIMIT)
         assert max(each["samples"] for each in answers) >= SAMPLES
         assert any(each["in_amp"] for each in answers) == (policy == "korel")
-        reached.append(min(each["own"] for each in answers))
+        reached.append(min(each[what] for each in answers for what in ("own", "saved")))
     shown = ", ".join(f"{each:.3f}" for each in reached)
     print(f"{policy}: {shown}; mean {statistics.mean(reached):.3f}, least {min(reached):.3f}")
     assert min(reached) >= REACHED
-
-
-@pytest.mark.parametrize("policy", ["bsp", "asgd", "local_sgd:h=4", "p_reduce:p=2"])
-def test_a_checkpoint_holds_what_was_trained(policy: str, ranks: Ranks) -> None:
-    """A quarter of the training is enough: it gets more than half of the digits right."""
-    answers = ranks.run(training, 4, policy, 0, SAMPLES // 4, limit=LIMIT)
-    assert min(each["own"] for each in answers) > 0.6
-    assert min(each["saved"] for each in answers) > 0.6
