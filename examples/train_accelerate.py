@@ -39,7 +39,7 @@ BATCH = 32
 def main() -> None:
     """Train on this rank; the lowest says what came of it."""
     options = arguments()
-    joined = simstrag.ddp.join()  # first: accelerate takes the process group that it finds
+    joined = simstrag.ddp.join(patient=True)  # first: accelerate takes the group that it finds
     set_seed(0)  # ranks shuffle alike, and each takes its own part
     accelerator = Accelerator(
         cpu="nccl" not in joined.backend,  # without a word, and no GPU, it sees one rank only

@@ -174,7 +174,7 @@ def _episodes(
 ) -> Iterator[Episode]:
     deck: list[float] = []
     start, number = clean * luck.uniform(*REST), 0
-    while start < seconds:
+    while round(start, 3) < seconds:
         stop = start + clean * luck.uniform(*LOADED)
         deck = deck or luck.sample(levels, len(levels))
         rank = ranks[number % len(ranks)]

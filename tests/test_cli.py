@@ -237,8 +237,9 @@ def test_a_help_ends_with_examples_that_are_not_cut(
     assert all(example.startswith(f"simstrag {command}") for example in EXAMPLES[command])
 
 
-ELSEWHERE = {"calibrate", "calibrate check", "calibrate import", "validate"}
-"""They measure for minutes, or need logs: tests/test_calibrate.py, test_nccl_tests.py."""
+ELSEWHERE = {"calibrate", "calibrate check", "calibrate import", "ddp", "validate"}
+"""They measure for minutes, train on ranks, or need logs: tests/test_calibrate.py,
+test_nccl_tests.py, verification/test_ddp_examples.py and test_validate.py."""
 
 
 @pytest.mark.parametrize("command", [name for name in EXAMPLES if name not in ELSEWHERE])

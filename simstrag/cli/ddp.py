@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from simstrag.cli.console import table, text, written
-from simstrag.cli.options import Policy, Seed
+from simstrag.cli.options import Policy
 from simstrag.errors import InputError
 
 __all__ = ["ddp"]
@@ -24,32 +24,34 @@ def ddp(
     what: Annotated[
         str,
         typer.Argument(
-            help="A workload, such as digits, your own as module:function, or a script.py.",
+            help="Such as digits, module:function, or train.py.",
             metavar="WORKLOAD|SCRIPT",
             show_default=False,
         ),
     ],
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(help="Of the script.", metavar="[ARGUMENTS]...", show_default=False),
+        typer.Argument(help="Of the script.", metavar="[ARGUMENTS]...", hidden=True),
     ] = None,
-    ranks: Annotated[int, typer.Option(help="How many.", min=1)] = 2,
+    ranks: Annotated[int, typer.Option(help="How many.", min=1, metavar="N")] = 2,
     policy: Policy = "korel",
     samples: Annotated[
         int | None,
-        typer.Option(help="Of all ranks together; else 200 steps of each.", show_default=False),
+        typer.Option(help="Of all together; else 200 steps each.", metavar="N", show_default=False),
     ] = None,
     batch: Annotated[
-        int | None, typer.Option(help="Samples of a rank's batch.", show_default=False)
+        int | None,
+        typer.Option(help="Samples of a rank's batch.", metavar="N", show_default=False),
     ] = None,
     profile: Annotated[
         Path | None,
         typer.Option(help="What calibration found.", metavar="FILE", show_default=False),
     ] = None,
     precision: Annotated[
-        str, typer.Option(help="full, bf16, fp16, tf32+bf16, stand-in, or auto.")
+        str,
+        typer.Option(help="full, bf16, fp16, stand-in, ...", metavar="WORD"),
     ] = "auto",
-    seed: Seed = 0,
+    seed: Annotated[int, typer.Option("--seed", "-s", min=0, metavar="N", hidden=True)] = 0,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -57,21 +59,17 @@ def ddp(
         ),
     ] = None,
     on_fault: Annotated[
-        Fault, typer.Option(help="When a rank dies: end, start all anew, or go on without it.")
+        Fault, typer.Option(help="stop, restart or continue.", metavar="WORD")
     ] = "stop",
     checkpoint: Annotated[
-        int, typer.Option(help="Steps between two checkpoints; 0: after failures only.", min=0)
+        int, typer.Option(help="Steps between two checkpoints.", min=0, hidden=True)
     ] = 0,
     stall_limit: Annotated[
-        float, typer.Option(help="Seconds of silence after which a rank is given up.")
+        float, typer.Option(help="Seconds of silence that end a rank.", hidden=True)
     ] = 60.0,
-    pin: Annotated[bool, typer.Option(help="Give each rank a core, in turn.")] = True,
+    pin: Annotated[bool, typer.Option(help="Give each rank a core, in turn.", hidden=True)] = True,
 ) -> None:
-    """Train on real ranks of this machine under a policy.
-
-    A workload is trained as it is; a script is started as it stands, and calls simstrag.ddp.wrap
-    itself. Options of a script follow after --.
-    """
+    """Train on real ranks of this machine under a policy."""
     from simstrag.ddp import launch
     from simstrag.ddp.training import Training, command
     from simstrag.workloads import load

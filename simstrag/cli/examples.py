@@ -28,7 +28,7 @@ EXAMPLES = {
     ),
     "ddp": (
         "simstrag ddp digits --ranks 2 --policy bsp --samples 6400 --out runs/real",
-        "simstrag ddp train.py --ranks 4 -- --epochs 3",
+        "simstrag ddp examples/train.py --ranks 2 -- --policy asgd",
     ),
     "calibrate": (
         "simstrag calibrate --workload transformer --out profiles/mine",
