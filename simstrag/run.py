@@ -31,7 +31,7 @@ __all__ = ["Run", "check_directory", "provenance", "write_directory"]
 OWN = {
     "run.json": (
         "run.json", "*.parquet", "report.html", "journal.jsonl", "result.json", "checkpoint.pt",
-        "trace.csv", "attempt-*",
+        "checkpoint.part", "trace.csv", "training.json", "attempt-*", "generation-*",
     ),
     "comparison.csv": (
         "comparison.csv", "controls.csv", "ranking.csv", "sensitivity.csv", "curves.csv",

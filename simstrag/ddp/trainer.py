@@ -135,7 +135,8 @@ class Trainer:
     ) -> None:
         self.policy, self.name, self.rank, self.world_size = policy, name, rank, world_size
         self._given = copy.deepcopy(policy)
-        self.hints, self.sampler, self.out, self.joined = hints, sampler, out, joined
+        self.hints, self.sampler, self.joined = hints, sampler, joined
+        self.out = self._whole = out  # a smaller world records in a folder inside
         self.batch = hints.batch or 1
         self.stall_limit = stall_limit or (60.0 if joined is None else joined.stall_limit)
         self._board = self._heartbeats()
@@ -375,8 +376,8 @@ class Trainer:
         if self._journal is not None:
             self._journal.close()
             self._journal = None
-        if self.out is not None:
-            self.out = self.out.parent / f"{self.out.name}-generation-{joined.generation}"
+        if self._whole is not None:
+            self.out = self._whole / f"generation-{joined.generation}"
             if self.rank == 0:
                 self._journal = Journal(self.out, self._header())
         self._synchronise(self.policy, self._facts)
