@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,13 +22,18 @@ from simstrag.plan import Damping, Plan, Precision, Review, Weigh
 from simstrag.quorum import Late, Quorum, Via
 from simstrag.run import plain
 
+if TYPE_CHECKING:
+    from simstrag.ddp.launch import Joined
+
 __all__ = [
-    "FORMAT", "NAME", "Journal", "facts_as_written", "facts_of", "plan_as_written", "plan_of",
-    "read",
+    "ATTEMPT", "FORMAT", "NAME", "Journal", "facts_as_written", "facts_of", "placed",
+    "plan_as_written", "plan_of", "read",
 ]  # fmt: skip
 
 FORMAT = "simstrag-journal/1"
 NAME = "journal.jsonl"
+ATTEMPT = "attempt"
+"""Folders of later starts, numbered."""
 
 
 class Journal:
@@ -60,6 +65,12 @@ class Journal:
     def close(self) -> None:
         """Write no more."""
         os.close(self._file)
+
+
+def placed(folder: str | Path, joined: Joined | None) -> Path:
+    """Where a start of the training is recorded: the first in the folder, later ones inside it."""
+    attempt = 0 if joined is None else joined.attempt
+    return Path(folder) / f"{ATTEMPT}-{attempt}" if attempt else Path(folder)
 
 
 def read(folder: str | Path) -> tuple[dict[str, Any], list[list[Any]]]:

@@ -24,7 +24,7 @@ from simstrag.ddp.coordinated import Coordinated
 from simstrag.ddp.formats import Closure, Formats
 from simstrag.ddp.hints import hints_of
 from simstrag.ddp.hook import Groups
-from simstrag.ddp.journal import Journal, facts_as_written, facts_of
+from simstrag.ddp.journal import Journal, facts_as_written, facts_of, placed
 from simstrag.ddp.launch import START, Joined, hurry, join, offered, shrink
 from simstrag.ddp.link import Link, connect
 from simstrag.ddp.orders import Job
@@ -86,7 +86,7 @@ def wrap(
     whole training, where a policy wants to know.
     precision: what full and reduced precision are, see `Formats`.
     sampler: makes batches of uneven shares (`ShareSampler`), which some policies need.
-    out: a folder for the record of the run.
+    out: a folder for the record of the run; that of a new start by torchrun is in a folder inside.
     stall_limit: seconds of silence after which a rank is given up; 60, or what the launcher said.
     joined: the rank's place, where `join` was called already.
 
@@ -104,7 +104,7 @@ def wrap(
     ways.check(copy.deepcopy(given), name, first)
     return Trainer(
         model, optimizer, formats, given, name, rank, world_size,
-        hints=hints, sampler=sampler, out=None if out is None else Path(out),
+        hints=hints, sampler=sampler, out=None if out is None else placed(out, joined),
         stall_limit=stall_limit, joined=joined,
     )  # fmt: skip
 
@@ -215,6 +215,12 @@ class Trainer:
         if self._facts is None:
             return self.batch
         return self._facts.plan.samples(self.batch, self.world_size)[self.rank]
+
+    @property
+    def lowest(self) -> bool:
+        """Whether no rank below this one is left, as far as it knows; before `close`."""
+        lost = () if self._link is None else self._link.lost
+        return self.rank == min(set(range(self.world_size)) - set(lost), default=self.rank)
 
     @property
     def model(self) -> nn.Module:
