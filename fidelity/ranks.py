@@ -88,7 +88,8 @@ class Ranks:
     ) -> list[dict[str, Any]]:
         """Carry out an order; what each rank answers.
 
-        begun: is told when the first recorded step began (`time.monotonic`).  Raises `Failed`
+        begun: is told when the first recorded step began (`time.monotonic`), by the clock of the
+        record.  Raises `Failed`
         where a rank failed, ended, or was silent for `limit` seconds.
         """
         try:
@@ -200,7 +201,7 @@ def _train(
 
     def loss() -> Any:
         nonlocal told
-        if not told:  # the trainer computes a loss first when all ranks have begun
+        if not told and trainer.begun:
             assert pipe is not None
             pipe.send(("begun", time.monotonic()))
             told = True

@@ -11,8 +11,10 @@ from collections.abc import Callable
 
 import torch
 
+from simstrag import policies
 from simstrag.ddp.launch import adopted, meet, offer, stall_limit_of
 from simstrag.ddp.service import Journal, Server
+from simstrag.live import Live
 from simstrag.places import die_with_parent
 
 __all__ = ["Journal", "Server", "main", "start_server"]
@@ -53,8 +55,7 @@ def start_server(
 def main() -> None:
     """The program of `start_server`, and of a launcher, which gives it no argument."""
     torch.set_num_threads(1)
-    # The first optimizer of a process imports half of torch, which would be part of an update.
-    torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    _warm()
     if len(sys.argv) == 1:
         adopted()
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # all ranks have ended
@@ -69,6 +70,20 @@ def main() -> None:
     server = Server(world_size, host, stall_limit, None if journal is None else journal())
     print(server.address, flush=True)
     server.serve()
+
+
+def _warm() -> None:
+    """Do what takes long at the first time before a run: a first update would be late by it.
+
+    An optimizer imports half of torch, and the engine loads its compiled code.
+    """
+    parameter = torch.zeros(1, requires_grad=True)
+    parameter.grad = torch.zeros(1)
+    torch.optim.SGD([parameter], lr=1.0).step()
+    live = Live(policies.load("asgd"), world_size=1, batch=1)
+    live.news()
+    live.done(rank=0, at=1.0, seconds=1.0)
+    live.news()
 
 
 if __name__ == "__main__":

@@ -188,6 +188,14 @@ class Trainer:
         return loss
 
     @property
+    def begun(self) -> bool:
+        """Whether the clock of the run is on: all ranks, and a server, are ready, at a first step.
+
+        The closure is called before that too, to measure with.
+        """
+        return self._way is not None
+
+    @property
     def samples(self) -> int:
         """Samples that have been applied, by all ranks together, as far as this one knows."""
         if self._way is not None:
