@@ -197,14 +197,14 @@ def test_a_group_sums_up_on_the_way_and_its_sum_is_one_part() -> None:
     ]  # fmt: skip
 
 
-def test_a_group_whose_member_died_begins_its_step_anew_with_the_parameters_it_has() -> None:
+def test_a_group_whose_member_died_begins_its_step_anew_from_the_same_parameters() -> None:
     desk = desk_of(Plan((Quorum((0, 1, 2), via=Via.LEADER), Quorum((3,), via=Via.LEADER))), 4)
     desk.begin()
     assert desk.failed(0, 1.0) == []
     assert told(desk.lost(1, 1.1)) == []
     orders = desk.failed(2, 1.2)
     assert told(orders) == [("Compute", 0, 0, 0), ("Compute", 2, 0, 0)]
-    assert {(o.how, o.pull) for o in orders if isinstance(o, Compute)} == {(How.READY, False)}
+    assert {(o.how, o.pull) for o in orders if isinstance(o, Compute)} == {(How.READY, True)}
 
 
 def test_a_group_that_was_told_to_be_another_waits_until_all_its_members_are_back() -> None:

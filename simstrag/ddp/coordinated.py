@@ -136,8 +136,8 @@ class Coordinated:
         while True:
             order = self.link.pull()
             if isinstance(order, Compute):
-                if order.pull:
-                    self.replica.spread(self.link.parameters)
+                if order.pull and not self._pulled(order):
+                    continue
                 self._work, self._samples = order, order.applied
                 break
             if isinstance(order, Handover):
@@ -152,6 +152,22 @@ class Coordinated:
             else:
                 self._reduce(order)
         self.replica.clock.begin()
+
+    def _pulled(self, order: Compute) -> bool:
+        """Take the parameters of an order; whether they came.
+
+        In a group its lowest rank has them from the server and passes them on.
+        """
+        link, members = self.link, order.members
+        if len(members) > 1:
+            try:
+                group = self.groups.meet(members, control=True)
+                dist.broadcast(link.parameters, min(members), group=group)
+            except RuntimeError:  # a member is lost, and the server will hear of it
+                link.failed()
+                return False
+        self.replica.spread(link.parameters)
+        return True
 
     def _kept(self) -> torch.Tensor:
         """The gradient of the last step, also where it was pushed and a new plan reduces it."""

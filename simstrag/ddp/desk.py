@@ -229,6 +229,7 @@ class Desk:
     def _form_again(self) -> None:
         """A group whose collective failed begins its step anew, when all but the dead are back.
 
+        Each of them pulls what it began from, for not all may have had it from the lowest.
         From now on no group sums up on the way: DDP cannot go on where a reduction has failed.
         """
         for seat in self._seats:
@@ -239,7 +240,7 @@ class Desk:
                 for other in alive:
                     work = self._away(other)
                     self._seats[other].work, self._seats[other].broken = None, False
-                    alone = replace(work, how=How.READY, members=(), weight=1.0, pull=False)
+                    alone = replace(work, how=How.READY, members=(), weight=1.0)
                     self._agenda.append(alone)
 
     # -- what can be done now ----------------------------------------------------------------

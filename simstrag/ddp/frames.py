@@ -16,7 +16,7 @@ from dataclasses import dataclass
 __all__ = ["HEADER", "SHARED", "Frame", "Kind", "Wire"]
 
 MAGIC = b"sdst"
-PROTOCOL = 1
+PROTOCOL = 2
 
 SHARED = b"shared"
 """Body of a welcome: the memory that the rank offered can be seen."""

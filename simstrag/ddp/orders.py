@@ -70,8 +70,9 @@ class Compute:
     """A step of so many samples from the parameters of `version`.
 
     amp: in reduced precision.  pull: these parameters come with the order; without it the rank goes
-    on with what it has.  local: the rank applies its gradient to its own model, by its own
-    optimizer, before it says that it is ready.
+    on with what it has.  In a group they come with the order of its lowest rank, which passes them
+    on.  local: the rank applies its gradient to its own model, by its own optimizer, before it says
+    that it is ready.
     members, weight: of `How.GROUP`, who sums up, and by what this rank multiplies its gradient.
     applied: samples of all ranks so far.
     """

@@ -30,6 +30,7 @@ from simstrag.ddp.orders import (
     Deliver,
     Finish,
     Handover,
+    How,
     Job,
     Keep,
     Loss,
@@ -83,7 +84,9 @@ class Server:
         self._door = Door(world_size, host, stall_limit)
         self.address = self._door.address
         self._memory: dict[int, Payload] = {}
-        self._kept: dict[int, torch.Tensor] = {}
+        self._version = 0
+        self._kept: dict[int, tuple[int, torch.Tensor]] = {}
+        self._leads: dict[int, int] = {}
         self._orders: deque[Order] = deque()
         self._desk: Desk | None = None
         self._job: Job | None = None
@@ -257,13 +260,14 @@ class Server:
                     f"rank {rank} trains {own.numel()} parameters of {own.dtype}, the job "
                     f"{flat.numel()} of {flat.dtype}: all ranks must build the same model"
                 )
-        self._zero = time.monotonic() - (0.0 if job.facts is None else job.facts.now)
         live = Live(
             job.policy, self.world_size, job.batch, job.hints, name=job.name, facts=job.facts,
             note=self._note, fixed=is_fixed,
         )  # fmt: skip
+        self._version, self._kept, self._leads = live.version, {}, {}
         self._desk = Desk(live, self.world_size, job.batch, self._need_no_server(job))
         self._job, self._waiting_since = None, math.inf
+        self._zero = time.monotonic() - live.now
         self._do(self._desk.begin())
         for rank in sorted(self._door.gone):
             self._do(self._desk.lost(rank, self._now()))
@@ -297,14 +301,16 @@ class Server:
             case Apply():
                 self._apply(order)
             case Keep():
-                self._kept[order.rank] = self.parameters.flat.clone()
+                self._kept[order.rank] = self._version, self.parameters.flat.clone()
             case Abort() if peer is not None:
                 peer.phase = f"giving up step {order.step}"
                 peer.call_off(order.step)
-            case Compute() if peer is not None:
-                peer.phase = f"computing step {order.step}"
-                self._tell(peer, order, order.pull)
-                self._replied(peer)
+            case Compute():
+                pulled = self._pulled(order) if order.pull else None
+                if peer is not None:
+                    peer.phase = f"computing step {order.step}"
+                    self._tell(peer, order, pulled)
+                    self._replied(peer)
             case Reduce() if peer is not None:
                 others = [other for other in order.members if other != order.rank]
                 peer.phase = f"in an all-reduce with ranks {others}"
@@ -317,8 +323,37 @@ class Server:
                 self._tell(peer, order)
             case Handover() if peer is not None:
                 peer.begun, peer.phase = False, "training without the server"
-                self._tell(peer, replace(order, optimizer=self.parameters.state()), pull=True)
+                told = replace(order, optimizer=self.parameters.state())
+                self._tell(peer, told, self.parameters.flat)
                 self._replied(peer)
+
+    def _pulled(self, order: Compute) -> torch.Tensor | None:
+        """The parameters that go along with an order to compute.
+
+        Those of a group go to its lowest rank alone, which passes them on.  A copy stays here, in
+        the memory of that rank: if the group falls apart meanwhile, the others get it from there.
+        """
+        memory, lead = self._memory[order.rank], min(order.members, default=order.rank)
+        if lead != order.rank:
+            self._leads[order.rank] = lead
+            self._kept.pop(order.rank, None)
+            return None
+        flat = self._parameters_of(order)
+        if order.how is How.GROUP or memory.shared:
+            memory.parameters.copy_(flat)
+            self._kept[order.rank] = order.version, memory.parameters
+            return memory.parameters
+        return flat
+
+    def _parameters_of(self, order: Compute) -> torch.Tensor:
+        """Those of the order's version: the present ones, or what was kept for a rank."""
+        assert self.parameters is not None
+        if order.version == self._version:
+            return self.parameters.flat
+        kept = (self._kept.get(rank) for rank in (order.rank, self._leads.get(order.rank, -1)))
+        found = [flat for version, flat in filter(None, kept) if version == order.version]
+        assert found, f"version {order.version} is not there any more"
+        return found[0]
 
     def _apply(self, order: Apply) -> None:
         assert self.parameters is not None
@@ -329,26 +364,22 @@ class Server:
                 peer.changed = b""
         parts = [(self._memory[rank].gradient, weight) for rank, weight in order.parts]
         self.parameters.apply(parts)
+        self._version = order.version
         at = time.monotonic()
         for rank, *_ in order.gradients:
             if rank in self._door.peers:
                 self._door.peers[rank].row["applied"] = at
         self._note("applied", order.version, order.gradients, order.missing)
 
-    def _tell(self, peer: Peer, order: Any, pull: bool = False) -> None:
-        """An order, what has been lost since the last, and the parameters if they are pulled."""
-        assert self.parameters is not None
+    def _tell(self, peer: Peer, order: Any, flat: torch.Tensor | None = None) -> None:
+        """An order, what has been lost since the last, and parameters if they go along."""
         assert peer.payload is not None
         news, peer.losses = self.losses[peer.losses :], len(self.losses)
         frame = Frame(Kind.ORDER, peer.rank, body=pickle.dumps((order, news)))
-        flat = self._kept.pop(peer.rank, self.parameters.flat)
-        if not pull:
-            peer.wire.send(frame)
-        elif peer.payload.shared:
+        if flat is not None and peer.payload.shared:
             peer.payload.parameters.copy_(flat)
-            peer.wire.send(frame)
-        else:
-            peer.wire.send(frame, octets(flat))
+            flat = None
+        peer.wire.send(frame, None if flat is None else octets(flat))
 
     def _replied(self, peer: Peer) -> None:
         """A step is over when its rank hears what comes next."""

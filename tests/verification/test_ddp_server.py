@@ -27,7 +27,7 @@ from simstrag.ddp.parameters import trained as trained_by
 from simstrag.ddp.server import Server, start_server
 from simstrag.errors import InputError
 from simstrag.places import die_with_parent
-from simstrag.policy import Plan, Quorum, Review, Via, View
+from simstrag.policy import Late, Plan, Quorum, Review, Via, View
 
 BATCH = 8
 COUNT = 300
@@ -104,7 +104,7 @@ class Rank:
         match order:
             case Compute():
                 if order.pull:
-                    self.model = link.parameters.clone()
+                    self.model = self._passed_on(link, order)
                 if len(self.pulled) == self.steps:
                     return False
                 self.pulled.append((order.step, order.version))
@@ -125,6 +125,14 @@ class Rank:
                 self.handed, self.model = order, link.parameters.clone()
                 return False
         return True
+
+    def _passed_on(self, link: Link, order: Compute) -> torch.Tensor:
+        """The parameters of an order; those of a group come through its lowest rank."""
+        if not order.members:
+            return link.parameters.clone()
+        leads = self.rank == order.members[0]
+        own = link.parameters.clone() if leads else torch.zeros(COUNT)
+        return self.meeting.total(("pull", order.version), order.members, self.rank, own)
 
     def _compute(self, link: Link, order: Compute) -> bool:
         begun = time.monotonic()
@@ -393,19 +401,64 @@ def test_all_ranks_go_on_without_the_server_when_the_plan_needs_none() -> None:
     assert torch.equal(momentum, second.optimizer["state"][0]["momentum_buffer"])
 
 
-# -- what travels with a gradient -------------------------------------------------------------
+# -- what travels -----------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def linked(
+    spec: Any, world_size: int, shared: bool = True, **given: Any
+) -> Iterator[tuple[Server, list[Link]]]:
+    """A server and all its ranks, in one thread."""
+    with serving(world_size, **given) as server:
+        links = [connect(server.address, rank, LIMIT) for rank in range(world_size)]
+        try:
+            for link in links:
+                job = job_of(spec) if link.rank == 0 else None
+                link.begin(COUNT, torch.float32, job, shared)
+            yield server, links
+        finally:
+            for link in links:
+                link.leave()
 
 
 @contextlib.contextmanager
 def alone(spec: Any = "asgd", **given: Any) -> Iterator[tuple[Server, Link]]:
     """One rank and its server."""
-    with serving(1, **given) as server:
-        link = connect(server.address, 0, LIMIT)
-        try:
-            link.begin(COUNT, torch.float32, job_of(spec))
-            yield server, link
-        finally:
-            link.leave()
+    with linked(spec, 1, **given) as (server, (link,)):
+        yield server, link
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_parameters_go_to_the_lowest_of_a_group_and_are_kept_in_case_it_dies_with_them(
+    shared: bool,
+) -> None:
+    groups = Plan(tuple(Quorum(ranks, via=Via.LEADER) for ranks in ((0, 2), (1,))))
+    with linked(Fixed((groups,)), 3, shared) as (_, links):
+        assert [link.pull().members for link in links] == [(0, 2), (1,), (0, 2)]
+        first = links[0].parameters.clone()
+        assert first.any()
+        assert not links[2].parameters.any()
+        for version in (1, 2):
+            links[1].group(torch.ones(COUNT), {1: (0.1, True)})
+            assert links[1].pull().version == version
+        links[0].close()
+        links[2].failed()
+        order = links[2].pull()
+        assert (order.how, order.version) == (How.READY, 0)
+        assert torch.equal(links[2].parameters, first)
+
+
+def test_what_was_kept_for_a_step_that_never_began_is_not_given_to_the_next() -> None:
+    quorums = Quorum((0, 1), 1, Via.SERVER, Late.ABORT), Quorum((2,), via=Via.SERVER)
+    with linked(Fixed((Plan(quorums),)), 3) as (_, links):
+        for link in links:
+            link.pull()
+        for rank, version in ((0, 1), (2, 2), (0, 3)):  # rank 1 is late for two of them
+            links[rank].push(torch.ones(COUNT), 0.1)
+            assert links[rank].pull().version == version
+        links[1].withdraw()
+        assert links[1].pull().version == 3
+        assert torch.equal(links[1].parameters, links[0].parameters)
 
 
 def test_a_gradient_that_is_not_finite_changes_nothing_and_counts_as_a_version() -> None:
@@ -543,7 +596,7 @@ STALL = 1.5
 PROGRAM = """
 import sys
 sys.path[:] = {path!r}
-from tests.test_ddp_server import train_for_ever
+from tests.verification.test_ddp_server import train_for_ever
 train_for_ever({parent}, {address!r}, {rank}, {pace})
 """
 
