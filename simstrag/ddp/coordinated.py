@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from simstrag.ddp.membership import is_own
 from simstrag.ddp.orders import Compute, Deliver, Finish, Handover, How, Reduce
 from simstrag.ddp.parameters import settings
 from simstrag.ddp.slots import unpack
@@ -111,7 +112,10 @@ class Coordinated:
             loss = replica.reduced_gradient(closure, work.amp, lambda: work.weight)
             self._mark(work.step, "reducing")
             told = unpack(reducer.wait())
-        except RuntimeError:  # a member is lost, and the server will hear of it
+        except RuntimeError as error:
+            if is_own(error):
+                raise
+            # a member is lost, and the server will hear of it
             replica.forget_groups()
             link.failed()
             return replica.loss

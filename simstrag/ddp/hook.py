@@ -54,6 +54,7 @@ class Reducer:
     scale: of its fp16 loss, divided out here; 1 in all other formats.
     group: over which gradients and slots go.  members: how many it has.
     digest, version, flags: what its slot says; start and seconds come from the clock.
+    failed: whether a collective of it has failed; then all of it is of no use any more.
 
     With the last bucket the clock is stopped, and the slots of all members are gathered beside the
     reduction; `wait` returns them.  Under DDP's `no_sync` nothing happens here, gradients add up,
@@ -68,6 +69,7 @@ class Reducer:
         self.weight = 1.0 / dist.get_world_size(group)
         self.scale = 1.0
         self.digest = self.version = self.flags = 0
+        self.failed = False
         self._slot = torch.zeros(WIDTH, dtype=torch.float64)
         self._work: dist.Work | None = None
         self._stopped = False
@@ -128,6 +130,11 @@ class Reducer:
         self._work, self._stopped = None, False
         return self._slots
 
+    @property
+    def complete(self) -> bool:
+        """Whether the last backward came to all gradients; else there is nothing to wait for."""
+        return self._stopped
+
     def stopped(self) -> None:
         """All of this step's own gradients exist."""
         self.clock.ended()
@@ -147,15 +154,23 @@ def reduce_bucket(
         gradients.zero_()
     else:
         gradients.mul_(state.weight / state.scale)
-    work = dist.all_reduce(gradients, group=state.group, async_op=True)
-    if last and state.clock.immediate:
-        state.send()
-    reduced: torch.futures.Future[torch.Tensor] = work.get_future().then(_first)
-    return reduced
 
+    def reduced(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
+        try:
+            return done.value()[0]
+        except RuntimeError:
+            state.failed = True
+            raise
 
-def _first(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
-    return done.value()[0]
+    try:
+        work = dist.all_reduce(gradients, group=state.group, async_op=True)
+        if last and state.clock.immediate:
+            state.send()
+    except RuntimeError:
+        state.failed = True
+        raise
+    whole: torch.futures.Future[torch.Tensor] = work.get_future().then(reduced)
+    return whole
 
 
 class Groups:

@@ -16,7 +16,7 @@ import torch
 
 from simstrag.errors import InputError
 
-__all__ = ["Parameters", "flatten", "packed", "settings", "spread", "trained"]
+__all__ = ["Parameters", "check_served", "flatten", "packed", "settings", "spread", "trained"]
 
 
 class Parameters:
@@ -79,6 +79,20 @@ def trained(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
             "convert the model to one, for instance by model.float()"
         )
     return parameters
+
+
+def check_served(optimizer: torch.optim.Optimizer, name: str) -> None:
+    """Raise `InputError` where an optimizer has step hooks, which no copy of it would have.
+
+    name: of the policy.
+    """
+    before, after = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
+    if before or after:
+        raise InputError(
+            f"policy {name} updates parameters at a server, which runs no step hooks, and this "
+            f"optimizer has {len(before) + len(after)} of them: remove them, or take a policy "
+            "that runs through DDP, such as korel; `simstrag policies` shows which do"
+        )
 
 
 def packed(optimizer: torch.optim.Optimizer) -> bytes:

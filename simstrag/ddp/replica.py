@@ -14,12 +14,16 @@ from torch.nn.parallel import DistributedDataParallel
 from simstrag.ddp import parameters
 from simstrag.ddp.formats import Closure, Formats, unmoved
 from simstrag.ddp.hook import Reducer
+from simstrag.ddp.membership import own
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
     from simstrag.ddp.clock import DeviceClock, LocalClock
 
 __all__ = ["Replica"]
+
+SHOWN = 5
+"""Parameters that a message names."""
 
 
 class Replica:
@@ -38,8 +42,8 @@ class Replica:
     ) -> None:
         self.model, self.optimizer, self.formats, self.clock = model, optimizer, formats, clock
         self.parameters = parameters.trained(optimizer)
-        own = {id(each) for each in model.parameters()}
-        if not all(id(each) in own for each in self.parameters):
+        held = {id(each) for each in model.parameters()}
+        if not all(id(each) in held for each in self.parameters):
             raise InputError(
                 "the optimizer trains parameters that are not the model's; make it with "
                 "model.parameters()"
@@ -47,6 +51,7 @@ class Replica:
         self.count = sum(each.numel() for each in self.parameters)
         self.dtype = self.parameters[0].dtype
         self.loss = torch.tensor(math.nan)
+        self._named = dict(model.named_parameters())
         self._ddp: DistributedDataParallel | None = None
         self._reducer: Reducer | None = None
 
@@ -71,7 +76,8 @@ class Replica:
         """Forward and backward, the gradients summed up by the hook; the loss.
 
         weigh: what this rank's gradient is multiplied by; asked when the batch has been drawn.
-        The clock stops in the hook, before any wait.
+        The clock stops in the hook, before any wait.  Raises `InputError` with the names of the
+        parameters that got no gradient: DDP would wait for them.
         """
         reducer = self.reducer
         assert self._ddp is not None
@@ -79,12 +85,23 @@ class Replica:
             loss = self._forward(self._ddp, closure)
             reducer.weight, reducer.scale = weigh(), self.formats.scale
             self._backward(loss)
+        if not reducer.complete:
+            raise InputError(self._incomplete())
         return self.loss
 
     def settle(self, closure: Closure) -> None:
-        """Let DDP find the order of its buckets, all ranks together; nothing is left of it."""
+        """Let DDP find the order of its buckets, all ranks together; nothing is left of it.
+
+        A parameter that the loss does not depend on has a gradient of zeros here.
+        """
+
+        def forward() -> torch.Tensor:
+            trained = [each for each in self._named.values() if each.requires_grad]
+            nothing = 0.0 * sum((each.sum() for each in trained), start=torch.zeros(()))
+            return self._forward(self._ddp, closure) + nothing
+
         with unmoved(self.model), self.formats.context(amp=False):
-            self.reducer.settle(lambda: self._forward(self._ddp, closure))
+            self.reducer.settle(forward)
         self.clear()
 
     def own_gradient(
@@ -121,7 +138,27 @@ class Replica:
         return loss
 
     def _backward(self, loss: torch.Tensor) -> None:
-        self.formats.scaled(loss).backward()  # type: ignore[no-untyped-call]
+        """Other ranks are to blame for a reduction that fails, and for nothing else in here."""
+        try:
+            self.formats.scaled(loss).backward()  # type: ignore[no-untyped-call]
+        except RuntimeError:
+            if self._reducer is not None and self._reducer.failed:
+                raise
+            with own():
+                raise
+
+    def _incomplete(self) -> str:
+        """Which parameters a backward has left out, and what to do about it."""
+        without = [
+            name for name, each in self._named.items() if each.requires_grad and each.grad is None
+        ]
+        shown = ", ".join(without[:SHOWN]) + (" ..." if len(without) > SHOWN else "")
+        return (
+            f"{len(without)} of {len(self._named)} parameters got no gradient ({shown}): where "
+            "gradients are summed up during backward, every loss must depend on all of them; "
+            "freeze those that are not used by requires_grad_(False) before wrap(), or take a "
+            "policy such as asgd, under which they count as zeros"
+        )
 
     def finite(self) -> bool:
         """Whether the gradients may be applied; formats that can overflow move their scale."""
@@ -140,8 +177,10 @@ class Replica:
 
     def update(self) -> None:
         """Apply the gradients that are there."""
-        self.optimizer.step()
+        with own():
+            self.optimizer.step()
 
     def clear(self) -> None:
-        """Gradients away."""
-        self.optimizer.zero_grad(set_to_none=True)
+        """Gradients away, also those of what the optimizer does not train."""
+        for each in self._named.values():
+            each.grad = None

@@ -67,6 +67,18 @@ class ShareSampler(Sampler[list[int]]):
             )
         self.sizes = checked
 
+    def check(self, rank: int, world_size: int, batch: int | None) -> None:
+        """Raise `InputError` where it was made for another place, or nothing says the batch."""
+        if batch is None:
+            raise InputError(
+                "with a ShareSampler wrap() needs batch=, the samples of a rank's batch"
+            )
+        if (self.rank, self.world_size) != (rank, world_size):
+            raise InputError(
+                f"the ShareSampler is for rank {self.rank} of {self.world_size}, and this is rank "
+                f"{rank} of {world_size}"
+            )
+
     def take(self) -> tuple[int, ...]:
         """The sizes, one per rank, of the step whose batch comes next off the loader, in order."""
         if not self._drawn:

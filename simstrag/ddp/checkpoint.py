@@ -1,0 +1,89 @@
+"""What a training is taken up from: one dict, which `torch.save` writes."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from simstrag.ddp.journal import facts_as_written, facts_of
+from simstrag.errors import InputError
+
+if TYPE_CHECKING:
+    from simstrag.ddp.replica import Replica
+    from simstrag.ddp.sampler import ShareSampler
+    from simstrag.live import Facts
+    from simstrag.policy import Policy
+
+__all__ = ["taken_up", "written"]
+
+FORMAT = "simstrag-training/1"
+
+
+def written(
+    replica: Replica,
+    name: str,
+    world_size: int,
+    sampler: ShareSampler | None,
+    policy: Policy,
+    facts: Facts | None,
+    served: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """All there is to go on from.
+
+    name: of the policy.  served: parameters, shape (count,), and optimizer state of a server that
+    owns them; the rank's own stay as they are, for its next gradient is booked as computed there.
+    """
+    if served is None:
+        model, optimizer = replica.model.state_dict(), replica.optimizer.state_dict()
+    else:
+        model, optimizer = _with(replica, served["parameters"]), served["optimizer"]
+    return {
+        "format": FORMAT, "name": name, "world_size": world_size,
+        "model": model, "optimizer": optimizer, "formats": replica.formats.state_dict(),
+        "sampler": None if sampler is None else sampler.state_dict(),
+        "policy": pickle.dumps(policy),
+        "facts": None if facts is None else facts_as_written(facts),
+    }  # fmt: skip
+
+
+def taken_up(
+    state: Mapping[str, Any],
+    replica: Replica,
+    name: str,
+    world_size: int,
+    sampler: ShareSampler | None,
+) -> tuple[Policy, Facts | None]:
+    """Fill model, optimizer, formats and sampler; the policy and its books.
+
+    Raises `InputError` where the checkpoint is of another policy or of another number of ranks.
+    """
+    for word, here in (("format", FORMAT), ("name", name), ("world_size", world_size)):
+        if state.get(word) != here:
+            raise InputError(f"the checkpoint's {word} is {state.get(word)!r}, here it is {here!r}")
+    if (sampler is None) != (state["sampler"] is None):
+        raise InputError(
+            "the checkpoint is of a training "
+            + ("without a ShareSampler" if sampler is not None else "with a ShareSampler")
+            + "; give wrap() the same arguments as then"
+        )
+    replica.model.load_state_dict(state["model"])
+    replica.optimizer.load_state_dict(state["optimizer"])
+    replica.formats.load_state_dict(state["formats"])
+    if sampler is not None:
+        sampler.load_state_dict(state["sampler"])
+    facts = state["facts"]
+    return pickle.loads(state["policy"]), None if facts is None else facts_of(facts)
+
+
+def _with(replica: Replica, flat: torch.Tensor) -> dict[str, Any]:
+    """The model's state with these parameters; the model is afterwards as it was."""
+    before = torch.cat([each.detach().reshape(-1) for each in replica.parameters])
+    replica.spread(flat)
+    try:
+        return copy.deepcopy(replica.model.state_dict())
+    finally:
+        replica.spread(before)

@@ -1,0 +1,112 @@
+"""A rank's place among the others: where it says it is, and whom it blames when they fail it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Collection, Iterator
+
+from simstrag.ddp.board import Blame, Board
+from simstrag.ddp.launch import Joined, hurry, shrink
+from simstrag.errors import SimstragError
+
+__all__ = ["Membership", "RankFailure", "is_own", "own"]
+
+OWN = "_simstrag_own"
+"""The mark on an error for which no other rank is to blame."""
+
+
+class RankFailure(SimstragError, RuntimeError):
+    """A rank is lost, or the network between ranks; the message says which, and where it was.
+
+    blame: what the board of heartbeats said.
+    """
+
+    def __init__(self, blame: Blame) -> None:
+        super().__init__(str(blame))
+        self.blame = blame
+
+
+@contextlib.contextmanager
+def own() -> Iterator[None]:
+    """What fails in here is this rank's own affair, and comes out as it is."""
+    try:
+        yield
+    except Exception as error:
+        setattr(error, OWN, True)
+        raise
+
+
+def is_own(error: BaseException) -> bool:
+    """Whether it is this rank's own affair."""
+    return hasattr(error, OWN)
+
+
+class Membership:
+    """This rank in the present generation of the group.
+
+    joined: how it came there.  Without it there is no board, and errors of collectives come out as
+    they are.  stall_limit: seconds of silence after which a rank is given up.
+    """
+
+    def __init__(
+        self, rank: int, world_size: int, joined: Joined | None, stall_limit: float
+    ) -> None:
+        self.rank, self.world_size = rank, world_size
+        self.joined, self.stall_limit = joined, stall_limit
+        self._board = self._heartbeats()
+        self._hurried = False
+
+    def mark(self, step: int, phase: str) -> None:
+        """Say where this rank is."""
+        if self._board is not None:
+            self._board.mark(step, phase)
+
+    def hurry(self) -> None:
+        """A step has been taken: from now on who is silent for the stall limit is given up."""
+        if not self._hurried and self.joined is not None:
+            hurry(self.joined)
+            self._hurried = True
+
+    @contextlib.contextmanager
+    def blaming(self) -> Iterator[None]:
+        """A collective or a connection that fails in here raises `RankFailure`, which says whose
+        fault it is."""
+        try:
+            yield
+        except (RuntimeError, ConnectionError) as error:
+            if self._board is None or isinstance(error, SimstragError) or is_own(error):
+                raise
+            raise RankFailure(self._board.blame()) from error
+
+    def goes_on(self, blame: Blame) -> bool:
+        """Whether whoever is left is to go on, this rank among them."""
+        told = os.environ.get("SIMSTRAG_ON_FAULT") == "continue" and self.joined is not None
+        return told and bool(blame.lost) and self.rank not in blame.lost
+
+    def without(self, lost: Collection[int]) -> int:
+        """Meet again without those, ranks numbered anew; the generation of the smaller world.
+
+        Raises `Fenced` where the others go on without this rank too.
+        """
+        assert self.joined is not None
+        assert self._board is not None
+        left = [rank for rank in range(self.world_size) if rank not in lost]
+        self._board.close("the group is made anew")
+        self.joined = shrink(self.joined, left)
+        self.rank, self.world_size = self.joined.rank, self.joined.world_size
+        self._board = self._heartbeats()
+        return self.joined.generation
+
+    def close(self, failure: BaseException | None = None) -> None:
+        """Say that this rank leaves, and why if it is not through."""
+        if self._board is not None:
+            kind = None if failure is None else type(failure)
+            self._board.__exit__(kind, failure, None)
+        self._board = None
+
+    def _heartbeats(self) -> Board | None:
+        if self.joined is None:
+            return None
+        joined = self.joined
+        return Board(joined.store, joined.rank, joined.names, self.stall_limit, joined.connections)
