@@ -18,8 +18,9 @@ demo: setup
 test: setup
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --ignore=tests/verification
 
-verify: setup
-	$(BIN)/python -m pytest -n 2 --dist loadgroup tests/verification
+# Real ranks and real load want the cores for themselves.
+verify: verify-simulated
+	$(BIN)/python -m pytest -m real tests/verification
 
 verify-simulated: setup
 	$(BIN)/python -m pytest -n 2 -m "not real" tests/verification

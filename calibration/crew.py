@@ -30,7 +30,7 @@ class Crew:
 
     The target ends in `obey` or `toil`.  A crew that failed an order is sent home, for one of it
     may wait for another for ever; the next order calls in a new one.  One that cannot even start
-    refuses every order, with the reason.
+    refuses every order, with the reason, and so does one that was left.
 
     fresh: what no two crews may share, such as where they meet; its value comes before the
     arguments, and it is left when they leave.  name: of one of them in messages.
@@ -51,10 +51,12 @@ class Crew:
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Crew:
+        self._refused = ""
         self._start()
         return self
 
     def __exit__(self, *failure: object) -> None:
+        self._refused = self._refused or f"each {self.name} has been sent home"
         self.dismiss()
 
     def _start(self) -> None:

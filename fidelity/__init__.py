@@ -1,6 +1,6 @@
 """Real contention, and whether the simulation of it says what happened.
 
->>> from simstrag.fidelity import validate
+>>> from simstrag.fidelity import Injector, Schedule, validate
 """
 
 from __future__ import annotations
@@ -9,13 +9,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from simstrag.fidelity.injector import Injector
+    from simstrag.fidelity.network import Link
     from simstrag.fidelity.recorded import Replayed, replay
+    from simstrag.fidelity.schedule import Episode, Schedule
     from simstrag.fidelity.validation import Validation, validate
 
-__all__ = ["Replayed", "Validation", "replay", "validate"]
+__all__ = [
+    "Episode", "Injector", "Link", "Replayed", "Schedule", "Validation", "replay", "validate",
+]  # fmt: skip
 
 PLACES = {
-    "Replayed": "recorded", "Validation": "validation", "replay": "recorded",
+    "Episode": "schedule", "Injector": "injector", "Link": "network", "Replayed": "recorded",
+    "Schedule": "schedule", "Validation": "validation", "replay": "recorded",
     "validate": "validation",
 }  # fmt: skip
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy import stats
 
 from simstrag import metrics
 from simstrag.metrics import Estimate
@@ -45,22 +46,20 @@ def judged(real: Sequence[float], simulated: Sequence[float]) -> Verdict:
 
     Foretold is what is off by at most 5 %, or by at most two standard deviations of the real runs
     if that is more, but never by more than 10 %.  Where two standard deviations are more than 10 %,
-    an error above 5 % shows nothing.
+    nothing can be foretold; only an error beyond them says something: it is not noise.
 
     >>> judged([10.0, 10.2, 9.8], [10.3]).word, judged([10.0, 10.2, 9.8], [11.1]).word
     ('foretold', 'not foretold')
-    >>> judged([10.0, 12.0, 8.0], [11.0]).word
-    'too noisy: not shown'
+    >>> judged([10.0, 12.0, 8.0], [10.0]).word, judged([10.0, 12.0, 8.0], [15.0]).word
+    ('too noisy: not shown', 'not foretold')
     """
     mean, said = statistics.fmean(real), statistics.fmean(simulated)
     spread = statistics.stdev(real) / mean if len(real) > 1 else math.nan
     error = (said - mean) / mean
     twice = 0.0 if math.isnan(spread) else 2 * spread
     allowed = min(max(LEAST, twice), MOST)
-    if abs(error) <= LEAST:
-        word = FORETOLD
-    elif twice > MOST:
-        word = NOISY
+    if twice > MOST:
+        word = NOISY if abs(error) <= twice else MISSED
     else:
         word = FORETOLD if abs(error) <= allowed else MISSED
     return Verdict(mean, said, spread, error, allowed, word)
@@ -71,7 +70,7 @@ class Pair(NamedTuple):
 
     real, simulated: by how much the second takes longer, as a share of the first's makespan.
     tie: whether real runs leave open which is faster.  right: whether the simulation has the same
-    one in front; a tie is right whatever it says.
+    one in front, which says nothing of a tie.
     """
 
     faster: str
@@ -83,34 +82,42 @@ class Pair(NamedTuple):
 
 
 def pairs(
-    real: Mapping[str, Sequence[float]], simulated: Mapping[str, Sequence[float]]
+    real: Mapping[str, Mapping[int, float]], simulated: Mapping[str, Mapping[int, float]]
 ) -> list[Pair]:
-    """Every pair of policies; repetition k of each ran side by side, so differences are paired.
+    """Every pair of policies, of makespans by repetition, and of simulated ones by seed.
 
-    A tie is a mean difference of no more than two of its standard errors; with one repetition,
-    which has none, there are no ties.
+    A repetition of each ran side by side, so differences are paired, and one that only one of them
+    has is left out.  A tie is a mean difference whose 95 % interval (Student's t) has zero in it;
+    of one repetition, or none in common, all are ties.
 
-    >>> [pair.right for pair in pairs({"a": [1, 1.1], "b": [2, 2.1]}, {"a": [1], "b": [3]})]
-    [True]
+    >>> real = {"a": {1: 1.0, 2: 1.1}, "b": {1: 2.0, 2: 2.1, 3: 9.0}}
+    >>> pair, = pairs(real, {"a": {0: 1.0}, "b": {0: 3.0}})
+    >>> pair.faster, round(pair.real, 3), pair.tie, pair.right
+    ('a', 0.952, False, True)
     """
     found = []
     for one, other in itertools.combinations(real, 2):
-        first, second = sorted((one, other), key=lambda each: statistics.fmean(real[each]))
-        differences = [b - a for a, b in zip(real[first], real[second], strict=False)]
-        mean, n = statistics.fmean(differences), len(differences)
-        error = statistics.stdev(differences) / math.sqrt(n) if n > 1 else 0.0
-        said = statistics.fmean(simulated[second]) - statistics.fmean(simulated[first])
-        tie = mean <= 2 * error
-        found.append(
-            Pair(
-                first, second, mean / statistics.fmean(real[first]),
-                said / statistics.fmean(simulated[first]), tie, tie or said > 0,
-            )
-        )  # fmt: skip
+        if not (both := real[one].keys() & real[other].keys()):
+            continue
+        differences = [real[other][k] - real[one][k] for k in sorted(both)]
+        swapped = statistics.fmean(differences) < 0
+        first, second = (other, one) if swapped else (one, other)
+        mean, n = abs(statistics.fmean(differences)), len(differences)
+        said = statistics.fmean(simulated[second].values()) - (
+            base := statistics.fmean(simulated[first].values())
+        )
+        tie = n == 1 or mean <= stats.t.ppf(0.975, n - 1) * statistics.stdev(differences) / n**0.5
+        least = statistics.fmean(real[first][k] for k in both)
+        found.append(Pair(first, second, mean / least, said / base, bool(tie), said > 0))
     return found
 
 
-def mitigations(policy: Sequence[float], bsp: Sequence[float], clean: Sequence[float]) -> Estimate:
-    """M with its interval: a bootstrap over repetitions, of which repetition k ran side by side."""
-    n = min(len(policy), len(bsp), len(clean))
-    return metrics.mitigation(*(np.asarray(each[:n], np.float64) for each in (policy, bsp, clean)))
+def mitigations(
+    policy: Mapping[int, float], bsp: Mapping[int, float], clean: Mapping[int, float]
+) -> Estimate:
+    """M with its interval: a bootstrap over the repetitions, or seeds, that all three have."""
+    common = sorted(policy.keys() & bsp.keys() & clean.keys())
+    times = ([each[k] for k in common] for each in (policy, bsp, clean))
+    if not common:
+        return Estimate(math.nan, math.nan, math.nan)
+    return metrics.mitigation(*(np.asarray(each, np.float64) for each in times))

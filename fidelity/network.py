@@ -106,8 +106,12 @@ class Link:
         _do("ip", "-n", self.namespace("a"), "link", "set", DEVICE, "up")
 
     def start(self, side: Side, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-        """A process on one side; it is killed when the link is removed."""
-        inside = ("ip", "netns", "exec", self.namespace(side))
+        """A process on one side; it is killed when the link is removed, and when this thread ends.
+
+        The namespaces of a process that was killed stay, with nothing in them, until somebody makes
+        the next link.
+        """
+        inside = ("ip", "netns", "exec", self.namespace(side), "setpriv", "--pdeathsig", "KILL")
         return subprocess.Popen([*inside, *command], **options)
 
     def remove(self) -> None:
@@ -142,8 +146,10 @@ def _missing() -> str:
         return "a limited link needs Linux"
     if os.geteuid() != 0:
         return "a limited link needs root, for network namespaces"
-    absent = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
-    return f"a limited link needs {' and '.join(absent)} (iproute2)" if absent else ""
+    absent = [tool for tool in ("ip", "tc", "setpriv") if shutil.which(tool) is None]
+    if absent:
+        return f"a limited link needs {' and '.join(absent)} (iproute2, util-linux)"
+    return ""
 
 
 def _remove(name: str) -> None:

@@ -30,7 +30,7 @@ def errors(cases: Sequence[CaseResult]) -> Markup:
             assert verdict is not None
             bounds = [1 - verdict.allowed], [1 + verdict.allowed]
             drawing.boxes(ax, *bounds, [y], 0.62, drawing.WAIT, 0.3)
-            runs = [run.makespan / verdict.real for run in each.real]
+            runs = [run.makespan / verdict.real for run in each.real.values()]
             ax.plot(
                 runs, [y] * len(runs), "o", color=REAL, markersize=4, fillstyle="none",
                 label="a real run" if y == 0 else None,
@@ -54,7 +54,7 @@ def pace(of: CaseResult) -> Markup:
     """Seconds of a step over time: each real run a thin line, the mean of simulated ones a thick
     one, times of load shaded."""
     grid = np.asarray(of.foretold.grid)
-    last = max(run.makespan for run in (*of.real, *of.foretold.runs))
+    last = max(run.makespan for run in (*of.real.values(), *of.foretold.runs))
     with drawing.canvas(4.4, 2.2) as figure:
         ax = figure.add_subplot()
         for start, stop, load in of.spans:
@@ -62,7 +62,7 @@ def pace(of: CaseResult) -> Markup:
                 ax.axvspan(
                     start, min(stop, last), color=drawing.CONTENTION, alpha=0.13, linewidth=0
                 )
-        for run in of.real:
+        for run in of.real.values():
             ax.plot(*_steps(grid, run.pace), color=REAL, linewidth=0.8, alpha=0.7)
         said = _mean(of.foretold.runs)
         ax.plot(*_steps(grid, said), color=SIMULATED, linewidth=1.8)

@@ -221,7 +221,7 @@ def _accuracy(trainer: Trainer, workload: Any) -> float | None:
     """On held-out data, of the parameters that all updates led to."""
     if workload.test is None:
         return None
-    trainer.state_dict()  # a server's parameters come into the model by this
+    trainer.model.load_state_dict(trainer.state_dict()["model"])  # a server's, where there is one
     found: float | None = workload.accuracy(trainer.model)
     return found
 

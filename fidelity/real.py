@@ -94,13 +94,22 @@ class Campaign:
             )
         return min(wanted, fit)
 
-    def carry_out(self, repetitions: int, on_run: OnRun = lambda *_: None) -> list[Outcome]:
-        """Do what is not done yet; the outcomes of all runs, in their order."""
+    def carry_out(
+        self, repetitions: int, on_run: OnRun = lambda *_: None, minutes: float = math.inf
+    ) -> list[Outcome]:
+        """Do what is not done yet; the outcomes of all runs, in their order.
+
+        No further repetition is begun when so many minutes have passed.
+        """
         wanted = [(case, k) for k in range(repetitions) for case in self.plan.cases]
         found: list[Outcome] = []
         most = max(case.ranks for case in self.plan.cases)
+        begun = time.monotonic()
         with Ranks(most, self.plan.workload) as ranks:
             for number, (case, k) in enumerate(wanted):
+                late = time.monotonic() > begun + 60 * minutes
+                if late and number % len(self.plan.cases) == 0:
+                    break
                 on_run(number, len(wanted), f"{case.name}, repetition {k + 1}")
                 known = self.outcome(case, k)
                 found.append(known or self._run(ranks, case, k))

@@ -8,6 +8,7 @@ as it would have been without load.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -47,13 +48,19 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Replayed:
-    """What came of it. constants: that the replay took from the run, besides its local times."""
+    """What came of it.
+
+    constants: that the replay took from the run, besides its local times.  real, again: the record,
+    and what the engine made of its times, to look further into.
+    """
 
     folder: Path
     policy: str
     lines: tuple[Line, ...]
     constants: tuple[Constant, ...]
     remarks: tuple[str, ...]
+    real: Run
+    again: Run
 
     def document(self) -> dict[str, Any]:
         """As plain JSON would have it, but for NaN."""
@@ -109,7 +116,7 @@ def replay(folder: str | Path, profile: str | Path | None = None) -> Replayed:
         remarks.append("Foretold is without load: what contention there was is not in it.")
     return Replayed(
         folder, case.policy, tuple(_lines(real, replayed, foretold)), tuple(constants.values()),
-        tuple(remarks),
+        tuple(remarks), run, again,
     )  # fmt: skip
 
 
@@ -138,8 +145,14 @@ def _constants(lines: Sequence[Sequence[Any]], run: Run, ranks: int) -> dict[str
     ])  # fmt: skip
     pushes = [line[1] for line in lines if line[0] == "push"]
     whole = [each for each in pushes if all(each.get(name) is not None for name in STAMPS)]
-    note("push", [each["first"] - each["ended"] for each in whole])
-    note("service", [each["replied"] - each["first"] for each in whole if _at_once(each)])
+    note("push", [each["first"] - each["begun"] - each["seconds"] for each in whole])
+    # One at a time, in the order of replies: what came while another was served has waited for it.
+    served = sorted(whole, key=lambda row: float(row["replied"]))
+    before = [-math.inf, *(each["replied"] for each in served)]
+    note("service", [
+        each["replied"] - max(each["first"], free)
+        for each, free in zip(served, before, strict=False) if _at_once(each)
+    ])  # fmt: skip
     pulls, last = [], dict[int, float]()
     for each in sorted(whole, key=lambda row: float(row["begun"])):
         if each["rank"] in last:

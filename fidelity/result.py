@@ -29,21 +29,25 @@ class Window(NamedTuple):
 
 
 class Mitigation(NamedTuple):
-    """M of a policy on so many ranks under a schedule; intervals over repetitions and seeds."""
+    """M of a policy on so many ranks under a schedule; intervals over repetitions and seeds.
+
+    amp: the share of its steps in reduced precision, real and simulated.
+    """
 
     policy: str
     ranks: int
     schedule: str
     real: Estimate
     simulated: Estimate
+    amp: tuple[float, float]
 
 
 @dataclass(frozen=True)
 class CaseResult:
-    """One case: its finished real runs, why others failed, and what was foretold."""
+    """One case: its finished real runs by repetition, why others failed, what was foretold."""
 
     case: Case
-    real: tuple[Measure, ...]
+    real: Mapping[int, Measure]
     failed: tuple[str, ...]
     foretold: Foretold
     spans: tuple[tuple[float, float, str], ...]
@@ -59,7 +63,7 @@ class CaseResult:
         return self._held("step")
 
     def _held(self, name: str) -> Verdict | None:
-        real = [getattr(each, name) for each in self.real]
+        real = [getattr(each, name) for each in self.real.values()]
         return judged(real, [getattr(each, name) for each in self.foretold.runs]) if real else None
 
     @cached_property
@@ -67,7 +71,7 @@ class CaseResult:
         """Of those in which the load was the same; the last of them has no end."""
         found = []
         for k, (start, stop, load) in enumerate(self.spans):
-            real = known(each.windows[k] for each in self.real)
+            real = known(each.windows[k] for each in self.real.values())
             said = known(each.windows[k] for each in self.foretold.runs)
             both = 2 * len(real) > len(self.real) and 2 * len(said) > len(self.foretold.runs)
             found.append(Window(start, stop, load, judged(real, said) if both else None))
@@ -77,7 +81,7 @@ class CaseResult:
         """(mean of real, its standard deviation, mean of simulated) of each rank."""
         found = []
         for rank in range(self.case.ranks):
-            real = known(getattr(each, name)[rank] for each in self.real)
+            real = known(getattr(each, name)[rank] for each in self.real.values())
             said = known(getattr(each, name)[rank] for each in self.foretold.runs)
             found.append((mean(real), deviation(real), mean(said)))
         return found
@@ -85,28 +89,33 @@ class CaseResult:
     @property
     def stale(self) -> bool:
         """Whether any gradient was applied late, really or simulated."""
-        runs = (*self.real, *self.foretold.runs)
+        runs = (*self.real.values(), *self.foretold.runs)
         return any(value > 0 for each in runs for value in each.staleness)
 
     @property
     def accuracy(self) -> tuple[float, float] | None:
         """Mean and standard deviation over real runs."""
-        found = [each.accuracy for each in self.real if each.accuracy is not None]
+        found = [run.accuracy for run in self.real.values() if run.accuracy is not None]
         return (mean(found), deviation(found)) if found else None
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """The policies on so many ranks under one schedule; foretold: whether every pair was."""
+    """The policies on so many ranks under one schedule, in pairs."""
 
     ranks: int
     schedule: str
     pairs: tuple[Pair, ...]
 
     @property
-    def foretold(self) -> bool:
-        """Ties count for either order."""
-        return all(pair.right for pair in self.pairs)
+    def decided(self) -> tuple[Pair, ...]:
+        """The pairs of which real runs say who is faster; about ties nothing is shown."""
+        return tuple(pair for pair in self.pairs if not pair.tie)
+
+    @property
+    def foretold(self) -> int:
+        """How many of these the simulation has in the same order."""
+        return sum(pair.right for pair in self.decided)
 
 
 @dataclass(frozen=True)
@@ -149,7 +158,7 @@ class Result:
         for place in dict.fromkeys(each.case.place for each in self.cases):
             here = [each for each in self.cases if each.case.place == place and each.real]
             if len(here) > 1:
-                real = {each.case.policy: self._makespans(each.case) for each in here}
+                real = {each.case.policy: makespans(each) for each in here}
                 said = {each.case.policy: simulated(each) for each in here}
                 found.append(Ranking(*place, tuple(pairs(real, said))))
         return tuple(found)
@@ -163,15 +172,17 @@ class Result:
             bsp, clean = known.get(("bsp", ranks, schedule)), known.get(("bsp", ranks, CLEAN))
             if policy == "bsp" or schedule == CLEAN or bsp is None or clean is None:
                 continue
-            real = [self._makespans(one.case) for one in (each, bsp, clean)]
+            real = [makespans(one) for one in (each, bsp, clean)]
             said = [simulated(one) for one in (each, bsp, clean)]
+            runs = each.real.values(), each.foretold.runs
+            real_amp, said_amp = (mean([run.amp for run in own]) for own in runs)
             found.append(
-                Mitigation(policy, ranks, schedule, mitigations(*real), mitigations(*said))
-            )
+                Mitigation(
+                    policy, ranks, schedule, mitigations(*real), mitigations(*said),
+                    (real_amp, said_amp),
+                )
+            )  # fmt: skip
         return tuple(found)
-
-    def _makespans(self, case: Case) -> list[float]:
-        return [run.makespan for each in self.cases if each.case == case for run in each.real]
 
     def document(self) -> dict[str, Any]:
         """As plain JSON would have it, but for NaN."""
@@ -185,8 +196,8 @@ class Result:
             "verdicts": counted(verdict.word for _, verdict in self.verdicts),
             "cases": [_case(each) for each in self.cases],
             "rankings": [
-                {"ranks": r.ranks, "schedule": r.schedule, "foretold": r.foretold,
-                 "pairs": [pair._asdict() for pair in r.pairs]}
+                {"ranks": r.ranks, "schedule": r.schedule, "decided": len(r.decided),
+                 "foretold": r.foretold, "pairs": [pair._asdict() for pair in r.pairs]}
                 for r in self.rankings
             ],
             "mitigation": [
@@ -233,19 +244,25 @@ def of_case(case: Case, plan: Plan, foretold: Foretold, outcomes: Sequence[Outco
     spans = windows(plan.schedule(case))
     edges = [start for start, *_ in spans]
     own = [each for each in outcomes if each.case == case]
-    real = tuple(
-        measure(each.run(), plan.samples(case), plan.batch, edges, foretold.grid)
-        for each in own if each.finished
-    )  # fmt: skip
+    real = {
+        each.repetition: measure(each.run(), plan.samples(case), plan.batch, edges, foretold.grid)
+        for each in own
+        if each.finished
+    }
     failed = tuple(
         f"repetition {each.repetition + 1}: {each.reason}" for each in own if not each.finished
     )
     return CaseResult(case, real, failed, foretold, spans)
 
 
-def simulated(of: CaseResult) -> list[float]:
+def makespans(of: CaseResult) -> dict[int, float]:
+    """Of real runs, by repetition."""
+    return {k: run.makespan for k, run in of.real.items()}
+
+
+def simulated(of: CaseResult) -> dict[int, float]:
     """Makespans, by seed."""
-    return [run.makespan for run in of.foretold.runs]
+    return {seed: run.makespan for seed, run in enumerate(of.foretold.runs)}
 
 
 def known(values: Iterable[float]) -> list[float]:
@@ -289,6 +306,6 @@ def _case(of: CaseResult) -> dict[str, Any]:
                   for each in of.by_rank(name)] for name in ("staleness", "shares")},
         "accuracy": of.accuracy,
         "failed": of.failed,
-        "real": [each.document() for each in of.real],
+        "real": [each.document() for each in of.real.values()],
         "simulated": [each.document() for each in of.foretold.runs],
     }  # fmt: skip

@@ -22,8 +22,6 @@ from simstrag.measurements import Response
 from simstrag.names import nearest
 from simstrag.paths import write_whole
 from simstrag.profile import Profile
-from simstrag.responses import evaluate, responses_for
-from simstrag.trace import Trace
 
 __all__ = ["Episode", "Load", "Schedule"]
 
@@ -153,57 +151,6 @@ class Schedule:
         text = json.dumps(self.document(), indent=1) + "\n"
         write_whole(path, lambda part: part.write_text(text))
 
-    def slowdowns(self, profile: Profile, host_share: float = 0.0) -> Trace:
-        """What the simulator makes of it: slowdowns of each rank's node by the profile's responses.
-
-        A response is of whole steps, a slowdown of the part that uses the resource: with
-        `host_share`, the part of a step that is the host's, that part is stretched by so much that
-        the whole step takes as long as was measured.  Node r is rank r.  Raises `InputError` where
-        the profile has no response to a kind of load, or a level is beyond what can be said.
-        """
-        shares = {"gpu": 1.0 - host_share, "host": host_share, "net": 1.0}
-        rows: list[tuple[float, int, str, str, float]] = []
-        for each in self.episodes:
-            response = response_to(each.kind, profile)
-            whole = float(evaluate(response, [each.level])[0])
-            if whole > 1 and shares[response.resource] <= 0:
-                raise InputError(
-                    f"load {each.kind} stretches the {response.resource} part of steps, and they "
-                    "have none (host_share)"
-                )
-            value = 1 + (whole - 1) / shares[response.resource] if whole > 1 else 1.0
-            rows += _rows(each, response.resource, "slowdown", value)
-        return self._trace(rows, "slowdown")
-
-    def utilisations(self, profile: Profile) -> Trace:
-        """The same as utilisations, which a scenario with this profile translates by itself.
-
-        Raises `InputError` where it would translate them otherwise than by the response to the
-        load: levels above 1, and loads that are not the first that the profile has of a resource.
-        """
-        rows: list[tuple[float, int, str, str, float]] = []
-        for each in self.episodes:
-            response = response_to(each.kind, profile)
-            rows += _rows(each, response.resource, "utilisation", each.level)
-        trace = self._trace(rows, "utilisation")
-        used = responses_for(trace, profile)
-        for kind in sorted({each.kind for each in self.episodes}):
-            if response_to(kind, profile) not in used:
-                raise InputError(
-                    f"utilisation by {kind} would be taken for another load of its resource; "
-                    "use slowdowns"
-                )
-        return trace
-
-    def _trace(self, rows: list[tuple[float, int, str, str, float]], kind: str) -> Trace:
-        """With a last row that says where the record ends."""
-        node, resource = (rows[0][1], rows[0][2]) if rows else (0, "gpu")
-        none = 1.0 if kind == "slowdown" else 0.0
-        return Trace.from_rows(
-            [*sorted(rows), (self.seconds, node, resource, kind, none)],
-            f"schedule of {len(self.episodes)} episodes in {self.seconds:g} s, as {kind}s",
-        )
-
 
 def response_to(kind: str, profile: Profile) -> Response:
     """What a kind of load does to steps in full precision, or to an all-reduce.
@@ -219,16 +166,6 @@ def response_to(kind: str, profile: Profile) -> Response:
     raise InputError(
         f"the profile has no response to load {kind}; it has {known}; calibrate with that load"
     )
-
-
-def _rows(
-    episode: Episode, resource: str, kind: str, value: float
-) -> list[tuple[float, int, str, str, float]]:
-    none = 1.0 if kind == "slowdown" else 0.0
-    return [
-        (episode.start, episode.rank, resource, kind, value),
-        (episode.stop, episode.rank, resource, kind, none),
-    ]
 
 
 def _check(each: Episode, seconds: float) -> None:

@@ -9,7 +9,7 @@ from simstrag.analysis.cells import Cell, estimated, numbered
 from simstrag.analysis.formats import MISSING, percent
 from simstrag.analysis.tables import Table
 from simstrag.fidelity.cases import SCHEDULES
-from simstrag.fidelity.judgement import Verdict
+from simstrag.fidelity.judgement import FORETOLD, Verdict
 from simstrag.fidelity.result import CaseResult, Result
 
 __all__ = [
@@ -21,21 +21,33 @@ __all__ = [
 def answer(result: Result) -> list[str]:
     """What came of it, in sentences."""
     verdicts = result.document()["verdicts"]
-    total, worst = len(result.verdicts), result.worst
+    total, worst = len(result.cases), result.worst
     if worst is None:
         return ["No real run finished: nothing can be said."]
-    right = verdicts.get("foretold", 0)
+    right = verdicts.get(FORETOLD, 0)
     said = [
         f"The makespan of {right} of {total} cases was foretold"
-        + "".join(f", {n} {word}" for word, n in verdicts.items() if word != "foretold")
+        + "".join(f", {n} {word}" for word, n in verdicts.items() if word != FORETOLD)
+        + (
+            f", {total - len(result.verdicts)} without a run that finished"
+            if total > len(result.verdicts)
+            else ""
+        )
         + f"; the median error is {percent(result.median_error)} %, the worst "
         f"{_signed(worst[1].error)} % ({worst[0].name})."
     ]
+    words = [w.verdict.word for each in result.cases for w in each.windows if w.verdict]
+    if words:
+        said.append(
+            f"So was the step of {words.count(FORETOLD)} of {len(words)} windows of load or none."
+        )
     if result.rankings:
+        pairs = sum(len(each.pairs) for each in result.rankings)
+        decided = sum(len(each.decided) for each in result.rankings)
         good = sum(each.foretold for each in result.rankings)
         said.append(
-            f"The ranking of policies was foretold under {good} of {len(result.rankings)} "
-            "schedules."
+            f"Of {pairs} pairs of policies under the same load, real runs say of {decided} which "
+            f"is faster; {good} of these were foretold."
         )
     for each in result.mitigation:
         if each.policy == "korel":
@@ -73,8 +85,8 @@ def cases_table(result: Result) -> Table:
     notes = (
         "Means over real runs and over seeds; spread is the standard deviation of real runs over "
         "their mean. Foretold is an error of at most 5 %, or of two standard deviations if those "
-        "are more, never above 10 %; where two standard deviations are more than 10 %, an error "
-        "above 5 % shows nothing.",
+        "are more, never above 10 %; where two standard deviations are more than 10 %, nothing is "
+        "shown but an error beyond them, which is not foretold.",
         "A case is named by its schedule, its number of ranks and its policy: "
         + "; ".join(f"{name}: {about}" for name, about in SCHEDULES.items()) + ".",
         "Accuracy is of real training, on held-out data; the simulator has no learner that could "
@@ -128,7 +140,7 @@ def ranks_table(result: Result) -> Table:
 
 
 def ranking_table(result: Result) -> Table:
-    """A row per pair of policies."""
+    """A row per pair of policies; of a tie nothing is shown."""
     headers = (
         "schedule",
         "ranks",
@@ -147,8 +159,8 @@ def ranking_table(result: Result) -> Table:
         for ranking in result.rankings for pair in ranking.pairs
     )  # fmt: skip
     note = (
-        "By how much the slower takes longer. A tie is a difference of no more than two standard "
-        "errors of the paired differences of real runs."
+        "By how much the slower takes longer. A tie is a difference whose 95 % interval (Student's "
+        "t, of the paired differences of real runs) has zero in it; nothing is shown of it."
     )
     return Table(headers, rows, 5, (), (note,))
 
@@ -156,18 +168,33 @@ def ranking_table(result: Result) -> Table:
 def mitigation_table(result: Result) -> Table:
     """M of each policy."""
     rows = tuple(
-        (each.policy, each.schedule, f"{each.ranks}", *(
-            estimated(one, scale=100) for one in (each.real, each.simulated)
-        ))
+        (
+            each.policy, each.schedule, f"{each.ranks}",
+            *(estimated(one, scale=100) for one in (each.real, each.simulated)),
+            *(numbered(100 * share) for share in each.amp),
+        )
         for each in result.mitigation
     )  # fmt: skip
     note = (
         "M is the share of the delay by load that a policy removes: (bsp - policy) / (bsp - bsp "
         "without load). In brackets 95 % intervals: bootstraps over repetitions, and over seeds. "
-        f"{MISSING}: load delays bsp by less than 0.5 %, or there is one repetition only."
+        f"{MISSING}: load delays bsp by less than 0.5 %, or there is one repetition only. Reduced "
+        "is the share of steps in reduced precision, really and in simulation."
     )
     return Table(
-        ("policy", "schedule", "ranks", "real M (%)", "simulated M (%)"), rows, 3, (), (note,)
+        (
+            "policy",
+            "schedule",
+            "ranks",
+            "real M (%)",
+            "simulated M (%)",
+            "reduced (%)",
+            "simulated (%)",
+        ),
+        rows,
+        3,
+        (),
+        (note,),
     )
 
 

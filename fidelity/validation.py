@@ -106,7 +106,8 @@ def validate(
             plan, folder, {case: each.makespan for case, each in foretold.items()}, file.absolute()
         )
         fit = campaign.repetitions(repetitions, minutes)
-        outcomes = campaign.carry_out(fit, on_run)
+        outcomes = campaign.carry_out(fit, on_run, minutes)
+        fit = len(outcomes) // len(plan.cases)
         on_run(1, 1, "comparing")
         result = Result(
             plan,
@@ -217,11 +218,21 @@ def _remarks(
     late = [load["late"] for each in outcomes for load in each.load]
     if late and max(late) > LATE:
         said.append(f"load began up to {max(late):.2f} s late")
-    if any(case.schedule != CLEAN for case in plan.cases) and not late:
-        said.append("no load was on in any run: what was tried was without contention")
+    loaded = [each for each in outcomes if each.finished and each.case.schedule != CLEAN]
+    if idle := [each for each in loaded if not each.load]:
+        said.append(
+            f"in {len(idle)} of {len(loaded)} runs under load it never was on: they were too short"
+        )
+    missed = [each for each in loaded if any(load["off"] for load in each.load)]
+    if missed:
+        said.append(
+            f"in {len(missed)} of {len(loaded)} runs under load some of it took noticeably more or "
+            "less of a core than its level says"
+        )
     failed = [each for each in outcomes if not each.finished]
     said += [
-        f"a run failed: {each.case.name}, repetition {each.repetition + 1}: {each.reason}"
+        f"a run failed: {each.case.name}, repetition {each.repetition + 1}: {each.reason} (delete "
+        f"runs/{each.folder.name} and give the same command to have it made again)"
         for each in failed
     ]
     return said

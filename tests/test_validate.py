@@ -21,8 +21,9 @@ from simstrag.fidelity.foretold import Foretelling, slowdowns, with_update
 from simstrag.fidelity.judgement import FORETOLD, MISSED, NOISY, judged, mitigations, pairs
 from simstrag.fidelity.measure import measure
 from simstrag.fidelity.real import Campaign, Outcome, held
-from simstrag.fidelity.result import Result, of_case
+from simstrag.fidelity.result import Ranking, Result, of_case
 from simstrag.fidelity.schedule import Episode, Schedule
+from simstrag.fidelity.tables import answer
 from simstrag.fidelity.validation import Validation, planned
 from simstrag.profile import Profile, StepTimes
 from simstrag.scenario import Scenario
@@ -244,7 +245,7 @@ def test_staleness_and_shares_are_by_rank() -> None:
     [
         (0.00, 0.049, FORETOLD), (0.00, 0.051, MISSED), (0.00, -0.051, MISSED),
         (0.04, 0.079, FORETOLD), (0.04, 0.081, MISSED),
-        (0.06, 0.049, FORETOLD), (0.06, 0.051, NOISY), (0.06, 0.5, NOISY),
+        (0.06, 0.0, NOISY), (0.06, 0.119, NOISY), (0.06, 0.121, MISSED),
     ],
 )  # fmt: skip
 def test_a_verdict_follows_the_spread_of_real_runs(spread: float, error: float, word: str) -> None:
@@ -260,23 +261,45 @@ def test_one_real_run_has_no_spread_and_the_least_is_allowed() -> None:
     assert (found.word, found.allowed) == (MISSED, 0.05)
 
 
-def test_a_pair_in_the_wrong_order_is_not_foretold_and_a_tie_is() -> None:
-    real = {"bsp": [10.0, 10.1, 9.9], "korel": [8.0, 8.1, 7.9], "asgd": [10.0, 9.7, 10.2]}
-    found = pairs(real, {"bsp": [9.0], "korel": [9.5], "asgd": [20.0]})
-    by = {frozenset((each.faster, each.slower)): each for each in found}
+def numbered(*values: float) -> dict[int, float]:
+    return dict(enumerate(values))
+
+
+def test_a_pair_in_the_wrong_order_is_not_foretold_and_a_tie_is_neither() -> None:
+    real = {
+        "bsp": numbered(10.0, 10.1, 9.9), "korel": numbered(8.0, 8.1, 7.9),
+        "asgd": numbered(10.0, 9.7, 10.2),
+    }  # fmt: skip
+    said = {"bsp": numbered(9.0), "korel": numbered(9.5), "asgd": numbered(20.0)}
+    ranking = Ranking(2, "one", tuple(pairs(real, said)))
+    by = {frozenset((each.faster, each.slower)): each for each in ranking.pairs}
     wrong, tie = by[frozenset(("bsp", "korel"))], by[frozenset(("bsp", "asgd"))]
     assert (wrong.faster, wrong.tie, wrong.right) == ("korel", False, False)
-    assert (tie.tie, tie.right) == (True, True)
+    assert tie.tie
     assert by[frozenset(("korel", "asgd"))].right
+    assert (len(ranking.decided), ranking.foretold) == (2, 1)
+
+
+def test_of_one_repetition_nobody_knows_which_is_faster() -> None:
+    assert pairs({"a": {0: 1.0}, "b": {0: 2.0}}, {"a": {0: 1.0}, "b": {0: 2.0}})[0].tie
 
 
 def test_repetitions_are_paired_so_that_drift_makes_no_tie() -> None:
-    drifting = {"a": [10.0, 12.0, 14.0], "b": [11.0, 13.0, 15.1]}
-    assert not pairs(drifting, {"a": [1.0], "b": [2.0]})[0].tie
+    drifting = {"a": numbered(10.0, 12.0, 14.0), "b": numbered(11.0, 13.0, 15.1)}
+    assert not pairs(drifting, {"a": numbered(1.0), "b": numbered(2.0)})[0].tie
 
 
-def test_mitigation_has_an_interval_over_repetitions() -> None:
-    found = mitigations([11.0, 11.2, 10.8], [12.0, 12.1, 11.9], [10.0, 10.1, 9.9, 7.0])
+def test_a_run_that_failed_leaves_the_others_in_their_pairs() -> None:
+    drifting = {"a": {0: 10.0, 2: 14.0, 3: 16.0}, "b": numbered(11.0, 99.0, 15.1, 17.0)}
+    (found,) = pairs(drifting, {"a": numbered(1.0), "b": numbered(2.0)})
+    assert (found.faster, found.tie) == ("a", False)
+    assert found.real == pytest.approx(3.1 / 40.0)
+
+
+def test_mitigation_has_an_interval_over_repetitions_that_all_have() -> None:
+    found = mitigations(
+        numbered(11.0, 11.2, 10.8), numbered(12.0, 12.1, 11.9), numbered(10.0, 10.1, 9.9, 7.0)
+    )
     assert found.value == pytest.approx(0.5)
     assert found.low < 0.5 < found.high
 
@@ -311,9 +334,10 @@ def slower(result: Result, factor: float) -> Result:
     cases = tuple(
         replace(
             each,
-            real=tuple(
-                replace(m, makespan=factor * m.makespan, step=factor * m.step) for m in each.real
-            ),
+            real={
+                k: replace(m, makespan=factor * m.makespan, step=factor * m.step)
+                for k, m in each.real.items()
+            },
         )
         for each in result.cases
     )  # fmt: skip
@@ -324,7 +348,7 @@ def without_runs(result: Result, case: Case) -> Result:
     """All runs of a case have failed."""
     why = "rank 1: its process ended"
     cases = tuple(
-        replace(each, real=(), failed=(why,)) if each.case == case else each
+        replace(each, real={}, failed=(why,)) if each.case == case else each
         for each in result.cases
     )
     outcomes = tuple(
@@ -342,7 +366,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
 def test_runs_of_the_simulator_itself_are_foretold(result: Result) -> None:
     assert [verdict.word for _, verdict in result.verdicts] == [FORETOLD] * 4
     assert result.median_error < 0.01
-    assert all(ranking.foretold for ranking in result.rankings)
+    assert all(ranking.foretold == len(ranking.decided) > 0 for ranking in result.rankings)
     (korel, asgd) = result.mitigation
     assert (korel.policy, asgd.policy) == ("korel", "asgd")
     assert korel.real.value == pytest.approx(korel.simulated.value, abs=0.05)
@@ -365,6 +389,7 @@ def test_failed_runs_are_counted_and_shown(result: Result, tmp_path: Path) -> No
     assert len(found.failed) == 3
     assert found.rows()[-1]["verdict"] == "no run finished"
     assert len(found.verdicts) == 3
+    assert "1 without a run that finished" in " ".join(answer(found))
     validation = Validation(found, tmp_path)
     assert validation.failed
     assert validation.write().read_text().count("rank 1: its process ended") >= 3

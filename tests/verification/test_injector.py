@@ -19,15 +19,13 @@ from hypothesis import strategies as st
 
 from simstrag.calibration import traffic
 from simstrag.calibration.loads import SLICE
-from simstrag.constants import Step
 from simstrag.errors import InputError
 from simstrag.fidelity.injector import Injector
-from simstrag.fidelity.schedule import Episode, Schedule
+from simstrag.fidelity.schedule import Episode, Schedule, response_to
 from simstrag.measurements import Level, Response
 from simstrag.places import cores
 from simstrag.profile import Profile
 from simstrag.quantity import Quantity
-from simstrag.responses import translated
 
 HERE = Path(__file__).parent.parent.parent
 
@@ -120,36 +118,13 @@ def test_a_document_of_another_shape_is_refused() -> None:
         Schedule.of({"seconds": 3.0, "episodes": [{"rank": 1, "load": "cpu"}]})
 
 
-def test_slowdowns_are_those_that_were_measured_of_that_load(profile: Profile) -> None:
-    trace = Schedule(EPISODES, 10.0).slowdowns(profile)
-    assert trace.series(0, "gpu", "slowdown") == [(1.0, 2.0), (3.0, 1.0), (10.0, 1.0)]
-    assert trace.series(1, "gpu", "slowdown") == [(2.0, 1.1), (4.0, 1.0)]
-    assert trace.series(1, "net", "slowdown") == [(4.0, 2.0), (5.0, 1.0)]
-    assert trace.end == 10.0
-
-
-def test_a_whole_step_takes_as_long_as_was_measured_whatever_part_is_the_hosts(
-    profile: Profile,
-) -> None:
-    trace = Schedule(EPISODES[:1], 10.0).slowdowns(profile, host_share=0.25)
-    slowed = trace.series(0, "gpu", "slowdown")[0][1]
-    assert 0.25 + 0.75 * slowed == pytest.approx(2.0)
-
-
-def test_utilisations_are_translated_into_the_same_slowdowns(profile: Profile) -> None:
-    schedule = Schedule((Episode(0, "cpu", 0.75, 1.0, 3.0), Episode(1, "net", 0.5, 4.0, 5.0)), 10.0)
-    found = translated(schedule.utilisations(profile), profile, Step(host=0.025, gpu=0.075))
-    assert found.rows == schedule.slowdowns(profile, host_share=0.25).rows
-
-
-def test_utilisations_that_would_be_taken_for_another_load_are_refused(profile: Profile) -> None:
-    with pytest.raises(InputError, match="utilisation by memory would be taken for another load"):
-        Schedule(EPISODES[1:2], 10.0).utilisations(profile)
-
-
 def test_a_load_that_was_not_measured_is_refused(profile: Profile) -> None:
     with pytest.raises(InputError, match="no response to load gemm; it has cpu, memory, net;"):
-        Schedule((Episode(0, "gemm", 1.0, 0.0, 1.0),), 2.0).slowdowns(profile)
+        response_to("gemm", profile)
+
+
+def test_the_response_is_that_of_full_precision(profile: Profile) -> None:
+    assert response_to("cpu", profile).constants["slope"].value == 0.5
 
 
 def busy(core: int, seconds: float) -> float:
@@ -244,7 +219,7 @@ PROGRAM = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from simstrag.fidelity.injector import Injector
-from simstrag.fidelity.schedule import Episode, Schedule
+from simstrag.fidelity.schedule import Episode, Schedule, response_to
 
 if __name__ == "__main__":
     episodes = Episode(0, "cpu", 2.0, 0.0, 60.0), Episode(1, "net", 1.0, 0.0, 60.0)

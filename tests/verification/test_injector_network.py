@@ -7,14 +7,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import psutil
 import pytest
 
 from simstrag.errors import InputError
 from simstrag.fidelity import network
 from simstrag.fidelity.network import Link, probe, sweep
-
-REASON = probe()
-needed = pytest.mark.skipif(bool(REASON), reason=REASON)
 
 SIZE = 4 << 20
 
@@ -43,11 +41,19 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=20) as co
 """
 
 
-@pytest.fixture(autouse=True)
-def _nothing_is_left() -> Iterator[None]:
+@pytest.fixture(scope="module")
+def probed() -> str:
+    """Why this machine can have no link, "" where it can."""
+    return probe()
+
+
+@pytest.fixture
+def able(probed: str) -> Iterator[None]:
+    """A machine that can have a link, and has none left afterwards."""
+    if probed:
+        pytest.skip(probed)
     yield
-    if not REASON:
-        assert f"simstrag-{os.getpid()}-" not in network._do("ip", "netns", "list")
+    assert f"simstrag-{os.getpid()}-" not in network._do("ip", "netns", "list")
 
 
 def seconds(link: Link) -> float:
@@ -67,7 +73,7 @@ def seconds(link: Link) -> float:
     return sorted(map(float, out.split()))[1]
 
 
-@needed
+@pytest.mark.usefixtures("able")
 def test_a_transfer_takes_as_long_as_the_rate_says() -> None:
     with Link(rate=400e6) as link:
         limited = seconds(link)
@@ -80,7 +86,7 @@ def test_a_transfer_takes_as_long_as_the_rate_says() -> None:
     assert free < faster
 
 
-@needed
+@pytest.mark.usefixtures("able")
 def test_nothing_passes_a_link_that_is_cut() -> None:
     ask = "import socket, sys; socket.create_connection((sys.argv[1], 9), timeout=1)"
     with Link() as link:
@@ -95,7 +101,7 @@ def test_nothing_passes_a_link_that_is_cut() -> None:
     assert found[1] != found[0]
 
 
-@needed
+@pytest.mark.usefixtures("able")
 def test_what_runs_on_a_link_ends_with_it() -> None:
     with Link() as link:
         process = link.start("a", [sys.executable, "-c", "import time; time.sleep(100)"])
@@ -104,7 +110,27 @@ def test_what_runs_on_a_link_ends_with_it() -> None:
     assert process.wait(10) == -9
 
 
-@needed
+@pytest.mark.usefixtures("able")
+def test_what_runs_on_a_link_ends_with_the_process_that_made_it() -> None:
+    program = (
+        "import os, sys; from simstrag.fidelity.network import Link\n"
+        "link = Link(); link.__enter__()\n"
+        "print(link.start('a', [sys.executable, '-c', 'import time; time.sleep(100)']).pid)\n"
+        "sys.stdout.flush(); sys.stdin.readline()"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=pipe, stdout=pipe, text=True
+    ) as process:
+        assert process.stdout is not None
+        inside = psutil.Process(int(process.stdout.readline()))
+        while "--pdeathsig" in inside.cmdline() or "netns" in inside.cmdline():
+            assert process.poll() is None
+        process.kill()
+    assert psutil.wait_procs([inside], timeout=5)[1] == []
+
+
+@pytest.mark.usefixtures("able")
 def test_what_a_killed_process_left_is_removed_by_the_next() -> None:
     program = (
         "import os; from simstrag.fidelity.network import Link\n"
@@ -124,7 +150,7 @@ def test_a_machine_that_cannot_says_why_in_one_line(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("simstrag.fidelity.network.shutil.which", lambda tool: None)
     monkeypatch.setattr("simstrag.fidelity.network.os.geteuid", lambda: 0)
     monkeypatch.setattr("simstrag.fidelity.network.sys.platform", "linux")
-    assert probe() == "a limited link needs ip and tc (iproute2)"
+    assert probe() == "a limited link needs ip and tc and setpriv (iproute2, util-linux)"
     with pytest.raises(InputError, match="needs ip and tc"), Link():
         pass
     monkeypatch.setattr("simstrag.fidelity.network.os.geteuid", lambda: 1000)
