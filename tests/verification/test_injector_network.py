@@ -124,7 +124,7 @@ def test_what_runs_on_a_link_ends_with_the_process_that_made_it() -> None:
     ) as process:
         assert process.stdout is not None
         inside = psutil.Process(int(process.stdout.readline()))
-        while "--pdeathsig" in inside.cmdline() or "netns" in inside.cmdline():
+        while inside.cmdline()[1:] != ["-c", "import time; time.sleep(100)"]:
             assert process.poll() is None
         process.kill()
     assert psutil.wait_procs([inside], timeout=5)[1] == []
