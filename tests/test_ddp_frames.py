@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from simstrag.ddp.frames import HEADER, Frame, Kind, Wire
+from simstrag.ddp.frames import HEADER, PROTOCOL, Frame, Kind, Wire
 from simstrag.ddp.payload import octets
 
 LIMIT = 0.3
@@ -84,7 +84,10 @@ def test_other_protocols_and_other_sizes_are_refused(ends: tuple[Wire, Wire]) ->
     near, far = ends
     for bytes_, said in (
         (b"GET / HTTP/1.1\r\n" * 9, "does not speak the protocol"),
-        (FRAME.packed(0)[:4] + b"\x63" + FRAME.packed(0)[5:], "speaks protocol 99 and this side 1"),
+        (
+            FRAME.packed(0)[:4] + b"\x63" + FRAME.packed(0)[5:],
+            f"99 and this side {PROTOCOL}",
+        ),
         (FRAME.packed(16), "sends 16 bytes where 8 are expected"),
     ):
         near.connection.sendall(bytes_)

@@ -53,6 +53,7 @@ class Course:
 
     policy, facts: from where the first step goes on; see `take_up`.  name: of the policy.
     batch: samples of a rank at a share of 1.  out: a folder for the record.
+    shards: over how many processes a server spreads the parameters.
     way: the mechanism at work; None before the first step.
     """
 
@@ -65,6 +66,7 @@ class Course:
         hints: Hints,
         sampler: ShareSampler | None,
         out: Path | None,
+        shards: int = 1,
     ) -> None:
         self.replica, self.members, self.policy, self.name = replica, members, policy, name
         self.hints, self.sampler, self.batch = hints, sampler, hints.batch or 1
@@ -75,8 +77,10 @@ class Course:
         self._journal: Journal | None = None
         self._link: Link | None = None
         self._server: subprocess.Popen[bytes] | None = None
-        self._drawn = False
+        self._drawn, self._shards = False, shards
         self.take_up(policy)
+        if shards > 1:
+            ways.check_sharded(self._first, name)
         if not ways.synchronous(self._first, members.world_size):
             self._check_served(self._first)
         elif sampler is not None:
@@ -282,7 +286,8 @@ class Course:
         if members.rank == 0:
             job = Job(
                 packed(self.replica.optimizer), policy, self.batch, self.name, self.hints, facts,
-                hand_over=True, journal=None if self._out is None else partial(Journal, self._out),
+                hand_over=self._shards == 1, shards=self._shards,
+                journal=None if self._out is None else partial(Journal, self._out),
             )  # fmt: skip
         self._link.begin(self.replica.count, self.replica.dtype, job)
         self.way = Coordinated(self.replica, self._link, self._groups, members.mark)

@@ -23,7 +23,7 @@ from simstrag.ddp.frames import Frame, Kind, Wire
 from simstrag.ddp.payload import Payload
 from simstrag.ddp.pulse import BEAT, STOP, WORD
 
-__all__ = ["Door", "Peer"]
+__all__ = ["Door", "Peer", "knock"]
 
 STRANGER = 5.0
 """Seconds of silence inside a frame that are borne of somebody who has not said who it is."""
@@ -46,6 +46,8 @@ class Peer:
     phase: str = "setting up"
     changed: bytes = b""
     row: dict[str, Any] = field(default_factory=dict)
+    told: bool = False
+    """Whether it knows of shards."""
     losses: int = 0
     """Of how many losses it knows."""
 
@@ -169,3 +171,27 @@ class Door:
         self._selector.unregister(beats)
         beats.close()
         peer.beats = None
+
+
+def knock(
+    address: str, rank: int, stall_limit: float, name: str, beats: bool = False
+) -> tuple[Wire, float]:
+    """Come to a door: a connection for frames, or for heartbeats, and the silence borne there.
+
+    name: whose door it is, in messages.  Raises `ConnectionError` where nobody lets this rank in.
+    """
+    host, port, word = address.rsplit(":", 2)
+    try:
+        connection = socket.create_connection((host, int(port)), timeout=stall_limit)
+    except OSError as error:
+        raise ConnectionError(f"{name} does not answer rank {rank}: {error}") from None
+    wire = Wire(connection, stall_limit, name)
+    said = json.dumps({"word": word, "beats": beats}).encode()
+    wire.send(Frame(Kind.HELLO, rank, body=said))
+    if beats:
+        return wire, stall_limit
+    welcome = wire.receive()
+    if welcome is None:
+        connection.close()
+        raise ConnectionError(f"{name} does not take rank {rank} in")
+    return wire, welcome.seconds

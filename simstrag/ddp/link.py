@@ -5,28 +5,30 @@ A rank pulls an order, carries it out, answers in one of a few ways, and pulls t
 
 from __future__ import annotations
 
-import json
+import contextlib
 import math
 import os
 import pickle
 import select
-import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from simstrag.ddp.frames import SHARED, Frame, Kind, Wire
+from simstrag.ddp.door import knock
+from simstrag.ddp.frames import SHARED, Frame, Kind
 from simstrag.ddp.orders import Compute, Deliver, Finish, Handover, Job, Reduce
-from simstrag.ddp.payload import Payload, apart, octets, offer
-from simstrag.ddp.pulse import Pulse
-from simstrag.errors import InputError
+from simstrag.ddp.payload import Offer, Payload, apart, octets, offer
+from simstrag.ddp.pulse import PATIENCE, Pulse
+from simstrag.ddp.slices import Place, Slices
+from simstrag.errors import InputError, SimstragError
 
-__all__ = ["Link", "connect"]
+__all__ = ["Link", "ServerFailure", "connect"]
 
-PATIENCE = 2
-"""Stall limits of silence that are borne of a server: for one it may wait for another rank."""
+
+class ServerFailure(SimstragError, RuntimeError):
+    """The server has ended the job; the message says why."""
 
 
 def connect(address: str, rank: int, stall_limit: float = 60.0) -> Link:
@@ -46,38 +48,22 @@ class Link:
     """
 
     def __init__(self, address: str, rank: int, stall_limit: float) -> None:
-        host, port, word = address.rsplit(":", 2)
+        host, port, _ = address.rsplit(":", 2)
         self.rank, self.stall_limit = rank, stall_limit
         self.name = f"the server at {host}:{port}"
         self.order: Compute | Reduce | Deliver | Handover | Finish | None = None
         self.lost: dict[int, str] = {}
         self._payload: Payload | None = None
+        self._own: Payload | None = None
+        self._offered: Offer | None = None
+        self._slices: Slices | None = None
         self._phase = "connecting"
         self._told = b""
         self._step = self._version = -1
         self._samples = 0
-        self._wire = self._joined(host, int(port), word, beats=False)
-        beats = self._joined(host, int(port), word, beats=True)
-        self._pulse = Pulse(beats.connection, self._borne)
-
-    def _joined(self, host: str, port: int, word: str, beats: bool) -> Wire:
-        """One of the two connections."""
-        try:
-            connection = socket.create_connection((host, port), timeout=self.stall_limit)
-        except OSError as error:
-            raise ConnectionError(
-                f"{self.name} does not answer rank {self.rank}: {error}"
-            ) from None
-        wire = Wire(connection, self.stall_limit, self.name)
-        said = json.dumps({"word": word, "beats": beats}).encode()
-        wire.send(Frame(Kind.HELLO, self.rank, body=said))
-        if not beats:
-            welcome = wire.receive()
-            if welcome is None:
-                connection.close()
-                raise ConnectionError(f"{self.name} does not take rank {self.rank} in")
-            self._borne = welcome.seconds
-        return wire
+        self._wire, borne = knock(address, rank, stall_limit, self.name)
+        beats, _ = knock(address, rank, stall_limit, self.name, beats=True)
+        self._pulse = Pulse(beats.connection, borne)
 
     # -- the job -----------------------------------------------------------------------------
 
@@ -90,14 +76,36 @@ class Link:
         have begun.
         """
         self._phase = "setting up"
-        offered = offer(count, dtype) if shared else None
-        said = (count, dtype, None if offered is None else offered[1], job)
+        found = offer(count, dtype) if shared else None
+        memory, self._offered = (None, None) if found is None else found
+        said = (count, dtype, self._offered, job)
         self._send(Frame(Kind.BEGIN, self.rank, body=pickle.dumps(said)))
-        self._payload, self._told = None, b""
+        self._own, self._told = None, b""
         accepted = self._next(Kind.WELCOME).body == SHARED
-        self._payload = offered[0] if offered is not None and accepted else apart(count, dtype)
-        if offered is not None:
-            os.close(offered[1].fd)
+        self._payload = memory if memory is not None and accepted else apart(count, dtype)
+        self._own = self._payload
+
+    def _meet(self, shards: Sequence[Place]) -> None:
+        """The server owns the first slice only, and these the others."""
+        whole, first = self._memory, shards[0][1]
+        self._own = whole.part(slice(0, first))
+        given = whole, self._offered if whole.shared else None, self.stall_limit, self._wire
+        with self._shards_may_fail():
+            self._slices = Slices(shards, self.rank, *given)
+
+    def _keep_offer_to_itself(self) -> None:
+        """All who are to take it have."""
+        if self._offered is not None:
+            os.close(self._offered.fd)
+            self._offered = None
+
+    @contextlib.contextmanager
+    def _shards_may_fail(self) -> Iterator[None]:
+        """Where one does in here, the server finds out too, and says more of it."""
+        try:
+            yield
+        except ConnectionError as error:
+            raise self._why(error, self.stall_limit) from None
 
     @property
     def shared(self) -> bool:
@@ -119,16 +127,28 @@ class Link:
         assert self._payload is not None, "begin first"
         return self._payload
 
+    @property
+    def _part(self) -> Payload:
+        assert self._own is not None, "begin first"
+        return self._own
+
     # -- orders ------------------------------------------------------------------------------
 
     def pull(self) -> Compute | Reduce | Deliver | Handover | Finish:
         """The next order; waits as long as the server lives."""
-        frame = self._next(Kind.ORDER)
+        frame = self._next(Kind.ORDER, Kind.SHARDS)
+        if frame.kind is Kind.SHARDS:
+            self._meet(pickle.loads(frame.body))
+            frame = self._next(Kind.ORDER)
+        self._keep_offer_to_itself()
         order, losses = pickle.loads(frame.body)
         self.lost |= {loss.rank: loss.reason for loss in losses}
         self.order = order
         if isinstance(order, Compute):
             self._step, self._version, self._samples = order.step, order.version, order.samples
+            if self._slices is not None:
+                with self._shards_may_fail():
+                    self._slices.pull(order.version)
             self._phase = f"computing step {order.step}"
         return order  # type: ignore[no-any-return]
 
@@ -156,6 +176,9 @@ class Link:
         """
         if finite:
             self._put(gradient)
+            if self._slices is not None:
+                with self._shards_may_fail():
+                    self._slices.push(self._step)
         frame = self._frame(Kind.GRADIENT, seconds, begun, ended, loss, finite, settings)
         self._send(frame, buffer=finite)
 
@@ -235,6 +258,9 @@ class Link:
         """Without a word: the server takes it that this rank is lost."""
         self._pulse.close()
         self._wire.close()
+        self._keep_offer_to_itself()
+        if self._slices is not None:
+            self._slices.close()
 
     # -- frames ------------------------------------------------------------------------------
 
@@ -256,28 +282,30 @@ class Link:
         changed = b"" if settings == self._told else settings
         self._told = settings
         body = changed if members is None else pickle.dumps((members, changed))
+        if self._slices is not None:
+            body = pickle.dumps(([self._version, *self._slices.versions], changed))
         return Frame(
             kind, self.rank, self._step, self._version, -1, self._samples,
             seconds, begun, ended, loss, finite, body,
         )  # fmt: skip
 
     def _send(self, frame: Frame, buffer: bool = False) -> None:
-        sent = octets(self.gradient) if buffer and not self.shared else None
+        sent = octets(self._part.gradient) if buffer and not self.shared else None
         try:
             self._wire.send(frame, sent)
         except ConnectionError as error:
-            raise self._while(error) from None
+            raise self._why(error, 0.0) from None
         if frame.kind not in {Kind.BEGIN, Kind.STATE}:
             self._phase = f"waiting after step {self._step}"
 
-    def _next(self, kind: Kind) -> Frame:
-        """The next frame, which must be of that kind."""
+    def _next(self, *kinds: Kind) -> Frame:
+        """The next frame, which must be of these kinds."""
         try:
             while not select.select([self._wire], [], [], self._pulse_limit / 4)[0]:
                 silence = time.monotonic() - self._pulse.heard
                 if silence > self._pulse_limit:
                     raise ConnectionError(f"{self.name} has been silent for {silence:.3g} s")
-            into = None if self._payload is None else octets(self._payload.parameters)
+            into = None if self._own is None else octets(self._own.parameters)
             frame = self._wire.receive(into)
             if frame is None:
                 raise ConnectionError(f"{self.name} has closed the connection")
@@ -285,14 +313,20 @@ class Link:
             raise self._while(error) from None
         if frame.kind is Kind.FAULT:
             wrong, message = pickle.loads(frame.body)
-            raise InputError(message) if wrong else RuntimeError(f"{self.name} failed: {message}")
-        if frame.kind is not kind:
+            raise InputError(message) if wrong else ServerFailure(message)
+        if frame.kind not in kinds:
             raise self._while(ConnectionError(f"{self.name} said {frame.kind.name}"))
         return frame
 
     @property
     def _pulse_limit(self) -> float:
         return PATIENCE * self.stall_limit
+
+    def _why(self, error: ConnectionError, seconds: float) -> ConnectionError:
+        """The fault; if the server has said something of it in so many seconds, that is raised."""
+        if select.select([self._wire], [], [], seconds)[0]:
+            self._next(Kind.FAULT)
+        return self._while(error)
 
     def _while(self, error: ConnectionError) -> ConnectionError:
         return ConnectionError(f"{error}, while rank {self.rank} was {self._phase}")

@@ -13,7 +13,7 @@ import struct
 import threading
 import time
 
-__all__ = ["BEAT", "STOP", "WORD", "Pulse"]
+__all__ = ["BEAT", "PATIENCE", "STOP", "WORD", "Pulse"]
 
 WORD = struct.Struct("!cq")
 """What the server says here: `BEAT`, or `STOP` and the step that is aborted."""
@@ -22,6 +22,9 @@ BEAT, STOP = b".", b"x"
 
 BEATS = 8
 """Heartbeats in one stall limit, at least."""
+
+PATIENCE = 2
+"""Stall limits of silence that are borne of a server: for one it may wait for another rank."""
 
 
 class Pulse:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -12,10 +11,11 @@ from collections.abc import Callable
 import torch
 
 from simstrag import policies
+from simstrag.ddp.aside import address_of, begun, told
 from simstrag.ddp.launch import adopted, meet, offer, stall_limit_of
 from simstrag.ddp.service import Journal, Server
 from simstrag.live import Live
-from simstrag.places import die_with_parent
+from simstrag.places import pin
 
 __all__ = ["Journal", "Server", "main", "start_server"]
 
@@ -31,45 +31,34 @@ def start_server(
     It ends when all ranks have left, and dies with the thread that called this (Linux).
     journal: makes the journal there; it must pickle.
     """
-    command = [sys.executable, "-P", "-m", "simstrag.ddp.server", str(os.getpid())]
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(command, stdin=pipe, stdout=pipe)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        process.stdin.write(
-            pickle.dumps(sys.path) + pickle.dumps((world_size, host, stall_limit, journal))
-        )
-        process.stdin.close()
-        address = process.stdout.readline().decode().strip()
-        process.stdout.close()
-        if not address:
-            raise RuntimeError(f"the server ended with code {process.wait()} before it began")
-    except BaseException:
-        process.kill()
-        process.wait()
-        raise
-    return process, address
+    process = begun("simstrag.ddp.server", world_size, host, stall_limit, journal)
+    return process, address_of(process, "the server")
 
 
 def main() -> None:
     """The program of `start_server`, and of a launcher, which gives it no argument."""
     torch.set_num_threads(1)
-    _warm()
+    if cores := os.environ.get("SIMSTRAG_CORES"):
+        pin(set(map(int, cores.split(","))))  # not the one of the rank that started this
     if len(sys.argv) == 1:
         adopted()
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # all ranks have ended
-        server = Server(int(os.environ["WORLD_SIZE"]), stall_limit=stall_limit_of())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: sys.exit(0))  # all ranks have ended, or are to
+        _warm()
+        server = Server(int(os.environ["WORLD_SIZE"]), stall_limit=stall_limit_of(), say=_say)
         offer(meet(), server.address)
         server.serve()
         return
-    die_with_parent(int(sys.argv[1]))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal tells everybody; the ranks leave
-    sys.path[:] = pickle.load(sys.stdin.buffer)
-    world_size, host, stall_limit, journal = pickle.load(sys.stdin.buffer)
-    server = Server(world_size, host, stall_limit, None if journal is None else journal())
+    world_size, host, stall_limit, journal = told()
+    _warm()
+    made = None if journal is None else journal()
+    server = Server(world_size, host, stall_limit, made, say=_say)
     print(server.address, flush=True)
     server.serve()
+
+
+def _say(sentence: str) -> None:
+    print(f"warning: {sentence}", file=sys.stderr, flush=True)
 
 
 def _warm() -> None:

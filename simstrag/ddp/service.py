@@ -30,16 +30,16 @@ from simstrag.ddp.orders import (
     Deliver,
     Finish,
     Handover,
-    How,
     Job,
     Keep,
     Loss,
     Order,
     Reduce,
 )
-from simstrag.ddp.parameters import Parameters
 from simstrag.ddp.payload import Offer, Payload, accept, apart, octets
 from simstrag.ddp.seats import is_fixed
+from simstrag.ddp.shards import Shards
+from simstrag.ddp.store import Store
 from simstrag.errors import InputError
 from simstrag.live import Live
 from simstrag.plan import Plan
@@ -48,6 +48,9 @@ __all__ = ["Journal", "Server"]
 
 START = 120.0
 """Seconds in which all ranks must begin after the first: importing may take longer than a stall."""
+
+LOOK = 0.02
+"""Seconds between two looks at shards that are being started."""
 
 
 class Journal(Protocol):
@@ -65,7 +68,8 @@ class Server:
     stamps: one row per finished step, where no journal takes them: rank, step, version, seconds,
     samples, loss, and begun, ended (monotonic clock of the rank), first, received, applied,
     replied (monotonic clock of the server), NaN where that did not happen.
-    losses: who was lost, and why.
+    losses: who was lost, and why; `say` is told in a sentence.  store: the parameters, once all
+    have begun.
     """
 
     def __init__(
@@ -75,18 +79,17 @@ class Server:
         stall_limit: float = 60.0,
         journal: Journal | None = None,
         start_limit: float = START,
+        say: Callable[[str], None] | None = None,
     ) -> None:
         self.world_size, self.stall_limit, self.journal = world_size, stall_limit, journal
-        self.start_limit = start_limit
+        self.start_limit, self._say = start_limit, say
         self.stamps: list[dict[str, Any]] = []
         self.losses: list[Loss] = []
-        self.parameters: Parameters | None = None
+        self.store: Store | None = None
         self._door = Door(world_size, host, stall_limit)
         self.address = self._door.address
-        self._memory: dict[int, Payload] = {}
-        self._version = 0
-        self._kept: dict[int, tuple[int, torch.Tensor]] = {}
-        self._leads: dict[int, int] = {}
+        self._host = host
+        self._shards: Shards | None = None
         self._orders: deque[Order] = deque()
         self._desk: Desk | None = None
         self._job: Job | None = None
@@ -119,8 +122,10 @@ class Server:
         return frozenset(self._door.peers)
 
     def close(self) -> None:
-        """All connections end."""
+        """All connections end, and so do shards."""
         self._door.close()
+        if self._shards is not None:
+            self._shards.close()
 
     def _turn(self) -> None:
         """What has come since; then one frame, or nothing and the time."""
@@ -128,13 +133,16 @@ class Server:
         if speaks is not None:
             self._read(*speaks)
         self._watch()
+        if self._desk is None and self._shards is not None:
+            self._begin()  # it may have waited for them
         if self._desk is not None and self._now() >= self._desk.expiry:
             self._do(self._desk.time(self._now()))
 
     def _patience(self) -> float:
         """Seconds until something must be looked at though nothing comes."""
         window = math.inf if self._desk is None else self._desk.expiry - self._now()
-        return max(0.0, min(window, self.stall_limit / 8, 1.0))
+        waits = self._job is not None and self._shards is not None
+        return max(0.0, min(window, self.stall_limit / 8, LOOK if waits else 1.0))
 
     def _now(self) -> float:
         return time.monotonic() - self._zero
@@ -142,7 +150,10 @@ class Server:
     # -- who is there ------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Forget those whose hearts have stopped; give up a job that does not come together."""
+        """Forget those whose hearts have stopped; give up a job that does not come together, or has
+        lost a shard."""
+        if self._shards is not None:
+            self._shards.watch()
         for peer in self._door.silent():
             self._forget(peer, f"was silent for {self.stall_limit:g} s")
         if time.monotonic() - self._waiting_since > self.start_limit:
@@ -159,6 +170,8 @@ class Server:
             said = f"rank {peer.rank} {reason} while {peer.phase}"
             self.losses.append(Loss(peer.rank, self._now(), said))
             self._note("lost", self._now(), peer.rank, said)
+            if self._say is not None and self._door.peers:
+                self._say(f"{said}; the server goes on without it")
         if self._desk is not None:
             self._do(self._desk.lost(peer.rank, self._now()))
         else:
@@ -200,7 +213,7 @@ class Server:
                 orders = desk.delivered(rank, at)
             case Kind.GRADIENT | Kind.READY:
                 here = frame.kind is Kind.GRADIENT
-                peer.changed = frame.body or peer.changed
+                peer.changed = self._said(peer, frame.body) or peer.changed
                 orders = desk.done(
                     rank, frame.step, at, frame.seconds, here=here, finite=frame.finite
                 )
@@ -219,6 +232,13 @@ class Server:
                 raise ConnectionError(f"rank {rank} says {frame.kind.name}, which nobody asked")
         self._do(orders)
 
+    def _said(self, peer: Peer, body: bytes) -> bytes:
+        """Settings that have changed; with shards, after the versions of the slices it had."""
+        if self._shards is None:
+            return body
+        peer.row["versions"], changed = pickle.loads(body)
+        return bytes(changed)
+
     def _stamp(self, peer: Peer, frame: Frame, first: float) -> None:
         peer.row = {
             "rank": peer.rank, "step": frame.step, "version": frame.version,
@@ -233,9 +253,12 @@ class Server:
         if self._desk is not None or peer.begun:
             raise ConnectionError(f"rank {peer.rank} begins while a job is under way")
         peer.payload = self._mapped(offered, count, dtype)
-        self._memory[peer.rank] = peer.payload
         peer.begun, peer.phase, peer.changed = True, "waiting for the others to begin", b""
+        peer.told = False
         self._job = job or self._job
+        if job is not None and job.shards > 1 and self._shards is None:
+            given = self.world_size, self._host, self.stall_limit
+            self._shards = Shards(job.shards, *given)
         if job is not None and job.journal is not None and self.journal is None:
             self.journal = job.journal()
         self._waiting_since = min(self._waiting_since, time.monotonic())
@@ -252,19 +275,18 @@ class Server:
         job, here = self._job, [rank for rank, peer in self._door.peers.items() if peer.begun]
         if job is None or not here or len(here) + len(self._door.gone) < self.world_size:
             return
-        self.parameters = Parameters(job.packed)
+        if self._shards is not None and not self._shards.listen():
+            return
+        version = 0 if job.facts is None else job.facts.version
+        self.store = Store(job.packed, version, self._shards)
         for rank in here:
-            own, flat = self._memory[rank].gradient, self.parameters.flat
-            if (own.numel(), own.dtype) != (flat.numel(), flat.dtype):
-                raise InputError(
-                    f"rank {rank} trains {own.numel()} parameters of {own.dtype}, the job "
-                    f"{flat.numel()} of {flat.dtype}: all ranks must build the same model"
-                )
+            peer = self._door.peers[rank]
+            assert peer.payload is not None
+            peer.payload = self.store.admit(rank, peer.payload)
         live = Live(
             job.policy, self.world_size, job.batch, job.hints, name=job.name, facts=job.facts,
             note=self._note, fixed=is_fixed,
         )  # fmt: skip
-        self._version, self._kept, self._leads = live.version, {}, {}
         self._desk = Desk(live, self.world_size, job.batch, self._need_no_server(job))
         self._job, self._waiting_since = None, math.inf
         self._zero = time.monotonic() - live.now
@@ -296,17 +318,19 @@ class Server:
             self._desk = None
 
     def _carry_out(self, order: Order, peer: Peer | None) -> None:
-        assert self.parameters is not None
+        assert self.store is not None
+        if self._shards is not None and self._desk is not None:
+            ways.check_sharded(self._desk.live.plan, self._desk.live.name)
         match order:
             case Apply():
                 self._apply(order)
             case Keep():
-                self._kept[order.rank] = self._version, self.parameters.flat.clone()
+                self.store.keep(order.rank)
             case Abort() if peer is not None:
                 peer.phase = f"giving up step {order.step}"
                 peer.call_off(order.step)
             case Compute():
-                pulled = self._pulled(order) if order.pull else None
+                pulled = self.store.pulled(order)
                 if peer is not None:
                     peer.phase = f"computing step {order.step}"
                     self._tell(peer, order, pulled)
@@ -323,58 +347,31 @@ class Server:
                 self._tell(peer, order)
             case Handover() if peer is not None:
                 peer.begun, peer.phase = False, "training without the server"
-                told = replace(order, optimizer=self.parameters.state())
-                self._tell(peer, told, self.parameters.flat)
+                parameters = self.store.parameters
+                told = replace(order, optimizer=parameters.state())
+                self._tell(peer, told, parameters.flat)
                 self._replied(peer)
 
-    def _pulled(self, order: Compute) -> torch.Tensor | None:
-        """The parameters that go along with an order to compute.
-
-        Those of a group go to its lowest rank alone, which passes them on.  A copy stays here, in
-        the memory of that rank: if the group falls apart meanwhile, the others get it from there.
-        """
-        memory, lead = self._memory[order.rank], min(order.members, default=order.rank)
-        if lead != order.rank:
-            self._leads[order.rank] = lead
-            self._kept.pop(order.rank, None)
-            return None
-        flat = self._parameters_of(order)
-        if order.how is How.GROUP or memory.shared:
-            memory.parameters.copy_(flat)
-            self._kept[order.rank] = order.version, memory.parameters
-            return memory.parameters
-        return flat
-
-    def _parameters_of(self, order: Compute) -> torch.Tensor:
-        """Those of the order's version: the present ones, or what was kept for a rank."""
-        assert self.parameters is not None
-        if order.version == self._version:
-            return self.parameters.flat
-        kept = (self._kept.get(rank) for rank in (order.rank, self._leads.get(order.rank, -1)))
-        found = [flat for version, flat in filter(None, kept) if version == order.version]
-        assert found, f"version {order.version} is not there any more"
-        return found[0]
-
     def _apply(self, order: Apply) -> None:
-        assert self.parameters is not None
-        for rank, *_ in order.gradients:
-            peer = self._door.peers.get(rank)
-            if peer is not None and peer.changed:
-                self.parameters.set(peer.changed)
-                peer.changed = b""
-        parts = [(self._memory[rank].gradient, weight) for rank, weight in order.parts]
-        self.parameters.apply(parts)
-        self._version = order.version
+        assert self.store is not None
+        here = [self._door.peers[rank] for rank, *_ in order.gradients if rank in self._door.peers]
+        self.store.apply(order, [peer.changed for peer in here if peer.changed])
         at = time.monotonic()
-        for rank, *_ in order.gradients:
-            if rank in self._door.peers:
-                self._door.peers[rank].row["applied"] = at
+        for peer in here:
+            peer.changed, peer.row["applied"] = b"", at
+            if "versions" in peer.row:
+                peer.row["staleness"] = [order.version - 1 - v for v in peer.row["versions"]]
         self._note("applied", order.version, order.gradients, order.missing)
 
     def _tell(self, peer: Peer, order: Any, flat: torch.Tensor | None = None) -> None:
-        """An order, what has been lost since the last, and parameters if they go along."""
+        """An order, what has been lost since the last, and parameters if they go along; before the
+        first, where shards are."""
         assert peer.payload is not None
         news, peer.losses = self.losses[peer.losses :], len(self.losses)
+        if self._shards is not None and not peer.told:
+            told = pickle.dumps(self._shards.places)
+            peer.wire.send(Frame(Kind.SHARDS, peer.rank, body=told))
+            peer.told = True
         frame = Frame(Kind.ORDER, peer.rank, body=pickle.dumps((order, news)))
         if flat is not None and peer.payload.shared:
             peer.payload.parameters.copy_(flat)
@@ -397,11 +394,10 @@ class Server:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint needs: optimizer, parameters (flat), facts, policy."""
-        assert self.parameters is not None, "no job has begun"
+        assert self.store is not None, "no job has begun"
         live = None if self._desk is None else self._desk.live
         return {
-            "optimizer": self.parameters.state(),
-            "parameters": self.parameters.flat.clone(),
+            **self.store.state(),
             "facts": None if live is None else live.facts(),
             "policy": None if live is None else live.policy,
         }

@@ -46,6 +46,7 @@ def wrap(
     out: str | Path | None = None,
     stall_limit: float | None = None,
     joined: Joined | None = None,
+    shards: int = 1,
 ) -> Trainer:
     """Train a model under a policy; every rank calls this with the same arguments.
 
@@ -59,6 +60,8 @@ def wrap(
     out: a folder for the record of the run; that of a new start by torchrun is in a folder inside.
     stall_limit: seconds of silence after which a rank is given up; 60, or what the launcher said.
     joined: the rank's place, where `join` was called already.
+    shards: over how many processes, the server among them, parameters and optimizer are spread
+    where every gradient is pushed to a server; all of them run on its host.
 
     Where all ranks wait for each other, the optimizer steps on every rank, and its hooks see the
     reduced gradients: clip them in a step pre-hook.  Every loss must depend on every parameter.
@@ -73,6 +76,8 @@ def wrap(
     The process group is made from what the launcher says unless there is one.  Raises `InputError`
     where the policy cannot run for real, and for whatever else the caller can correct.
     """
+    if shards < 1:
+        raise InputError(f"shards: {shards}; give at least 1")
     given = policies.load(policy) if isinstance(policy, str) else copy.deepcopy(policy)
     name = policy if isinstance(policy, str) else policies.called(given)
     if not dist.is_initialized():
@@ -87,7 +92,7 @@ def wrap(
     return Trainer(
         model, optimizer, formats, given, name, rank, world_size,
         hints=hints, sampler=sampler, out=None if out is None else placed(out, joined),
-        stall_limit=stall_limit, joined=joined,
+        stall_limit=stall_limit, joined=joined, shards=shards,
     )  # fmt: skip
 
 
@@ -114,6 +119,7 @@ class Trainer:
         out: Path | None,
         stall_limit: float | None,
         joined: Joined | None,
+        shards: int = 1,
     ) -> None:
         self.name, self.hints, self.sampler = name, hints, sampler
         self.stall_limit = stall_limit or (60.0 if joined is None else joined.stall_limit)
@@ -124,7 +130,9 @@ class Trainer:
                 DeviceClock(device) if device.type == "cuda" else LocalClock(found_cores())
             )
         self.replica = Replica(model, optimizer, formats, clock)
-        self._course = Course(self.replica, self._members, policy, name, hints, sampler, out)
+        self._course = Course(
+            self.replica, self._members, policy, name, hints, sampler, out, shards
+        )  # fmt: skip
 
     def step(self, closure: Closure) -> torch.Tensor:
         """Forward, backward, communication and update for one batch; the batch's loss.

@@ -15,7 +15,7 @@ from simstrag.plan import Plan
 from simstrag.policy import Policy, View
 from simstrag.quorum import Via
 
-__all__ = ["check", "how", "obstacle", "refusal", "synchronous"]
+__all__ = ["check", "check_sharded", "how", "obstacle", "refusal", "synchronous"]
 
 CUT = "a deadline cuts steps at a micro-batch, and a real step cannot be cut from outside"
 ROUNDS = "groups with rounds of their own need an optimizer per group, which is not built"
@@ -76,6 +76,22 @@ def check(policy: Policy, name: str, world: View) -> None:
         raise InputError(
             f"policy {name} is for simulation only: {reason}; "
             "`simstrag policies` shows which others run for real"
+        )
+
+
+def check_sharded(plan: Plan, name: str) -> None:
+    """Raise `InputError` where the parameters cannot be spread over shards under a plan.
+
+    They sum up what is pushed to them.  What ranks sum up among themselves goes to one server.
+
+    >>> check_sharded(policies.load("asgd").plan(View(4)), "asgd")
+    """
+    pushed = all(each.via is Via.SERVER and not each.riders for each in plan.quorums)
+    if not pushed or plan.average:
+        raise InputError(
+            f"policy {name}: by this plan ranks sum up gradients or models among themselves, which "
+            "shards cannot do; leave shards out, or choose a policy that pushes every gradient to "
+            "the server, such as asgd, ssp or bsp:via=server"
         )
 
 

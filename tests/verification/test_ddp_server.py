@@ -182,7 +182,7 @@ def serving(world_size: int, stall_limit: float = LIMIT, **given: Any) -> Iterat
     def serve() -> None:
         try:
             server.serve()
-        except (InputError, ConnectionError) as error:
+        except (InputError, ConnectionError, RuntimeError) as error:
             failures.append(error)  # the ranks hear of it
 
     thread = threading.Thread(target=serve, daemon=True)
@@ -248,8 +248,8 @@ def replayed(notes: Notes, reduced: Container[int] = ()) -> tuple[torch.Tensor, 
 
 
 def flat_of(server: Server) -> torch.Tensor:
-    assert server.parameters is not None
-    return server.parameters.flat
+    assert server.store is not None
+    return server.store.parameters.flat
 
 
 @dataclass
