@@ -130,3 +130,12 @@ def test_sizes_that_cannot_be_are_refused(sizes: tuple[int, ...]) -> None:
 def test_a_data_set_smaller_than_the_world_is_refused() -> None:
     with pytest.raises(InputError, match="rank 0 of 4 on a data set of 3"):
         samplers(3, 1, 4)
+
+
+def test_a_sampler_of_another_place_or_without_a_batch_is_refused() -> None:
+    sampler = samplers(9, 2, 2)[1]
+    sampler.check(1, 2, batch=2)
+    with pytest.raises(InputError, match="for rank 1 of 2, and this is rank 1 of 3"):
+        sampler.check(1, 3, batch=2)
+    with pytest.raises(InputError, match="needs batch="):
+        sampler.check(1, 2, batch=None)

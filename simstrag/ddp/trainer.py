@@ -69,7 +69,7 @@ def wrap(
     Under a server a copy of the optimizer steps there.  A parameter without a gradient counts as
     zeros.  Step hooks would not run, and are refused, and so is a `sampler`.  What a rank changes
     in `param_groups` goes with its next gradient, and holds from then on for those of all ranks.
-    So set learning rates by `trainer.samples`, which ranks agree on.  A schedule of
+    So set learning rates by `trainer.samples`, which are those of all ranks.  A schedule of
     `torch.optim.lr_scheduler` counts the steps of its own rank, of which a slow one takes fewer:
     the rate would go back and forth.  It also warns that the optimizer here has not stepped.
 
