@@ -557,7 +557,9 @@ def _rank() -> None:
     """A rank, before anything of the user's is imported."""
     adopted()
     if os.environ.get("SIMSTRAG_PINNED") == "1":
-        pin(cores()[int(os.environ.get("LOCAL_RANK", "0")) % len(cores())])
+        every = cores()
+        os.environ["SIMSTRAG_CORES"] = ",".join(map(str, every))  # for a server, which has no own
+        pin(every[int(os.environ.get("LOCAL_RANK", "0")) % len(every)])
     if sys.argv[1] == "-m":
         sys.argv = sys.argv[2:]
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -319,6 +319,21 @@ def test_ranks_can_have_a_core_each(place: Path) -> None:
     assert said(place) == expected
 
 
+SERVING = """
+from simstrag.ddp.server import start_server
+process, _ = start_server(1)
+say("server", cores=sorted(os.sched_getaffinity(process.pid)))
+process.kill()
+process.wait()
+"""
+
+
+def test_a_server_that_a_rank_with_a_core_of_its_own_starts_may_use_all(place: Path) -> None:
+    with run(place, OWN.replace("stall_limit", "pinned=True, stall_limit"), SERVING, 1) as process:
+        _, err = process.communicate(timeout=PATIENCE)
+    assert said(place) == {"server": {"cores": sorted(os.sched_getaffinity(0))}}, err
+
+
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
