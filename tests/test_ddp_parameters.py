@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from simstrag.ddp.parameters import Parameters, flatten, packed, settings, spread, trained
+from simstrag.ddp.parameters import (
+    Parameters,
+    check_served,
+    flatten,
+    packed,
+    settings,
+    spread,
+    trained,
+)
 from simstrag.errors import InputError
 
 OPTIMIZERS = {
@@ -133,3 +141,13 @@ def test_what_is_packed_is_plain_pickle_of_both_together() -> None:
     parameters, optimizer = pickle.loads(packed(OPTIMIZERS["sgd"](model_of().parameters())))
     held = [p for group in optimizer.param_groups for p in group["params"]]
     assert all(one is two for one, two in zip(parameters, held, strict=True))
+
+
+def test_step_hooks_are_refused_where_a_copy_would_not_run_them() -> None:
+    own = OPTIMIZERS["sgd"](model_of().parameters())
+    check_served(own, "asgd")
+    handle = own.register_step_pre_hook(lambda *_: None)
+    with pytest.raises(InputError, match="policy asgd updates parameters at a server"):
+        check_served(own, "asgd")
+    handle.remove()
+    check_served(own, "asgd")

@@ -8,13 +8,16 @@ from __future__ import annotations
 import itertools
 import json
 import time
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 
+from simstrag.policy import Plan, Precision, Review, View
 from tests.ranks import Ranks, ranks
 from tests.test_ddp_trainer import BATCH, Told, task, without_statistics
 
@@ -23,14 +26,15 @@ __all__ = ["ranks"]
 WORLD = 4
 SLOW, GAIN = 2.5, 1.6
 """How many times as long a slow step takes, and a full-precision one as a reduced."""
+KOREL = f"korel:rho={GAIN}"
 
 
-def moving(rank: int, in_amp: Callable[[], bool]) -> Callable[[int], float]:
+def moving(rank: int, world: int, in_amp: Callable[[], bool]) -> Callable[[int], float]:
     """Seconds of a step of 0.1 s: for 50 steps a rank is slow, then the next; AMP helps."""
 
     def seconds(step: int) -> float:
         uneven = 1 + 0.01 * ((7 * step + 3 * rank) % 5)
-        slow = SLOW if step // 50 % WORLD == rank else 1.0
+        slow = SLOW if step // 50 % world == rank else 1.0
         return 0.1 * uneven * slow / (GAIN if in_amp() else 1.0)
 
     return seconds
@@ -47,9 +51,11 @@ def told(rank: int, world: int, policy: str, steps: int) -> tuple[list[str], str
     model, optimizer, loss = task(rank)
     plans, switched = [], []
     with wrap(model, optimizer, policy, batch=BATCH, precision="bf16") as trainer:
-        trainer.replica.clock = Told(
-            moving(rank, lambda: trainer.plan is not None and bool(trainer.plan.in_amp[rank]))
-        )
+
+        def in_amp() -> bool:
+            return trainer.plan is not None and bool(trainer.plan.in_amp[rank])
+
+        trainer.replica.clock = Told(moving(rank, world, in_amp))
         for _ in range(steps):
             trainer.step(lambda: loss(trainer.next_batch))
             assert trainer.plan is not None
@@ -63,12 +69,61 @@ def changes(values: list[Any]) -> int:
     return sum(one != other for one, other in itertools.pairwise(values))
 
 
-def test_korel_switches_precision_in_500_steps_and_all_ranks_stay_equal(ranks: Ranks) -> None:
-    first, *others = ranks.run(told, WORLD, "korel", 500, limit=300.0)
+@pytest.mark.parametrize("world", [2, WORLD])
+def test_korel_switches_precision_in_500_steps_and_all_ranks_stay_equal(
+    world: int, ranks: Ranks
+) -> None:
+    first, *others = ranks.run(told, world, KOREL, 500, limit=300.0)
     assert all(each == first for each in others)
-    switches = sum(changes([amp[rank] for amp, _ in first[2]]) for rank in range(WORLD))
-    print(f"korel: {switches} switches of precision in 500 steps")
+    switches = sum(changes([amp[rank] for amp, _ in first[2]]) for rank in range(world))
+    print(f"korel, {world} ranks: {switches} switches of precision in 500 steps")
     assert switches > 5
+
+
+@dataclass
+class Hasty:
+    """Reads a clock: replicas that ask on different sides of a tick decide differently."""
+
+    def plan(self, view: View) -> Plan:
+        tick = int(time.time() * 200) % 2 == 1 and view.version > 0
+        chosen = Precision.AMP if tick else Precision.FULL
+        return Plan(precision=chosen, review=Review(updates=1))
+
+
+def hasty(rank: int, world: int, steps: int) -> tuple[list[bool], str]:
+    """Whether each plan was in reduced precision, up to the step in which that ended; and how."""
+    from simstrag.ddp import Disagreement, wrap
+
+    model, optimizer, loss = task(rank)
+    decided: list[bool] = []
+    with wrap(model, optimizer, Hasty(), batch=BATCH, precision="bf16") as trainer:
+        try:
+            for _ in range(steps):
+                trainer.step(lambda: loss(BATCH))
+                assert trainer.plan is not None
+                decided.append(bool(trainer.plan.in_amp[0]))
+        except Disagreement as error:
+            return decided, str(error)
+    return decided, ""
+
+
+@pytest.mark.parametrize("world", [2, 3, WORLD])
+def test_a_policy_that_reads_a_clock_is_caught_at_the_first_differing_step(
+    world: int, ranks: Ranks
+) -> None:
+    answers = ranks.run(hasty, world, 2000, limit=120.0)
+    (said,) = {said for _, said in answers}
+    decided = [each for each, _ in answers]
+    version = len(decided[0])
+    print(f"{world} ranks: caught at version {version}: {said}")
+    assert all(each[:-1] == decided[0][:-1] for each in decided)
+    last = [each[-1] for each in decided]
+    assert len(set(last)) == 2
+    assert said.startswith(f"at version {version}: ")
+    (common, count), *_ = Counter(last).most_common(1)
+    odd = {rank for rank in range(world) if last[rank] != common}
+    named = {rank for rank in range(world) if f"rank {rank} is at version {version} with" in said}
+    assert named == (odd if world >= 3 and 2 * count > world else set(range(world)))
 
 
 def test_lb_bsp_moves_shares_in_200_steps_and_all_ranks_stay_equal(ranks: Ranks) -> None:
