@@ -11,8 +11,8 @@ assumption: it was measured with load that never waits.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +40,9 @@ __all__ = ["Constant", "Foretelling", "Foretold", "slowdowns", "synchronous"]
 
 SEEDS = 20
 
+ADAPTED = 4
+"""Seeds for each repetition at its own pace."""
+
 GRID = 60
 """Spans in which the pace of a run is told."""
 
@@ -59,11 +62,15 @@ class Constant(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Foretold:
-    """What was simulated of a case, a measure for each seed; grid: of the pace, in seconds."""
+    """What was simulated of a case, a measure for each seed; grid: of the pace, in seconds.
+
+    adapted: makespans at the pace of the cores around each real run, by repetition; see `adapt`.
+    """
 
     case: Case
     runs: tuple[Measure, ...]
     grid: tuple[float, ...]
+    adapted: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def makespan(self) -> float:
@@ -85,8 +92,13 @@ class Foretelling:
         self.workload = profile.workload
         self.constants: dict[tuple[str, str], Constant] = {}
 
-    def scenario(self, case: Case, schedule: Schedule, updates_in_step: bool) -> Scenario:
-        """The scenario of a case; updates_in_step: whether every rank applies updates itself."""
+    def scenario(
+        self, case: Case, schedule: Schedule, updates_in_step: bool, slower: float = 1.0
+    ) -> Scenario:
+        """The scenario of a case; updates_in_step: whether every rank applies updates itself.
+
+        slower: how many times as long steps and updates take as in the profile.
+        """
         trace = slowdowns(schedule, self.profile, case.ranks, self.cores)
         if trace is not None and case.ranks > self.cores:
             self._note(
@@ -97,7 +109,7 @@ class Foretelling:
             "workers": case.ranks,
             "samples": case.steps * case.ranks * self.workload.batch,
             "learner": {"batch": self.workload.batch},
-            "profile": self._stepping(updates_in_step).name,
+            "profile": self._stepping(updates_in_step, slower).name,
             "allreduce": self._allreduce(case.ranks),
             "seeds": SEEDS,
             "policies": (case.policy,),
@@ -128,11 +140,29 @@ class Foretelling:
         found = (measure(run, plan.samples(case), plan.batch, edges, grid) for run in runs)
         return Foretold(case, tuple(found), grid)
 
+    def adapt(self, foretold: Foretold, plan: Plan, paces: Mapping[int, float]) -> Foretold:
+        """Simulate each repetition at its own pace too: seconds of a step of nothing else then.
+
+        A machine that is shared changes its pace by the minute.  What is still off then is the
+        simulation's own, and what is not was the machine's.
+        """
+        case, schedule = foretold.case, plan.schedule(foretold.case)
+        hints = hints_of(self.profile, plan.batch, plan.samples(case))
+        known = times_at(self.profile, self.workload.batch).compute.value
+        found = {}
+        for repetition, seconds in paces.items():
+            scenario = self.scenario(
+                case, schedule, synchronous(case, hints), round(seconds / known, 3)
+            )
+            runs = [simulate(scenario, case.policy, seed) for seed in range(ADAPTED)]
+            found[repetition] = float(np.mean([run.summary["makespan"] for run in runs]))
+        return replace(foretold, adapted=found)
+
     # -- constants ---------------------------------------------------------------------------
 
-    def _stepping(self, updates_in_step: bool) -> Path:
+    def _stepping(self, updates_in_step: bool, slower: float) -> Path:
         """The file of the profile with the step of a mechanism."""
-        path = self.folder / f"step-with-update-{str(updates_in_step).lower()}.json"
+        path = self.folder / f"step-with-update-{str(updates_in_step).lower()}-{slower:g}.json"
         step = times_at(self.profile, self.workload.batch)
         self._note("step", "", step.compute.value, "s", _origin(step.compute))
         if step.amp_ratio is not None:
@@ -152,6 +182,9 @@ class Foretelling:
                 _origin(update),
             )
             step = with_update(step, update.value)
+        if slower != 1.0:
+            longer = Quantity(value=slower * step.compute.value, kind="fitted", note="at a pace")
+            step = step.model_copy(update={"compute": longer})
         made = self.profile.model_copy(update={"step": step})
         self.folder.mkdir(parents=True, exist_ok=True)
         write_whole(path, lambda part: part.write_text(made.text, encoding="utf-8"))

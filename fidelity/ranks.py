@@ -7,6 +7,7 @@ may wait for another for ever; the next run begins with new ones.
 from __future__ import annotations
 
 import os
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,13 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 from simstrag.calibration.crew import obey
 from simstrag.calibration.processes import Children
+from simstrag.calibration.steps import Jobs, block
 from simstrag.errors import SimstragError
+from simstrag.places import cores
 
 if TYPE_CHECKING:
     from simstrag.ddp.trainer import Trainer
     from simstrag.workloads import Batch
 
-__all__ = ["Failed", "Order", "Ranks"]
+__all__ = ["Failed", "Order", "Pace", "Ranks"]
 
 STARTING = 300.0
 """Seconds in which all processes must have imported torch, on however busy a machine."""
@@ -31,6 +34,9 @@ AFTER = 3.0
 
 POOL = 8
 """Batches of samples that a rank draws before a run, and goes round in."""
+
+SPAN = 0.8
+"""Seconds for which the pace of the cores is timed before and after a run."""
 
 STALL = 60.0
 """Seconds of silence after which a rank gives up the others."""
@@ -60,6 +66,14 @@ class Order:
     out: str
     seed: int
     warm: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """An order to time steps as calibration does, so many samples each, in that precision."""
+
+    precision: str
+    batch: int
 
 
 class Ranks:
@@ -92,9 +106,20 @@ class Ranks:
         record.  Raises `Failed`
         where a rank failed, ended, or was silent for `limit` seconds.
         """
+        return self._ask(order, order.ranks, limit, begun)
+
+    def pace(self, order: Pace) -> list[float]:
+        """Seconds of a step of nothing else on each core, all cores at once: their mean."""
+        count = min(self.most, len(cores()))
+        return [each["seconds"] for each in self._ask(order, count, STALL, lambda at: None)]
+
+    def _ask(
+        self, order: Order | Pace, count: int, limit: float, begun: Callable[[float], object]
+    ) -> list[dict[str, Any]]:
+        """Give the first `count` ranks an order; what they answer."""
         try:
             self._start()
-            pipes = self._children.pipes[: order.ranks]
+            pipes = self._children.pipes[:count]
             for pipe in pipes:
                 pipe.send(order)
             return self._answers(pipes, limit, begun)
@@ -153,11 +178,24 @@ def _rank(pipe: Connection, rank: int, workload: str) -> None:
     import torch
 
     import simstrag.ddp.trainer  # noqa: F401
+    from simstrag.calibration.device import device
     from simstrag.workloads import load
 
     torch.set_num_threads(1)
-    load(workload).build()
-    obey(pipe, lambda order: _run(pipe, rank, order))
+    jobs = Jobs(load(workload), device("cpu"))
+
+    def obeyed(order: Order | Pace) -> dict[str, Any]:
+        return _timed(jobs, order) if isinstance(order, Pace) else _run(pipe, rank, order)
+
+    obey(pipe, obeyed)
+
+
+def _timed(jobs: Jobs, order: Pace) -> dict[str, float]:
+    """A visit as those of which a profile's step is the median, on the core of this rank."""
+    job = jobs.of(order.precision)
+    found = block(job, [job.batch(order.batch) for _ in range(2)], jobs.device, SPAN)
+    jobs.clear()
+    return {"seconds": statistics.fmean(found["seconds"])}
 
 
 def _run(pipe: Connection, rank: int, order: Order) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from simstrag.errors import InputError, SimstragError
 from simstrag.fidelity.cases import Case, Plan
 from simstrag.fidelity.foretold import synchronous
 from simstrag.fidelity.injector import Injector
-from simstrag.fidelity.ranks import Failed, Order, Ranks
+from simstrag.fidelity.ranks import Failed, Order, Pace, Ranks
 from simstrag.fidelity.schedule import Schedule
 from simstrag.paths import write_whole
 from simstrag.run import Run, plain
@@ -49,7 +49,8 @@ class Outcome:
     """How one run went. reason: of one that failed.  load: what was really done for load.
 
     took: seconds, all included.  foreign, stolen: cores that other processes and other machines
-    took meanwhile.
+    took meanwhile.  pace: seconds of a step of nothing else on each core before the run, and after
+    it (`Ranks.pace`).
     """
 
     case: Case
@@ -61,6 +62,7 @@ class Outcome:
     foreign: float
     stolen: float
     load: tuple[Mapping[str, Any], ...]
+    pace: tuple[Sequence[float], ...] = ()
 
     def run(self) -> Run:
         """Its record."""
@@ -71,13 +73,14 @@ class Campaign:
     """The real runs of a plan, in a folder.
 
     foretold: seconds that each case should take, by which time is planned and runs are given up.
-    file: the profile that policies are told.
+    file: the profile that policies are told.  alone: what the cores' pace is timed with.
     """
 
     def __init__(
-        self, plan: Plan, folder: Path, foretold: Mapping[Case, float], file: Path
+        self, plan: Plan, folder: Path, foretold: Mapping[Case, float], file: Path, alone: Pace
     ) -> None:
         self.plan, self.folder, self.foretold, self.file = plan, folder, foretold, file
+        self.alone = alone
 
     @property
     def round_seconds(self) -> float:
@@ -134,14 +137,18 @@ class Campaign:
         folder.mkdir(parents=True)
         begun, reason = time.monotonic(), ""
         load: list[Mapping[str, Any]] = []
+        pace: list[list[float]] = []
         with Occupancy() as seen:
             try:
+                pace.append(ranks.pace(self.alone))
                 self._train(ranks, case, repetition, folder, load)
+                pace.append(ranks.pace(self.alone))
             except (Failed, Skipped, SimstragError) as failure:
                 reason = str(failure)
         told = {
             "finished": not reason, "reason": reason, "took": round(time.monotonic() - begun, 3),
             "foreign": round(seen.foreign, 4), "stolen": round(seen.stolen, 4), "load": load,
+            "pace": pace,
         }  # fmt: skip
         text = json.dumps(plain(told), indent=1) + "\n"
         write_whole(folder / OUTCOME, lambda part: part.write_text(text, encoding="utf-8"))

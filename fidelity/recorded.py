@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from simstrag.ddp import journal
 from simstrag.ddp.hints import hints_of
-from simstrag.ddp.replay import run_of, trace_of
+from simstrag.ddp.replay import gain_of, run_of, trace_of
 from simstrag.engine import simulate
 from simstrag.errors import InputError
 from simstrag.fidelity.cases import CLEAN, Case
@@ -94,11 +94,13 @@ def replay(folder: str | Path, profile: str | Path | None = None) -> Replayed:
     """Replay a folder with the record of a real run.
 
     profile: of the same workload and batch, by which it is foretold too.  Raises `InputError` where
-    there is no record, where its steps in reduced precision are of unknown gain, and for a profile
-    of another batch.
+    there is no record or it is of a later part, where its steps in reduced precision are of unknown
+    gain, and for a profile of another batch.
     """
     folder = Path(folder)
     header, lines = journal.read(folder)
+    if header.get("facts") is not None:
+        raise InputError(f"{folder}: the record goes on from another; give that of the first part")
     run = run_of(folder)
     ranks, batch = header["world_size"], header["batch"]
     case = Case(str(header["policy"]), ranks, CLEAN, 1)
@@ -110,6 +112,8 @@ def replay(folder: str | Path, profile: str | Path | None = None) -> Replayed:
     constants, remarks = _constants(lines, run, ranks), [WHAT]
     again = _again(run, header, constants, samples)
     replayed = measure(again, samples, batch, [0.0], [0.0, 1.0])
+    if header["hints"]["amp_ratio"] is None and run.summary["amp_share"]:
+        remarks.append("The policy was told no gain of reduced precision; here it is, as measured.")
     foretold = None
     if profile is not None:
         foretold = _foretold(Profile.read(profile), header, case, samples, folder)
@@ -180,8 +184,9 @@ def _again(
         return constants[name].value if name in constants else 0.0
 
     step: dict[str, Any] = {"compute": float(hints["clean_seconds"] or 1.0)}
-    if hints["amp_ratio"] is not None:
-        step["amp_ratio"] = hints["amp_ratio"]
+    gain = gain_of(header)
+    if gain is not None:
+        step["amp_ratio"] = gain
     scenario = Scenario.of(
         {
             "workers": ranks, "samples": samples, "learner": {"batch": header["batch"]},

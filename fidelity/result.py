@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -56,6 +57,13 @@ class CaseResult:
     def makespan(self) -> Verdict | None:
         """The verdict; None where no run finished.  That of the mean step is the same."""
         return self._held("makespan")
+
+    @cached_property
+    def at_pace(self) -> Verdict | None:
+        """The makespan against simulations at the pace of each run, as a share of these."""
+        adapted = self.foretold.adapted
+        shares = [run.makespan / adapted[k] for k, run in self.real.items() if k in adapted]
+        return judged(shares, [1.0]) if shares else None
 
     @cached_property
     def step(self) -> Verdict | None:
@@ -141,15 +149,25 @@ class Result:
         return [(each.case, each.makespan) for each in self.cases if each.makespan is not None]
 
     @property
+    def at_pace(self) -> list[tuple[Case, Verdict]]:
+        """The same against simulations at the pace of each run."""
+        return [(each.case, each.at_pace) for each in self.cases if each.at_pace is not None]
+
+    @property
+    def paces(self) -> tuple[float, float]:
+        """Seconds of a step of nothing else around runs, the least and the most; NaN of none."""
+        found = [pace for case in self.cases for pace in paces(case.case, self.outcomes).values()]
+        return (min(found), max(found)) if found else (math.nan, math.nan)
+
+    @property
     def median_error(self) -> float:
         """Of the absolute errors of makespan over cases; NaN without any."""
-        errors = [abs(verdict.error) for _, verdict in self.verdicts]
-        return statistics.median(errors) if errors else math.nan
+        return median_error(self.verdicts)
 
     @property
     def worst(self) -> tuple[Case, Verdict] | None:
         """The case that is off most."""
-        return max(self.verdicts, key=lambda each: abs(each[1].error), default=None)
+        return worst(self.verdicts)
 
     @cached_property
     def rankings(self) -> tuple[Ranking, ...]:
@@ -186,14 +204,12 @@ class Result:
 
     def document(self) -> dict[str, Any]:
         """As plain JSON would have it, but for NaN."""
-        worst = self.worst
         return {
             "format": "simstrag-validation/1",
             "plan": self.plan.document(),
             "repetitions": {"asked": self.asked, "made": self.repetitions},
-            "median_error": self.median_error,
-            "worst": None if worst is None else {"case": worst[0].name, "error": worst[1].error},
-            "verdicts": counted(verdict.word for _, verdict in self.verdicts),
+            **_summary(self.verdicts),
+            "at_pace": {**_summary(self.at_pace), "least": self.paces[0], "most": self.paces[1]},
             "cases": [_case(each) for each in self.cases],
             "rankings": [
                 {"ranks": r.ranks, "schedule": r.schedule, "decided": len(r.decided),
@@ -208,7 +224,8 @@ class Result:
             "runs": [
                 {"case": each.case.name, "repetition": each.repetition + 1,
                  "finished": each.finished, "reason": each.reason, "seconds": each.took,
-                 "foreign": each.foreign, "stolen": each.stolen, "load": each.load}
+                 "foreign": each.foreign, "stolen": each.stolen, "load": each.load,
+                 "pace": each.pace}
                 for each in self.outcomes
             ],
             "remarks": self.remarks,
@@ -226,6 +243,9 @@ class Result:
                 "error": None if v is None else v.error,
                 "allowed": None if v is None else v.allowed,
                 "verdict": "no run finished" if v is None else v.word,
+                "error_at_pace": None if p is None else p.error,
+                "spread_at_pace": None if p is None else p.spread,
+                "verdict_at_pace": None if p is None else p.word,
                 "step_real": None if each.step is None else each.step.real,
                 "step_simulated": None if each.step is None else each.step.simulated,
                 "windows_foretold": sum(word == FORETOLD for word in _words(each)),
@@ -233,7 +253,7 @@ class Result:
                 "accuracy": None if each.accuracy is None else each.accuracy[0],
             }
             for each in self.cases
-            for v in (each.makespan,)
+            for v, p in ((each.makespan, each.at_pace),)
         ]  # fmt: skip
 
 
@@ -253,6 +273,26 @@ def of_case(case: Case, plan: Plan, foretold: Foretold, outcomes: Sequence[Outco
         f"repetition {each.repetition + 1}: {each.reason}" for each in own if not each.finished
     )
     return CaseResult(case, real, failed, foretold, spans)
+
+
+def paces(case: Case, outcomes: Iterable[Outcome]) -> dict[int, float]:
+    """Seconds of a step of nothing else around each finished run of a case, by repetition."""
+    return {
+        each.repetition: statistics.fmean(itertools.chain.from_iterable(each.pace))
+        for each in outcomes
+        if each.case == case and each.finished and each.pace
+    }
+
+
+def median_error(verdicts: Sequence[tuple[Case, Verdict]]) -> float:
+    """Of their absolute errors; NaN without any."""
+    errors = [abs(verdict.error) for _, verdict in verdicts]
+    return statistics.median(errors) if errors else math.nan
+
+
+def worst(verdicts: Sequence[tuple[Case, Verdict]]) -> tuple[Case, Verdict] | None:
+    """The one that is off most."""
+    return max(verdicts, key=lambda each: abs(each[1].error), default=None)
 
 
 def makespans(of: CaseResult) -> dict[int, float]:
@@ -288,6 +328,15 @@ def counted(words: Iterable[str]) -> Mapping[str, int]:
     return found
 
 
+def _summary(verdicts: Sequence[tuple[Case, Verdict]]) -> dict[str, Any]:
+    most = worst(verdicts)
+    return {
+        "median_error": median_error(verdicts),
+        "worst": None if most is None else {"case": most[0].name, "error": most[1].error},
+        "verdicts": counted(verdict.word for _, verdict in verdicts),
+    }
+
+
 def _words(of: CaseResult) -> list[str]:
     return [window.verdict.word for window in of.windows if window.verdict is not None]
 
@@ -296,6 +345,7 @@ def _case(of: CaseResult) -> dict[str, Any]:
     return {
         "case": of.case.name,
         "makespan": None if of.makespan is None else of.makespan._asdict(),
+        "at_pace": None if of.at_pace is None else of.at_pace._asdict(),
         "step": None if of.step is None else of.step._asdict(),
         "windows": [
             {"start": w.start, "stop": w.stop, "load": w.load,

@@ -10,7 +10,7 @@ from simstrag.analysis.formats import MISSING, percent
 from simstrag.analysis.tables import Table
 from simstrag.fidelity.cases import SCHEDULES
 from simstrag.fidelity.judgement import FORETOLD, Verdict
-from simstrag.fidelity.result import CaseResult, Result
+from simstrag.fidelity.result import CaseResult, Result, median_error
 
 __all__ = [
     "answer", "cases_table", "constants_table", "loads_table", "mitigation_table", "pictured",
@@ -36,10 +36,19 @@ def answer(result: Result) -> list[str]:
         + f"; the median error is {percent(result.median_error)} %, the worst "
         f"{_signed(worst[1].error)} % ({worst[0].name})."
     ]
+    if at_pace := [verdict for _, verdict in result.at_pace]:
+        least, most = (numbered(1000 * seconds) for seconds in result.paces)
+        said.append(
+            f"Around the runs a step of nothing else took {least} to {most} ms; held against "
+            f"simulations at the pace of each run, {sum(v.word == FORETOLD for v in at_pace)} of "
+            f"{total} were foretold, with a median error of "
+            f"{percent(median_error(result.at_pace))} %."
+        )
     words = [w.verdict.word for each in result.cases for w in each.windows if w.verdict]
     if words:
         said.append(
-            f"So was the step of {words.count(FORETOLD)} of {len(words)} windows of load or none."
+            f"Of {len(words)} windows with load or none, the step of {words.count(FORETOLD)} was "
+            "foretold."
         )
     if result.rankings:
         pairs = sum(len(each.pairs) for each in result.rankings)
@@ -65,20 +74,22 @@ def cases_table(result: Result) -> Table:
     """A row per case."""
     headers = (
         "case", "verdict", "runs", "makespan (s)", "spread (%)", "simulated (s)", "error (%)",
-        "allowed (%)", "step (ms)", "simulated (ms)", "accuracy (%)",
+        "allowed (%)", "at its pace", "error (%)", "spread (%)", "step (ms)", "simulated (ms)",
+        "accuracy (%)",
     )  # fmt: skip
     rows = []
     for each in result.cases:
         count = f"{len(each.real)}" + (f", {len(each.failed)} failed" if each.failed else "")
         accuracy = numbered(None if each.accuracy is None else 100 * each.accuracy[0])
         if each.makespan is None or each.step is None:
-            rows.append((each.case.name, "no run finished", count, *[""] * 7, accuracy))
+            rows.append((each.case.name, "no run finished", count, *[""] * 10, accuracy))
             continue
-        v, s = each.makespan, each.step
+        v, s, p = each.makespan, each.step, each.at_pace
+        paced = ("", "", "") if p is None else (p.word, _error(p), numbered(100 * p.spread, 2))
         rows.append(
             (
                 each.case.name, v.word, count, numbered(v.real), numbered(100 * v.spread, 2),
-                numbered(v.simulated), _error(v), numbered(100 * v.allowed),
+                numbered(v.simulated), _error(v), numbered(100 * v.allowed), *paced,
                 numbered(1000 * s.real), numbered(1000 * s.simulated), accuracy,
             )
         )  # fmt: skip
@@ -87,6 +98,10 @@ def cases_table(result: Result) -> Table:
         "their mean. Foretold is an error of at most 5 %, or of two standard deviations if those "
         "are more, never above 10 %; where two standard deviations are more than 10 %, nothing is "
         "shown but an error beyond them, which is not foretold.",
+        "At its pace: the same against simulations whose step takes as many times longer than the "
+        "profile's as steps of nothing else, timed on all cores right before and after each run, "
+        "did. A machine that others use too changes its pace by the minute; what is off only in "
+        "the first verdict is that.",
         "A case is named by its schedule, its number of ranks and its policy: "
         + "; ".join(f"{name}: {about}" for name, about in SCHEDULES.items()) + ".",
         "Accuracy is of real training, on held-out data; the simulator has no learner that could "

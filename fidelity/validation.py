@@ -15,8 +15,9 @@ from simstrag.ddp.hints import hints_of
 from simstrag.errors import InputError
 from simstrag.fidelity.cases import CLEAN, Plan, cases_of, drawn
 from simstrag.fidelity.foretold import SEEDS, Foretelling, synchronous
+from simstrag.fidelity.ranks import Pace
 from simstrag.fidelity.real import Campaign, Outcome, held
-from simstrag.fidelity.result import Result, of_case
+from simstrag.fidelity.result import Result, of_case, paces
 from simstrag.paths import write_whole
 from simstrag.places import cores
 from simstrag.profile import Profile
@@ -98,20 +99,26 @@ def validate(
     file, folder = Path(profile), Path(folder)
     known = Profile.read(file)
     plan = planned(known, policies, ranks, steps, seed)
+    assert known.workload is not None
     with held(folder, plan):
         foretelling = Foretelling(known, folder / "foretold", plan.cores)
         on_run(0, 1, "simulating")
         foretold = {case: foretelling.foretell(case, plan, SEEDS) for case in plan.cases}
         campaign = Campaign(
-            plan, folder, {case: each.makespan for case, each in foretold.items()}, file.absolute()
-        )
+            plan, folder, {case: each.makespan for case, each in foretold.items()},
+            file.absolute(), Pace(known.workload.full, plan.batch),
+        )  # fmt: skip
         fit = campaign.repetitions(repetitions, minutes)
         outcomes = campaign.carry_out(fit, on_run, minutes)
         fit = len(outcomes) // len(plan.cases)
         on_run(1, 1, "comparing")
+        adapted = {
+            case: foretelling.adapt(foretold[case], plan, paces(case, outcomes))
+            for case in plan.cases
+        }
         result = Result(
             plan,
-            tuple(of_case(case, plan, foretold[case], outcomes) for case in plan.cases),
+            tuple(of_case(case, plan, adapted[case], outcomes) for case in plan.cases),
             tuple(outcomes),
             tuple(foretelling.constants.values()),
             tuple(_remarks(known, plan, outcomes, repetitions, fit, minutes)),

@@ -20,8 +20,9 @@ from simstrag.fidelity.cases import CLEAN, Case, Plan, cases_of, drawn, windows
 from simstrag.fidelity.foretold import Foretelling, slowdowns, with_update
 from simstrag.fidelity.judgement import FORETOLD, MISSED, NOISY, judged, mitigations, pairs
 from simstrag.fidelity.measure import measure
+from simstrag.fidelity.ranks import Pace
 from simstrag.fidelity.real import Campaign, Outcome, held
-from simstrag.fidelity.result import Ranking, Result, of_case
+from simstrag.fidelity.result import Ranking, Result, of_case, paces
 from simstrag.fidelity.schedule import Episode, Schedule
 from simstrag.fidelity.tables import answer
 from simstrag.fidelity.validation import Validation, planned
@@ -59,6 +60,7 @@ def digits_profile(**changes: Any) -> Profile:
     return full_profile(**given | changes)
 
 
+ALONE = Pace("fp64", BATCH)
 LOAD = Schedule((Episode(1, "cpu", 1.6, 2.0, 6.0),), 20.0)
 
 
@@ -323,8 +325,12 @@ def made(tmp_path: Path) -> Result:
             run = simulate(scenario, case.policy, 100 + k, record_gradients=True)
             known = replace(run, summary={**run.summary, "accuracy": 0.5 + 0.1 * k})
             known.write(folder := tmp_path / case.name / str(k))
-            outcomes.append(Outcome(case, k, folder, True, "", 9.0, 0.0, 0.0, ()))
-    results = tuple(of_case(case, plan, foretold[case], outcomes) for case in cases)
+            pace = ((STEP, STEP), (STEP, STEP))
+            outcomes.append(Outcome(case, k, folder, True, "", 9.0, 0.0, 0.0, (), pace))
+    adapted = {
+        case: foretelling.adapt(foretold[case], plan, paces(case, outcomes)) for case in cases
+    }
+    results = tuple(of_case(case, plan, adapted[case], outcomes) for case in cases)
     constants = tuple(foretelling.constants.values())
     return Result(plan, results, tuple(outcomes), constants, ("a remark",), 3, 3)
 
@@ -374,6 +380,21 @@ def test_runs_of_the_simulator_itself_are_foretold(result: Result) -> None:
     words = [w.verdict.word for each in result.cases for w in each.windows if w.verdict]
     assert len(words) > 6
     assert set(words) == {FORETOLD}
+
+
+def test_a_machine_that_changes_its_pace_is_told_from_a_simulation_that_is_off(
+    result: Result, tmp_path: Path
+) -> None:
+    foretelling = Foretelling(digits_profile(), tmp_path, 2)
+    slow = {0: 1.25 * STEP, 1: STEP}
+    adapted = foretelling.adapt(result.cases[0].foretold, result.plan, slow).adapted
+    usual = result.cases[0].foretold.makespan
+    update = UPDATE / (STEP + UPDATE)
+    assert adapted[1] == pytest.approx(usual, rel=0.02)
+    assert 1.25 > adapted[0] / usual > 1.25 - update
+    at_pace = result.cases[0].at_pace
+    assert at_pace is not None
+    assert at_pace.word == FORETOLD
 
 
 def test_a_simulation_that_is_a_tenth_off_is_found_out(result: Result) -> None:
@@ -436,7 +457,7 @@ def test_a_folder_is_of_one_plan_and_of_one_process_at_a_time(tmp_path: Path) ->
 
 def test_too_little_time_takes_repetitions_away_first(tmp_path: Path) -> None:
     case = Case("bsp", 2, CLEAN, 10)
-    campaign = Campaign(a_plan((case,)), tmp_path, {case: 22.0}, tmp_path / "p.json")
+    campaign = Campaign(a_plan((case,)), tmp_path, {case: 22.0}, tmp_path / "p.json", ALONE)
     assert campaign.repetitions(5, minutes=60) == 5
     assert campaign.repetitions(5, minutes=1.6) == 3
     with pytest.raises(InputError, match=r"one repetition of 1 cases takes about 0\.5 minutes"):
@@ -445,7 +466,7 @@ def test_too_little_time_takes_repetitions_away_first(tmp_path: Path) -> None:
 
 def test_finished_runs_are_not_made_again_and_broken_ones_are(tmp_path: Path) -> None:
     case = Case("bsp", 2, CLEAN, 10)
-    campaign = Campaign(a_plan((case,)), tmp_path, {case: 1.0}, tmp_path / "p.json")
+    campaign = Campaign(a_plan((case,)), tmp_path, {case: 1.0}, tmp_path / "p.json", ALONE)
     folder = tmp_path / "runs" / "clean-2-bsp-1"
     folder.mkdir(parents=True)
     (folder / "journal.jsonl").write_text("cut o")
