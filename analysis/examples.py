@@ -47,7 +47,7 @@ def example(name: str, run: Run, timing: Timing | None, workers: int) -> Example
     if run.excerpt is not None:
         blank = np.zeros((0, 0))
         waited = Waiting(blank, blank, total, "only an excerpt of its steps was kept")
-    elif timing is None:
+    elif timing is None and run.recorded is None:
         blank = np.zeros((workers, workers))
         waited = Waiting(blank, blank, total, "the run's trace or profile is not at hand")
     else:
@@ -90,7 +90,16 @@ def close_look(examples: Sequence[Example], workers: int) -> windows.Window:
     cycle = windows.cycle_of([of_window.steps])
     if not cycle > 0:  # nobody started a second step: the whole run is a close look
         cycle = shortest
-    return windows.choose(contention, workers, cycle, shortest, kept_of(examples, cycle))
+    window = windows.choose(contention, workers, cycle, shortest, kept_of(examples, cycle))
+    return window if of_window.run.recorded is None else _waited_longest(of_window, window)
+
+
+def _waited_longest(e: Example, window: windows.Window) -> windows.Window:
+    """As long a window where a rank of a real run waited longest: its contention is unknown."""
+    length, begun = window.end - window.start, float(e.steps.start.min())
+    middle = float(e.steps.finish[np.argmax(e.steps.wait)])
+    start = max(begun, min(middle - length / 2, e.end - length))
+    return windows.Window(start, start + length, window.ranks, "a rank waited longest there")
 
 
 def kept_of(examples: Sequence[Example], cycle: float) -> windows.Kept:

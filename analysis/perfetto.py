@@ -173,6 +173,8 @@ def _about(
     n, assumed = len(phases.step), int(np.count_nonzero(phases.assumed))
     whole, way = float(run.updates["time"][-1]), run.summary["architecture"]
     absent = "left out: the timing of the run was not given"
+    if run.recorded is not None:
+        absent = "not known of a real run"
     notes = {}
     if assumed:
         notes["order"] = (

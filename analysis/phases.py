@@ -166,7 +166,10 @@ def _entered(steps: Steps) -> Bools:
 
 def _update_times(run: Run, steps: Steps) -> Floats:
     """When the update that holds each gradient was; of no meaning where none does."""
-    return np.asarray(run.updates["time"], dtype=np.float64)[steps.applied - 1]
+    times = np.asarray(run.updates["time"], dtype=np.float64)
+    versions = np.asarray(run.updates["version"], dtype=np.int64)
+    rows = np.searchsorted(versions, steps.applied)  # a run that was taken up begins later than 1
+    return np.asarray(times[np.minimum(rows, len(times) - 1)])
 
 
 def _in_order(marks: Floats, last: Bools) -> Floats:

@@ -115,7 +115,7 @@ def render(comparison: Comparison, command: str | None = None) -> str:
 
 def render_run(run: Run) -> str:
     """The report of one run as one HTML file: its summary, timeline and where time went."""
-    scenario, problem = _scenario_of(run)
+    scenario, problem = (None, "") if run.recorded is not None else _scenario_of(run)
     workers = len(run.summary["wait_by_rank"])
     context: dict[str, Any] = dict.fromkeys(("timelines", "waits", "origins", "assumptions"))
     plots: dict[str, Packed] = {}
@@ -142,6 +142,7 @@ def render_run(run: Run) -> str:
     return template("run.html").render(
         run=run,
         problem=problem,
+        recorded=_recorded(run),
         tables=tables,
         spent=pictures.spent("spent", "Seconds of each rank by what it did", "time (s)", ranks),
         provenance=_provenance(run.provenance),
@@ -263,6 +264,23 @@ def _scenario_of(run: Run) -> tuple[Scenario | None, str]:
         if given is not None and recorded.get(name) not in (None, given.sha256):
             return None, f"The {name} has changed since the run, so contention is not shown."
     return scenario, ""
+
+
+def _recorded(run: Run) -> list[tuple[str, str]]:
+    """What the record of a real run says of it; nothing of a simulated one."""
+    if run.recorded is None:
+        return []
+    told: Mapping[str, Any] = {**run.recorded.get("asked", {}), **run.recorded}
+    facts = {
+        "workload": told.get("workload"),
+        "ranks": f"{told['world_size']}, each with {told['batch']} samples per gradient",
+        "cores": told.get("cores"),
+        "precision": told.get("precision"),
+        "gain of reduced precision": told.get("gain"),
+        "local times by": told.get("clock"),
+        "collectives by": told.get("backend"),
+    }
+    return [(word, str(fact)) for word, fact in facts.items() if fact is not None]
 
 
 def _by_rank(summary: Mapping[str, Any]) -> Table:

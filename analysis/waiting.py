@@ -116,17 +116,30 @@ def steps_of(run: Run) -> Steps:
     return steps if run.excerpt is None else _chosen(steps, _known(run, steps))
 
 
-def waiting(run: Run, steps: Steps, timing: Timing, architecture: str, workers: int) -> Waiting:
-    """Who waited for whom; architecture: one way of making updates, leaders are not derived."""
+def waiting(
+    run: Run, steps: Steps, timing: Timing | None, architecture: str, workers: int
+) -> Waiting:
+    """Who waited for whom; architecture: one way of making updates, leaders are not derived.
+
+    timing: None for a real run, whose times of updates there is nothing to check with.
+    """
     held = np.zeros((workers, workers))
     total = float(np.sum(run.summary["wait_by_rank"]))
     blank = Waiting(held, np.zeros_like(held), total)
     if architecture not in ("all-reduce", "model averaging", "server"):
         return Waiting(held, held, total, f"it is not derived for updates through {architecture}")
+    if timing is None and architecture == "server":
+        return Waiting(held, held, total, "no table says when a gradient came to the server")
     updates = _arrivals(steps, timing, architecture)
     times = np.asarray(run.updates["time"], dtype=np.float64)
     if len(updates) != len(times):
         return Waiting(held, held, total, "its steps do not account for all its updates")
+    if timing is None:
+        for gradients in updates.values():
+            closing, last = max(gradients)
+            for arrival, rank in gradients:
+                held[rank, last] += closing - arrival
+        return blank
     served = _serve(updates, timing.server.job) if architecture == "server" else {}
     for version, gradients in updates.items():
         closing, last = max(gradients)
@@ -201,15 +214,15 @@ def _chosen(steps: Steps, rows: npt.NDArray[np.bool_]) -> Steps:
 
 
 def _arrivals(
-    steps: Steps, timing: Timing, architecture: str
+    steps: Steps, timing: Timing | None, architecture: str
 ) -> dict[int, list[tuple[float, int]]]:
     """For each update the (arrival, rank) of its gradients."""
     found: dict[int, list[tuple[float, int]]] = {}
     arrived = (steps.applied > 0) & ~steps.kept
     columns = (steps.applied, steps.rank, steps.finish)
     for version, rank, finish in zip(*(c[arrived].tolist() for c in columns), strict=True):
-        server = architecture == "server"
-        arrival = timing.push(rank, finish, loaded=True) if server else finish
+        through = timing if architecture == "server" else None
+        arrival = through.push(rank, finish, loaded=True) if through else finish
         found.setdefault(version, []).append((arrival, rank))
     return found
 

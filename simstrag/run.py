@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Run", "check_directory", "provenance", "write_directory"]
 
+RUN = (
+    "run.json", "*.parquet", "report.html", "journal.jsonl", "result.json", "checkpoint.pt",
+    "checkpoint.part", "trace.csv", "training.json", "attempt-*", "generation-*",
+)  # fmt: skip
 OWN = {
-    "run.json": (
-        "run.json", "*.parquet", "report.html", "journal.jsonl", "result.json", "checkpoint.pt",
-        "checkpoint.part", "trace.csv", "training.json", "attempt-*", "generation-*",
-    ),
+    "run.json": RUN,
+    "training.json": RUN,  # of a real run that may not have come to an end
     "comparison.csv": (
         "comparison.csv", "controls.csv", "ranking.csv", "sensitivity.csv", "curves.csv",
         "thresholds.csv", "examples", "examples.json", "report.html", "scenario.yaml", "trace.*",
@@ -45,6 +47,8 @@ FORMAT = "simstrag-run/1"
 TABLES = ("updates", "steps", "gradients", "decisions")
 WRITTEN = ("policy", "seed", "scenario", "summary", "provenance", "warnings")
 """What `run.json` holds besides its format."""
+TOLD = ("excerpt", "recorded")
+"""What it holds where there is something to say of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,7 @@ class Run:
     each `period` (s) they, updates and decisions are those of the first `window` (s), beside the
     decision in force before and updates that are evenly spread (None: of all time); and, of all
     steps, seconds of computing in `full` precision, in `amp`, and `lost`, `_by_rank`.
+    recorded: of a real run what its record says of it, such as precision and clock; else None.
     """
 
     policy: str
@@ -75,6 +80,7 @@ class Run:
     decisions: Mapping[str, Sequence[Any]] | None = None
     warnings: tuple[str, ...] = field(default=())
     excerpt: Mapping[str, Any] | None = None
+    recorded: Mapping[str, Any] | None = None
 
     def frame(self, table: str = "updates") -> pd.DataFrame:
         """A table as a DataFrame: updates, steps, gradients or decisions.
@@ -115,7 +121,7 @@ class Run:
                     "provenance": self.provenance,
                     "summary": self.summary,
                     "warnings": list(self.warnings),
-                    **({} if self.excerpt is None else {"excerpt": self.excerpt}),
+                    **{name: told for name in TOLD if (told := getattr(self, name)) is not None},
                 }
             ),
             indent=2,
@@ -169,7 +175,7 @@ class Run:
             raise InputError(f"{folder}: not a run directory: {reason}") from None
         if tables["updates"] is None:
             raise InputError(f"{folder}: not a run directory: updates.parquet is missing")
-        given |= {"warnings": tuple(data["warnings"]), "excerpt": data.get("excerpt")}
+        given |= {"warnings": tuple(data["warnings"]), **{name: data.get(name) for name in TOLD}}
         return cls(**given, **tables)
 
 

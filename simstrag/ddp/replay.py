@@ -2,12 +2,15 @@
 
 What was recorded is told to the bookkeeping again, and the recorded plans are put in the place of
 the policy; nothing is decided anew and no time is worked out.
+
+A training that was taken up again, or went on as a smaller world, has several journals: its parts.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from simstrag.ddp.journal import facts_of, plan_of, read
+from simstrag.ddp.journal import ATTEMPT, NAME, facts_of, plan_of, read
 from simstrag.errors import InputError, PlanError
 from simstrag.live import Live
 from simstrag.plan import Plan
@@ -27,67 +30,144 @@ from simstrag.summary import summarise
 from simstrag.tables import write_table
 from simstrag.trace import Row, Trace
 
-__all__ = ["finish", "run_of", "trace_of"]
+__all__ = ["finish", "finished", "gain_of", "parts", "run_of", "trace_of"]
+
+GENERATION = "generation"
+"""Folders of ranks that went on without others, numbered."""
+
+BEFORE = "the run ended before its first update; there is no more"
+
+UNTOLD = ("format", "facts")
+"""What a header has for those alone who tell the journal again."""
 
 
 def run_of(folder: str | Path) -> Run:
     """The run whose journal is in a folder, as far as it came.
 
-    Its scenario holds what the journal's header says under `recorded`.  Progress is unknown unless
-    the noise scale is.  Raises `InputError` where there is no journal, or nothing was applied.
+    `recorded` is what the journal's header says.  Time and samples of a training that was taken up
+    count on from where it was.  Progress is unknown unless the noise scale is known.  Raises
+    `InputError` where there is no journal, or nothing was applied.
     """
     header, lines = read(folder)
     policy = _Recorded(header, lines)
+    if not policy.known:
+        raise InputError(f"{folder}: {BEFORE}")
     recorder = Recorder(keep_updates=True, keep_steps=True, keep_gradients=True)
     live = _told_again(header, lines, policy, recorder)
     if live.version == policy.began:
-        raise InputError(f"{folder}: the run ended before its first update; there is no more")
+        raise InputError(f"{folder}: {BEFORE}")
     recorder.judged = False  # of a real run nobody knows the truth about its stragglers
     workers, learner = header["world_size"], {"batch": header["batch"]}
     if live.hints.noise_scale is not None:
         learner["noise_scale"] = live.hints.noise_scale
     scenario = Scenario(workers=workers, updates=1, step={"compute": 1.0}, learner=learner)
-    summary, warnings = summarise(scenario, policy, header["policy"], recorder, live.learner)
+    # What `summarise` would warn of is said of simulations: nothing is left to real training here.
+    summary, _ = summarise(scenario, policy, header["policy"], recorder, live.learner)
     tables: dict[str, Any] = {name: recorder.storage.table(name) for name in TABLES}
-    declared = {"workers": workers, "learner": learner, "recorded": header}
     made = {**provenance(), **header.get("software", {})}
-    seed = int(header.get("seed", 0))
-    return Run(header["policy"], seed, declared, summary, made, **tables, warnings=warnings)
+    said = [] if live.learner.lost is None else [f"progress is unknown: {live.learner.lost}"]
+    if summary["amp_share"] and "stand-in" in header.get("precision", ""):
+        said.append(f"reduced precision was no number format of a GPU: {header['precision']}")
+    return Run(
+        header["policy"], int(header.get("seed", 0)), {"workers": workers, "learner": learner},
+        summary, made, **tables, warnings=tuple(said),
+        recorded={name: told for name, told in header.items() if name not in UNTOLD},
+    )  # fmt: skip
+
+
+def parts(folder: str | Path) -> list[Path]:
+    """The folders of a training that have a journal, in the order of what happened.
+
+    Its own, those of smaller worlds (`generation-1`, ...), and those of later starts (`attempt-1`,
+    ...), which may have others in turn.
+    """
+    folder = Path(folder)
+    later = [*_numbered(folder, GENERATION), *_numbered(folder, ATTEMPT)]
+    own = [folder] if (folder / NAME).exists() else []
+    return own + [each for inner in later for each in parts(inner)]
+
+
+def _numbered(folder: Path, word: str) -> list[Path]:
+    found = [(each.name.rpartition("-")[2], each) for each in folder.glob(f"{word}-*")]
+    return [each for _, each in sorted((int(n), each) for n, each in found if n.isdecimal())]
 
 
 def trace_of(run: Run) -> Trace:
     """The local times of a recorded run as durations, one per step, in full precision.
 
-    A step in reduced precision counts as long as it would have taken in full precision, by the
-    gain that was known when it was recorded.  Raises `InputError` where that was not known.
+    A step in reduced precision counts as long as it would have taken in full precision.  Raises
+    `InputError` where nothing says what that gained.
     """
-    hints = run.scenario["recorded"]["hints"]
+    gain = gain_of(run.recorded or {})
     frame = run.frame("steps")
     seconds = (frame["finish"] - frame["start"]).to_numpy()
     amp = (frame["precision"] == "amp").to_numpy()
-    if amp.any() and hints.get("amp_ratio") is None:
+    if amp.any() and gain is None:
         raise InputError(
             "the run has steps in reduced precision, and nothing says what that gained: a trace is "
             "of full precision; record it with a profile, or under a policy that does not switch"
         )
-    seconds = np.where(amp, seconds * (hints.get("amp_ratio") or 1.0), seconds)
+    seconds = np.where(amp, seconds * (gain or 1.0), seconds)
     rows = zip(frame["start"].tolist(), frame["rank"].tolist(), seconds.tolist(), strict=True)
     in_order = sorted(rows)
     return Trace.from_rows([Row(t, rank, "step", "duration", s) for t, rank, s in in_order])
 
 
-def finish(folder: str | Path) -> Run:
-    """Make the run of a journal and write it beside it, with the trace of its local times.
+def gain_of(header: Mapping[str, Any]) -> float | None:
+    """How many times as long a step takes in full precision: by the profile, else as measured."""
+    known = header.get("hints", {}).get("amp_ratio")
+    return header.get("gain") if known is None else known
 
-    What a training measured at its end, such as its accuracy, enters the summary.  Raises
-    `InputError` as `run_of` does.
+
+def finish(folder: str | Path) -> Run:
+    """Make runs of a training, as `finished` does; the one of its last part."""
+    return list(finished(folder).values())[-1]
+
+
+def finished(folder: str | Path) -> dict[Path, Run]:
+    """Make a run of each part, and write it beside its journal, with the trace of its local times.
+
+    What a training measured at its end, such as its accuracy, enters the summary of the last part.
+    A part of which nothing can be made, such as one that ended before its first update, is left out
+    with a warning; raises `InputError` where that is so of all, or there is no journal.
     """
     folder = Path(folder)
-    run = run_of(folder)
-    result = folder / "result.json"
-    if result.exists():
-        measured = json.loads(result.read_text(encoding="utf-8"))
-        run = replace(run, summary={**run.summary, "accuracy": measured["accuracy"]})
+    measured, asked = _document(folder / "result.json"), _document(folder / "training.json")
+    runs, failed = {}, []
+    for each in parts(folder) or [folder]:
+        try:
+            runs[each] = run_of(each)
+        except InputError as error:
+            failed.append(error)
+    if not runs:
+        raise failed[0]
+    for lost in failed:
+        warnings.warn(str(lost), stacklevel=2)
+    if measured:
+        last, run = list(runs.items())[-1]
+        runs[last] = replace(run, summary={**run.summary, "accuracy": measured["accuracy"]})
+    if asked:
+        runs = {each: _asked(run, asked) for each, run in runs.items()}
+    for each, run in runs.items():
+        _write(run, each)
+    return runs
+
+
+def _asked(run: Run, asked: Mapping[str, Any]) -> Run:
+    """With what `simstrag ddp` was asked for, and what follows from where it ran."""
+    said, ranks = list(run.warnings), run.scenario["workers"]
+    if ranks > asked.get("cores", ranks):
+        said.append(f"{ranks} ranks shared {asked['cores']} cores: steps measure the scheduler too")
+    told = {**(run.recorded or {}), "asked": asked}
+    return replace(run, seed=asked.get("seed", 0), recorded=told, warnings=tuple(said))
+
+
+def _document(path: Path) -> dict[str, Any]:
+    """What a file of JSON holds; nothing where there is none."""
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+
+
+def _write(run: Run, folder: Path) -> None:
     for name in TABLES:
         columns = getattr(run, name)
         if columns is not None:
@@ -95,7 +175,6 @@ def finish(folder: str | Path) -> Run:
     with contextlib.suppress(InputError):  # steps in reduced precision of unknown gain
         trace_of(run).write(folder / "trace.csv")
     run.note(folder)
-    return run
 
 
 class _Recorded:
@@ -112,11 +191,15 @@ class _Recorded:
         self._asked = 0 if facts is None else int(facts["asked"])
         self._plan = None if facts is None else plan_of(facts["plan"])
 
+    @property
+    def known(self) -> bool:
+        """Whether there is any plan."""
+        return bool(self._plans) or self._plan is not None
+
     def plan(self, view: View) -> Plan:
         self._asked += 1
         self._plan = self._plans.get(self._asked, self._plan)
-        if self._plan is None:
-            raise InputError("the journal has no plan: it was cut off before the first")
+        assert self._plan is not None, "who has no plan is not asked"
         return self._plan
 
     def summary(self) -> dict[str, int | float]:
