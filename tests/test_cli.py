@@ -15,8 +15,11 @@ import pytest
 
 from simstrag.cli.examples import EXAMPLES
 from simstrag.comparison import Comparison
+from simstrag.ddp import ways
 from simstrag.doctor import examine
-from simstrag.policies import describe, names
+from simstrag.errors import InputError
+from simstrag.policies import ask, describe, load, names
+from simstrag.policy import Hints, View
 from tests.commands import SCENARIO, TRACE, Call, plain_lines
 
 
@@ -187,6 +190,23 @@ def test_policies_explains_one_with_plan_parameters_source_and_what_is_whose(cal
     assert re.search(r"k +auto +K, how many gradients .*\n +a whole number or auto", out)
     assert "INFOCOM 2021" in out
     assert "this project's reading" in out
+
+
+@pytest.mark.parametrize("name", names())
+def test_policies_says_of_each_what_real_ranks_would_make_of_it(name: str, call: Call) -> None:
+    told = document(call, "policies", name)["real"]
+    listed = [re.split(r"  +", line)[:3] for line in call("policies")[1].splitlines()]
+    assert [row[2] for row in listed if row[:1] == [name]] == [told.partition(":")[0]]
+    for ranks in (2, 4, 16):
+        first = View(ranks, hints=Hints(batch=32, samples=12_800))
+        reason = ways.refusal(load(name), name, first)
+        if reason is not None:
+            assert told == f"no: {reason}"
+            with pytest.raises(InputError, match="is for simulation only"):
+                ways.check(load(name), name, first)
+        else:
+            way = "DDP" if ways.synchronous(ask(load(name), first, name), ranks) else "server"
+            assert told == way
 
 
 def test_policies_explains_one_in_the_working_directory(folder: Path, call: Call) -> None:

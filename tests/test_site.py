@@ -223,7 +223,7 @@ COMMANDS = {
     "run", "compare", "sensitivity", "policies", "report", "init", "doctor", "trace describe",
     "trace generate", "trace import", "trace resample", "sweep", "calibrate", "calibrate show",
     "calibrate compare", "calibrate check", "calibrate derive", "calibrate import",
-    "calibrate workloads",
+    "calibrate workloads", "ddp", "validate",
 }  # fmt: skip
 
 

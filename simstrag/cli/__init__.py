@@ -34,7 +34,7 @@ def _code() -> int:
     """The exit code of the command. Raises `KeyboardInterrupt` that says what is left."""
     import typer
 
-    from simstrag.cli.commands import app
+    from simstrag.cli.commands import command
     from simstrag.cli.mistakes import Interrupted, UsageError, in_words
     from simstrag.errors import SimstragError
 
@@ -42,7 +42,7 @@ def _code() -> int:
     warnings.filterwarnings("ignore", ".* still being processed by the workers", UserWarning)
     try:
         _ask_for_a_shell(sys.argv[1:])
-        code = app(prog_name="simstrag", standalone_mode=False) or 0
+        code = command()(prog_name="simstrag", standalone_mode=False) or 0
         sys.stdout.flush()
     except (SimstragError, UsageError) as error:
         if message := in_words(error):  # there is none where the help was shown instead

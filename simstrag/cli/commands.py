@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperOption
+from typer.main import get_command
 
 from simstrag.cli import profiles
 from simstrag.cli.calibrate import calibrate, check, derive, workloads
@@ -25,7 +27,10 @@ from simstrag.cli.trace_import import import_
 from simstrag.cli.trace_resample import resample
 from simstrag.cli.validate import validate
 
-__all__ = ["app"]
+__all__ = ["command"]
+
+ONCE = ("install_completion", "show_completion")
+"""Typer's own; docs/cli.md tells of them."""
 
 ABOUT = """\b
 Compare straggler-mitigation policies for data-parallel training.
@@ -53,9 +58,9 @@ app.command(epilog=examples("run"))(run)
 app.command(epilog=examples("compare"))(compare)
 app.command(epilog=examples("sensitivity"))(sensitivity)
 app.command(epilog=examples("sweep"))(sweep)
-app.command(epilog=examples("validate"), hidden=True)(validate)
+app.command(epilog=examples("validate"))(validate)
 app.command(epilog=examples("policies"))(policies)
-app.command(epilog=examples("ddp"), hidden=True)(ddp)
+app.command(epilog=examples("ddp"))(ddp)
 app.command(epilog=examples("report"))(report)
 app.command(epilog=examples("init"))(init)
 app.command(epilog=examples("schema"), hidden=True)(schema)
@@ -84,3 +89,12 @@ def _version(
 
         print(f"simstrag {installed('simstrag')}")
         raise typer.Exit
+
+
+def command() -> Any:
+    """What runs the command line; the help leaves out the options that one needs once."""
+    made = get_command(app)
+    for option in made.params:
+        if isinstance(option, TyperOption) and option.name in ONCE:
+            option.hidden = True
+    return made

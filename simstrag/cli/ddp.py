@@ -2,53 +2,77 @@
 
 from __future__ import annotations
 
-import shutil
+import contextlib
+import importlib.util
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from simstrag.cli.console import table, text, written
-from simstrag.cli.options import Policy
+from simstrag.cli.console import document, heard, sentences, table, text, warn, written
+from simstrag.cli.inputs import profile_at
+from simstrag.cli.mistakes import Interrupted
+from simstrag.cli.options import Json, Policy, Quiet
+from simstrag.cli.streams import aside
 from simstrag.errors import InputError
+
+if TYPE_CHECKING:
+    from simstrag.run import Run
 
 __all__ = ["ddp"]
 
 Fault = Literal["stop", "restart", "continue"]
+Precision = Literal["auto", "full", "bf16", "tf32+bf16", "fp16", "stand-in"]
 
 STEPS = 200
 """Of each rank, unless samples are given."""
 
+OF_WORKLOADS = (
+    "policy", "samples", "batch", "profile", "precision", "seed", "out", "checkpoint",
+)  # fmt: skip
+"""Options that a script does not hear of."""
+
+SHOWN = (
+    "makespan", "updates", "samples", "throughput", "mean_staleness", "amp_share", "accuracy",
+)  # fmt: skip
+
 
 def ddp(
+    context: typer.Context,
     what: Annotated[
         str,
         typer.Argument(
-            help="Such as digits, module:function, or train.py.",
+            help="digits, module:function or train.py.",
             metavar="WORKLOAD|SCRIPT",
             show_default=False,
         ),
     ],
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(help="Of the script.", metavar="[ARGUMENTS]...", hidden=True),
+        typer.Argument(help="Of the script.", metavar="ARGUMENTS", hidden=True),
     ] = None,
     ranks: Annotated[int, typer.Option(help="How many.", min=1, metavar="N")] = 2,
     policy: Policy = "korel",
     samples: Annotated[
         int | None,
-        typer.Option(help="Of all together; else 200 steps each.", metavar="N", show_default=False),
+        typer.Option(
+            help="Of all together; else 200 steps each.", min=1, metavar="N", show_default=False
+        ),
     ] = None,
     batch: Annotated[
         int | None,
-        typer.Option(help="Samples of a rank's batch.", metavar="N", show_default=False),
+        typer.Option(help="Samples of a rank's batch.", min=1, metavar="N", show_default=False),
     ] = None,
     profile: Annotated[
         Path | None,
         typer.Option(help="What calibration found.", metavar="FILE", show_default=False),
     ] = None,
     precision: Annotated[
-        str,
+        Precision,
         typer.Option(help="full, bf16, fp16, stand-in, ...", metavar="WORD"),
     ] = "auto",
     seed: Annotated[int, typer.Option("--seed", "-s", min=0, metavar="N", hidden=True)] = 0,
@@ -68,48 +92,154 @@ def ddp(
         float, typer.Option(help="Seconds of silence that end a rank.", hidden=True)
     ] = 60.0,
     pin: Annotated[bool, typer.Option(help="Give each rank a core, in turn.", hidden=True)] = True,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train on real ranks of this machine under a policy."""
     from simstrag.ddp import launch
-    from simstrag.ddp.training import Training, command
-    from simstrag.workloads import load
+
+    if importlib.util.find_spec("torch") is None:
+        raise InputError("real ranks need the package torch; pip install 'simstrag[torch]'")
+
+    def run(command: list[str]) -> bool:
+        """Whether it failed."""
+        with aside() if as_json else contextlib.nullcontext():
+            code = launch.run(command, ranks, on_fault, stall_limit=stall_limit, pinned=pin)
+        return bool(code)
 
     if what.endswith(".py"):
-        if not Path(what).is_file():
-            raise InputError(f"{what}: no such script")
-        started = [what, *(arguments or [])]
+        _refuse(context, what)
+        try:
+            failed = run([what, *(arguments or [])])
+        except KeyboardInterrupt:
+            raise Interrupted("all ranks have ended; what the script wrote is there") from None
+        if as_json:
+            document({"failed": failed})
+    elif arguments:
+        raise InputError(f"'{arguments[0]}': arguments are for a script.py; '{what}' is none")
     else:
-        if arguments:
-            raise InputError(f"'{arguments[0]}': arguments are for a script.py; '{what}' is none")
+        if checkpoint and out is None:
+            raise InputError(f"--checkpoint {checkpoint}: needs a folder; give one with --out")
+        from simstrag.ddp.attempts import begun
+        from simstrag.ddp.training import Training, command
+        from simstrag.workloads import load
+
         workload = load(what)
         own = batch or workload.nominal
-        if out is not None:
-            _cleared(out)
         limit = samples or STEPS * ranks * own
-        known, folder = (None if each is None else str(each) for each in (profile, out))
-        training = Training(what, policy, limit, own, seed, precision, known, folder, checkpoint)
-        started = command(training)
-    code = launch.run(started, ranks, on_fault, stall_limit=stall_limit, pinned=pin)
-    if out is not None and (out / "journal.jsonl").exists():
-        _tell(out)
-    if code:
+        known = None if profile is None else profile_at(profile)
+        _check(policy, ranks, known, own, limit)
+        with _folder(out) as folder:
+            training = Training(
+                what, policy, limit, own, seed, precision, None if known is None else str(known),
+                str(folder), checkpoint,
+            )  # fmt: skip
+            training, done = begun(training, folder, ranks)
+            if done and not (quiet or as_json):
+                print(f"going on at {done} of {limit} samples", file=sys.stderr)
+            try:
+                failed = run(command(training))
+            except KeyboardInterrupt:
+                raise Interrupted(_left(out)) from None
+            _tell(folder, out, failed, as_json, quiet)
+    if failed:
         raise typer.Exit(1)
 
 
-def _cleared(out: Path) -> None:
-    """An earlier run there makes room, and nothing else does."""
-    from simstrag.run import check_directory
+def _refuse(context: typer.Context, script: str) -> None:
+    """Raise `InputError` where an option was given that a script would never hear of."""
+    if not Path(script).is_file():
+        raise InputError(f"{script}: no such script")
+    sources = {name: context.get_parameter_source(name) for name in OF_WORKLOADS}
+    given = [f"--{n}" for n, source in sources.items() if source and source.name == "COMMANDLINE"]
+    if given:
+        raise InputError(
+            f"{', '.join(given)}: of a workload, and {script} is a script; write its own options "
+            f"after two dashes, such as simstrag ddp {script} -- --policy asgd"
+        )
 
-    check_directory(out, "run.json")
-    if out.exists():
-        shutil.rmtree(out)
+
+def _check(policy: str, ranks: int, profile: Path | None, batch: int, samples: int) -> None:
+    """Raise `InputError` where the policy is none, or cannot run for real, before ranks start."""
+    from simstrag import policies
+    from simstrag.ddp import ways
+    from simstrag.ddp.hints import hints_of
+    from simstrag.view import View
+
+    hints = hints_of(profile, batch, samples)
+    first = View(ranks, hints=hints, noise_scale=hints.noise_scale)
+    ways.check(policies.load(policy), policy, first)
 
 
-def _tell(out: Path) -> None:
-    """Make the run of its journal, and say what it was."""
-    from simstrag.ddp.replay import finish
+@contextlib.contextmanager
+def _folder(out: Path | None) -> Iterator[Path]:
+    """Where the record goes; without `out` somewhere for as long as it takes to tell of it."""
+    if out is not None:
+        yield out
+        return
+    with tempfile.TemporaryDirectory(prefix="simstrag-") as scratch:
+        yield Path(scratch)
 
-    run = finish(out)
-    shown = ("makespan", "updates", "samples", "throughput", "mean_staleness", "amp_share")
-    table(["", ""], [[name, text(run.summary[name])] for name in shown])
-    written("run", out)
+
+def _left(out: Path | None) -> str:
+    """What Ctrl-C leaves: a run as far as it came, and perhaps a checkpoint."""
+    from simstrag.ddp.replay import finished
+
+    if out is None:
+        return "nothing was written"
+    try:
+        with heard():
+            *_, last = finished(out).values()
+    except InputError:
+        return "it ended before its first update"
+    return f"{out} holds the run up to {last.summary['samples']} samples; {_way_on(out)}"
+
+
+def _way_on(out: Path) -> str:
+    from simstrag.ddp.training import CHECKPOINT
+
+    if (out / CHECKPOINT).exists():
+        return "the same command goes on from its last checkpoint"
+    return "without --checkpoint STEPS the same command begins anew"
+
+
+def _tell(folder: Path, out: Path | None, failed: bool, as_json: bool, quiet: bool) -> None:
+    """Make runs of what was recorded, and say what they were."""
+    from simstrag.ddp.replay import finished
+
+    runs: dict[Path, Run] = {}
+    try:
+        with heard() as left_out:
+            runs = finished(folder)
+    except InputError as error:
+        left_out = [] if failed else [str(error)]  # ranks have said why
+    if as_json:
+        made = [
+            {**json.loads(run.to_json()), "written": out and each} for each, run in runs.items()
+        ]
+        document({"failed": failed, "written": out, "runs": made, "warnings": left_out})
+        return
+    if runs and not quiet:
+        _show(folder, runs)
+    elif runs and out is None:
+        print(list(runs.values())[-1].summary["makespan"])
+    if not quiet:
+        warn(left_out)
+    if out is not None and runs:
+        written("run", out, quiet)
+    if out is not None and failed and not quiet:
+        print(f"stopped: {_way_on(out)}", file=sys.stderr)
+
+
+def _show(folder: Path, runs: dict[Path, Run]) -> None:
+    """The summary of each part, and what to know of them."""
+    *_, last = runs.values()
+    parts = ["first" if each == folder else str(each.relative_to(folder)) for each in runs]
+    rows = [[name, *(text(run.summary[name]) for run in runs.values())] for name in SHOWN]
+    table(["", *(parts if len(parts) > 1 else [last.policy])], rows)
+    if len(parts) > 1:
+        sentences(
+            f"{len(parts)} parts, each a run of its own: time and samples of a part count on from "
+            "where it began, and accuracy is of the last."
+        )
+    warn(dict.fromkeys(said for run in runs.values() for said in run.warnings))

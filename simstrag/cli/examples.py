@@ -27,7 +27,7 @@ EXAMPLES = {
         "simstrag policies --json",
     ),
     "ddp": (
-        "simstrag ddp digits --ranks 2 --policy bsp --samples 6400 --out runs/real",
+        "simstrag ddp digits --policy bsp --checkpoint 50 --out runs/real",
         "simstrag ddp examples/train.py --ranks 2 -- --policy asgd",
     ),
     "calibrate": (

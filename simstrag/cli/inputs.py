@@ -12,7 +12,7 @@ from simstrag.paths import expect
 if TYPE_CHECKING:
     from simstrag.scenario import Scenario
 
-__all__ = ["TRACES", "scenario_at", "trace_at"]
+__all__ = ["TRACES", "profile_at", "scenario_at", "trace_at"]
 
 TRACES, SCENARIOS = (".csv", ".parquet"), (".yaml", ".yml")
 """How files are named that are often given for one another."""
@@ -35,6 +35,12 @@ def scenario_at(path: Path) -> Scenario:
             expect(path.parent / name)
     sys.path.append(str(path.absolute().parent))
     return scenario
+
+
+def profile_at(path: Path) -> Path:
+    """A profile, or the one in a folder of calibration. Raises `InputError` where it is none."""
+    found = expect(path)
+    return found / "profile.json" if found.is_dir() else found
 
 
 def trace_at(path: Path) -> Path:

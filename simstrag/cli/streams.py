@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+from collections.abc import Iterator
 
-__all__ = ["UNREAD", "let_go", "opened"]
+__all__ = ["UNREAD", "aside", "let_go", "opened"]
 
 UNREAD = 1
 """The exit code where nobody reads on, which is Click's and Rich's too."""
@@ -30,3 +32,17 @@ def let_go() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
+
+
+@contextlib.contextmanager
+def aside() -> Iterator[None]:
+    """What this process and those that it starts in here print goes to stderr."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)

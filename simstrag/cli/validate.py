@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simstrag.cli.console import document, sentences, table, text, warn, written
+from simstrag.cli.inputs import profile_at
 from simstrag.cli.mistakes import Interrupted
 from simstrag.cli.options import Json, Quiet, Seed, complete_policy, one_each
 from simstrag.cli.progress import counted
@@ -72,7 +73,7 @@ def validate(
     try:
         with counted(quiet) as show:
             found = carried_out(
-                _file(profile), out, policy or (), ranks or (), steps=steps,
+                profile_at(profile), out, policy or (), ranks or (), steps=steps,
                 repetitions=repetitions, minutes=minutes, seed=seed, on_run=show,
             )  # fmt: skip
             page = found.write(shlex.join(["simstrag", *sys.argv[1:]]))
@@ -81,12 +82,6 @@ def validate(
     _show(found, page, as_json, quiet)
     if found.failed:
         raise typer.Exit(1)
-
-
-def _file(profile: Path) -> Path:
-    """A profile, or the one in a folder of calibration."""
-    found = expect(profile)
-    return found / "profile.json" if found.is_dir() else found
 
 
 def _left(folder: Path) -> str:
@@ -111,7 +106,7 @@ def _show(found: Validation, page: Path, as_json: bool, quiet: bool) -> None:
 def _replay(run: Path, profile: Path | None, as_json: bool) -> None:
     from simstrag.fidelity.recorded import replay
 
-    found = replay(expect(run), None if profile is None else _file(profile))
+    found = replay(expect(run), None if profile is None else profile_at(profile))
     if as_json:
         document(found.document())
         return

@@ -6,16 +6,25 @@ It is an example too: but for checkpoints and the accuracy at the end, a script 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Training", "command", "main"]
+if TYPE_CHECKING:
+    from simstrag.ddp.launch import Joined
+    from simstrag.ddp.trainer import Trainer
 
-RESULT, CHECKPOINT = "result.json", "checkpoint.pt"
+__all__ = ["ASKED", "CHECKPOINT", "RESULT", "Training", "command", "main"]
+
+ASKED, RESULT, CHECKPOINT = "training.json", "result.json", "checkpoint.pt"
+"""Files beside the record: what was asked for, what was measured at the end."""
+
+INTERRUPTED = 130
+"""The exit code of a rank that Ctrl-C ended."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +32,8 @@ class Training:
     """What is trained, how long, and under which policy.
 
     samples: of all ranks together, after which it ends.  batch: of a rank.  checkpoint: after how
-    many steps of this rank a checkpoint is written, 0 for none but after a failure.
+    many steps of this rank a checkpoint is written, 0 for none but after a failure.  attempt: how
+    often it was taken up; where there is a checkpoint, it goes on from that.
     """
 
     workload: str
@@ -35,6 +45,7 @@ class Training:
     profile: str | None = None
     out: str | None = None
     checkpoint: int = 0
+    attempt: int = 0
 
 
 def command(training: Training) -> list[str]:
@@ -52,28 +63,37 @@ def main() -> None:
     except SimstragError as error:
         print(f"error: rank {os.environ.get('RANK', '?')}: {error}", file=sys.stderr, flush=True)
         raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None  # the launcher says what is left
 
 
-def train(given: Training, joined: Any) -> None:
+def train(given: Training, joined: Joined) -> None:
     """The training loop."""
     import torch
 
     from simstrag.ddp import RankFailure, wrap
+    from simstrag.ddp.journal import ATTEMPT
+    from simstrag.errors import SimstragError
+    from simstrag.paths import write_whole
     from simstrag.workloads import load
 
     workload = load(given.workload)
     place = torch.device("cuda" if "nccl" in joined.backend else "cpu")
-    # Each rank draws batches of its own; the lowest one's weights are sent to all.
-    parts = workload.build(1000 * given.seed + joined.rank)
-    model = parts.model.to(place).train()
     out = None if given.out is None else Path(given.out)
-    record = out if out is None or not joined.attempt else out / f"attempt-{joined.attempt}"
+    checkpoint = None if out is None else out / CHECKPOINT
+    kept = checkpoint is not None and checkpoint.exists()
+    # Each rank draws batches of its own, and others where it goes on; the lowest one's weights are
+    # sent to all.
+    start = given.attempt + joined.attempt if kept else 0
+    parts = workload.build(1_000_000 * start + 1000 * given.seed + joined.rank)
+    model = parts.model.to(place).train()
+    again = f"{ATTEMPT}-{given.attempt}" if given.attempt else ""
     trainer = wrap(
         model, parts.optimizer, given.policy, given.profile, batch=given.batch,
-        samples=given.samples, precision=given.precision, out=record, joined=joined,
+        samples=given.samples, precision=given.precision, out=None if out is None else out / again,
+        joined=joined,
     )  # fmt: skip
-    checkpoint = None if out is None else out / CHECKPOINT
-    if checkpoint is not None and checkpoint.exists():
+    if checkpoint is not None and kept:
         trainer.load_state_dict(torch.load(checkpoint, weights_only=True))
     steps = 0
 
@@ -84,27 +104,31 @@ def train(given: Training, joined: Any) -> None:
         while not trainer.over:
             trainer.step(loss)
             steps += 1
-            if checkpoint is not None and given.checkpoint and steps % given.checkpoint == 0:
-                _save(trainer, checkpoint, writes=joined.rank == 0)
+            due = given.checkpoint and steps % given.checkpoint == 0
+            if checkpoint is not None and due and trainer.lowest:
+                _save(trainer, checkpoint)
     except RankFailure as failure:
-        lowest = min(set(range(joined.world_size)) - set(failure.blame.lost))
-        if checkpoint is not None:
-            _save(trainer, checkpoint, writes=joined.rank == lowest)
+        others = set(range(trainer.world_size)) - set(failure.blame.lost)
+        if checkpoint is not None and trainer.rank == min(others, default=trainer.rank):
+            # What a server held may be gone with it; the failure itself is what must be said.
+            with contextlib.suppress(OSError, RuntimeError, SimstragError):
+                _save(trainer, checkpoint)
         raise
     state = trainer.state_dict()
-    if joined.rank == 0 and out is not None:
+    if out is not None and trainer.lowest:
         model.load_state_dict(state["model"])
         result = {"accuracy": workload.accuracy(model), "samples": trainer.samples}
-        (out / RESULT).write_text(json.dumps(result) + "\n")
+        text = json.dumps(result) + "\n"
+        write_whole(out / RESULT, lambda part: part.write_text(text, encoding="utf-8"))
     trainer.close()
 
 
-def _save(trainer: Any, path: Path, writes: bool) -> None:
-    """Whole or not at all; every rank takes part, for what a server holds is asked of all."""
+def _save(trainer: Trainer, path: Path) -> None:
+    """Whole or not at all; nothing where there is no policy to go on from, as before a step."""
     import torch
 
-    state = trainer.state_dict()
-    if writes:
+    state: dict[str, Any] = trainer.state_dict()
+    if state["facts"] is not None:
         scratch = path.with_suffix(".part")
         torch.save(state, scratch)
         scratch.replace(path)

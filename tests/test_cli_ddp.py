@@ -1,0 +1,267 @@
+"""`simstrag ddp`, with a launcher that starts no ranks: what is refused, resumed, told, written."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+from simstrag import Run  # noqa: E402
+from simstrag.cli.ddp import Precision  # noqa: E402
+from simstrag.ddp.formats import PAIRS  # noqa: E402
+from simstrag.ddp.journal import facts_as_written  # noqa: E402
+from simstrag.ddp.training import Training  # noqa: E402
+from simstrag.live import Live  # noqa: E402
+from tests.commands import Call  # noqa: E402
+from tests.test_ddp_journal import recorded  # noqa: E402
+
+RANKS, SAMPLES = 4, 40 * 32
+DDP = ("ddp", "digits", "--ranks", "4", "--batch", "32", "--policy", "bsp", "--samples", "6400")
+
+
+@dataclass
+class Launcher:
+    """Does in place of ranks what they would, and remembers what it was asked for."""
+
+    asked: list[Training] = field(default_factory=list)
+    commands: list[Sequence[str]] = field(default_factory=list)
+    does: Callable[[Path], int] = lambda folder: 0
+    live: Live | None = None
+
+    def run(self, command: Sequence[str], ranks: int, on_fault: str, **_: Any) -> int:
+        self.commands.append(command)
+        if command[0] != "-m":
+            return self.does(Path())
+        given = Training(**json.loads(command[2]))
+        self.asked.append(given)
+        assert given.out is not None
+        folder = Path(given.out)
+        record = folder / f"attempt-{given.attempt}" if given.attempt else folder
+        self.live = recorded(record, given.policy, 40, self.live if given.attempt else None)
+        return self.does(folder)
+
+    def finishes(self, folder: Path) -> int:
+        (folder / "result.json").write_text('{"accuracy": 0.75}')
+        return 0
+
+    def stops(self, folder: Path) -> int:
+        """With a checkpoint."""
+        assert self.live is not None
+        state = {"world_size": RANKS, "facts": facts_as_written(self.live.facts())}
+        torch.save(state, folder / "checkpoint.pt")
+        return 1
+
+    def is_interrupted(self, folder: Path) -> int:
+        self.stops(folder)
+        raise KeyboardInterrupt
+
+
+@pytest.fixture
+def launcher(monkeypatch: pytest.MonkeyPatch) -> Launcher:
+    found = Launcher()
+    found.does = found.finishes
+    monkeypatch.setattr("simstrag.ddp.launch.run", found.run)
+    return found
+
+
+# -- what is refused -----------------------------------------------------------------------------
+
+MISTAKES = {
+    "unknown workload": (("digitz",), {}, "Did you mean 'digits'?"),
+    "unknown policy": (("digits", "-p", "korell"), {}, "Did you mean 'korel'?"),
+    "a policy that is told the truth": (
+        ("digits", "-p", "star_h_oracle"), {}, "is for simulation only: it is told the true",
+    ),
+    "a policy of more ranks": (("digits", "-p", "backup:b=2"), {}, "cannot run here"),
+    "unknown precision": (("digits", "--precision", "fp8"), {}, "fp8"),
+    "a missing profile": (("digits", "--profile", "none.json"), {}, "none.json"),
+    "a missing script": (("none.py",), {}, "none.py: no such script"),
+    "options of a workload for a script": (
+        ("mine.py", "--policy", "bsp", "--out", "r", "--checkpoint", "5"), {"mine.py": ""},
+        "--policy, --out, --checkpoint: of a workload, and mine.py is a script; write its own",
+    ),
+    "a seed for a script": (("mine.py", "-s", "0"), {"mine.py": ""}, "--seed: of a workload"),
+    "arguments for a workload": (("digits", "--", "--epochs"), {}, "are for a script.py"),
+    "checkpoints without a folder": (("digits", "--checkpoint", "5"), {}, "give one with --out"),
+    "a folder of others": (("digits", "-o", "n"), {"n/mine.md": "x"}, "holds other files"),
+    "a file beside a stopped run": (
+        ("digits", "-o", "r"), {"r/training.json": "{}", "r/mine.md": "x"}, "would be lost",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_line_before_any_rank_starts(
+    mistake: str, folder: Path, call: Call, launcher: Launcher
+) -> None:
+    arguments, files, hint = MISTAKES[mistake]
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    before = sorted(folder.rglob("*"))
+    code, out, err = call("ddp", *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert hint in err
+    assert (launcher.commands, sorted(folder.rglob("*"))) == ([], before)
+
+
+def test_the_precisions_that_are_known_are_those_that_there_are() -> None:
+    assert set(get_args(Precision)) == {"auto", *PAIRS}
+
+
+def test_a_script_has_what_follows_two_dashes(folder: Path, call: Call, launcher: Launcher) -> None:
+    (folder / "mine.py").write_text("")
+    launcher.does = lambda _: 0
+    assert call("ddp", "mine.py", "--ranks", "3", "--", "--policy", "asgd") == (0, "", "")
+    assert launcher.commands == [["mine.py", "--policy", "asgd"]]
+
+
+# -- what is told --------------------------------------------------------------------------------
+
+
+def test_a_run_is_told_of_and_written(folder: Path, call: Call, launcher: Launcher) -> None:
+    code, out, err = call(*DDP, "--seed", "3", "--out", "r")
+    assert code == 0
+    assert out.endswith("run: r\n")
+    assert [line.split()[0] for line in out.splitlines()[1:3]] == ["makespan", "updates"]
+    assert "0.75" in out
+    run = Run.read(folder / "r")
+    assert (run.policy, run.seed, run.summary["accuracy"]) == ("bsp", 3, 0.75)
+    assert set(err.splitlines()) == {f"warning: {each}" for each in run.warnings}
+
+
+def test_for_scripts_it_says_where_the_run_is(folder: Path, call: Call, launcher: Launcher) -> None:
+    assert call(*DDP, "--out", "r", "-q") == (0, "r\n", "")
+
+
+def test_for_machines_it_is_one_document(folder: Path, call: Call, launcher: Launcher) -> None:
+    code, out, err = call(*DDP, "--out", "r", "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert (found["failed"], found["written"], found["warnings"]) == (False, "r", [])
+    (run,) = found["runs"]
+    assert run.pop("written") == "r"
+    assert run == json.loads((folder / "r" / "run.json").read_text())
+
+
+def test_without_a_folder_it_is_told_of_and_not_kept(
+    folder: Path, call: Call, launcher: Launcher
+) -> None:
+    before = sorted(folder.rglob("*"))
+    code, out, _ = call(*DDP)
+    assert (code, "accuracy" in out, "run:" in out) == (0, True, False)
+    code, out, err = call(*DDP, "-q")
+    assert (code, err, float(out) > 0) == (0, "", True)
+    assert sorted(folder.rglob("*")) == before
+    assert not any(Path(str(each.out)).exists() for each in launcher.asked)
+
+
+def test_ranks_that_fail_are_told_of_with_what_there_is(
+    folder: Path, call: Call, launcher: Launcher
+) -> None:
+    launcher.does = lambda _: 1
+    code, out, err = call(*DDP, "--out", "r")
+    assert (code, "makespan" in out) == (1, True)
+    begins_anew = "stopped: without --checkpoint STEPS the same command begins anew"
+    assert err.splitlines()[-1] == begins_anew
+
+
+# -- what is stopped -----------------------------------------------------------------------------
+
+
+def test_a_stopped_training_goes_on_by_the_same_command(
+    folder: Path, call: Call, launcher: Launcher
+) -> None:
+    launcher.does = launcher.stops
+    command = (*DDP, "--checkpoint", "10", "--out", "r")
+    code, _, err = call(*command)
+    assert (code, err.splitlines()[-1]) == (
+        1, "stopped: the same command goes on from its last checkpoint",
+    )  # fmt: skip
+    launcher.does = launcher.finishes
+    code, out, err = call(*command)
+    assert (code, err.splitlines()[0]) == (0, f"going on at {SAMPLES} of 6400 samples")
+    assert [each.attempt for each in launcher.asked] == [0, 1]
+    assert out.splitlines()[0].split() == ["first", "attempt-1"]
+    assert "2 parts, each a run of its own" in out
+    first, second = Run.read(folder / "r"), Run.read(folder / "r" / "attempt-1")
+    assert (first.summary["samples"], second.summary["samples"]) == (SAMPLES, 2 * SAMPLES)
+    assert (first.summary["accuracy"], second.summary["accuracy"]) == (None, 0.75)
+
+
+def test_what_goes_on_once_may_go_on_again(folder: Path, call: Call, launcher: Launcher) -> None:
+    launcher.does = launcher.stops
+    for _ in range(3):
+        assert call(*DDP, "--out", "r")[0] == 1
+    assert [each.attempt for each in launcher.asked] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--policy", "asgd"), "with policy bsp was stopped there, and asgd is asked for"),
+        (("--ranks", "2"), "with ranks 4 was stopped there, and 2 is asked for"),
+        (("--samples", "12800"), "with samples 6400 was stopped there, and 12800 is asked for"),
+        (("--seed", "1"), "with seed 0 was stopped there, and 1 is asked for"),
+    ],
+)
+def test_another_training_does_not_go_on_with_a_stopped_one(
+    more: tuple[str, ...], said: str, folder: Path, call: Call, launcher: Launcher
+) -> None:
+    launcher.does = launcher.stops
+    call(*DDP, "--out", "r")
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    code, out, err = call(*DDP, *more, "--out", "r")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"error: r: a training {said}; ask for the same to go on" in err
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+def test_a_stopped_training_without_a_checkpoint_begins_anew(
+    folder: Path, call: Call, launcher: Launcher
+) -> None:
+    launcher.does = lambda _: 1
+    call(*DDP, "--out", "r")
+    launcher.does = launcher.finishes
+    assert call(*DDP, "--policy", "asgd", "--out", "r")[0] == 0
+    assert [each.attempt for each in launcher.asked] == [0, 0]
+    assert Run.read(folder / "r").policy == "asgd"
+
+
+def test_a_finished_run_makes_room(folder: Path, call: Call, launcher: Launcher) -> None:
+    launcher.does = lambda place: launcher.stops(place) - 1 + launcher.finishes(place)
+    call(*DDP, "--out", "r")
+    launcher.does = launcher.finishes
+    assert call(*DDP, "--policy", "asgd", "--out", "r")[0] == 0
+    assert Run.read(folder / "r").policy == "asgd"
+    assert not (folder / "r" / "checkpoint.pt").exists()
+
+
+def test_a_checkpoint_that_is_none_is_named(folder: Path, call: Call, launcher: Launcher) -> None:
+    launcher.does = launcher.stops
+    call(*DDP, "--out", "r")
+    (folder / "r" / "checkpoint.pt").write_bytes(b"none")
+    code, _, err = call(*DDP, "--out", "r")
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith("error: r/checkpoint.pt: cannot be gone on from (")
+
+
+def test_ctrl_c_leaves_a_run_and_says_how_to_go_on(
+    folder: Path, call: Call, launcher: Launcher
+) -> None:
+    launcher.does = launcher.is_interrupted
+    code, out, err = call(*DDP, "--out", "r")
+    assert (code, out) == (130, "")
+    assert err == (
+        f"interrupted; r holds the run up to {SAMPLES} samples; the same command goes on from its "
+        "last checkpoint\n"
+    )
+    assert Run.read(folder / "r").summary["samples"] == SAMPLES
+    assert (folder / "r" / "trace.csv").exists()
