@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import os
+import sys
 import time
 from collections.abc import Collection
 from functools import partial
@@ -111,6 +112,9 @@ class Course:
                 raise
             with self.members.blaming():
                 self._go_on_without(failure.blame.lost)
+                if self.members.rank == 0:
+                    said = f"warning: {failure}; the others go on without it"
+                    print(said, file=sys.stderr, flush=True)
                 loss = self._taken(guarded)
         self.replica.clock.begin()
         return loss
