@@ -251,11 +251,13 @@ class Live:
         begun = max(start, self.now)
         for rank, own in enumerate(seconds.tolist()):
             self._kernel.tell(rank, begun, begun + own)
-        self._go(begun + float(seconds.max()))
-        (number,) = self._reducing
-        self._heard.news.pop()  # the reduction, of which nobody need hear
-        end = max(end or self.now, self.now)
-        self._kernel.reduced(self._reducing.pop(number), end)
+        until = begun + float(seconds.max())
+        while self._kernel.advance(until) is Stop.REVIEW:
+            self._review()
+        self._kernel.memory.machine[0]["now"] = until
+        (closing,) = self._kernel.reducing  # of which nobody need hear
+        end = max(end or until, until)
+        self._kernel.reduced(closing, end)
         self._go(end)
 
     def news(self) -> list[News]:
@@ -299,13 +301,16 @@ class Live:
         begun: list[Reduction] = []
         while kernel.advance(until) is Stop.REVIEW:
             begun += self._reductions()
-            self.plan = self._decided()
-            kernel.replan(self._masked(self.plan))
+            self._review()
         begun += self._reductions()
         kernel.memory.machine[0]["now"] = until
         kernel.hand_over()
         self._heard.news += begun
         self._note_starts()
+
+    def _review(self) -> None:
+        self.plan = self._decided()
+        self._kernel.replan(self._masked(self.plan))
 
     def _reductions(self) -> list[Reduction]:
         """Those that have begun under the present plan, and were not told of yet."""
@@ -322,14 +327,17 @@ class Live:
     def _note_starts(self) -> None:
         ranks, news = self._kernel.memory.ranks, self._heard.news
         began = np.flatnonzero(ranks["started"] != self._started)
+        if not len(began):
+            return
+        rows = ranks[began]
+        columns = (rows[name].tolist() for name in STARTED)
         starts = [
-            Start(
-                int(rank), int(row["step"]), int(row["version"]), bool(row["amp"]),
-                int(row["samples"]), bool(row["kept"] > 0),
+            Start(rank, step, version, bool(amp), samples, kept > 0)
+            for rank, step, version, amp, samples, kept in zip(
+                began.tolist(), *columns, strict=True
             )
-            for rank, row in zip(began, ranks[began], strict=True)
-        ]  # fmt: skip
-        self._started = ranks["started"].copy()
+        ]
+        self._started[began] = rows["started"]
         if len({start.version for start in starts}) > 1:
             news.sort(key=lambda each: each.version if isinstance(each, Update) else -1)
             for start in starts:
@@ -399,6 +407,9 @@ class Live:
 
 
 REVIEWED = ("reviewed_updates", "reviewed_samples", "reviewed_time")
+STARTED = ("step", "version", "amp", "samples", "kept")
+FATES = ("fate", "update", "rank", "step", "version", "samples", "weight")
+LOST = {DROPPED: "dropped", ABORTED: "aborted"}
 
 
 class _Heard(Recorder):
@@ -417,19 +428,17 @@ class _Heard(Recorder):
         return super().names(members) if self._recorder is None else self._recorder.names(members)
 
     def take(self, logs: Any) -> None:
-        rows = logs["fates"]
-        applied = rows[rows["fate"] == APPLIED]
-        for version in np.unique(applied["update"]).tolist():
-            own = applied[applied["update"] == version]
-            gradients = zip(
-                *(own[name].tolist() for name in ("rank", "step", "version", "samples", "weight")),
-                strict=True,
-            )
-            self.news.append(Update(version, tuple(Gradient(*each) for each in gradients)))
-        for fate, word in ((DROPPED, "dropped"), (ABORTED, "aborted")):
-            lost = rows[rows["fate"] == fate]
-            pairs = zip(lost["rank"].tolist(), lost["step"].tolist(), strict=True)
-            self.news += [Lost(rank, step, word) for rank, step in pairs]
+        applied: dict[int, list[Gradient]] = {}
+        lost: dict[int, list[Lost]] = {fate: [] for fate in LOST}
+        columns = (logs["fates"][name].tolist() for name in FATES)
+        for fate, update, *gradient in zip(*columns, strict=True):
+            if fate == APPLIED:
+                applied.setdefault(update, []).append(Gradient(*gradient))
+            elif fate in lost:
+                lost[fate].append(Lost(gradient[0], gradient[1], LOST[fate]))
+        self.news += [Update(update, tuple(own)) for update, own in sorted(applied.items())]
+        for each in lost.values():
+            self.news += each
         if self._recorder is not None:
             self._recorder.take(logs)
 

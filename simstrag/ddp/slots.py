@@ -147,10 +147,11 @@ def disagreement(slots: Slots, ranks: Sequence[int] | None = None) -> str | None
     if len(said) >= 3 and 2 * count > len(said):
         odd = [(name, own) for name, own in zip(names, said, strict=True) if own != common]
         shown = "; ".join(f"rank {name} {_shown(own)}" for name, own in odd)
-        return f"{shown}, the other {count} ranks {_shown(common)}: their plans are not the same"
+        rest = f"the other {count} ranks {_shown(common, 'are')}"
+        return f"{shown}, {rest}: their plans are not the same"
     shown = "; ".join(f"rank {name} {_shown(own)}" for name, own in zip(names, said, strict=True))
     return f"{shown}: their plans are not the same"
 
 
-def _shown(said: tuple[int, int]) -> str:
-    return f"is at version {said[1]} with plan {said[0]:012x}"
+def _shown(said: tuple[int, int], verb: str = "is") -> str:
+    return f"{verb} at version {said[1]} with plan {said[0]:012x}"

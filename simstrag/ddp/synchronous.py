@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from simstrag.ddp.replica import Replica
     from simstrag.ddp.sampler import ShareSampler
     from simstrag.live import Live
+    from simstrag.plan import Plan
 
 __all__ = ["Disagreement", "Synchronous"]
 
@@ -56,6 +57,7 @@ class Synchronous:
         self.steps = 0
         self._reducer = replica.reducer
         self._reducer.over(None)
+        self._planned: Plan | None = None
         live.news()
         self._prepare()
 
@@ -110,8 +112,10 @@ class Synchronous:
 
     def _prepare(self) -> None:
         """What the plan says of the next batch."""
-        self._sizes = self.live.plan.samples(self.batch, self.world_size)
-        self._heeded = False
+        if self.live.plan is not self._planned:
+            self._planned = self.live.plan
+            self._shares = self._planned.samples(self.batch, self.world_size)
+        self._sizes, self._heeded = self._shares, False
         if self.sampler is not None:
             self.sampler.set_sizes(self._sizes)
 
