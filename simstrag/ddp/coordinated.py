@@ -160,10 +160,10 @@ class Coordinated:
     def _pulled(self, order: Compute) -> bool:
         """Take the parameters of an order; whether they came.
 
-        In a group its lowest rank has them from the server and passes them on.
+        In a group its lowest rank may have them from the server, and pass them on.
         """
         link, members = self.link, order.members
-        if len(members) > 1:
+        if order.passed and len(members) > 1:
             try:
                 group = self.groups.meet(members, control=True)
                 dist.broadcast(link.parameters, min(members), group=group)

@@ -72,9 +72,9 @@ class Compute:
     """A step of so many samples from the parameters of `version`.
 
     amp: in reduced precision.  pull: these parameters come with the order; without it the rank goes
-    on with what it has.  In a group they come with the order of its lowest rank, which passes them
-    on.  local: the rank applies its gradient to its own model, by its own optimizer, before it says
-    that it is ready.
+    on with what it has.  passed: they come with the order of the lowest of `members`, which passes
+    them on.  local: the rank applies its gradient to its own model, by its own optimizer, before it
+    says that it is ready.
     members, weight: of `How.GROUP`, who sums up, and by what this rank multiplies its gradient.
     applied: samples of all ranks so far.
     """
@@ -86,6 +86,7 @@ class Compute:
     samples: int
     how: How
     pull: bool = True
+    passed: bool = False
     local: bool = False
     members: tuple[int, ...] = ()
     weight: float = 1.0

@@ -330,10 +330,11 @@ class Server:
                 peer.phase = f"giving up step {order.step}"
                 peer.call_off(order.step)
             case Compute():
-                pulled = self.store.pulled(order)
+                told = self.store.routed(order)
+                pulled = self.store.pulled(told)
                 if peer is not None:
                     peer.phase = f"computing step {order.step}"
-                    self._tell(peer, order, pulled)
+                    self._tell(peer, told, pulled)
                     self._replied(peer)
             case Reduce() if peer is not None:
                 others = [other for other in order.members if other != order.rank]
@@ -348,8 +349,8 @@ class Server:
             case Handover() if peer is not None:
                 peer.begun, peer.phase = False, "training without the server"
                 parameters = self.store.parameters
-                told = replace(order, optimizer=parameters.state())
-                self._tell(peer, told, parameters.flat)
+                whole = replace(order, optimizer=parameters.state())
+                self._tell(peer, whole, parameters.flat)
                 self._replied(peer)
 
     def _apply(self, order: Apply) -> None:

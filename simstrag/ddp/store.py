@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from simstrag.ddp.orders import Apply, Compute, How
+from simstrag.ddp.orders import Apply, Compute
 from simstrag.ddp.parameters import Parameters, put_together
 from simstrag.ddp.payload import Payload, apart
 from simstrag.ddp.shards import Shards
@@ -55,15 +56,25 @@ class Store:
         """The next step of this rank will begin from the present parameters."""
         self._kept[rank] = self.version, self.parameters.flat.clone()
 
+    def routed(self, order: Compute) -> Compute:
+        """The order, which says whether its parameters are passed on inside a group.
+
+        Where all of a group share memory with the server, each copies from there: a broadcast over
+        the loopback made steps that do little but communicate 8 to 25 % longer (2 and 4 ranks, 2
+        and 20 MB).  Else they go to the lowest of them alone.
+        """
+        near = all(rank in self._memory and self._memory[rank].shared for rank in order.members)
+        return order if near else replace(order, passed=order.pull)
+
     def pulled(self, order: Compute) -> torch.Tensor | None:
         """The parameters that go along with an order to compute.
 
-        Those of a group go to its lowest rank alone, which passes them on.  A copy stays here, in
-        the memory of that rank: if the group falls apart meanwhile, the others get it from there.
+        Of what is passed on a copy stays here, in the memory of the rank that has it first: if the
+        group falls apart meanwhile, the others get it from there.
         """
         if not order.pull:
             return None
-        lead = min(order.members, default=order.rank)
+        lead = min(order.members) if order.passed else order.rank
         if lead != order.rank:
             self._leads[order.rank] = lead
             self._kept.pop(order.rank, None)
@@ -72,7 +83,7 @@ class Store:
         if order.rank not in self._memory:  # it left before the job began
             self._memory[order.rank] = apart(flat.numel(), flat.dtype)
         memory = self._memory[order.rank]
-        if order.how is How.GROUP or memory.shared:
+        if order.passed or memory.shared:
             memory.parameters.copy_(flat)
             self._kept[order.rank] = order.version, memory.parameters
             return memory.parameters

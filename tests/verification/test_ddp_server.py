@@ -28,6 +28,9 @@ from simstrag.ddp.server import Server, start_server
 from simstrag.errors import InputError
 from simstrag.places import die_with_parent
 from simstrag.policy import Late, Plan, Quorum, Review, Via, View
+from tests.ranks import Ranks, ranks
+
+__all__ = ["ranks"]
 
 BATCH = 8
 COUNT = 300
@@ -128,7 +131,7 @@ class Rank:
 
     def _passed_on(self, link: Link, order: Compute) -> torch.Tensor:
         """The parameters of an order; those of a group come through its lowest rank."""
-        if not order.members:
+        if not order.passed:
             return link.parameters.clone()
         leads = self.rank == order.members[0]
         own = link.parameters.clone() if leads else torch.zeros(COUNT)
@@ -429,7 +432,7 @@ def alone(spec: Any = "asgd", **given: Any) -> Iterator[tuple[Server, Link]]:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_parameters_go_to_the_lowest_of_a_group_and_are_kept_in_case_it_dies_with_them(
+def test_parameters_of_a_group_are_kept_in_case_the_lowest_dies_before_it_has_passed_them_on(
     shared: bool,
 ) -> None:
     groups = Plan(tuple(Quorum(ranks, via=Via.LEADER) for ranks in ((0, 2), (1,))))
@@ -437,7 +440,7 @@ def test_parameters_go_to_the_lowest_of_a_group_and_are_kept_in_case_it_dies_wit
         assert [link.pull().members for link in links] == [(0, 2), (1,), (0, 2)]
         first = links[0].parameters.clone()
         assert first.any()
-        assert not links[2].parameters.any()
+        assert links[2].parameters.any() == shared  # on one host nothing is passed on
         for version in (1, 2):
             links[1].group(torch.ones(COUNT), {1: (0.1, True)})
             assert links[1].pull().version == version
@@ -446,6 +449,44 @@ def test_parameters_go_to_the_lowest_of_a_group_and_are_kept_in_case_it_dies_wit
         order = links[2].pull()
         assert (order.how, order.version) == (How.READY, 0)
         assert torch.equal(links[2].parameters, first)
+
+
+def in_one_group(rank: int, world: int, near: bool) -> tuple[bool, list[Any]]:
+    """Whether parameters were passed on inside the group, and what they are at the end."""
+    from simstrag.ddp import coordinated, link, wrap
+    from tests.test_ddp_trainer import task
+
+    offer, broadcast, passed = link.offer, coordinated.dist.broadcast, []
+
+    def counted(*given: Any, **named: Any) -> Any:
+        passed.append(given)
+        return broadcast(*given, **named)
+
+    model, optimizer, loss = task(rank)
+    policy = Fixed((Plan((Quorum(via=Via.LEADER),)),))
+    try:
+        if not near:
+            link.offer = lambda count, dtype: None
+        with wrap(model, optimizer, policy, batch=16, samples=16 * world * 30) as trainer:
+            trainer.step(lambda: loss(16))
+            coordinated.dist.broadcast = counted
+            while not trainer.over:
+                trainer.step(lambda: loss(16))
+    finally:
+        link.offer, coordinated.dist.broadcast = offer, broadcast
+    return bool(passed), [each.detach().numpy() for each in model.parameters()]
+
+
+def test_ranks_of_a_group_pass_parameters_on_where_they_share_no_memory_with_the_server(
+    ranks: Ranks,
+) -> None:
+    far, near = (ranks.run(in_one_group, 3, each) for each in (False, True))
+    assert [passed for passed, _ in far] == [True] * 3
+    assert [passed for passed, _ in near] == [False] * 3
+    first = near[0][1]
+    for _, own in (*far, *near):
+        for one, other in zip(own, first, strict=True):
+            assert (one == other).all()
 
 
 def test_what_was_kept_for_a_step_that_never_began_is_not_given_to_the_next() -> None:

@@ -1,0 +1,203 @@
+"""Ranks of whole jobs are killed and stopped: what ends, what goes on, what is said and kept."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs prctl")
+
+RANKS, STALL = 3, 4.0
+PATIENCE = 90.0
+MARK = "SIMSTRAG_TEST_OF_FAULTS"
+"""A variable of the environment by which the processes of a job are known."""
+
+MOVED = 10
+"""Updates that were not under way when a rank was lost."""
+
+
+@dataclass
+class Running:
+    """A job that trains for ever, and its folder."""
+
+    launcher: subprocess.Popen[str]
+    folder: Path
+    mark: str
+
+    def processes(self) -> dict[int, list[str]]:
+        """Those that are alive, with their command lines."""
+        found = {}
+        for each in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                ours = each.environ().get(MARK) == self.mark
+                if ours and each.status() != psutil.STATUS_ZOMBIE:
+                    found[each.pid] = each.cmdline()
+        return found
+
+    def rank(self, number: int) -> int:
+        """The process of a rank."""
+        for pid, command in self.processes().items():
+            with contextlib.suppress(psutil.Error):
+                trains = "simstrag.ddp.training" in command
+                if trains and psutil.Process(pid).environ().get("RANK") == str(number):
+                    return pid
+        raise AssertionError(f"rank {number} does not run")
+
+    def ranks(self) -> int:
+        """How many of them are alive."""
+        return sum("simstrag.ddp.training" in command for command in self.processes().values())
+
+    def updates(self) -> int:
+        """As far as they were recorded, in whatever folder."""
+        texts = [path.read_text() for path in self.folder.rglob("journal.jsonl")]
+        return sum(text.count('["applied"') + text.count('["lockstep"') for text in texts)
+
+    def until(self, so: Callable[[], bool], what: str) -> float:
+        """When something was so."""
+        end = time.monotonic() + PATIENCE
+        while not so():
+            assert time.monotonic() < end, f"{what}; {self.processes()}"
+            time.sleep(0.1)  # looking at all processes costs them time
+        return time.monotonic()
+
+    def fault(self, rank: int, number: signal.Signals) -> float:
+        """Seconds from a signal to a rank until all have ended, or the others are well ahead."""
+        pid, before, at = self.rank(rank), self.updates(), time.monotonic()
+        os.kill(pid, number)
+        lost = self.until(lambda: self.updates() >= before + MOVED or not self.ranks(), "hangs")
+        return lost - at
+
+    def end(self) -> str:
+        """Ctrl-C, if it still runs; what was said on standard error."""
+        if self.launcher.poll() is None and self.ranks():
+            self.launcher.send_signal(signal.SIGINT)
+        _, said = self.launcher.communicate(timeout=PATIENCE)
+        time.sleep(1.0)
+        assert not self.processes()
+        return said
+
+
+@contextlib.contextmanager
+def running(folder: Path, policy: str, on_fault: str, ranks: int = RANKS) -> Iterator[Running]:
+    """A job in its stride: it has written a checkpoint."""
+    mark = uuid.uuid4().hex
+    command = [
+        sys.executable, "-P", "-m", "simstrag", "ddp", "digits", "--policy", policy,
+        "--ranks", str(ranks), "--batch", "64", "--samples", str(1 << 40), "--out", str(folder),
+        "--checkpoint", "5", "--stall-limit", str(STALL), "--on-fault", on_fault,
+    ]  # fmt: skip
+    launcher = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, MARK: mark}, start_new_session=True,
+    )  # fmt: skip
+    job = Running(launcher, folder, mark)
+    try:
+        job.until(
+            lambda: (
+                launcher.poll() is not None
+                or ((folder / "checkpoint.pt").exists() and job.updates() > 3 * MOVED)
+            ),
+            "does not begin",
+        )
+        assert launcher.poll() is None, launcher.communicate()[1]
+        yield job
+    finally:
+        for pid in job.processes():
+            with contextlib.suppress(psutil.Error):
+                psutil.Process(pid).kill()
+        launcher.communicate()
+
+
+def kept(folder: Path) -> str:
+    """The format of the checkpoint."""
+    return str(torch.load(folder / "checkpoint.pt", weights_only=True)["format"])
+
+
+FAULTS = pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=lambda f: f.name)
+ALL = pytest.mark.parametrize("rank", range(RANKS))
+
+
+@FAULTS
+@ALL
+@pytest.mark.parametrize("policy", ["asgd", "ssp:bound=2", "cgp:ratio=100", "local_sgd:h=2", "bsp"])
+def test_the_others_go_on_and_it_is_said_who_was_lost_and_where(
+    policy: str, rank: int, fault: signal.Signals, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    with running(folder, policy, "continue") as job:
+        took = job.fault(rank, fault)
+        assert job.ranks() >= RANKS - 1
+        job.until(lambda: job.ranks() == RANKS - 1, "the lost rank is left")
+        said = job.end()
+    print(f"{policy}, {fault.name} of rank {rank}: the others went on after {took:.1f} s")
+    assert took < STALL + 2
+    assert re.search(rf"rank {rank} .*(while|at step)", said), said
+    assert kept(folder) == "simstrag-training/1"
+
+
+@FAULTS
+@ALL
+def test_where_all_wait_for_each_other_all_end_and_say_who_was_lost_and_where(
+    rank: int, fault: signal.Signals, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    with running(folder, "bsp", "stop") as job:
+        took = job.fault(rank, fault)
+        assert job.ranks() == 0
+        said = job.end()
+    print(f"bsp, {fault.name} of rank {rank}: all had ended after {took:.1f} s")
+    assert took < STALL + 2
+    assert re.search(rf"rank {rank} is (dead|stopped).* at step \d+ while", said), said
+    assert kept(folder) == "simstrag-training/1"
+
+
+@FAULTS
+def test_with_the_rank_that_started_the_server_all_end_and_it_is_named(
+    fault: signal.Signals, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    with running(folder, "ssp:bound=2", "stop") as job:
+        at = time.monotonic()
+        os.kill(job.rank(0), fault)
+        took = job.until(lambda: job.ranks() == 0, "hangs") - at
+        said = job.end()
+    print(f"ssp, {fault.name} of rank 0: all had ended after {took:.1f} s")
+    assert took < STALL + 2
+    assert re.search(r"rank 0 (is|was) .* while", said), said
+    assert kept(folder) == "simstrag-training/1"
+
+
+def test_a_job_with_a_server_whose_launcher_is_killed_leaves_nothing(tmp_path: Path) -> None:
+    with running(tmp_path / "run", "asgd", "stop", ranks=2) as job:
+        os.kill(job.launcher.pid, signal.SIGKILL)
+        at = time.monotonic()
+        took = job.until(lambda: not job.processes(), "is left") - at
+    assert took < 3.0
+
+
+def test_all_are_started_anew_and_go_on_from_the_checkpoint(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with running(folder, "korel", "restart", ranks=2) as job:
+        at = time.monotonic()
+        os.kill(job.rank(1), signal.SIGKILL)
+        again = folder / "attempt-1" / "journal.jsonl"
+        took = job.until(lambda: again.exists() and "lockstep" in again.read_text(), "stays") - at
+        first = again.read_text().split("\n")[0]
+        job.end()
+    print(f"the first update of the next attempt came after {took:.1f} s")
+    assert took < 10.0
+    assert re.search(r'"version": [1-9]', first), first
