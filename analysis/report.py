@@ -276,7 +276,7 @@ def _recorded(run: Run) -> list[tuple[str, str]]:
         "ranks": f"{told['world_size']}, each with {told['batch']} samples per gradient",
         "cores": told.get("cores"),
         "precision": told.get("precision"),
-        "gain of reduced precision": told.get("gain"),
+        "gain of reduced precision": told.get("gain") and number(told["gain"]),
         "local times by": told.get("clock"),
         "collectives by": told.get("backend"),
     }
