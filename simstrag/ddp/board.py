@@ -333,16 +333,20 @@ class Board:
         return self._of(late, "slow" if late else "network", before)
 
     def _fates(
-        self, now: Mapping[int, Entry]
+        self, now: dict[int, Entry]
     ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
         """Who is dead, who stopped, who left, where that can be told at once.
 
-        One that had noticed the failure itself, and ended after that, is no culprit.
+        One that had noticed the failure itself, and ended after that, is no culprit.  What one that
+        has ended said last is looked up again, and noted in `now`: it may have been said since.
         """
         dead, stopped, left = [], [], []
         for rank in self._others:
             entry, identity = now.get(rank, NOWHERE), self._who(rank)
             state = "" if identity is None else identity.state()
+            if state == "ended":
+                entry = entry._replace(fate=self._asks.get(f"fate/{rank}").decode())
+                now[rank] = entry
             if entry.fate.startswith("left"):
                 left.append(rank)
             elif state == "stopped" or entry.fate == "stopped":

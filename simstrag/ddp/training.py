@@ -56,12 +56,15 @@ def command(training: Training) -> list[str]:
 def main() -> None:
     """Train on this rank; the lowest writes the result."""
     from simstrag.ddp.launch import join
+    from simstrag.ddp.membership import RankFailure
     from simstrag.errors import SimstragError
 
     try:
         train(Training(**json.loads(sys.argv[1])), join(patient=True))
     except SimstragError as error:
         print(f"error: rank {os.environ.get('RANK', '?')}: {error}", file=sys.stderr, flush=True)
+        if isinstance(error, RankFailure):
+            os._exit(1)  # at an orderly end torch waits seconds for a group that is broken
         raise SystemExit(1) from None
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None  # the launcher says what is left

@@ -142,6 +142,15 @@ def test_one_that_had_noticed_the_failure_before_it_left_is_no_culprit(
     assert boards[0].blame().kind == "network"
 
 
+def test_one_that_noticed_and_ended_since_the_board_was_read_is_no_culprit(
+    boards: list[Board], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = boards[0]._read()
+    boards[1]._say("noticed")
+    monkeypatch.setattr(Identity, "state", lambda self: "ended")
+    assert boards[0]._fates(before) == ((2,), (), ())
+
+
 def test_one_that_slept_itself_says_so(boards: list[Board]) -> None:
     boards[0]._gap, boards[0]._woke = 13.0, time.monotonic()
     blame = boards[0].blame()
