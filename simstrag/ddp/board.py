@@ -10,22 +10,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import platform
-import signal
-import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import psutil
 from torch.distributed.distributed_c10d import Store
 
-__all__ = ["PHASES", "Blame", "Board", "Connections", "Identity", "Kind"]
+from simstrag.ddp.connections import Connections
+from simstrag.ddp.identity import Identity
+
+__all__ = ["PHASES", "Blame", "Board", "Kind"]
 
 PHASES = (
     "loading", "computing", "reducing", "talking to the server", "deciding", "updating",
@@ -90,76 +87,6 @@ class Entry(NamedTuple):
 
 
 NOWHERE = Entry(0, PHASES[0], 0, "")
-
-
-class Identity(NamedTuple):
-    """A process among all: the system it runs on, its number there, and when it was started."""
-
-    host: str
-    pid: int
-    born: float
-
-    @classmethod
-    def here(cls) -> Identity:
-        """This one."""
-        return cls(_host(), os.getpid(), _born(os.getpid()))
-
-    def state(self) -> str:
-        """Whether it "ended" or is "stopped"; "" for neither, or where that cannot be told."""
-        if self.host != _host():
-            return ""
-        try:
-            same = _born(self.pid) == self.born
-            status = psutil.Process(self.pid).status() if same else psutil.STATUS_DEAD
-        except (psutil.Error, OSError):
-            return "ended"
-        gone = status in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-        return "ended" if gone else "stopped" if status == psutil.STATUS_STOPPED else ""
-
-    def kill(self) -> bool:
-        """End it, if it runs on this host; never another one that has its number by now."""
-        if self.host != _host() or self.pid == os.getpid():
-            return False
-        with contextlib.suppress(psutil.Error, OSError), _handle(self.pid) as handle:
-            if _born(self.pid) == self.born:
-                if handle is None:
-                    os.kill(self.pid, signal.SIGKILL)
-                else:
-                    signal.pidfd_send_signal(handle, signal.SIGKILL)
-                return True
-        return False
-
-
-class Connections:
-    """The TCP connections that a process group made, so that a wait for it can be ended.
-
-    gloo knows no way to break off a collective that waits: aborting the group leaves the wait as it
-    is.  Once its connections are shut, the wait fails at once, and on the other ranks too.
-
-    >>> connections = Connections()
-    >>> with connections.made():
-    ...     pass  # dist.init_process_group(...), dist.new_group(...)
-    >>> connections.shut()
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[int, str] = {}
-
-    @contextlib.contextmanager
-    def made(self) -> Iterator[None]:
-        """What is connected in here belongs to the group."""
-        before = _sockets()
-        try:
-            yield
-        finally:
-            self._known |= dict(_sockets().items() - before.items())
-
-    def shut(self) -> None:
-        """End them; what was closed since, or is another connection by now, is left alone."""
-        for number, _ in self._known.items() & _sockets().items():
-            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as each:
-                each.getpeername()  # fails where it listens: gloo aborts when that is shut
-                each.shutdown(socket.SHUT_RDWR)
 
 
 class Board:
@@ -310,7 +237,7 @@ class Board:
             found[rank] = Entry(int(step), phase, int(beat), fate)
         return found
 
-    def _judged(self, before: Mapping[int, Entry]) -> Blame:
+    def _judged(self, before: dict[int, Entry]) -> Blame:
         until, now = time.monotonic() + self.patience, before
         while True:
             dead, stopped, left = self._fates(now)
@@ -459,48 +386,6 @@ class Board:
         if self.connections is not None and not all(killed):
             self.connections.shut()
         return gone
-
-
-def _host() -> str:
-    """This running system, or container: processes see each other where this is the same."""
-    said = [platform.node()]
-    with contextlib.suppress(OSError):
-        said.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
-        said.append(os.readlink("/proc/self/ns/pid"))
-    return " ".join(said)
-
-
-def _born(pid: int) -> float:
-    """When a process was started, on a clock that nobody sets, where the system has one."""
-    path = Path(f"/proc/{pid}/stat")
-    if path.exists():
-        return float(path.read_text().rpartition(")")[2].split()[19])
-    return float(psutil.Process(pid).create_time())
-
-
-@contextlib.contextmanager
-def _handle(pid: int) -> Iterator[int | None]:
-    """What stands for a process even when its number is given to another one, on Linux."""
-    if not hasattr(os, "pidfd_open"):
-        yield None
-        return
-    handle = os.pidfd_open(pid)
-    try:
-        yield handle
-    finally:
-        os.close(handle)
-
-
-def _sockets() -> dict[int, str]:
-    """The sockets of this process: descriptor, and what is behind it.  None but on Linux."""
-    found = {}
-    folder = "/proc/self/fd"
-    for name in os.listdir(folder) if os.path.isdir(folder) else ():
-        with contextlib.suppress(OSError):
-            target = os.readlink(f"{folder}/{name}")
-            if target.startswith("socket:"):
-                found[int(name)] = target
-    return found
 
 
 def _own(store: Store) -> Store:
