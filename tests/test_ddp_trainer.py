@@ -199,6 +199,16 @@ def test_the_reference_engine_books_recorded_arrivals_as_the_server_did(
     for update, entry in zip(booked, expected, strict=True):
         found = [(g.rank, g.step, update.version - 1 - g.version) for g in update.gradients]
         assert sorted(found) == [each[:3] for each in sorted(map(tuple, entry.gradients))]
+    # What the server applied is what it booked, and computed from what its rank says it pulled.
+    applied = [line[1:3] for line in lines[:gone] if line[0] == "applied"]
+    pulled = {
+        (row["rank"], row["step"]): row["version"] for kind, row, *_ in lines if kind == "push"
+    }
+    for update, (version, gradients) in zip(booked, applied, strict=True):
+        assert version == update.version
+        told = [(g.rank, g.step, g.version, g.weight) for g in update.gradients]
+        assert sorted(map(tuple, gradients)) == sorted(told)
+        assert all(pulled.get((g.rank, g.step), g.version) == g.version for g in update.gradients)
 
 
 def told_again(policy: str, lines: list[list[Any]]) -> tuple[list[list[float]], list[Update]]:

@@ -63,8 +63,9 @@ SATELLITES = {
         "workloads",
         "analysis.cells", "analysis.drawing", "analysis.formats", "analysis.page",
         "analysis.pictures", "analysis.sheets", "analysis.tables",
-        "calibration.cells", "calibration.crew", "calibration.loads", "calibration.machine",
-        "calibration.occupancy", "calibration.processes", "calibration.traffic",
+        "calibration.cells", "calibration.crew", "calibration.device", "calibration.loads",
+        "calibration.machine", "calibration.occupancy", "calibration.processes",
+        "calibration.steps", "calibration.traffic",
     },
 }  # fmt: skip
 """The modules of the core, and of other satellites, that each satellite needs.

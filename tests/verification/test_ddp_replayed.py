@@ -75,7 +75,7 @@ def staleness(run: Run, rank: int) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("count", "slowdown", "busy", "apart"),
-    [(2_500_000, 2.5, False, 0.05), (250_000, 2.0, True, 0.2)],
+    [(5_000_000, 2.5, False, 0.05), (250_000, 2.0, True, 0.2)],
     ids=["the server orders ranks", "ranks share cores"],
 )
 def test_the_engine_makes_of_recorded_times_the_staleness_of_each_rank(
