@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from simstrag.ddp.board import Connections
-from simstrag.ddp.launch import Joined
+from simstrag.ddp.connections import Connections
+from simstrag.ddp.joining import Joined
 from tests.ranks import Ranks, ranks
 from tests.test_ddp_trainer import BATCH, task
 

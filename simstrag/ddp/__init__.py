@@ -13,7 +13,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from simstrag.ddp.launch import join, torchrun
+    from simstrag.ddp.joining import join
+    from simstrag.ddp.launch import torchrun
     from simstrag.ddp.sampler import ShareSampler
     from simstrag.ddp.synchronous import Disagreement
     from simstrag.ddp.trainer import RankFailure, Trainer, wrap
@@ -24,7 +25,7 @@ __all__ = [
 
 PLACES = {
     "Disagreement": "synchronous", "RankFailure": "trainer", "ShareSampler": "sampler",
-    "Trainer": "trainer", "join": "launch", "torchrun": "launch", "wrap": "trainer",
+    "Trainer": "trainer", "join": "joining", "torchrun": "launch", "wrap": "trainer",
 }  # fmt: skip
 
 

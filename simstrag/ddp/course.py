@@ -24,8 +24,8 @@ from simstrag.ddp import equal, ways
 from simstrag.ddp.coordinated import Coordinated
 from simstrag.ddp.formats import Closure
 from simstrag.ddp.hook import Groups
+from simstrag.ddp.joining import START, offered
 from simstrag.ddp.journal import Journal, facts_as_written
-from simstrag.ddp.launch import START, offered
 from simstrag.ddp.link import Link, connect
 from simstrag.ddp.membership import Membership, RankFailure, own
 from simstrag.ddp.orders import Job

@@ -23,7 +23,7 @@ from simstrag.quorum import Late, Quorum, Via
 from simstrag.run import plain
 
 if TYPE_CHECKING:
-    from simstrag.ddp.launch import Joined
+    from simstrag.ddp.joining import Joined
 
 __all__ = [
     "ATTEMPT", "FORMAT", "NAME", "Journal", "facts_as_written", "facts_of", "placed",

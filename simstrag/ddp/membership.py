@@ -7,7 +7,7 @@ import os
 from collections.abc import Collection, Iterator
 
 from simstrag.ddp.board import Blame, Board
-from simstrag.ddp.launch import Joined, hurry, shrink
+from simstrag.ddp.joining import Joined, hurry, shrink
 from simstrag.errors import SimstragError
 
 __all__ = ["Membership", "RankFailure", "is_own", "own"]

@@ -12,7 +12,7 @@ import torch
 
 from simstrag import policies
 from simstrag.ddp.aside import address_of, begun, told
-from simstrag.ddp.launch import adopted, meet, offer, stall_limit_of
+from simstrag.ddp.joining import adopted, meet, offer, stall_limit_of
 from simstrag.ddp.service import Journal, Server
 from simstrag.live import Live
 from simstrag.places import pin

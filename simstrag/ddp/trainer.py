@@ -17,8 +17,8 @@ from simstrag.ddp.coordinated import Coordinated
 from simstrag.ddp.course import Course
 from simstrag.ddp.formats import Closure, Formats
 from simstrag.ddp.hints import hints_of
+from simstrag.ddp.joining import Joined, join
 from simstrag.ddp.journal import placed
-from simstrag.ddp.launch import Joined, join
 from simstrag.ddp.membership import Membership, RankFailure
 from simstrag.ddp.replica import Replica
 from simstrag.ddp.synchronous import Synchronous

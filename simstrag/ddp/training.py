@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from simstrag.ddp.launch import Joined
+    from simstrag.ddp.joining import Joined
     from simstrag.ddp.trainer import Trainer
 
 __all__ = ["ASKED", "CHECKPOINT", "RESULT", "Training", "command", "main"]
@@ -55,7 +55,7 @@ def command(training: Training) -> list[str]:
 
 def main() -> None:
     """Train on this rank; the lowest writes the result."""
-    from simstrag.ddp.launch import join
+    from simstrag.ddp.joining import join
     from simstrag.ddp.membership import RankFailure
     from simstrag.errors import SimstragError
 

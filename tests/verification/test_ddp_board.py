@@ -22,7 +22,10 @@ dist = pytest.importorskip("torch.distributed")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
 from simstrag.ddp import board as module  # noqa: E402
-from simstrag.ddp.board import Board, Connections, Identity  # noqa: E402
+from simstrag.ddp import identity  # noqa: E402
+from simstrag.ddp.board import Board  # noqa: E402
+from simstrag.ddp.connections import Connections  # noqa: E402
+from simstrag.ddp.identity import Identity  # noqa: E402
 
 NAMES = (0, 3, 5)
 FATES: tuple[tuple[str, set[int]], ...] = (
@@ -215,15 +218,15 @@ def test_a_process_with_the_number_of_one_that_has_ended_is_left_alone(
     sleeper: subprocess.Popen[bytes],
 ) -> None:
     me = Identity.here()
-    other = Identity(me.host, sleeper.pid, module._born(sleeper.pid) - 1)
+    other = Identity(me.host, sleeper.pid, identity._born(sleeper.pid) - 1)
     assert (other.state(), other.kill()) == ("ended", False)
-    assert Identity("there", sleeper.pid, module._born(sleeper.pid)).kill() is False
+    assert Identity("there", sleeper.pid, identity._born(sleeper.pid)).kill() is False
     assert me.kill() is False
     assert sleeper.poll() is None
 
 
 def test_a_process_is_known_as_stopped_and_as_ended(sleeper: subprocess.Popen[bytes]) -> None:
-    there = Identity(Identity.here().host, sleeper.pid, module._born(sleeper.pid))
+    there = Identity(Identity.here().host, sleeper.pid, identity._born(sleeper.pid))
     assert there.state() == ""
     sleeper.send_signal(signal.SIGSTOP)
     while psutil.Process(sleeper.pid).status() != psutil.STATUS_STOPPED:
@@ -250,8 +253,9 @@ def test_only_connections_of_the_group_are_shut() -> None:
 RANK = """
 import json, os, signal, sys, time
 import torch, torch.distributed as dist
-from simstrag.ddp.board import Board, Identity
-from simstrag.ddp.launch import join
+from simstrag.ddp.board import Board
+from simstrag.ddp.identity import Identity
+from simstrag.ddp.joining import join
 
 fault, group, limit, out = sys.argv[1], float(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
 joined = join(group)

@@ -18,7 +18,8 @@ import pytest
 pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs prctl")
 
-from simstrag.ddp.launch import Outcome, join  # noqa: E402
+from simstrag.ddp.joining import join  # noqa: E402
+from simstrag.ddp.launch import Outcome  # noqa: E402
 from simstrag.errors import InputError  # noqa: E402
 
 PATIENCE = 90.0
@@ -36,7 +37,7 @@ sys.exit(torchrun(sys.argv[2], int(sys.argv[1]), sys.argv[3:], stall_limit=20.0,
 HEAD = """
 import json, os, signal, sys, time
 import torch, torch.distributed as dist
-from simstrag.ddp.launch import Fenced, adopted, join, meet, offer, offered, shrink
+from simstrag.ddp.joining import Fenced, adopted, join, meet, offer, offered, shrink
 
 out = sys.argv[1]
 
@@ -195,6 +196,7 @@ for step in range(5):
     if joined.attempt == 0 and joined.rank == 1 and step == 2:
         os.kill(os.getpid(), signal.SIGKILL)
 say(f"rank{joined.rank}", attempt=joined.attempt, sum=ones.item(), threads=torch.get_num_threads())
+dist.destroy_process_group()  # without it torch may abort at the end of the process
 """
 
 
