@@ -150,6 +150,35 @@ def test_a_schedule_of_torch_warns_under_a_server_and_its_rate_arrives(ranks: Ra
     assert ranks.run(scheduling, 2, False)[0] == 0.025
 
 
+def late(rank: int, world: int) -> float:
+    """Rank 1 sends its first gradient when the rate has changed already; the rate in the end."""
+    from torch.distributed.distributed_c10d import _get_default_store
+
+    from simstrag.ddp import wrap
+
+    model, optimizer, loss = task(rank)
+    store = _get_default_store()
+    with wrap(model, optimizer, "asgd", batch=BATCH, precision="full") as trainer:
+
+        def last() -> torch.Tensor:
+            if trainer.begun and rank == 1:
+                store.wait(["changed"])
+            return loss(BATCH)
+
+        trainer.step(last)
+        if rank == 0:
+            optimizer.param_groups[0]["lr"] = 0.02
+            trainer.step(last)
+            store.set("changed", "")
+        dist.barrier()
+        rate: float = trainer.state_dict()["optimizer"]["param_groups"][0]["lr"]
+        return rate
+
+
+def test_a_late_rank_does_not_bring_the_first_rate_back(ranks: Ranks) -> None:
+    assert ranks.run(late, 2) == [0.02, 0.02]
+
+
 def sampled(rank: int, world: int, policy: str) -> str:
     """Batches of a sampler under a policy that needs a server, sooner or later; what is said."""
     from simstrag.ddp import ShareSampler, wrap

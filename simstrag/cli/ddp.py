@@ -32,7 +32,7 @@ STEPS = 200
 """Of each rank, unless samples are given."""
 
 OF_WORKLOADS = (
-    "policy", "samples", "batch", "profile", "precision", "seed", "out", "checkpoint",
+    "policy", "samples", "batch", "profile", "precision", "seed", "out", "checkpoint", "shards",
 )  # fmt: skip
 """Options that a script does not hear of."""
 
@@ -91,6 +91,9 @@ def ddp(
     stall_limit: Annotated[
         float, typer.Option(help="Seconds of silence that end a rank.", hidden=True)
     ] = 60.0,
+    shards: Annotated[
+        int, typer.Option(help="Servers that share the parameters.", min=1, hidden=True)
+    ] = 1,
     pin: Annotated[bool, typer.Option(help="Give each rank a core, in turn.", hidden=True)] = True,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -128,11 +131,11 @@ def ddp(
         own = batch or workload.nominal
         limit = samples or STEPS * ranks * own
         known = None if profile is None else profile_at(profile)
-        _check(policy, ranks, known, own, limit)
+        _check(policy, ranks, known, own, limit, shards)
         with _folder(out) as folder:
             training = Training(
                 what, policy, limit, own, seed, precision, None if known is None else str(known),
-                str(folder), checkpoint,
+                str(folder), checkpoint, shards=shards,
             )  # fmt: skip
             training, done = begun(training, folder, ranks)
             if done and not (quiet or as_json):
@@ -159,7 +162,9 @@ def _refuse(context: typer.Context, script: str) -> None:
         )
 
 
-def _check(policy: str, ranks: int, profile: Path | None, batch: int, samples: int) -> None:
+def _check(
+    policy: str, ranks: int, profile: Path | None, batch: int, samples: int, shards: int
+) -> None:
     """Raise `InputError` where the policy is none, or cannot run for real, before ranks start."""
     from simstrag import policies
     from simstrag.ddp import ways
@@ -169,6 +174,9 @@ def _check(policy: str, ranks: int, profile: Path | None, batch: int, samples: i
     hints = hints_of(profile, batch, samples)
     first = View(ranks, hints=hints, noise_scale=hints.noise_scale)
     ways.check(policies.load(policy), policy, first)
+    if shards > 1:
+        plan = policies.ask(policies.load(policy), first, policy)
+        ways.check_sharded(plan.resolved(ranks), policy)
 
 
 @contextlib.contextmanager

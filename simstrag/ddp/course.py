@@ -29,7 +29,7 @@ from simstrag.ddp.journal import Journal, facts_as_written
 from simstrag.ddp.link import Link, connect
 from simstrag.ddp.membership import Membership, RankFailure, own
 from simstrag.ddp.orders import Job
-from simstrag.ddp.parameters import check_served, packed
+from simstrag.ddp.parameters import check_served, packed, settings
 from simstrag.ddp.replica import Replica
 from simstrag.ddp.server import start_server
 from simstrag.ddp.synchronous import Synchronous
@@ -293,7 +293,8 @@ class Course:
                 hand_over=self._shards == 1, shards=self._shards,
                 journal=None if self._out is None else partial(Journal, self._out),
             )  # fmt: skip
-        self._link.begin(self.replica.count, self.replica.dtype, job)
+        now = settings(self.replica.optimizer)
+        self._link.begin(self.replica.count, self.replica.dtype, job, settings=now)
         self.way = Coordinated(self.replica, self._link, self._groups, members.mark)
 
     def _check_served(self, plan: Plan) -> None:

@@ -68,19 +68,24 @@ class Link:
     # -- the job -----------------------------------------------------------------------------
 
     def begin(
-        self, count: int, dtype: torch.dtype, job: Job | None = None, shared: bool = True
+        self,
+        count: int,
+        dtype: torch.dtype,
+        job: Job | None = None,
+        shared: bool = True,
+        settings: bytes = b"",
     ) -> None:
         """Say that this rank is ready to train `count` parameters; one of the ranks brings the job.
 
-        shared: try shared memory, which works on one host.  The first order comes when all ranks
-        have begun.
+        shared: try shared memory, which works on one host.  settings: those of the optimizer, which
+        are in the job already.  The first order comes when all ranks have begun.
         """
         self._phase = "setting up"
         found = offer(count, dtype) if shared else None
         memory, self._offered = (None, None) if found is None else found
         said = (count, dtype, self._offered, job)
         self._send(Frame(Kind.BEGIN, self.rank, body=pickle.dumps(said)))
-        self._own, self._told = None, b""
+        self._own, self._told = None, settings
         accepted = self._next(Kind.WELCOME).body == SHARED
         self._payload = memory if memory is not None and accepted else apart(count, dtype)
         self._own = self._payload

@@ -33,7 +33,8 @@ class Training:
 
     samples: of all ranks together, after which it ends.  batch: of a rank.  checkpoint: after how
     many steps of this rank a checkpoint is written, 0 for none but after a failure.  attempt: how
-    often it was taken up; where there is a checkpoint, it goes on from that.
+    often it was taken up; where there is a checkpoint, it goes on from that.  shards: over how many
+    processes a server spreads the parameters.
     """
 
     workload: str
@@ -46,6 +47,7 @@ class Training:
     out: str | None = None
     checkpoint: int = 0
     attempt: int = 0
+    shards: int = 1
 
 
 def command(training: Training) -> list[str]:
@@ -94,7 +96,7 @@ def train(given: Training, joined: Joined) -> None:
     trainer = wrap(
         model, parts.optimizer, given.policy, given.profile, batch=given.batch,
         samples=given.samples, precision=given.precision, out=None if out is None else out / again,
-        joined=joined,
+        joined=joined, shards=given.shards,
     )  # fmt: skip
     if checkpoint is not None and kept:
         trainer.load_state_dict(torch.load(checkpoint, weights_only=True))

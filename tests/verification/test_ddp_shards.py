@@ -20,6 +20,7 @@ from simstrag.ddp.journal import read  # noqa: E402
 from simstrag.ddp.link import Link, ServerFailure, connect  # noqa: E402
 from simstrag.ddp.orders import Compute, Job  # noqa: E402
 from simstrag.ddp.parameters import packed  # noqa: E402
+from simstrag.ddp.replay import run_of  # noqa: E402
 from simstrag.errors import InputError  # noqa: E402
 from simstrag.policy import Plan, Quorum, Review, Via  # noqa: E402
 from tests.ranks import Ranks, ranks  # noqa: E402
@@ -220,6 +221,8 @@ def test_three_ranks_train_with_two_shards_and_leave_a_record(ranks: Ranks, tmp_
     stale = [row["staleness"] for row in rows if "staleness" in row]
     assert len(stale) > 100
     assert {len(each) for each in stale} == {2}
+    told = run_of(tmp_path / "run").summary["staleness_by_shard"]
+    assert told == [sum(values) / len(stale) for values in zip(*stale, strict=True)]
 
 
 def refused(rank: int, world: int, policy: str) -> str:
