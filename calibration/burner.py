@@ -1,8 +1,8 @@
 """Real CPU load that comes and goes on one core by a seeded schedule.
 
 Each burner of each episode is a process of its own, started before the series and asleep until its
-episode, so that starting it disturbs nothing.  This file is also the burner's program: it is run by
-its path and imports little beyond the standard library.
+episode, so that starting it disturbs nothing.  This module is also the burner's program, and imports
+little beyond the standard library.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def burners(episodes: tuple[Episode, ...], core: int) -> Iterator[Burners]:
             job = json.dumps({**asdict(episode), "core": core, "parent": os.getpid()})
             for _ in range(episode.kind.count):
                 child = subprocess.Popen(
-                    [sys.executable, "-I", "-S", __file__, job],
+                    [sys.executable, "-P", "-m", "simstrag.calibration.burner", job],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     text=True,
