@@ -1,7 +1,7 @@
 """Real CPU load that comes and goes on one core by a seeded schedule.
 
 Each burner of each episode is a process of its own, started before the series and asleep until its
-episode, so that starting it disturbs nothing.  This module is also the burner's program, and imports
+episode, so that starting it disturbs nothing.  This module is the burner's program too, and imports
 little beyond the standard library.
 """
 
