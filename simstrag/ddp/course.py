@@ -11,7 +11,6 @@ import dataclasses
 import os
 import sys
 import time
-from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,19 +102,19 @@ class Course:
     def step(self, closure: Closure) -> torch.Tensor:
         """The next step; see `Trainer.step`."""
         guarded = self._guarded(closure)
-        try:
-            with self.members.blaming():
-                loss = self._taken(guarded)
-        except RankFailure as failure:
-            shrinks = self.sampler is None and isinstance(self.way, Synchronous)
-            if not shrinks or not self.members.goes_on(failure.blame):
-                raise
-            with self.members.blaming():
-                self._go_on_without(failure.blame.lost)
-                if self.members.rank == 0:
-                    said = f"warning: {failure}; the others go on without it"
-                    print(said, file=sys.stderr, flush=True)
-                loss = self._taken(guarded)
+        failed: RankFailure | None = None
+        while True:
+            try:
+                with self.members.blaming():
+                    if failed is not None:
+                        self._go_on_without(failed)
+                    loss = self._taken(guarded)
+                break
+            except RankFailure as failure:
+                shrinks = self.sampler is None and isinstance(self.way, Synchronous)
+                if not shrinks or not self.members.goes_on(failure.blame):
+                    raise
+                failed = failure
         self.replica.clock.begin()
         return loss
 
@@ -240,15 +239,19 @@ class Course:
         equal.broadcast(self.replica.model, self.replica.optimizer, 0)
         self._synchronise(handover.policy, handover.facts)
 
-    def _go_on_without(self, lost: Collection[int]) -> None:
+    def _go_on_without(self, failure: RankFailure) -> None:
         """Meet again as a smaller world, in which the policy begins anew; no update is lost.
 
         The step in which it happened is thrown away.  Where some had finished it and others not,
-        parameters are those of one who had.
+        parameters are those of one who had.  A server counts on all who were there at the start:
+        where the smaller world needs one, it starts its own.
         """
         way, replica, members = self.way, self.replica, self.members
         assert isinstance(way, Synchronous)
-        generation = members.without(lost)
+        generation = members.without(failure.blame.lost)
+        if self._link is not None:
+            self._link.leave()
+            self._link = None
         self._groups = Groups(stall_limit=members.stall_limit)
         replica.forget_groups()
         replica.clear()
@@ -266,6 +269,9 @@ class Course:
             self._out = self._whole / f"generation-{generation}"
         self._record()
         self._synchronise(self.policy, self.facts)
+        if members.rank == 0:
+            said = f"warning: {failure}; the others go on without it"
+            print(said, file=sys.stderr, flush=True)
 
     def _synchronise(self, policy: Policy, facts: Facts | None) -> None:
         note = None if self._journal is None else self._journal.note
@@ -311,8 +317,9 @@ class Course:
     def _served_at(self) -> str:
         """Where the server listens: the launcher's, which outlives ranks, or the lowest's own."""
         members = self.members
-        if members.joined is not None and os.environ.get("SIMSTRAG_SERVER"):
-            return offered(members.joined.root, START)
+        joined = members.joined
+        if joined is not None and not joined.generation and os.environ.get("SIMSTRAG_SERVER"):
+            return offered(joined.root, START)
         address = [""]
         if members.rank == 0:
             self._server, address[0] = start_server(

@@ -201,3 +201,25 @@ def test_all_are_started_anew_and_go_on_from_the_checkpoint(tmp_path: Path) -> N
     print(f"the first update of the next attempt came after {took:.1f} s")
     assert took < 10.0
     assert re.search(r'"version": [1-9]', first), first
+
+
+def test_two_are_lost_at_once_and_then_a_third(tmp_path: Path) -> None:
+    with running(tmp_path / "run", "bsp", "continue", ranks=4) as job:
+        os.kill(job.rank(3), signal.SIGKILL)
+        assert job.fault(1, signal.SIGKILL) < 2 * STALL + 2
+        assert job.ranks() == 2
+        assert job.fault(0, signal.SIGKILL) < STALL + 2
+        assert job.ranks() == 1
+        said = job.end()
+    for rank in (0, 1, 3):
+        assert re.search(rf"ranks? .*\b{rank}\b.* (is|are) dead.* at step \d+ while", said), said
+
+
+def test_a_smaller_world_that_comes_to_need_a_server_has_one(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with running(folder, "sync_switch:share=0.5,samples=150000", "continue") as job:
+        assert job.fault(0, signal.SIGKILL) < STALL + 2
+        record = folder / "generation-1" / "journal.jsonl"
+        job.until(lambda: '["push"' in record.read_text(), "it never pushes")
+        assert job.ranks() == RANKS - 1
+        job.end()
