@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from simstrag.errors import InputError
-from simstrag.places import cores, pin
+from simstrag.places import cores, keep_memory, pin
 from simstrag.workloads import mapped
 
 if TYPE_CHECKING:
@@ -172,6 +172,7 @@ class Cpu:
 
         allowed, threads = set(cores()), torch.get_num_threads()
         pin(self.core)
+        keep_memory()
         torch.set_num_threads(1)
         try:
             yield

@@ -14,6 +14,7 @@ from simstrag.calibration.campaign import TARGET
 from simstrag.calibration.cells import Cell
 from simstrag.calibration.machine import describe_device, describe_software
 from simstrag.errors import InputError
+from simstrag.places import keep_memory
 from simstrag.run import provenance
 
 if TYPE_CHECKING:
@@ -76,7 +77,10 @@ def header_of(
         "command": asked.command(folder),
         "commit": provenance()["commit"],
         "device": describe_device(device),
-        "software": describe_software(),
+        "software": {
+            **describe_software(),
+            "freed_memory": "kept" if keep_memory() else "given back",
+        },
         "workload": {
             "name": workload.name,
             "parameters": parameters,

@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
-from simstrag.places import cores, die_with_parent, pin
+from simstrag.places import cores, die_with_parent, keep_memory, pin
 
 __all__ = ["LEAVE", "STALL", "Children"]
 
@@ -89,4 +89,5 @@ def _pinned(
     for number in STOPS:
         signal.signal(number, signal.SIG_IGN)
     pin(core)
+    keep_memory()
     target(pipe, rank, *arguments)

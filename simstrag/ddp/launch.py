@@ -25,7 +25,7 @@ import psutil
 
 from simstrag.ddp.joining import adopted, store_at
 from simstrag.errors import InputError
-from simstrag.places import cores, pin
+from simstrag.places import cores, keep_memory, pin
 
 __all__ = ["Outcome", "launch", "run", "torchrun"]
 
@@ -327,6 +327,7 @@ def agent() -> None:
 def _rank() -> None:
     """A rank, before anything of the user's is imported."""
     adopted()
+    keep_memory()
     if os.environ.get("SIMSTRAG_PINNED") == "1":
         every = cores()
         os.environ["SIMSTRAG_CORES"] = ",".join(map(str, every))  # for a server, which has no own

@@ -15,7 +15,7 @@ from simstrag.ddp.aside import address_of, begun, told
 from simstrag.ddp.joining import adopted, meet, offer, stall_limit_of
 from simstrag.ddp.service import Journal, Server
 from simstrag.live import Live
-from simstrag.places import pin
+from simstrag.places import keep_memory, pin
 
 __all__ = ["Journal", "Server", "main", "start_server"]
 
@@ -38,6 +38,7 @@ def start_server(
 def main() -> None:
     """The program of `start_server`, and of a launcher, which gives it no argument."""
     torch.set_num_threads(1)
+    keep_memory()
     if cores := os.environ.get("SIMSTRAG_CORES"):
         pin(set(map(int, cores.split(","))))  # not the one of the rank that started this
     if len(sys.argv) == 1:

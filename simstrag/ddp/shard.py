@@ -19,6 +19,7 @@ from simstrag.ddp.door import Door, Peer
 from simstrag.ddp.frames import SHARED, Frame, Kind
 from simstrag.ddp.parameters import Parameters
 from simstrag.ddp.payload import Payload, accept, apart, octets
+from simstrag.places import keep_memory
 
 __all__ = ["Recipe", "Shard", "main"]
 
@@ -149,6 +150,7 @@ class Shard:
 def main() -> None:
     """The program of a shard."""
     torch.set_num_threads(1)
+    keep_memory()
     shard = Shard(*told())
     one = torch.zeros(1, requires_grad=True)  # what a first step imports is no part of an update
     one.grad = torch.zeros(1)
