@@ -93,14 +93,21 @@ class Foretelling:
         self.constants: dict[tuple[str, str], Constant] = {}
 
     def scenario(
-        self, case: Case, schedule: Schedule, updates_in_step: bool, slower: float = 1.0
+        self,
+        case: Case,
+        schedule: Schedule,
+        updates_in_step: bool,
+        slower: Sequence[float] | None = None,
     ) -> Scenario:
         """The scenario of a case; updates_in_step: whether every rank applies updates itself.
 
-        slower: how many times as long steps and updates take as in the profile.
+        slower: how many times as long steps and updates take on each core as in the profile.
         """
-        trace = slowdowns(schedule, self.profile, case.ranks, self.cores)
-        if trace is not None and case.ranks > self.cores:
+        paces = [1.0] * self.cores if slower is None else list(slower)
+        base = min(paces)
+        beyond = [pace / base for pace in paces]
+        trace = slowdowns(schedule, self.profile, case.ranks, self.cores, beyond)
+        if case.ranks > self.cores:
             self._note(
                 "slowdown by a rank on the same core", case.ranks, self._beside(1.0), "",
                 "assumed: as one level of load, by the response to load cpu",
@@ -109,7 +116,7 @@ class Foretelling:
             "workers": case.ranks,
             "samples": case.steps * case.ranks * self.workload.batch,
             "learner": {"batch": self.workload.batch},
-            "profile": self._stepping(updates_in_step, slower).name,
+            "profile": self._stepping(updates_in_step, base).name,
             "allreduce": self._allreduce(case.ranks),
             "seeds": SEEDS,
             "policies": (case.policy,),
@@ -140,8 +147,11 @@ class Foretelling:
         found = (measure(run, plan.samples(case), plan.batch, edges, grid) for run in runs)
         return Foretold(case, tuple(found), grid)
 
-    def adapt(self, foretold: Foretold, plan: Plan, paces: Mapping[int, float]) -> Foretold:
-        """Simulate each repetition at its own pace too: seconds of a step of nothing else then.
+    def adapt(
+        self, foretold: Foretold, plan: Plan, paces: Mapping[int, Sequence[float]]
+    ) -> Foretold:
+        """Simulate each repetition at its own pace too: seconds of a step of nothing else then, on
+        each core.
 
         A machine that is shared changes its pace by the minute.  What is still off then is the
         simulation's own, and what is not was the machine's.
@@ -151,9 +161,8 @@ class Foretelling:
         known = times_at(self.profile, self.workload.batch).compute.value
         found = {}
         for repetition, seconds in paces.items():
-            scenario = self.scenario(
-                case, schedule, synchronous(case, hints), round(seconds / known, 3)
-            )
+            slower = [round(each / known, 3) for each in seconds]
+            scenario = self.scenario(case, schedule, synchronous(case, hints), slower)
             runs = [simulate(scenario, case.policy, seed) for seed in range(ADAPTED)]
             found[repetition] = float(np.mean([run.summary["makespan"] for run in runs]))
         return replace(foretold, adapted=found)
@@ -304,20 +313,29 @@ def with_update(step: StepTimes, update: float) -> StepTimes:
     )
 
 
-def slowdowns(schedule: Schedule, profile: Profile, ranks: int, cores: int) -> Trace | None:
+def slowdowns(
+    schedule: Schedule,
+    profile: Profile,
+    ranks: int,
+    cores: int,
+    beyond: Sequence[float] | None = None,
+) -> Trace | None:
     """Slowdowns of whole steps of each rank by the levels on its core; None where there are none.
 
-    Load beside a rank is beside all ranks of its core.
+    Load beside a rank is beside all ranks of its core.  beyond: as many times slower each core is
+    anyway.
     """
     rows: list[tuple[float, int, str, str, float]] = []
     for rank in range(ranks):
+        always = 1.0 if beyond is None else beyond[rank % cores]
         here = [r for r in range(ranks) if r % cores == rank % cores]
         episodes = [each for each in schedule.episodes if each.rank % cores == rank % cores]
         edges = sorted({0.0, *(t for each in episodes for t in (each.start, each.stop))})
         for t in edges:
             level = len(here) - 1 + sum(e.level for e in episodes if e.start <= t < e.stop)
-            if level or t:
+            if level or t or always != 1.0:
                 value = float(evaluate(response_to("cpu", profile), [level])[0]) if level else 1.0
+                value *= always
                 rows.append((t, rank, "step", "slowdown", value))
     return Trace.from_rows(sorted(rows), "load of the schedule") if rows else None
 

@@ -8,21 +8,29 @@ GPU (untried), "net" streams over the link.
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from simstrag.calibration.loads import Loads
 from simstrag.calibration.traffic import Traffic
+from simstrag.ddp.journal import LOAD, NAME
 from simstrag.errors import InputError
 from simstrag.fidelity.schedule import Episode, Schedule
+from simstrag.paths import write_whole
 from simstrag.places import cores
+from simstrag.run import plain
 
-__all__ = ["Done", "Injector", "seats"]
+__all__ = ["Done", "Injector", "beside", "seats"]
+
+POLL = 0.02
+"""Seconds between two looks whether a run has begun."""
 
 PATIENCE = 5.0
 """Seconds by which the end of a schedule may be overrun before load is taken away by force."""
@@ -45,6 +53,13 @@ class Done:
     def late(self) -> float:
         """Seconds after its time at which it began."""
         return self.episode.start - self.planned.start
+
+    def document(self) -> dict[str, Any]:
+        """As plain JSON.  share: of its cores, what it really took; off: that is not its level."""
+        return {
+            **asdict(self.episode), "late": round(self.late, 4),
+            "share": self.report.get("load_share"), "off": bool(self.report.get("load_off")),
+        }  # fmt: skip
 
 
 class Injector:
@@ -179,6 +194,37 @@ class Injector:
         with self._traffic[episode.rank].streaming(episode.level) as stream:
             yield report
         report |= stream.report
+
+
+@contextlib.contextmanager
+def beside(schedule: Schedule, folder: Path) -> Iterator[list[Done]]:
+    """Load beside ranks of this host, from the moment their run begins to be recorded in a folder.
+
+    What was done is in the list at the end, and in `LOAD` in the folder.  Raises `Skipped` where a
+    load failed.
+    """
+    found: list[Done] = []
+    over = threading.Event()
+
+    def follow() -> None:
+        while not over.wait(POLL):
+            if (folder / NAME).exists():
+                injector.go()
+                return
+
+    thread = threading.Thread(target=follow, name="load")
+    with Injector(schedule) as injector:
+        thread.start()
+        try:
+            yield found
+        finally:
+            over.set()
+            thread.join()
+    found += injector.done
+    if found and folder.exists():
+        told = {"format": "simstrag-load/1", "done": [each.document() for each in found]}
+        text = json.dumps(plain(told), indent=1) + "\n"
+        write_whole(folder / LOAD, lambda part: part.write_text(text, encoding="utf-8"))
 
 
 def seats(ranks: Iterable[int]) -> dict[int, int]:

@@ -1,15 +1,18 @@
 """A recorded run told again by the engine: does that make of its times what really happened?
 
-Its own local times, step by step, go through the engine under its own policy; what a collective or
-the server took is the run's own too, as medians.  So this tests the mechanism (who waits for whom,
-what is stale, what the policy decides), and no foresight.  With a profile it is foretold as well,
-as it would have been without load.
+Its own local times, step by step, go through the engine under its own policy.  What collectives and
+the server took is the run's own too, as means, since a run lasts as long as their sum; where the
+gradient of a step took longer than that on its way to the server and the parameters before it on
+theirs to the rank, its local time is as much longer.  So this tests the mechanism (who waits for
+whom, what is stale, what the policy decides), and no foresight.  With a profile it is foretold as
+well, as it would have been without load.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,8 +112,9 @@ def replay(folder: str | Path, profile: str | Path | None = None) -> Replayed:
     if not samples:
         raise InputError(f"{folder}: the run ended before its first {full} samples; run it longer")
     real = measure(run, samples, batch, [0.0], [0.0, 1.0])
-    constants, remarks = _constants(lines, run, ranks), [WHAT]
-    again = _again(run, header, constants, samples)
+    trips = _trips(lines)
+    constants, remarks = _constants(lines, trips, ranks), [WHAT]
+    again = _again(run, header, constants, _late(trips, constants), samples)
     replayed = measure(again, samples, batch, [0.0], [0.0, 1.0])
     if header["hints"]["amp_ratio"] is None and run.summary["amp_share"]:
         remarks.append("The policy was told no gain of reduced precision; here it is, as measured.")
@@ -125,19 +129,39 @@ def replay(folder: str | Path, profile: str | Path | None = None) -> Replayed:
 
 
 WHAT = (
-    "Replayed are the run's own local times and the medians of its own communication: this tests "
+    "Replayed are the run's own local times and the means of its own communication: this tests "
     "the mechanism, not foresight."
 )
 
+Trip = dict[str, float]
+"""Of a gradient to the server, by the record: its stamps; `push`, `pull`: seconds of its way, and
+of the parameters' before it."""
 
-def _constants(lines: Sequence[Sequence[Any]], run: Run, ranks: int) -> dict[str, Constant]:
-    """What communication took, in the middle, by the record."""
+
+def _trips(lines: Sequence[Sequence[Any]]) -> dict[int, list[Trip]]:
+    """Of each rank, those after which it went on, in order."""
+    found: dict[int, list[Trip]] = defaultdict(list)
+    rows = [line[1] for line in lines if line[0] == "push"]
+    for row in sorted(rows, key=lambda row: float(row["begun"])):
+        trip = {name: math.nan if row[name] is None else float(row[name]) for name in STAMPS}
+        before = found[row["rank"]]
+        if before:
+            trip["pull"] = trip["begun"] - before[-1]["replied"]
+        trip["push"] = trip["first"] - trip["begun"] - row["seconds"]
+        before.append(trip)
+    return found
+
+
+def _constants(
+    lines: Sequence[Sequence[Any]], trips: Mapping[int, list[Trip]], ranks: int
+) -> dict[str, Constant]:
+    """What communication took, in the mean, by the record."""
     found: dict[str, Constant] = {}
 
     def note(what: str, values: Sequence[float]) -> None:
         if values:
-            middle = max(0.0, statistics.median(values))
-            found[what] = Constant(what, str(ranks), middle, "s", f"median of {len(values)} here")
+            mean = max(0.0, statistics.fmean(values))
+            found[what] = Constant(what, str(ranks), mean, "s", f"mean of {len(values)} here")
 
     steps = [line for line in lines if line[0] == "lockstep"]
     begun = [line[1] for line in steps[1:]]
@@ -147,35 +171,44 @@ def _constants(lines: Sequence[Sequence[Any]], run: Run, ranks: int) -> dict[str
         following - start - max(seconds)
         for (_, start, seconds, *_), following in zip(steps, begun, strict=False)
     ])  # fmt: skip
-    pushes = [line[1] for line in lines if line[0] == "push"]
-    whole = [each for each in pushes if all(each.get(name) is not None for name in STAMPS)]
-    note("push", [each["first"] - each["begun"] - each["seconds"] for each in whole])
+    whole = [trip for own in trips.values() for trip in own]
+    for name in WAYS:
+        note(name, [trip[name] for trip in whole if name in trip])
     # One at a time, in the order of replies: what came while another was served has waited for it.
-    served = sorted(whole, key=lambda row: float(row["replied"]))
-    before = [-math.inf, *(each["replied"] for each in served)]
+    served = sorted(whole, key=lambda trip: trip["replied"])
+    before = [-math.inf, *(trip["replied"] for trip in served)]
     note("service", [
-        each["replied"] - max(each["first"], free)
-        for each, free in zip(served, before, strict=False) if _at_once(each)
+        trip["replied"] - max(trip["first"], free)
+        for trip, free in zip(served, before, strict=False) if _at_once(trip)
     ])  # fmt: skip
-    pulls, last = [], dict[int, float]()
-    for each in sorted(whole, key=lambda row: float(row["begun"])):
-        if each["rank"] in last:
-            pulls.append(each["begun"] - last[each["rank"]])
-        last[each["rank"]] = each["replied"]
-    note("pull", pulls)
     return found
 
 
-STAMPS = ("begun", "ended", "first", "received", "applied", "replied")
+WAYS = ("push", "pull")
+STAMPS = ("at", "begun", "first", "applied", "replied")
 
 
-def _at_once(row: Mapping[str, float]) -> bool:
+def _at_once(trip: Trip) -> bool:
     """Whether the reply followed the update, as it does unless somebody is waited for."""
-    return bool(row["replied"] - row["applied"] < 10 * max(row["applied"] - row["first"], 1e-4))
+    return trip["replied"] - trip["applied"] < 10 * max(trip["applied"] - trip["first"], 1e-4)
+
+
+def _late(
+    trips: Mapping[int, list[Trip]], constants: Mapping[str, Constant]
+) -> dict[tuple[int, float], float]:
+    """Of a rank's step that was done then: how much longer than in the mean its ways took."""
+    return {
+        (rank, trip["at"]): sum(trip[name] - constants[name].value for name in WAYS if name in trip)
+        for rank, own in trips.items() for trip in own
+    }  # fmt: skip
 
 
 def _again(
-    run: Run, header: Mapping[str, Any], constants: Mapping[str, Constant], samples: int
+    run: Run,
+    header: Mapping[str, Any],
+    constants: Mapping[str, Constant],
+    late: Mapping[tuple[int, float], float],
+    samples: int,
 ) -> Run:
     """The same by the engine."""
     ranks, hints = header["world_size"], header["hints"]
@@ -190,7 +223,7 @@ def _again(
     scenario = Scenario.of(
         {
             "workers": ranks, "samples": samples, "learner": {"batch": header["batch"]},
-            "step": step, "trace": trace_of(run),
+            "step": step, "trace": trace_of(run, late),
             "allreduce": {"alpha": value("together") / (2 * (ranks - 1)) if ranks > 1 else 0.0},
             "server": {name: value(name) for name in ("push", "service", "pull")},
         },

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,13 +31,15 @@ class Window(NamedTuple):
 class Mitigation(NamedTuple):
     """M of a policy on so many ranks under a schedule; intervals over repetitions and seeds.
 
-    amp: the share of its steps in reduced precision, real and simulated.
+    evened: the real one of makespans at the profile's pace.  amp: the share of its steps in reduced
+    precision, real and simulated.
     """
 
     policy: str
     ranks: int
     schedule: str
     real: Estimate
+    evened: Estimate
     simulated: Estimate
     amp: tuple[float, float]
 
@@ -109,11 +110,15 @@ class CaseResult:
 
 @dataclass(frozen=True)
 class Ranking:
-    """The policies on so many ranks under one schedule, in pairs."""
+    """The policies on so many ranks under one schedule, in pairs.
+
+    evened: the same of makespans at the profile's pace.
+    """
 
     ranks: int
     schedule: str
     pairs: tuple[Pair, ...]
+    evened: tuple[Pair, ...] = ()
 
     @property
     def decided(self) -> tuple[Pair, ...]:
@@ -156,7 +161,8 @@ class Result:
     @property
     def paces(self) -> tuple[float, float]:
         """Seconds of a step of nothing else around runs, the least and the most; NaN of none."""
-        found = [pace for case in self.cases for pace in paces(case.case, self.outcomes).values()]
+        each = (paces(case.case, self.outcomes).values() for case in self.cases)
+        found = [pace for runs in each for cores in runs for pace in cores]
         return (min(found), max(found)) if found else (math.nan, math.nan)
 
     @property
@@ -178,7 +184,8 @@ class Result:
             if len(here) > 1:
                 real = {each.case.policy: makespans(each) for each in here}
                 said = {each.case.policy: simulated(each) for each in here}
-                found.append(Ranking(*place, tuple(pairs(real, said))))
+                even = {each.case.policy: evened(each) for each in here}
+                found.append(Ranking(*place, tuple(pairs(real, said)), tuple(pairs(even, said))))
         return tuple(found)
 
     @cached_property
@@ -190,14 +197,13 @@ class Result:
             bsp, clean = known.get(("bsp", ranks, schedule)), known.get(("bsp", ranks, CLEAN))
             if policy == "bsp" or schedule == CLEAN or bsp is None or clean is None:
                 continue
-            real = [makespans(one) for one in (each, bsp, clean)]
-            said = [simulated(one) for one in (each, bsp, clean)]
+            trio = each, bsp, clean
+            found_m = [mitigations(*map(of, trio)) for of in (makespans, evened, simulated)]
             runs = each.real.values(), each.foretold.runs
             real_amp, said_amp = (mean([run.amp for run in own]) for own in runs)
             found.append(
                 Mitigation(
-                    policy, ranks, schedule, mitigations(*real), mitigations(*said),
-                    (real_amp, said_amp),
+                    policy, ranks, schedule, *found_m, (real_amp, said_amp),
                 )
             )  # fmt: skip
         return tuple(found)
@@ -213,11 +219,13 @@ class Result:
             "cases": [_case(each) for each in self.cases],
             "rankings": [
                 {"ranks": r.ranks, "schedule": r.schedule, "decided": len(r.decided),
-                 "foretold": r.foretold, "pairs": [pair._asdict() for pair in r.pairs]}
+                 "foretold": r.foretold, "pairs": [pair._asdict() for pair in r.pairs],
+                 "evened": [pair._asdict() for pair in r.evened]}
                 for r in self.rankings
             ],
             "mitigation": [
-                {**m._asdict(), "real": m.real._asdict(), "simulated": m.simulated._asdict()}
+                {**m._asdict(), "real": m.real._asdict(), "evened": m.evened._asdict(),
+                 "simulated": m.simulated._asdict()}
                 for m in self.mitigation
             ],
             "constants": [constant._asdict() for constant in self.constants],
@@ -225,7 +233,7 @@ class Result:
                 {"case": each.case.name, "repetition": each.repetition + 1,
                  "finished": each.finished, "reason": each.reason, "seconds": each.took,
                  "foreign": each.foreign, "stolen": each.stolen, "load": each.load,
-                 "pace": each.pace}
+                 "pace": each.pace, "aside": each.aside}
                 for each in self.outcomes
             ],
             "remarks": self.remarks,
@@ -275,10 +283,10 @@ def of_case(case: Case, plan: Plan, foretold: Foretold, outcomes: Sequence[Outco
     return CaseResult(case, real, failed, foretold, spans)
 
 
-def paces(case: Case, outcomes: Iterable[Outcome]) -> dict[int, float]:
-    """Seconds of a step of nothing else around each finished run of a case, by repetition."""
+def paces(case: Case, outcomes: Iterable[Outcome]) -> dict[int, tuple[float, ...]]:
+    """Seconds of a step of nothing else on each core around each finished run, by repetition."""
     return {
-        each.repetition: statistics.fmean(itertools.chain.from_iterable(each.pace))
+        each.repetition: tuple(map(statistics.fmean, zip(*each.pace, strict=True)))
         for each in outcomes
         if each.case == case and each.finished and each.pace
     }
@@ -298,6 +306,12 @@ def worst(verdicts: Sequence[tuple[Case, Verdict]]) -> tuple[Case, Verdict] | No
 def makespans(of: CaseResult) -> dict[int, float]:
     """Of real runs, by repetition."""
     return {k: run.makespan for k, run in of.real.items()}
+
+
+def evened(of: CaseResult) -> dict[int, float]:
+    """The same at the profile's pace: as many times as long as the simulation takes at that."""
+    usual, adapted = of.foretold.makespan, of.foretold.adapted
+    return {k: run.makespan * usual / adapted[k] for k, run in of.real.items() if k in adapted}
 
 
 def simulated(of: CaseResult) -> dict[int, float]:

@@ -10,6 +10,7 @@ from simstrag.analysis.formats import MISSING, percent
 from simstrag.analysis.tables import Table
 from simstrag.fidelity.cases import SCHEDULES
 from simstrag.fidelity.judgement import FORETOLD, Verdict
+from simstrag.fidelity.real import CHANGED, TRIES
 from simstrag.fidelity.result import CaseResult, Result, median_error
 
 __all__ = [
@@ -100,8 +101,8 @@ def cases_table(result: Result) -> Table:
         "shown but an error beyond them, which is not foretold.",
         "At its pace: the same against simulations whose step takes as many times longer than the "
         "profile's as steps of nothing else, timed on all cores right before and after each run, "
-        "did. A machine that others use too changes its pace by the minute; what is off only in "
-        "the first verdict is that.",
+        "did, core by core. A machine that others use too changes its pace by the minute; what is "
+        "off only in the first verdict is that.",
         "A case is named by its schedule, its number of ranks and its policy: "
         + "; ".join(f"{name}: {about}" for name, about in SCHEDULES.items()) + ".",
         "Accuracy is of real training, on held-out data; the simulator has no learner that could "
@@ -185,7 +186,7 @@ def mitigation_table(result: Result) -> Table:
     rows = tuple(
         (
             each.policy, each.schedule, f"{each.ranks}",
-            *(estimated(one, scale=100) for one in (each.real, each.simulated)),
+            *(estimated(one, scale=100) for one in (each.real, each.evened, each.simulated)),
             *(numbered(100 * share) for share in each.amp),
         )
         for each in result.mitigation
@@ -193,6 +194,8 @@ def mitigation_table(result: Result) -> Table:
     note = (
         "M is the share of the delay by load that a policy removes: (bsp - policy) / (bsp - bsp "
         "without load). In brackets 95 % intervals: bootstraps over repetitions, and over seeds. "
+        "At one pace: of real makespans as they would be at the profile's pace, each divided by "
+        "what its simulation at its own pace takes longer. "
         f"{MISSING}: load delays bsp by less than 0.5 %, or there is one repetition only. Reduced "
         "is the share of steps in reduced precision, really and in simulation."
     )
@@ -202,6 +205,7 @@ def mitigation_table(result: Result) -> Table:
             "schedule",
             "ranks",
             "real M (%)",
+            "at one pace (%)",
             "simulated M (%)",
             "reduced (%)",
             "simulated (%)",
@@ -243,11 +247,21 @@ def runs_table(result: Result) -> Table:
         (
             each.case.name, f"{each.repetition + 1}", "finished" if each.finished else each.reason,
             numbered(each.took), numbered(each.foreign, 2), numbered(each.stolen, 2),
+            *(", ".join(numbered(1000 * core) for core in when) for when in each.pace or ("", "")),
+            f"{len(each.aside)}",
         )
         for each in result.outcomes
     )  # fmt: skip
-    headers = ("case", "repetition", "", "took (s)", "others took (cores)", "stolen (cores)")
-    return Table(headers, rows, 3)
+    headers = (
+        "case", "repetition", "", "took (s)", "others took (cores)", "stolen (cores)",
+        "pace before (ms)", "pace after (ms)", "made again",
+    )  # fmt: skip
+    note = (
+        "Pace is that of steps of nothing else, of each core. Where one differs by more than "
+        f"{100 * CHANGED:.0f} % after a run, whatever that came to, it is made again, {TRIES} "
+        "times at most; the last counts."
+    )
+    return Table(headers, rows, 3, (), (note,))
 
 
 def short(result: Result) -> tuple[list[str], list[list[str]]]:

@@ -30,7 +30,7 @@ __all__ = ["Run", "check_directory", "provenance", "write_directory"]
 
 RUN = (
     "run.json", "*.parquet", "report.html", "journal.jsonl", "result.json", "checkpoint.pt",
-    "checkpoint.part", "trace.csv", "training.json", "attempt-*", "generation-*",
+    "checkpoint.part", "trace.csv", "training.json", "load.json", "attempt-*", "generation-*",
 )  # fmt: skip
 OWN = {
     "run.json": RUN,

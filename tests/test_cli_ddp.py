@@ -1,6 +1,7 @@
 """`simstrag ddp`, with a launcher that starts no ranks: what is refused, resumed, told, written."""
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,6 +89,13 @@ MISTAKES = {
     ),
     "a seed for a script": (("mine.py", "-s", "0"), {"mine.py": ""}, "--seed: of a workload"),
     "arguments for a workload": (("digits", "--", "--epochs"), {}, "are for a script.py"),
+    "load beside no rank": (("digits", "--load", "1,2"), {}, "there is no rank 2 of 2"),
+    "load of no kind": (("digits", "--load", "much"), {}, "give ranks, such as 1 or 0,1, or a"),
+    "a schedule that is none": (
+        ("digits", "--load", "l.json"), {"l.json": "{}"}, "it has `seconds` and `episodes`",
+    ),
+    "load beside ranks anywhere": (("digits", "--load", "1", "--no-pin"), {}, "leave out --no-pin"),
+    "load for a script": (("mine.py", "--load", "1"), {"mine.py": ""}, "--load: of a workload"),
     "checkpoints without a folder": (("digits", "--checkpoint", "5"), {}, "give one with --out"),
     "a folder of others": (("digits", "-o", "n"), {"n/mine.md": "x"}, "holds other files"),
     "a file beside a stopped run": (
@@ -150,6 +158,31 @@ def test_for_machines_it_is_one_document(folder: Path, call: Call, launcher: Lau
     (run,) = found["runs"]
     assert run.pop("written") == "r"
     assert run == json.loads((folder / "r" / "run.json").read_text())
+
+
+def test_load_beside_a_rank_is_carried_out_and_said_wherever_the_run_is_told_of(
+    folder: Path, call: Call, launcher: Launcher
+) -> None:
+    episode = {"rank": 1, "kind": "cpu", "level": 1.0, "start": 0.1, "stop": 60.0}
+    (folder / "l.json").write_text(json.dumps({"seconds": 60.0, "episodes": [episode]}))
+
+    def trains(place: Path) -> int:
+        time.sleep(1.0)
+        return launcher.finishes(place)
+
+    launcher.does = trains
+    code, _, err = call(*DDP, "--load", "l.json", "--out", "r")
+    assert code == 0
+    assert "\nload: 1 times, 0." in f"\n{err}"
+    assert err.splitlines()[0].endswith("s in all, beside rank 1")
+    assert "warning: load was put beside ranks on purpose; load.json says when" in err
+    (done,) = json.loads((folder / "r" / "load.json").read_text())["done"]
+    assert (done["rank"], done["level"]) == (1, 1.0)
+    assert 0.1 <= done["start"] < done["stop"] < 1.5
+    assert done["share"] > 0
+    assert any("on purpose" in each for each in Run.read(folder / "r").warnings)
+    assert call(*DDP, "--out", "r", "-q") == (0, "r\n", ""), "it makes room as every run does"
+    assert not (folder / "r" / "load.json").exists()
 
 
 def test_without_a_folder_it_is_told_of_and_not_kept(

@@ -140,11 +140,8 @@ def rank_partitioned(rank: int, world: int) -> tuple[str, int, list[str]]:
     model = network()
     ddp, reducer = hooked(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    groups = Groups()
-    pairs = [(2, 3), (0, 1)]
-    groups.open(pairs)
-    own = pairs[rank < 2]
-    reducer.over(groups[own])
+    own = (0, 1) if rank < 2 else (2, 3)
+    reducer.over(Groups().meet(own))
     reducer.weight = 0.5
     for step in range(30 if rank < 2 else 10):
         x, y = batch_of(1000 * rank + step)
@@ -155,7 +152,7 @@ def rank_partitioned(rank: int, world: int) -> tuple[str, int, list[str]]:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
     apart, heard = bytes_of(model, optimizer), reducer.members
-    reducer.over(groups[0, 1, 2, 3])
+    reducer.over(None)
     reducer.weight = 0.25
     reducer.digest = 5
     cross_entropy(ddp(x), y).backward()
@@ -174,24 +171,6 @@ def test_pairs_reduce_among_themselves_and_then_all_together(ranks: Ranks) -> No
     assert apart[0] == apart[1] != apart[2] == apart[3]
     assert [heard for _, heard, _ in found] == [2] * 4
     assert found[0][2] == found[1][2] == found[2][2] == found[3][2]
-
-
-def rank_opens(rank: int, world: int) -> tuple[list[bool], float, bool]:
-    groups = Groups(most=2)
-    groups.open([(0, 1), (1, 2)])
-    groups.open([(1, 0)])
-    groups.open([(0, 2)])
-    held = [members in groups for members in ((0, 1), (1, 2), (0, 2), (0, 1, 2))]
-    total = torch.ones(1)
-    if rank != 2:
-        dist.all_reduce(total, group=groups[0, 1])
-    groups.open([(0, 1), (0, 2), (1, 2)])
-    return held, total.item(), all(members in groups for members in ((0, 1), (0, 2), (1, 2)))
-
-
-def test_the_group_not_asked_for_longest_is_given_up(ranks: Ranks) -> None:
-    held = [True, False, True, True]
-    assert ranks.run(rank_opens, 3) == [(held, 2.0, True), (held, 2.0, True), (held, 1.0, True)]
 
 
 def rank_meets(rank: int, world: int) -> list[tuple[float, list[float]]]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from simstrag.ddp.slots import WIDTH, Digests, Slots, digest, disagreement, gather, pack, unpack
+from simstrag.ddp.slots import WIDTH, Digests, Slots, disagreement, gather, pack, unpack
 from simstrag.policy import ALL, Damping, Late, Plan, Precision, Quorum, Review, Via
 from tests.ranks import Ranks, ranks
 
@@ -37,6 +37,10 @@ def rich(suspects: str = "{3, 1}") -> Plan:
     return found
 
 
+def digest(plan: object, version: int) -> int:
+    return Digests().of(plan, version)
+
+
 def slots(digests: list[int], versions: list[int] | None = None) -> Slots:
     n = len(digests)
     return Slots(
@@ -57,7 +61,7 @@ def test_a_slot_comes_out_as_it_went_in() -> None:
 
 def test_the_digest_is_the_same_in_processes_with_other_hash_seeds() -> None:
     setup, _, plan = (RICH % "{3, 1}").strip().partition("\n")
-    program = f"{setup}\nfrom simstrag.ddp.slots import digest\nprint(digest({plan}, 9))"
+    program = f"{setup}\nfrom simstrag.ddp.slots import Digests\nprint(Digests().of({plan}, 9))"
     found = {
         subprocess.run(
             [sys.executable, "-P", "-c", program], env={"PYTHONHASHSEED": seed},

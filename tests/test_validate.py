@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -386,12 +387,13 @@ def test_a_machine_that_changes_its_pace_is_told_from_a_simulation_that_is_off(
     result: Result, tmp_path: Path
 ) -> None:
     foretelling = Foretelling(digits_profile(), tmp_path, 2)
-    slow = {0: 1.25 * STEP, 1: STEP}
+    slow = {0: (1.25 * STEP, 1.25 * STEP), 1: (STEP, STEP), 2: (STEP, 1.25 * STEP)}
     adapted = foretelling.adapt(result.cases[0].foretold, result.plan, slow).adapted
     usual = result.cases[0].foretold.makespan
     update = UPDATE / (STEP + UPDATE)
     assert adapted[1] == pytest.approx(usual, rel=0.02)
     assert 1.25 > adapted[0] / usual > 1.25 - update
+    assert adapted[2] == pytest.approx(adapted[0], rel=0.02), "bsp waits for the slow core"
     at_pace = result.cases[0].at_pace
     assert at_pace is not None
     assert at_pace.word == FORETOLD
@@ -476,3 +478,28 @@ def test_finished_runs_are_not_made_again_and_broken_ones_are(tmp_path: Path) ->
     (folder / "outcome.json").write_text(json.dumps(told))
     (found,) = campaign.carry_out(1)
     assert (found.finished, found.reason) == (False, "rank 1: ended")
+
+
+def test_a_run_in_which_a_core_changed_its_pace_is_made_again_and_kept_in_mind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case("bsp", 2, CLEAN, 10)
+    campaign = Campaign(a_plan((case,)), tmp_path, {case: 1.0}, tmp_path / "p.json", ALONE)
+    paces = [((1.0, 1.0), (1.0, 1.2)), ((1.2, 1.0), (1.0, 1.0)), ((1.0, 1.0), (1.05, 0.95))]
+
+    @dataclass(frozen=True)
+    class Tried(Outcome):
+        def run(self) -> Any:
+            return SimpleNamespace(summary={"makespan": 7.0})
+
+    def tried(*given: Any) -> Outcome:
+        aside = given[-1]
+        pace, kept = paces[len(aside)], tuple(aside)
+        return Tried(case, 0, tmp_path, True, "", 1.0, 0.0, 0.0, (), pace, kept)
+
+    monkeypatch.setattr(campaign, "_tried", tried)
+    found = campaign._run(None, case, 0)  # type: ignore[arg-type]
+    assert found.pace == paces[2]
+    assert [each["pace"] for each in found.aside] == paces[:2]
+    paces[2] = paces[0]
+    assert len(campaign._run(None, case, 0).aside) == 2, "and the third one counts"  # type: ignore[arg-type]

@@ -18,9 +18,10 @@ from simstrag.cli.inputs import profile_at
 from simstrag.cli.mistakes import Interrupted
 from simstrag.cli.options import Json, Policy, Quiet
 from simstrag.cli.streams import aside
-from simstrag.errors import InputError
+from simstrag.errors import InputError, SimstragError
 
 if TYPE_CHECKING:
+    from simstrag.fidelity import Schedule
     from simstrag.run import Run
 
 __all__ = ["ddp"]
@@ -31,8 +32,12 @@ Precision = Literal["auto", "full", "bf16", "tf32+bf16", "fp16", "stand-in"]
 STEPS = 200
 """Of each rank, unless samples are given."""
 
+TURN, HOUR = 5.0, 3600.0
+"""Seconds in the mean with load and without, and for how long it is drawn."""
+
 OF_WORKLOADS = (
     "policy", "samples", "batch", "profile", "precision", "seed", "out", "checkpoint", "shards",
+    "load",
 )  # fmt: skip
 """Options that a script does not hear of."""
 
@@ -94,6 +99,14 @@ def ddp(
     shards: Annotated[
         int, typer.Option(help="Servers that share the parameters.", min=1, hidden=True)
     ] = 1,
+    load: Annotated[
+        str | None,
+        typer.Option(
+            help="Real load beside ranks: 1, 0,1 or a schedule.json.",
+            metavar="RANKS|FILE",
+            show_default=False,
+        ),
+    ] = None,
     pin: Annotated[bool, typer.Option(help="Give each rank a core, in turn.", hidden=True)] = True,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -123,15 +136,17 @@ def ddp(
     else:
         if checkpoint and out is None:
             raise InputError(f"--checkpoint {checkpoint}: needs a folder; give one with --out")
+        from simstrag import workloads
         from simstrag.ddp.attempts import begun
+        from simstrag.ddp.journal import placed
         from simstrag.ddp.training import Training, command
-        from simstrag.workloads import load
 
-        workload = load(what)
+        workload = workloads.load(what)
         own = batch or workload.nominal
         limit = samples or STEPS * ranks * own
         known = None if profile is None else profile_at(profile)
         _check(policy, ranks, known, own, limit, shards)
+        schedule = None if load is None else _schedule(load, ranks, seed, pin)
         with _folder(out) as folder:
             training = Training(
                 what, policy, limit, own, seed, precision, None if known is None else str(known),
@@ -141,7 +156,8 @@ def ddp(
             if done and not (quiet or as_json):
                 print(f"going on at {done} of {limit} samples", file=sys.stderr)
             try:
-                failed = run(command(training))
+                with _loaded(schedule, placed(folder, training.attempt), quiet):
+                    failed = run(command(training))
             except KeyboardInterrupt:
                 raise Interrupted(_left(out)) from None
             _tell(folder, out, failed, as_json, quiet)
@@ -177,6 +193,47 @@ def _check(
     if shards > 1:
         plan = policies.ask(policies.load(policy), first, policy)
         ways.check_sharded(plan.resolved(ranks), policy)
+
+
+def _schedule(load: str, ranks: int, seed: int, pinned: bool) -> Schedule:
+    """From a file, or drawn for those ranks."""
+    from simstrag.fidelity import Schedule
+
+    if not pinned:
+        raise InputError("--load goes beside ranks that have a core each; leave out --no-pin")
+    if load.endswith(".json"):
+        schedule = Schedule.read(load)
+        wanted = list(schedule.ranks)
+    else:
+        words = [word.strip() for word in load.split(",")]
+        if not all(map(str.isdecimal, words)):
+            raise InputError(f"--load {load}: give ranks, such as 1 or 0,1, or a schedule.json")
+        wanted = [int(word) for word in words]
+        schedule = Schedule.drawn(wanted, HOUR, seed, mean_on=TURN, mean_off=TURN)
+    if beyond := [rank for rank in wanted if rank >= ranks]:
+        raise InputError(f"--load {load}: there is no rank {beyond[0]} of {ranks}")
+    return schedule
+
+
+@contextlib.contextmanager
+def _loaded(schedule: Schedule | None, folder: Path, quiet: bool) -> Iterator[None]:
+    """With the load of a schedule, if any; what was done of it is said."""
+    if schedule is None:
+        yield
+        return
+    from simstrag.calibration.cells import Skipped
+    from simstrag.fidelity.injector import beside
+
+    try:
+        with beside(schedule, folder) as done:
+            yield
+    except Skipped as failure:
+        raise SimstragError(f"load beside the ranks: {failure}") from None
+    if done and not quiet:
+        seconds = sum(each.episode.stop - each.episode.start for each in done)
+        ranks = sorted({each.episode.rank for each in done})
+        said = f"{len(done)} times, {seconds:.1f} s in all, beside rank "
+        print(f"load: {said}{', '.join(map(str, ranks))}", file=sys.stderr)
 
 
 @contextlib.contextmanager

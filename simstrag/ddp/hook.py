@@ -6,8 +6,7 @@ parameters are its own bit for bit.  Dividing, or weighing afterwards, rounds di
 # No `from __future__ import annotations` here: DDP compares the hook's annotations with classes.
 
 import inspect
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Protocol, cast
 
@@ -174,57 +173,22 @@ def reduce_bucket(
 
 
 class Groups:
-    """Process groups by their members, made once.
+    """Process groups by their members, which only these know of, made when they first meet.
 
-    `open` is for groups that every rank knows of, and makes torch's own.  Every rank of the world
-    calls it, member or not, with the same groups, at the end of the same update, when no collective
-    is under way in any of them; so all ranks hold the same, and may give up those that were not
-    asked for longest when there are more than `most`.  Looking up what is open is a local affair.
-
-    `meet` is for groups that only their members know of.  All members call it at the same point of
-    their collectives; where they are in several groups, all in one order.  `dist.new_group` with
-    local synchronization cannot do that: it names a group by how many the process has made, and
-    members that have made differently many wait for each other for ever.  These groups stay:
-    members have no common sign by which to give one up.
+    All members call `meet` at the same point of their collectives; where they are in several
+    groups, all in one order.  `dist.new_group` with local synchronization cannot do that: it names
+    a group by how many the process has made, and members that have made differently many wait for
+    each other for ever.  Groups stay: members have no common sign by which to give one up.
 
     stall_limit: seconds after which a collective in one of them fails; torch's own is half an hour.
-
-    >>> groups = Groups()
-    >>> groups.open([(0, 1), (2, 3)])  # doctest: +SKIP
-    >>> groups[0, 1]  # doctest: +SKIP
     """
 
-    def __init__(self, most: int = 32, stall_limit: float = 60.0) -> None:
-        self.most, self.limit = most, timedelta(seconds=stall_limit)
-        self._open: OrderedDict[Members, dist.ProcessGroup] = OrderedDict()
+    def __init__(self, stall_limit: float = 60.0) -> None:
+        self.limit = timedelta(seconds=stall_limit)
         self._met: dict[tuple[Members, bool], dist.ProcessGroup] = {}
 
-    def open(self, wanted: Iterable[Members]) -> None:
-        """Have these groups; new ones come into being in ascending order."""
-        ordered = sorted({tuple(sorted(members)) for members in wanted})
-        partial = [members for members in ordered if len(members) < dist.get_world_size()]
-        for members in partial:
-            if members not in self._open:
-                self._open[members] = dist.new_group(list(members), timeout=self.limit)
-            self._open.move_to_end(members)
-        while len(self._open) > max(self.most, len(partial)):
-            _, oldest = self._open.popitem(last=False)
-            dist.destroy_process_group(oldest)
-
-    def __getitem__(self, members: Members) -> Group:
-        """The group of these ranks, which `open` has made; None, the world's own, is all ranks'.
-
-        For who is no member it is torch's `GroupMember.NON_GROUP_MEMBER`.
-        """
-        if len(members) == dist.get_world_size():
-            return None
-        return self._open[tuple(sorted(members))]
-
-    def __contains__(self, members: Members) -> bool:
-        return len(members) == dist.get_world_size() or tuple(sorted(members)) in self._open
-
     def meet(self, members: Members, control: bool = False) -> Group:
-        """The group of these ranks, this one among them, made when they first meet.
+        """The group of these ranks, this one among them.
 
         control: one for tensors of the CPU, where the others are on devices.
         """
@@ -237,9 +201,8 @@ class Groups:
 
     def close(self) -> None:
         """Leave all of them: who waits in one for this rank fails at once, not after a while."""
-        for group in (*self._open.values(), *self._met.values()):
+        for group in self._met.values():
             dist.destroy_process_group(group)
-        self._open.clear()
         self._met.clear()
 
 

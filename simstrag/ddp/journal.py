@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,16 +22,16 @@ from simstrag.plan import Damping, Plan, Precision, Review, Weigh
 from simstrag.quorum import Late, Quorum, Via
 from simstrag.run import plain
 
-if TYPE_CHECKING:
-    from simstrag.ddp.joining import Joined
-
 __all__ = [
-    "ATTEMPT", "FORMAT", "NAME", "Journal", "facts_as_written", "facts_of", "placed",
+    "ATTEMPT", "FORMAT", "LOAD", "NAME", "Journal", "facts_as_written", "facts_of", "placed",
     "plan_as_written", "plan_of", "read",
 ]  # fmt: skip
 
 FORMAT = "simstrag-journal/1"
 NAME = "journal.jsonl"
+LOAD = "load.json"
+"""Says what load was put beside the ranks on purpose, where some was."""
+
 ATTEMPT = "attempt"
 """Folders of later starts, numbered."""
 
@@ -67,9 +67,8 @@ class Journal:
         os.close(self._file)
 
 
-def placed(folder: str | Path, joined: Joined | None) -> Path:
+def placed(folder: str | Path, attempt: int) -> Path:
     """Where a start of the training is recorded: the first in the folder, later ones inside it."""
-    attempt = 0 if joined is None else joined.attempt
     return Path(folder) / f"{ATTEMPT}-{attempt}" if attempt else Path(folder)
 
 

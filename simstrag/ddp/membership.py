@@ -6,7 +6,8 @@ import contextlib
 import os
 from collections.abc import Collection, Iterator
 
-from simstrag.ddp.board import Blame, Board
+from simstrag.ddp.blame import Blame
+from simstrag.ddp.board import Board
 from simstrag.ddp.joining import Joined, hurry, shrink
 from simstrag.errors import SimstragError
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from simstrag.ddp.journal import ATTEMPT, NAME, facts_of, plan_of, read
+from simstrag.ddp.journal import ATTEMPT, LOAD, NAME, facts_of, plan_of, read
 from simstrag.errors import InputError, PlanError
 from simstrag.live import Live
 from simstrag.plan import Plan
@@ -36,6 +36,8 @@ GENERATION = "generation"
 """Folders of ranks that went on without others, numbered."""
 
 BEFORE = "the run ended before its first update; there is no more"
+
+LOADED = f"load was put beside ranks on purpose; {LOAD} says when, and how much of it there was"
 
 UNTOLD = ("format", "facts")
 """What a header has for those alone who tell the journal again."""
@@ -100,11 +102,12 @@ def _numbered(folder: Path, word: str) -> list[Path]:
     return [each for _, each in sorted((int(n), each) for n, each in found if n.isdecimal())]
 
 
-def trace_of(run: Run) -> Trace:
+def trace_of(run: Run, more: Mapping[tuple[int, float], float] | None = None) -> Trace:
     """The local times of a recorded run as durations, one per step, in full precision.
 
-    A step in reduced precision counts as long as it would have taken in full precision.  Raises
-    `InputError` where nothing says what that gained.
+    A step in reduced precision counts as long as it would have taken in full precision.
+    more: seconds to add to the step that a rank finished at that time.  Raises `InputError` where
+    nothing says what reduced precision gained.
     """
     gain = gain_of(run.recorded or {})
     frame = run.frame("steps")
@@ -116,6 +119,9 @@ def trace_of(run: Run) -> Trace:
             "of full precision; record it with a profile, or under a policy that does not switch"
         )
     seconds = np.where(amp, seconds * (gain or 1.0), seconds)
+    if more is not None:
+        ends = zip(frame["rank"].tolist(), frame["finish"].tolist(), strict=True)
+        seconds = np.maximum(seconds + [more.get(end, 0.0) for end in ends], 0.0)
     rows = zip(frame["start"].tolist(), frame["rank"].tolist(), seconds.tolist(), strict=True)
     in_order = sorted(rows)
     return Trace.from_rows([Row(t, rank, "step", "duration", s) for t, rank, s in in_order])
@@ -156,6 +162,7 @@ def finished(folder: str | Path) -> dict[Path, Run]:
         runs[last] = replace(run, summary={**run.summary, "accuracy": measured["accuracy"]})
     if asked:
         runs = {each: _asked(run, asked) for each, run in runs.items()}
+    runs = {each: _loaded(run, each) for each, run in runs.items()}
     for each, run in runs.items():
         _write(run, each)
     return runs
@@ -173,6 +180,11 @@ def _asked(run: Run, asked: Mapping[str, Any]) -> Run:
 def _document(path: Path) -> dict[str, Any]:
     """What a file of JSON holds; nothing where there is none."""
     return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+
+
+def _loaded(run: Run, folder: Path) -> Run:
+    there = (folder / LOAD).exists()
+    return replace(run, warnings=(*run.warnings, LOADED)) if there else run
 
 
 def _write(run: Run, folder: Path) -> None:

@@ -65,9 +65,10 @@ class Server:
     """Serves one job after the other to the ranks of one world, until all of them have left.
 
     address: what a rank needs to connect: host, port and a word that proves it belongs here.
-    stamps: one row per finished step, where no journal takes them: rank, step, version, seconds,
-    samples, loss, and begun, ended (monotonic clock of the rank), first, received, applied,
-    replied (monotonic clock of the server), NaN where that did not happen.
+    stamps: one row per finished step, where no journal takes them: rank, when the run heard of it
+    (at), step, version, seconds, samples, loss, and begun, ended (monotonic clock of the rank),
+    first, received, applied, replied (monotonic clock of the server), NaN where that did not
+    happen.
     losses: who was lost, and why; `say` is told in a sentence.  store: the parameters, once all
     have begun.
     """
@@ -206,7 +207,7 @@ class Server:
         if desk is None:
             raise ConnectionError(f"rank {rank} says {frame.kind.name} before a job has begun")
         if frame.kind in {Kind.GRADIENT, Kind.READY, Kind.GROUP}:
-            self._stamp(peer, frame, first)
+            self._stamp(peer, frame, first, at)
         peer.phase = "waiting"
         match frame.kind:
             case Kind.DELIVERED:
@@ -239,9 +240,9 @@ class Server:
         peer.row["versions"], changed = pickle.loads(body)
         return bytes(changed)
 
-    def _stamp(self, peer: Peer, frame: Frame, first: float) -> None:
+    def _stamp(self, peer: Peer, frame: Frame, first: float, at: float) -> None:
         peer.row = {
-            "rank": peer.rank, "step": frame.step, "version": frame.version,
+            "rank": peer.rank, "at": at, "step": frame.step, "version": frame.version,
             "seconds": frame.seconds, "samples": frame.samples, "loss": frame.loss,
             "begun": frame.begun, "ended": frame.ended, "first": first,
             "received": time.monotonic(), "applied": math.nan, "replied": math.nan,

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 import torch.distributed as dist
 
-__all__ = ["WIDTH", "Digests", "Slots", "digest", "disagreement", "gather", "pack", "unpack"]
+__all__ = ["WIDTH", "Digests", "Slots", "disagreement", "gather", "pack", "unpack"]
 
 WIDTH = 5
 """Numbers in a slot."""
@@ -77,6 +77,14 @@ class Digests:
     """Digests of plans: the text of the last plan is kept, for most plans stand for many updates.
 
     A plan is known again by identity, so what it holds must not be changed; a resolved plan cannot.
+
+    >>> from simstrag.policy import Plan, Precision
+    >>> digests = Digests()
+    >>> one, other = (Plan(precision={rank: Precision.AMP}).resolved(3) for rank in (1, 2))
+    >>> digests.of(one, 5) == digests.of(Plan(precision={1: Precision.AMP}).resolved(3), 5)
+    True
+    >>> digests.of(one, 5) in (digests.of(other, 5), digests.of(one, 6))
+    False
     """
 
     def __init__(self) -> None:
@@ -91,19 +99,6 @@ class Digests:
         whole = self._text.copy()
         whole.update(b"@%d" % version)
         return int.from_bytes(whole.digest(), "big")
-
-
-def digest(plan: object, version: int) -> int:
-    """What `Digests` says, of a single plan.
-
-    >>> from simstrag.policy import Plan, Precision
-    >>> one, other = (Plan(precision={rank: Precision.AMP}).resolved(3) for rank in (1, 2))
-    >>> digest(one, 5) == digest(Plan(precision={1: Precision.AMP}).resolved(3), 5)
-    True
-    >>> digest(one, 5) in (digest(other, 5), digest(one, 6))
-    False
-    """
-    return Digests().of(plan, version)
 
 
 def _text(value: Any) -> str:

@@ -89,10 +89,11 @@ def wrap(
     ways.check(copy.deepcopy(given), name, first)
     if sampler is not None:
         sampler.check(rank, world_size, hints.batch)
+    if out is not None:
+        out = placed(out, 0 if joined is None else joined.attempt)
     return Trainer(
-        model, optimizer, formats, given, name, rank, world_size,
-        hints=hints, sampler=sampler, out=None if out is None else placed(out, joined),
-        stall_limit=stall_limit, joined=joined, shards=shards,
+        model, optimizer, formats, given, name, rank, world_size, hints=hints, sampler=sampler,
+        out=out, stall_limit=stall_limit, joined=joined, shards=shards,
     )  # fmt: skip
 
 

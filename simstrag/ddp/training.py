@@ -69,7 +69,7 @@ def main() -> None:
             os._exit(1)  # at an orderly end torch waits seconds for a group that is broken
         raise SystemExit(1) from None
     except KeyboardInterrupt:
-        raise SystemExit(INTERRUPTED) from None  # the launcher says what is left
+        os._exit(INTERRUPTED)  # the launcher says what is left; an orderly end waits for the others
 
 
 def train(given: Training, joined: Joined) -> None:
@@ -77,7 +77,7 @@ def train(given: Training, joined: Joined) -> None:
     import torch
 
     from simstrag.ddp import RankFailure, wrap
-    from simstrag.ddp.journal import ATTEMPT
+    from simstrag.ddp.journal import placed
     from simstrag.errors import SimstragError
     from simstrag.paths import write_whole
     from simstrag.workloads import load
@@ -92,11 +92,10 @@ def train(given: Training, joined: Joined) -> None:
     start = given.attempt + joined.attempt if kept else 0
     parts = workload.build(1_000_000 * start + 1000 * given.seed + joined.rank)
     model = parts.model.to(place).train()
-    again = f"{ATTEMPT}-{given.attempt}" if given.attempt else ""
     trainer = wrap(
         model, parts.optimizer, given.policy, given.profile, batch=given.batch,
-        samples=given.samples, precision=given.precision, out=None if out is None else out / again,
-        joined=joined, shards=given.shards,
+        samples=given.samples, precision=given.precision,
+        out=None if out is None else placed(out, given.attempt), joined=joined, shards=given.shards,
     )  # fmt: skip
     if checkpoint is not None and kept:
         trainer.load_state_dict(torch.load(checkpoint, weights_only=True))

@@ -114,20 +114,6 @@ def test_one_of_a_host_of_which_others_are_heard_is_stopped(boards: list[Board])
     assert boards[0].blame().kind == "stopped"
 
 
-def test_one_that_is_silent_for_less_than_the_stall_limit_is_spared(
-    boards: list[Board], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    killed: list[int] = []
-    monkeypatch.setattr(boards[0], "kill", killed.append)
-    falls_silent(boards[1])
-    blame = boards[0].blame()
-    boards[0].end(blame)
-    assert (blame.kind, killed) == ("stopped", [])
-    boards[0]._silent[1] = 20.0
-    boards[0].end(blame)
-    assert killed == [1]
-
-
 def test_one_that_left_with_an_error_is_named_with_it(boards: list[Board]) -> None:
     with pytest.raises(ValueError, match="no data"), boards[1]:
         raise ValueError("no data")
@@ -148,10 +134,10 @@ def test_one_that_had_noticed_the_failure_before_it_left_is_no_culprit(
 def test_one_that_noticed_and_ended_since_the_board_was_read_is_no_culprit(
     boards: list[Board], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = boards[0]._read()
+    before = boards[0].read()
     boards[1]._say("noticed")
     monkeypatch.setattr(Identity, "state", lambda self: "ended")
-    assert boards[0]._fates(before) == ((2,), (), ())
+    assert boards[0]._judge.fates(before) == ((2,), (), ())
 
 
 def test_one_that_slept_itself_says_so(boards: list[Board]) -> None:
@@ -283,7 +269,8 @@ while True:
                 "ranks": blame.ranks, "step": blame.step, "phase": blame.phase}
         with open(f"{out}/{joined.rank}.json", "w") as file:
             json.dump(said, file)
-        board.end(blame)
+        for rank in blame.ranks if blame.kind == "stopped" else ():
+            board.kill(rank)  # who started them waits for its end
         board.close()
         sys.exit(0)
     step += 1
