@@ -30,6 +30,7 @@ from simstrag.calibration.steps import Jobs
 from simstrag.errors import InputError
 from simstrag.names import nearest
 from simstrag.paths import write_whole
+from simstrag.places import keep_memory
 from simstrag.profile import Profile
 from simstrag.workloads import Precisions, Workload, choose, load, precisions
 
@@ -235,7 +236,7 @@ class Calibration:
         cells = [c for b in self.benches for c in b.cells if self.wanted(c)]
         return header_of(
             self.asked, self.folder, self.place.name, self.workload, self.chosen,
-            *self.parameters, cells, () if self.only else held_out(cells),
+            *self.parameters, cells, () if self.only else held_out(cells), keep_memory(),
         )  # fmt: skip
 
 

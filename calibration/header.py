@@ -14,7 +14,6 @@ from simstrag.calibration.campaign import TARGET
 from simstrag.calibration.cells import Cell
 from simstrag.calibration.machine import describe_device, describe_software
 from simstrag.errors import InputError
-from simstrag.places import keep_memory
 from simstrag.run import provenance
 
 if TYPE_CHECKING:
@@ -68,6 +67,7 @@ def header_of(
     gradient_bytes: int,
     cells: Iterable[Cell],
     held_out: Iterable[Cell],
+    keeps_memory: bool,
 ) -> dict[str, Any]:
     """Machine, software, workload and plan; all that `assemble` knows beside the samples."""
     gain = chosen.probed_gain
@@ -79,7 +79,7 @@ def header_of(
         "device": describe_device(device),
         "software": {
             **describe_software(),
-            "freed_memory": "kept" if keep_memory() else "given back",
+            "freed_memory": "kept" if keeps_memory else "given back",
         },
         "workload": {
             "name": workload.name,

@@ -77,6 +77,11 @@ class Foretold:
         """The mean over seeds."""
         return float(np.mean([run.makespan for run in self.runs]))
 
+    @property
+    def usual(self) -> float:
+        """That over the seeds of `adapted`, at the profile's pace."""
+        return float(np.mean([run.makespan for run in self.runs[:ADAPTED]]))
+
 
 class Foretelling:
     """Scenarios of cases, made of a profile.
@@ -101,12 +106,10 @@ class Foretelling:
     ) -> Scenario:
         """The scenario of a case; updates_in_step: whether every rank applies updates itself.
 
-        slower: how many times as long steps and updates take on each core as in the profile.
+        slower: how many times as long the steps of ranks take on each core as in the profile.
         """
-        paces = [1.0] * self.cores if slower is None else list(slower)
-        base = min(paces)
-        beyond = [pace / base for pace in paces]
-        trace = slowdowns(schedule, self.profile, case.ranks, self.cores, beyond)
+        paces = [1.0] * self.cores if slower is None else slower
+        trace = slowdowns(schedule, self.profile, case.ranks, paces)
         if case.ranks > self.cores:
             self._note(
                 "slowdown by a rank on the same core", case.ranks, self._beside(1.0), "",
@@ -116,7 +119,7 @@ class Foretelling:
             "workers": case.ranks,
             "samples": case.steps * case.ranks * self.workload.batch,
             "learner": {"batch": self.workload.batch},
-            "profile": self._stepping(updates_in_step, base).name,
+            "profile": self._stepping(updates_in_step).name,
             "allreduce": self._allreduce(case.ranks),
             "seeds": SEEDS,
             "policies": (case.policy,),
@@ -124,7 +127,7 @@ class Foretelling:
         if not updates_in_step:
             data["server"] = self._server()
         if trace is not None:
-            data["trace"] = trace
+            data |= {"trace": trace, "allow_speedup": trace.speeds_up}
         return Scenario.of(data, source=case.name, folder=self.folder)
 
     def clean(self, case: Case) -> float:
@@ -169,9 +172,9 @@ class Foretelling:
 
     # -- constants ---------------------------------------------------------------------------
 
-    def _stepping(self, updates_in_step: bool, slower: float) -> Path:
+    def _stepping(self, updates_in_step: bool) -> Path:
         """The file of the profile with the step of a mechanism."""
-        path = self.folder / f"step-with-update-{str(updates_in_step).lower()}-{slower:g}.json"
+        path = self.folder / f"step-with-update-{str(updates_in_step).lower()}.json"
         step = times_at(self.profile, self.workload.batch)
         self._note("step", "", step.compute.value, "s", _origin(step.compute))
         if step.amp_ratio is not None:
@@ -191,9 +194,6 @@ class Foretelling:
                 _origin(update),
             )
             step = with_update(step, update.value)
-        if slower != 1.0:
-            longer = Quantity(value=slower * step.compute.value, kind="fitted", note="at a pace")
-            step = step.model_copy(update={"compute": longer})
         made = self.profile.model_copy(update={"step": step})
         self.folder.mkdir(parents=True, exist_ok=True)
         write_whole(path, lambda part: part.write_text(made.text, encoding="utf-8"))
@@ -314,20 +314,17 @@ def with_update(step: StepTimes, update: float) -> StepTimes:
 
 
 def slowdowns(
-    schedule: Schedule,
-    profile: Profile,
-    ranks: int,
-    cores: int,
-    beyond: Sequence[float] | None = None,
+    schedule: Schedule, profile: Profile, ranks: int, paces: Sequence[float]
 ) -> Trace | None:
     """Slowdowns of whole steps of each rank by the levels on its core; None where there are none.
 
-    Load beside a rank is beside all ranks of its core.  beyond: as many times slower each core is
-    anyway.
+    Load beside a rank is beside all ranks of its core.  paces: how many times as long steps take on
+    each core anyway.
     """
+    cores = len(paces)
     rows: list[tuple[float, int, str, str, float]] = []
     for rank in range(ranks):
-        always = 1.0 if beyond is None else beyond[rank % cores]
+        always = paces[rank % cores]
         here = [r for r in range(ranks) if r % cores == rank % cores]
         episodes = [each for each in schedule.episodes if each.rank % cores == rank % cores]
         edges = sorted({0.0, *(t for each in episodes for t in (each.start, each.stop))})

@@ -29,6 +29,8 @@ from simstrag.run import plain
 
 __all__ = ["Done", "Injector", "beside", "seats"]
 
+FORMAT = "simstrag-load/1"
+
 POLL = 0.02
 """Seconds between two looks whether a run has begun."""
 
@@ -145,6 +147,11 @@ class Injector:
             thread.start()
         return zero
 
+    def check(self) -> None:
+        """Raises `Skipped` where a load failed."""
+        if self._failures:
+            raise self._failures[0]
+
     def wait(self) -> Schedule:
         """Until all is done; what was done.  Raises `Skipped` where a load failed."""
         for each in self._threads:
@@ -153,14 +160,13 @@ class Injector:
 
     @property
     def done(self) -> tuple[Done, ...]:
-        """What was done so far, in order of time.  Raises `Skipped` where a load failed."""
-        if self._failures:
-            raise self._failures[0]
+        """What was done so far, in order of time."""
         return tuple(sorted(self._done, key=lambda each: each.episode.start))
 
     @property
     def did(self) -> Schedule:
-        """The same as a schedule, which can be simulated."""
+        """The same as a schedule, which can be simulated.  Raises `Skipped` where a load failed."""
+        self.check()
         episodes = tuple(each.episode for each in self.done)
         last = max((each.stop for each in episodes), default=0.0)
         return Schedule(episodes, max(self.schedule.seconds, last))
@@ -197,34 +203,42 @@ class Injector:
 
 
 @contextlib.contextmanager
-def beside(schedule: Schedule, folder: Path) -> Iterator[list[Done]]:
-    """Load beside ranks of this host, from the moment their run begins to be recorded in a folder.
+def beside(schedule: Schedule, folder: Path) -> Iterator[Injector]:
+    """Load beside ranks of this host, from the moment at which the run in a folder begins.
 
-    What was done is in the list at the end, and in `LOAD` in the folder.  Raises `Skipped` where a
-    load failed.
+    However it ends, what was done is in `LOAD` in the folder.
     """
-    found: list[Done] = []
     over = threading.Event()
 
     def follow() -> None:
         while not over.wait(POLL):
-            if (folder / NAME).exists():
+            if _begun(folder / NAME):
                 injector.go()
                 return
 
-    thread = threading.Thread(target=follow, name="load")
-    with Injector(schedule) as injector:
-        thread.start()
-        try:
-            yield found
-        finally:
-            over.set()
-            thread.join()
-    found += injector.done
-    if found and folder.exists():
-        told = {"format": "simstrag-load/1", "done": [each.document() for each in found]}
-        text = json.dumps(plain(told), indent=1) + "\n"
-        write_whole(folder / LOAD, lambda part: part.write_text(text, encoding="utf-8"))
+    thread, injector = threading.Thread(target=follow, name="load"), Injector(schedule)
+    try:
+        with injector:
+            thread.start()
+            try:
+                yield injector
+            finally:
+                over.set()
+                thread.join()
+    finally:
+        if injector.done and folder.exists():
+            told = {"format": FORMAT, "done": [each.document() for each in injector.done]}
+            text = json.dumps(plain(told), indent=1) + "\n"
+            write_whole(folder / LOAD, lambda part: part.write_text(text, encoding="utf-8"))
+
+
+def _begun(journal: Path) -> bool:
+    """The header is written while ranks are made ready; what follows is of the run itself."""
+    try:
+        with journal.open("rb") as lines:
+            return sum(1 for _ in zip(lines, range(2), strict=False)) == 2
+    except OSError:
+        return False
 
 
 def seats(ranks: Iterable[int]) -> dict[int, int]:

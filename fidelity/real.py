@@ -43,6 +43,9 @@ START, PATIENCE = 120.0, 5.0
 CHANGED, TRIES = 0.10, 3
 """By how much of itself the pace of a core may differ after a run; how often one is made, else."""
 
+ASIDE = ".aside-"
+"""In the names of folders of runs that were made again."""
+
 OnRun = Callable[[int, int, str], None]
 """Told runs done, runs to do, and what comes next."""
 
@@ -70,9 +73,9 @@ class Outcome:
 
     @property
     def changed(self) -> bool:
-        """Whether a core was of another pace after it."""
-        before, after = self.pace
-        return any(abs(b - a) > CHANGED * a for a, b in zip(before, after, strict=True))
+        """Whether a core that it used was of another pace after it."""
+        cores = list(zip(*self.pace, strict=True))[: self.case.ranks]
+        return any(abs(after - before) > CHANGED * before for before, after in cores)
 
     def run(self) -> Run:
         """Its record."""
@@ -141,14 +144,21 @@ class Campaign:
         return self.folder / RUNS / f"{case.name}-{repetition + 1}"
 
     def _run(self, ranks: Ranks, case: Case, repetition: int) -> Outcome:
-        """One run; another where the cores changed their pace meanwhile, whatever it came to."""
-        aside: list[Mapping[str, Any]] = []
+        """One run; another where the cores changed their pace meanwhile, whatever it came to.
+
+        Those before it are kept beside it.
+        """
+        folder = self._at(case, repetition)
         while True:
-            found = self._tried(ranks, case, repetition, aside)
+            aside = sorted(folder.parent.glob(f"{folder.name}{ASIDE}*"))
+            found = self._tried(ranks, case, repetition, [_told(each) for each in aside])
+            if not found.finished and aside:  # a finished one is better than none
+                shutil.rmtree(folder)
+                aside[-1].rename(folder)
+                return self.outcome(case, repetition) or found
             if not (found.finished and found.changed) or len(aside) + 1 == TRIES:
                 return found
-            makespan = found.run().summary["makespan"]
-            aside.append({"pace": found.pace, "makespan": makespan})
+            folder.rename(folder.with_name(f"{folder.name}{ASIDE}{len(aside) + 1}"))
 
     def _tried(
         self, ranks: Ranks, case: Case, repetition: int, aside: Sequence[Mapping[str, Any]]
@@ -202,6 +212,12 @@ class Campaign:
         return tuple(({"bsp": 5} | reduced | own).items())
 
 
+def _told(folder: Path) -> dict[str, Any]:
+    """Pace and makespan of a run that was set aside."""
+    told = json.loads((folder / OUTCOME).read_text(encoding="utf-8"))
+    return {"pace": told["pace"], "makespan": Run.read(folder).summary["makespan"]}
+
+
 @contextlib.contextmanager
 def _loaded(
     schedule: Schedule, load: list[Mapping[str, Any]]
@@ -212,6 +228,7 @@ def _loaded(
         return
     with Injector(schedule) as injector:
         yield injector.go
+    injector.check()
     load += [each.document() for each in injector.done]
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -139,16 +140,24 @@ of the parameters' before it."""
 
 
 def _trips(lines: Sequence[Sequence[Any]]) -> dict[int, list[Trip]]:
-    """Of each rank, those after which it went on, in order."""
+    """Of each rank, those after which it went on, in order.
+
+    Parameters were on their way where the next step follows at once: none was aborted in between,
+    and none taken without the server.
+    """
     found: dict[int, list[Trip]] = defaultdict(list)
+    together = sorted(line[1] for line in lines if line[0] == "lockstep")
     rows = [line[1] for line in lines if line[0] == "push"]
     for row in sorted(rows, key=lambda row: float(row["begun"])):
-        trip = {name: math.nan if row[name] is None else float(row[name]) for name in STAMPS}
-        before = found[row["rank"]]
-        if before:
-            trip["pull"] = trip["begun"] - before[-1]["replied"]
+        trip = {name: math.nan if row.get(name) is None else float(row[name]) for name in STAMPS}
         trip["push"] = trip["first"] - trip["begun"] - row["seconds"]
-        before.append(trip)
+        own = found[row["rank"]]
+        if not own:  # the run began, for the server, when `at` was 0
+            trip["pull"] = trip["begun"] - (trip["received"] - trip["at"])
+        elif trip["step"] == own[-1]["step"] + 1:
+            if bisect(together, own[-1]["at"]) == bisect(together, trip["at"]):
+                trip["pull"] = trip["begun"] - own[-1]["replied"]
+        own.append(trip)
     return found
 
 
@@ -159,6 +168,7 @@ def _constants(
     found: dict[str, Constant] = {}
 
     def note(what: str, values: Sequence[float]) -> None:
+        values = [value for value in values if not math.isnan(value)]
         if values:
             mean = max(0.0, statistics.fmean(values))
             found[what] = Constant(what, str(ranks), mean, "s", f"mean of {len(values)} here")
@@ -185,7 +195,7 @@ def _constants(
 
 
 WAYS = ("push", "pull")
-STAMPS = ("at", "begun", "first", "applied", "replied")
+STAMPS = ("step", "at", "begun", "first", "received", "applied", "replied")
 
 
 def _at_once(trip: Trip) -> bool:

@@ -198,12 +198,12 @@ class Result:
             if policy == "bsp" or schedule == CLEAN or bsp is None or clean is None:
                 continue
             trio = each, bsp, clean
-            found_m = [mitigations(*map(of, trio)) for of in (makespans, evened, simulated)]
+            ms = [mitigations(*map(of, trio)) for of in (makespans, evened, simulated)]
             runs = each.real.values(), each.foretold.runs
             real_amp, said_amp = (mean([run.amp for run in own]) for own in runs)
             found.append(
                 Mitigation(
-                    policy, ranks, schedule, *found_m, (real_amp, said_amp),
+                    policy, ranks, schedule, *ms, (real_amp, said_amp),
                 )
             )  # fmt: skip
         return tuple(found)
@@ -310,7 +310,7 @@ def makespans(of: CaseResult) -> dict[int, float]:
 
 def evened(of: CaseResult) -> dict[int, float]:
     """The same at the profile's pace: as many times as long as the simulation takes at that."""
-    usual, adapted = of.foretold.makespan, of.foretold.adapted
+    usual, adapted = of.foretold.usual, of.foretold.adapted
     return {k: run.makespan * usual / adapted[k] for k, run in of.real.items() if k in adapted}
 
 

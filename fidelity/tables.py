@@ -9,9 +9,9 @@ from simstrag.analysis.cells import Cell, estimated, numbered
 from simstrag.analysis.formats import MISSING, percent
 from simstrag.analysis.tables import Table
 from simstrag.fidelity.cases import SCHEDULES
-from simstrag.fidelity.judgement import FORETOLD, Verdict
+from simstrag.fidelity.judgement import FORETOLD, Pair, Verdict
 from simstrag.fidelity.real import CHANGED, TRIES
-from simstrag.fidelity.result import CaseResult, Result, median_error
+from simstrag.fidelity.result import CaseResult, Ranking, Result, median_error
 
 __all__ = [
     "answer", "cases_table", "constants_table", "loads_table", "mitigation_table", "pictured",
@@ -164,21 +164,30 @@ def ranking_table(result: Result) -> Table:
         "slower",
         "verdict",
         "really by (%)",
+        "at one pace by (%)",
         "simulated by (%)",
     )
     rows = tuple(
         (
             ranking.schedule, f"{ranking.ranks}", pair.faster, pair.slower,
             "tie" if pair.tie else "foretold" if pair.right else "not foretold",
-            numbered(100 * pair.real), numbered(100 * pair.simulated),
+            numbered(100 * pair.real), _evened(ranking, pair), numbered(100 * pair.simulated),
         )
         for ranking in result.rankings for pair in ranking.pairs
     )  # fmt: skip
     note = (
         "By how much the slower takes longer. A tie is a difference whose 95 % interval (Student's "
-        "t, of the paired differences of real runs) has zero in it; nothing is shown of it."
+        "t, of the paired differences of real runs) has zero in it; nothing is shown of it. At one "
+        "pace: of real makespans brought to the profile's pace, below 0 where that turns them over."
     )
     return Table(headers, rows, 5, (), (note,))
+
+
+def _evened(ranking: Ranking, pair: Pair) -> str:
+    for each in ranking.evened:
+        if {each.faster, each.slower} == {pair.faster, pair.slower}:
+            return numbered(100 * each.real * (1 if each.faster == pair.faster else -1))
+    return ""
 
 
 def mitigation_table(result: Result) -> Table:
@@ -247,7 +256,7 @@ def runs_table(result: Result) -> Table:
         (
             each.case.name, f"{each.repetition + 1}", "finished" if each.finished else each.reason,
             numbered(each.took), numbered(each.foreign, 2), numbered(each.stolen, 2),
-            *(", ".join(numbered(1000 * core) for core in when) for when in each.pace or ("", "")),
+            *(", ".join(numbered(1000 * s) for s in when) for when in (*each.pace, (), ())[:2]),
             f"{len(each.aside)}",
         )
         for each in result.outcomes

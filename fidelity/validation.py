@@ -198,6 +198,11 @@ def _remarks(
             f"a step takes {1000 * compute:.3g} ms; below {1000 * LONG:.0f} ms what is in no "
             "profile, such as the runtime's own work, weighs more"
         )
+    if profile.software.get("freed_memory") != "kept":
+        said.append(
+            "the profile was measured by processes that may have given memory back at every step, "
+            "which takes longer; ranks here keep it"
+        )
     here = describe_device()
     said += [
         f"the profile is of another machine: its {word} is {profile.device[word]!r}, "

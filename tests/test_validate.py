@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,9 +26,10 @@ from simstrag.fidelity.ranks import Pace
 from simstrag.fidelity.real import Campaign, Outcome, held
 from simstrag.fidelity.result import Ranking, Result, of_case, paces
 from simstrag.fidelity.schedule import Episode, Schedule
-from simstrag.fidelity.tables import answer
+from simstrag.fidelity.tables import answer, runs_table
 from simstrag.fidelity.validation import Validation, planned
 from simstrag.profile import Profile, StepTimes
+from simstrag.run import Run
 from simstrag.scenario import Scenario
 from tests.full_profile import full_profile, quantity
 
@@ -125,19 +127,22 @@ def test_the_update_is_added_to_a_step_in_either_precision() -> None:
 
 def test_load_stretches_whole_steps_by_the_response_and_a_sibling_is_one_more_level() -> None:
     profile = digits_profile()
-    trace = slowdowns(LOAD, profile, ranks=2, cores=2)
+    trace = slowdowns(LOAD, profile, ranks=2, paces=[1.0, 1.0])
     assert trace is not None
     assert trace.series(1, "step", "slowdown") == [
         (2.0, pytest.approx(1 + SLOPE * 1.6)), (6.0, 1.0)
     ]  # fmt: skip
     assert trace.nodes == (1,)
-    shared = slowdowns(LOAD, profile, ranks=4, cores=2)
+    shared = slowdowns(LOAD, profile, ranks=4, paces=[1.0, 1.0])
     assert shared is not None
     assert [v for _, v in shared.series(0, "step", "slowdown")] == [pytest.approx(1 + SLOPE)]
     for rank in (1, 3):
         values = [v for _, v in shared.series(rank, "step", "slowdown")]
         assert values == pytest.approx([1 + SLOPE, 1 + SLOPE * 2.6, 1 + SLOPE])
-    assert slowdowns(Schedule((), 5.0), profile, ranks=2, cores=2) is None
+    assert slowdowns(Schedule((), 5.0), profile, ranks=2, paces=[1.0, 1.0]) is None
+    slow = slowdowns(Schedule((), 5.0), profile, ranks=2, paces=[1.0, 1.3])
+    assert slow is not None
+    assert slow.series(1, "step", "slowdown") == [(0.0, 1.3)]
 
 
 def test_a_clean_cycle_is_step_and_update_and_what_of_the_all_reduce_is_not_hidden(
@@ -480,26 +485,58 @@ def test_finished_runs_are_not_made_again_and_broken_ones_are(tmp_path: Path) ->
     assert (found.finished, found.reason) == (False, "rank 1: ended")
 
 
-def test_a_run_in_which_a_core_changed_its_pace_is_made_again_and_kept_in_mind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+CALM, RESTLESS = [[1.0, 1.0, 1.0], [1.05, 0.95, 1.5]], [[1.0, 1.0, 1.0], [1.2, 1.0, 1.0]]
+"""Of three cores before and after, of which two ranks use the first two."""
+
+
+def made_of(
+    tries: Sequence[Any], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Outcome, list[str]]:
+    """What becomes of a run whose tries come out so, each a pace or a failure; folders left."""
     case = Case("bsp", 2, CLEAN, 10)
-    campaign = Campaign(a_plan((case,)), tmp_path, {case: 1.0}, tmp_path / "p.json", ALONE)
-    paces = [((1.0, 1.0), (1.0, 1.2)), ((1.2, 1.0), (1.0, 1.0)), ((1.0, 1.0), (1.05, 0.95))]
+    campaign = Campaign(a_plan((case,)), folder, {case: 1.0}, folder / "p.json", ALONE)
+    runs = folder / "runs"
 
-    @dataclass(frozen=True)
-    class Tried(Outcome):
-        def run(self) -> Any:
-            return SimpleNamespace(summary={"makespan": 7.0})
-
-    def tried(*given: Any) -> Outcome:
-        aside = given[-1]
-        pace, kept = paces[len(aside)], tuple(aside)
-        return Tried(case, 0, tmp_path, True, "", 1.0, 0.0, 0.0, (), pace, kept)
+    def tried(ranks: object, case: Case, k: int, aside: Sequence[Any]) -> Outcome:
+        outcome = tries[len(aside)]
+        told = {"finished": outcome != "failed", "reason": "", "took": 1.0, "foreign": 0.0,
+                "stolen": 0.0, "load": [], "pace": outcome, "aside": list(aside)}  # fmt: skip
+        (runs / "clean-2-bsp-1").mkdir(parents=True)
+        (runs / "clean-2-bsp-1" / "outcome.json").write_text(json.dumps(told))
+        found = campaign.outcome(case, k)
+        assert found is not None
+        return found
 
     monkeypatch.setattr(campaign, "_tried", tried)
+    monkeypatch.setattr(Run, "read", lambda folder: SimpleNamespace(summary={"makespan": 7.0}))
     found = campaign._run(None, case, 0)  # type: ignore[arg-type]
-    assert found.pace == paces[2]
-    assert [each["pace"] for each in found.aside] == paces[:2]
-    paces[2] = paces[0]
-    assert len(campaign._run(None, case, 0).aside) == 2, "and the third one counts"  # type: ignore[arg-type]
+    return found, sorted(each.name for each in runs.iterdir())
+
+
+def test_a_run_in_which_a_core_changed_its_pace_is_made_again_and_kept_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, folders = made_of([RESTLESS, RESTLESS, CALM], tmp_path, monkeypatch)
+    assert found.pace == CALM
+    assert found.aside == [{"pace": RESTLESS, "makespan": 7.0}] * 2
+    assert folders == ["clean-2-bsp-1", "clean-2-bsp-1.aside-1", "clean-2-bsp-1.aside-2"]
+
+
+def test_the_third_try_counts_however_restless(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, folders = made_of([RESTLESS] * 3, tmp_path, monkeypatch)
+    assert (found.pace, len(found.aside), len(folders)) == (RESTLESS, 2, 3)
+
+
+def test_a_restless_run_is_better_than_one_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, folders = made_of([RESTLESS, "failed"], tmp_path, monkeypatch)
+    assert (found.finished, found.pace, folders) == (True, RESTLESS, ["clean-2-bsp-1"])
+
+
+def test_the_report_has_rows_for_runs_that_failed_before_their_end(result: Result) -> None:
+    broken = replace(result.outcomes[0], finished=False, reason="rank 1: ended", pace=((1.0, 1.0),))
+    table = runs_table(replace(result, outcomes=(broken, *result.outcomes[1:])))
+    assert {len(row) for row in table.rows} == {len(table.headers)}

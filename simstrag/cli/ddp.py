@@ -18,7 +18,7 @@ from simstrag.cli.inputs import profile_at
 from simstrag.cli.mistakes import Interrupted
 from simstrag.cli.options import Json, Policy, Quiet
 from simstrag.cli.streams import aside
-from simstrag.errors import InputError, SimstragError
+from simstrag.errors import InputError
 
 if TYPE_CHECKING:
     from simstrag.fidelity import Schedule
@@ -156,7 +156,7 @@ def ddp(
             if done and not (quiet or as_json):
                 print(f"going on at {done} of {limit} samples", file=sys.stderr)
             try:
-                with _loaded(schedule, placed(folder, training.attempt), quiet):
+                with _loaded(schedule, placed(folder, training.attempt), quiet or as_json):
                     failed = run(command(training))
             except KeyboardInterrupt:
                 raise Interrupted(_left(out)) from None
@@ -209,7 +209,10 @@ def _schedule(load: str, ranks: int, seed: int, pinned: bool) -> Schedule:
         if not all(map(str.isdecimal, words)):
             raise InputError(f"--load {load}: give ranks, such as 1 or 0,1, or a schedule.json")
         wanted = [int(word) for word in words]
-        schedule = Schedule.drawn(wanted, HOUR, seed, mean_on=TURN, mean_off=TURN)
+        schedule = Schedule.drawn(wanted, HOUR, seed, mean_on=TURN, mean_off=TURN, least=0.0)
+    for each in schedule.episodes:
+        if each.kind in ("gemm", "copy"):
+            raise InputError(f"--load {load}: {each.kind} is beside GPUs, which are not known here")
     if beyond := [rank for rank in wanted if rank >= ranks]:
         raise InputError(f"--load {load}: there is no rank {beyond[0]} of {ranks}")
     return schedule
@@ -224,15 +227,16 @@ def _loaded(schedule: Schedule | None, folder: Path, quiet: bool) -> Iterator[No
     from simstrag.calibration.cells import Skipped
     from simstrag.fidelity.injector import beside
 
+    with beside(schedule, folder) as injector:
+        yield
     try:
-        with beside(schedule, folder) as done:
-            yield
+        injector.check()
     except Skipped as failure:
-        raise SimstragError(f"load beside the ranks: {failure}") from None
-    if done and not quiet:
-        seconds = sum(each.episode.stop - each.episode.start for each in done)
-        ranks = sorted({each.episode.rank for each in done})
-        said = f"{len(done)} times, {seconds:.1f} s in all, beside rank "
+        warn([f"load beside the ranks failed: {failure}"])
+    if injector.done and not quiet:
+        seconds = sum(each.episode.stop - each.episode.start for each in injector.done)
+        ranks = sorted({each.episode.rank for each in injector.done})
+        said = f"{len(injector.done)} times, {seconds:.1f} s in all, beside rank "
         print(f"load: {said}{', '.join(map(str, ranks))}", file=sys.stderr)
 
 

@@ -115,7 +115,7 @@ class Judge:
             dead, stopped, left = self.fates(now)
             if lost := tuple(sorted({*dead, *stopped, *left})):
                 kind: Kind = "dead" if dead else "stopped" if stopped else "left"
-                return self.blame(dead or stopped or left, kind, now, lost=lost)
+                return self.charge(dead or stopped or left, kind, now, lost=lost)
             quiet = tuple(k for k in self._others if _quiet(before, now, k))
             said = [each.fate.partition(" ")[2] for each in now.values()]
             if verdict := next((each for each in said if each.startswith("{")), ""):
@@ -125,11 +125,11 @@ class Judge:
             time.sleep(LOOK)
             now = self._facts.read()
         if quiet:
-            return self.blame(quiet, self._near_or_far(quiet), now, lost=quiet)
+            return self.charge(quiet, self._near_or_far(quiet), now, lost=quiet)
         wait = [each.step for each in before.values() if each.place[1] >= WAITING]
         step = max(wait, default=before[self.rank].step)
-        late = tuple(k for k in self._others if before[k].place < (step, WAITING))
-        return self.blame(late, "slow" if late else "network", before)
+        late = tuple(k for k in self._others if before.get(k, NOWHERE).place < (step, WAITING))
+        return self.charge(late, "slow" if late else "network", before)
 
     def fates(
         self, now: dict[int, Entry]
@@ -165,7 +165,7 @@ class Judge:
         }
         return "stopped" if hosts <= heard else "network"
 
-    def blame(
+    def charge(
         self,
         ranks: tuple[int, ...],
         kind: Kind,

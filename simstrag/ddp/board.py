@@ -108,7 +108,7 @@ class Board:
         """
         asleep, woke = self._slept()
         if asleep > self.stall_limit / 2 and time.monotonic() - woke < self.patience:
-            return self._judge.blame((self.rank,), "stopped", {}, asleep)
+            return self._judge.charge((self.rank,), "stopped", {}, asleep)
         try:
             before = self.read()
             self._say("noticed")

@@ -37,6 +37,9 @@ GENERATION = "generation"
 
 BEFORE = "the run ended before its first update; there is no more"
 
+LEAST = 1e-6
+"""Seconds of a step, whatever is taken off."""
+
 LOADED = f"load was put beside ranks on purpose; {LOAD} says when, and how much of it there was"
 
 UNTOLD = ("format", "facts")
@@ -118,10 +121,10 @@ def trace_of(run: Run, more: Mapping[tuple[int, float], float] | None = None) ->
             "the run has steps in reduced precision, and nothing says what that gained: a trace is "
             "of full precision; record it with a profile, or under a policy that does not switch"
         )
-    seconds = np.where(amp, seconds * (gain or 1.0), seconds)
     if more is not None:
         ends = zip(frame["rank"].tolist(), frame["finish"].tolist(), strict=True)
-        seconds = np.maximum(seconds + [more.get(end, 0.0) for end in ends], 0.0)
+        seconds = np.maximum(seconds + [more.get(end, 0.0) for end in ends], LEAST)
+    seconds = np.where(amp, seconds * (gain or 1.0), seconds)
     rows = zip(frame["start"].tolist(), frame["rank"].tolist(), seconds.tolist(), strict=True)
     in_order = sorted(rows)
     return Trace.from_rows([Row(t, rank, "step", "duration", s) for t, rank, s in in_order])
@@ -162,7 +165,7 @@ def finished(folder: str | Path) -> dict[Path, Run]:
         runs[last] = replace(run, summary={**run.summary, "accuracy": measured["accuracy"]})
     if asked:
         runs = {each: _asked(run, asked) for each, run in runs.items()}
-    runs = {each: _loaded(run, each) for each, run in runs.items()}
+    runs = {each: _loaded(run, each, folder) for each, run in runs.items()}
     for each, run in runs.items():
         _write(run, each)
     return runs
@@ -182,8 +185,10 @@ def _document(path: Path) -> dict[str, Any]:
     return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
 
 
-def _loaded(run: Run, folder: Path) -> Run:
-    there = (folder / LOAD).exists()
+def _loaded(run: Run, part: Path, folder: Path) -> Run:
+    """Load goes on beside later parts, which are in the folder of the first one."""
+    inside = [each for each in (part, *part.parents) if each.is_relative_to(folder)]
+    there = any((each / LOAD).exists() for each in inside)
     return replace(run, warnings=(*run.warnings, LOADED)) if there else run
 
 

@@ -13,29 +13,17 @@ import pickle
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
 
 from simstrag import policies
 from simstrag.ddp import ways
+from simstrag.ddp.delivery import Delivery
 from simstrag.ddp.desk import Desk
 from simstrag.ddp.door import Door, Peer
 from simstrag.ddp.frames import SHARED, Frame, Kind
-from simstrag.ddp.orders import (
-    Abort,
-    Apply,
-    Compute,
-    Deliver,
-    Finish,
-    Handover,
-    Job,
-    Keep,
-    Loss,
-    Order,
-    Reduce,
-)
+from simstrag.ddp.orders import Apply, Job, Loss, Order
 from simstrag.ddp.payload import Offer, Payload, accept, apart, octets
 from simstrag.ddp.seats import is_fixed
 from simstrag.ddp.shards import Shards
@@ -93,6 +81,7 @@ class Server:
         self._shards: Shards | None = None
         self._orders: deque[Order] = deque()
         self._desk: Desk | None = None
+        self._delivery: Delivery | None = None
         self._job: Job | None = None
         self._waiting_since = math.inf
         self._zero = 0.0
@@ -205,6 +194,8 @@ class Server:
             peer.wire.send(Frame(Kind.STATE, rank, body=pickle.dumps(self.state())))
             return
         if desk is None:
+            if self._delivery is not None:  # what the last job has no use for any more
+                return
             raise ConnectionError(f"rank {rank} says {frame.kind.name} before a job has begun")
         if frame.kind in {Kind.GRADIENT, Kind.READY, Kind.GROUP}:
             self._stamp(peer, frame, first, at)
@@ -288,6 +279,9 @@ class Server:
             job.policy, self.world_size, job.batch, job.hints, name=job.name, facts=job.facts,
             note=self._note, fixed=is_fixed,
         )  # fmt: skip
+        self._delivery = Delivery(
+            self._door.peers, self.store, self._shards, live, self.losses, self._note
+        )
         self._desk = Desk(live, self.world_size, job.batch, self._need_no_server(job))
         self._job, self._waiting_since = None, math.inf
         self._zero = time.monotonic() - live.now
@@ -308,8 +302,9 @@ class Server:
             order = self._orders[0]
             peer = None if isinstance(order, Apply) else self._door.peers.get(order.rank)
             lost = ""
+            assert self._delivery is not None
             try:
-                self._carry_out(order, peer)
+                self._delivery.carry_out(order, peer)
             except ConnectionError as error:
                 lost = str(error)
             if lost and peer is not None:
@@ -318,81 +313,11 @@ class Server:
         if idle and self._desk is not None and self._desk.over:
             self._desk = None
 
-    def _carry_out(self, order: Order, peer: Peer | None) -> None:
-        assert self.store is not None
-        if self._shards is not None and self._desk is not None:
-            ways.check_sharded(self._desk.live.plan, self._desk.live.name)
-        match order:
-            case Apply():
-                self._apply(order)
-            case Keep():
-                self.store.keep(order.rank)
-            case Abort() if peer is not None:
-                peer.phase = f"giving up step {order.step}"
-                peer.call_off(order.step)
-            case Compute():
-                told = self.store.routed(order)
-                pulled = self.store.pulled(told)
-                if peer is not None:
-                    peer.phase = f"computing step {order.step}"
-                    self._tell(peer, told, pulled)
-                    self._replied(peer)
-            case Reduce() if peer is not None:
-                others = [other for other in order.members if other != order.rank]
-                peer.phase = f"in an all-reduce with ranks {others}"
-                self._tell(peer, order)
-            case Deliver() if peer is not None:
-                peer.phase = "sending its gradient"
-                self._tell(peer, order)
-            case Finish() if peer is not None:
-                peer.phase = "finishing"
-                self._tell(peer, order)
-            case Handover() if peer is not None:
-                peer.begun, peer.phase = False, "training without the server"
-                parameters = self.store.parameters
-                whole = replace(order, optimizer=parameters.state())
-                self._tell(peer, whole, parameters.flat)
-                self._replied(peer)
-
-    def _apply(self, order: Apply) -> None:
-        assert self.store is not None
-        here = [self._door.peers[rank] for rank, *_ in order.gradients if rank in self._door.peers]
-        self.store.apply(order, [peer.changed for peer in here if peer.changed])
-        at = time.monotonic()
-        for peer in here:
-            peer.changed, peer.row["applied"] = b"", at
-            if "versions" in peer.row:
-                peer.row["staleness"] = [order.version - 1 - v for v in peer.row["versions"]]
-        self._note("applied", order.version, order.gradients, order.missing)
-
-    def _tell(self, peer: Peer, order: Any, flat: torch.Tensor | None = None) -> None:
-        """An order, what has been lost since the last, and parameters if they go along; before the
-        first, where shards are."""
-        assert peer.payload is not None
-        news, peer.losses = self.losses[peer.losses :], len(self.losses)
-        if self._shards is not None and not peer.told:
-            told = pickle.dumps(self._shards.places)
-            peer.wire.send(Frame(Kind.SHARDS, peer.rank, body=told))
-            peer.told = True
-        frame = Frame(Kind.ORDER, peer.rank, body=pickle.dumps((order, news)))
-        if flat is not None and peer.payload.shared:
-            peer.payload.parameters.copy_(flat)
-            flat = None
-        peer.wire.send(frame, None if flat is None else octets(flat))
-
-    def _replied(self, peer: Peer) -> None:
-        """A step is over when its rank hears what comes next."""
-        row, peer.row = peer.row, {}
-        if "step" not in row:
-            return
-        row["replied"] = time.monotonic()
-        if self.journal is None:
-            self.stamps.append(row)
-        self._note("push", row)
-
     def _note(self, kind: str, *values: Any) -> None:
         if self.journal is not None:
             self.journal.note(kind, *values)
+        elif kind == "push":
+            self.stamps.append(values[0])
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint needs: optimizer, parameters (flat), facts, policy."""

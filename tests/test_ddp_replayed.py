@@ -1,0 +1,82 @@
+"""A recorded run under a server, told again by the engine: who arrived when, and so what is stale.
+
+The ranks here have ways to the server that differ, by rank and from step to step, as real ones do.
+"""
+
+from __future__ import annotations
+
+import heapq
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simstrag import policies
+from simstrag.ddp.journal import Journal
+from simstrag.fidelity.recorded import replay
+from simstrag.live import Live
+from simstrag.policy import Hints
+
+WORLD, BATCH, SERVICE = 3, 4, 0.004
+
+
+def recorded(folder: Path, steps: int, service: float = SERVICE) -> None:
+    """The journal of a run under one server that serves in the order of arrivals.
+
+    Steps of 20, 22 and 50 ms; a gradient is on its way for 1 to 9 ms, parameters for 0 to 4 ms.
+    """
+    luck = np.random.default_rng(3)
+    hints = {"amp_ratio": None, "noise_scale": None, "batch": BATCH, "clean_seconds": 0.02}
+    header = {"policy": "asgd", "world_size": WORLD, "batch": BATCH, "hints": hints}
+    journal = Journal(folder, header)
+    live = Live(policies.load("asgd"), WORLD, BATCH, Hints(**hints), name="asgd", note=journal.note)
+    live.news()
+    arrivals: list[tuple[float, int, float, float]] = []
+
+    def begin(rank: int, at: float) -> None:
+        seconds = (0.020, 0.022, 0.050)[rank] * luck.uniform(0.95, 1.1)
+        way = 0.001 + 0.004 * (rank == 2) + luck.uniform(0.0, 0.004)
+        heapq.heappush(arrivals, (at + seconds + way, rank, at, seconds))
+
+    for rank in range(WORLD):
+        begin(rank, 0.0)
+    free, rows, counts = 0.0, [], [0] * WORLD
+    for _ in range(WORLD * steps):
+        first, rank, begun, seconds = heapq.heappop(arrivals)
+        at = max(first, free)
+        live.done(rank, at, seconds)
+        live.news()
+        free = at + service
+        rows.append({
+            "rank": rank, "step": counts[rank], "at": at, "seconds": seconds, "begun": begun,
+            "first": first, "received": at, "applied": free, "replied": free,
+        })  # fmt: skip
+        journal.note("push", rows[-1])
+        counts[rank] += 1
+        begin(rank, free + luck.uniform(0.0, 0.004))
+    journal.note("end", live.now, {})
+    journal.close()
+
+
+def test_each_gradient_arrives_as_it_did_though_ways_differ(tmp_path: Path) -> None:
+    recorded(tmp_path, 60)
+    found = replay(tmp_path)
+    lines = {line.what: line for line in found.lines}
+    longer = lines["makespan"].replayed - lines["makespan"].real
+    assert longer == pytest.approx(SERVICE, rel=1e-6), "a record has updates as they begin"
+    one, other = (
+        run.frame("gradients").query("fate == 'applied'") for run in (found.real, found.again)
+    )
+    count = min(len(one), len(other))
+    assert count > 150
+    for column in ("rank", "version"):
+        assert one[column].tolist()[:count] == other[column].tolist()[:count]
+
+
+def test_what_the_server_took_is_told_in_the_mean(tmp_path: Path) -> None:
+    recorded(tmp_path, 60)
+    known = {each.what: each for each in replay(tmp_path).constants}
+    assert known["service"].value == pytest.approx(SERVICE, rel=1e-6)
+    assert known["pull"].value == pytest.approx(0.002, rel=0.1)
+    assert known["push"].value == pytest.approx(0.003 + 0.004 * 60 / (7 * 60 / 2), rel=0.3)
+    assert known["push"].origin.startswith("mean of ")
