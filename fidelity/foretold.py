@@ -268,7 +268,14 @@ class Foretelling:
             )
         for word, each in (("push", known.push), ("service", known.service), ("pull", known.pull)):
             self._note(f"server: {word}", "", each.value, "s", _origin(each))
-        return {"push": known.push.value, "service": known.service.value, "pull": known.pull.value}
+        update = self._update()
+        self._note(
+            "update, by the server beside its service", "", update.value, "s", _origin(update)
+        )
+        return {
+            "push": known.push.value, "service": known.service.value + update.value,
+            "pull": known.pull.value,
+        }  # fmt: skip
 
     def _beside(self, level: float) -> float:
         return float(evaluate(response_to("cpu", self.profile), [level])[0])

@@ -154,9 +154,10 @@ def _trips(lines: Sequence[Sequence[Any]]) -> dict[int, list[Trip]]:
         own = found[row["rank"]]
         if not own:  # the run began, for the server, when `at` was 0
             trip["pull"] = trip["begun"] - (trip["received"] - trip["at"])
-        elif trip["step"] == own[-1]["step"] + 1:
-            if bisect(together, own[-1]["at"]) == bisect(together, trip["at"]):
-                trip["pull"] = trip["begun"] - own[-1]["replied"]
+        elif trip["step"] == own[-1]["step"] + 1 and (
+            bisect(together, own[-1]["at"]) == bisect(together, trip["at"])
+        ):
+            trip["pull"] = trip["begun"] - own[-1]["replied"]
         own.append(trip)
     return found
 

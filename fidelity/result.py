@@ -198,14 +198,13 @@ class Result:
             if policy == "bsp" or schedule == CLEAN or bsp is None or clean is None:
                 continue
             trio = each, bsp, clean
-            ms = [mitigations(*map(of, trio)) for of in (makespans, evened, simulated)]
+            real, even, said = (
+                mitigations(*map(of, trio)) for of in (makespans, evened, simulated)
+            )
             runs = each.real.values(), each.foretold.runs
             real_amp, said_amp = (mean([run.amp for run in own]) for own in runs)
-            found.append(
-                Mitigation(
-                    policy, ranks, schedule, *ms, (real_amp, said_amp),
-                )
-            )  # fmt: skip
+            amp = real_amp, said_amp
+            found.append(Mitigation(policy, ranks, schedule, real, even, said, amp))
         return tuple(found)
 
     def document(self) -> dict[str, Any]:

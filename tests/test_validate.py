@@ -167,7 +167,8 @@ def test_at_a_server_the_update_is_in_the_service(tmp_path: Path) -> None:
     known = digits_profile().server
     assert known is not None
     assert step.host + step.gpu == pytest.approx(STEP)
-    assert (server.service, server.push) == (known.service.value, known.push.value)
+    assert server.service == pytest.approx(known.service.value + UPDATE)
+    assert (server.push, server.pull) == (known.push.value, known.pull.value)
 
 
 def test_constants_say_where_they_are_from(tmp_path: Path) -> None:
