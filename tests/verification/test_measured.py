@@ -1,0 +1,85 @@
+"""What `docs/measured.md` says of one validation: from its profile and plan, and its real runs.
+
+The calibration's samples make the profile, profile and plan make the simulated makespans again, and
+rules of `judgement` the verdicts from the makespans of the real runs.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simstrag.calibration.calibrate import derive
+from simstrag.fidelity.cases import Case, Plan
+from simstrag.fidelity.foretold import Foretelling
+from simstrag.fidelity.judgement import FORETOLD, MISSED, NOISY, judged
+from simstrag.fidelity.schedule import Schedule
+from simstrag.fidelity.validation import planned
+from simstrag.profile import Profile
+
+FOLDER = Path(__file__).parent.parent.parent / "fidelity/measurements/amd-epyc-2-core-digits"
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Any]:
+    with gzip.open(FOLDER / "validation.json.gz") as file:
+        return dict(json.load(file))
+
+
+@pytest.fixture(scope="module")
+def profile() -> Profile:
+    return Profile.read(FOLDER / "profile.json")
+
+
+def test_the_samples_make_the_profile() -> None:
+    assert derive(FOLDER).text == (FOLDER / "profile.json").read_text(encoding="utf-8")
+
+
+def test_the_plan_is_of_this_profile_and_made_by_its_seed(
+    found: dict[str, Any], profile: Profile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("simstrag.fidelity.validation.cores", lambda: [0, 1])
+    assert found["plan"] == json.loads((FOLDER / "plan.json").read_text(encoding="utf-8"))
+    assert found["plan"]["profile"]["sha256"] == profile.sha256
+    drawn = planned(profile, (), (), 220, seed=0).document()
+    assert drawn["schedules"] == found["plan"]["schedules"]
+
+
+@pytest.mark.parametrize("name", ["one-2-korel", "both-2-asgd", "one-4-bsp"])
+def test_profile_and_plan_make_the_simulated_makespans(
+    name: str, found: dict[str, Any], profile: Profile, tmp_path: Path
+) -> None:
+    written = found["plan"]
+    cases = tuple(Case(**each) for each in written["cases"])
+    schedules = {(each["ranks"], each["name"]): Schedule.of(each) for each in written["schedules"]}
+    known = {key: written[key] for key in ("workload", "batch", "precision", "seed", "cores")}
+    plan = Plan(cases, schedules, **known, profile=profile.name, sha256=profile.sha256)
+    case = next(each for each in cases if each.name == name)
+    foretold = Foretelling(profile, tmp_path, plan.cores).foretell(case, plan, seeds=2)
+    (said,) = (each for each in found["cases"] if each["case"] == name)
+    expected = [each["makespan"] for each in said["simulated"][:2]]
+    assert [run.makespan for run in foretold.runs] == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_verdicts_are_those_of_the_rule(found: dict[str, Any]) -> None:
+    words, errors = [], []
+    for each in found["cases"]:
+        real, said = ([run["makespan"] for run in each[kind]] for kind in ("real", "simulated"))
+        assert (len(real), len(said)) == (5, 20)
+        verdict = judged(real, said)
+        assert verdict._asdict() == pytest.approx(each["makespan"])
+        words.append(verdict.word)
+        errors.append(abs(verdict.error))
+    assert [words.count(word) for word in (FORETOLD, NOISY, MISSED)] == [9, 7, 0]
+    assert statistics.median(errors) == pytest.approx(0.027, abs=5e-4)
+
+
+def test_of_pairs_that_real_runs_decide_all_were_foretold(found: dict[str, Any]) -> None:
+    pairs = [pair for ranking in found["rankings"] for pair in ranking["pairs"]]
+    decided = [pair for pair in pairs if not pair["tie"]]
+    assert (len(pairs), len(decided), sum(pair["right"] for pair in decided)) == (25, 14, 14)
