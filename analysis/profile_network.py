@@ -66,14 +66,25 @@ def collective_fits(profile: Profile) -> Table:
     return Table("All-reduce: fits", headers, rows, notes, wraps=6, least=("backend", "sizes"))
 
 
+SERVED = (
+    "With ranks: those that train the workload under the server of simstrag.ddp, whose books and "
+    "optimizer are in the service. Without: bytes moved over TCP, one worker."
+)
+
+
 def transfers(profile: Profile) -> Table:
     """The parameter server."""
     rows = [
-        [bytes_of(t.bytes), *(shown(each, MS) for each in (t.push, t.service, t.pull))]
+        [
+            bytes_of(t.bytes),
+            str(t.ranks or ""),
+            *(shown(each, MS) for each in (t.push, t.service, t.pull)),
+        ]
         for t in profile.transfers
     ]
-    headers = ["bytes", "push (ms)", "service (ms)", "pull (ms)"]
-    return Table("Parameter server, one worker", headers, rows)
+    headers = ["bytes", "ranks", "push (ms)", "service (ms)", "pull (ms)"]
+    notes = (SERVED,) if any(t.ranks for t in profile.transfers) else ()
+    return Table("Parameter server", headers, rows, notes)
 
 
 def overlaps(profile: Profile) -> Table:

@@ -53,7 +53,7 @@ def bandwidth_panel(ax: Axes, profile: Profile) -> None:
 def server_panel(ax: Axes, profile: Profile) -> None:
     """What one gradient costs at a parameter server, against its bytes."""
     for k, name in enumerate(("push", "service", "pull")):
-        found = [Point(t.bytes, getattr(t, name)) for t in profile.transfers]
+        found = [Point(t.bytes, getattr(t, name)) for t in profile.transfers if not t.ranks]
         points(ax, found, look(k), name, 1e3)
     _sizes(ax, [t.bytes for t in profile.transfers])
     logarithmic(ax, "median (ms)")

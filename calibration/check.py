@@ -121,5 +121,10 @@ def _cells(profile: Profile) -> Iterator[Cell]:
             yield Cell(
                 "allreduce", backend=each.backend, ranks=each.ranks, bytes=gradient, group="all"
             )
-    if any(each.bytes == gradient for each in profile.transfers):
-        yield Cell("server", bytes=gradient)
+    for transfer in profile.transfers:
+        if transfer.bytes == gradient:
+            served = (workload.full, workload.batch) if transfer.ranks else ("", 0)
+            yield Cell(
+                "server", precision=served[0], batch=served[1], ranks=transfer.ranks or 0,
+                bytes=gradient,
+            )  # fmt: skip

@@ -127,7 +127,9 @@ def transfers(samples: Samples) -> tuple[TransferCell, ...]:
 
 def _transfer(cell: Cell, visits: Sequence[Visit]) -> TransferCell:
     push, service, pull = (_part(visits, name) for name in ("push", "service", "pull"))
-    return TransferCell(bytes=cell.bytes, push=push, service=service, pull=pull)
+    return TransferCell(
+        bytes=cell.bytes, ranks=cell.ranks or None, push=push, service=service, pull=pull
+    )
 
 
 def _part(visits: Sequence[Visit], name: str) -> Quantity:

@@ -10,6 +10,7 @@ from simstrag.calibration.cells import PARTS, Bench, Part
 from simstrag.calibration.contention import ContentionBench
 from simstrag.calibration.gradient import GradientBench
 from simstrag.calibration.overlap import OverlapBench
+from simstrag.calibration.served import ServedBench
 from simstrag.calibration.server import SIZES, ServerBench
 from simstrag.calibration.steps import Jobs, StepBench
 from simstrag.places import cores
@@ -24,6 +25,9 @@ NESTED = 4
 
 SHARING = 8
 """Most ranks that share one GPU."""
+
+MOST_SERVED = 4
+"""Ranks that train under a server, at most."""
 
 NET_LEVELS = (0.25, 0.5, 1.0)
 """Streams beside an all-reduce times their share of the time."""
@@ -62,7 +66,15 @@ def equipped(
         benches["server"] = ServerBench(sorted({*SIZES, gradient_bytes}))
     if "gradient" in parts:
         benches["gradient"] = GradientBench(jobs)
-    return list(benches.values())
+    found = list(benches.values())
+    if "server" in parts and not gpus:
+        found.append(
+            ServedBench(
+                workload.build, chosen.full, workload.nominal, gradient_bytes,
+                min(MOST_SERVED, _ranks(gpus)), chosen.stand_in,
+            )
+        )  # fmt: skip
+    return found
 
 
 def _ranks(gpus: int) -> int:

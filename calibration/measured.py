@@ -88,7 +88,7 @@ def measured(profile: Profile) -> Iterator[tuple[Measured, Quantity]]:
 
 def _rest(profile: Profile) -> Iterator[tuple[Measured, Quantity]]:
     for transfer in profile.transfers:
-        cell = Cell("server", bytes=transfer.bytes)
+        cell = Cell("server", ranks=transfer.ranks or 0, bytes=transfer.bytes)
         for name in ("push", "service", "pull"):
             yield _of(cell, name, "s"), getattr(transfer, name)
     for each in profile.overlaps:

@@ -124,12 +124,15 @@ def _overlap(overlaps: Sequence[OverlapCell], backend: str, ranks: int) -> Quant
 
 
 def server_times(transfers: Sequence[TransferCell], gradient_bytes: int) -> ServerTimes | None:
-    """Push, service and pull of a gradient: as measured, else on lines between measured sizes."""
+    """Push, service and pull of a gradient: as ranks had them that train the workload, else as
+    bytes took that were moved, else on lines between measured sizes.
+    """
     if not transfers or not gradient_bytes:
         return None
-    same = next((t for t in transfers if t.bytes == gradient_bytes), None)
-    if same is not None:
-        return ServerTimes(service=same.service, push=same.push, pull=same.pull)
+    same = [t for t in transfers if t.bytes == gradient_bytes]
+    if same:
+        best = max(same, key=lambda t: t.ranks or 0)
+        return ServerTimes(service=best.service, push=best.push, pull=best.pull)
     if len(transfers) < 2:
         return None
     sizes = [t.bytes for t in transfers]

@@ -268,14 +268,13 @@ class Foretelling:
             )
         for word, each in (("push", known.push), ("service", known.service), ("pull", known.pull)):
             self._note(f"server: {word}", "", each.value, "s", _origin(each))
-        update = self._update()
-        self._note(
-            "update, by the server beside its service", "", update.value, "s", _origin(update)
-        )
-        return {
-            "push": known.push.value, "service": known.service.value + update.value,
-            "pull": known.pull.value,
-        }  # fmt: skip
+        service = known.service.value
+        if not any(each.ranks for each in self.profile.transfers):  # bytes were moved, no more
+            update = self._update()
+            what = "update, by the server beside its service"
+            self._note(what, "", update.value, "s", _origin(update))
+            service += update.value
+        return {"push": known.push.value, "service": service, "pull": known.pull.value}
 
     def _beside(self, level: float) -> float:
         return float(evaluate(response_to("cpu", self.profile), [level])[0])

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import statistics
 from bisect import bisect
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any, NamedTuple
 from simstrag.ddp import journal
 from simstrag.ddp.hints import hints_of
 from simstrag.ddp.replay import gain_of, run_of, trace_of
+from simstrag.ddp.trips import WAYS, Trip, trips
 from simstrag.engine import simulate
 from simstrag.errors import InputError
 from simstrag.fidelity.cases import CLEAN, Case
@@ -113,9 +113,9 @@ def replay(folder: str | Path, profile: str | Path | None = None) -> Replayed:
     if not samples:
         raise InputError(f"{folder}: the run ended before its first {full} samples; run it longer")
     real = measure(run, samples, batch, [0.0], [0.0, 1.0])
-    trips = _trips(lines)
-    constants, remarks = _constants(lines, trips, ranks), [WHAT]
-    again = _again(run, header, constants, _late(trips, constants), samples)
+    ways = trips(lines)
+    constants, remarks = _constants(lines, ways, ranks), [WHAT]
+    again = _again(run, header, constants, _late(ways, constants), samples)
     replayed = measure(again, samples, batch, [0.0], [0.0, 1.0])
     if header["hints"]["amp_ratio"] is None and run.summary["amp_share"]:
         remarks.append("The policy was told no gain of reduced precision; here it is, as measured.")
@@ -129,41 +129,17 @@ def replay(folder: str | Path, profile: str | Path | None = None) -> Replayed:
     )  # fmt: skip
 
 
+OWN = ("push", "pull")
+"""Of `WAYS` those on which a rank meets no other."""
+
 WHAT = (
     "Replayed are the run's own local times and the means of its own communication: this tests "
     "the mechanism, not foresight."
 )
 
-Trip = dict[str, float]
-"""Of a gradient to the server, by the record: its stamps; `push`, `pull`: seconds of its way, and
-of the parameters' before it."""
-
-
-def _trips(lines: Sequence[Sequence[Any]]) -> dict[int, list[Trip]]:
-    """Of each rank, those after which it went on, in order.
-
-    Parameters were on their way where the next step follows at once: none was aborted in between,
-    and none taken without the server.
-    """
-    found: dict[int, list[Trip]] = defaultdict(list)
-    together = sorted(line[1] for line in lines if line[0] == "lockstep")
-    rows = [line[1] for line in lines if line[0] == "push"]
-    for row in sorted(rows, key=lambda row: float(row["begun"])):
-        trip = {name: math.nan if row.get(name) is None else float(row[name]) for name in STAMPS}
-        trip["push"] = trip["first"] - trip["begun"] - row["seconds"]
-        own = found[row["rank"]]
-        if not own:  # the run began, for the server, when `at` was 0
-            trip["pull"] = trip["begun"] - (trip["received"] - trip["at"])
-        elif trip["step"] == own[-1]["step"] + 1 and (
-            bisect(together, own[-1]["at"]) == bisect(together, trip["at"])
-        ):
-            trip["pull"] = trip["begun"] - own[-1]["replied"]
-        own.append(trip)
-    return found
-
 
 def _constants(
-    lines: Sequence[Sequence[Any]], trips: Mapping[int, list[Trip]], ranks: int
+    lines: Sequence[Sequence[Any]], ways: Mapping[int, list[Trip]], ranks: int
 ) -> dict[str, Constant]:
     """What communication took, in the mean, by the record."""
     found: dict[str, Constant] = {}
@@ -176,41 +152,26 @@ def _constants(
 
     steps = [line for line in lines if line[0] == "lockstep"]
     begun = [line[1] for line in steps[1:]]
+    apart = sorted(line[1] for line in lines if line[0] == "done")
     # From the last gradient to the begin of the next step: what is left of the reduction, the
     # update and the decision.
     note("together", [
         following - start - max(seconds)
         for (_, start, seconds, *_), following in zip(steps, begun, strict=False)
+        if bisect(apart, start) == bisect(apart, following)  # no time under a server in between
     ])  # fmt: skip
-    whole = [trip for own in trips.values() for trip in own]
     for name in WAYS:
-        note(name, [trip[name] for trip in whole if name in trip])
-    # One at a time, in the order of replies: what came while another was served has waited for it.
-    served = sorted(whole, key=lambda trip: trip["replied"])
-    before = [-math.inf, *(trip["replied"] for trip in served)]
-    note("service", [
-        trip["replied"] - max(trip["first"], free)
-        for trip, free in zip(served, before, strict=False) if _at_once(trip)
-    ])  # fmt: skip
+        note(name, [trip[name] for own in ways.values() for trip in own if name in trip])
     return found
 
 
-WAYS = ("push", "pull")
-STAMPS = ("step", "at", "begun", "first", "received", "applied", "replied")
-
-
-def _at_once(trip: Trip) -> bool:
-    """Whether the reply followed the update, as it does unless somebody is waited for."""
-    return trip["replied"] - trip["applied"] < 10 * max(trip["applied"] - trip["first"], 1e-4)
-
-
 def _late(
-    trips: Mapping[int, list[Trip]], constants: Mapping[str, Constant]
+    ways: Mapping[int, list[Trip]], constants: Mapping[str, Constant]
 ) -> dict[tuple[int, float], float]:
     """Of a rank's step that was done then: how much longer than in the mean its ways took."""
     return {
-        (rank, trip["at"]): sum(trip[name] - constants[name].value for name in WAYS if name in trip)
-        for rank, own in trips.items() for trip in own
+        (rank, trip["at"]): sum(trip[name] - constants[name].value for name in OWN if name in trip)
+        for rank, own in ways.items() for trip in own
     }  # fmt: skip
 
 

@@ -198,9 +198,14 @@ class CollectiveFit(Part):
 
 
 class TransferCell(Part):
-    """A parameter server and one worker, with gradients of one size: median seconds."""
+    """A parameter server, with gradients of one size: median seconds.
+
+    ranks: so many that train the workload under the server of `simstrag.ddp`, whose books and
+    optimizer are then in the service; without it one that moves bytes over TCP.
+    """
 
     bytes: Size
+    ranks: Count | None = None
     push: NotNegative
     service: NotNegative
     pull: NotNegative

@@ -186,6 +186,23 @@ def test_two_sizes_make_constants_without_interval_or_error(samples: Samples) ->
     assert {fit.residuals for fit in profile.collective_fits} == {()}
 
 
+def test_a_gradient_costs_what_ranks_under_the_runtimes_server_pay_for_it() -> None:
+    raw = Cell("server", bytes=GRADIENT)
+    ours = Cell("server", precision="fp32", batch=8, ranks=2, bytes=GRADIENT)
+    samples = samples_of(MACHINE, [*cells_of(MACHINE)[:3], raw, ours])
+    slow = tuple(
+        replace(v, samples={name: tuple(9 * s for s in x) for name, x in v.samples.items()})
+        if v.cell == ours else v
+        for v in samples.visits
+    )  # fmt: skip
+    profile = assemble(replace(samples, visits=slow))
+    assert profile.server is not None
+    moved, trained = sorted(profile.transfers, key=lambda each: each.ranks or 0)
+    assert (moved.ranks, trained.ranks) == (None, 2)
+    assert profile.server.push == trained.push
+    assert trained.push.value > 5 * moved.push.value
+
+
 def test_a_pull_of_no_time_is_cut_at_0_and_said(samples: Samples) -> None:
     """Stamps of two clocks may say that it ended before it began."""
     served = without_cells(samples, lambda cell: cell.part != "server")

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 
 from simstrag.calibration.allreduce import COARSE, AllReduceBench, rank_counts, sizes_of
@@ -15,6 +16,7 @@ from simstrag.calibration.cells import Cell, Skipped
 from simstrag.calibration.crew import Crew
 from simstrag.calibration.overlap import KINDS, OverlapBench
 from simstrag.calibration.processes import Children
+from simstrag.calibration.served import ServedBench
 from simstrag.calibration.server import ServerBench
 from simstrag.calibration.traffic import Traffic
 from simstrag.places import cores
@@ -100,8 +102,6 @@ def test_ranks_that_share_cores_are_timed_at_a_few_sizes_only() -> None:
 
 
 def test_sizes_that_would_not_fit_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    import psutil
-
     class Small:
         available = 64 << 20
 
@@ -121,6 +121,22 @@ def test_push_service_and_pull_are_timed_at_every_size() -> None:
     assert len(rows) == 7
     for t0, s0, received, applied, s1, t1 in rows:
         assert t0 < s0 < received <= applied < min(s1, t1)
+
+
+def test_ranks_that_train_under_a_server_say_what_their_ways_took() -> None:
+    with ServedBench(tiny, "fp64", batch=2, size=1, stand_in=True) as bench:
+        (cell,) = bench.cells
+        for _ in range(2):
+            samples, _ = bench.visit(cell)
+            assert all(len(samples[name]) >= 10 for name in ("push", "service", "pull"))
+            assert all(statistics.median(values) > 0 for values in samples.values())
+        (server,) = servers()
+    assert not psutil.wait_procs([server], timeout=10)[1]
+
+
+def servers() -> list[psutil.Process]:
+    mine = psutil.Process().children(recursive=True)
+    return [each for each in mine if "simstrag.ddp.server" in each.cmdline()]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp32_of_fp64"])

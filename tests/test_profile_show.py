@@ -71,7 +71,7 @@ def test_there_is_a_table_for_each_part_that_a_profile_has_and_none_for_others()
     assert [each.title for each in tables(FULL)] == [
         "Steps", "Step against batch", "Under contention: laws",
         "Under contention: what was measured", "All-reduce, gloo",
-        "All-reduce, gloo, beside load cpu 1", "All-reduce: fits", "Parameter server, one worker",
+        "All-reduce, gloo, beside load cpu 1", "All-reduce: fits", "Parameter server",
         "All-reduce hidden by backward", "Gradient noise scale along training",
         "Gain of reduced precision", "What a simulation reads", "Predicted and held out", "Skipped",
     ]  # fmt: skip

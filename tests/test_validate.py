@@ -171,6 +171,19 @@ def test_at_a_server_the_update_is_in_the_service(tmp_path: Path) -> None:
     assert (server.push, server.pull) == (known.push.value, known.pull.value)
 
 
+def test_a_service_that_ranks_measured_has_the_update_in_it(tmp_path: Path) -> None:
+    cell = {
+        "bytes": 9,
+        "ranks": 2,
+        **{name: quantity(0.001) for name in ("push", "service", "pull")},
+    }
+    foretelling = Foretelling(digits_profile(transfers=[cell]), tmp_path, cores=2)
+    scenario = foretelling.scenario(Case("asgd", 2, CLEAN, 50), Schedule((), 5.0), False)
+    known = digits_profile().server
+    assert known is not None
+    assert scenario.inputs.server.service == known.service.value
+
+
 def test_constants_say_where_they_are_from(tmp_path: Path) -> None:
     foretelling = Foretelling(digits_profile(), tmp_path, cores=2)
     foretelling.foretell(case := Case("bsp", 4, "one", 8), a_plan((case,)), seeds=1)

@@ -1,0 +1,53 @@
+"""What the way to a server and back took, of every step that a journal tells of."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["WAYS", "Trip", "trips"]
+
+WAYS = ("push", "service", "pull")
+
+STAMPS = ("step", "at", "begun", "first", "received", "applied", "replied")
+
+Trip = dict[str, float]
+"""One of a gradient: its stamps, and of `WAYS` those that can be told, in seconds.
+
+push: from the rank's last gradient to its first byte at the server.  service: from there, or from
+the reply before it if that is later, to its own reply.  pull: of the parameters before this step,
+from the reply to its beginning.
+"""
+
+
+def trips(lines: Sequence[Sequence[Any]]) -> dict[int, list[Trip]]:
+    """Of each rank, those after which it went on, in order; lines: of a journal.
+
+    Parameters were on their way where the next step follows at once: none was aborted in between,
+    and none taken without the server.  A service is told where the reply followed the update, as it
+    does unless somebody is waited for.
+    """
+    found: dict[int, list[Trip]] = defaultdict(list)
+    together = sorted(line[1] for line in lines if line[0] == "lockstep")
+    rows = [line[1] for line in lines if line[0] == "push"]
+    for row in sorted(rows, key=lambda row: float(row["begun"])):
+        trip = {name: math.nan if row.get(name) is None else float(row[name]) for name in STAMPS}
+        trip["push"] = trip["first"] - trip["begun"] - row["seconds"]
+        own = found[row["rank"]]
+        if not own:  # the run began, for the server, when `at` was 0
+            trip["pull"] = trip["begun"] - (trip["received"] - trip["at"])
+        elif trip["step"] == own[-1]["step"] + 1 and (
+            bisect(together, own[-1]["at"]) == bisect(together, trip["at"])
+        ):
+            trip["pull"] = trip["begun"] - own[-1]["replied"]
+        own.append(trip)
+    free = -math.inf
+    for trip in sorted((t for own in found.values() for t in own), key=lambda t: t["replied"]):
+        busy = trip["applied"] - trip["first"]
+        if trip["replied"] - trip["applied"] < 10 * max(busy, 1e-4):
+            trip["service"] = trip["replied"] - max(trip["first"], free)
+        free = trip["replied"]
+    return found
