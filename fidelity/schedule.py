@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from simstrag import noise
 from simstrag.errors import InputError
@@ -22,6 +23,7 @@ from simstrag.measurements import Response
 from simstrag.names import nearest
 from simstrag.paths import write_whole
 from simstrag.profile import Profile
+from simstrag.validation import explain
 
 __all__ = ["Episode", "Load", "Schedule"]
 
@@ -30,7 +32,29 @@ Load = Literal["cpu", "memory", "gemm", "copy", "net"]
 STREAMS = 2**63 + 2**62 + 2**61
 """The first of the random streams used here, beyond those of drawn traces."""
 
-FIELDS = ("rank", "kind", "level", "start", "stop")
+MOST = 16.0
+"""Processes beside one rank at most: a slip of the pen is not to bring the machine down."""
+
+
+class WrittenEpisode(BaseModel):
+    """As it stands in a file."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    rank: int
+    kind: Load
+    level: float
+    start: float
+    stop: float
+
+
+class Written(BaseModel):
+    """A schedule as it stands in a file."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    seconds: float
+    episodes: list[WrittenEpisode]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,21 +150,30 @@ class Schedule:
 
         Raises `InputError` that names what is wrong.
         """
+        return cls._checked(document, "schedule")
+
+    @classmethod
+    def _checked(cls, document: Any, source: str) -> Schedule:
         try:
-            episodes = [Episode(**each) for each in document["episodes"]]
-            return cls(tuple(episodes), document["seconds"])
-        except (TypeError, KeyError, AttributeError) as error:
-            raise InputError(
-                f"schedule: {error}; it has `seconds` and `episodes`, each of {', '.join(FIELDS)}"
-            ) from None
+            found = Written.model_validate(document)
+        except ValidationError as error:
+            raise InputError(explain(error, Written, source)) from None
+        try:
+            return cls(tuple(Episode(**dict(each)) for each in found.episodes), found.seconds)
+        except InputError as error:
+            where = "" if source == "schedule" else f"{source}: "
+            raise InputError(f"{where}{error}") from None
 
     @classmethod
     def read(cls, path: str | Path) -> Schedule:
         """From a JSON file.  Raises `InputError` where it cannot be read or is wrong."""
         try:
-            return cls.of(json.loads(Path(path).read_text()))
-        except (OSError, json.JSONDecodeError) as error:
-            raise InputError(f"{path}: cannot be read as a schedule: {error}") from None
+            document = json.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+        except ValueError as error:
+            raise InputError(f"{path}: not valid JSON: {error}") from None
+        return cls._checked(document, str(path))
 
     def document(self) -> dict[str, Any]:
         """As plain JSON."""
@@ -175,8 +208,8 @@ def _check(each: Episode, seconds: float) -> None:
         raise InputError(f"{where}: there is no such load{nearest(each.kind, known)}")
     if not (isinstance(each.rank, int) and each.rank >= 0):
         raise InputError(f"rank {each.rank!r}: give a number from 0 on")
-    if not 0 < each.level < math.inf:
-        raise InputError(f"{where}: level {each.level:g}; give a number above 0")
+    if not 0 < each.level <= MOST:
+        raise InputError(f"{where}: level {each.level:g}; give a number above 0, {MOST:g} at most")
     if not 0 <= each.start < each.stop <= seconds:
         raise InputError(
             f"{where}: from {each.start:g} to {each.stop:g} s; it must begin before it ends, "

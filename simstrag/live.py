@@ -21,7 +21,7 @@ from simstrag.compiled.words import ABORTED, APPLIED, COMPUTING, DROPPED
 from simstrag.errors import PlanError
 from simstrag.kernel import Kernel, Limits, Stop
 from simstrag.learning.noise_scale import NoiseScale
-from simstrag.plan import Plan, Review
+from simstrag.plan import Plan, Precision, Review
 from simstrag.policy import Hints, Policy, View
 from simstrag.quorum import Quorum, Via
 from simstrag.recorder import Recorder
@@ -120,8 +120,10 @@ class Live:
     note: is called with what it is told (a word, then values) and with plans, for a record from
     which all can be told again.  fixed: whether those who compute for a quorum cannot be filed in
     another one any more, their gradients being summed up on the way: then ranks that are back wait
-    until all such steps are, and the new plan begins with all of them.  Seconds on one clock that
-    never goes back.  Raises `PlanError` for a plan that cannot be.
+    until all such steps are, and the new plan begins with all of them.  reduced: whether there is
+    reduced precision; without it plans are carried out in full, and `wanted_reduced` says whether
+    one asked for it.  Seconds on one clock that never goes back.  Raises `PlanError` for a plan
+    that cannot be.
 
     >>> live = Live(policies.load("asgd"), world_size=2, batch=32)
     >>> [start.rank for start in live.news()]
@@ -144,12 +146,14 @@ class Live:
         recorder: Recorder | None = None,
         note: Callable[..., None] | None = None,
         fixed: Callable[[Quorum], bool] | None = None,
+        reduced: bool = True,
     ) -> None:
         self.policy, self.name = policy, name or type(policy).__name__.lower()
         self.hints = hints or Hints(batch=batch)
         self.asked = 0 if facts is None else facts.asked
         self._note = note or (lambda *_: None)
         self._fixed = fixed or (lambda _: False)
+        self._reduced, self.wanted_reduced = reduced, False
         self._next: Plan | None = None
         self.lost: frozenset[int] = frozenset() if facts is None else facts.lost
         self._batch, self._workers = batch, world_size
@@ -381,6 +385,9 @@ class Live:
         try:
             plan = answer.resolved(self._workers)
             plan.sizes(self._batch, self._workers)
+            if not self._reduced and any(plan.in_amp):
+                self.wanted_reduced = True
+                plan = replace(plan, precision=Precision.FULL).resolved(self._workers)
         except PlanError as error:
             raise PlanError(f"policy {self.name}: {error}") from None
         self._answer = answer

@@ -13,10 +13,13 @@ __all__ = ["report"]
 def report(folder: str | Path, out: str | Path | None = None) -> Path:
     """Write the HTML report of a comparison or run directory; its path.
 
-    Raises `InputError` where `folder` is neither, or `out` cannot be written.
+    Of a training on real ranks that was killed, a run is made of what it recorded.  Raises
+    `InputError` where `folder` is neither, or `out` cannot be written.
     """
     from simstrag.analysis.report import render, render_run
     from simstrag.comparison import Comparison
+    from simstrag.ddp.journal import NAME
+    from simstrag.ddp.replay import finish
     from simstrag.run import Run
 
     folder = Path(folder)
@@ -24,10 +27,12 @@ def report(folder: str | Path, out: str | Path | None = None) -> Path:
         page = render(Comparison.read(folder))
     elif (folder / "run.json").exists():
         page = render_run(Run.read(folder))
+    elif (folder / NAME).exists():
+        page = render_run(finish(folder))
     else:
         raise InputError(
             f"{folder}: holds neither a comparison nor a run; give a folder that "
-            "`simstrag compare` or `simstrag run --out` wrote"
+            "`simstrag compare`, `simstrag run --out` or `simstrag ddp --out` wrote"
         )
     path = folder / "report.html" if out is None else Path(out)
     write_whole(path, lambda part: part.write_text(page, encoding="utf-8"))

@@ -92,7 +92,12 @@ MISTAKES = {
     "load beside no rank": (("digits", "--load", "1,2"), {}, "there is no rank 2 of 2"),
     "load of no kind": (("digits", "--load", "much"), {}, "give ranks, such as 1 or 0,1, or a"),
     "a schedule that is none": (
-        ("digits", "--load", "l.json"), {"l.json": "{}"}, "it has `seconds` and `episodes`",
+        ("digits", "--load", "l.json"), {"l.json": "{}"}, "l.json: seconds is missing (and 1 more)",
+    ),
+    "load beside a rank twice": (("digits", "--load", "1,1"), {}, "a rank is there twice"),
+    "load that is none": (
+        ("digits", "--load", "l.json"), {"l.json": '{"seconds": 9, "episodes": []}'},
+        "l.json: has no episodes, so there would be no load",
     ),
     "load beside ranks anywhere": (("digits", "--load", "1", "--no-pin"), {}, "leave out --no-pin"),
     "load for a script": (("mine.py", "--load", "1"), {"mine.py": ""}, "--load: of a workload"),
@@ -173,7 +178,7 @@ def test_load_beside_a_rank_is_carried_out_and_said_wherever_the_run_is_told_of(
     launcher.does = trains
     code, _, err = call(*DDP, "--load", "l.json", "--out", "r")
     assert code == 0
-    assert "\nload: 1 times, 0." in f"\n{err}"
+    assert "\nload: 1 episode, 0." in f"\n{err}"
     assert err.splitlines()[0].endswith("s in all, beside rank 1")
     assert "warning: load was put beside ranks on purpose; load.json says when" in err
     (done,) = json.loads((folder / "r" / "load.json").read_text())["done"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -308,3 +309,64 @@ def test_a_resumed_run_decides_and_trains_as_an_undisturbed_one(policy: str, ran
         for one, other in zip(parameters, others, strict=True):
             # DDP orders its buckets anew, and so the ranks of which sums are made
             np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
+
+
+# -- what is refused -----------------------------------------------------------------------------
+
+
+def rank_wraps_wrongly(rank: int, world: int, wrong: str) -> str:
+    from simstrag.ddp import wrap
+
+    model, optimizer, _ = task(rank)
+    given: dict[str, Any] = {"policy": "bsp", "batch": BATCH, "precision": "full"}
+    given |= {
+        "policies": {"policy": ("bsp", "asgd")[rank]}, "batches": {"batch": 16 + rank},
+        "no whole number": {"batch": "16"}, "nothing to train": {"samples": 0},
+        "samples of what": {"batch": None, "samples": 100},
+    }.get(wrong, {})  # fmt: skip
+    try:
+        with wrap(model, optimizer, **given) as trainer:
+            trainer.step({"a loss": torch.ones(()), "no loss": lambda: 1.0}[wrong])  # type: ignore[arg-type]
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("policies", "wrap() was given different values of policy: rank 0 'bsp', rank 1 'asgd'"),
+        ("batches", "wrap() was given different values of batch: rank 0 16, rank 1 17"),
+        ("no whole number", "batch: '16'; give a whole number from 1 on"),
+        ("nothing to train", "samples: 0; give a whole number from 1 on"),
+        ("samples of what", "give the samples of a rank's batch too"),
+        ("a loss", "step() takes a function that computes the loss, not the loss"),
+        ("no loss", "must return the loss: a tensor of one element that needs a gradient"),
+    ],
+)
+def test_a_mistake_of_the_script_is_named_on_every_rank(
+    wrong: str, said: str, ranks: Ranks
+) -> None:
+    for found in ranks.run(rank_wraps_wrongly, 2, wrong):
+        assert said in found
+
+
+def rank_without_reduced_precision(rank: int, world: int) -> tuple[list[str], int]:
+    from simstrag.ddp import wrap
+
+    model, optimizer, loss = task(rank)
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        with wrap(model, optimizer, "amp_all", batch=BATCH, precision="full") as trainer:
+            for _ in range(3):
+                trainer.step(lambda: loss(BATCH))
+            plan = trainer.plan
+    assert plan is not None
+    said = [str(each.message) for each in heard if "reduced precision" in str(each.message)]
+    return said, int(sum(plan.in_amp))
+
+
+def test_without_reduced_precision_all_steps_stay_in_full_and_it_is_said_once(ranks: Ranks) -> None:
+    (said, amp), (others, _) = ranks.run(rank_without_reduced_precision, 2)
+    assert (len(said), others, amp) == (1, [], 0)
+    assert said[0].startswith("policy amp_all asks for reduced precision, and all steps stay in")

@@ -102,7 +102,7 @@ def ddp(
     load: Annotated[
         str | None,
         typer.Option(
-            help="Real load beside ranks: 1, 0,1 or a schedule.json.",
+            help="Real load beside ranks.",
             metavar="RANKS|FILE",
             show_default=False,
         ),
@@ -160,7 +160,7 @@ def ddp(
                     failed = run(command(training))
             except KeyboardInterrupt:
                 raise Interrupted(_left(out)) from None
-            _tell(folder, out, failed, as_json, quiet)
+            _tell(folder, out, limit, failed, as_json, quiet)
     if failed:
         raise typer.Exit(1)
 
@@ -209,7 +209,11 @@ def _schedule(load: str, ranks: int, seed: int, pinned: bool) -> Schedule:
         if not all(map(str.isdecimal, words)):
             raise InputError(f"--load {load}: give ranks, such as 1 or 0,1, or a schedule.json")
         wanted = [int(word) for word in words]
+        if len(set(wanted)) < len(wanted):
+            raise InputError(f"--load {load}: a rank is there twice")
         schedule = Schedule.drawn(wanted, HOUR, seed, mean_on=TURN, mean_off=TURN, least=0.0)
+    if not schedule.episodes:
+        raise InputError(f"--load {load}: has no episodes, so there would be no load")
     for each in schedule.episodes:
         if each.kind in ("gemm", "copy"):
             raise InputError(f"--load {load}: {each.kind} is beside GPUs, which are not known here")
@@ -236,7 +240,8 @@ def _loaded(schedule: Schedule | None, folder: Path, quiet: bool) -> Iterator[No
     if injector.done and not quiet:
         seconds = sum(each.episode.stop - each.episode.start for each in injector.done)
         ranks = sorted({each.episode.rank for each in injector.done})
-        said = f"{len(injector.done)} times, {seconds:.1f} s in all, beside rank "
+        count = len(injector.done)
+        said = f"{count} episode{'s' * (count > 1)}, {seconds:.1f} s in all, beside rank "
         print(f"load: {said}{', '.join(map(str, ranks))}", file=sys.stderr)
 
 
@@ -272,7 +277,9 @@ def _way_on(out: Path) -> str:
     return "without --checkpoint STEPS the same command begins anew"
 
 
-def _tell(folder: Path, out: Path | None, failed: bool, as_json: bool, quiet: bool) -> None:
+def _tell(
+    folder: Path, out: Path | None, limit: int, failed: bool, as_json: bool, quiet: bool
+) -> None:
     """Make runs of what was recorded, and say what they were."""
     from simstrag.ddp.replay import finished
 
@@ -296,7 +303,8 @@ def _tell(folder: Path, out: Path | None, failed: bool, as_json: bool, quiet: bo
         warn(left_out)
     if out is not None and runs:
         written("run", out, quiet)
-    if out is not None and failed and not quiet:
+    applied = list(runs.values())[-1].summary["samples"] if runs else 0
+    if out is not None and failed and not quiet and applied < limit:
         print(f"stopped: {_way_on(out)}", file=sys.stderr)
 
 

@@ -23,7 +23,7 @@ from simstrag.ddp import equal, ways
 from simstrag.ddp.coordinated import Coordinated
 from simstrag.ddp.formats import Closure
 from simstrag.ddp.hook import Groups
-from simstrag.ddp.joining import START, offered
+from simstrag.ddp.joining import START, offered, part
 from simstrag.ddp.journal import Journal, facts_as_written
 from simstrag.ddp.link import Link, connect
 from simstrag.ddp.membership import Membership, RankFailure, own
@@ -109,6 +109,8 @@ class Course:
                     if failed is not None:
                         self._go_on_without(failed)
                     loss = self._taken(guarded)
+                    if self._link is not None and self._link.lost and self.members.all_end:
+                        raise ConnectionError("; ".join(self._link.lost.values()))
                 break
             except RankFailure as failure:
                 shrinks = self.sampler is None and isinstance(self.way, Synchronous)
@@ -201,6 +203,8 @@ class Course:
         if self._journal is not None:
             self._journal.close()
         self.members.close()
+        if failure is None and self.members.joined is not None:
+            part()
         self._link = self._server = self._journal = None
 
     # -- mechanisms --------------------------------------------------------------------------
@@ -277,8 +281,9 @@ class Course:
         note = None if self._journal is None else self._journal.note
         rank, world_size = self.members.rank, self.members.world_size
         live = Live(
-            policy, world_size, self.batch, self.hints, name=self.name, facts=facts, note=note
-        )
+            policy, world_size, self.batch, self.hints, name=self.name, facts=facts, note=note,
+            reduced=not self.replica.formats.refusal,
+        )  # fmt: skip
         zero = [time.monotonic() - live.now]
         dist.broadcast_object_list(zero, src=0)
         self.way = Synchronous(

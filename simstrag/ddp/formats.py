@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from simstrag.ddp.membership import own
 from simstrag.errors import InputError
 from simstrag.workloads.precision import precisions, reduced_loss, tensor_cores
 from simstrag.workloads.probe import MIN_GAIN, gain
@@ -57,6 +58,16 @@ def unmoved(model: nn.Module) -> Iterator[None]:
         finally:
             for name, buffer in model.named_buffers():
                 buffer.data.copy_(before[name])
+
+
+def checked(loss: object) -> torch.Tensor:
+    """What a closure returned.  Raises `InputError` where that is no loss."""
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
+        raise InputError(
+            "the closure given to step() must return the loss: a tensor of one element that "
+            "needs a gradient, the mean over the batch"
+        )
+    return loss
 
 
 class Computed(nn.Module):
@@ -191,11 +202,12 @@ class Formats:
         def stepping(format: str) -> Callable[[int], object]:
             def step(_: int) -> object:
                 self.module.format = format
-                return torch.autograd.grad(self.module(closure), parameters, allow_unused=True)
+                loss = checked(self.module(closure))
+                return torch.autograd.grad(loss, parameters, allow_unused=True)
 
             return step
 
-        with unmoved(self.module):
+        with unmoved(self.module), own():
             try:
                 return gain(stepping("fp32"), stepping("bf16"), rounds=3, steps=4)
             finally:

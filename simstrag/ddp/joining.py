@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 from collections.abc import Collection, Sequence
@@ -125,6 +126,20 @@ def hurry(joined: Joined) -> None:
     from torch.distributed.distributed_c10d import _set_pg_timeout
 
     _set_pg_timeout(timedelta(seconds=joined.stall_limit))
+
+
+def part() -> None:
+    """From now on the process group is left when the program ends.
+
+    Threads of one that is still there when its libraries are unloaded may abort the process.
+    """
+    import torch.distributed as dist
+
+    def left() -> None:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    atexit.register(left)
 
 
 def shrink(joined: Joined, members: Collection[int], patience: float | None = None) -> Joined:

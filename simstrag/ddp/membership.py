@@ -85,6 +85,11 @@ class Membership:
         told = os.environ.get("SIMSTRAG_ON_FAULT") == "continue" and self.joined is not None
         return told and bool(blame.lost) and self.rank not in blame.lost
 
+    @property
+    def all_end(self) -> bool:
+        """Whether the loss of any rank is to end all of them."""
+        return os.environ.get("SIMSTRAG_ON_FAULT") == "stop" and self.joined is not None
+
     def without(self, lost: Collection[int]) -> int:
         """Meet again without those, ranks numbered anew; the generation of the smaller world.
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from simstrag.ddp import parameters
-from simstrag.ddp.formats import Closure, Formats, unmoved
+from simstrag.ddp.formats import Closure, Formats, checked, unmoved
 from simstrag.ddp.hook import Reducer
 from simstrag.ddp.membership import own
 from simstrag.errors import InputError
@@ -128,12 +128,7 @@ class Replica:
 
     def _forward(self, module: nn.Module | None, closure: Closure) -> torch.Tensor:
         assert module is not None
-        loss: object = module(closure)
-        if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
-            raise InputError(
-                "the closure given to step() must return the loss: a tensor of one element that "
-                "needs a gradient, the mean over the batch"
-            )
+        loss = checked(module(closure))
         self.loss = loss.detach()
         return loss
 

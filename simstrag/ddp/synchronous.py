@@ -7,6 +7,7 @@ they decided travels with the next step, and whoever came apart is caught there.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -58,6 +59,7 @@ class Synchronous:
         self._reducer = replica.reducer
         self._reducer.over(None)
         self._planned: Plan | None = None
+        self._said = False
         live.news()
         self._prepare()
 
@@ -112,6 +114,14 @@ class Synchronous:
 
     def _prepare(self) -> None:
         """What the plan says of the next batch."""
+        if self.live.wanted_reduced and not self._said:
+            self._said = True
+            if self.rank == 0:
+                warnings.warn(
+                    f"policy {self.live.name} asks for reduced precision, and all steps stay in "
+                    f"full: {self.replica.formats.refusal}",
+                    stacklevel=2,
+                )
         if self.live.plan is not self._planned:
             self._planned = self.live.plan
             self._shares = self._planned.samples(self.batch, self.world_size)

@@ -76,13 +76,17 @@ def wrap(
     The process group is made from what the launcher says unless there is one.  Raises `InputError`
     where the policy cannot run for real, and for whatever else the caller can correct.
     """
-    if shards < 1:
-        raise InputError(f"shards: {shards}; give at least 1")
+    for what, value in (("batch", batch), ("samples", samples), ("shards", shards)):
+        if value is not None and (type(value) is not int or value < 1):
+            raise InputError(f"{what}: {value!r}; give a whole number from 1 on")
+    if samples is not None and batch is None and profile is None:
+        raise InputError("samples are counted by batches: give the samples of a rank's batch too")
     given = policies.load(policy) if isinstance(policy, str) else copy.deepcopy(policy)
     name = policy if isinstance(policy, str) else policies.called(given)
     if not dist.is_initialized():
         joined = join(stall_limit, patient=True)
     rank, world_size = dist.get_rank(), dist.get_world_size()
+    _agree(policy=name, batch=batch, samples=samples, precision=precision, shards=shards)
     formats = Formats(model, precision)
     hints = hints_of(profile, batch, samples)
     first = View(world_size, hints=hints, noise_scale=hints.noise_scale)
@@ -95,6 +99,17 @@ def wrap(
         model, optimizer, formats, given, name, rank, world_size, hints=hints, sampler=sampler,
         out=out, stall_limit=stall_limit, joined=joined, shards=shards,
     )  # fmt: skip
+
+
+def _agree(**given: object) -> None:
+    """Raise `InputError` on all ranks where they were given different arguments."""
+    told: list[dict[str, object]] = [given] * dist.get_world_size()
+    dist.all_gather_object(told, given)
+    for what in given:
+        values = [each[what] for each in told]
+        if any(value != values[0] for value in values):
+            said = ", ".join(f"rank {rank} {value!r}" for rank, value in enumerate(values))
+            raise InputError(f"wrap() was given different values of {what}: {said}; give one")
 
 
 class Trainer:
@@ -147,6 +162,11 @@ class Trainer:
         is lost, such as one that left because its closure failed, and `Disagreement` where replicas
         of the policy have come apart.
         """
+        if not callable(closure):
+            raise InputError(
+                "step() takes a function that computes the loss, not the loss: "
+                "trainer.step(lambda: loss_fn(model(x), y))"
+            )
         return self._course.step(closure)
 
     @property
