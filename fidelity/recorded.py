@@ -1,11 +1,11 @@
 """A recorded run told again by the engine: does that make of its times what really happened?
 
 Its own local times, step by step, go through the engine under its own policy.  What collectives and
-the server took is the run's own too, as means, since a run lasts as long as their sum; where the
-gradient of a step took longer than that on its way to the server and the parameters before it on
-theirs to the rank, its local time is as much longer.  So this tests the mechanism (who waits for
-whom, what is stale, what the policy decides), and no foresight.  With a profile it is foretold as
-well, as it would have been without load.
+the server took is the run's own too, as means, since a run lasts as long as their sum; where a
+gradient took longer than that on its way to the server, or its rank's parameters before it to be
+served and on theirs, the step's local time is as much longer.  So this tests the mechanism (who
+waits for whom, what is stale, what the policy decides), and no foresight.  With a profile it is
+foretold as well, as it would have been without load.
 """
 
 from __future__ import annotations
@@ -129,9 +129,6 @@ def replay(folder: str | Path, profile: str | Path | None = None) -> Replayed:
     )  # fmt: skip
 
 
-OWN = ("push", "pull")
-"""Of `WAYS` those on which a rank meets no other."""
-
 WHAT = (
     "Replayed are the run's own local times and the means of its own communication: this tests "
     "the mechanism, not foresight."
@@ -168,11 +165,20 @@ def _constants(
 def _late(
     ways: Mapping[int, list[Trip]], constants: Mapping[str, Constant]
 ) -> dict[tuple[int, float], float]:
-    """Of a rank's step that was done then: how much longer than in the mean its ways took."""
-    return {
-        (rank, trip["at"]): sum(trip[name] - constants[name].value for name in OWN if name in trip)
-        for rank, own in ways.items() for trip in own
-    }  # fmt: skip
+    """Of a rank's step that was done then: how much longer than in the mean its ways took.
+
+    Its own push, and pull and service before it, all of which it has waited for.
+    """
+    found, lacking = {}, Constant("", "", 0.0, "s", "")
+
+    def beyond(trip: Trip, *names: str) -> float:
+        told = [name for name in names if name in trip and not math.isnan(trip[name])]
+        return sum(trip[name] - constants.get(name, lacking).value for name in told)
+
+    for rank, own in ways.items():
+        for before, trip in zip([{}, *own], own, strict=False):
+            found[rank, trip["at"]] = beyond(trip, "push", "pull") + beyond(before, "service")
+    return found
 
 
 def _again(
