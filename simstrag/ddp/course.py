@@ -110,6 +110,7 @@ class Course:
                         self._go_on_without(failed)
                     loss = self._taken(guarded)
                     if self._link is not None and self._link.lost and self.members.all_end:
+                        self.members.end(self._link.lost)
                         raise ConnectionError("; ".join(self._link.lost.values()))
                 break
             except RankFailure as failure:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from simstrag.ddp.blame import Blame
 from simstrag.ddp.board import Board
@@ -89,6 +89,12 @@ class Membership:
     def all_end(self) -> bool:
         """Whether the loss of any rank is to end all of them."""
         return os.environ.get("SIMSTRAG_ON_FAULT") == "stop" and self.joined is not None
+
+    def end(self, lost: Iterable[int]) -> None:
+        """Kill those that run on this host: one that is stopped cannot be told to leave."""
+        if self._board is not None:
+            for rank in lost:
+                self._board.kill(rank)
 
     def without(self, lost: Collection[int]) -> int:
         """Meet again without those, ranks numbered anew; the generation of the smaller world.
