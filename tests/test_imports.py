@@ -45,8 +45,9 @@ LAYERS = {
 
 SATELLITES = {
     "calibration": {
-        "batches", "constants", "errors", "measurements", "names", "paths", "places", "profile",
-        "quantity", "responses", "run", "trace", "workloads", "workloads.job", "workloads.workload",
+        "batches", "constants", "ddp", "ddp.journal", "ddp.trips", "errors", "measurements",
+        "names", "paths", "places", "profile", "quantity", "responses", "run", "trace",
+        "workloads", "workloads.job", "workloads.workload",
     },
     "traces": {
         "errors", "histories", "names", "noise", "paths", "pieces", "trace", "trace_rows",
@@ -57,10 +58,11 @@ SATELLITES = {
         "slowdown", "timing", "trace",
     },
     "fidelity": {
-        "batches", "ddp", "ddp.hints", "ddp.journal", "ddp.replay", "ddp.trainer", "ddp.ways",
+        "batches", "ddp", "ddp.hints", "ddp.journal", "ddp.replay", "ddp.trainer",
+        "ddp.trips", "ddp.ways",
         "engine", "errors", "measurements", "metrics", "names", "noise", "paths", "places",
         "policies", "policy", "profile", "quantity", "responses", "run", "scenario", "trace",
-        "workloads",
+        "validation", "workloads",
         "analysis.cells", "analysis.drawing", "analysis.formats", "analysis.page",
         "analysis.pictures", "analysis.sheets", "analysis.tables",
         "calibration.cells", "calibration.crew", "calibration.device", "calibration.loads",
@@ -73,7 +75,7 @@ SATELLITES = {
 Analysis draws contention, hence `timing`; fidelity holds real runs against simulated ones."""
 
 MAY_USE_SATELLITES = {
-    "cli.calibrate", "cli.compare", "cli.profiles", "cli.run", "cli.trace", "cli.trace_import",
+    "cli.calibrate", "cli.compare", "cli.ddp", "cli.profiles", "cli.run", "cli.trace", "cli.trace_import",
     "cli.trace_resample", "cli.validate", "comparison", "doctor", "profile", "reports",
 }  # fmt: skip
 """They do so inside functions only: who does not ask for a report needs no drawing."""

@@ -103,6 +103,7 @@ def ddp(
         str | None,
         typer.Option(
             help="Real load beside ranks.",
+            hidden=True,
             metavar="RANKS|FILE",
             show_default=False,
         ),
