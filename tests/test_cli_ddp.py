@@ -1,6 +1,7 @@
 """`simstrag ddp`, with a launcher that starts no ranks: what is refused, resumed, told, written."""
 
 import json
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -178,12 +179,11 @@ def test_load_beside_a_rank_is_carried_out_and_said_wherever_the_run_is_told_of(
     launcher.does = trains
     code, _, err = call(*DDP, "--load", "l.json", "--out", "r")
     assert code == 0
-    assert "\nload: 1 episode, 0." in f"\n{err}"
-    assert err.splitlines()[0].endswith("s in all, beside rank 1")
+    assert re.fullmatch(r"load: 1 episode, \d+\.\d s in all, beside rank 1", err.splitlines()[0])
     assert "warning: load was put beside ranks on purpose; load.json says when" in err
     (done,) = json.loads((folder / "r" / "load.json").read_text())["done"]
     assert (done["rank"], done["level"]) == (1, 1.0)
-    assert 0.1 <= done["start"] < done["stop"] < 1.5
+    assert 0.1 <= done["start"] < done["stop"] < 50.0, "it ends with the run"
     assert done["share"] > 0
     assert any("on purpose" in each for each in Run.read(folder / "r").warnings)
     assert call(*DDP, "--out", "r", "-q") == (0, "r\n", ""), "it makes room as every run does"

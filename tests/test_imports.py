@@ -75,8 +75,9 @@ SATELLITES = {
 Analysis draws contention, hence `timing`; fidelity holds real runs against simulated ones."""
 
 MAY_USE_SATELLITES = {
-    "cli.calibrate", "cli.compare", "cli.ddp", "cli.profiles", "cli.run", "cli.trace", "cli.trace_import",
-    "cli.trace_resample", "cli.validate", "comparison", "doctor", "profile", "reports",
+    "cli.calibrate", "cli.compare", "cli.ddp", "cli.profiles", "cli.run", "cli.trace",
+    "cli.trace_import", "cli.trace_resample", "cli.validate", "comparison", "doctor", "profile",
+    "reports",
 }  # fmt: skip
 """They do so inside functions only: who does not ask for a report needs no drawing."""
 
