@@ -6,6 +6,7 @@ rules of `judgement` the verdicts from the makespans of the real runs.
 
 from __future__ import annotations
 
+import copy
 import gzip
 import json
 import statistics
@@ -56,7 +57,10 @@ def test_profile_and_plan_make_the_simulated_makespans(
 ) -> None:
     written = found["plan"]
     cases = tuple(Case(**each) for each in written["cases"])
-    schedules = {(each["ranks"], each["name"]): Schedule.of(each) for each in written["schedules"]}
+    schedules = {
+        (each.pop("ranks"), each.pop("name")): Schedule.of(each)
+        for each in copy.deepcopy(written["schedules"])
+    }
     known = {key: written[key] for key in ("workload", "batch", "precision", "seed", "cores")}
     plan = Plan(cases, schedules, **known, profile=profile.name, sha256=profile.sha256)
     case = next(each for each in cases if each.name == name)
