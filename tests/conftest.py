@@ -23,6 +23,8 @@ STARTS_RANKS = (
     "test_validate",
 )  # fmt: skip
 """Modules that start ranks or load of their own; others have the fixture `ranks`."""
+TOGETHER = ("test_calibrate", "test_notebooks")
+"""Modules whose fixtures take long: one process makes them, and not each of two."""
 REAL = ("test_ddp", "test_injector", "test_validate")
 """Verification by real runs: `make verify` takes them too, `make verify-simulated` does not."""
 
@@ -34,6 +36,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         fixtures = getattr(item, "fixturenames", ())
         if "ranks" in fixtures or item.path.stem.startswith(STARTS_RANKS):
             item.add_marker(pytest.mark.xdist_group("ranks"))
+        if item.path.stem in TOGETHER:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
         if item.path.parent.name == "verification" and item.path.stem.startswith(REAL):
             item.add_marker(pytest.mark.real)
 

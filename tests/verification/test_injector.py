@@ -114,7 +114,7 @@ def test_a_schedule_that_makes_no_sense_is_refused(episodes: list[Episode], mess
 
 
 def test_a_document_of_another_shape_is_refused() -> None:
-    with pytest.raises(InputError, match=r"unknown key .episodes.0.load.*; known: rank, kind"):
+    with pytest.raises(InputError, match=r"unknown key .episodes.0.load. .and 4 more"):
         Schedule.of({"seconds": 3.0, "episodes": [{"rank": 1, "load": "cpu"}]})
 
 
