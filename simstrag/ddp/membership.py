@@ -91,9 +91,11 @@ class Membership:
         return os.environ.get("SIMSTRAG_ON_FAULT") == "stop" and self.joined is not None
 
     def end(self, lost: Iterable[int]) -> None:
-        """Kill those that run on this host: one that is stopped cannot be told to leave."""
-        if self._board is not None:
-            for rank in lost:
+        """Kill those that are stopped on this host and cannot be told to leave; another one may be
+        saying why it failed."""
+        for rank in lost:
+            there = None if self._board is None else self._board.who(rank)
+            if self._board is not None and there is not None and there.state() == "stopped":
                 self._board.kill(rank)
 
     def without(self, lost: Collection[int]) -> int:
