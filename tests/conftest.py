@@ -23,8 +23,13 @@ STARTS_RANKS = (
     "test_validate",
 )  # fmt: skip
 """Modules that start ranks or load of their own; others have the fixture `ranks`."""
-TOGETHER = ("test_calibrate", "test_notebooks")
-"""Modules whose fixtures take long: one process makes them, and not each of two."""
+TOGETHER = (
+    "test_calibrate", "test_calibration_assemble", "test_calibration_communication",
+    "test_comparison", "test_contract", "test_excerpt", "test_figures", "test_interactive",
+    "test_notebooks", "test_report", "test_report_browser", "test_site", "test_sweep_clusters",
+    "test_trace_resample", "test_truth", "test_workloads",
+)  # fmt: skip
+"""Modules whose fixtures or imports take long: one process has them, and not each of two."""
 REAL = ("test_ddp", "test_injector", "test_validate")
 """Verification by real runs: `make verify` takes them too, `make verify-simulated` does not."""
 
@@ -34,11 +39,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Real ranks take turns: beside each other they would share cores that they count on."""
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
-        if "ranks" in fixtures or item.path.stem.startswith(STARTS_RANKS):
+        apart = item.path.parent.name == "verification"
+        if "ranks" in fixtures or (apart and item.path.stem.startswith(STARTS_RANKS)):
             item.add_marker(pytest.mark.xdist_group("ranks"))
         if item.path.stem in TOGETHER:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
-        if item.path.parent.name == "verification" and item.path.stem.startswith(REAL):
+        if apart and item.path.stem.startswith(REAL):
             item.add_marker(pytest.mark.real)
 
 

@@ -55,6 +55,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         return benches
 
     monkeypatch.setattr(module, "equipped", short)
+    monkeypatch.setattr("simstrag.calibration.served.VISIT", 0.05)
+    monkeypatch.setattr("simstrag.calibration.server.VISIT", 0.02)
+    monkeypatch.setattr("simstrag.calibration.campaign.MOST", 8)
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +112,10 @@ def test_what_is_finished_is_not_measured_again(done: Path, call: Call) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_what_is_finished_goes_on_where_more_minutes_are_asked_for(done: Path, call: Call) -> None:
+def test_what_is_finished_goes_on_where_more_minutes_are_asked_for(
+    done: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("simstrag.calibration.campaign.MOST", 9)
     before = read(done)
     arguments = [*ARGUMENTS]
     arguments[arguments.index("0.5")] = "0.6"

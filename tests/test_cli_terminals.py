@@ -71,8 +71,8 @@ def _computing(pid: int) -> bool:
     return bool(children.read_text().strip())
 
 
-def on_a_terminal(*arguments: str, **environment: str) -> str:
-    """What a terminal of 100 columns gets on stderr."""
+def on_a_terminal(*arguments: str, until: str = "", **environment: str) -> str:
+    """What a terminal of 100 columns gets on stderr, to the end or until it matches."""
     master, slave = pty.openpty()
     environment = {k: v for k, v in os.environ.items() if k != "NO_COLOR"} | environment
     process = subprocess.Popen(
@@ -86,21 +86,23 @@ def on_a_terminal(*arguments: str, **environment: str) -> str:
     with contextlib.suppress(OSError):  # a terminal that nobody writes to any more
         while more := os.read(master, 4096):
             shown += more
+            if until and re.search(until, shown.decode(errors="ignore")):
+                process.kill()
     os.close(master)
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=60) == (-signal.SIGKILL if until else 0)
     return shown.decode()
 
 
 def test_a_terminal_shows_how_far_a_comparison_is(folder: Path) -> None:
     (folder / "case.yaml").write_text(SCENARIO.replace("samples: 5120", "samples: 512000000"))
-    shown = on_a_terminal("compare", "case.yaml", "--out", "c", "--jobs", "1", NO_COLOR="1")
-    assert re.search(r"\d+/\d+ about \d+ s left asgd, seed \d", shown)
+    compare = ("compare", "case.yaml", "--out", "c", "--jobs", "1")
+    on_a_terminal(*compare, until=r"\d+/\d+ about \d+ s left asgd, seed \d", NO_COLOR="1")
 
 
 def test_a_terminal_shows_how_far_a_run_is(folder: Path) -> None:
     (folder / "case.yaml").write_text(SCENARIO.replace("samples: 5120", "samples: 409600000"))
-    shown = on_a_terminal("run", "case.yaml", "-p", "asgd", "-s", "1", NO_COLOR="1")
-    assert re.search(r"\d+% about \d+ s left asgd, seed 1, [\d,.]+ s simulated", shown)
+    run, shown = ("run", "case.yaml", "-p", "asgd", "-s", "1"), r"[\d,.]+ s simulated"
+    on_a_terminal(*run, until=rf"\d+% about \d+ s left asgd, seed 1, {shown}", NO_COLOR="1")
 
 
 def test_a_quiet_command_shows_no_progress(folder: Path) -> None:

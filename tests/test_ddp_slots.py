@@ -59,17 +59,14 @@ def test_a_slot_comes_out_as_it_went_in() -> None:
     )
 
 
-def test_the_digest_is_the_same_in_processes_with_other_hash_seeds() -> None:
+def test_the_digest_is_the_same_in_a_process_with_another_hash_seed() -> None:
     setup, _, plan = (RICH % "{3, 1}").strip().partition("\n")
     program = f"{setup}\nfrom simstrag.ddp.slots import Digests\nprint(Digests().of({plan}, 9))"
-    found = {
-        subprocess.run(
-            [sys.executable, "-P", "-c", program], env={"PYTHONHASHSEED": seed},
-            capture_output=True, text=True, check=True, timeout=60,
-        ).stdout.strip()
-        for seed in ("1", "2")
-    }  # fmt: skip
-    assert found == {str(digest(rich(), 9))}
+    found = subprocess.run(
+        [sys.executable, "-P", "-c", program], env={"PYTHONHASHSEED": "1"},
+        capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    assert found.stdout.strip() == str(digest(rich(), 9))
 
 
 def test_equal_plans_have_equal_digests_however_they_are_written() -> None:

@@ -75,9 +75,9 @@ def test_who_is_killed_leaves_no_process_behind(comparing: subprocess.Popen[str]
     assert until(lambda: not alive(comparing.pid)), alive(comparing.pid)
 
 
-@pytest.mark.parametrize("delay", [0.0, 2.0])
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+    ("number", "code", "delay"),
+    [(signal.SIGINT, 130, 0.0), (signal.SIGTERM, 143, 1.0), (signal.SIGHUP, 129, 0.0)],
 )
 def test_what_all_processes_of_a_terminal_are_told_is_answered_in_one_line(
     comparing: subprocess.Popen[str], tmp_path: Path, number: int, code: int, delay: float

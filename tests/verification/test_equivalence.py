@@ -1,0 +1,26 @@
+"""What tests/test_equivalence.py asks of some drawn cases, of many more: corners are rare there."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simstrag.policy import Policy
+from simstrag.scenario import Scenario
+from tests.strategies import churning, policies, scenarios, uneven
+from tests.test_equivalence import assert_agreement, quickly
+
+
+@settings(quickly, max_examples=8 * settings().max_examples)
+@given(data=st.data(), scenario=uneven(), bounded=st.booleans())
+def test_both_engines_agree_while_gradients_are_filed_anew_at_every_update(
+    data: st.DataObject, scenario: Scenario, bounded: bool
+) -> None:
+    script = data.draw(churning(scenario.workers, bounded), label="script")
+    assert_agreement(scenario, script, 0)
+
+
+@settings(quickly, max_examples=5 * settings().max_examples)
+@given(scenario=scenarios() | uneven(), policy=policies(), seed=st.integers(0, 3))
+def test_both_engines_agree_on_every_policy(scenario: Scenario, policy: Policy, seed: int) -> None:
+    assert_agreement(scenario, policy, seed)
