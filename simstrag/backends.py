@@ -38,6 +38,8 @@ RETRIES = 3
 """How often Ray starts a call again whose process ended, as Dask does by default."""
 
 K = TypeVar("K")
+_Call = tuple[K, tuple[Any, ...], int]
+"""A name, arguments, and how often the call was started, this time with it."""
 
 
 class Lost:
@@ -53,10 +55,12 @@ class Backend(Protocol):
 
     tries: how often to start a call that was lost; 1 where the backend does so by itself.
     lost: what a future raises then.
+    blames_neighbours: a call may be lost by what others did beside it; it is tried again, alone.
     """
 
     tries: int
     lost: tuple[type[BaseException], ...]
+    blames_neighbours: bool
 
     @property
     def room(self) -> int:
@@ -83,16 +87,24 @@ def computed(
     [('a', 1), ('b', 2)]
     """
     finished: SimpleQueue[tuple[K, tuple[Any, ...], int, Any]] = SimpleQueue()
-    waiting, again, running = iter(calls), deque[tuple[K, tuple[Any, ...], int]](), 0
+    waiting, again, alone = iter(calls), deque[_Call[K]](), deque[_Call[K]]()
+    running = 0
+
+    def start(call: _Call[K]) -> None:
+        future = backend.start(function, *call[1])
+        future.add_done_callback(lambda done: finished.put((*call, done)))
+
     while True:
         while running < backend.room:
             if (call := again.popleft() if again else _first(waiting)) is None:
                 break
-            future = backend.start(function, *call[1])
-            future.add_done_callback(lambda done, call=call: finished.put((*call, done)))
+            start(call)
             running += 1
         if not running:
-            return
+            if not alone:
+                return
+            start(alone.popleft())
+            running += 1
         name, arguments, tries, done = finished.get()
         running -= 1
         try:
@@ -101,13 +113,16 @@ def computed(
             if tries < backend.tries:
                 again.append((name, arguments, tries + 1))
                 continue
+            if backend.blames_neighbours and tries == backend.tries:
+                alone.append((name, arguments, tries + 1))
+                continue
             outcome = Lost()
         except Exception as error:
             raise Gone(_line(error)) from error
         yield name, outcome
 
 
-def _first(waiting: Iterator[tuple[K, tuple[Any, ...]]]) -> tuple[K, tuple[Any, ...], int] | None:
+def _first(waiting: Iterator[tuple[K, tuple[Any, ...]]]) -> _Call[K] | None:
     call = next(waiting, None)
     return None if call is None else (*call, 1)
 
@@ -145,6 +160,7 @@ class Here:
 
     tries = 1
     lost: tuple[type[BaseException], ...] = ()
+    blames_neighbours = False
     room = 1
 
     def share(self, data: bytes) -> bytes:
@@ -165,9 +181,13 @@ class Here:
 
 
 class Dask:
-    """The workers of a Dask scheduler, which starts calls anew itself (`allowed-failures`)."""
+    """The workers of a Dask scheduler, which starts calls anew itself (`allowed-failures`).
+
+    It counts the end of a worker against every call that waited there too.
+    """
 
     tries = 1
+    blames_neighbours = True
 
     def __init__(self, address: str) -> None:
         from distributed import Client, KilledWorker
@@ -203,6 +223,7 @@ class Ray:
     """The nodes of a Ray cluster, which starts calls anew itself."""
 
     tries = 1
+    blames_neighbours = False
 
     def __init__(self, address: str) -> None:
         import ray

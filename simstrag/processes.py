@@ -97,6 +97,7 @@ class Processes:
     """
 
     tries = TRIES
+    blames_neighbours = False
 
     def __init__(self, jobs: int) -> None:
         from joblib.externals.loky.process_executor import BrokenProcessPool
