@@ -328,6 +328,8 @@ def slowdowns(
     each core anyway.
     """
     cores = len(paces)
+    for each in schedule.episodes:
+        response_to(each.kind, profile)
     rows: list[tuple[float, int, str, str, float]] = []
     for rank in range(ranks):
         always = paces[rank % cores]

@@ -40,8 +40,12 @@ OVERHEAD = 8.0
 START, PATIENCE = 120.0, 5.0
 """Seconds, and how many times as long as foretold, after which a run is given up."""
 
-CHANGED, TRIES = 0.10, 3
-"""By how much of itself the pace of a core may differ after a run; how often one is made, else."""
+OFF, TRIES = 0.10, 5
+"""By how much the pace of a core may differ from the calibrated one, or change in a run; how often
+a run is made, else."""
+
+CALM, PAUSE = 60.0, 5.0
+"""Seconds for which a run waits for cores of that pace, and between two looks."""
 
 ASIDE = ".aside-"
 """In the names of folders of runs that were made again."""
@@ -56,7 +60,7 @@ class Outcome:
 
     took: seconds, all included.  foreign, stolen: cores that other processes and other machines
     took meanwhile.  pace: seconds of a step of nothing else on each core before the run, and after
-    it (`Ranks.pace`).  aside: pace and makespan of tries before it, in which the pace changed.
+    it (`Ranks.pace`).  aside: pace and makespan of tries before it, which were disturbed.
     """
 
     case: Case
@@ -71,11 +75,11 @@ class Outcome:
     pace: tuple[Sequence[float], ...] = ()
     aside: tuple[Mapping[str, Any], ...] = ()
 
-    @property
-    def changed(self) -> bool:
-        """Whether a core that it used was of another pace after it."""
+    def disturbed(self, usual: float) -> bool:
+        """Whether a core that it used was not of the usual pace, or of another one after it."""
         cores = list(zip(*self.pace, strict=True))[: self.case.ranks]
-        return any(abs(after - before) > CHANGED * before for before, after in cores)
+        changed = any(abs(after - before) > OFF * before for before, after in cores)
+        return changed or any(off(each, usual, self.case) for each in self.pace)
 
     def run(self) -> Run:
         """Its record."""
@@ -86,14 +90,21 @@ class Campaign:
     """The real runs of a plan, in a folder.
 
     foretold: seconds that each case should take, by which time is planned and runs are given up.
-    file: the profile that policies are told.  alone: what the cores' pace is timed with.
+    file: the profile that policies are told.  alone: what the cores' pace is timed with; usual:
+    seconds of that by the profile.
     """
 
     def __init__(
-        self, plan: Plan, folder: Path, foretold: Mapping[Case, float], file: Path, alone: Pace
+        self,
+        plan: Plan,
+        folder: Path,
+        foretold: Mapping[Case, float],
+        file: Path,
+        alone: Pace,
+        usual: float,
     ) -> None:
         self.plan, self.folder, self.foretold, self.file = plan, folder, foretold, file
-        self.alone = alone
+        self.alone, self.usual = alone, usual
 
     @property
     def round_seconds(self) -> float:
@@ -115,20 +126,24 @@ class Campaign:
     ) -> list[Outcome]:
         """Do what is not done yet; the outcomes of all runs, in their order.
 
-        No further repetition is begun when so many minutes have passed.
+        When so many minutes have passed no further repetition is begun, and nothing is made again
+        or waited for.
         """
         wanted = [(case, k) for k in range(repetitions) for case in self.plan.cases]
         found: list[Outcome] = []
         most = max(case.ranks for case in self.plan.cases)
-        begun = time.monotonic()
+        until = time.monotonic() + 60 * minutes
         with Ranks(most, self.plan.workload) as ranks:
             for number, (case, k) in enumerate(wanted):
-                late = time.monotonic() > begun + 60 * minutes
-                if late and number % len(self.plan.cases) == 0:
+                late = time.monotonic() > until
+                first = number % len(self.plan.cases) == 0
+                if late and first and self.outcome(case, k) is None:
                     break
                 on_run(number, len(wanted), f"{case.name}, repetition {k + 1}")
                 known = self.outcome(case, k)
-                found.append(known or self._run(ranks, case, k))
+                if known is None or (not late and self._is_again(known)):
+                    known = self._run(ranks, case, k, until)
+                found.append(known)
         return found
 
     def outcome(self, case: Case, repetition: int) -> Outcome | None:
@@ -143,22 +158,45 @@ class Campaign:
     def _at(self, case: Case, repetition: int) -> Path:
         return self.folder / RUNS / f"{case.name}-{repetition + 1}"
 
-    def _run(self, ranks: Ranks, case: Case, repetition: int) -> Outcome:
-        """One run; another where the cores changed their pace meanwhile, whatever it came to.
+    def _run(self, ranks: Ranks, case: Case, repetition: int, until: float = math.inf) -> Outcome:
+        """One run; another where cores were not of the usual pace, or changed it meanwhile,
+        whatever it came to.
 
         Those before it are kept beside it.
         """
         folder = self._at(case, repetition)
+        if self.outcome(case, repetition) is not None:
+            self._set_aside(folder)
         while True:
-            aside = sorted(folder.parent.glob(f"{folder.name}{ASIDE}*"))
+            aside = self._aside(folder)
+            self._calm(ranks, case, until)
             found = self._tried(ranks, case, repetition, [_told(each) for each in aside])
             if not found.finished and aside:  # a finished one is better than none
                 shutil.rmtree(folder)
                 aside[-1].rename(folder)
                 return self.outcome(case, repetition) or found
-            if not (found.finished and found.changed) or len(aside) + 1 == TRIES:
+            if time.monotonic() > until or not self._is_again(found):
                 return found
-            folder.rename(folder.with_name(f"{folder.name}{ASIDE}{len(aside) + 1}"))
+            self._set_aside(folder)
+
+    def _is_again(self, known: Outcome) -> bool:
+        """Whether a run that is there is to be made again."""
+        tries = len(self._aside(known.folder)) + 1
+        return known.finished and known.disturbed(self.usual) and tries < TRIES
+
+    def _aside(self, folder: Path) -> list[Path]:
+        found = folder.parent.glob(f"{folder.name}{ASIDE}*")
+        return sorted(found, key=lambda each: int(each.name.rpartition("-")[2]))
+
+    def _set_aside(self, folder: Path) -> None:
+        folder.rename(folder.with_name(f"{folder.name}{ASIDE}{len(self._aside(folder)) + 1}"))
+
+    def _calm(self, ranks: Ranks, case: Case, until: float) -> None:
+        """Wait for cores of the usual pace, for `CALM` seconds at most; a failure is the run's."""
+        until = min(until, time.monotonic() + CALM)
+        with contextlib.suppress(Failed):
+            while time.monotonic() < until and off(ranks.pace(self.alone), self.usual, case):
+                time.sleep(PAUSE)
 
     def _tried(
         self, ranks: Ranks, case: Case, repetition: int, aside: Sequence[Mapping[str, Any]]
@@ -210,6 +248,11 @@ class Campaign:
         own = {case.policy: 3} if synchronous(case, hints) else {}
         reduced = {} if self.plan.precision == "full" else {"amp_all": 3}
         return tuple(({"bsp": 5} | reduced | own).items())
+
+
+def off(pace: Sequence[float], usual: float, case: Case) -> bool:
+    """Whether a core that a case uses is not of the usual pace."""
+    return any(abs(each - usual) > OFF * usual for each in pace[: case.ranks])
 
 
 def _told(folder: Path) -> dict[str, Any]:

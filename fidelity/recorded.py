@@ -99,7 +99,7 @@ def replay(folder: str | Path, profile: str | Path | None = None) -> Replayed:
 
     profile: of the same workload and batch, by which it is foretold too.  Raises `InputError` where
     there is no record or it is of a later part, where its steps in reduced precision are of unknown
-    gain, and for a profile of another batch.
+    gain, and for a profile of another batch or another full precision.
     """
     folder = Path(folder)
     header, lines = journal.read(folder)
@@ -114,7 +114,7 @@ def replay(folder: str | Path, profile: str | Path | None = None) -> Replayed:
         raise InputError(f"{folder}: the run ended before its first {full} samples; run it longer")
     real = measure(run, samples, batch, [0.0], [0.0, 1.0])
     ways = trips(lines)
-    constants, remarks = _constants(lines, ways, ranks), [WHAT]
+    constants, remarks = _constants(lines, ways, ranks), [WHAT, *run.warnings]
     again = _again(run, header, constants, _late(ways, constants), samples)
     replayed = measure(again, samples, batch, [0.0], [0.0, 1.0])
     if header["hints"]["amp_ratio"] is None and run.summary["amp_share"]:
@@ -222,6 +222,11 @@ def _foretold(
         raise InputError(
             f"{folder}: the run is of batches of {batch} samples, and profile {profile.name} of "
             f"{other}; calibrate with --batch {batch}"
+        )
+    if (full := str(header["precision"]).split()[0]) != workload.full:
+        raise InputError(
+            f"{folder}: full precision of the run is {full}, that of profile {profile.name} "
+            f"{workload.full}; calibrate with the --precision of the run"
         )
     from simstrag.places import cores
 

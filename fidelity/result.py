@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from simstrag.fidelity.cases import CLEAN, Case, Plan, windows
 from simstrag.fidelity.foretold import Constant, Foretold
-from simstrag.fidelity.judgement import FORETOLD, Pair, Verdict, judged, mitigations, pairs
+from simstrag.fidelity.judgement import FORETOLD, MISSED, Pair, Verdict, judged, mitigations, pairs
 from simstrag.fidelity.measure import Measure
 from simstrag.fidelity.real import Outcome
 from simstrag.metrics import Estimate
@@ -86,13 +86,18 @@ class CaseResult:
             found.append(Window(start, stop, load, judged(real, said) if both else None))
         return tuple(found)
 
-    def by_rank(self, name: str) -> list[tuple[float, float, float]]:
-        """(mean of real, its standard deviation, mean of simulated) of each rank."""
-        found = []
+    def by_rank(self, name: str) -> list[Verdict | None]:
+        """Of `staleness` or `shares` of each rank; None where both are 0, or nothing is known."""
+        found: list[Verdict | None] = []
         for rank in range(self.case.ranks):
             real = known(getattr(each, name)[rank] for each in self.real.values())
             said = known(getattr(each, name)[rank] for each in self.foretold.runs)
-            found.append((mean(real), deviation(real), mean(said)))
+            if not (real and said) or not (any(real) or any(said)):
+                found.append(None)
+            elif any(real):
+                found.append(judged(real, said))
+            else:
+                found.append(Verdict(0.0, mean(said), math.nan, math.nan, 0.0, MISSED))
         return found
 
     @property
@@ -210,7 +215,7 @@ class Result:
     def document(self) -> dict[str, Any]:
         """As plain JSON would have it, but for NaN."""
         return {
-            "format": "simstrag-validation/1",
+            "format": "simstrag-validation/2",
             "plan": self.plan.document(),
             "repetitions": {"asked": self.asked, "made": self.repetitions},
             **_summary(self.verdicts),
@@ -365,8 +370,8 @@ def _case(of: CaseResult) -> dict[str, Any]:
              "step": None if w.verdict is None else w.verdict._asdict()}
             for w in of.windows
         ],
-        **{name: [dict(zip(("real", "deviation", "simulated"), each, strict=True))
-                  for each in of.by_rank(name)] for name in ("staleness", "shares")},
+        **{name: [None if v is None else v._asdict() for v in of.by_rank(name)]
+           for name in ("staleness", "shares")},
         "accuracy": of.accuracy,
         "failed": of.failed,
         "real": [each.document() for each in of.real.values()],

@@ -10,7 +10,7 @@ from simstrag.analysis.formats import MISSING, percent
 from simstrag.analysis.tables import Table
 from simstrag.fidelity.cases import SCHEDULES
 from simstrag.fidelity.judgement import FORETOLD, Pair, Verdict
-from simstrag.fidelity.real import CHANGED, TRIES
+from simstrag.fidelity.real import OFF, TRIES
 from simstrag.fidelity.result import CaseResult, Ranking, Result, median_error
 
 __all__ = [
@@ -49,6 +49,12 @@ def answer(result: Result) -> list[str]:
     if words:
         said.append(
             f"Of {len(words)} windows with load or none, the step of {words.count(FORETOLD)} was "
+            "foretold."
+        )
+    stale = [v for each in result.cases if each.stale for v in each.by_rank("staleness") if v]
+    if stale:
+        said.append(
+            f"Of the staleness of {len(stale)} ranks {sum(v.word == FORETOLD for v in stale)} were "
             "foretold."
         )
     if result.rankings:
@@ -136,23 +142,23 @@ def windows_table(result: Result) -> Table:
 def ranks_table(result: Result) -> Table:
     """Staleness and share of the gradients of each rank, of cases in which any was stale."""
     headers = (
-        "case", "rank", "staleness", "deviation", "simulated", "share (%)", "deviation (%)",
-        "simulated (%)",
+        "case", "rank", "of", "verdict", "real", "spread (%)", "simulated", "error (%)",
+        "allowed (%)",
     )  # fmt: skip
-    rows = []
-    for each in result.cases:
-        if not each.stale or not each.real:
-            continue
-        both = zip(each.by_rank("staleness"), each.by_rank("shares"), strict=True)
-        for rank, (stale, share) in enumerate(both):
-            cells = [numbered(value) for value in stale]
-            cells += [numbered(100 * value) for value in share]
-            rows.append((each.case.name, f"{rank}", *cells))
+    rows = [
+        (
+            each.case.name, f"{rank}", what, v.word, numbered(v.real), numbered(100 * v.spread, 2),
+            numbered(v.simulated), _error(v), numbered(100 * v.allowed),
+        )
+        for each in result.cases if each.stale and each.real
+        for name, what in (("staleness", "staleness"), ("shares", "share of updates"))
+        for rank, v in enumerate(each.by_rank(name)) if v is not None
+    ]  # fmt: skip
     note = (
         "Of each rank, for the mean over all of them is the number of others whatever happens. "
-        "Staleness is in updates."
+        "Staleness is in updates; of a rank that was never stale there is no row."
     )
-    return Table(headers, tuple(rows), 2, (), (note,))
+    return Table(headers, tuple(rows), 4, (), (note,))
 
 
 def ranking_table(result: Result) -> Table:
@@ -266,9 +272,9 @@ def runs_table(result: Result) -> Table:
         "pace before (ms)", "pace after (ms)", "made again",
     )  # fmt: skip
     note = (
-        "Pace is that of steps of nothing else, of each core. Where one differs by more than "
-        f"{100 * CHANGED:.0f} % after a run, whatever that came to, it is made again, {TRIES} "
-        "times at most; the last counts."
+        "Pace is that of steps of nothing else, of each core. Where one is more than "
+        f"{100 * OFF:.0f} % off the calibrated pace around a run, or differs by as much after it, "
+        f"the run is made again, whatever it came to, {TRIES} times at most; the last counts."
     )
     return Table(headers, rows, 3, (), (note,))
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from simstrag.batches import times_at
 from simstrag.calibration.machine import describe_device
 from simstrag.calibration.occupancy import LIMIT
 from simstrag.ddp.hints import hints_of
@@ -107,6 +108,7 @@ def validate(
         campaign = Campaign(
             plan, folder, {case: each.makespan for case, each in foretold.items()},
             file.absolute(), Pace(known.workload.full, plan.batch),
+            times_at(known, plan.batch).compute.value,
         )  # fmt: skip
         fit = campaign.repetitions(repetitions, minutes)
         outcomes = campaign.carry_out(fit, on_run, minutes)

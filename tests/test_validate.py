@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from simstrag.fidelity.foretold import Foretelling, slowdowns, with_update
 from simstrag.fidelity.judgement import FORETOLD, MISSED, NOISY, judged, mitigations, pairs
 from simstrag.fidelity.measure import measure
 from simstrag.fidelity.ranks import Pace
-from simstrag.fidelity.real import Campaign, Outcome, held
+from simstrag.fidelity.real import TRIES, Campaign, Outcome, held
 from simstrag.fidelity.result import Ranking, Result, of_case, paces
 from simstrag.fidelity.schedule import Episode, Schedule
 from simstrag.fidelity.tables import answer, runs_table
@@ -479,7 +480,7 @@ def test_a_folder_is_of_one_plan_and_of_one_process_at_a_time(tmp_path: Path) ->
 
 def test_too_little_time_takes_repetitions_away_first(tmp_path: Path) -> None:
     case = Case("bsp", 2, CLEAN, 10)
-    campaign = Campaign(a_plan((case,)), tmp_path, {case: 22.0}, tmp_path / "p.json", ALONE)
+    campaign = Campaign(a_plan((case,)), tmp_path, {case: 22.0}, tmp_path / "p.json", ALONE, 1.0)
     assert campaign.repetitions(5, minutes=60) == 5
     assert campaign.repetitions(5, minutes=1.6) == 3
     with pytest.raises(InputError, match=r"one repetition of 1 cases takes about 0\.5 minutes"):
@@ -488,7 +489,7 @@ def test_too_little_time_takes_repetitions_away_first(tmp_path: Path) -> None:
 
 def test_finished_runs_are_not_made_again_and_broken_ones_are(tmp_path: Path) -> None:
     case = Case("bsp", 2, CLEAN, 10)
-    campaign = Campaign(a_plan((case,)), tmp_path, {case: 1.0}, tmp_path / "p.json", ALONE)
+    campaign = Campaign(a_plan((case,)), tmp_path, {case: 1.0}, tmp_path / "p.json", ALONE, 1.0)
     folder = tmp_path / "runs" / "clean-2-bsp-1"
     folder.mkdir(parents=True)
     (folder / "journal.jsonl").write_text("cut o")
@@ -500,8 +501,9 @@ def test_finished_runs_are_not_made_again_and_broken_ones_are(tmp_path: Path) ->
     assert (found.finished, found.reason) == (False, "rank 1: ended")
 
 
-CALM, RESTLESS = [[1.0, 1.0, 1.0], [1.05, 0.95, 1.5]], [[1.0, 1.0, 1.0], [1.2, 1.0, 1.0]]
-"""Of three cores before and after, of which two ranks use the first two."""
+CALM, RESTLESS = [[1.0, 1.0, 1.0], [1.05, 0.95, 1.5]], [[1.0, 0.92, 1.0], [1.0, 1.05, 1.0]]
+SLOW = [[1.2, 1.0, 1.0], [1.2, 1.0, 1.0]]
+"""Of three cores before and after, of which two ranks use the first two; usually it is 1."""
 
 
 def made_of(
@@ -509,7 +511,7 @@ def made_of(
 ) -> tuple[Outcome, list[str]]:
     """What becomes of a run whose tries come out so, each a pace or a failure; folders left."""
     case = Case("bsp", 2, CLEAN, 10)
-    campaign = Campaign(a_plan((case,)), folder, {case: 1.0}, folder / "p.json", ALONE)
+    campaign = Campaign(a_plan((case,)), folder, {case: 1.0}, folder / "p.json", ALONE, 1.0)
     runs = folder / "runs"
 
     def tried(ranks: object, case: Case, k: int, aside: Sequence[Any]) -> Outcome:
@@ -523,25 +525,40 @@ def made_of(
         return found
 
     monkeypatch.setattr(campaign, "_tried", tried)
+    monkeypatch.setattr(campaign, "_calm", lambda *_: None)
     monkeypatch.setattr(Run, "read", lambda folder: SimpleNamespace(summary={"makespan": 7.0}))
     found = campaign._run(None, case, 0)  # type: ignore[arg-type]
     return found, sorted(each.name for each in runs.iterdir())
 
 
-def test_a_run_in_which_a_core_changed_its_pace_is_made_again_and_kept_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("disturbed", [RESTLESS, SLOW])
+def test_a_run_in_which_a_core_was_of_another_pace_is_made_again_and_kept_beside_it(
+    disturbed: list[list[float]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, folders = made_of([RESTLESS, RESTLESS, CALM], tmp_path, monkeypatch)
+    found, folders = made_of([disturbed, disturbed, CALM], tmp_path, monkeypatch)
     assert found.pace == CALM
-    assert found.aside == [{"pace": RESTLESS, "makespan": 7.0}] * 2
+    assert found.aside == [{"pace": disturbed, "makespan": 7.0}] * 2
     assert folders == ["clean-2-bsp-1", "clean-2-bsp-1.aside-1", "clean-2-bsp-1.aside-2"]
 
 
-def test_the_third_try_counts_however_restless(
+def test_the_last_try_counts_however_restless(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, folders = made_of([RESTLESS] * 3, tmp_path, monkeypatch)
-    assert (found.pace, len(found.aside), len(folders)) == (RESTLESS, 2, 3)
+    found, folders = made_of([RESTLESS] * TRIES, tmp_path, monkeypatch)
+    assert (found.pace, len(found.aside), len(folders)) == (RESTLESS, TRIES - 1, TRIES)
+
+
+def test_a_run_waits_for_cores_of_the_usual_pace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, looks = Case("bsp", 2, CLEAN, 10), [SLOW[0], SLOW[0], CALM[0], SLOW[0], SLOW[0]]
+    campaign = Campaign(a_plan((case,)), tmp_path, {case: 1.0}, tmp_path / "p.json", ALONE, 1.0)
+    monkeypatch.setattr("simstrag.fidelity.real.PAUSE", 0.0)
+    ranks = SimpleNamespace(pace=lambda alone: looks.pop(0))
+    campaign._calm(ranks, case, math.inf)  # type: ignore[arg-type]
+    assert looks == [SLOW[0]] * 2
+    campaign._calm(ranks, case, time.monotonic())  # type: ignore[arg-type]
+    assert looks == [SLOW[0]] * 2, "when the time is up nothing is waited for"
 
 
 def test_a_restless_run_is_better_than_one_that_failed(
