@@ -2,7 +2,7 @@
 
 Loads are those that calibration measured beside: the same processes on the same cores, told to work
 and to rest.  "cpu" shares the rank's core, "memory" is on the others, "gemm" and "copy" are on its
-GPU (untried), "net" streams over the link.
+GPU (untried), "net" streams over the loopback.  "link" limits the `Link` behind which a rank is.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from simstrag.calibration.cells import Skipped
 from simstrag.calibration.loads import Loads
 from simstrag.calibration.traffic import Traffic
 from simstrag.ddp.journal import LOAD, NAME
 from simstrag.errors import InputError
+from simstrag.fidelity.network import Link
 from simstrag.fidelity.schedule import Episode, Schedule
 from simstrag.paths import write_whole
 from simstrag.places import cores
@@ -69,7 +71,7 @@ class Injector:
 
     ranks: those of the schedule that run on this host, else all of it.  cores: of each rank, else
     rank r has the r-th core, round about, as `simstrag ddp` pins them.  gpus: torch's name of each
-    rank's, by rank.
+    rank's, by rank.  link: that to the rank of episodes of kind "link".
 
     Load processes are started on entering, are asleep until their time, and end with this process
     however it ends; they must be started by a thread that lives as long.
@@ -81,11 +83,18 @@ class Injector:
         ranks: Iterable[int] | None = None,
         cores: Mapping[int, int] | None = None,
         gpus: Mapping[int, str] | None = None,
+        link: Link | None = None,
     ) -> None:
         self.schedule, self.gpus = schedule, dict(gpus or {})
         wanted = schedule.ranks if ranks is None else sorted(set(ranks) & set(schedule.ranks))
         self.cores = seats(wanted) if cores is None else dict(cores)
+        self._link = link
         self._plans = {rank: schedule.on(rank) for rank in wanted}
+        limits = [each for plan in self._plans.values() for each in plan if each.kind == "link"]
+        if limits and link is None:
+            raise InputError(
+                f"rank {limits[0].rank}: load link needs a Link, and the rank behind it"
+            )
         for rank, plan in self._plans.items():
             if any(each.kind in ("gemm", "copy") for each in plan) and rank not in self.gpus:
                 raise InputError(f"rank {rank}: loads gemm and copy need to know its GPU")
@@ -99,7 +108,7 @@ class Injector:
     def __enter__(self) -> Injector:
         with contextlib.ExitStack() as stack:
             for rank, plan in self._plans.items():
-                near = [each for each in plan if each.kind != "net"]
+                near = [each for each in plan if each.kind not in ("net", "link")]
                 if near:
                     self._loads[rank] = stack.enter_context(self._warm(rank, near))
                 streams = [each.level for each in plan if each.kind == "net"]
@@ -192,6 +201,17 @@ class Injector:
 
     @contextlib.contextmanager
     def _at_work(self, episode: Episode) -> Iterator[dict[str, Any]]:
+        if episode.kind == "link":
+            assert self._link is not None
+            try:
+                self._link.limit(episode.level * 1e9)
+            except InputError as error:
+                raise Skipped(str(error)) from None
+            try:
+                yield {}
+            finally:
+                self._link.limit(None)
+            return
         if episode.kind != "net":
             with self._loads[episode.rank].on(episode.kind, episode.level) as report:
                 yield report
@@ -203,20 +223,20 @@ class Injector:
 
 
 @contextlib.contextmanager
-def beside(schedule: Schedule, folder: Path) -> Iterator[Injector]:
-    """Load beside ranks of this host, from the moment at which the run in a folder begins.
+def beside(schedule: Schedule, folder: Path, link: Link | None = None) -> Iterator[Injector]:
+    """Load beside ranks of this host, timed from the moment at which the run in a folder began.
 
-    However it ends, what was done is in `LOAD` in the folder.
+    Its first step says when that was.  However it ends, what was done is in `LOAD` in the folder.
     """
     over = threading.Event()
 
     def follow() -> None:
         while not over.wait(POLL):
-            if _begun(folder / NAME):
-                injector.go()
+            if (zero := _zero(folder / NAME)) is not None:
+                injector.go(zero)
                 return
 
-    thread, injector = threading.Thread(target=follow, name="load"), Injector(schedule)
+    thread, injector = threading.Thread(target=follow, name="load"), Injector(schedule, link=link)
     try:
         with injector:
             thread.start()
@@ -232,13 +252,16 @@ def beside(schedule: Schedule, folder: Path) -> Iterator[Injector]:
             write_whole(folder / LOAD, lambda part: part.write_text(text, encoding="utf-8"))
 
 
-def _begun(journal: Path) -> bool:
-    """The header is written while ranks are made ready; what follows is of the run itself."""
+def _zero(journal: Path) -> float | None:
+    """When a run began, in `time.monotonic`; None until it has told of a step."""
     try:
-        with journal.open("rb") as lines:
-            return sum(1 for _ in zip(lines, range(2), strict=False)) == 2
-    except OSError:
-        return False
+        for line in journal.read_text(encoding="utf-8").splitlines():
+            kind, *values = json.loads(line)
+            if kind in ("lockstep", "done"):
+                return time.monotonic() - float(values[2 if kind == "lockstep" else 0])
+    except (OSError, ValueError):  # it is not there yet, or not whole
+        pass
+    return None
 
 
 def seats(ranks: Iterable[int]) -> dict[int, int]:

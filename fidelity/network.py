@@ -8,19 +8,21 @@ kernels lack what that takes.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import psutil
 
 from simstrag.errors import InputError
 
-__all__ = ["ADDRESSES", "Link", "probe", "sweep"]
+__all__ = ["ADDRESSES", "DEVICE", "Behind", "Link", "probe", "sweep"]
 
 Side = Literal["a", "b"]
 
@@ -30,6 +32,9 @@ ADDRESSES = {"a": "10.213.7.1", "b": "10.213.7.2"}
 NAME = re.compile(r"^simstrag-(\d+)-[ab]$")
 
 DEVICE = "link0"
+
+NETWORK = 0x40000000
+"""CLONE_NEWNET: what of a process `setns` changes."""
 
 LATENCY = "200ms"
 """For how long a packet may wait for its turn before it is dropped."""
@@ -111,13 +116,52 @@ class Link:
         The namespaces of a process that was killed stay, with nothing in them, until somebody makes
         the next link.
         """
+        return subprocess.Popen(self.placed(side, command), **options)
+
+    def placed(self, side: Side, command: Sequence[str]) -> list[str]:
+        """The command that runs there."""
         inside = ("ip", "netns", "exec", self.namespace(side), "setpriv", "--pdeathsig", "KILL")
-        return subprocess.Popen([*inside, *command], **options)
+        return [*inside, *command]
+
+    @contextlib.contextmanager
+    def inside(self, side: Side) -> Iterator[None]:
+        """What this thread opens in here is on that side."""
+        setns = ctypes.CDLL(None, use_errno=True).setns
+        with (
+            open("/proc/thread-self/ns/net") as home,
+            open(f"/run/netns/{self.namespace(side)}") as there,
+        ):
+            if setns(there.fileno(), NETWORK):
+                raise InputError(f"a limited link: {os.strerror(ctypes.get_errno())}")
+            try:
+                yield
+            finally:
+                if setns(home.fileno(), NETWORK):
+                    raise OSError(ctypes.get_errno(), "cannot return to the network of this host")
 
     def remove(self) -> None:
         """Kill what runs on either side, and leave nothing of the link."""
         for side in ADDRESSES:
             _remove(self.namespace(side))
+
+
+@dataclass(frozen=True)
+class Behind:
+    """Where `launch` starts ranks when one of them is behind a link, and all others before it."""
+
+    link: Link
+    rank: int
+
+    address = ADDRESSES["a"]
+    device = DEVICE
+
+    def inside(self) -> contextlib.AbstractContextManager[None]:
+        """What is opened in here is where the others are."""
+        return self.link.inside("a")
+
+    def placed(self, rank: int | None, command: Sequence[str]) -> list[str]:
+        """The command that runs where that rank is, or the server."""
+        return self.link.placed("b" if rank == self.rank else "a", command)
 
 
 def probe() -> str:

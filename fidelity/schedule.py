@@ -27,13 +27,17 @@ from simstrag.validation import explain
 
 __all__ = ["Episode", "Load", "Schedule"]
 
-Load = Literal["cpu", "memory", "gemm", "copy", "net"]
+Load = Literal["cpu", "memory", "gemm", "copy", "net", "link"]
 
 STREAMS = 2**63 + 2**62 + 2**61
 """The first of the random streams used here, beyond those of drawn traces."""
 
 MOST = 16.0
 """Processes beside one rank at most: a slip of the pen is not to bring the machine down."""
+
+
+LEAST_RATE = 1e5
+"""Bits per second of a limited link at least: with less nothing would come through in time."""
 
 
 class WrittenEpisode(BaseModel):
@@ -61,7 +65,8 @@ class Written(BaseModel):
 class Episode:
     """One span of load: from `start` to `stop`, seconds from the schedule's beginning.
 
-    level: processes of the load times the share of the time they work, as in a profile.
+    level: processes of the load times the share of the time they work, as in a profile; of "link",
+    which load is a limit, Gbit/s of the link between the rank and all others.
     """
 
     rank: int
@@ -210,6 +215,10 @@ def _check(each: Episode, seconds: float) -> None:
         raise InputError(f"rank {each.rank!r}: give a number from 0 on")
     if not 0 < each.level <= MOST:
         raise InputError(f"{where}: level {each.level:g}; give a number above 0, {MOST:g} at most")
+    if each.kind == "link" and each.level * 1e9 < LEAST_RATE:
+        raise InputError(
+            f"{where}: level {each.level:g} Gbit/s; give at least {LEAST_RATE / 1e9:g}"
+        )
     if not 0 <= each.start < each.stop <= seconds:
         raise InputError(
             f"{where}: from {each.start:g} to {each.stop:g} s; it must begin before it ends, "

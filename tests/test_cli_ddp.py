@@ -23,6 +23,12 @@ from tests.commands import Call  # noqa: E402
 from tests.test_ddp_journal import recorded  # noqa: E402
 
 RANKS, SAMPLES = 4, 40 * 32
+LINKS = json.dumps(
+    {"seconds": 9, "episodes": [
+        {"rank": "%d", "kind": "link", "level": 0.1, "start": at, "stop": at + 1} for at in (1, 3)
+    ]}
+).replace('"%d"', "%d")  # fmt: skip
+"""A schedule that limits the link to a rank, and then that to another."""
 DDP = ("ddp", "digits", "--ranks", "4", "--batch", "32", "--policy", "bsp", "--samples", "6400")
 
 
@@ -99,6 +105,17 @@ MISTAKES = {
     "load that is none": (
         ("digits", "--load", "l.json"), {"l.json": '{"seconds": 9, "episodes": []}'},
         "l.json: has no episodes, so there would be no load",
+    ),
+    "a link of two ranks": (
+        ("digits", "--ranks", "3", "--load", "l.json"), {"l.json": LINKS % (1, 2)},
+        "give episodes of kind link to one rank, and not to rank 0",
+    ),
+    "a link of rank 0": (
+        ("digits", "--load", "l.json"), {"l.json": LINKS % (0, 0)}, "and not to rank 0",
+    ),
+    "a link and a new start": (
+        ("digits", "--load", "l.json", "--on-fault", "restart"), {"l.json": LINKS % (1, 1)},
+        "ranks behind a link are not started anew",
     ),
     "load beside ranks anywhere": (("digits", "--load", "1", "--no-pin"), {}, "leave out --no-pin"),
     "load for a script": (("mine.py", "--load", "1"), {"mine.py": ""}, "--load: of a workload"),

@@ -22,6 +22,7 @@ from simstrag.errors import InputError
 
 if TYPE_CHECKING:
     from simstrag.fidelity import Schedule
+    from simstrag.fidelity.network import Behind
     from simstrag.run import Run
 
 __all__ = ["ddp"]
@@ -118,10 +119,12 @@ def ddp(
     if importlib.util.find_spec("torch") is None:
         raise InputError("real ranks need the package torch; pip install 'simstrag[torch]'")
 
-    def run(command: list[str]) -> bool:
+    def run(command: list[str], network: Behind | None = None) -> bool:
         """Whether it failed."""
         with aside() if as_json else contextlib.nullcontext():
-            code = launch.run(command, ranks, on_fault, stall_limit=stall_limit, pinned=pin)
+            code = launch.run(
+                command, ranks, on_fault, stall_limit=stall_limit, pinned=pin, network=network
+            )
         return bool(code)
 
     if what.endswith(".py"):
@@ -148,6 +151,9 @@ def ddp(
         known = None if profile is None else profile_at(profile)
         _check(policy, ranks, known, own, limit, shards)
         schedule = None if load is None else _schedule(load, ranks, seed, pin)
+        behind = schedule is not None and any(each.kind == "link" for each in schedule.episodes)
+        if behind and on_fault == "restart":
+            raise InputError("--on-fault restart: ranks behind a link are not started anew")
         with _folder(out) as folder:
             training = Training(
                 what, policy, limit, own, seed, precision, None if known is None else str(known),
@@ -157,8 +163,9 @@ def ddp(
             if done and not (quiet or as_json):
                 print(f"going on at {done} of {limit} samples", file=sys.stderr)
             try:
-                with _loaded(schedule, placed(folder, training.attempt), quiet or as_json):
-                    failed = run(command(training))
+                record = placed(folder, training.attempt)
+                with _loaded(schedule, record, quiet or as_json) as network:
+                    failed = run(command(training), network)
             except KeyboardInterrupt:
                 raise Interrupted(_left(out)) from None
             _tell(folder, out, limit, failed, as_json, quiet)
@@ -218,22 +225,34 @@ def _schedule(load: str, ranks: int, seed: int, pinned: bool) -> Schedule:
     for each in schedule.episodes:
         if each.kind in ("gemm", "copy"):
             raise InputError(f"--load {load}: {each.kind} is beside GPUs, which are not known here")
+    limited = {each.rank for each in schedule.episodes if each.kind == "link"}
+    if len(limited) > 1 or 0 in limited:
+        raise InputError(
+            f"--load {load}: give episodes of kind link to one rank, and not to rank 0"
+        )
     if beyond := [rank for rank in wanted if rank >= ranks]:
         raise InputError(f"--load {load}: there is no rank {beyond[0]} of {ranks}")
     return schedule
 
 
 @contextlib.contextmanager
-def _loaded(schedule: Schedule | None, folder: Path, quiet: bool) -> Iterator[None]:
-    """With the load of a schedule, if any; what was done of it is said."""
+def _loaded(schedule: Schedule | None, folder: Path, quiet: bool) -> Iterator[Behind | None]:
+    """With the load of a schedule, if any; what was done of it is said.
+
+    Where it limits the link to a rank, ranks are to be started there.
+    """
     if schedule is None:
-        yield
+        yield None
         return
     from simstrag.calibration.cells import Skipped
     from simstrag.fidelity.injector import beside
+    from simstrag.fidelity.network import Behind, Link
 
-    with beside(schedule, folder) as injector:
-        yield
+    behind = next((each.rank for each in schedule.episodes if each.kind == "link"), None)
+    with contextlib.nullcontext() if behind is None else Link() as link:
+        network = None if link is None or behind is None else Behind(link, behind)
+        with beside(schedule, folder, link) as injector:
+            yield network
     try:
         injector.check()
     except Skipped as failure:

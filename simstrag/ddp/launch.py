@@ -15,11 +15,12 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
-from typing import Literal
+from typing import Literal, Protocol
 
 import psutil
 
@@ -49,6 +50,25 @@ SERVER = ("-m", "simstrag.ddp.server")
 
 SUBREAPER = 36, 37
 """Numbers of prctl that set and get who takes care of orphans."""
+
+
+class Network(Protocol):
+    """Where ranks run, if not all on this host as it is.
+
+    address: of the first rank, the store and a server, for all of them.  device: of the network.
+    """
+
+    @property
+    def address(self) -> str: ...
+
+    @property
+    def device(self) -> str: ...
+
+    def inside(self) -> contextlib.AbstractContextManager[None]:
+        """What is opened in here is reached at `address`."""
+
+    def placed(self, rank: int | None, command: Sequence[str]) -> list[str]:
+        """The command that runs where that rank is; None is a server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,25 +130,36 @@ def launch(
     server: Sequence[str] | None = None,
     stall_limit: float = 60.0,
     pinned: bool = False,
+    network: Network | None = None,
 ) -> Outcome:
     """Run a command, such as `["train.py", "--epochs", "3"]`, on so many ranks of this host.
 
     on_fault: whether the others go on when one fails; ranks that are stopped are killed when only
     such are left for `stall_limit` seconds.  server: a command that is run once beside
     them; it is told to end when all ranks have ended, and all end when it fails.  A command that
-    begins with "*.py" or "-m" is run by this Python.
+    begins with "*.py" or "-m" is run by this Python.  network: else the loopback of this host.
     """
     _check(ranks, stall_limit)
-    store = store_at("127.0.0.1", 0, True, stall_limit)
+    address = "127.0.0.1" if network is None else network.address
+    with contextlib.nullcontext() if network is None else network.inside():
+        store = store_at(address, 0, True, stall_limit)
     place = {
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": address, "MASTER_PORT": str(store.port), "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks), "SIMSTRAG_STORE": "launcher",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # for scripts that make a process group themselves
         "SIMSTRAG_ON_FAULT": on_fault, "SIMSTRAG_SERVER": "" if server is None else "launcher",
     }  # fmt: skip
+    if network is not None:
+        place |= {"SIMSTRAG_HOST": address, "GLOO_SOCKET_IFNAME": network.device}
+
+    def placed(rank: int | None, command: Sequence[str]) -> list[str]:
+        own = _command(command)
+        return own if network is None else network.placed(rank, own)
+
     with Job(stall_limit, pinned) as job:
-        served = None if server is None else job.start(_command(server), place)
+        served = None if server is None else job.start(placed(None, server), place)
         processes = [
-            job.start(_command(command), place | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+            job.start(placed(rank, command), place | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
             for rank in range(ranks)
         ]
         moved = broken = time.monotonic()
@@ -153,6 +184,7 @@ def run(
     *,
     stall_limit: float = 60.0,
     pinned: bool = False,
+    network: Network | None = None,
 ) -> int:
     """Run a script or a module on so many ranks of this host; an exit code.
 
@@ -161,6 +193,8 @@ def run(
     standard error.
     """
     if on_fault == "restart":
+        if network is not None:
+            raise InputError("ranks behind a link are not started anew; choose stop or continue")
         module = command[0] == "-m"
         script, *arguments = command[module:]
         return torchrun(
@@ -169,7 +203,7 @@ def run(
         )  # fmt: skip
     outcome = launch(
         command, ranks, on_fault=on_fault, server=SERVER if on_fault == "continue" else None,
-        stall_limit=stall_limit, pinned=pinned,
+        stall_limit=stall_limit, pinned=pinned, network=network,
     )  # fmt: skip
     if outcome.lost:
         print(outcome, file=sys.stderr)
@@ -332,14 +366,27 @@ def _rank() -> None:
         every = cores()
         os.environ["SIMSTRAG_CORES"] = ",".join(map(str, every))  # for a server, which has no own
         pin(every[int(os.environ.get("LOCAL_RANK", "0")) % len(every)])
-    if sys.argv[1] == "-m":
-        sys.argv = sys.argv[2:]
-        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-    else:
-        sys.argv = sys.argv[1:]
-        if not sys.flags.safe_path:
-            sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
-        runpy.run_path(sys.argv[0], run_name="__main__")
+    script = sys.argv[1]
+    try:
+        if script == "-m":
+            sys.argv = sys.argv[2:]
+            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = sys.argv[1:]
+            if not sys.flags.safe_path:
+                sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
+            runpy.run_path(sys.argv[0], run_name="__main__")
+    except InputError as error:
+        said = f"error: rank {os.environ.get('RANK', '?')}: {_line_of(error, script)}{error}\n"
+        print(said, end="", file=sys.stderr)
+        raise SystemExit(1) from None
+
+
+def _line_of(error: InputError, script: str) -> str:
+    """The last line of a script that an error came from: what to correct is there."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [each.lineno for each in frames if each.filename == script]
+    return f"{script}, line {lines[-1]}: " if lines else ""
 
 
 if __name__ == "__main__":

@@ -77,11 +77,14 @@ class Link:
     ) -> None:
         """Say that this rank is ready to train `count` parameters; one of the ranks brings the job.
 
-        shared: try shared memory, which works on one host.  settings: those of the optimizer, which
-        are in the job already.  The first order comes when all ranks have begun.
+        shared: try shared memory, which works where the server has the address of this rank.
+        settings: those of the optimizer, which are in the job already.  The first order comes when
+        all ranks have begun.
         """
         self._phase = "setting up"
-        found = offer(count, dtype) if shared else None
+        ends = self._wire.connection.getsockname(), self._wire.connection.getpeername()
+        near = ends[0][0] == ends[1][0]
+        found = offer(count, dtype) if shared and near else None
         memory, self._offered = (None, None) if found is None else found
         said = (count, dtype, self._offered, job)
         self._send(Frame(Kind.BEGIN, self.rank, body=pickle.dumps(said)))

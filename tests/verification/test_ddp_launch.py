@@ -113,7 +113,6 @@ for step in range(10):
         dist.all_reduce(tensor)
     except RuntimeError:
         blame = board.blame()
-        board.end(blame)
         board.close()
         begun = time.monotonic()
         joined = shrink(joined, [k for k in range(3) if k not in blame.lost])
@@ -357,6 +356,69 @@ def test_who_was_started_by_no_launcher_is_told_how(
     with pytest.raises(InputError, match=message) as error:
         join()
     assert "start it with `simstrag ddp" in str(error.value)
+
+
+WRAPPED = """
+import simstrag.ddp
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters())
+"""
+
+
+ALONE = """trainer = simstrag.ddp.wrap(model, optimizer, 'bsp')
+model(torch.ones(1, 2)).sum().backward()
+optimizer.step()
+trainer.close()"""
+OWN_GROUP = (
+    WRAPPED
+    + """
+dist.init_process_group("gloo")
+trainer = simstrag.ddp.wrap(model, optimizer, "bsp", precision="full")
+rank, steps = dist.get_rank(), 0
+try:
+    while True:
+        if (rank, steps) == (1, 5):
+            os.kill(os.getpid(), signal.SIGKILL)
+        trainer.step(lambda: model(torch.ones(1, 2)).sum())
+        steps += 1
+except simstrag.ddp.RankFailure as failure:
+    say(f"rank{rank}", said=str(failure))
+    os._exit(1)
+"""
+)
+
+
+def test_in_a_group_that_the_script_made_the_lost_rank_is_named_too(place: Path) -> None:
+    with run(place, OWN, OWN_GROUP, 3) as process:
+        out, err = process.communicate(timeout=PATIENCE)
+    assert out.split() == ["1", "-9", "1"], err
+    for rank in ("rank0", "rank2"):
+        assert said(place)[rank]["said"].startswith("rank 1 is dead: the process ended at step 5")
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "message"),
+    [
+        (ALONE, "0", "warning: trainer.step() was never called, and the optimizer has stepped"),
+        (
+            "simstrag.ddp.wrap(model, optimizer, 'nope')",
+            "1",
+            "error: rank {rank}: {script}, line {line}: there is no policy 'nope'",
+        ),
+    ],
+    ids=["never steps", "refused"],
+)
+def test_what_a_script_did_wrong_is_said_in_a_line(
+    place: Path, line: str, code: str, message: str
+) -> None:
+    with run(place, OWN, script := WRAPPED + line, 2) as process:
+        out, err = process.communicate(timeout=PATIENCE)
+    assert out.split() == [code] * 2, err
+    number = len((HEAD + script).splitlines())
+    told = {message.format(rank=k, script=place / "script.py", line=number) for k in range(2)}
+    for each in told:
+        assert sum(line.startswith(each) for line in err.splitlines()) == 1, err
+    assert len(err.splitlines()) == len(told), err
 
 
 def test_an_outcome_is_a_sentence() -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
+from simstrag import Run
 from simstrag.errors import InputError
 from simstrag.fidelity import network
 from simstrag.fidelity.network import Link, probe, sweep
@@ -160,3 +164,32 @@ def test_a_machine_that_cannot_says_why_in_one_line(monkeypatch: pytest.MonkeyPa
 def test_a_rate_that_is_none_is_refused() -> None:
     with pytest.raises(InputError, match="rate of a link: 0 bit/s"):
         Link(rate=0.0)
+
+
+def trained(folder: Path, policy: str, rate: float) -> Run:
+    """Two ranks of the digits CNN, the second behind a link of so many Gbit/s after a second."""
+    schedule = folder.with_suffix(".json")
+    episode = {"rank": 1, "kind": "link", "level": rate, "start": 1, "stop": 60}
+    schedule.write_text(json.dumps({"seconds": 60, "episodes": [episode]}))
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "simstrag", "ddp", "digits", "--policy", policy, "--batch",
+         "64", "--samples", "19200", "--out", str(folder), "--load", str(schedule)],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return Run.read(folder)
+
+
+@pytest.mark.usefixtures("able")
+@pytest.mark.parametrize("policy", ["bsp", "asgd"])
+def test_a_rank_behind_a_limited_link_takes_as_long_as_its_gradient(
+    policy: str, tmp_path: Path
+) -> None:
+    """605,224 bytes at 40 Mbit/s take 121 ms; those that go both ways do so at the same time."""
+    pytest.importorskip("torch")
+    run = trained(tmp_path / "run", policy, 0.04)
+    applied = run.frame("gradients").query("rank == 1 and fate == 'applied'")["update"].to_numpy()
+    times = run.frame("updates")["time"].to_numpy()[applied - 1]
+    took = np.median(np.diff(times[times > 1.5]))
+    assert 0.121 < took < 0.4
+    assert any("load was put beside ranks" in said for said in run.warnings)
