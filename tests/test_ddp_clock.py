@@ -69,13 +69,3 @@ def test_the_correction_is_a_choice_with_a_reason(
     clock = LocalClock(cores)
     assert clock.corrected is corrected
     assert reason in clock.reason
-
-
-def test_the_first_steps_are_said_not_to_be_settled() -> None:
-    clock = LocalClock(1.0)
-    settled = []
-    for _ in range(5):
-        clock.begin()
-        clock.ended()
-        settled.append(clock.settled)
-    assert settled == [False, False, False, True, True]

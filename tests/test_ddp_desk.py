@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from dataclasses import dataclass, field
+from collections import deque
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,25 @@ def desk_of(plan: Any, world_size: int, **given: Any) -> Desk:
     policy = Planned((plan,)) if isinstance(plan, Plan) else plan
     live = Live(policy, world_size, BATCH, HINTS, fixed=is_fixed)
     return Desk(live, world_size, BATCH, **given)
+
+
+def test_models_are_merged_only_where_all_begin_together() -> None:
+    """The plan of everybody comes while one rank is left in a step on a model of its own."""
+    pairs = policies.load("p_reduce:p=2").plan(View(3))
+    plans = replace(pairs, review=Review(updates=1)), Plan()
+    desk = desk_of(Planned(plans), 3, is_synchronous=lambda plan: not plan.average)
+
+    def train() -> None:
+        orders, at = deque(desk.begin()), 0.0
+        while orders:
+            order, at = orders.popleft(), at + 0.1
+            if isinstance(order, Compute) and order.rank != 2:
+                orders += desk.done(order.rank, order.step, at, 0.1, here=False)
+            elif isinstance(order, Reduce):
+                orders += desk.reduced(order.rank, order.closing, at)
+
+    with pytest.raises(PlanError, match="averages models and then does not"):
+        train()
 
 
 def server(count: int | None = 1, **given: Any) -> Quorum:

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from simstrag.ddp.equal import average, broadcast, digest, same
+from simstrag.ddp.equal import average, broadcast, digest
 from tests.ranks import RankError, Ranks, ranks
 
 __all__ = ["ranks"]
@@ -57,6 +57,13 @@ def held(net: Net, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         for name, value in optimizer.state[parameter].items():
             found[f"{number} {name}"] = value.clone() if isinstance(value, torch.Tensor) else value
     return found
+
+
+def same(net: Net, optimizer: torch.optim.Optimizer, group: Any = None) -> bool:
+    """Whether every member holds the same bytes."""
+    told = [""] * dist.get_world_size(group)
+    dist.all_gather_object(told, digest(net, optimizer), group=group)
+    return len(set(told)) == 1
 
 
 def rank_averages(

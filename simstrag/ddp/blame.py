@@ -109,7 +109,7 @@ class Judge:
         self._others = [other for other in range(len(self.names)) if other != rank]
 
     def verdict(self, before: dict[int, Entry]) -> Blame:
-        """Who is to blame by what was `before`, and has come since."""
+        """Who is to blame by what was `before`, and has come since, or has not come for long."""
         until, now = time.monotonic() + self.patience, before
         while True:
             dead, stopped, left = self.fates(now)
@@ -120,7 +120,8 @@ class Judge:
             said = [each.fate.partition(" ")[2] for each in now.values()]
             if verdict := next((each for each in said if each.startswith("{")), ""):
                 return _blame(json.loads(verdict))
-            if not quiet or time.monotonic() >= until:
+            known = all(self._facts.silent_for(k) >= self.patience for k in quiet)
+            if known or time.monotonic() >= until:
                 break
             time.sleep(LOOK)
             now = self._facts.read()

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 
@@ -60,9 +61,13 @@ class Board:
         self.patience = max(2.0, 6 * self.interval)
         self.broken = ""
         self._store, self._place = store, f"at/{rank}"
-        self._beats, self._asks = _own(store), _own(store)
-        self._asks.set_timeout(timedelta(seconds=ANSWER))
-        self._noticed, self._beat = False, 0
+        self._lines = Connections()
+        with self._lines.made():
+            self._beats, self._asks = _own(store), _own(store)
+        if self._asks is not store:
+            self._asks.set_timeout(timedelta(seconds=ANSWER))
+        self._asked = math.inf
+        self._noticed, self._beat, self._here = False, 0, (0, PHASES[0])
         self._identities: dict[int, Identity] = {}
         self._heard = dict.fromkeys(self._others, -1)
         self._silent = dict.fromkeys(self._others, 0.0)
@@ -86,6 +91,7 @@ class Board:
 
         Training goes on where the store does not take it; `broken` is what it said.
         """
+        self._here = step, phase
         try:
             self._store.set(self._place, f"{step} {phase}")
             if self._noticed:
@@ -102,24 +108,47 @@ class Board:
     def blame(self) -> Blame:
         """Who is to blame for a collective that has just failed.
 
-        At once for one that ended, left, or is stopped on this host; else after `patience` seconds,
-        in which those that run must beat twice.  Who finds nobody lost, and comes after others did
+        At once for one that ended, left, or is stopped on this host, and where somebody has been
+        silent for long, or the store has; else after `patience` seconds, in which those that run
+        must beat twice.  Who finds nobody lost, and comes after others did
         the same, says what they said: the culprit may be itself.
         """
         asleep, woke = self._slept()
         if asleep > self.stall_limit / 2 and time.monotonic() - woke < self.patience:
             return self._judge.charge((self.rank,), "stopped", {}, asleep)
+        if (unanswered := time.monotonic() - self._asked) > self.stall_limit / 2:
+            return self._cut_off(f"no answer for {unanswered:.1f} s")
+        with self._at_most(self.patience + ANSWER):
+            try:
+                before = self.read()
+                self._say("noticed")
+                self._noticed = True
+                found = self._judge.verdict(before)
+                self._say(f"noticed {json.dumps(asdict(found))}")
+                return found
+            except RuntimeError as error:
+                return self._cut_off(_first_line(error))
+
+    def _cut_off(self, reason: str) -> Blame:
+        self.broken = reason
+        self._lines.shut()
+        step, phase = self._here
+        sentence = (
+            f"the network to the store, or who holds it: {reason}; this one, "
+            f"rank {self.names[self.rank]}, was at step {step} while {phase}"
+        )
+        return Blame((), "network", step, phase, 0.0, (), sentence)
+
+    @contextlib.contextmanager
+    def _at_most(self, seconds: float) -> Iterator[None]:
+        """What asks the store in here fails after that: its own limits end no wait for a network
+        that is gone."""
+        timer = threading.Timer(seconds, self._lines.shut)
+        timer.start()
         try:
-            before = self.read()
-            self._say("noticed")
-            self._noticed = True
-            found = self._judge.verdict(before)
-            self._say(f"noticed {json.dumps(asdict(found))}")
-            return found
-        except RuntimeError as error:
-            self.broken = _first_line(error)
-            sentence = f"the network to the store, or who holds it: {self.broken}"
-            return Blame((), "network", 0, "", 0.0, (), sentence)
+            yield
+        finally:
+            timer.cancel()
 
     def kill(self, rank: int) -> bool:
         """Kill a rank of this job, if it runs on this host; whether it has ended."""
@@ -164,7 +193,8 @@ class Board:
     def close(self, reason: str = "it was through") -> None:
         """Say that this rank leaves, and why; the board is not used any more."""
         self._over.set()
-        self._thread.join(ANSWER)
+        with self._at_most(ANSWER):
+            self._thread.join(2 * ANSWER)
         with contextlib.suppress(RuntimeError):
             if not self._noticed:
                 self._say(f"left {reason}")
@@ -182,8 +212,11 @@ class Board:
         self._store.set(f"fate/{self.rank}", fate)
 
     def _slept(self) -> tuple[float, float]:
-        """Seconds of the last time for which this process did not run, and when that ended."""
-        now = time.monotonic()
+        """Seconds of the last time for which this process did not run, and when that ended.
+
+        Waiting for the store is no sleep.
+        """
+        now = self._last if self._asked < math.inf else time.monotonic()
         since = now - self._last
         return (since, now) if since > 2 * self.interval else (self._gap, self._woke)
 
@@ -195,6 +228,7 @@ class Board:
             passed, self._last = now - self._last, now
             if passed > 2 * self.interval:
                 self._gap, self._woke = passed, now
+            self._asked = now
             try:
                 self._beat += 1
                 self._beats.set(f"beat/{self.rank}", str(self._beat))
@@ -202,6 +236,8 @@ class Board:
             except RuntimeError as error:
                 self.broken = _first_line(error)
                 continue
+            finally:
+                self._asked, self._last = math.inf, time.monotonic()
             silent = {k for k, seconds in self._silent.items() if seconds >= self.stall_limit}
             if self.watch and silent - given_up:
                 given_up |= self._give_up(silent - given_up)

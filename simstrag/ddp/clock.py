@@ -22,10 +22,7 @@ from fractions import Fraction
 import torch
 import torch.distributed as dist
 
-__all__ = ["SETTLING", "DeviceClock", "LocalClock", "cores_per_rank", "found_cores"]
-
-SETTLING = 3
-"""Steps at the start that say little: DDP finds the order of its buckets in the first."""
+__all__ = ["DeviceClock", "LocalClock", "cores_per_rank", "found_cores"]
 
 
 def cores_per_rank(own: Sequence[int], of_all: Sequence[Sequence[int]]) -> float:
@@ -68,8 +65,8 @@ class LocalClock:
 
     >>> clock = LocalClock(cores=1.0)
     >>> clock.begin(); clock.ended()
-    >>> 0 <= clock.seconds < 1, clock.settled
-    (True, False)
+    >>> 0 <= clock.seconds < 1
+    True
     """
 
     immediate = True
@@ -88,15 +85,9 @@ class LocalClock:
                 f"{cores:.3g} core per rank, but {threads} threads of torch on it that cannot be "
                 "told from gloo's: wall clock as it is; set torch.set_num_threads(1)"
             )
-        self.steps = 0
         self.start = self.seconds = math.nan
         self._others = 0.0
         self.begin()
-
-    @property
-    def settled(self) -> bool:
-        """Whether the last step's time can be believed."""
-        return self.steps > SETTLING
 
     def begin(self) -> None:
         """A step has returned: the next one's time runs."""
@@ -107,7 +98,6 @@ class LocalClock:
         """The last gradient exists: `seconds` is the local time of this step."""
         wall = time.monotonic() - self.start
         self.seconds = max(0.0, wall - (_others() - self._others)) if self.corrected else wall
-        self.steps += 1
 
 
 def _others() -> float:
@@ -134,13 +124,7 @@ class DeviceClock:
             torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             for _ in range(2)
         ]
-        self.steps = 0
         self.begin()
-
-    @property
-    def settled(self) -> bool:
-        """Whether the last step's time can be believed."""
-        return self.steps > SETTLING
 
     @property
     def seconds(self) -> float:
@@ -156,4 +140,3 @@ class DeviceClock:
     def ended(self) -> None:
         """What computes the last gradient has been asked for."""
         self._marks[1].record(self._stream)
-        self.steps += 1

@@ -145,7 +145,8 @@ class Coordinated:
                 self._work, self._samples = order, order.applied
                 break
             if isinstance(order, Handover):
-                self.replica.spread(self.link.parameters)
+                if not order.apart:
+                    self.replica.spread(self.link.parameters)
                 self._work, self.handover = None, order
                 break
             if isinstance(order, Finish):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import os
-import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -31,6 +30,7 @@ from simstrag.ddp.orders import Job
 from simstrag.ddp.parameters import check_served, packed, settings
 from simstrag.ddp.replica import Replica
 from simstrag.ddp.server import start_server
+from simstrag.ddp.slow import warn
 from simstrag.ddp.synchronous import Synchronous
 from simstrag.errors import InputError
 from simstrag.live import Facts, Live
@@ -204,7 +204,8 @@ class Course:
         if self._journal is not None:
             self._journal.close()
         self.members.close()
-        if failure is None and self.members.joined is not None:
+        joined = self.members.joined
+        if failure is None and joined is not None and joined.ours:
             part()
         self._link = self._server = self._journal = None
 
@@ -240,8 +241,11 @@ class Course:
         assert isinstance(self.way, Coordinated)
         handover = self.way.handover
         assert handover is not None
-        self.replica.optimizer.load_state_dict(handover.optimizer)
-        equal.broadcast(self.replica.model, self.replica.optimizer, 0)
+        if handover.apart:
+            equal.average(self.replica.model, self.replica.optimizer)
+        else:
+            self.replica.optimizer.load_state_dict(handover.optimizer)
+            equal.broadcast(self.replica.model, self.replica.optimizer, 0)
         self._synchronise(handover.policy, handover.facts)
 
     def _go_on_without(self, failure: RankFailure) -> None:
@@ -275,8 +279,7 @@ class Course:
         self._record()
         self._synchronise(self.policy, self.facts)
         if members.rank == 0:
-            said = f"warning: {failure}; the others go on without it"
-            print(said, file=sys.stderr, flush=True)
+            warn(f"{failure}; the others go on without it")
 
     def _synchronise(self, policy: Policy, facts: Facts | None) -> None:
         note = None if self._journal is None else self._journal.note
@@ -289,7 +292,7 @@ class Course:
         dist.broadcast_object_list(zero, src=0)
         self.way = Synchronous(
             self.replica, live, rank, world_size, self.batch, zero[0], self.members.mark, note,
-            self.sampler,
+            self.sampler, () if self.members.joined is None else self.members.joined.names,
         )  # fmt: skip
         if self._drawn:  # the batch of this very step
             _ = self.way.next_batch
@@ -324,13 +327,13 @@ class Course:
         """Where the server listens: the launcher's, which outlives ranks, or the lowest's own."""
         members = self.members
         joined = members.joined
-        if joined is not None and not joined.generation and os.environ.get("SIMSTRAG_SERVER"):
+        first = joined is not None and joined.ours and not joined.generation
+        if joined is not None and first and os.environ.get("SIMSTRAG_SERVER"):
             return offered(joined.root, START)
         address = [""]
         if members.rank == 0:
-            self._server, address[0] = start_server(
-                members.world_size, stall_limit=members.stall_limit
-            )
+            host = os.environ.get("SIMSTRAG_HOST", "127.0.0.1")
+            self._server, address[0] = start_server(members.world_size, host, members.stall_limit)
         dist.broadcast_object_list(address, src=0)
         return address[0]
 

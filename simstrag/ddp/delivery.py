@@ -86,9 +86,12 @@ class Delivery:
                 self._tell(peer, order)
             case Handover() if peer is not None:
                 peer.begun, peer.phase = False, "training without the server"
-                parameters = self._store.parameters
-                whole = replace(order, optimizer=parameters.state())
-                self._tell(peer, whole, parameters.flat)
+                if order.apart:
+                    self._tell(peer, order)
+                else:
+                    parameters = self._store.parameters
+                    whole = replace(order, optimizer=parameters.state())
+                    self._tell(peer, whole, parameters.flat)
                 self._replied(peer)
 
     def _apply(self, order: Apply) -> None:

@@ -181,6 +181,13 @@ class Desk:
                 else:
                     self._lose(each)
         self._hand_over()
+        if any(
+            isinstance(each, Compute) and not (each.pull or each.local) for each in self._agenda
+        ):
+            raise PlanError(
+                f"policy {self.live.name} averages models and then does not; that is possible "
+                "where all ranks are there, begin together, and need no server from then on"
+            )
         return self._due()
 
     def _start(self, start: Start) -> None:
@@ -188,11 +195,6 @@ class Desk:
         seat.samples = start.samples + (seat.samples if start.private else 0)
         if not start.private:
             seat.version = start.version
-        if seat.own and not plan.average:
-            raise PlanError(
-                f"policy {self.live.name} averages models and then does not; "
-                "which model would be the one to go on from is not said"
-            )
         answer, members = (How.READY, ()) if self._careful else how(start.rank, plan)
         members = tuple(rank for rank in members if rank not in self.dead)
         self._agenda.append(
@@ -247,15 +249,19 @@ class Desk:
 
     def _hand_over(self) -> None:
         """All are about to begin together under a plan that needs no server: let them go."""
-        starting = {each.rank for each in self._agenda if isinstance(each, Compute)}
+        steps = [each for each in self._agenda if isinstance(each, Compute)]
+        starting = {each.rank for each in steps}
         everybody = len(starting) == len(self._seats) and not self._reductions
         if not everybody or any(seat.work is not None for seat in self._seats):
             return
         if self.live.version == self._first or not self._is_synchronous(self.live.plan):
             return
+        apart = not steps[0].pull
+        if any(each.pull is apart for each in steps):  # some have a model of their own, some not
+            return
         facts, policy = self.live.facts(), self.live.policy
         self._agenda = deque(each for each in self._agenda if not isinstance(each, Compute))
-        self._agenda += [Handover(rank, facts, policy) for rank in sorted(starting)]
+        self._agenda += [Handover(rank, facts, policy, apart) for rank in sorted(starting)]
 
     def _due(self) -> list[Order]:
         """What need not wait for a gradient that is still on its way."""

@@ -1,6 +1,6 @@
-"""Parameters, optimizer state and buffers made equal on the members of a group, and proof of it.
+"""Parameters, optimizer state and buffers made equal on the members of a group, and a digest.
 
-`broadcast`, `average` and `same` are collective: all members of the group call them, at an update
+`broadcast` and `average` are collective: all members of the group call them, at an update
 boundary.  Ranks that hold no optimizer pass None, and then all do.
 """
 
@@ -17,7 +17,7 @@ from torch import nn
 
 from simstrag.errors import SimstragError
 
-__all__ = ["average", "broadcast", "digest", "same"]
+__all__ = ["average", "broadcast", "digest"]
 
 Group = dist.ProcessGroup | None
 Optimizer = torch.optim.Optimizer | None
@@ -119,14 +119,6 @@ def digest(model: nn.Module, optimizer: Optimizer) -> str:
         if not isinstance(value, Shape):
             whole.update(f"{key} {value!r};".encode())
     return whole.hexdigest()
-
-
-def same(model: nn.Module, optimizer: Optimizer, group: Group = None) -> bool:
-    """Whether every member holds the same bytes."""
-    own = digest(model, optimizer)
-    told = [own] * dist.get_world_size(group)
-    dist.all_gather_object(told, own, group=group)
-    return set(told) == {own}
 
 
 def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from simstrag.ddp.connections import Connections
 
 __all__ = [
-    "START", "Fenced", "Joined", "adopted", "hurry", "join", "meet", "offer", "offered", "shrink",
-    "stall_limit_of", "store_at",
+    "START", "Fenced", "Joined", "adopted", "found", "hurry", "join", "meet", "offer", "offered",
+    "shrink", "stall_limit_of", "store_at",
 ]  # fmt: skip
 
 START = 120.0
@@ -40,7 +40,8 @@ class Joined:
     names: the ranks of this generation as they were numbered when all were started.  store: of this
     generation alone.  root: of the attempt; it outlives generations.  attempt: how often torchrun
     has started all anew.  stall_limit: seconds, also the timeout of collectives.  connections: of
-    the group, to be shut when a wait must end.
+    the group, to be shut when a wait must end.  ours: whether the group was made here; who made it
+    elsewhere may hold it, so that it has its own timeout and is never made anew.
     """
 
     rank: int
@@ -53,6 +54,7 @@ class Joined:
     root: Store
     backend: str
     connections: Connections
+    ours: bool = True
 
 
 def adopted() -> None:
@@ -118,6 +120,27 @@ def join(
     )  # fmt: skip
 
 
+def found(stall_limit: float | None = None) -> Joined | None:
+    """The place in a process group that is there already; None where its store has no room.
+
+    All its ranks call this equally often.
+    """
+    import torch.distributed as dist
+    from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
+
+    from simstrag.ddp.connections import Connections
+
+    rank, size, store = dist.get_rank(), dist.get_world_size(), _get_default_store()
+    if not (store.has_extended_api() and hasattr(store, "clone")):  # type: ignore[attr-defined]
+        return None
+    own = PrefixStore(f"simstrag/attempt{_attempt()}", store)
+    root = PrefixStore(f"{own.add(str(rank), 1)}", own)
+    return Joined(
+        rank, size, root, _attempt(), 0, tuple(range(size)), stall_limit_of(stall_limit), root,
+        dist.get_backend(), Connections(), ours=False,
+    )  # fmt: skip
+
+
 def hurry(joined: Joined) -> None:
     """From now on a collective fails after the stall limit.
 
@@ -125,7 +148,8 @@ def hurry(joined: Joined) -> None:
     """
     from torch.distributed.distributed_c10d import _set_pg_timeout
 
-    _set_pg_timeout(timedelta(seconds=joined.stall_limit))
+    if joined.ours:
+        _set_pg_timeout(timedelta(seconds=joined.stall_limit))
 
 
 def part() -> None:

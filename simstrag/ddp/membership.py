@@ -82,8 +82,9 @@ class Membership:
 
     def goes_on(self, blame: Blame) -> bool:
         """Whether whoever is left is to go on, this rank among them."""
-        told = os.environ.get("SIMSTRAG_ON_FAULT") == "continue" and self.joined is not None
-        return told and bool(blame.lost) and self.rank not in blame.lost
+        told = os.environ.get("SIMSTRAG_ON_FAULT") == "continue"
+        ours = self.joined is not None and self.joined.ours
+        return told and ours and bool(blame.lost) and self.rank not in blame.lost
 
     @property
     def all_end(self) -> bool:

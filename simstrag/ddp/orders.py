@@ -120,12 +120,14 @@ class Deliver:
 class Handover:
     """From now on all ranks do without the server, each with a copy of the policy and the books.
 
-    The parameters come with it, and the state of the optimizer, as `state_dict` has it.
+    The parameters come with it, and the state of the optimizer, as `state_dict` has it; not where
+    ranks come `apart`, each with a model and an optimizer of its own, which they are to average.
     """
 
     rank: int
     facts: Facts
     policy: Policy
+    apart: bool = False
     optimizer: dict[str, Any] = field(default_factory=dict)
 
 

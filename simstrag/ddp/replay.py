@@ -73,6 +73,11 @@ def run_of(folder: str | Path) -> Run:
     tables: dict[str, Any] = {name: recorder.storage.table(name) for name in TABLES}
     made = {**provenance(), **header.get("software", {})}
     said = [] if live.learner.lost is None else [f"progress is unknown: {live.learner.lost}"]
+    if nothing := _nothing(lines, workers):
+        said.append(
+            f"{nothing} gradients count as applied and changed nothing: they were not finite, or "
+            "lost with their rank"
+        )
     if summary["amp_share"] and "stand-in" in header.get("precision", ""):
         said.append(f"reduced precision was no number format of a GPU: {header['precision']}")
     return Run(
@@ -86,6 +91,13 @@ def _by_shard(lines: list[list[Any]]) -> list[float] | None:
     """Mean staleness of the gradients of each shard's slice, the server's first; None without."""
     found = [line[1]["staleness"] for line in lines if line[0] == "push" and "staleness" in line[1]]
     return [float(each) for each in np.mean(found, axis=0)] if found else None
+
+
+def _nothing(lines: list[list[Any]], ranks: int) -> int:
+    """How many gradients were booked with an update and are not in it."""
+    missing = [rank for line in lines if line[0] == "applied" for rank in line[3]]
+    skipped = [line for line in lines if line[0] == "skipped"]
+    return len(missing) + ranks * len(skipped)
 
 
 def parts(folder: str | Path) -> list[Path]:

@@ -14,6 +14,7 @@ from simstrag import policies
 from simstrag.ddp.aside import address_of, begun, told
 from simstrag.ddp.joining import adopted, meet, offer, stall_limit_of
 from simstrag.ddp.service import Journal, Server
+from simstrag.ddp.slow import warn
 from simstrag.live import Live
 from simstrag.places import keep_memory, pin
 
@@ -46,20 +47,17 @@ def main() -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: sys.exit(0))  # all ranks have ended, or are to
         _warm()
-        server = Server(int(os.environ["WORLD_SIZE"]), stall_limit=stall_limit_of(), say=_say)
+        host, size = os.environ.get("SIMSTRAG_HOST", "127.0.0.1"), int(os.environ["WORLD_SIZE"])
+        server = Server(size, host, stall_limit_of(), say=warn)
         offer(meet(), server.address)
         server.serve()
         return
     world_size, host, stall_limit, journal = told()
     _warm()
     made = None if journal is None else journal()
-    server = Server(world_size, host, stall_limit, made, say=_say)
+    server = Server(world_size, host, stall_limit, made, say=warn)
     print(server.address, flush=True)
     server.serve()
-
-
-def _say(sentence: str) -> None:
-    print(f"warning: {sentence}", file=sys.stderr, flush=True)
 
 
 def _warm() -> None:

@@ -27,6 +27,7 @@ from simstrag.ddp.orders import Apply, Job, Loss, Order
 from simstrag.ddp.payload import Offer, Payload, accept, apart, octets
 from simstrag.ddp.seats import is_fixed
 from simstrag.ddp.shards import Shards
+from simstrag.ddp.slow import Slow
 from simstrag.ddp.store import Store
 from simstrag.errors import InputError
 from simstrag.live import Live
@@ -71,7 +72,8 @@ class Server:
         say: Callable[[str], None] | None = None,
     ) -> None:
         self.world_size, self.stall_limit, self.journal = world_size, stall_limit, journal
-        self.start_limit, self._say = start_limit, say
+        self.start_limit, self._say = start_limit, say or (lambda sentence: None)
+        self._slow = Slow(self._say)
         self.stamps: list[dict[str, Any]] = []
         self.losses: list[Loss] = []
         self.store: Store | None = None
@@ -160,7 +162,7 @@ class Server:
             said = f"rank {peer.rank} {reason} while {peer.phase}"
             self.losses.append(Loss(peer.rank, self._now(), said))
             self._note("lost", self._now(), peer.rank, said)
-            if self._say is not None and self._door.peers:
+            if self._door.peers:
                 self._say(f"{said}; the server goes on without it")
         if self._desk is not None:
             self._do(self._desk.lost(peer.rank, self._now()))
@@ -205,6 +207,7 @@ class Server:
                 orders = desk.delivered(rank, at)
             case Kind.GRADIENT | Kind.READY:
                 here = frame.kind is Kind.GRADIENT
+                self._slow.heard(rank, frame.step, frame.seconds)
                 peer.changed = self._said(peer, frame.body) or peer.changed
                 orders = desk.done(
                     rank, frame.step, at, frame.seconds, here=here, finite=frame.finite
@@ -212,6 +215,8 @@ class Server:
             case Kind.GROUP:
                 members, changed = pickle.loads(frame.body)
                 peer.changed = changed or peer.changed
+                for member, (seconds, _) in members.items():
+                    self._slow.heard(member, frame.step, seconds)
                 orders = desk.grouped(rank, frame.step, at, members)
             case Kind.WITHDRAWN:
                 orders = desk.withdrawn(rank, frame.step, at)

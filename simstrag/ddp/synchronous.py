@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
 from simstrag.ddp import ways
 from simstrag.ddp.slots import Digests, disagreement, unpack
+from simstrag.ddp.slow import Slow
 from simstrag.errors import InputError, SimstragError
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Synchronous:
     live: the replica of policy and books.  zero: when the run began on rank 0's monotonic clock.
     batch: samples of a rank at a share of 1.  mark: is told (step, phase).  note: where this rank
     records what has happened, if it does.  sampler: makes batches of the shares of a plan.
-    steps: taken here so far.
+    names: the ranks as users know them, where some are lost.  steps: taken here so far.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Synchronous:
         mark: Callable[[int, str], None],
         note: Callable[..., None] | None = None,
         sampler: ShareSampler | None = None,
+        names: Sequence[int] = (),
     ) -> None:
         self.replica, self.live, self.rank, self.world_size = replica, live, rank, world_size
         self.batch, self.zero, self.sampler = batch, zero, sampler
@@ -60,6 +62,7 @@ class Synchronous:
         self._reducer.over(None)
         self._planned: Plan | None = None
         self._said = False
+        self._slow, self._names = Slow(), names or range(world_size)
         live.news()
         self._prepare()
 
@@ -88,6 +91,9 @@ class Synchronous:
         told = unpack(reducer.wait())
         if odd := disagreement(told):
             raise Disagreement(f"at version {version}: {odd}; parameters are those of that version")
+        if self.rank == 0:
+            for name, seconds in zip(self._names, told.seconds.tolist(), strict=True):
+                self._slow.heard(name, version, seconds)
         self._mark(version, "updating")
         finite = replica.finite()
         if finite:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +18,11 @@ from simstrag.ddp.coordinated import Coordinated
 from simstrag.ddp.course import Course
 from simstrag.ddp.formats import Closure, Formats
 from simstrag.ddp.hints import hints_of
-from simstrag.ddp.joining import Joined, join
+from simstrag.ddp.joining import Joined, found, join
 from simstrag.ddp.journal import placed
 from simstrag.ddp.membership import Membership, RankFailure
 from simstrag.ddp.replica import Replica
+from simstrag.ddp.slow import warn
 from simstrag.ddp.synchronous import Synchronous
 from simstrag.errors import InputError
 from simstrag.plan import Plan
@@ -31,6 +33,11 @@ if TYPE_CHECKING:
     from simstrag.ddp.sampler import ShareSampler
 
 __all__ = ["RankFailure", "Trainer", "wrap"]
+
+UNUSED = (
+    "trainer.step() was never called, and the optimizer has stepped: each rank trained for itself, "
+    "without the policy"
+)
 
 
 def wrap(
@@ -73,8 +80,12 @@ def wrap(
     `torch.optim.lr_scheduler` counts the steps of its own rank, of which a slow one takes fewer:
     the rate would go back and forth.  It also warns that the optimizer here has not stepped.
 
-    The process group is made from what the launcher says unless there is one.  Raises `InputError`
-    where the policy cannot run for real, and for whatever else the caller can correct.
+    The process group is made from what the launcher says unless there is one, which keeps its own
+    timeout: where a rank of another host is silent, or the network, that alone ends a wait.  One of
+    this host that is silent for `stall_limit` is killed in either case.
+
+    Raises `InputError` where the policy cannot run for real, and for whatever else the caller can
+    correct.
     """
     for what, value in (("batch", batch), ("samples", samples), ("shards", shards)):
         if value is not None and (type(value) is not int or value < 1):
@@ -85,6 +96,8 @@ def wrap(
     name = policy if isinstance(policy, str) else policies.called(given)
     if not dist.is_initialized():
         joined = join(stall_limit, patient=True)
+    elif joined is None:
+        joined = found(stall_limit)
     rank, world_size = dist.get_rank(), dist.get_world_size()
     _agree(policy=name, batch=batch, samples=samples, precision=precision, shards=shards)
     formats = Formats(model, precision)
@@ -99,6 +112,11 @@ def wrap(
         model, optimizer, formats, given, name, rank, world_size, hints=hints, sampler=sampler,
         out=out, stall_limit=stall_limit, joined=joined, shards=shards,
     )  # fmt: skip
+
+
+def _tell_unused(by_itself: list[bool]) -> None:
+    if by_itself:
+        warn(UNUSED)
 
 
 def _agree(**given: object) -> None:
@@ -146,9 +164,18 @@ class Trainer:
                 DeviceClock(device) if device.type == "cuda" else LocalClock(found_cores())
             )
         self.replica = Replica(model, optimizer, formats, clock)
-        self._course = Course(
-            self.replica, self._members, policy, name, hints, sampler, out, shards
-        )  # fmt: skip
+        try:
+            self._course = Course(
+                self.replica, self._members, policy, name, hints, sampler, out, shards
+            )  # fmt: skip
+        except BaseException as error:
+            self._members.close(error)
+            raise
+        by_itself: list[bool] = []
+        self._watched = optimizer.register_step_post_hook(lambda *_: by_itself.append(True))
+        self._unused = weakref.finalize(self, _tell_unused, by_itself)
+        if rank:
+            self._unused.detach()
 
     def step(self, closure: Closure) -> torch.Tensor:
         """Forward, backward, communication and update for one batch; the batch's loss.
@@ -162,6 +189,8 @@ class Trainer:
         is lost, such as one that left because its closure failed, and `Disagreement` where replicas
         of the policy have come apart.
         """
+        self._unused.detach()
+        self._watched.remove()
         if not callable(closure):
             raise InputError(
                 "step() takes a function that computes the loss, not the loss: "
@@ -232,6 +261,8 @@ class Trainer:
         return self
 
     def __exit__(self, kind: object, failure: BaseException | None, trace: object) -> None:
+        if failure is not None:
+            self._unused.detach()
         self._course.leave(failure)
 
     def state_dict(self) -> dict[str, Any]:

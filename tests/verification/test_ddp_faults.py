@@ -133,7 +133,11 @@ ALL = pytest.mark.parametrize("rank", range(RANKS))
 
 @FAULTS
 @ALL
-@pytest.mark.parametrize("policy", ["asgd", "ssp:bound=2", "cgp:ratio=100", "local_sgd:h=2", "bsp"])
+@pytest.mark.parametrize(
+    "policy",
+    ["asgd", "ssp:bound=2", "backup:b=1", "k_async:x=2", "cgp:ratio=100", "local_sgd:h=2",
+     "p_reduce:p=2", "star_ring", "lb_bsp", "bsp"],
+)  # fmt: skip
 def test_the_others_go_on_and_it_is_said_who_was_lost_and_where(
     policy: str, rank: int, fault: signal.Signals, tmp_path: Path
 ) -> None:
@@ -167,6 +171,19 @@ def test_where_all_are_to_end_all_end_and_say_who_was_lost_and_where(
     assert kept(folder) == "simstrag-training/1"
 
 
+@pytest.mark.parametrize("policy", ["bsp", "asgd"])
+def test_a_rank_that_is_silent_within_the_limit_goes_on(policy: str, tmp_path: Path) -> None:
+    with running(tmp_path / "run", policy, "stop") as job:
+        pid = job.rank(1)
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(STALL / 2)
+        before = job.updates()
+        os.kill(pid, signal.SIGCONT)
+        job.until(lambda: job.updates() >= before + MOVED, "does not go on")
+        assert job.ranks() == RANKS
+        assert "rank 1 was" not in job.end()
+
+
 @FAULTS
 def test_with_the_rank_that_started_the_server_all_end_and_it_is_named(
     fault: signal.Signals, tmp_path: Path
@@ -191,17 +208,20 @@ def test_a_job_with_a_server_whose_launcher_is_killed_leaves_nothing(tmp_path: P
     assert took < 3.0
 
 
-def test_all_are_started_anew_and_go_on_from_the_checkpoint(tmp_path: Path) -> None:
+@FAULTS
+def test_all_are_started_anew_and_go_on_from_the_checkpoint(
+    fault: signal.Signals, tmp_path: Path
+) -> None:
     folder = tmp_path / "run"
     with running(folder, "korel", "restart", ranks=2) as job:
         at = time.monotonic()
-        os.kill(job.rank(1), signal.SIGKILL)
+        os.kill(job.rank(1), fault)
         again = folder / "attempt-1" / "journal.jsonl"
         took = job.until(lambda: again.exists() and "lockstep" in again.read_text(), "stays") - at
         first = again.read_text().split("\n")[0]
         job.end()
-    print(f"the first update of the next attempt came after {took:.1f} s")
-    assert took < 10.0
+    print(f"{fault.name}: the first update of the next attempt came after {took:.1f} s")
+    assert took < 10.0 + STALL * (fault is signal.SIGSTOP)
     assert re.search(r'"version": [1-9]', first), first
 
 

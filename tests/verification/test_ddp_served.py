@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tests import test_ddp_membership as failing
 from tests import test_ddp_trainer as few
 from tests.ranks import Ranks, ranks
 
@@ -15,7 +16,7 @@ __all__ = ["ranks"]
 
 
 @pytest.mark.parametrize(
-    "policy", ["ssp:bound=1", "k_async:x=2", "backup:b=1,late=drop", "ringmaster"]
+    "policy", ["asgd", "ssp:bound=1", "k_async:x=2", "backup:b=1,late=drop", "ringmaster"]
 )
 def test_the_reference_engine_books_recorded_arrivals_as_the_server_did(
     policy: str, ranks: Ranks, tmp_path: Path
@@ -25,10 +26,16 @@ def test_the_reference_engine_books_recorded_arrivals_as_the_server_did(
 
 @pytest.mark.parametrize(
     "policy",
-    ["star_dynamic", "star_h:phi=64", "cgp", "cgp:groups=window", "lgc", "local_sgd:h=3",
-     "p_reduce:p=2", "lb_bsp", "dssp", "staleness_lr", "bsp:via=server"],
+    ["sync_switch", "star_dynamic", "star_h:phi=64", "cgp", "cgp:groups=window", "lgc",
+     "local_sgd:h=3", "p_reduce:p=2", "lb_bsp", "dssp", "staleness_lr", "bsp:via=server"],
 )  # fmt: skip
 def test_a_policy_trains_four_ranks_and_leaves_a_record(
     policy: str, ranks: Ranks, tmp_path: Path
 ) -> None:
     few.test_a_policy_trains_four_ranks_and_leaves_a_record(policy, ranks, tmp_path)
+
+
+def test_under_a_server_the_others_go_on_without_a_rank_whose_backward_failed(
+    ranks: Ranks,
+) -> None:
+    failing.test_under_a_server_the_others_go_on_without_a_rank_that_failed("backward", ranks)

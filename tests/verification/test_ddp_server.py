@@ -763,3 +763,31 @@ def test_a_rank_that_the_plan_leaves_out_is_told_when_all_others_have_left() -> 
     ranks = [Rank(0, 5), Rank(1, 5)]
     trained(Fixed(plans), ranks)
     assert [type(order) for order in ranks[1].orders] == [Compute, Finish]
+
+
+def test_a_rank_that_is_slow_is_named_once() -> None:
+    said: list[str] = []
+    with linked("asgd", 2, say=said.append) as (_, (first, second)):
+        for link, seconds in ((first, 0.1), (second, 0.1), (second, 3.0), (second, 4.0)):
+            link.pull()
+            link.push(torch.zeros(COUNT), seconds, 0.0, seconds)
+        second.pull()
+    assert said == ["rank 1 is slow: it took 3.0 s for step 1, the others 0.1 s for their last"]
+
+
+def test_a_gradient_that_crosses_with_the_end_costs_its_rank_nothing() -> None:
+    plans = (
+        Plan((Quorum(count=1, via=Via.SERVER),), review=Review(updates=1)),
+        Plan((Quorum((0,), via=Via.SERVER),)),
+    )
+    with linked(Fixed(plans), 2) as (server, (first, second)):
+        for link in (first, second):
+            assert isinstance(link.pull(), Compute)
+        first.push(torch.zeros(COUNT), 0.1, 0.0, 0.1)
+        first.pull()
+        first.leave()
+        while server.ranks_here == {0, 1}:
+            time.sleep(0.001)
+        second.push(torch.zeros(COUNT), 0.1, 0.0, 0.1)
+        assert isinstance(second.pull(), Finish)
+    assert not server.losses
