@@ -11,11 +11,9 @@ from benchmarks.jobs import POLICIES, Job
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("noise", [False, True], ids=["clean", "noisy"])
-@pytest.mark.parametrize("breakpoints", [0, 7])
-@pytest.mark.parametrize("workers", [8, 40])
+@pytest.mark.parametrize(("workers", "breakpoints", "noise"), [(8, 0, False), (40, 7, True)])
 def test_all_engines_end_at_the_same_time(
-    policy: str, noise: bool, breakpoints: int, workers: int
+    policy: str, workers: int, breakpoints: int, noise: bool
 ) -> None:
     speed.agree(Job(policy, workers, 40, noise, breakpoints))
 

@@ -189,7 +189,7 @@ def test_a_rank_behind_a_limited_link_takes_as_long_as_its_gradient(
     pytest.importorskip("torch")
     run = trained(tmp_path / "run", policy, 0.04)
     applied = run.frame("gradients").query("rank == 1 and fate == 'applied'")["update"].to_numpy()
-    times = run.frame("updates")["time"].to_numpy()[applied - 1]
+    times = run.frame("updates")["time"].to_numpy()[applied.astype(int) - 1]
     took = np.median(np.diff(times[times > 1.5]))
     assert 0.121 < took < 0.4
     assert any("load was put beside ranks" in said for said in run.warnings)
