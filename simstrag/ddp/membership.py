@@ -72,13 +72,16 @@ class Membership:
     @contextlib.contextmanager
     def blaming(self) -> Iterator[None]:
         """A collective or a connection that fails in here raises `RankFailure`, which says whose
-        fault it is."""
+        fault it is; who is stopped on this host is killed."""
         try:
             yield
         except (RuntimeError, ConnectionError) as error:
             if self._board is None or isinstance(error, SimstragError) or is_own(error):
                 raise
-            raise RankFailure(self._board.blame()) from error
+            blame = self._board.blame()
+            with contextlib.suppress(RuntimeError):  # the store may be gone
+                self.end(blame.lost)  # a launcher waits long for one that cannot be told to leave
+            raise RankFailure(blame) from error
 
     def goes_on(self, blame: Blame) -> bool:
         """Whether whoever is left is to go on, this rank among them."""

@@ -16,7 +16,7 @@ pytest.importorskip("sklearn")
 from simstrag import Run, metrics
 from simstrag.ddp.formats import MIN_GAIN
 
-REPETITIONS, STEPS, RANKS = 3, 120, 2
+REPETITIONS, STEPS, RANKS = 4, 240, 2
 LOAD = {"seconds": 60, "episodes": [{"rank": 1, "kind": "cpu", "level": 1, "start": 1, "stop": 60}]}
 KINDS = {"clean": ("bsp", False), "bsp": ("bsp", True), "korel": ("korel", True)}
 
