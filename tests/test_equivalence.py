@@ -155,6 +155,12 @@ quickly = settings(
 def test_both_engines_agree_while_gradients_are_filed_anew_at_every_update(
     data: st.DataObject, scenario: Scenario, bounded: bool
 ) -> None:
+    assert_agreement_while_filed_anew(data, scenario, bounded)
+
+
+def assert_agreement_while_filed_anew(
+    data: st.DataObject, scenario: Scenario, bounded: bool
+) -> None:
     script = data.draw(churning(scenario.workers, bounded), label="script")
     assert_agreement(scenario, script, 0)
 

@@ -7,8 +7,12 @@ from hypothesis import strategies as st
 
 from simstrag.policy import Policy
 from simstrag.scenario import Scenario
-from tests.strategies import churning, policies, scenarios, uneven
-from tests.test_equivalence import assert_agreement, quickly
+from tests.strategies import policies, scenarios, uneven
+from tests.test_equivalence import (
+    assert_agreement,
+    assert_agreement_while_filed_anew,
+    quickly,
+)
 
 
 @settings(quickly, max_examples=8 * settings().max_examples)
@@ -16,8 +20,7 @@ from tests.test_equivalence import assert_agreement, quickly
 def test_both_engines_agree_while_gradients_are_filed_anew_at_every_update(
     data: st.DataObject, scenario: Scenario, bounded: bool
 ) -> None:
-    script = data.draw(churning(scenario.workers, bounded), label="script")
-    assert_agreement(scenario, script, 0)
+    assert_agreement_while_filed_anew(data, scenario, bounded)
 
 
 @settings(quickly, max_examples=5 * settings().max_examples)
