@@ -1,7 +1,8 @@
 """Profiles derived from public measurements: which there are, and the command that makes them.
 
 `python -m simstrag.calibration.public NAME TRACES --out FILE` makes one anew from a folder of the
-public traces; same traces, same bytes.  Each source has a file of its own, `public_*.py`.
+public traces, the same to the digits it is written with.  Each source has a file of its own,
+`public_*.py`.
 """
 
 from __future__ import annotations
