@@ -8,7 +8,7 @@ from simstrag.analysis.profile_words import MS, Table, bytes_of, ranks_of, shown
 from simstrag.measurements import CollectiveCell
 from simstrag.profile import Profile
 
-__all__ = ["collective_fits", "collectives", "overlaps", "transfers"]
+__all__ = ["collective_fits", "collectives", "locksteps", "overlaps", "transfers"]
 
 
 def collectives(profile: Profile) -> Iterator[Table]:
@@ -79,10 +79,11 @@ def transfers(profile: Profile) -> Table:
             bytes_of(t.bytes),
             str(t.ranks or ""),
             *(shown(each, MS) for each in (t.push, t.service, t.pull)),
+            "" if t.slowdown is None else shown(t.slowdown),
         ]
         for t in profile.transfers
     ]
-    headers = ["bytes", "ranks", "push (ms)", "service (ms)", "pull (ms)"]
+    headers = ["bytes", "ranks", "push (ms)", "service (ms)", "pull (ms)", "step slower"]
     notes = (SERVED,) if any(t.ranks for t in profile.transfers) else ()
     return Table("Parameter server", headers, rows, notes)
 
@@ -95,3 +96,21 @@ def overlaps(profile: Profile) -> Table:
     ]
     headers = ["backend", "ranks", "precision", "batch", "bytes", "share hidden"]
     return Table("All-reduce hidden by backward", headers, rows)
+
+
+def locksteps(profile: Profile) -> Table:
+    """Ranks that train together under DDP."""
+    rows = [
+        [
+            str(each.ranks), each.precision, str(each.batch),
+            f"{each.load} {each.level:g}" if each.load else "none", shown(each.rest, MS),
+            "" if each.slowdown is None else shown(each.slowdown),
+        ]
+        for each in profile.locksteps
+    ]  # fmt: skip
+    headers = ["ranks", "precision", "batch", "load on a core", "rest (ms)", "step slower"]
+    note = (
+        "Rest: from the slowest rank's last gradient to the next step. Step slower: times as long "
+        "among the ranks as alone on its core."
+    )
+    return Table("Ranks in lockstep", headers, rows, (note,))

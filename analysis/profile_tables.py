@@ -7,7 +7,13 @@ from __future__ import annotations
 from html import escape
 
 from simstrag.analysis.formats import number, percent
-from simstrag.analysis.profile_network import collective_fits, collectives, overlaps, transfers
+from simstrag.analysis.profile_network import (
+    collective_fits,
+    collectives,
+    locksteps,
+    overlaps,
+    transfers,
+)
 from simstrag.analysis.profile_pairs import pairs_table
 from simstrag.analysis.profile_steps import batch_fits, laws, levels, steps
 from simstrag.analysis.profile_words import MS, Table, head, shown
@@ -32,8 +38,8 @@ def tables(profile: Profile) -> list[Table]:
     made = [
         steps(profile), batch_fits(profile), laws(profile), levels(profile), pairs_table(profile),
         *collectives(profile), collective_fits(profile), transfers(profile), overlaps(profile),
-        learning(profile), amp_ratios(profile), constants(profile), held_out(profile),
-        skipped(profile),
+        locksteps(profile), learning(profile), amp_ratios(profile), constants(profile),
+        held_out(profile), skipped(profile),
     ]  # fmt: skip
     return [table.trimmed() for table in made if table.rows]
 

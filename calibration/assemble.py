@@ -13,6 +13,7 @@ from simstrag.calibration.medians import short
 from simstrag.calibration.noise_scale import learning
 from simstrag.calibration.samples import Samples
 from simstrag.calibration.sections import allreduce_times, server_times, step_times
+from simstrag.calibration.trained_cells import locksteps
 from simstrag.measurements import SkippedCell
 from simstrag.profile import Profile, Workload
 
@@ -69,6 +70,7 @@ def assemble(samples: Samples, files: Mapping[str, str] | None = None) -> Profil
         collective_fits=collective_cells.collective_fits(samples, reduced),
         transfers=transfers,
         overlaps=overlaps,
+        locksteps=locksteps(samples),
         learning=scales,
         held_out=tuple(each for each in accounts if each is not None),
         skipped=(*_skipped(samples), *untold),
@@ -86,6 +88,7 @@ PARTS = {
     "contention": "responses to contention",
     "allreduce": "all-reduce",
     "overlap": "overlap of all-reduce and backward",
+    "lockstep": "steps of ranks in lockstep",
     "server": "parameter server",
     "gradient": "gradient noise scale",
 }

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 __all__ = ["PARTS", "Bench", "Cell", "Part", "Skipped", "Visit"]
 
-Part = Literal["step", "contention", "allreduce", "overlap", "server", "gradient"]
+Part = Literal["step", "contention", "allreduce", "overlap", "lockstep", "server", "gradient"]
 
-PARTS: tuple[Part, ...] = ("step", "contention", "allreduce", "overlap", "server", "gradient")
+PARTS: tuple[Part, ...] = get_args(Part)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from simstrag.calibration.held_out import Prediction, account
 from simstrag.calibration.medians import Estimate, cut, over_visits, short, told
 from simstrag.calibration.samples import Samples
 from simstrag.calibration.step_cells import medians
+from simstrag.calibration.trained_cells import beside_others
 from simstrag.measurements import (
     CollectiveCell,
     CollectiveFit,
@@ -128,8 +129,9 @@ def transfers(samples: Samples) -> tuple[TransferCell, ...]:
 def _transfer(cell: Cell, visits: Sequence[Visit]) -> TransferCell:
     push, service, pull = (_part(visits, name) for name in ("push", "service", "pull"))
     return TransferCell(
-        bytes=cell.bytes, ranks=cell.ranks or None, push=push, service=service, pull=pull
-    )
+        bytes=cell.bytes, ranks=cell.ranks or None, push=push, service=service, pull=pull,
+        slowdown=beside_others(visits),
+    )  # fmt: skip
 
 
 def _part(visits: Sequence[Visit], name: str) -> Quantity:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from simstrag.calibration.allreduce import AllReduceBench, rank_counts, sizes_of
@@ -10,9 +11,9 @@ from simstrag.calibration.cells import PARTS, Bench, Part
 from simstrag.calibration.contention import ContentionBench
 from simstrag.calibration.gradient import GradientBench
 from simstrag.calibration.overlap import OverlapBench
-from simstrag.calibration.served import ServedBench
 from simstrag.calibration.server import SIZES, ServerBench
 from simstrag.calibration.steps import Jobs, StepBench
+from simstrag.calibration.trained import LEVELS, TrainedBench
 from simstrag.places import cores
 
 if TYPE_CHECKING:
@@ -26,8 +27,9 @@ NESTED = 4
 SHARING = 8
 """Most ranks that share one GPU."""
 
-MOST_SERVED = 4
-"""Ranks that train under a server, at most."""
+TRAINING = 4
+"""Ranks of a CPU that train the workload, at most; in lockstep, where there are two cores, also
+more than cores."""
 
 NET_LEVELS = (0.25, 0.5, 1.0)
 """Streams beside an all-reduce times their share of the time."""
@@ -67,13 +69,17 @@ def equipped(
     if "gradient" in parts:
         benches["gradient"] = GradientBench(jobs)
     found = list(benches.values())
-    if "server" in parts and not gpus:
-        found.append(
-            ServedBench(
-                workload.build, chosen.full, workload.nominal, gradient_bytes,
-                min(MOST_SERVED, _ranks(gpus)), chosen.stand_in,
-            )
-        )  # fmt: skip
+    if gpus:
+        return found
+    training = partial(
+        TrainedBench, build=workload.build, precision=chosen.full, batch=workload.nominal,
+        size=gradient_bytes, stand_in=chosen.stand_in,
+    )  # fmt: skip
+    if "lockstep" in parts:
+        counts = {2, TRAINING} if len(cores()) > 1 else {2}
+        found += [training("lockstep", ranks=ranks, levels=LEVELS) for ranks in sorted(counts)]
+    if "server" in parts:
+        found.append(training("server", ranks=min(TRAINING, _ranks(gpus))))
     return found
 
 

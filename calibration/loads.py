@@ -71,17 +71,17 @@ def split(level: float) -> tuple[int, float]:
     return count, level / count
 
 
-def off(share: float, level: float, beside: bool) -> float:
+def off(share: float, level: float, beside: int) -> float:
     """By how much a load took less (below 0) or more than it was to, as a part of its level.
 
-    beside: it shares its core with the step, which never rests.  Then `count` processes get no more
-    than count / (count + 1) of it, and no less than their duty of that, as they meet.
+    beside: so many steps on its core, which never rest.  Then `count` processes get no more than
+    count / (count + beside) of it, and no less than their duty of that, as they meet.
 
-    >>> off(1.5, 2.0, beside=False), off(0.5, 1.0, beside=True), round(off(0.6, 0.5, True), 2)
+    >>> off(1.5, 2.0, beside=0), off(0.5, 1.0, beside=1), round(off(0.6, 0.5, beside=1), 2)
     (-0.25, 0.0, 0.2)
     """
     count, duty = split(level)
-    fair = count / (count + 1)
+    fair = count / (count + beside)
     least, most = (duty * fair, min(level, fair)) if beside else (level, level)
     return (min(share - least, 0.0) + max(share - most, 0.0)) / level
 
@@ -97,14 +97,15 @@ class Order(NamedTuple):
 class Loads:
     """So many processes, asleep; a context manager.
 
-    core: the step's.  "cpu" runs there; all other kinds run on other cores where there are some.
+    core: the step's, or that of so many `steps`.  "cpu" runs there; all other kinds run on other
+    cores where there are some.
     gpu: torch's name of the GPU that "gemm" and "copy" use.  Each process that was told to load the
     memory keeps 256 MB; where all of them would have more than a quarter of what is free at the
     start, each takes an equal part of that.
     """
 
-    def __init__(self, count: int, core: int, gpu: str = "") -> None:
-        self.count, self.core, self.gpu = count, core, gpu
+    def __init__(self, count: int, core: int, gpu: str = "", steps: int = 1) -> None:
+        self.count, self.core, self.gpu, self.steps = count, core, gpu, steps
         self.others = [each for each in cores() if each != core] or [core]
 
     def __enter__(self) -> Loads:
@@ -141,7 +142,7 @@ class Loads:
             raise
         report |= _summed(done, kind)
         beside = kind not in GPU and places == [self.core]
-        error = off(report["load_share"], level, beside)
+        error = off(report["load_share"], level, self.steps if beside else 0)
         report["load_error"] = round(error, 4)
         if abs(error) > OFF:
             report["load_off"] = True

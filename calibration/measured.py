@@ -91,6 +91,14 @@ def _rest(profile: Profile) -> Iterator[tuple[Measured, Quantity]]:
         cell = Cell("server", ranks=transfer.ranks or 0, bytes=transfer.bytes)
         for name in ("push", "service", "pull"):
             yield _of(cell, name, "s"), getattr(transfer, name)
+        yield from _slowdown(cell, transfer.slowdown)
+    for together in profile.locksteps:
+        cell = Cell(
+            "lockstep", precision=together.precision, batch=together.batch, ranks=together.ranks,
+            bytes=together.bytes, load=together.load, level=together.level,
+        )  # fmt: skip
+        yield _of(cell, "rest", "s"), together.rest
+        yield from _slowdown(cell, together.slowdown)
     for each in profile.overlaps:
         cell = Cell(
             "overlap", precision=each.precision, batch=each.batch, backend=each.backend,
@@ -106,6 +114,11 @@ def _rest(profile: Profile) -> Iterator[tuple[Measured, Quantity]]:
         batch = "" if gain.batch is None else f"batch {gain.batch}"
         named = " ".join(filter(None, (*words, batch)))
         yield Measured("amp", f"amp {named}", "ratio", ""), gain.ratio
+
+
+def _slowdown(cell: Cell, found: Quantity | None) -> Iterator[tuple[Measured, Quantity]]:
+    if found is not None:
+        yield _of(cell, "slowdown", ""), found
 
 
 def _of(cell: Cell, name: str, unit: str) -> Measured:

@@ -173,6 +173,9 @@ def statistic(visit: Visit) -> float:
         return medians["seconds"] / medians["clean"]
     if part == "overlap":
         return medians["together"] / medians["compute"]
+    if part == "lockstep":
+        local, rest = (float(np.mean(visit.samples[name])) for name in ("local", "rest"))
+        return local + rest
     if part == "server":
         return medians["push"] + medians["service"] + medians["pull"]
     return 1.0 if part == "gradient" else medians["seconds"]

@@ -1,11 +1,12 @@
 """What the simulator says of a case, from the profile and the schedule alone.
 
-A real cycle is forward and backward, the all-reduce that backward does not hide, and the update of
-the parameters.  Where all ranks wait for each other every one of them does the update itself, on
-the core on which it computes, so it is added to the step, as work that reduced precision does not
-shorten.  At a server it is in the service.  Load stretches the whole step by the response that
-calibration fitted.  A second rank on a core is taken for one more level of that load, which is an
-assumption: it was measured with load that never waits.
+A real cycle is forward and backward, what remains of the all-reduce, and the update of the
+parameters.  Of ranks in lockstep calibration timed that rest as a whole, and how much longer a step
+is among them than alone; load beside them stretches both, as it was measured.  Where a profile has
+no such times for that number of ranks the rest is put together: of the all-reduce what backward
+does not hide, and the update as a part of the step that reduced precision does not shorten; and a
+second rank on a core is taken for one more level of load, though that was measured with load that
+never waits.  At a server the update is in the service.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from simstrag.errors import InputError
 from simstrag.fidelity.cases import Case, Plan, windows
 from simstrag.fidelity.measure import Measure, measure
 from simstrag.fidelity.schedule import Schedule, response_to
-from simstrag.measurements import CollectiveCell, OverlapCell
+from simstrag.measurements import CollectiveCell, LockstepCell, OverlapCell
 from simstrag.paths import write_whole
 from simstrag.policy import View
 from simstrag.profile import Profile, StepTimes
@@ -109,18 +110,18 @@ class Foretelling:
         slower: how many times as long the steps of ranks take on each core as in the profile.
         """
         paces = [1.0] * self.cores if slower is None else slower
-        trace = slowdowns(schedule, self.profile, case.ranks, paces)
-        if case.ranks > self.cores:
-            self._note(
-                "slowdown by a rank on the same core", case.ranks, self._beside(1.0), "",
-                "assumed: as one level of load, by the response to load cpu",
-            )  # fmt: skip
+        together = self._together(case.ranks) if updates_in_step else {}
+        rests = {level: each.rest.value for level, each in together.items()}
+        trace = slowdowns(
+            schedule, self.profile, case.ranks, paces, self._among(case.ranks, updates_in_step),
+            rests,
+        )  # fmt: skip
         data: dict[str, Any] = {
             "workers": case.ranks,
             "samples": case.steps * case.ranks * self.workload.batch,
             "learner": {"batch": self.workload.batch},
-            "profile": self._stepping(updates_in_step).name,
-            "allreduce": self._allreduce(case.ranks),
+            "profile": self._stepping(updates_in_step, together.get(0.0)).name,
+            "allreduce": self._rest(together) if together else self._allreduce(case.ranks),
             "seeds": SEEDS,
             "policies": (case.policy,),
         }
@@ -172,19 +173,67 @@ class Foretelling:
 
     # -- constants ---------------------------------------------------------------------------
 
-    def _stepping(self, updates_in_step: bool) -> Path:
+    def _together(self, ranks: int) -> dict[float, LockstepCell]:
+        """So many ranks in lockstep, by the level of load on a core, 0 among them; or nothing."""
+        found = {
+            each.level: each
+            for each in self.profile.locksteps
+            if (each.ranks, each.batch, each.precision)
+            == (ranks, self.workload.batch, self.workload.full)
+        }
+        return found if 0.0 in found else {}
+
+    def _among(self, ranks: int, in_step: bool) -> float | None:
+        """How many times as long steps of so many ranks take as alone; None where unknown."""
+        served = {t.ranks: t.slowdown for t in self.profile.transfers if t.ranks}
+        together = self._together(ranks).get(0.0)
+        found = None if together is None else together.slowdown
+        if not in_step and served.get(ranks) is not None:
+            found = served[ranks]
+        if found is not None:
+            how = "in lockstep" if in_step or ranks not in served else "under a server"
+            self._note(
+                f"slowdown of a step by the other ranks, {how}", ranks, found.value, "",
+                _origin(found),
+            )  # fmt: skip
+            return found.value
+        if ranks > self.cores:
+            self._note(
+                "slowdown by a rank on the same core", ranks, self._beside(1.0), "",
+                "assumed: as one level of load, by the response to load cpu",
+            )  # fmt: skip
+        return None
+
+    def _rest(self, together: Mapping[float, LockstepCell]) -> dict[str, Any]:
+        """An all-reduce that takes as long as all that comes after the slowest gradient."""
+        for level, each in together.items():
+            beside = f", a core beside cpu {level:g}" if level else ""
+            what = f"from the slowest gradient to the next step{beside}"
+            self._note(what, each.ranks, each.rest.value, "s", _origin(each.rest))
+        clean = together[0.0]
+        alpha = clean.rest.value / (2 * (clean.ranks - 1))
+        return {"alpha": alpha, "bandwidth": math.inf, "bytes": float(clean.bytes), "overlap": 0.0}
+
+    def _stepping(self, updates_in_step: bool, together: LockstepCell | None) -> Path:
         """The file of the profile with the step of a mechanism."""
-        path = self.folder / f"step-with-update-{str(updates_in_step).lower()}.json"
+        among = f"-among-{together.ranks}" if together else ""
+        with_update_here = updates_in_step and together is None
+        path = self.folder / f"step-with-update-{str(with_update_here).lower()}{among}.json"
         step = times_at(self.profile, self.workload.batch)
         self._note("step", "", step.compute.value, "s", _origin(step.compute))
         if step.amp_ratio is not None:
             self._note(
                 "gain of reduced precision", "", step.amp_ratio.value, "", _origin(step.amp_ratio)
             )
+        if together is not None and together.noise is not None:
+            step = step.model_copy(update={"noise": together.noise})
         if step.noise is not None:
             spread = float(np.std(step.noise.quantiles))
-            self._note("noise of steps", "", spread, "", f"{step.noise.kind}: empirical quantiles")
-        if updates_in_step:
+            ranks = together.ranks if together and together.noise else ""
+            self._note(
+                "noise of steps", ranks, spread, "", f"{step.noise.kind}: empirical quantiles"
+            )
+        if with_update_here:
             update = self._update()
             self._note(
                 "update, by every rank of a synchronous plan",
@@ -320,28 +369,41 @@ def with_update(step: StepTimes, update: float) -> StepTimes:
 
 
 def slowdowns(
-    schedule: Schedule, profile: Profile, ranks: int, paces: Sequence[float]
+    schedule: Schedule,
+    profile: Profile,
+    ranks: int,
+    paces: Sequence[float],
+    among: float | None = None,
+    rests: Mapping[float, float] | None = None,
 ) -> Trace | None:
-    """Slowdowns of whole steps of each rank by the levels on its core; None where there are none.
+    """Slowdowns of each rank by the levels on its core; None where there are none.
 
     Load beside a rank is beside all ranks of its core.  paces: how many times as long steps take on
-    each core anyway.
+    each core anyway.  among: the same for the other ranks being there; without it each other rank
+    on a core counts as one level of load.  rests: seconds of what follows a step, by the level on
+    one core, by which the `net` of ranks there is slowed, on lines between these levels.
     """
     cores = len(paces)
     for each in schedule.episodes:
         response_to(each.kind, profile)
+
+    def beside(level: float) -> float:
+        return float(evaluate(response_to("cpu", profile), [level])[0]) if level else 1.0
+
     rows: list[tuple[float, int, str, str, float]] = []
     for rank in range(ranks):
-        always = paces[rank % cores]
-        here = [r for r in range(ranks) if r % cores == rank % cores]
+        others = sum(r % cores == rank % cores for r in range(ranks)) - 1
+        always = paces[rank % cores] * (1.0 if among is None else among / beside(others))
         episodes = [each for each in schedule.episodes if each.rank % cores == rank % cores]
         edges = sorted({0.0, *(t for each in episodes for t in (each.start, each.stop))})
         for t in edges:
-            level = len(here) - 1 + sum(e.level for e in episodes if e.start <= t < e.stop)
-            if level or t or always != 1.0:
-                value = float(evaluate(response_to("cpu", profile), [level])[0]) if level else 1.0
-                value *= always
+            level = sum(e.level for e in episodes if e.start <= t < e.stop)
+            value = always * beside(others + level)
+            if t or value != 1.0:
                 rows.append((t, rank, "step", "slowdown", value))
+            if rests and rests[0.0] and (t or level):
+                after = float(np.interp(level, sorted(rests), [rests[k] for k in sorted(rests)]))
+                rows.append((t, rank, "net", "slowdown", after / rests[0.0]))
     return Trace.from_rows(sorted(rows), "load of the schedule") if rows else None
 
 

@@ -14,8 +14,8 @@ from simstrag.quantity import NoiseSamples, NotNegative, Part, Positive, Quantit
 
 __all__ = [
     "CONSTANTS", "AmpRatio", "BatchFit", "BatchLaw", "CellError", "CollectiveCell",
-    "CollectiveFit", "HeldOut", "Law", "Level", "NoiseScaleAt", "OverlapCell", "Residual",
-    "Response", "SkippedCell", "StepCell", "TransferCell",
+    "CollectiveFit", "HeldOut", "Law", "Level", "LockstepCell", "NoiseScaleAt", "OverlapCell",
+    "Residual", "Response", "SkippedCell", "StepCell", "TransferCell",
 ]  # fmt: skip
 
 Count = Annotated[int, Field(ge=1)]
@@ -202,6 +202,7 @@ class TransferCell(Part):
 
     ranks: so many that train the workload under the server of `simstrag.ddp`, whose books and
     optimizer are then in the service; without it one that moves bytes over TCP.
+    slowdown: of their steps, as in `LockstepCell`.
     """
 
     bytes: Size
@@ -209,6 +210,26 @@ class TransferCell(Part):
     push: NotNegative
     service: NotNegative
     pull: NotNegative
+    slowdown: Positive | None = None
+
+
+class LockstepCell(Part):
+    """Ranks of one machine that train the workload under `bsp` of `simstrag.ddp`; means.
+
+    rest: seconds from the slowest rank's last gradient until all begin the next step.
+    load, level: on the core of rank 0; "" is none.  slowdown: a local step among them over one
+    alone on its core.  noise: of local steps.  Both are of ranks without load.
+    """
+
+    ranks: Count
+    precision: str
+    batch: Count
+    bytes: Size
+    load: str = ""
+    level: Annotated[float, Field(ge=0)] = 0.0
+    rest: NotNegative
+    slowdown: Positive | None = None
+    noise: NoiseSamples | None = None
 
 
 class OverlapCell(Part):

@@ -16,6 +16,7 @@ from simstrag.measurements import (
     CollectiveCell,
     CollectiveFit,
     HeldOut,
+    LockstepCell,
     NoiseScaleAt,
     OverlapCell,
     Response,
@@ -111,6 +112,7 @@ class Profile(Part):
     collective_fits: tuple[CollectiveFit, ...] = ()
     transfers: tuple[TransferCell, ...] = ()
     overlaps: tuple[OverlapCell, ...] = ()
+    locksteps: tuple[LockstepCell, ...] = ()
     learning: tuple[NoiseScaleAt, ...] = ()
     amp_ratios: tuple[AmpRatio, ...] = ()
     held_out: tuple[HeldOut, ...] = ()

@@ -158,6 +158,12 @@ def _communication(near: Any) -> dict[str, Any]:
              "pull": near(0.9e-9 * size)}
             for size in SIZES[2:]
         ],
+        "locksteps": [
+            {"ranks": 2, "precision": "fp32", "batch": 8, "bytes": 6_383_872,
+             "rest": near(0.004), "slowdown": near(1.02)},
+            {"ranks": 2, "precision": "fp32", "batch": 8, "bytes": 6_383_872, "load": "cpu",
+             "level": 1.0, "rest": near(0.007)},
+        ],
         "overlaps": [
             {"backend": "gloo", "ranks": 2, "precision": "fp32", "batch": 8, "bytes": 6_383_872,
              "overlap": near(0.4)}

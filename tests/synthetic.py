@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ LEVELS = (0.25, 0.5, 0.75, 1.0, 2.0, 3.0)
 SIZES = (1 << 10, 1 << 16, *(1 << k for k in range(20, 27)))
 GRADIENT = 6 << 20
 SHARE_HIDDEN = 0.3
+REST = 0.003
 NOISE_SCALE = 40.0
 
 
@@ -75,6 +76,11 @@ class Machine:
             parts = {"compute": 0.05, "apart": 0.07, "together": 0.05 + (1 - SHARE_HIDDEN) * 0.02}
             still = Machine(drift=0.0, cv=0.001)
             return {k: still.steps(rng, s) for k, s in parts.items()}, {"bytes": GRADIENT}
+        if cell.part == "lockstep":
+            still = replace(self, drift=0.0)
+            local = tuple(s for _ in range(cell.ranks) for s in still.steps(rng, 0.025))
+            rest = self.steps(rng, REST * (1 + cell.level))
+            return {"alone": still.steps(rng, 0.02), "local": local, "rest": rest}, {}
         if cell.part == "server":
             seconds = cell.bytes / self.bandwidth
             parts = {"push": 0.1 * seconds, "service": seconds, "pull": 0.2 * seconds}

@@ -55,7 +55,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         return benches
 
     monkeypatch.setattr(module, "equipped", short)
-    monkeypatch.setattr("simstrag.calibration.served.VISIT", 0.05)
+    monkeypatch.setattr("simstrag.calibration.trained.VISIT", 0.05)
     monkeypatch.setattr("simstrag.calibration.server.VISIT", 0.02)
     monkeypatch.setattr("simstrag.calibration.campaign.MOST", 8)
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from simstrag.calibration import samples as files
@@ -18,7 +19,7 @@ from simstrag.calibration.samples import Samples
 from simstrag.engine import simulate
 from simstrag.profile import Profile
 from simstrag.scenario import Scenario
-from tests.synthetic import GRADIENT, SHARE_HIDDEN, Machine, cells_of, samples_of
+from tests.synthetic import GRADIENT, REST, SHARE_HIDDEN, Machine, cells_of, samples_of
 
 MACHINE = Machine()
 
@@ -203,6 +204,37 @@ def test_a_gradient_costs_what_ranks_under_the_runtimes_server_pay_for_it() -> N
     assert trained.push.value > 5 * moved.push.value
 
 
+def test_ranks_in_lockstep_have_a_rest_a_slowdown_and_a_noise_of_their_own() -> None:
+    plain = Cell("lockstep", precision="fp32", batch=8, ranks=2, bytes=GRADIENT)
+    loaded = replace(plain, load="cpu", level=1.0)
+    cells = [*cells_of(MACHINE)[:3], loaded, plain]
+    alone, beside = assemble(samples_of(MACHINE, cells)).locksteps
+    assert (alone.ranks, alone.bytes, alone.load) == (2, GRADIENT, "")
+    assert alone.rest.value == pytest.approx(REST, rel=0.05)
+    assert (beside.load, beside.level) == ("cpu", 1.0)
+    assert beside.rest.value == pytest.approx(2 * REST, rel=0.05)
+    assert alone.slowdown is not None
+    assert alone.slowdown.value == pytest.approx(0.025 / 0.02, rel=0.02)
+    assert alone.noise is not None
+    spread = np.std(alone.noise.quantiles)
+    assert spread == pytest.approx(MACHINE.cv, rel=0.2)
+    assert (beside.slowdown, beside.noise) == (None, None)
+
+
+def test_steps_under_a_server_are_held_against_steps_alone_where_both_were_timed() -> None:
+    cell = Cell("server", precision="fp32", batch=8, ranks=2, bytes=GRADIENT)
+    samples = samples_of(MACHINE, [*cells_of(MACHINE)[:3], cell])
+    assert assemble(samples).transfers[0].slowdown is None
+    timed = tuple(
+        replace(v, samples={**v.samples, "alone": (0.1, 0.1), "local": (0.11, 0.13)})
+        if v.cell == cell else v
+        for v in samples.visits
+    )  # fmt: skip
+    slowdown = assemble(replace(samples, visits=timed)).transfers[0].slowdown
+    assert slowdown is not None
+    assert slowdown.value == pytest.approx(1.2)
+
+
 def test_a_pull_of_no_time_is_cut_at_0_and_said(samples: Samples) -> None:
     """Stamps of two clocks may say that it ended before it began."""
     served = without_cells(samples, lambda cell: cell.part != "server")
@@ -296,7 +328,7 @@ def test_what_is_skipped_and_what_was_not_measured_is_said(samples: Samples) -> 
     assert (skipped.cell, skipped.reason) == ("step fp32 batch 4096", "needs more memory")
     assert profile.missing[:5] == (
         "responses to contention", "all-reduce", "overlap of all-reduce and backward",
-        "parameter server", "gradient noise scale",
+        "steps of ranks in lockstep", "parameter server",
     )  # fmt: skip
     assert (profile.allreduce, profile.server, profile.responses) == (None, None, ())
     assert [held.part for held in profile.held_out] == ["step"]

@@ -16,9 +16,9 @@ from simstrag.calibration.cells import Cell, Skipped
 from simstrag.calibration.crew import Crew
 from simstrag.calibration.overlap import KINDS, OverlapBench
 from simstrag.calibration.processes import Children
-from simstrag.calibration.served import FEWEST, ServedBench
 from simstrag.calibration.server import ServerBench
 from simstrag.calibration.traffic import Traffic
+from simstrag.calibration.trained import FEWEST, TrainedBench
 from simstrag.places import cores
 
 if TYPE_CHECKING:
@@ -124,15 +124,31 @@ def test_push_service_and_pull_are_timed_at_every_size() -> None:
 
 
 def test_ranks_that_train_under_a_server_say_what_their_ways_took() -> None:
-    with ServedBench(tiny, "fp64", batch=2, size=1, stand_in=True) as bench:
+    with TrainedBench("server", tiny, "fp64", batch=2, size=1, stand_in=True) as bench:
         (cell,) = bench.cells
         for _ in range(2):
             samples, _ = bench.visit(cell)
+            assert set(samples) == {"alone", "local", "push", "service", "pull"}
             assert all(len(samples[name]) >= 2 * (FEWEST - 1) for name in samples)
-            assert set(samples) == {"push", "service", "pull"}
-            assert all(statistics.median(samples[name]) > 0 for name in ("push", "service"))
+            for name in ("alone", "local", "push", "service"):
+                assert statistics.median(samples[name]) > 0
         (server,) = servers()
     assert not psutil.wait_procs([server], timeout=10)[1]
+
+
+def test_ranks_in_lockstep_say_how_long_it_takes_until_they_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("simstrag.calibration.trained.VISIT", 0.1)
+    with TrainedBench("lockstep", tiny, "fp32", batch=2, size=1, ranks=3, levels=(1.0,)) as bench:
+        plain, loaded = bench.cells
+        for cell in (plain, loaded, plain):
+            samples, facts = bench.visit(cell)
+            steps = len(samples["rest"]) + 1
+            assert steps >= FEWEST
+            assert len(samples["local"]) == 3 * steps
+            assert statistics.median(samples["rest"]) > 0
+            assert ("load_share" in facts) == (cell is loaded)
 
 
 def servers() -> list[psutil.Process]:

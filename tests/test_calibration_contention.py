@@ -157,14 +157,13 @@ def test_a_piece_on_a_gpu_is_about_a_millisecond_where_the_gpu_is_fast_enough(
 @pytest.mark.parametrize(
     ("share", "level", "beside", "error"),
     [
-        (1.0, 1.0, False, 0.0), (0.9, 1.0, False, -0.1), (0.5, 0.25, False, 1.0),
-        (0.5, 1.0, True, 0.0), (0.3, 1.0, True, -0.2), (0.8, 1.0, True, 0.3),
-        (0.125, 0.25, True, 0.0), (0.25, 0.25, True, 0.0), (0.3, 0.25, True, 0.2),
-        (2 / 3, 2.0, True, 0.0), (0.75, 3.0, True, 0.0),
+        (1.0, 1.0, 0, 0.0), (0.9, 1.0, 0, -0.1), (0.5, 0.25, 0, 1.0), (0.5, 1.0, 1, 0.0),
+        (0.3, 1.0, 1, -0.2), (0.8, 1.0, 1, 0.3), (0.125, 0.25, 1, 0.0), (0.25, 0.25, 1, 0.0),
+        (0.3, 0.25, 1, 0.2), (2 / 3, 2.0, 1, 0.0), (0.75, 3.0, 1, 0.0), (1 / 3, 1.0, 2, 0.0),
     ],
 )  # fmt: skip
 def test_a_load_is_off_by_what_it_took_beyond_or_below_its_part(
-    share: float, level: float, beside: bool, error: float
+    share: float, level: float, beside: int, error: float
 ) -> None:
     assert module.off(share, level, beside) == pytest.approx(error)
 

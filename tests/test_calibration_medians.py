@@ -183,6 +183,7 @@ SERIES = {"seconds": (0.2, 0.4, 0.3), "clean": (0.1, 0.1, 0.1)}
         ("contention", SERIES, 3.0),
         ("allreduce", {"seconds": (0.2,)}, 0.2),
         ("overlap", {"compute": (0.1,), "together": (0.15,), "apart": (0.2,)}, 1.5),
+        ("lockstep", {"alone": (9.0,), "local": (0.1, 0.3), "rest": (0.1,)}, 0.3),
         ("server", {"push": (0.1,), "service": (0.3,), "pull": (0.2,)}, 0.6),
         ("gradient", {"small": (3.0,), "large": (1.0,)}, 1.0),
     ],

@@ -71,12 +71,14 @@ def test_what_has_no_measured_interval_is_listed_and_not_judged(other: dict[str,
 def test_every_part_of_a_profile_is_compared() -> None:
     found = compare(full_profile(0), full_profile(1))
     parts = {
-        "step", "contention", "allreduce", "server", "overlap", "gradient", "amp", "constant",
+        "step", "contention", "allreduce", "server", "overlap", "lockstep", "gradient", "amp",
+        "constant",
     }  # fmt: skip
     assert set(found.cells["part"]) == parts
     a = full_profile(0)
     cells = len(a.cells) + sum(len(r.levels) for r in a.responses) + len(a.collectives)
     cells += 3 * len(a.transfers) + len(a.overlaps) + len(a.learning) + len(a.amp_ratios)
+    cells += len(a.locksteps) + sum(each.slowdown is not None for each in a.locksteps)
     assert len(found.judged) == cells
     assert not found.cells.duplicated(["cell", "number"]).any()
     assert (found.only_a, found.only_b, found.changes) == ((), (), ())

@@ -30,7 +30,8 @@ SHIPPED = sorted((Path(__file__).parent.parent / "calibration" / "profiles").glo
 FULL = full_profile()
 PARTS = (
     "step", "allreduce", "server", "cells", "batches", "responses", "collectives",
-    "collective_fits", "transfers", "overlaps", "learning", "amp_ratios", "held_out", "skipped",
+    "collective_fits", "transfers", "overlaps", "locksteps", "learning", "amp_ratios", "held_out",
+    "skipped",
 )  # fmt: skip
 
 
@@ -72,7 +73,7 @@ def test_there_is_a_table_for_each_part_that_a_profile_has_and_none_for_others()
         "Steps", "Step against batch", "Under contention: laws",
         "Under contention: what was measured", "All-reduce, gloo",
         "All-reduce, gloo, beside load cpu 1", "All-reduce: fits", "Parameter server",
-        "All-reduce hidden by backward", "Gradient noise scale along training",
+        "All-reduce hidden by backward", "Ranks in lockstep", "Gradient noise scale along training",
         "Gain of reduced precision", "What a simulation reads", "Predicted and held out", "Skipped",
     ]  # fmt: skip
     assert tables(only()) == []

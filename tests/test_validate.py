@@ -160,6 +160,65 @@ def test_a_clean_cycle_is_step_and_update_and_what_of_the_all_reduce_is_not_hidd
     assert foretelling.clean(case) == pytest.approx(50 * cycle, rel=1e-6)
 
 
+REST, AMONG, BESIDE = 0.004, 1.03, 0.010
+
+
+def together(ranks: int, **changes: Any) -> list[dict[str, Any]]:
+    """So many ranks in lockstep without load and beside two levels of it."""
+    place = {"ranks": ranks, "precision": "fp64", "batch": BATCH, "bytes": 9} | changes
+    still = {"kind": "measured", "quantiles": [1.0, 1.0], "n": 9}
+    clean = {"rest": quantity(REST), "slowdown": quantity(AMONG), "noise": still}
+    loads = [
+        {"load": "cpu", "level": u, "rest": quantity(rest)} for u, rest in ((1, 0.007), (3, BESIDE))
+    ]
+    return [place | each for each in (clean, *loads)]
+
+
+def test_ranks_that_were_timed_in_lockstep_are_foretold_from_that_alone(tmp_path: Path) -> None:
+    foretelling = Foretelling(digits_profile(locksteps=together(2)), tmp_path, cores=2)
+    case = Case("bsp", 2, CLEAN, 50)
+    run = simulate(foretelling.scenario(case, Schedule((), 5.0), updates_in_step=True), "bsp")
+    assert run.summary["makespan"] == pytest.approx(50 * (AMONG * STEP + REST), rel=1e-6)
+    whats = {each.what for each in foretelling.constants.values()}
+    assert not any("update" in what or "all-reduce" in what for what in whats)
+    beside = Schedule((Episode(1, "cpu", 2.0, 0.0, 5.0),), 5.0)
+    run = simulate(foretelling.scenario(case, beside, updates_in_step=True), "bsp")
+    slowed = AMONG * STEP * (1 + 2 * SLOPE) + (0.007 + BESIDE) / 2
+    assert run.summary["makespan"] == pytest.approx(50 * slowed, rel=1e-6)
+
+
+def test_other_numbers_of_ranks_and_batches_are_foretold_without_it(tmp_path: Path) -> None:
+    cells = [*together(4), *together(2, batch=2 * BATCH), *together(2, precision="bf16")]
+    with_cells = Foretelling(digits_profile(locksteps=cells), tmp_path, cores=2)
+    without = Foretelling(digits_profile(), tmp_path, cores=2)
+    case = Case("bsp", 2, CLEAN, 50)
+    assert with_cells.clean(case) == without.clean(case)
+
+
+def test_ranks_on_one_core_are_as_slow_together_as_they_were_timed() -> None:
+    trace = slowdowns(
+        LOAD, digits_profile(), ranks=4, paces=[1.0, 1.0], among=1.9, rests={0: 2.0, 4: 4.0}
+    )
+    assert trace is not None
+    assert [v for _, v in trace.series(0, "step", "slowdown")] == [1.9]
+    slowed = 1.9 * (1 + SLOPE * 2.6) / (1 + SLOPE)
+    for rank in (1, 3):
+        values = [v for _, v in trace.series(rank, "step", "slowdown")]
+        assert values == pytest.approx([1.9, slowed, 1.9])
+        assert trace.series(rank, "net", "slowdown") == [(2.0, pytest.approx(1.4)), (6.0, 1.0)]
+    assert not trace.series(0, "net", "slowdown")
+
+
+def test_steps_under_a_server_are_as_slow_as_they_were_timed_there(tmp_path: Path) -> None:
+    ways = {name: quantity(0.001) for name in ("push", "service", "pull")}
+    served = {"bytes": 9, "ranks": 2, **ways, "slowdown": quantity(1.1)}
+    profile = digits_profile(transfers=[served], locksteps=together(2))
+    foretelling = Foretelling(profile, tmp_path, cores=2)
+    foretelling.scenario(Case("asgd", 2, CLEAN, 50), Schedule((), 5.0), updates_in_step=False)
+    found = {each.what: each.value for each in foretelling.constants.values()}
+    assert found["slowdown of a step by the other ranks, under a server"] == 1.1
+
+
 def test_at_a_server_the_update_is_in_the_service(tmp_path: Path) -> None:
     foretelling = Foretelling(digits_profile(), tmp_path, cores=2)
     case = Case("asgd", 2, CLEAN, 50)

@@ -56,8 +56,8 @@ def calibrate(
     part: Annotated[
         list[str] | None,
         typer.Option(
-            help="step, contention, allreduce, overlap, server or gradient; may be repeated. "
-            "All by default.",
+            help="step, contention, allreduce, overlap, lockstep, server or gradient; may be "
+            "repeated. All by default.",
             metavar="PART",
             show_default=False,
         ),

@@ -109,7 +109,7 @@ def _summary(profile: Profile, plot: Path | None) -> dict[str, Any]:
 
     parts = (
         "cells", "batches", "responses", "collectives", "collective_fits", "transfers", "overlaps",
-        "learning", "amp_ratios", "skipped",
+        "locksteps", "learning", "amp_ratios", "skipped",
     )  # fmt: skip
     return {
         "text": "\n".join(head(profile)),

@@ -12,10 +12,10 @@ __all__ = ["WAYS", "Trip", "trips"]
 
 WAYS = ("push", "service", "pull")
 
-STAMPS = ("step", "at", "begun", "first", "received", "applied", "replied")
+STAMPS = ("step", "at", "begun", "seconds", "first", "received", "applied", "replied")
 
 Trip = dict[str, float]
-"""One of a gradient: its stamps, and of `WAYS` those that can be told, in seconds.
+"""One of a gradient: its stamps, its step's local seconds, and those of `WAYS` that can be told.
 
 push: from the rank's last gradient to its first byte at the server.  service: from there, or from
 the reply before it if that is later, to its own reply.  pull: of the parameters before this step,
@@ -35,7 +35,7 @@ def trips(lines: Sequence[Sequence[Any]]) -> dict[int, list[Trip]]:
     rows = [line[1] for line in lines if line[0] == "push"]
     for row in sorted(rows, key=lambda row: float(row["begun"])):
         trip = {name: math.nan if row.get(name) is None else float(row[name]) for name in STAMPS}
-        trip["push"] = trip["first"] - trip["begun"] - row["seconds"]
+        trip["push"] = trip["first"] - trip["begun"] - trip["seconds"]
         own = found[row["rank"]]
         if not own:  # the run began, for the server, when `at` was 0
             trip["pull"] = trip["begun"] - (trip["received"] - trip["at"])

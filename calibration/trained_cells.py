@@ -1,0 +1,65 @@
+"""Ranks that train the workload together: what their steps take, and what comes after them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from simstrag.calibration.cells import Cell, Visit
+from simstrag.calibration.medians import cut, over_visits, told
+from simstrag.calibration.samples import Samples
+from simstrag.calibration.step_cells import noise_of
+from simstrag.measurements import LockstepCell
+from simstrag.quantity import Quantity
+
+__all__ = ["beside_others", "locksteps"]
+
+
+def locksteps(samples: Samples) -> tuple[LockstepCell, ...]:
+    """Ranks in lockstep, by their number, then alone and beside each level of a load."""
+    cells = [cell for cell in samples.cells if cell.part == "lockstep"]
+    cells.sort(key=lambda c: (c.ranks, c.load, c.level))
+    return tuple(_lockstep(cell, samples.of(cell)) for cell in cells if samples.of(cell))
+
+
+def _lockstep(cell: Cell, visits: Sequence[Visit]) -> LockstepCell:
+    rests = [float(np.mean(v.samples["rest"])) for v in visits]
+    note = "from the slowest rank's last gradient to the next step; mean of each visit, then median"
+    clean = not cell.load
+    return LockstepCell(
+        ranks=cell.ranks,
+        precision=cell.precision,
+        batch=cell.batch,
+        bytes=cell.bytes,
+        load=cell.load,
+        level=cell.level,
+        rest=cut(
+            told(
+                over_visits(rests, relative=min(rests) > 0), note,
+                sum(len(v.samples["rest"]) for v in visits),
+            )
+        ),
+        slowdown=beside_others(visits) if clean else None,
+        noise=noise_of(_by_rank(cell, visits)) if clean else None,
+    )  # fmt: skip
+
+
+def beside_others(visits: Sequence[Visit]) -> Quantity | None:
+    """How much longer steps take among ranks that compute at the same time, than alone.
+
+    None where steps alone were not timed.
+    """
+    there = [v for v in visits if v.samples.get("alone")]
+    if not there:
+        return None
+    ratios = [float(np.mean(v.samples["local"]) / np.mean(v.samples["alone"])) for v in there]
+    note = "mean step among the ranks over that alone on each of their cores, in the same visit"
+    return told(over_visits(ratios), note, sum(len(v.samples["local"]) for v in there))
+
+
+def _by_rank(cell: Cell, visits: Sequence[Visit]) -> list[list[float]]:
+    """Local steps of each visit and rank, which has a mean of its own."""
+    return [
+        own.tolist() for v in visits for own in np.reshape(v.samples["local"], (cell.ranks, -1))
+    ]
