@@ -20,7 +20,6 @@ import copy
 import itertools
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -179,8 +178,7 @@ def _train(pipe: Connection, rank: int, folder: str, world: int, setup: Setup) -
             return _served(read(record)[1], rank, fresh)
         return _locked(read(record)[1], fresh) if rank == 0 else {}  # it writes the journal
 
-    with trainer, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a rank that waited for its orders is no slow one
+    with trainer:
         obey(pipe, lambda order: together(order) if isinstance(order, int) else alone(order))
 
 

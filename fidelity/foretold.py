@@ -131,6 +131,13 @@ class Foretelling:
             data |= {"trace": trace, "allow_speedup": trace.speeds_up}
         return Scenario.of(data, source=case.name, folder=self.folder)
 
+    @property
+    def pace(self) -> float:
+        """Seconds of a step of nothing else on each core, all cores at once."""
+        among = self._together(self.cores).get(0.0)
+        slower = 1.0 if among is None or among.slowdown is None else among.slowdown.value
+        return times_at(self.profile, self.workload.batch).compute.value * slower
+
     def clean(self, case: Case) -> float:
         """Seconds that bsp takes for as many steps without load; one run, under one seed."""
         bsp = Case("bsp", case.ranks, "clean", case.steps)
@@ -162,10 +169,9 @@ class Foretelling:
         """
         case, schedule = foretold.case, plan.schedule(foretold.case)
         hints = hints_of(self.profile, plan.batch, plan.samples(case))
-        known = times_at(self.profile, self.workload.batch).compute.value
         found = {}
         for repetition, seconds in paces.items():
-            slower = [round(each / known, 3) for each in seconds]
+            slower = [round(each / self.pace, 3) for each in seconds]
             scenario = self.scenario(case, schedule, synchronous(case, hints), slower)
             runs = [simulate(scenario, case.policy, seed) for seed in range(ADAPTED)]
             found[repetition] = float(np.mean([run.summary["makespan"] for run in runs]))

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from simstrag.batches import times_at
 from simstrag.calibration.machine import describe_device
 from simstrag.calibration.occupancy import LIMIT
 from simstrag.ddp.hints import hints_of
@@ -108,7 +107,7 @@ def validate(
         campaign = Campaign(
             plan, folder, {case: each.makespan for case, each in foretold.items()},
             file.absolute(), Pace(known.workload.full, plan.batch),
-            times_at(known, plan.batch).compute.value,
+            foretelling.pace,
         )  # fmt: skip
         fit = campaign.repetitions(repetitions, minutes)
         outcomes = campaign.carry_out(fit, on_run, minutes)

@@ -187,6 +187,12 @@ def test_ranks_that_were_timed_in_lockstep_are_foretold_from_that_alone(tmp_path
     assert run.summary["makespan"] == pytest.approx(50 * slowed, rel=1e-6)
 
 
+def test_the_pace_of_cores_is_that_of_steps_side_by_side(tmp_path: Path) -> None:
+    profile = digits_profile(locksteps=together(2))
+    assert Foretelling(profile, tmp_path, cores=2).pace == pytest.approx(AMONG * STEP)
+    assert Foretelling(digits_profile(), tmp_path, cores=2).pace == STEP
+
+
 def test_other_numbers_of_ranks_and_batches_are_foretold_without_it(tmp_path: Path) -> None:
     cells = [*together(4), *together(2, batch=2 * BATCH), *together(2, precision="bf16")]
     with_cells = Foretelling(digits_profile(locksteps=cells), tmp_path, cores=2)

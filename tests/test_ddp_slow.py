@@ -1,0 +1,33 @@
+"""Who is named as slow, and when nobody is."""
+
+from __future__ import annotations
+
+from simstrag.ddp.slow import Slow
+
+
+def told(*reports: tuple[int, float]) -> list[str]:
+    said: list[str] = []
+    slow = Slow(said.append)
+    for step, (rank, seconds) in enumerate(reports):
+        slow.heard(rank, step, seconds)
+    return said
+
+
+def test_a_rank_that_takes_long_while_others_go_on_is_named_once() -> None:
+    (sentence,) = told((0, 0.05), (1, 5.0), (0, 0.04), (0, 0.04), (1, 5.0), (0, 0.04))
+    assert sentence == "rank 1 is slow: it took 5.0 s for step 1, the others 0.04 s"
+
+
+def test_a_pause_of_all_names_nobody() -> None:
+    """As for an evaluation: every rank's next step is as long, whoever reports first."""
+    assert not told((0, 0.05), (1, 0.05), (0, 20.0), (1, 20.1), (0, 0.05), (1, 0.05))
+
+
+def test_half_of_the_others_are_waited_for() -> None:
+    before = [(rank, 0.05) for rank in range(5)]
+    assert not told(*before, (3, 4.0), (0, 0.05))
+    assert len(told(*before, (3, 4.0), (0, 0.05), (1, 0.06))) == 1
+
+
+def test_a_rank_alone_is_not_slow() -> None:
+    assert not told((0, 0.05), (0, 9.0), (0, 9.0))
