@@ -15,7 +15,7 @@ def told(*reports: tuple[int, float]) -> list[str]:
 
 def test_a_rank_that_takes_long_while_others_go_on_is_named_once() -> None:
     (sentence,) = told((0, 0.05), (1, 5.0), (0, 0.04), (0, 0.04), (1, 5.0), (0, 0.04))
-    assert sentence == "rank 1 is slow: it took 5.0 s for step 1, the others 0.04 s"
+    assert sentence == "rank 1 is slow: it took 5.0 s for step 1, the others 0.05 s"
 
 
 def test_a_pause_of_all_names_nobody() -> None:
@@ -26,6 +26,7 @@ def test_a_pause_of_all_names_nobody() -> None:
 def test_half_of_the_others_are_waited_for() -> None:
     before = [(rank, 0.05) for rank in range(5)]
     assert not told(*before, (3, 4.0), (0, 0.05))
+    assert not told(*before, (3, 4.0), (0, 3.9), (1, 3.8))
     assert len(told(*before, (3, 4.0), (0, 0.05), (1, 0.06))) == 1
 
 

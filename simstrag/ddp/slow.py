@@ -20,28 +20,31 @@ def warn(sentence: str) -> None:
 class Slow:
     """Says who is slow, once of each rank.
 
-    A long step is held against those that others report after it: where everybody paused, as for an
-    evaluation, all are long.  So many of them are waited for as make half of the others.
+    A long step is held against the longer of the last that others reported before it and the first
+    after it: where everybody paused, as for an evaluation, one of them is long.  So many others are
+    waited for as make half of them.
 
     >>> slow = Slow(print)
-    >>> for rank, seconds in ((0, 0.05), (1, 0.05), (2, 6.0), (0, 0.04)):
+    >>> for rank, seconds in ((0, 0.05), (1, 0.05), (2, 6.0), (0, 0.05)):
     ...     slow.heard(rank, 7, seconds)
-    rank 2 is slow: it took 6.0 s for step 7, the others 0.04 s
+    rank 2 is slow: it took 6.0 s for step 7, the others 0.05 s
     """
 
     def __init__(self, say: Callable[[str], None] = warn) -> None:
-        self._say, self._named, self._known = say, set[int](), set[int]()
+        self._say, self._named = say, set[int]()
+        self._last: dict[int, float] = {}
         self._long: dict[int, tuple[int, float, list[float]]] = {}
 
     def heard(self, rank: int, step: int, seconds: float) -> None:
         """A rank took so many seconds for a step of its own."""
-        self._known.add(rank)
+        longer = max(seconds, self._last.get(rank, 0.0))
+        self._last[rank] = seconds
         for other in [other for other in self._long if other != rank]:
-            at, took, after = self._long[other]
-            after.append(seconds)
-            if 2 * len(after) >= len(self._known) - 1:
+            at, took, beside = self._long[other]
+            beside.append(longer)
+            if 2 * len(beside) >= len(self._last) - 1:
                 del self._long[other]
-                self._judge(other, at, took, statistics.median(after))
+                self._judge(other, at, took, statistics.median(beside))
         if seconds > LEAST and rank not in self._named:
             self._long.setdefault(rank, (step, seconds, []))
 
