@@ -4,13 +4,13 @@ Part "server", under `asgd`: what a rank takes to hand over a gradient and to be
 parameters, and a server to book it, update and answer, is more than moving the bytes takes; and it
 comes after a step, which has filled the caches with other things.
 
-Part "lockstep", under `bsp`: what remains after the slowest rank's last gradient until all begin
-anew, which is what backward did not hide of the all-reduce, the update, the decision, and all that
-happens between; alone, and beside a load on the core of rank 0.
+Part "lockstep", under `bsp`: the rest, from the slowest rank's last gradient until rank 0 begins
+anew, which is what backward did not hide of the all-reduce, the update, the decision, the record
+and all that happens between; alone, and beside a load on the core of rank 0.
 
 In both, `local` steps are those of ranks that compute at the same time, which share caches, memory
-and perhaps cores; `alone` are steps of nothing else on each of the cores in turn, in the same
-visit, so that what drifts over minutes falls out of their ratio.
+and perhaps cores, with what the runtime does within them; `alone` are bare steps on each of the
+cores in turn, in the same visit, so that what drifts over minutes falls out of their ratio.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
+import math
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -47,9 +48,12 @@ SPAN = 0.3
 VISIT = 1.2
 """Seconds of steps together that a visit should have."""
 
-FEWEST, MOST = 8, 100
-"""Steps of a rank in a visit, at least and at most, beside the first of each order, before which
-it waited for the order."""
+SETTLE = 3
+"""Steps that do not count, and say how long one is."""
+
+FEWEST, MOST = 5, 100
+"""Steps of a rank in a visit, at least and at most; the first of each order, before which it waited
+for the order, comes before them."""
 
 Series = dict[str, tuple[float, ...]]
 
@@ -62,6 +66,22 @@ class Setup(NamedTuple):
     precision: str
     batch: int
     stand_in: bool
+
+
+class Alone(NamedTuple):
+    """An order to one rank: steps of nothing else for so many seconds; it answers their times."""
+
+    seconds: float
+
+
+class Together(NamedTuple):
+    """An order to all ranks: train for so many steps."""
+
+    steps: int
+
+
+class Tell(NamedTuple):
+    """An order to one rank: what the steps of the last `Together` took, as a `Series`."""
 
 
 class TrainedBench:
@@ -83,8 +103,8 @@ class TrainedBench:
         stand_in: bool = False,
         levels: Sequence[float] = (),
     ) -> None:
+        self.part, self.ranks = part, ranks
         self.setup = Setup(build, POLICY[part], precision, batch, stand_in)
-        self.ranks = ranks
         plain = Cell(part, precision=precision, batch=batch, ranks=ranks, bytes=size)
         loaded = (
             Cell(part, precision=precision, batch=batch, ranks=ranks, bytes=size, load="cpu",
@@ -92,94 +112,105 @@ class TrainedBench:
             for level in levels
         )  # fmt: skip
         self.cells = (plain, *loaded)
+        self._took: dict[Cell, float] = {}
         self._held = contextlib.ExitStack()
 
     def seconds(self, cell: Cell) -> float:
-        """What a visit aims at, the steps that say how long one is, and those alone."""
-        return 2 * VISIT + 2 * SPAN * min(self.ranks, len(cores()))
+        """What the last visit took; before the first, what one aims at."""
+        return self._took.get(cell, 2 * VISIT + 2 * SPAN * self._cores)
 
     def visit(self, cell: Cell) -> tuple[Series, dict[str, Any]]:
-        """`alone`, and of steps together `local` (rank by rank, each as many) and what the part is
-        about: `push`, `service` and `pull`, or `rest`; the load's report.
+        """Of steps together `local` and what the part is about: `push`, `service` and `pull`, or
+        `rest`; without load `alone` too.  Steps are rank by rank, or core by core, each as many.
         """
-        alone: Series = {"alone": ()}
-        for rank in range(min(self.ranks, len(cores()))):
-            alone["alone"] += self.crew.ask({rank: SPAN})[0]["alone"]
-        if not cell.load:
-            return alone | self._timed(), {}
-        with self._loads.on(cell.load, cell.level) as report:
-            found = self._timed()
-        return alone | found, report
+        begun = time.monotonic()
+        report: dict[str, Any] = {}
+        if cell.load:
+            with self._loads.on(cell.load, cell.level) as report:
+                samples = self._together()
+        else:
+            each = [self.crew.ask({rank: Alone(SPAN)})[0] for rank in range(self._cores)]
+            fewest = min(map(len, each))
+            alone = tuple(s for own in each for s in own[:fewest])
+            samples = {"alone": alone} | self._together()
+            report["cores"] = self._cores
+        self._took[cell] = time.monotonic() - begun
+        return samples, report
 
     def __enter__(self) -> TrainedBench:
-        most = max(cell.level for cell in self.cells)
-        first = cores()[0]
-        there = sum(cores()[r % len(cores())] == first for r in range(self.ranks))
-        self._loads = Loads(int(most), first, steps=there)
-        if most:
-            self._held.enter_context(self._loads)
+        most, first = max(cell.level for cell in self.cells), cores()[0]
+        there = sum(cores()[rank % len(cores())] == first for rank in range(self.ranks))
+        self._loads = Loads(math.ceil(most), first, steps=there)
         self.crew = Crew(
             _train, self.ranks, self.ranks, self.setup, fresh=tempfile.TemporaryDirectory
         )
-        self._held.enter_context(self.crew)
+        with contextlib.ExitStack() as held:
+            if most:
+                held.enter_context(self._loads)
+            held.enter_context(self.crew)
+            self._held = held.pop_all()
         return self
 
     def __exit__(self, *failure: object) -> None:
         self._held.close()
 
-    def _timed(self) -> Series:
+    @property
+    def _cores(self) -> int:
+        return min(self.ranks, len(cores()))
+
+    def _together(self) -> Series:
         """Steps for about `VISIT` seconds, after some that say how many these are."""
         begun = time.monotonic()
-        self._steps(FEWEST)
-        pace = (time.monotonic() - begun) / FEWEST
-        return self._steps(min(MOST, max(FEWEST, round(VISIT / pace))))
+        self._train(SETTLE)
+        pace = (time.monotonic() - begun) / (1 + SETTLE)
+        self._train(min(MOST, max(FEWEST, round(VISIT / pace))))
+        asked = range(1 if self.part == "lockstep" else self.ranks)
+        found = self.crew.ask(dict.fromkeys(asked, Tell()))
+        return {name: tuple(s for own in found for s in own[name]) for name in found[0]}
 
-    def _steps(self, count: int) -> Series:
-        """What all ranks took for so many steps, each name's rank by rank."""
-        found = self.crew.ask(dict.fromkeys(range(self.ranks), count))
-        return {name: tuple(s for own in found for s in own.get(name, ())) for name in found[0]}
+    def _train(self, steps: int) -> None:
+        self.crew.ask(dict.fromkeys(range(self.ranks), Together(1 + steps)))
 
 
 def _train(pipe: Connection, rank: int, folder: str, world: int, setup: Setup) -> None:
-    """A rank: an order of steps (an int) is for all together, one of seconds (a float) for one."""
     from simstrag.calibration.device import device
     from simstrag.calibration.steps import block
     from simstrag.ddp import wrap
     from simstrag.ddp.journal import read
-    from simstrag.workloads import Job, mapped
+    from simstrag.workloads import Job
 
     join(rank, world, folder, "gloo", "cpu")
-    parts, record = setup.build(), Path(folder) / "run"
-    single = Job(setup.build(), setup.precision, "cpu")
-    model = parts.model.train()
-    weights = copy.deepcopy(model.state_dict())
+    record = Path(folder) / "run"
+    bare, trained = (Job(setup.build(), setup.precision, "cpu") for _ in range(2))
+    model, optimizer = trained.model, trained.optimizer
     trainer = wrap(
-        model, parts.optimizer, setup.policy, batch=setup.batch, out=record,
+        model, optimizer, setup.policy, batch=setup.batch, out=record,
         precision="stand-in" if setup.stand_in else "full",
     )  # fmt: skip
-    begun = 0
+    weights = [copy.deepcopy(each.model.state_dict()) for each in (bare, trained)]
+    done = fresh = 0
 
-    def alone(seconds: float) -> Series:
-        batches = [single.batch(setup.batch) for _ in range(2)]
-        return {"alone": block(single, batches, device("cpu"), seconds)["seconds"]}
-
-    def together(steps: int) -> Series:
-        nonlocal begun
-        drawn = parts.make_batch(setup.batch)
-        if setup.stand_in:
-            drawn = mapped(drawn, lambda t: t.double() if t.is_floating_point() else t)
-        if setup.policy == "bsp":  # trained for long, a step is another; all ranks go back at once
-            model.load_state_dict(weights)
-        for _ in range(1 + steps):
-            trainer.step(lambda: parts.loss(model, drawn))
-        fresh = begun + 1
-        begun += 1 + steps
-        if setup.policy == "asgd":
-            return _served(read(record)[1], rank, fresh)
-        return _locked(read(record)[1], fresh) if rank == 0 else {}  # it writes the journal
+    def work(order: Alone | Together | Tell) -> Any:
+        nonlocal done, fresh
+        if isinstance(order, Tell):
+            told = read(record)[1]
+            return _locked(told, fresh) if setup.policy == "bsp" else _served(told, rank, fresh)
+        if isinstance(order, Alone):
+            bare.model.load_state_dict(weights[0])  # what is trained for long may step otherwise
+            bare.optimizer.state.clear()
+            batches = [bare.batch(setup.batch) for _ in range(2)]
+            return block(bare, batches, device("cpu"), order.seconds)["seconds"]
+        if setup.policy == "bsp":  # all go back at once; at a server nobody can
+            model.load_state_dict(weights[1])
+            optimizer.state.clear()
+        batch = trained.batch(setup.batch)
+        for _ in range(order.steps):
+            trainer.step(lambda: trained.parts.loss(model, batch))
+        done, fresh = done + order.steps, done + 1
+        return None
 
     with trainer:
-        obey(pipe, lambda order: together(order) if isinstance(order, int) else alone(order))
+        obey(pipe, work)
 
 
 def _served(lines: Sequence[Sequence[Any]], rank: int, fresh: int) -> Series:

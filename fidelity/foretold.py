@@ -131,10 +131,9 @@ class Foretelling:
             data |= {"trace": trace, "allow_speedup": trace.speeds_up}
         return Scenario.of(data, source=case.name, folder=self.folder)
 
-    @property
-    def pace(self) -> float:
-        """Seconds of a step of nothing else on each core, all cores at once."""
-        among = self._together(self.cores).get(0.0)
+    def pace(self, ranks: int) -> float:
+        """Seconds of a step of nothing else on each of the cores of so many ranks, all at once."""
+        among = self._together(min(ranks, self.cores)).get(0.0)
         slower = 1.0 if among is None or among.slowdown is None else among.slowdown.value
         return times_at(self.profile, self.workload.batch).compute.value * slower
 
@@ -169,9 +168,9 @@ class Foretelling:
         """
         case, schedule = foretold.case, plan.schedule(foretold.case)
         hints = hints_of(self.profile, plan.batch, plan.samples(case))
-        found = {}
+        found, usual = {}, self.pace(max(each.ranks for each in plan.cases))
         for repetition, seconds in paces.items():
-            slower = [round(each / self.pace, 3) for each in seconds]
+            slower = [round(each / usual, 3) for each in seconds]
             scenario = self.scenario(case, schedule, synchronous(case, hints), slower)
             runs = [simulate(scenario, case.policy, seed) for seed in range(ADAPTED)]
             found[repetition] = float(np.mean([run.summary["makespan"] for run in runs]))
@@ -186,23 +185,22 @@ class Foretelling:
             for each in self.profile.locksteps
             if (each.ranks, each.batch, each.precision)
             == (ranks, self.workload.batch, self.workload.full)
+            and each.load == ("cpu" if each.level else "")
         }
         return found if 0.0 in found else {}
 
     def _among(self, ranks: int, in_step: bool) -> float | None:
         """How many times as long steps of so many ranks take as alone; None where unknown."""
-        served = {t.ranks: t.slowdown for t in self.profile.transfers if t.ranks}
         together = self._together(ranks).get(0.0)
-        found = None if together is None else together.slowdown
-        if not in_step and served.get(ranks) is not None:
-            found = served[ranks]
-        if found is not None:
-            how = "in lockstep" if in_step or ranks not in served else "under a server"
-            self._note(
-                f"slowdown of a step by the other ranks, {how}", ranks, found.value, "",
-                _origin(found),
-            )  # fmt: skip
-            return found.value
+        known = {"in lockstep": None if together is None else together.slowdown}
+        if not in_step:
+            served = (each.slowdown for each in self.profile.transfers if each.ranks == ranks)
+            known = {"under a server": next(served, None)} | known
+        for how, found in known.items():
+            if found is not None:
+                what = f"slowdown of a step by the other ranks, {how}"
+                self._note(what, ranks, found.value, "", _origin(found))
+                return found.value
         if ranks > self.cores:
             self._note(
                 "slowdown by a rank on the same core", ranks, self._beside(1.0), "",

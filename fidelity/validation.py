@@ -107,7 +107,7 @@ def validate(
         campaign = Campaign(
             plan, folder, {case: each.makespan for case, each in foretold.items()},
             file.absolute(), Pace(known.workload.full, plan.batch),
-            foretelling.pace,
+            foretelling.pace(max(case.ranks for case in plan.cases)),
         )  # fmt: skip
         fit = campaign.repetitions(repetitions, minutes)
         outcomes = campaign.carry_out(fit, on_run, minutes)

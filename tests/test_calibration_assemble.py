@@ -16,6 +16,7 @@ from simstrag.calibration.assemble import assemble
 from simstrag.calibration.cells import Cell, Visit
 from simstrag.calibration.collective_fit import Point, around, fit
 from simstrag.calibration.samples import Samples
+from simstrag.calibration.trained_cells import beside_others
 from simstrag.engine import simulate
 from simstrag.profile import Profile
 from simstrag.scenario import Scenario
@@ -233,6 +234,19 @@ def test_steps_under_a_server_are_held_against_steps_alone_where_both_were_timed
     slowdown = assemble(replace(samples, visits=timed)).transfers[0].slowdown
     assert slowdown is not None
     assert slowdown.value == pytest.approx(1.2)
+
+
+def test_each_rank_is_held_against_its_own_core() -> None:
+    """Of two cores one is half as fast: nobody slows anybody."""
+    cell = Cell("lockstep", precision="fp32", batch=8, ranks=4, bytes=GRADIENT)
+    samples = {
+        "alone": (0.1, 0.1, 0.2, 0.2), "local": (0.1, 0.1, 0.2, 0.2, 0.1, 0.1, 0.2, 0.2),
+        "rest": (0.01,),
+    }  # fmt: skip
+    visits = tuple(Visit(cell, k, 0.0, samples, {"cores": 2}) for k in range(3))
+    slowdown = beside_others(visits)
+    assert slowdown is not None
+    assert slowdown.value == pytest.approx(1.0)
 
 
 def test_a_pull_of_no_time_is_cut_at_0_and_said(samples: Samples) -> None:

@@ -149,6 +149,9 @@ def test_ranks_in_lockstep_say_how_long_it_takes_until_they_go_on(
             assert len(samples["local"]) == 3 * steps
             assert statistics.median(samples["rest"]) > 0
             assert ("load_share" in facts) == (cell is loaded)
+            assert ("alone" in samples) == (cell is plain)
+            if cell is plain:
+                assert len(samples["alone"]) % facts["cores"] == 0
 
 
 def servers() -> list[psutil.Process]:

@@ -189,8 +189,9 @@ def test_ranks_that_were_timed_in_lockstep_are_foretold_from_that_alone(tmp_path
 
 def test_the_pace_of_cores_is_that_of_steps_side_by_side(tmp_path: Path) -> None:
     profile = digits_profile(locksteps=together(2))
-    assert Foretelling(profile, tmp_path, cores=2).pace == pytest.approx(AMONG * STEP)
-    assert Foretelling(digits_profile(), tmp_path, cores=2).pace == STEP
+    assert Foretelling(profile, tmp_path, cores=2).pace(4) == pytest.approx(AMONG * STEP)
+    assert Foretelling(profile, tmp_path, cores=8).pace(2) == pytest.approx(AMONG * STEP)
+    assert Foretelling(digits_profile(), tmp_path, cores=2).pace(4) == STEP
 
 
 def test_other_numbers_of_ranks_and_batches_are_foretold_without_it(tmp_path: Path) -> None:
@@ -223,6 +224,17 @@ def test_steps_under_a_server_are_as_slow_as_they_were_timed_there(tmp_path: Pat
     foretelling.scenario(Case("asgd", 2, CLEAN, 50), Schedule((), 5.0), updates_in_step=False)
     found = {each.what: each.value for each in foretelling.constants.values()}
     assert found["slowdown of a step by the other ranks, under a server"] == 1.1
+
+
+def test_steps_under_a_server_that_were_not_held_against_steps_alone_are_as_in_lockstep(
+    tmp_path: Path,
+) -> None:
+    served = {"bytes": 9, "ranks": 2} | {n: quantity(0.001) for n in ("push", "service", "pull")}
+    profile = digits_profile(transfers=[served], locksteps=together(2))
+    foretelling = Foretelling(profile, tmp_path, cores=2)
+    foretelling.scenario(Case("asgd", 2, CLEAN, 50), Schedule((), 5.0), updates_in_step=False)
+    found = {each.what: each.value for each in foretelling.constants.values()}
+    assert found["slowdown of a step by the other ranks, in lockstep"] == AMONG
 
 
 def test_at_a_server_the_update_is_in_the_service(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
 """The calibrations shipped with the project, held against what was asked of them beforehand.
 
-From the files of every sample: the profile is made anew to the last byte, what no fit saw is
-predicted within `held_out.THRESHOLDS` (5 % of step medians, 10 % under contention, 15 % of
-all-reduces from 1 MiB), and a calibration repeated on the same machine agrees with the first in at
-least 90 % of its cells.
+From the files of every sample: the profile is made anew to the digits it is written with, what no
+fit saw is predicted within `held_out.THRESHOLDS` (5 % of step medians, 10 % under contention, 15 %
+of all-reduces from 1 MiB), and a calibration repeated on the same machine agrees with the first in
+at least 90 % of its cells.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from simstrag.calibration.calibrate import derive
 from simstrag.calibration.comparing import EXPECTED, compare
 from simstrag.calibration.held_out import THRESHOLDS
 from simstrag.profile import Profile
+from tests.written import numbers
 
 CALIBRATION = Path(__file__).parent.parent.parent / "calibration"
 MEASURED = sorted(path.parent for path in CALIBRATION.glob("measurements/*/samples.parquet"))
@@ -34,7 +35,8 @@ def test_there_are_calibrations() -> None:
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in AGAIN])
 def test_the_samples_make_the_shipped_profile(name: str) -> None:
     shipped = (CALIBRATION / "profiles" / f"{name}.json").read_text(encoding="utf-8")
-    assert derive(CALIBRATION / "measurements" / name).text == shipped
+    made = derive(CALIBRATION / "measurements" / name).text
+    assert numbers(made) == pytest.approx(numbers(shipped), rel=1e-5, abs=0)
 
 
 @pytest.mark.parametrize("name", NAMES)

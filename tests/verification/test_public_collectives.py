@@ -19,7 +19,6 @@ to say that all placements on several nodes take the same.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +29,7 @@ from simstrag.calibration.collective_fit import Point
 from simstrag.calibration.nccl_profile import choose
 from simstrag.calibration.public import PUBLIC
 from simstrag.profile import Profile
+from tests.written import numbers
 
 TRACES = Path(__file__).parents[2].parent / "shared" / "traces"
 PROFILES = Path(__file__).parents[2] / "calibration" / "profiles"
@@ -110,25 +110,10 @@ def test_larger_placements_follow_from_smaller_ones(application: str) -> None:
     assert np.median(errors) < np.median([abs(constant / p.seconds - 1) for p in larger])
 
 
-def _leaves(value: object, path: str = "") -> dict[str, object]:
-    """Every number and text of a profile by where it stands; residuals as ratios, error + 1.
-
-    The solver's last digits are the CPU's: from another start it ends up to 3e-8 elsewhere, which
-    shows in the sixth digit of a residual of 0.001.
-    """
-    if isinstance(value, dict):
-        children: list[tuple[object, object]] = list(value.items())
-    elif isinstance(value, list):
-        children = list(enumerate(value))
-    else:
-        return {path: 1 + value if path.endswith(".error") else value}  # type: ignore[operator]
-    return {p: leaf for k, child in children for p, leaf in _leaves(child, f"{path}.{k}").items()}
-
-
 @pytest.mark.parametrize("name", PUBLIC)
 def test_a_shipped_profile_is_made_anew_to_the_digits_it_is_written_with(name: str) -> None:
     made, shipped = PUBLIC[name](TRACES).text, (PROFILES / f"{name}.json").read_text()
-    assert _leaves(json.loads(made)) == pytest.approx(_leaves(json.loads(shipped)), rel=1e-5, abs=0)
+    assert numbers(made) == pytest.approx(numbers(shipped), rel=1e-5, abs=0)
 
 
 @pytest.mark.parametrize("name", PUBLIC)
