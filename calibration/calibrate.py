@@ -148,6 +148,13 @@ class Calibration:
         for bench in found:
             if isinstance(bench, GradientBench) and bench.why and self.asked.parts:
                 raise InputError(bench.why)
+        if "lockstep" in self.asked.parts and not any(
+            cell.part == "lockstep" for bench in found for cell in bench.cells
+        ):
+            raise InputError(
+                "--part lockstep: ranks train on the CPU, in fp32 or the stand-in's fp64; give "
+                "--device cpu, or leave it out"
+            )
         return found
 
     @property

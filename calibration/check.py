@@ -92,7 +92,7 @@ def check(
 
 def cells_to_check(profile: Profile) -> frozenset[Cell]:
     """Steps at the nominal batch in both precisions and at the largest in full, the first level of
-    each load from 1 on, and messages of the gradient's size."""
+    each load from 1 on, messages of the gradient's size, and ranks in lockstep without load."""
     return frozenset(_cells(profile))
 
 
@@ -121,6 +121,12 @@ def _cells(profile: Profile) -> Iterator[Cell]:
             yield Cell(
                 "allreduce", backend=each.backend, ranks=each.ranks, bytes=gradient, group="all"
             )
+    for together in profile.locksteps:
+        if not together.load:
+            yield Cell(
+                "lockstep", precision=together.precision, batch=together.batch,
+                ranks=together.ranks, bytes=together.bytes,
+            )  # fmt: skip
     for transfer in profile.transfers:
         if transfer.bytes == gradient:
             served = (workload.full, workload.batch) if transfer.ranks else ("", 0)

@@ -28,8 +28,8 @@ SHARING = 8
 """Most ranks that share one GPU."""
 
 TRAINING = 4
-"""Ranks of a CPU that train the workload, at most; in lockstep, where there are two cores, also
-more than cores."""
+"""Ranks of a CPU that train the workload, at most: in lockstep as many, and two, where there are
+two cores; under a server one a core."""
 
 NET_LEVELS = (0.25, 0.5, 1.0)
 """Streams beside an all-reduce times their share of the time."""
@@ -69,7 +69,7 @@ def equipped(
     if "gradient" in parts:
         benches["gradient"] = GradientBench(jobs)
     found = list(benches.values())
-    if gpus:
+    if gpus or not (chosen.full == "fp32" or chosen.stand_in):  # what `simstrag.ddp` trains in
         return found
     training = partial(
         TrainedBench, build=workload.build, precision=chosen.full, batch=workload.nominal,

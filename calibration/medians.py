@@ -165,7 +165,8 @@ def statistic(visit: Visit) -> float:
     """The number above 0 that a visit gives, by which it is decided whether more are needed.
 
     Of overlap it is the backward with communication over that without: its error is that of the
-    times.  Visits of the gradient follow one training run, so that their spread is no error: 1.
+    times.  Of ranks in lockstep it is the whole cycle, of which a makespan is made.  Visits of the
+    gradient follow one training run, so that their spread is no error: 1.
     """
     medians = {name: float(np.median(values)) for name, values in visit.samples.items()}
     part = visit.cell.part

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import itertools
 import math
 import tempfile
 import time
@@ -224,9 +223,10 @@ def _served(lines: Sequence[Sequence[Any]], rank: int, fresh: int) -> Series:
 
 def _locked(lines: Sequence[Sequence[Any]], fresh: int) -> Series:
     """The local steps of all ranks, from number `fresh` on, and the rest up to the next step."""
-    rows = [(line[1], line[2]) for line in lines if line[0] == "lockstep"][fresh:]
-    pairs = itertools.pairwise(rows)
+    from simstrag.ddp.trips import rests
+
+    steps = [line[2] for line in lines if line[0] == "lockstep"][fresh:]
     return {
-        "local": tuple(s for own in zip(*(local for _, local in rows), strict=True) for s in own),
-        "rest": tuple(then - start - max(local) for (start, local), (then, _) in pairs),
+        "local": tuple(s for own in zip(*steps, strict=True) for s in own),
+        "rest": tuple(rests(lines)[fresh:]),
     }

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from bisect import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any, NamedTuple
 from simstrag.ddp import journal
 from simstrag.ddp.hints import hints_of
 from simstrag.ddp.replay import gain_of, run_of, trace_of
-from simstrag.ddp.trips import WAYS, Trip, trips
+from simstrag.ddp.trips import WAYS, Trip, rests, trips
 from simstrag.engine import simulate
 from simstrag.errors import InputError
 from simstrag.fidelity.cases import CLEAN, Case
@@ -147,16 +146,7 @@ def _constants(
             mean = max(0.0, statistics.fmean(values))
             found[what] = Constant(what, str(ranks), mean, "s", f"mean of {len(values)} here")
 
-    steps = [line for line in lines if line[0] == "lockstep"]
-    begun = [line[1] for line in steps[1:]]
-    apart = sorted(line[1] for line in lines if line[0] == "done")
-    # From the last gradient to the begin of the next step: what is left of the reduction, the
-    # update and the decision.
-    note("together", [
-        following - start - max(seconds)
-        for (_, start, seconds, *_), following in zip(steps, begun, strict=False)
-        if bisect(apart, start) == bisect(apart, following)  # no time under a server in between
-    ])  # fmt: skip
+    note("together", rests(lines))
     for name in WAYS:
         note(name, [trip[name] for own in ways.values() for trip in own if name in trip])
     return found

@@ -197,7 +197,7 @@ def _remarks(
     if compute < LONG:
         said.append(
             f"a step takes {1000 * compute:.3g} ms; below {1000 * LONG:.0f} ms what is in no "
-            "profile, such as the runtime's own work, weighs more"
+            "profile, such as what a policy takes to decide, weighs more"
         )
     if profile.software.get("freed_memory") != "kept":
         said.append(
@@ -216,10 +216,13 @@ def _remarks(
             "reduced precision is a stand-in: fp32 compute on fp64 parameters, for a CPU on which "
             "bf16 is not faster"
         )
-    if any(case.ranks > plan.cores for case in plan.cases):
+    timed = {each.ranks for each in profile.locksteps if each.batch == plan.batch}
+    for ranks in sorted({case.ranks for case in plan.cases} - timed):
+        shared = ", and a second rank on a core taken for one more level of load"
         said.append(
-            f"more ranks than the {plan.cores} cores: a rank beside another on a core is simulated "
-            "as one more level of load, which is an assumption"
+            f"the profile has no steps of {ranks} ranks in lockstep: what the runtime does in a "
+            f"step is taken for nothing{shared if ranks > plan.cores else ''}; calibrate times "
+            "2 and 4 ranks (--part lockstep)"
         )
     disturbed = [each for each in outcomes if max(each.foreign, each.stolen) > LIMIT]
     if disturbed:

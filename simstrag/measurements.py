@@ -216,7 +216,7 @@ class TransferCell(Part):
 class LockstepCell(Part):
     """Ranks of one machine that train the workload under `bsp` of `simstrag.ddp`; means.
 
-    rest: seconds from the slowest rank's last gradient until all begin the next step.
+    rest: seconds from the slowest rank's last gradient until rank 0 begins the next step.
     load, level: on the core of rank 0; "" is none.  slowdown: a local step among them over one
     alone on its core.  noise: of local steps.  Both are of ranks without load.
     """

@@ -205,6 +205,7 @@ MISTAKES = {
     ("--precision", "fp32"): "give two precisions",
     ("--precision", "fp16", "--precision", "fp32"): "there is no precision 'fp16' on cpu",
     ("--minutes", "0.2"): "rounds of",
+    ("--part", "lockstep", "--precision", "bf16", "--precision", "fp32"): "ranks train on the CPU",
     ("--workload", "mlp", "--part", "gradient"): "has random inputs, from which nothing is learnt",
     ("--batch", "0"): "greater than or equal to 1",
 }

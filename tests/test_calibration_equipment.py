@@ -34,6 +34,29 @@ def test_overlap_is_measured_among_the_ranks_whose_all_reduce_is_fitted(
     assert max(alone) == ranks
 
 
+@pytest.mark.parametrize(
+    ("cpus", "gpus", "full", "lockstep", "served"),
+    [
+        (1, 0, "fp32", {2}, {2}), (2, 0, "fp32", {2, 4}, {2}), (16, 0, "fp32", {2, 4}, {4}),
+        (2, 0, "fp64", {2, 4}, {2}), (2, 0, "bf16", set(), set()), (2, 1, "fp32", set(), set()),
+    ],
+)  # fmt: skip
+def test_ranks_train_on_a_cpu_in_what_the_runtime_trains_in(
+    cpus: int,
+    gpus: int,
+    full: str,
+    lockstep: set[int],
+    served: set[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(equipment, "cores", lambda: list(range(cpus)))
+    chosen = Precisions(full, "bf16", stand_in=full == "fp64", probed_gain=2.0)
+    jobs = Jobs(load("mlp"), device("cpu"))
+    cells = [c for b in equipped(jobs, chosen, 9, gpus, ("lockstep", "server")) for c in b.cells]
+    assert {c.ranks for c in cells if c.part == "lockstep"} == lockstep
+    assert {c.ranks for c in cells if c.part == "server" and c.ranks} == served
+
+
 @pytest.mark.parametrize(("ranks", "gpus", "shared"), [(2, 1, True), (4, 4, False), (9, 9, True)])
 def test_ranks_that_share_a_gpu_or_a_core_are_oversubscribed(
     ranks: int, gpus: int, shared: bool, monkeypatch: pytest.MonkeyPatch

@@ -144,6 +144,12 @@ def test_a_mistake_is_one_line_before_any_rank_starts(
     assert (launcher.commands, sorted(folder.rglob("*"))) == ([], before)
 
 
+def test_options_of_real_runs_are_refused_beside_a_run_to_replay(folder: Path, call: Call) -> None:
+    code, out, err = call("validate", "r", "--steps", "9", "--out", "there")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: --out, --steps: of real runs, and r is one that is replayed")
+
+
 def test_the_precisions_that_are_known_are_those_that_there_are() -> None:
     assert set(get_args(Precision)) == {"auto", *PAIRS}
 

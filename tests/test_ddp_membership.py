@@ -9,6 +9,7 @@ import time
 import traceback
 from typing import Any, NamedTuple
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -83,6 +84,10 @@ def failing(rank: int, world: int, policy: str, culprit: int, where: str) -> End
             return loss(BATCH)
         if where == "closure":
             wrong_shape()
+        if where == "server":
+            for child in psutil.Process().children():
+                child.kill()
+            return loss(BATCH)
         if where == "hook":
             optimizer.register_step_pre_hook(stumbles)
             return loss(BATCH)
@@ -156,6 +161,12 @@ def test_with_the_rank_that_started_it_the_server_ends_and_the_others_name_that(
     assert culprit == End("RuntimeError", *WRONG["closure"], (), "")
     for other in others:
         assert (other.error, other.blamed, other.phase) == ("RankFailure", (0,), "computing")
+
+
+def test_a_server_that_was_killed_is_said_to_be_lost_and_no_rank_is_blamed(ranks: Ranks) -> None:
+    for end in ranks.run(failing, 3, "asgd", 0, "server"):
+        assert (end.error, end.blamed) == ("RankFailure", ())
+        assert re.match(r"the server .*; no rank is known to be lost", end.said)
 
 
 def retrying(rank: int, world: int) -> tuple[int, int]:

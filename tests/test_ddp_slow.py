@@ -30,5 +30,22 @@ def test_half_of_the_others_are_waited_for() -> None:
     assert len(told(*before, (3, 4.0), (0, 0.05), (1, 0.06))) == 1
 
 
+def test_one_that_reports_often_does_not_outvote_the_others() -> None:
+    before = [(rank, 0.05) for rank in range(5)]
+    assert not told(*before, (3, 4.0), *[(0, 0.05)] * 9)
+
+
+def test_who_has_left_is_not_waited_for() -> None:
+    said: list[str] = []
+    slow = Slow(said.append)
+    for rank in range(5):
+        slow.heard(rank, 0, 0.05)
+    slow.heard(3, 1, 4.0)
+    for rank in (1, 2, 4):
+        slow.left(rank)
+    slow.heard(0, 1, 0.05)
+    assert len(said) == 1
+
+
 def test_a_rank_alone_is_not_slow() -> None:
     assert not told((0, 0.05), (0, 9.0), (0, 9.0))

@@ -360,6 +360,8 @@ def rank_wraps_wrongly(rank: int, world: int, wrong: str) -> str:
     from simstrag.ddp import wrap
 
     model, optimizer, _ = task(rank)
+    if wrong == "in DDP":
+        model = torch.nn.parallel.DistributedDataParallel(model)
     given: dict[str, Any] = {"policy": "bsp", "batch": BATCH, "precision": "full"}
     given |= {
         "policies": {"policy": ("bsp", "asgd")[rank]}, "batches": {"batch": 16 + rank},
@@ -381,6 +383,7 @@ def rank_wraps_wrongly(rank: int, world: int, wrong: str) -> str:
         ("batches", "wrap() was given different values of batch: rank 0 16, rank 1 17"),
         ("no whole number", "batch: '16'; give a whole number from 1 on"),
         ("nothing to train", "samples: 0; give a whole number from 1 on"),
+        ("in DDP", "the model is in DistributedDataParallel already"),
         ("samples of what", "give the samples of a rank's batch too"),
         ("a loss", "step() takes a function that computes the loss, not the loss"),
         ("no loss", "must return the loss: a tensor of one element that needs a gradient"),

@@ -16,7 +16,7 @@ import typer
 from simstrag.cli.console import document, heard, sentences, table, text, warn, written
 from simstrag.cli.inputs import profile_at
 from simstrag.cli.mistakes import Interrupted
-from simstrag.cli.options import Json, Policy, Quiet
+from simstrag.cli.options import Json, Policy, Quiet, on_command_line
 from simstrag.cli.streams import aside
 from simstrag.errors import InputError
 
@@ -177,9 +177,7 @@ def _refuse(context: typer.Context, script: str) -> None:
     """Raise `InputError` where an option was given that a script would never hear of."""
     if not Path(script).is_file():
         raise InputError(f"{script}: no such script")
-    sources = {name: context.get_parameter_source(name) for name in OF_WORKLOADS}
-    given = [f"--{n}" for n, source in sources.items() if source and source.name == "COMMANDLINE"]
-    if given:
+    if given := on_command_line(context, OF_WORKLOADS):
         raise InputError(
             f"{', '.join(given)}: of a workload, and {script} is a script; write its own options "
             f"after two dashes, such as simstrag ddp {script} -- --policy asgd"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ from simstrag.errors import InputError
 
 __all__ = [
     "Jobs", "Json", "Policies", "Policy", "Quiet", "ScenarioFile", "Seed", "Seeds",
-    "complete_policy", "one_each",
+    "complete_policy", "on_command_line", "one_each",
 ]  # fmt: skip
 
 
@@ -20,6 +21,13 @@ def complete_policy(incomplete: str) -> list[str]:
     from simstrag.policies import names
 
     return [name for name in names() if name.startswith(incomplete)]
+
+
+def on_command_line(context: typer.Context, names: Iterable[str]) -> list[str]:
+    """Those of some options that were given there, as they are written."""
+    sources = {name: context.get_parameter_source(name) for name in names}
+    given = [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]
+    return [f"--{name.replace('_', '-')}" for name in given]
 
 
 def one_each(given: Any) -> Any:

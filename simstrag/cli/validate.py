@@ -12,7 +12,7 @@ import typer
 from simstrag.cli.console import document, sentences, table, text, warn, written
 from simstrag.cli.inputs import profile_at
 from simstrag.cli.mistakes import Interrupted
-from simstrag.cli.options import Json, Quiet, Seed, complete_policy, one_each
+from simstrag.cli.options import Json, Quiet, Seed, complete_policy, on_command_line, one_each
 from simstrag.cli.progress import counted
 from simstrag.errors import InputError
 from simstrag.paths import expect
@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 __all__ = ["validate"]
 
 
+OF_REAL_RUNS = ("out", "policy", "ranks", "steps", "repetitions", "minutes", "seed")
+"""Options that a replay has no use for."""
+
+
 def validate(
+    context: typer.Context,
     run: Annotated[
         Path | None,
         typer.Argument(
@@ -61,6 +66,11 @@ def validate(
 ) -> None:  # fmt: skip
     """Run policies for real under load, simulate the same, compare."""
     if run is not None:
+        if given := on_command_line(context, OF_REAL_RUNS):
+            raise InputError(
+                f"{', '.join(given)}: of real runs, and {run} is one that is replayed as it was; "
+                "leave it out"
+            )
         _replay(run, profile, as_json)
         return
     if profile is None:

@@ -21,7 +21,7 @@ PHASES = (
 )  # fmt: skip
 """What a rank may be doing in a step, in this order."""
 
-Kind = Literal["dead", "stopped", "left", "slow", "network"]
+Kind = Literal["dead", "stopped", "left", "slow", "network", "server"]
 
 WAITING = PHASES.index("reducing")
 """From this phase on a rank may wait for others."""
@@ -37,8 +37,9 @@ class Blame:
     ranks: the culprits; none where it is the network between all.  kind: "dead" (the process has
     ended), "stopped" (it does not beat), "left" (it said so, with an error or when it was through),
     "slow" (it beats, but is not where the others wait), "network" (all beat and wait, or nothing is
-    heard of a whole host).  step, phase: where the first culprit was.  silent_for: seconds since
-    its last beat, as seen from here.  lost: everybody who cannot be counted on, culprit or not.
+    heard of a whole host), "server" (which is lost, and no rank).
+    step, phase: where the first culprit was.  silent_for: seconds since its last beat, as seen from
+    here.  lost: everybody who cannot be counted on, culprit or not.
     """
 
     ranks: tuple[int, ...]

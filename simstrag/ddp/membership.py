@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 
 from simstrag.ddp.blame import Blame
 from simstrag.ddp.board import Board
@@ -79,6 +80,9 @@ class Membership:
             if self._board is None or isinstance(error, SimstragError) or is_own(error):
                 raise
             blame = self._board.blame()
+            if isinstance(error, ConnectionError) and not blame.lost:
+                said = f"{error}; no rank is known to be lost"
+                blame = replace(blame, ranks=(), kind="server", sentence=said)
             with contextlib.suppress(RuntimeError):  # the store may be gone
                 self.end(blame.lost)  # a launcher waits long for one that cannot be told to leave
             raise RankFailure(blame) from error

@@ -48,6 +48,11 @@ class Replica:
                 "the optimizer trains parameters that are not the model's; make it with "
                 "model.parameters()"
             )
+        if any(isinstance(each, DistributedDataParallel) for each in model.modules()):
+            raise InputError(
+                "the model is in DistributedDataParallel already, which would reduce gradients "
+                "twice; give wrap() the model itself (of accelerate: unwrap_model)"
+            )
         self.count = sum(each.numel() for each in self.parameters)
         self.dtype = self.parameters[0].dtype
         self.loss = torch.tensor(math.nan)

@@ -158,6 +158,7 @@ class Server:
         if self._door.peers.get(peer.rank) is not peer:
             return
         self._door.part(peer)
+        self._slow.left(peer.rank)
         if reason:
             said = f"rank {peer.rank} {reason} while {peer.phase}"
             self.losses.append(Loss(peer.rank, self._now(), said))

@@ -21,8 +21,8 @@ class Slow:
     """Says who is slow, once of each rank.
 
     A long step is held against the longer of the last that others reported before it and the first
-    after it: where everybody paused, as for an evaluation, one of them is long.  So many others are
-    waited for as make half of them.
+    after it: where everybody paused, as for an evaluation, one of them is long.  Half of the others
+    are waited for.
 
     >>> slow = Slow(print)
     >>> for rank, seconds in ((0, 0.05), (1, 0.05), (2, 6.0), (0, 0.05)):
@@ -33,7 +33,7 @@ class Slow:
     def __init__(self, say: Callable[[str], None] = warn) -> None:
         self._say, self._named = say, set[int]()
         self._last: dict[int, float] = {}
-        self._long: dict[int, tuple[int, float, list[float]]] = {}
+        self._long: dict[int, tuple[int, float, dict[int, float]]] = {}
 
     def heard(self, rank: int, step: int, seconds: float) -> None:
         """A rank took so many seconds for a step of its own."""
@@ -41,12 +41,17 @@ class Slow:
         self._last[rank] = seconds
         for other in [other for other in self._long if other != rank]:
             at, took, beside = self._long[other]
-            beside.append(longer)
+            beside.setdefault(rank, longer)
             if 2 * len(beside) >= len(self._last) - 1:
                 del self._long[other]
-                self._judge(other, at, took, statistics.median(beside))
+                self._judge(other, at, took, statistics.median(beside.values()))
         if seconds > LEAST and rank not in self._named:
-            self._long.setdefault(rank, (step, seconds, []))
+            self._long.setdefault(rank, (step, seconds, {}))
+
+    def left(self, rank: int) -> None:
+        """A rank is no longer there to be compared with."""
+        self._last.pop(rank, None)
+        self._long.pop(rank, None)
 
     def _judge(self, rank: int, step: int, seconds: float, usual: float) -> None:
         if seconds > TIMES * usual:

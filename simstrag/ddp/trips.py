@@ -1,14 +1,15 @@
-"""What the way to a server and back took, of every step that a journal tells of."""
+"""What came after each step that a journal tells of: the way to a server and back, or the rest."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from bisect import bisect
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["WAYS", "Trip", "trips"]
+__all__ = ["WAYS", "Trip", "rests", "trips"]
 
 WAYS = ("push", "service", "pull")
 
@@ -51,3 +52,21 @@ def trips(lines: Sequence[Sequence[Any]]) -> dict[int, list[Trip]]:
             trip["service"] = trip["replied"] - max(trip["first"], free)
         free = trip["replied"]
     return found
+
+
+def rests(lines: Sequence[Sequence[Any]]) -> list[float]:
+    """Of ranks in lockstep, seconds from the slowest one's last gradient to the next step.
+
+    That is what is left of the reduction, the update and the decision.  It is not told of a step
+    after which a server was at work.
+
+    >>> rests([["lockstep", 0.0, [0.5, 0.75]], ["lockstep", 1.0, [0.5, 0.5]]])
+    [0.25]
+    """
+    apart = sorted(line[1] for line in lines if line[0] == "done")
+    steps = [line for line in lines if line[0] == "lockstep"]
+    return [
+        then - start - max(seconds)
+        for (_, start, seconds, *_), (_, then, *_) in itertools.pairwise(steps)
+        if bisect(apart, start) == bisect(apart, then)
+    ]

@@ -219,10 +219,11 @@ def test_all_are_started_anew_and_go_on_from_the_checkpoint(
         again = folder / "attempt-1" / "journal.jsonl"
         took = job.until(lambda: again.exists() and "lockstep" in again.read_text(), "stays") - at
         first = again.read_text().split("\n")[0]
-        job.end()
+        said = job.end()
     print(f"{fault.name}: the first update of the next attempt came after {took:.1f} s")
     assert took < 10.0 + STALL * (fault is signal.SIGSTOP)
     assert re.search(r'"version": [1-9]', first), first
+    assert re.search(r"rank 1 (is|was) .* while", said), said
 
 
 def test_two_are_lost_at_once_and_then_a_third(tmp_path: Path) -> None:

@@ -34,6 +34,11 @@ import sys
 from simstrag.ddp.launch import torchrun
 sys.exit(torchrun(sys.argv[2], int(sys.argv[1]), sys.argv[3:], stall_limit=20.0, restarts=1))
 """
+PLAIN = """
+import sys
+from torch.distributed.run import main
+main(["--standalone", "--nproc-per-node", sys.argv[1], *sys.argv[2:]])
+"""
 HEAD = """
 import json, os, signal, sys, time
 import torch, torch.distributed as dist
@@ -220,7 +225,9 @@ while True:
 """
 
 
-@pytest.mark.parametrize("program", [OWN, TORCHRUN], ids=["own", "torchrun"])
+@pytest.mark.parametrize(
+    "program", [OWN, TORCHRUN, PLAIN], ids=["own", "torchrun", "torchrun itself"]
+)
 def test_with_a_launcher_that_is_killed_all_ranks_end(place: Path, program: str) -> None:
     with run(place, program, FOREVER.replace("subprocess.Popen", "str"), 2, "running") as process:
         until(place, 2)
