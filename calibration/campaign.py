@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from simstrag.calibration.cells import Bench, Cell, Skipped, Visit
 from simstrag.calibration.medians import half_width, statistic
 from simstrag.calibration.occupancy import LIMIT, Occupancy
+from simstrag.calibration.pace import paces, quiet
 from simstrag.calibration.samples import Journal, Samples, calm
 from simstrag.errors import InputError
 
@@ -99,7 +100,10 @@ def _enough(visits: Mapping[Cell, Sequence[Visit]], bounds: Bounds) -> None:
 
 def wide(visits: Mapping[Cell, Sequence[Visit]], target: float) -> list[Cell]:
     """The cells whose interval is wider than the target, the widest first."""
-    widths = {c: half_width([statistic(v) for v in calm(of)]) for c, of in visits.items() if of}
+    known = quiet(visit for of in visits.values() for visit in of)
+    widths = {
+        c: half_width([statistic(v) for v in calm(of, known)]) for c, of in visits.items() if of
+    }
     return sorted((c for c, w in widths.items() if w > target), key=lambda c: -widths[c])
 
 
@@ -119,13 +123,16 @@ def _due(visits: dict[Cell, list[Visit]], bounds: Bounds) -> list[Cell]:
 
 def _visit(bench: Bench, cell: Cell, number: int) -> Visit:
     began, begun = time.time(), time.monotonic()
+    before = paces()
     try:
         with Occupancy() as seen:
             samples, facts = bench.visit(cell)
     except Skipped as reason:
         took = {"took": round(time.monotonic() - begun, 3)}
         return Visit(cell, number, round(began, 3), facts=took, skipped=str(reason))
+    after = paces()
     facts = facts | {
+        "pace": [[core, round(before[core], 7), round(after[core], 7)] for core in before],
         "took": round(time.monotonic() - begun, 3),
         "foreign": round(seen.foreign, 4),
         "stolen": round(seen.stolen, 4),

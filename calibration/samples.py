@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from simstrag.calibration.cells import Cell, Visit
+from simstrag.calibration.pace import quiet, restless
 from simstrag.errors import InputError
 from simstrag.paths import write_whole
 
@@ -40,7 +41,8 @@ class Samples:
 
     def of(self, cell: Cell) -> tuple[Visit, ...]:
         """The calm visits to one cell, those that were skipped left out."""
-        return calm([v for v in self.visits if v.cell == cell and not v.skipped])
+        visits = [v for v in self.visits if v.cell == cell and not v.skipped]
+        return calm(visits, quiet(self.visits))
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -48,10 +50,20 @@ class Samples:
         return tuple(dict.fromkeys(v.cell for v in self.visits if not v.skipped))
 
 
-def calm(visits: Sequence[Visit]) -> tuple[Visit, ...]:
-    """Those during which nobody else was at work, or all where that leaves less than half."""
-    found = tuple(visit for visit in visits if not visit.facts.get("disturbed"))
-    return found if 2 * len(found) >= len(visits) else tuple(visits)
+ENOUGH = 3
+"""Visits beside no neighbour that count alone."""
+
+
+def calm(visits: Sequence[Visit], known: Mapping[int, float]) -> tuple[Visit, ...]:
+    """Those during which nobody else was at work, or all where that leaves less than half.
+
+    Of these, those around which all cores were of their quiet pace, which are `known`, where that
+    leaves `ENOUGH` or half.
+    """
+    alone = tuple(visit for visit in visits if not visit.facts.get("disturbed"))
+    alone = alone if 2 * len(alone) >= len(visits) else tuple(visits)
+    found = tuple(visit for visit in alone if not restless(visit, known))
+    return found if len(found) >= min(ENOUGH, len(alone) / 2) else alone
 
 
 class Journal:

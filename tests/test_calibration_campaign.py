@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,8 +15,10 @@ import pytest
 from simstrag.calibration import campaign, samples
 from simstrag.calibration.campaign import FEWEST, MOST, Bounds
 from simstrag.calibration.cells import Cell, Skipped, Visit
+from simstrag.calibration.pace import paces, quiet
 from simstrag.calibration.samples import Journal, Samples
 from simstrag.errors import InputError
+from simstrag.places import cores
 
 STEADY, WILD, BIG = (Cell("step", precision="fp32", batch=n) for n in (8, 16, 32))
 
@@ -55,6 +58,7 @@ def _nobody_else_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other tests run beside these."""
     calm = contextlib.nullcontext(SimpleNamespace(foreign=0.0, stolen=0.0))
     monkeypatch.setattr(campaign, "Occupancy", lambda: calm)
+    monkeypatch.setattr(campaign, "paces", lambda: {0: 1.1e-3})
 
 
 @pytest.fixture
@@ -195,8 +199,45 @@ def test_visits_beside_somebody_else_do_not_count_unless_most_are(tmp_path: Path
 
     few = [visit(k, disturbed=k == 1) for k in range(4)]
     many = [visit(k, disturbed=k > 0) for k in range(4)]
-    assert [v.number for v in samples.calm(few)] == [0, 2, 3]
-    assert [v.number for v in samples.calm(many)] == [0, 1, 2, 3]
+    assert [v.number for v in samples.calm(few, {})] == [0, 2, 3]
+    assert [v.number for v in samples.calm(many, {})] == [0, 1, 2, 3]
+
+
+QUIET, SLOWED = 1.0e-3, 1.7e-3
+
+
+def paced(number: int, *cores: tuple[float, float]) -> Visit:
+    """A visit; of each core its pace before and after."""
+    facts = {"pace": [[core, *both] for core, both in enumerate(cores)]}
+    return Visit(STEADY, number, 0.0, {"seconds": (0.1,)}, facts)
+
+
+def test_visits_around_which_a_core_was_slow_do_not_count_where_enough_were_calm() -> None:
+    calm, slow = (QUIET, 1.1 * QUIET), (QUIET, SLOWED)
+    visits = [
+        paced(k, *cores)
+        for k, cores in enumerate(
+            [(slow, calm), (calm, calm), (calm, calm), (calm, slow), (slow, slow), (calm, calm)]
+            + [(slow, calm)] * 6
+        )
+    ]
+    known = quiet(visits)
+    assert known == pytest.approx({0: QUIET, 1: QUIET}, rel=0.1)
+    assert [v.number for v in samples.calm(visits, known)] == [1, 2, 5]
+    assert samples.calm(visits[:5], known) == tuple(visits[:5])
+    unpaced = [replace(visit, facts={}) for visit in visits]
+    assert samples.calm(unpaced, quiet(unpaced)) == tuple(unpaced)
+
+
+def test_every_visit_has_the_pace_of_the_cores_before_and_after_it(journal: Journal) -> None:
+    found = campaign.run([Fake((STEADY,))], journal, Bounds(seconds=60))
+    assert {str(v.facts["pace"]) for v in found.visits} == {"[[0, 0.0011, 0.0011]]"}
+
+
+def test_timing_the_cores_leaves_the_thread_where_it_was() -> None:
+    before = cores()
+    assert list(paces()) == before[:4]
+    assert cores() == before
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,76 @@
+"""How quickly cores compute by themselves: what neighbours take that no processor time shows.
+
+On a virtual machine who computes on the other thread of a core is seen in no clock of the guest.
+A loop of Python is slowed by it more than anything that is to be measured: on a guest of an AMD
+EPYC it takes 2.2 or 3.8 ms, where steps of a small network take 46 or 57 ms, for seconds or
+minutes on end.  So it is timed on the cores before and after each visit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from simstrag.calibration.cells import Visit
+from simstrag.places import cores, pin
+
+__all__ = ["SLOW", "paces", "quiet", "restless"]
+
+SLOW = 1.2
+"""Times the quiet pace from which on a core has a neighbour."""
+
+MOST = 4
+"""Cores that are timed, the first ones: those of the first ranks and of single steps."""
+
+LOOP, TIMES = 100_000, 3
+"""Numbers that a loop adds up, about 1 ms, and loops of which the quickest counts."""
+
+QUIETEST = 5
+"""Per cent of all loops of a core that are as quick as its quiet pace, or quicker."""
+
+
+def paces() -> dict[int, float]:
+    """Seconds of a loop on each of the first cores.
+
+    >>> all(seconds > 0 for seconds in paces().values())
+    True
+    """
+    with _kept():
+        return {core: _loop(core) for core in cores()[:MOST]}
+
+
+def quiet(visits: Iterable[Visit]) -> dict[int, float]:
+    """The pace of each core that was timed, with nobody beside it: near its quickest."""
+    found: dict[int, list[float]] = {}
+    for core, *seconds in (row for visit in visits for row in visit.facts.get("pace", ())):
+        found.setdefault(core, []).extend(seconds)
+    return {core: float(np.percentile(seconds, QUIETEST)) for core, seconds in found.items()}
+
+
+def restless(visit: Visit, known: Mapping[int, float]) -> bool:
+    """Whether a core was slower than its quiet pace before a visit, or after it."""
+    rows: Sequence[Sequence[float]] = visit.facts.get("pace", ())
+    return any(max(seconds) > SLOW * known[int(core)] for core, *seconds in rows)
+
+
+@contextlib.contextmanager
+def _kept() -> Iterator[None]:
+    """This thread may run where it might before."""
+    before = set(cores())
+    try:
+        yield
+    finally:
+        pin(before)
+
+
+def _loop(core: int) -> float:
+    pin(core)
+    found = []
+    for _ in range(TIMES):
+        begun = time.perf_counter()
+        sum(range(LOOP))
+        found.append(time.perf_counter() - begun)
+    return min(found)
