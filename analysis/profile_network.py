@@ -104,13 +104,14 @@ def locksteps(profile: Profile) -> Table:
         [
             str(each.ranks), each.precision, str(each.batch),
             f"{each.load} {each.level:g}" if each.load else "none", shown(each.rest, MS),
-            "" if each.slowdown is None else shown(each.slowdown),
+            *("" if q is None else shown(q) for q in (each.slowdown, each.interference)),
         ]
         for each in profile.locksteps
     ]  # fmt: skip
-    headers = ["ranks", "precision", "batch", "load on a core", "rest (ms)", "step slower"]
+    headers = ["ranks", "precision", "batch", "load on a core", "rest (ms)", "step slower",
+               "bare step slower"]  # fmt: skip
     note = (
         "Rest: from the slowest rank's last gradient to the next step. Step slower: times as long "
-        "among the ranks as alone on its core."
+        "among the ranks as alone on its core; bare: on all their cores at once, without DDP."
     )
     return Table("Ranks in lockstep", headers, rows, (note,))

@@ -99,6 +99,8 @@ def _rest(profile: Profile) -> Iterator[tuple[Measured, Quantity]]:
         )  # fmt: skip
         yield _of(cell, "rest", "s"), together.rest
         yield from _slowdown(cell, together.slowdown)
+        if together.interference is not None:
+            yield _of(cell, "interference", ""), together.interference
     for each in profile.overlaps:
         cell = Cell(
             "overlap", precision=each.precision, batch=each.batch, backend=each.backend,

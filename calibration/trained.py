@@ -10,7 +10,8 @@ and all that happens between; alone, and beside a load on the core of rank 0.
 
 In both, `local` steps are those of ranks that compute at the same time, which share caches, memory
 and perhaps cores, with what the runtime does within them; `alone` are bare steps on each of the
-cores in turn, in the same visit, so that what drifts over minutes falls out of their ratio.
+cores in turn, `beside` bare steps on all of them at once, in the same visit, so that what drifts
+over minutes falls out of their ratios.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ class Setup(NamedTuple):
     stand_in: bool
 
 
-class Alone(NamedTuple):
-    """An order to one rank: steps of nothing else for so many seconds; it answers their times."""
+class Bare(NamedTuple):
+    """An order: steps of nothing else for so many seconds; a rank answers their times."""
 
     seconds: float
 
@@ -116,11 +117,12 @@ class TrainedBench:
 
     def seconds(self, cell: Cell) -> float:
         """What the last visit took; before the first, what one aims at."""
-        return self._took.get(cell, 2 * VISIT + 2 * SPAN * self._cores)
+        return self._took.get(cell, 2 * VISIT + 2 * SPAN * (1 + self._cores))
 
     def visit(self, cell: Cell) -> tuple[Series, dict[str, Any]]:
         """Of steps together `local` and what the part is about: `push`, `service` and `pull`, or
-        `rest`; without load `alone` too.  Steps are rank by rank, or core by core, each as many.
+        `rest`; without load `alone` and `beside` too.  Steps are rank by rank, or core by core,
+        each as many.
         """
         begun = time.monotonic()
         report: dict[str, Any] = {}
@@ -128,10 +130,10 @@ class TrainedBench:
             with self._loads.on(cell.load, cell.level) as report:
                 samples = self._together()
         else:
-            each = [self.crew.ask({rank: Alone(SPAN)})[0] for rank in range(self._cores)]
-            fewest = min(map(len, each))
-            alone = tuple(s for own in each for s in own[:fewest])
-            samples = {"alone": alone} | self._together()
+            each = range(self._cores)
+            alone = [steps for rank in each for steps in self.crew.ask({rank: Bare(SPAN)})]
+            beside = self.crew.ask(dict.fromkeys(each, Bare(SPAN)))
+            samples = {"alone": _even(alone), "beside": _even(beside)} | self._together()
             report["cores"] = self._cores
         self._took[cell] = time.monotonic() - begun
         return samples, report
@@ -171,6 +173,12 @@ class TrainedBench:
         self.crew.ask(dict.fromkeys(range(self.ranks), Together(1 + steps)))
 
 
+def _even(each: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """As many of each."""
+    fewest = min(map(len, each))
+    return tuple(s for own in each for s in own[:fewest])
+
+
 def _train(pipe: Connection, rank: int, folder: str, world: int, setup: Setup) -> None:
     from simstrag.calibration.device import device
     from simstrag.calibration.steps import block
@@ -189,12 +197,12 @@ def _train(pipe: Connection, rank: int, folder: str, world: int, setup: Setup) -
     weights = [copy.deepcopy(each.model.state_dict()) for each in (bare, trained)]
     done = fresh = 0
 
-    def work(order: Alone | Together | Tell) -> Any:
+    def work(order: Bare | Together | Tell) -> Any:
         nonlocal done, fresh
         if isinstance(order, Tell):
             told = read(record)[1]
             return _locked(told, fresh) if setup.policy == "bsp" else _served(told, rank, fresh)
-        if isinstance(order, Alone):
+        if isinstance(order, Bare):
             bare.model.load_state_dict(weights[0])  # what is trained for long may step otherwise
             bare.optimizer.state.clear()
             batches = [bare.batch(setup.batch) for _ in range(2)]

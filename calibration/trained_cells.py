@@ -41,6 +41,7 @@ def _lockstep(cell: Cell, visits: Sequence[Visit]) -> LockstepCell:
             )
         ),
         slowdown=beside_others(visits) if clean else None,
+        interference=_interference(visits) if clean else None,
         noise=noise_of(_by_rank(cell, visits)) if clean else None,
     )  # fmt: skip
 
@@ -56,6 +57,21 @@ def beside_others(visits: Sequence[Visit]) -> Quantity | None:
     ratios = [_slower(v) for v in there]
     note = "step among the ranks over one alone on its core, in the same visit; means over ranks"
     return told(over_visits(ratios), note, sum(len(v.samples["local"]) for v in there))
+
+
+def _interference(visits: Sequence[Visit]) -> Quantity | None:
+    there = [v for v in visits if v.samples.get("beside")]
+    if not there:
+        return None
+    ratios = []
+    for v in there:
+        alone, beside = (
+            np.reshape(v.samples[name], (v.facts["cores"], -1)).mean(axis=1)
+            for name in ("alone", "beside")
+        )
+        ratios.append(float(np.mean(beside / alone)))
+    note = "bare step on all the ranks' cores at once over one alone, in the same visit"
+    return told(over_visits(ratios), note, sum(len(v.samples["beside"]) for v in there))
 
 
 def _slower(visit: Visit) -> float:

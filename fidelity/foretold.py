@@ -133,8 +133,8 @@ class Foretelling:
 
     def pace(self, ranks: int) -> float:
         """Seconds of a step of nothing else on each of the cores of so many ranks, all at once."""
-        among = self._together(min(ranks, self.cores)).get(0.0)
-        slower = 1.0 if among is None or among.slowdown is None else among.slowdown.value
+        known = self._together(ranks).get(0.0)
+        slower = 1.0 if known is None or known.interference is None else known.interference.value
         return times_at(self.profile, self.workload.batch).compute.value * slower
 
     def clean(self, case: Case) -> float:

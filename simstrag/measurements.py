@@ -218,7 +218,8 @@ class LockstepCell(Part):
 
     rest: seconds from the slowest rank's last gradient until rank 0 begins the next step.
     load, level: on the core of rank 0; "" is none.  slowdown: a local step among them over one
-    alone on its core.  noise: of local steps.  Both are of ranks without load.
+    alone on its core.  interference: the same of bare steps on all their cores at once.  noise: of
+    local steps.  All are of ranks without load.
     """
 
     ranks: Count
@@ -229,6 +230,7 @@ class LockstepCell(Part):
     level: Annotated[float, Field(ge=0)] = 0.0
     rest: NotNegative
     slowdown: Positive | None = None
+    interference: Positive | None = None
     noise: NoiseSamples | None = None
 
 

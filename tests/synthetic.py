@@ -80,7 +80,8 @@ class Machine:
             still = replace(self, drift=0.0)
             local = tuple(s for _ in range(cell.ranks) for s in still.steps(rng, 0.025))
             rest = self.steps(rng, REST * (1 + cell.level))
-            return {"alone": still.steps(rng, 0.02), "local": local, "rest": rest}, {}
+            bare = {"alone": still.steps(rng, 0.02), "beside": still.steps(rng, 0.022)}
+            return bare | {"local": local, "rest": rest}, {"cores": 2}
         if cell.part == "server":
             seconds = cell.bytes / self.bandwidth
             parts = {"push": 0.1 * seconds, "service": seconds, "pull": 0.2 * seconds}

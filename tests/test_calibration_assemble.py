@@ -216,10 +216,12 @@ def test_ranks_in_lockstep_have_a_rest_a_slowdown_and_a_noise_of_their_own() -> 
     assert beside.rest.value == pytest.approx(2 * REST, rel=0.05)
     assert alone.slowdown is not None
     assert alone.slowdown.value == pytest.approx(0.025 / 0.02, rel=0.02)
+    assert alone.interference is not None
+    assert alone.interference.value == pytest.approx(0.022 / 0.02, rel=0.02)
     assert alone.noise is not None
     spread = np.std(alone.noise.quantiles)
     assert spread == pytest.approx(MACHINE.cv, rel=0.2)
-    assert (beside.slowdown, beside.noise) == (None, None)
+    assert (beside.slowdown, beside.interference, beside.noise) == (None, None, None)
 
 
 def test_steps_under_a_server_are_held_against_steps_alone_where_both_were_timed() -> None:

@@ -128,9 +128,9 @@ def test_ranks_that_train_under_a_server_say_what_their_ways_took() -> None:
         (cell,) = bench.cells
         for _ in range(2):
             samples, _ = bench.visit(cell)
-            assert set(samples) == {"alone", "local", "push", "service", "pull"}
+            assert set(samples) == {"alone", "beside", "local", "push", "service", "pull"}
             assert all(len(samples[name]) >= 2 * (FEWEST - 1) for name in samples)
-            for name in ("alone", "local", "push", "service"):
+            for name in ("alone", "beside", "local", "push", "service"):
                 assert statistics.median(samples[name]) > 0
         (server,) = servers()
     assert not psutil.wait_procs([server], timeout=10)[1]
@@ -149,9 +149,9 @@ def test_ranks_in_lockstep_say_how_long_it_takes_until_they_go_on(
             assert len(samples["local"]) == 3 * steps
             assert statistics.median(samples["rest"]) > 0
             assert ("load_share" in facts) == (cell is loaded)
-            assert ("alone" in samples) == (cell is plain)
-            if cell is plain:
-                assert len(samples["alone"]) % facts["cores"] == 0
+            assert ("alone" in samples) == ("beside" in samples) == (cell is plain)
+            for name in {"alone", "beside"} & set(samples):
+                assert len(samples[name]) % facts["cores"] == 0
 
 
 def servers() -> list[psutil.Process]:
