@@ -18,7 +18,7 @@ import numpy as np
 from simstrag.calibration.cells import Visit
 from simstrag.places import cores, pin
 
-__all__ = ["SLOW", "paces", "quiet", "restless"]
+__all__ = ["SLOW", "paces", "quiet", "slowest", "unrest"]
 
 SLOW = 1.2
 """Times the quiet pace from which on a core has a neighbour."""
@@ -52,10 +52,19 @@ def quiet(visits: Iterable[Visit]) -> dict[int, float]:
     return {core: float(np.percentile(seconds, QUIETEST)) for core, seconds in found.items()}
 
 
-def restless(visit: Visit, known: Mapping[int, float]) -> bool:
-    """Whether a core was slower than its quiet pace before a visit, or after it."""
+def slowest(found: Mapping[int, float], known: Mapping[int, float]) -> float:
+    """Of all cores the most times that one takes its quiet pace; 1 where that is not `known`.
+
+    >>> slowest({0: 0.5, 1: 0.75}, {0: 0.5, 1: 0.5}), slowest({0: 0.5}, {})
+    (1.5, 1.0)
+    """
+    return max((seconds / known.get(core, seconds) for core, seconds in found.items()), default=1.0)
+
+
+def unrest(visit: Visit, known: Mapping[int, float]) -> float:
+    """The slowest core before a visit or after it; above `SLOW` it had a neighbour."""
     rows: Sequence[Sequence[float]] = visit.facts.get("pace", ())
-    return any(max(seconds) > SLOW * known[int(core)] for core, *seconds in rows)
+    return slowest({int(core): max(seconds) for core, *seconds in rows}, known)
 
 
 @contextlib.contextmanager

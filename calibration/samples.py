@@ -19,7 +19,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from simstrag.calibration.cells import Cell, Visit
-from simstrag.calibration.pace import quiet, restless
+from simstrag.calibration.pace import SLOW, quiet, unrest
 from simstrag.errors import InputError
 from simstrag.paths import write_whole
 
@@ -51,19 +51,21 @@ class Samples:
 
 
 ENOUGH = 3
-"""Visits beside no neighbour that count alone."""
+"""Visits that count alone where no neighbour was beside them, and at least."""
 
 
 def calm(visits: Sequence[Visit], known: Mapping[int, float]) -> tuple[Visit, ...]:
     """Those during which nobody else was at work, or all where that leaves less than half.
 
-    Of these, those around which all cores were of their quiet pace, which are `known`, where that
-    leaves `ENOUGH` or half.
+    Of these, those around which all cores were of their quiet pace, which are `known`; where that
+    leaves neither `ENOUGH` nor half, the `ENOUGH` around which they were least slow.
     """
     alone = tuple(visit for visit in visits if not visit.facts.get("disturbed"))
     alone = alone if 2 * len(alone) >= len(visits) else tuple(visits)
-    found = tuple(visit for visit in alone if not restless(visit, known))
-    return found if len(found) >= min(ENOUGH, len(alone) / 2) else alone
+    ranked = sorted(range(len(alone)), key=lambda k: unrest(alone[k], known))
+    quiet_ones = sum(unrest(visit, known) <= SLOW for visit in alone)
+    count = quiet_ones if quiet_ones >= min(ENOUGH, len(alone) / 2) else ENOUGH
+    return tuple(alone[k] for k in sorted(ranked[:count]))
 
 
 class Journal:

@@ -221,8 +221,8 @@ def _remarks(
         shared = ", and a second rank on a core taken for one more level of load"
         said.append(
             f"the profile has no steps of {ranks} ranks in lockstep: what the runtime does in a "
-            f"step is taken for nothing{shared if ranks > plan.cores else ''}; calibrate times "
-            "2 and 4 ranks (--part lockstep)"
+            f"step is taken for nothing{shared if ranks > plan.cores else ''}; calibrate anew, "
+            "with part lockstep among all others, which times 2 and 4"
         )
     disturbed = [each for each in outcomes if max(each.foreign, each.stolen) > LIMIT]
     if disturbed:

@@ -39,7 +39,7 @@ EXAMPLES = {
         "simstrag calibrate show profiles/mine --plot mine.png",
     ),
     "calibrate compare": ("simstrag calibrate compare profiles/mine profiles/other",),
-    "calibrate check": ("simstrag calibrate check profiles/mine --minutes 1",),
+    "calibrate check": ("simstrag calibrate check profiles/mine --minutes 4",),
     "calibrate derive": ("simstrag calibrate derive profiles/mine --out again.json",),
     "calibrate import": (
         "simstrag calibrate import nccl-tests 2.log 8.log --out cluster.json",
