@@ -144,6 +144,28 @@ def test_a_mistake_is_one_line_before_any_rank_starts(
     assert (launcher.commands, sorted(folder.rglob("*"))) == ([], before)
 
 
+def test_a_link_that_cannot_be_is_refused_before_an_old_run_is_removed(
+    folder: Path, call: Call, launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call(*DDP, "--out", "r")
+    before = sorted(folder.rglob("*"))
+    (folder / "l.json").write_text(LINKS % (1, 1))
+    monkeypatch.setattr("simstrag.fidelity.network.probe", lambda: "a limited link needs root")
+    code, _, err = call(*DDP, "--load", "l.json", "--out", "r")
+    assert (code, err) == (2, "error: --load l.json: a limited link needs root\n")
+    assert sorted(folder.rglob("*")) == sorted([*before, folder / "l.json"])
+
+
+def test_load_that_came_after_the_end_is_said_to_have_been_none(
+    folder: Path, call: Call, launcher: Launcher
+) -> None:
+    late = {"rank": 1, "kind": "cpu", "level": 1.0, "start": 50.0, "stop": 60.0}
+    (folder / "l.json").write_text(json.dumps({"seconds": 60.0, "episodes": [late]}))
+    code, _, err = call(*DDP, "--load", "l.json", "--out", "r")
+    assert code == 0
+    assert "no load was on: the run was over before the first episode" in err
+
+
 def test_options_of_real_runs_are_refused_beside_a_run_to_replay(folder: Path, call: Call) -> None:
     code, out, err = call("validate", "r", "--steps", "9", "--out", "there")
     assert (code, out) == (2, "")

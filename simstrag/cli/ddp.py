@@ -154,6 +154,8 @@ def ddp(
         behind = schedule is not None and any(each.kind == "link" for each in schedule.episodes)
         if behind and on_fault == "restart":
             raise InputError("--on-fault restart: ranks behind a link are not started anew")
+        if behind:
+            _check_link(load)
         with _folder(out) as folder:
             training = Training(
                 what, policy, limit, own, seed, precision, None if known is None else str(known),
@@ -233,6 +235,14 @@ def _schedule(load: str, ranks: int, seed: int, pinned: bool) -> Schedule:
     return schedule
 
 
+def _check_link(load: str | None) -> None:
+    """Raise `InputError` where no link can be limited here, before an old run is removed."""
+    from simstrag.fidelity.network import probe
+
+    if why := probe():
+        raise InputError(f"--load {load}: {why}")
+
+
 @contextlib.contextmanager
 def _loaded(schedule: Schedule | None, folder: Path, quiet: bool) -> Iterator[Behind | None]:
     """With the load of a schedule, if any; what was done of it is said.
@@ -255,7 +265,9 @@ def _loaded(schedule: Schedule | None, folder: Path, quiet: bool) -> Iterator[Be
         injector.check()
     except Skipped as failure:
         warn([f"load beside the ranks failed: {failure}"])
-    if injector.done and not quiet:
+    if not injector.done:
+        warn(["no load was on: the run was over before the first episode; give more --samples"])
+    elif not quiet:
         seconds = sum(each.episode.stop - each.episode.start for each in injector.done)
         ranks = sorted({each.episode.rank for each in injector.done})
         count = len(injector.done)
