@@ -1,9 +1,9 @@
 """How quickly cores compute by themselves: what neighbours take that no processor time shows.
 
 On a virtual machine who computes on the other thread of a core is seen in no clock of the guest.
-A loop of Python is slowed by it more than anything that is to be measured: on a guest of an AMD
-EPYC it takes 2.2 or 3.8 ms, where steps of a small network take 46 or 57 ms, for seconds or
-minutes on end.  So it is timed on the cores before and after each visit.
+A loop of Python is slowed by it more than steps are: on a guest of an AMD EPYC it took 1.05 or
+1.9 ms, where steps of a small network took 46 or 58 ms, for seconds or minutes on end.  So it is
+timed on the cores before and after each visit.
 """
 
 from __future__ import annotations

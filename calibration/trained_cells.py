@@ -20,7 +20,7 @@ def locksteps(samples: Samples) -> tuple[LockstepCell, ...]:
     """Ranks in lockstep, by their number, then alone and beside each level of a load."""
     cells = [cell for cell in samples.cells if cell.part == "lockstep"]
     cells.sort(key=lambda c: (c.ranks, c.load, c.level))
-    return tuple(_lockstep(cell, samples.of(cell)) for cell in cells if samples.of(cell))
+    return tuple(_lockstep(cell, samples.of(cell)) for cell in cells)
 
 
 def _lockstep(cell: Cell, visits: Sequence[Visit]) -> LockstepCell:
@@ -41,46 +41,33 @@ def _lockstep(cell: Cell, visits: Sequence[Visit]) -> LockstepCell:
             )
         ),
         slowdown=beside_others(visits) if clean else None,
-        interference=_interference(visits) if clean else None,
+        interference=beside_others(visits, "beside") if clean else None,
         noise=noise_of(_by_rank(cell, visits)) if clean else None,
     )  # fmt: skip
 
 
-def beside_others(visits: Sequence[Visit]) -> Quantity | None:
-    """How much longer steps take among ranks that compute at the same time, than alone.
+def beside_others(visits: Sequence[Visit], name: str = "local") -> Quantity | None:
+    """How much longer steps take while other ranks compute too, than alone on their core.
 
-    None where steps alone were not timed.
+    name: of those of the runtime, or "beside", bare ones.  None where they were not timed, or steps
+    alone were not.
     """
-    there = [v for v in visits if v.samples.get("alone")]
+    there = [v for v in visits if v.samples.get("alone") and v.samples.get(name)]
     if not there:
         return None
-    ratios = [_slower(v) for v in there]
-    note = "step among the ranks over one alone on its core, in the same visit; means over ranks"
-    return told(over_visits(ratios), note, sum(len(v.samples["local"]) for v in there))
+    ratios = [_slower(v, name) for v in there]
+    what = "step among the ranks" if name == "local" else "bare step on all their cores at once"
+    note = f"{what} over one alone on its core, in the same visit; mean over ranks"
+    return told(over_visits(ratios), note, sum(len(v.samples[name]) for v in there))
 
 
-def _interference(visits: Sequence[Visit]) -> Quantity | None:
-    there = [v for v in visits if v.samples.get("beside")]
-    if not there:
-        return None
-    ratios = []
-    for v in there:
-        alone, beside = (
-            np.reshape(v.samples[name], (v.facts["cores"], -1)).mean(axis=1)
-            for name in ("alone", "beside")
-        )
-        ratios.append(float(np.mean(beside / alone)))
-    note = "bare step on all the ranks' cores at once over one alone, in the same visit"
-    return told(over_visits(ratios), note, sum(len(v.samples["beside"]) for v in there))
-
-
-def _slower(visit: Visit) -> float:
+def _slower(visit: Visit, name: str) -> float:
     """Of each rank its mean step over that alone on its core, then the mean of these."""
-    ranks = visit.cell.ranks
-    local = np.reshape(visit.samples["local"], (ranks, -1)).mean(axis=1)
-    cores = visit.facts.get("cores", ranks)
+    cores: int = visit.facts["cores"]
     alone = np.reshape(visit.samples["alone"], (cores, -1)).mean(axis=1)
-    return float(np.mean([each / alone[rank % cores] for rank, each in enumerate(local)]))
+    own = np.reshape(visit.samples[name], (visit.cell.ranks if name == "local" else cores, -1))
+    means = own.mean(axis=1)
+    return float(np.mean([mean / alone[rank % cores] for rank, mean in enumerate(means)]))
 
 
 def _by_rank(cell: Cell, visits: Sequence[Visit]) -> list[list[float]]:

@@ -28,6 +28,7 @@ from simstrag.errors import InputError
 from simstrag.fidelity.cases import Case, Plan, windows
 from simstrag.fidelity.measure import Measure, measure
 from simstrag.fidelity.schedule import Schedule, response_to
+from simstrag.fidelity.slowdowns import slowdowns
 from simstrag.measurements import CollectiveCell, LockstepCell, OverlapCell
 from simstrag.paths import write_whole
 from simstrag.policy import View
@@ -35,9 +36,8 @@ from simstrag.profile import Profile, StepTimes
 from simstrag.quantity import Quantity
 from simstrag.responses import evaluate
 from simstrag.scenario import Scenario
-from simstrag.trace import Trace
 
-__all__ = ["Constant", "Foretelling", "Foretold", "slowdowns", "synchronous"]
+__all__ = ["Constant", "Foretelling", "Foretold", "synchronous", "with_update"]
 
 SEEDS = 20
 
@@ -370,45 +370,6 @@ def with_update(step: StepTimes, update: float) -> StepTimes:
             "fixed_share": fitted((compute * fixed + update) / whole),
         }
     )
-
-
-def slowdowns(
-    schedule: Schedule,
-    profile: Profile,
-    ranks: int,
-    paces: Sequence[float],
-    among: float | None = None,
-    rests: Mapping[float, float] | None = None,
-) -> Trace | None:
-    """Slowdowns of each rank by the levels on its core; None where there are none.
-
-    Load beside a rank is beside all ranks of its core.  paces: how many times as long steps take on
-    each core anyway.  among: the same for the other ranks being there; without it each other rank
-    on a core counts as one level of load.  rests: seconds of what follows a step, by the level on
-    one core, by which the `net` of ranks there is slowed, on lines between these levels.
-    """
-    cores = len(paces)
-    for each in schedule.episodes:
-        response_to(each.kind, profile)
-
-    def beside(level: float) -> float:
-        return float(evaluate(response_to("cpu", profile), [level])[0]) if level else 1.0
-
-    rows: list[tuple[float, int, str, str, float]] = []
-    for rank in range(ranks):
-        others = sum(r % cores == rank % cores for r in range(ranks)) - 1
-        always = paces[rank % cores] * (1.0 if among is None else among / beside(others))
-        episodes = [each for each in schedule.episodes if each.rank % cores == rank % cores]
-        edges = sorted({0.0, *(t for each in episodes for t in (each.start, each.stop))})
-        for t in edges:
-            level = sum(e.level for e in episodes if e.start <= t < e.stop)
-            value = always * beside(others + level)
-            if t or value != 1.0:
-                rows.append((t, rank, "step", "slowdown", value))
-            if rests and rests[0.0] and (t or level):
-                after = float(np.interp(level, sorted(rests), [rests[k] for k in sorted(rests)]))
-                rows.append((t, rank, "net", "slowdown", after / rests[0.0]))
-    return Trace.from_rows(sorted(rows), "load of the schedule") if rows else None
 
 
 def _at_size(cells: Sequence[CollectiveCell], size: int) -> float | None:

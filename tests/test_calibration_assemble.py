@@ -229,7 +229,9 @@ def test_steps_under_a_server_are_held_against_steps_alone_where_both_were_timed
     samples = samples_of(MACHINE, [*cells_of(MACHINE)[:3], cell])
     assert assemble(samples).transfers[0].slowdown is None
     timed = tuple(
-        replace(v, samples={**v.samples, "alone": (0.1, 0.1), "local": (0.11, 0.13)})
+        replace(
+            v, facts={"cores": 2}, samples={**v.samples, "alone": (0.1, 0.1), "local": (0.11, 0.13)}
+        )
         if v.cell == cell else v
         for v in samples.visits
     )  # fmt: skip

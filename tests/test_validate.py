@@ -20,13 +20,14 @@ from hypothesis import strategies as st
 from simstrag.engine import simulate
 from simstrag.errors import InputError
 from simstrag.fidelity.cases import CLEAN, Case, Plan, cases_of, drawn, windows
-from simstrag.fidelity.foretold import Foretelling, slowdowns, with_update
+from simstrag.fidelity.foretold import Foretelling, with_update
 from simstrag.fidelity.judgement import FORETOLD, MISSED, NOISY, judged, mitigations, pairs
 from simstrag.fidelity.measure import measure
 from simstrag.fidelity.ranks import Pace
 from simstrag.fidelity.real import TRIES, Campaign, Outcome, held
 from simstrag.fidelity.result import Ranking, Result, of_case, paces
 from simstrag.fidelity.schedule import Episode, Schedule
+from simstrag.fidelity.slowdowns import slowdowns
 from simstrag.fidelity.tables import answer, runs_table
 from simstrag.fidelity.validation import Validation, planned
 from simstrag.profile import Profile, StepTimes
