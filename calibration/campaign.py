@@ -49,8 +49,8 @@ class Bounds:
         needed = FEWEST * round_seconds
         if needed > self.seconds:
             raise InputError(
-                f"--minutes {self.seconds / 60:g}: {FEWEST} rounds of {cells} cells take about "
-                f"{needed / 60:.1f} minutes; give as many, or leave out parts or batches"
+                f"{self.seconds / 60:g} minutes of calibration: {FEWEST} rounds of {cells} cells "
+                f"take about {needed / 60:.1f} minutes; give as many, or leave out parts or batches"
             )
 
 
@@ -99,9 +99,9 @@ def _enough(visits: Mapping[Cell, Sequence[Visit]], bounds: Bounds) -> None:
     left = [cell for cell, of in visits.items() if not of]
     if left:
         raise InputError(
-            f"--minutes {bounds.seconds / 60:g} are over, and {len(left)} of {len(visits)} cells "
-            f"were not visited once, such as {left[0]}; what was measured is kept: the same "
-            "command with more minutes goes on, or leave out parts or batches"
+            f"{bounds.seconds / 60:g} minutes of calibration are over, and {len(left)} of "
+            f"{len(visits)} cells were not visited once, such as {left[0]}; what was measured "
+            "is kept: the same command with more minutes goes on, or leave out parts or batches"
         )
 
 

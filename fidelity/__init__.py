@@ -13,16 +13,17 @@ if TYPE_CHECKING:
     from simstrag.fidelity.network import Link
     from simstrag.fidelity.recorded import Replayed, replay
     from simstrag.fidelity.schedule import Episode, Schedule
-    from simstrag.fidelity.validation import Validation, validate
+    from simstrag.fidelity.validation import Validation, calibrated, validate
 
 __all__ = [
-    "Episode", "Injector", "Link", "Replayed", "Schedule", "Validation", "replay", "validate",
+    "Episode", "Injector", "Link", "Replayed", "Schedule", "Validation", "calibrated",
+    "replay", "validate",
 ]  # fmt: skip
 
 PLACES = {
     "Episode": "schedule", "Injector": "injector", "Link": "network", "Replayed": "recorded",
     "Schedule": "schedule", "Validation": "validation", "replay": "recorded",
-    "validate": "validation",
+    "calibrated": "validation", "validate": "validation",
 }  # fmt: skip
 
 

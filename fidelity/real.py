@@ -30,9 +30,11 @@ from simstrag.fidelity.schedule import Schedule
 from simstrag.paths import write_whole
 from simstrag.run import Run, plain
 
-__all__ = ["Campaign", "Outcome", "held"]
+__all__ = ["CALIBRATION", "Campaign", "Outcome", "held", "refuse_others"]
 
 PLAN, RUNS, OUTCOME, LOCK = "plan.json", "runs", "outcome.json", ".lock"
+CALIBRATION = "calibration"
+"""Where a validation that calibrates first has its profile."""
 
 OVERHEAD = 8.0
 """Seconds that a run takes beside its steps: warming up, a server's start, load processes."""
@@ -285,11 +287,7 @@ def held(folder: Path, plan: Plan) -> Iterator[None]:
     written = folder / PLAN
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        others = [each.name for each in folder.iterdir() if each.name != LOCK]
-        if others and not written.exists():
-            raise InputError(
-                f"{folder}: holds other files; choose a folder that does not exist yet"
-            )
+        refuse_others(folder)
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
@@ -305,6 +303,13 @@ def held(folder: Path, plan: Plan) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
+
+
+def refuse_others(folder: Path) -> None:
+    """Raises `InputError` for a folder with files of anything else than a validation."""
+    there = {each.name for each in folder.iterdir()} if folder.is_dir() else set()
+    if PLAN not in there and there - {LOCK, CALIBRATION}:
+        raise InputError(f"{folder}: holds other files; choose a folder that does not exist yet")
 
 
 def _lock(file: int, folder: Path) -> None:

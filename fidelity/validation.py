@@ -6,24 +6,26 @@ import csv
 import json
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from simstrag.calibration.calibrate import PROFILE, Asked, calibrate
+from simstrag.calibration.campaign import OnVisit
 from simstrag.calibration.machine import describe_device
 from simstrag.calibration.occupancy import LIMIT
 from simstrag.ddp.hints import hints_of
 from simstrag.errors import InputError
-from simstrag.fidelity.cases import CLEAN, Plan, cases_of, drawn
+from simstrag.fidelity.cases import CLEAN, Case, Plan, cases_of, drawn
 from simstrag.fidelity.foretold import SEEDS, Foretelling, synchronous
 from simstrag.fidelity.ranks import Pace
-from simstrag.fidelity.real import Campaign, Outcome, held
+from simstrag.fidelity.real import CALIBRATION, Campaign, Outcome, held, refuse_others
 from simstrag.fidelity.result import Result, of_case, paces
 from simstrag.paths import write_whole
 from simstrag.places import cores
 from simstrag.profile import Profile
 from simstrag.run import plain
 
-__all__ = ["Validation", "planned", "validate"]
+__all__ = ["Validation", "calibrated", "planned", "validate"]
 
 LONG = 0.040
 """Seconds that a step should take at least, for what is in no profile to be small beside it."""
@@ -74,6 +76,25 @@ class Validation:
             writer = csv.DictWriter(file, list(rows[0]))
             writer.writeheader()
             writer.writerows(rows)
+
+
+def calibrated(
+    asked: Asked,
+    folder: str | Path,
+    policies: Sequence[str] = (),
+    ranks: Sequence[int] = (),
+    on_visit: OnVisit | None = None,
+) -> Path:
+    """Calibrate the CPU for a validation in a folder, as far as it was not; the profile's path.
+
+    It goes into `calibration` of the folder.  policies, ranks: those to be validated, of which one
+    that cannot run for real is refused before anything is measured.  Raises `InputError`.
+    """
+    refuse_others(Path(folder))
+    _possible(policies, ranks)
+    place = Path(folder) / CALIBRATION
+    calibrate(replace(asked, device="cpu"), place, on_visit)
+    return place / PROFILE
 
 
 def validate(
@@ -150,13 +171,7 @@ def planned(
             "calibrate with --device cpu"
         )
     load(workload.name)
-    if any(world < 2 for world in ranks):
-        raise InputError(f"ranks {min(ranks)}: there is nobody to wait for; give 2 or more")
-    count = len(cores())
-    cases = cases_of(policies, ranks, steps, count)
-    hints = hints_of(profile, workload.batch)
-    for case in cases:
-        synchronous(case, hints)
+    cases, count = _possible(policies, ranks, steps, profile, workload.batch), len(cores())
     with tempfile.TemporaryDirectory() as scratch:
         foretelling = Foretelling(profile, Path(scratch), count)
         clean = {case.ranks: foretelling.clean(case) for case in cases}
@@ -172,6 +187,22 @@ def planned(
         profile.name,
         profile.sha256,
     )
+
+
+def _possible(
+    policies: Sequence[str],
+    ranks: Sequence[int],
+    steps: int = 1,
+    profile: Profile | None = None,
+    batch: int = 1,
+) -> tuple[Case, ...]:
+    """The cases asked for on this machine.  Raises `InputError` for one that cannot be run."""
+    if any(world < 2 for world in ranks):
+        raise InputError(f"ranks {min(ranks)}: there is nobody to wait for; give 2 or more")
+    cases = cases_of(policies, ranks, steps, len(cores()))
+    for case in cases:
+        synchronous(case, hints_of(profile, batch, case.steps * case.ranks * batch))
+    return cases
 
 
 def _precision(profile: Profile) -> str:

@@ -17,6 +17,7 @@ from simstrag.calibration.comparing import compare
 from simstrag.calibration.remarks import remarks
 from simstrag.calibration.samples import Samples, read
 from simstrag.errors import InputError
+from simstrag.fidelity import calibrated
 from simstrag.profile import Profile
 from simstrag.scenario import Scenario
 from tests.commands import Call
@@ -179,6 +180,16 @@ def test_a_profile_of_another_speed_does_not_hold_and_it_is_said_by_how_much(don
     found = Checked(compare(profile, Profile.model_validate(data)))
     assert not found.holds
     assert "is 3 times the profile's" in found.text
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_validation_calibrates_into_its_own_folder_and_once(here: Path) -> None:
+    asked = Asked("mine:job", None, ("step",), (4, 8, 16), ("fp32", "bf16"), 0.5)
+    path = calibrated(asked, here / "v")
+    assert path == here / "v" / "calibration" / "profile.json"
+    before = read(path.parent)
+    calibrated(asked, here / "v")
+    assert read(path.parent) == before
 
 
 @pytest.mark.usefixtures("quick")

@@ -156,7 +156,9 @@ def test_a_line_that_a_kill_cut_off_costs_that_visit_alone(journal: Journal) -> 
 
 
 def test_minutes_for_less_than_the_fewest_rounds_are_refused_with_what_is_needed() -> None:
-    with pytest.raises(InputError, match=r"--minutes 1: 5 rounds of 30 cells .* 2.5 minutes"):
+    with pytest.raises(
+        InputError, match=r"1 minutes of calibration: 5 rounds of 30 cells .* 2.5 minutes"
+    ):
         Bounds(seconds=60).check(round_seconds=30, cells=30)
 
 

@@ -172,6 +172,30 @@ def test_options_of_real_runs_are_refused_beside_a_run_to_replay(folder: Path, c
     assert err.startswith("error: --out, --steps: of real runs, and r is one that is replayed")
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "give either --profile, a calibration of this machine, or --workload"),
+        (("--profile", "p.json", "--workload", "digits"), "give either --profile"),
+        (
+            ("--profile", "p.json", "--batch", "8"),
+            "--batch: of a calibration, and --profile is one",
+        ),
+        (("--workload", "digits", "--policy", "dropcompute"), "is for simulation only"),
+        (("--workload", "digits", "--out", "full"), "full: holds other files"),
+    ],
+)
+def test_a_validation_that_cannot_be_ends_before_it_calibrates(
+    options: tuple[str, ...], message: str, folder: Path, call: Call
+) -> None:
+    (folder / "full").mkdir()
+    (folder / "full" / "thesis.tex").touch()
+    code, out, err = call("validate", *options)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert not (folder / "reports").exists()
+
+
 def test_the_precisions_that_are_known_are_those_that_there_are() -> None:
     assert set(get_args(Precision)) == {"auto", *PAIRS}
 

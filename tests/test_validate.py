@@ -299,6 +299,10 @@ def test_what_cannot_be_is_refused_before_anything_runs(
         planned_and_foretold(digits_profile(**changes), policies, tmp_path)
 
 
+def test_a_policy_that_asks_how_long_the_run_is_can_be_validated(tmp_path: Path) -> None:
+    planned_and_foretold(digits_profile(), ("sync_switch",), tmp_path)
+
+
 # -- measuring -------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ from simstrag.cli.console import document, sentences, table, text, warn, written
 from simstrag.cli.inputs import profile_at
 from simstrag.cli.mistakes import Interrupted
 from simstrag.cli.options import Json, Quiet, Seed, complete_policy, on_command_line, one_each
-from simstrag.cli.progress import counted
+from simstrag.cli.progress import counted, measured
 from simstrag.errors import InputError
 from simstrag.paths import expect
 
@@ -23,7 +23,20 @@ if TYPE_CHECKING:
 __all__ = ["validate"]
 
 
-OF_REAL_RUNS = ("out", "policy", "ranks", "steps", "repetitions", "minutes", "seed")
+OF_CALIBRATION = ("batch", "precision", "calibration_minutes")
+"""Options of the calibration that comes first."""
+
+OF_REAL_RUNS = (
+    "workload",
+    *OF_CALIBRATION,
+    "out",
+    "policy",
+    "ranks",
+    "steps",
+    "repetitions",
+    "minutes",
+    "seed",
+)
 """Options that a replay has no use for."""
 
 
@@ -39,6 +52,25 @@ def validate(
         Path | None,
         typer.Option(help="Calibration of this machine.", metavar="FILE", show_default=False),
     ] = None,
+    workload: Annotated[
+        str | None,
+        typer.Option(
+            "--workload", "-w", metavar="NAME", show_default=False,
+            help="Calibrate with it first, on the CPU, instead of --profile.",
+        ),
+    ] = None,
+    batch: Annotated[
+        list[int] | None,
+        typer.Option(help="As `calibrate` takes it; may be repeated.", min=1, metavar="N",
+                     show_default=False),
+    ] = None,
+    precision: Annotated[
+        list[str] | None,
+        typer.Option(help="As `calibrate` takes it, twice.", metavar="WORD", show_default=False),
+    ] = None,
+    calibration_minutes: Annotated[
+        float, typer.Option(help="Calibrate no longer than this.", min=0.1, metavar="M")
+    ] = 20.0,
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Folder to write.", metavar="FOLDER")
     ] = Path("reports/validation"),
@@ -73,14 +105,28 @@ def validate(
             )
         _replay(run, profile, as_json)
         return
-    if profile is None:
+    if (profile is None) == (workload is None):
         raise InputError(
-            "give --profile, the calibration of this machine; make one with `simstrag calibrate "
-            "--workload digits --out profiles/digits`"
+            "give either --profile, a calibration of this machine, or --workload, such as digits, "
+            "to calibrate first"
         )
+    if workload is None and (given := on_command_line(context, OF_CALIBRATION)):
+        raise InputError(
+            f"{', '.join(given)}: of a calibration, and --profile is one; leave it out"
+        )
+    from simstrag.calibration.calibrate import Asked
+    from simstrag.fidelity.validation import calibrated
     from simstrag.fidelity.validation import validate as carried_out
 
     try:
+        if workload is not None:
+            asked = Asked(
+                workload, None, (), tuple(batch or ()), tuple(precision or ()),
+                calibration_minutes, seed,
+            )  # fmt: skip
+            with measured(quiet) as visit:
+                profile = calibrated(asked, out, policy or (), ranks or (), visit)
+        assert profile is not None
         with counted(quiet) as show:
             found = carried_out(
                 profile_at(profile), out, policy or (), ranks or (), steps=steps,
@@ -96,7 +142,8 @@ def validate(
 
 def _left(folder: Path) -> str:
     count = len(list(folder.glob("runs/*/outcome.json")))
-    return f"{count} finished runs are kept in {folder}; the same command goes on from there"
+    begun = " and a calibration" if (folder / "calibration").exists() else ""
+    return f"{count} finished runs{begun} are kept in {folder}; the same command goes on from there"
 
 
 def _show(found: Validation, page: Path, as_json: bool, quiet: bool) -> None:
