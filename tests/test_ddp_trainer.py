@@ -6,7 +6,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from torch import nn
 from simstrag import policies
 from simstrag.ddp.journal import read
 from simstrag.ddp.replay import run_of
-from simstrag.errors import InputError
+from simstrag.errors import InputError, SimstragError
 from simstrag.live import Live, Start, Update
 from simstrag.policy import Hints, Plan, Precision, Quorum, Review, View
 from tests.ranks import Ranks, ranks
@@ -309,6 +309,33 @@ def refused(rank: int, world: int, policy: str) -> str:
 def test_what_cannot_run_for_real_is_refused_with_the_reason(policy: str, ranks: Ranks) -> None:
     (said,) = ranks.run(refused, 1, policy)
     assert said.startswith(f"policy {policy} is for simulation only: ")
+
+
+@dataclass
+class Cutting:
+    """In mid-run it asks for what no real process can do."""
+
+    first: Plan
+
+    def plan(self, view: View) -> Plan:
+        deadline = None if view.version < 3 else 0.1
+        return replace(self.first, deadline=deadline, review=Review(updates=1))
+
+
+def cutting(rank: int, world: int, first: Plan) -> str:
+    from simstrag.ddp import wrap
+
+    model, optimizer, loss = task(rank)
+    with wrap(model, optimizer, Cutting(first), batch=BATCH, precision="full") as trainer:
+        with pytest.raises(SimstragError) as caught:
+            [trainer.step(lambda: loss(BATCH)) for _ in range(20)]
+        return str(caught.value)
+
+
+@pytest.mark.parametrize("first", [Plan(), policies.load("asgd").plan(View(2))])
+def test_a_later_plan_that_cannot_be_carried_out_is_refused_then(first: Plan, ranks: Ranks) -> None:
+    for said in ranks.run(cutting, 2, first):
+        assert "a plan that it made in mid-run is refused: a deadline cuts steps" in said
 
 
 def resuming(rank: int, world: int, policy: str, steps: int, cut: int) -> tuple[list[Any], Any]:

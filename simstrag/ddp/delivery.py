@@ -57,6 +57,7 @@ class Delivery:
 
         Raises `ConnectionError` where it cannot be told.
         """
+        ways.check_later(self._live.plan, self._live.name)
         if self._shards is not None:
             ways.check_sharded(self._live.plan, self._live.name)
         match order:

@@ -130,6 +130,7 @@ class Synchronous:
                 )
         if self.live.plan is not self._planned:
             self._planned = self.live.plan
+            ways.check_later(self._planned, self.live.name)
             self._shares = self._planned.samples(self.batch, self.world_size)
         self._sizes, self._heeded = self._shares, False
         if self.sampler is not None:

@@ -15,7 +15,7 @@ from simstrag.plan import Plan
 from simstrag.policy import Policy, View
 from simstrag.quorum import Via
 
-__all__ = ["check", "check_sharded", "how", "obstacle", "refusal", "synchronous"]
+__all__ = ["check", "check_later", "check_sharded", "how", "obstacle", "refusal", "synchronous"]
 
 CUT = "a deadline cuts steps at a micro-batch, and a real step cannot be cut from outside"
 ROUNDS = "groups with rounds of their own need an optimizer per group, which is not built"
@@ -77,6 +77,15 @@ def check(policy: Policy, name: str, world: View) -> None:
             f"policy {name} is for simulation only: {reason}; "
             "`simstrag policies` shows which others run for real"
         )
+
+
+def check_later(plan: Plan, name: str) -> None:
+    """Raise `InputError` where a plan that a policy made in mid-run cannot be carried out.
+
+    >>> check_later(Plan(), "bsp")
+    """
+    if reason := obstacle(plan):
+        raise InputError(f"policy {name}: a plan that it made in mid-run is refused: {reason}")
 
 
 def check_sharded(plan: Plan, name: str) -> None:
