@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
-from simstrag.places import cores, die_with_parent, keep_memory, pin
+from simstrag.places import die_with_parent, keep_memory, pin_rank
 
 __all__ = ["LEAVE", "STALL", "Children"]
 
@@ -45,9 +45,8 @@ class Children:
         """Run `target(pipe, rank, ...)` in a process on core number `rank`."""
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        core = cores()[rank % len(cores())]
         process = context.Process(
-            target=_pinned, args=(target, os.getpid(), core, theirs, rank, *arguments), daemon=True
+            target=_pinned, args=(target, os.getpid(), theirs, rank, *arguments), daemon=True
         )
         self.pipes.append(ours)
         self._processes.append(process)
@@ -80,7 +79,6 @@ class Children:
 def _pinned(
     target: Callable[..., None],
     parent: int,
-    core: int,
     pipe: Connection,
     rank: int,
     *arguments: Any,
@@ -88,6 +86,6 @@ def _pinned(
     die_with_parent(parent)
     for number in STOPS:
         signal.signal(number, signal.SIG_IGN)
-    pin(core)
+    pin_rank(rank)
     keep_memory()
     target(pipe, rank, *arguments)

@@ -167,14 +167,14 @@ class TrainedBench:
         self._train(min(MOST, max(FEWEST, round(VISIT / pace))))
         asked = range(1 if self.part == "lockstep" else self.ranks)
         found = self.crew.ask(dict.fromkeys(asked, Tell()))
-        return {name: tuple(s for own in found for s in own[name]) for name in found[0]}
+        return {name: _even([own[name] for own in found]) for name in found[0]}
 
     def _train(self, steps: int) -> None:
         self.crew.ask(dict.fromkeys(range(self.ranks), Together(1 + steps)))
 
 
 def _even(each: Sequence[Sequence[float]]) -> tuple[float, ...]:
-    """As many of each."""
+    """As many of each: a rank may ask before the server has noted its last step."""
     fewest = min(map(len, each))
     return tuple(s for own in each for s in own[:fewest])
 

@@ -15,5 +15,9 @@ class PlanError(InputError):
     """A plan that cannot be carried out: the message says which part and why."""
 
 
+class NobodyLeft(PlanError):
+    """All ranks that a plan counts on are gone."""
+
+
 class StallError(SimstragError, RuntimeError):
     """Nothing is left that could happen, and the run has not reached its end."""

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from simstrag import policies
 from simstrag.compiled.words import ABORTED, APPLIED, COMPUTING, DROPPED
-from simstrag.errors import PlanError
+from simstrag.errors import NobodyLeft, PlanError
 from simstrag.kernel import Kernel, Limits, Stop
 from simstrag.learning.noise_scale import NoiseScale
 from simstrag.plan import Plan, Precision, Review
@@ -234,7 +234,7 @@ class Live:
     def gone(self, rank: int, at: float) -> None:
         """A rank will never be heard of again: whoever waits for it waits for the others only.
 
-        Raises `PlanError` where it is the last.
+        Raises `NobodyLeft` where it is the last of the plan.
         """
         self._note("gone", max(at, self.now), rank)
         self._go(max(at, self.now))
@@ -249,20 +249,28 @@ class Live:
     def lockstep(self, start: float, seconds: Floats, end: float | None = None) -> None:
         """One step of a plan in which everybody waits for everybody: begun together at `start`.
 
-        seconds: shape (N,), of each rank's computing.  end: when its update was over; without it,
-        when the last gradient was there.
+        It is no news to anybody.  seconds: shape (N,), of each rank's computing.  end: when its
+        update was over; without it, when the last gradient was there.
         """
         begun = max(start, self.now)
         for rank, own in enumerate(seconds.tolist()):
             self._kernel.tell(rank, begun, begun + own)
         until = begun + float(seconds.max())
+        self._heard.listens = False
+        self._advance(until)
+        (closing,) = self._kernel.reducing
+        end = max(end or until, until)
+        self._kernel.reduced(closing, end)
+        self._advance(end)
+        self._heard.listens = True
+        self._started[:] = self._kernel.memory.ranks["started"]
+
+    def _advance(self, until: float) -> None:
+        """As `_go`, but nobody hears of anything."""
         while self._kernel.advance(until) is Stop.REVIEW:
             self._review()
         self._kernel.memory.machine[0]["now"] = until
-        (closing,) = self._kernel.reducing  # of which nobody need hear
-        end = max(end or until, until)
-        self._kernel.reduced(closing, end)
-        self._go(end)
+        self._kernel.hand_over()
 
     def news(self) -> list[News]:
         """What has become of it since last asked; updates in order of version, each before the
@@ -409,7 +417,7 @@ class Live:
                 kept = tuple((c, parent if parent in left else left[0]) for c, parent in riders)
                 quorums.append(replace(quorum, ranks=left, count=count, riders=kept))
         if not quorums:
-            raise PlanError(f"policy {self.name}: all ranks of its plan are gone")
+            raise NobodyLeft(f"policy {self.name}: all ranks of its plan are gone")
         return replace(plan, quorums=tuple(quorums)).resolved(self._workers)
 
 
@@ -425,6 +433,7 @@ class _Heard(Recorder):
     def __init__(self, recorder: Recorder | None) -> None:
         super().__init__(keep_steps=True, keep_gradients=True, storage=_Nowhere())
         self.news: list[News] = []
+        self.listens = True
         self._recorder = recorder
 
     def planned(self, plan: Plan, version: int, time: float) -> None:
@@ -435,6 +444,12 @@ class _Heard(Recorder):
         return super().names(members) if self._recorder is None else self._recorder.names(members)
 
     def take(self, logs: Any) -> None:
+        if self._recorder is not None:
+            self._recorder.take(logs)
+        if self.listens:
+            self._hear(logs)
+
+    def _hear(self, logs: Any) -> None:
         applied: dict[int, list[Gradient]] = {}
         lost: dict[int, list[Lost]] = {fate: [] for fate in LOST}
         columns = (logs["fates"][name].tolist() for name in FATES)
@@ -446,8 +461,6 @@ class _Heard(Recorder):
         self.news += [Update(update, tuple(own)) for update, own in sorted(applied.items())]
         for each in lost.values():
             self.news += each
-        if self._recorder is not None:
-            self._recorder.take(logs)
 
     def totals(self, machine: Any, ranks: Any, progress: float | None) -> None:
         if self._recorder is not None:

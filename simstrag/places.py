@@ -7,7 +7,10 @@ import os
 import signal
 import sys
 
-__all__ = ["cores", "die_with_parent", "keep_memory", "pin"]
+__all__ = ["CORES", "cores", "die_with_parent", "keep_memory", "pin", "pin_rank"]
+
+CORES = "SIMSTRAG_CORES"
+"""In the environment of a pinned rank: the cores of all, for a server that it starts."""
 
 TRIM_THRESHOLD, MMAP_MAX = -1, -4
 """What glibc's mallopt(3) may be told."""
@@ -24,6 +27,13 @@ def pin(core: int | set[int]) -> None:
     """Keep the calling thread, and what it starts, on `core`, where the system can."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {core} if isinstance(core, int) else core)
+
+
+def pin_rank(rank: int) -> None:
+    """Keep a rank on a core of its own, round about; a server that it starts may use all."""
+    every = cores()
+    os.environ[CORES] = ",".join(map(str, every))
+    pin(every[rank % len(every)])
 
 
 def die_with_parent(parent: int) -> None:

@@ -307,7 +307,7 @@ def test_all_are_let_go_together_at_the_first_update_under_a_plan_that_needs_no_
     while reduces := [o for o in orders if isinstance(o, Reduce)]:
         for order in reduces:
             orders = desk.reduced(order.rank, order.closing, 3.0)
-    assert [type(o) for o in orders] == [Apply, *[Deliver] * 0, Handover, Handover]
+    assert [type(o) for o in orders] == [Apply, Handover, Handover]
     assert isinstance(orders[-1], Handover)
     assert orders[-1].facts.version == 2
     assert desk.over
@@ -328,6 +328,20 @@ def test_the_last_to_leave_leaves_nothing_to_decide() -> None:
     assert desk.lost(1, 2.0) == []
     assert desk.over
     assert desk.expiry == math.inf
+
+
+def test_a_policy_that_fails_when_a_rank_is_lost_is_not_taken_for_the_end() -> None:
+    class Failing:
+        def plan(self, view: View) -> Plan:
+            assert view.version == 0, "a mistake of the policy"
+            return Plan((Quorum(via=Via.SERVER),), review=Review(updates=1))
+
+    desk = desk_of(Failing(), 3)
+    desk.begin()
+    for rank in (0, 1):
+        desk.done(rank, 0, 1.0, 1.0, here=True)
+    with pytest.raises(PlanError, match="a mistake of the policy"):
+        desk.lost(2, 2.0)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from simstrag.ddp.identity import Identity
 __all__ = ["NOWHERE", "PHASES", "Blame", "Entry", "Facts", "Judge", "Kind"]
 
 PHASES = (
-    "loading", "computing", "reducing", "talking to the server", "deciding", "updating",
+    "loading", "computing", "reducing", "talking to the server", "updating", "deciding",
 )  # fmt: skip
 """What a rank may be doing in a step, in this order."""
 

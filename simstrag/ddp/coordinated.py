@@ -143,6 +143,7 @@ class Coordinated:
                 if order.pull and not self._pulled(order):
                     continue
                 self._work, self._samples = order, order.applied
+                self._mark(order.step, "loading")
                 break
             if isinstance(order, Handover):
                 if not order.apart:

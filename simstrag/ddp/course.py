@@ -107,7 +107,7 @@ class Course:
             try:
                 with self.members.blaming():
                     if failed is not None:
-                        self._go_on_without(failed)
+                        self._go_on_without(failed, guarded)
                     loss = self._taken(guarded)
                     if self._link is not None and self._link.lost and self.members.all_end:
                         self.members.end(self._link.lost)
@@ -248,7 +248,7 @@ class Course:
             equal.broadcast(self.replica.model, self.replica.optimizer, 0)
         self._synchronise(handover.policy, handover.facts)
 
-    def _go_on_without(self, failure: RankFailure) -> None:
+    def _go_on_without(self, failure: RankFailure, closure: Closure) -> None:
         """Meet again as a smaller world, in which the policy begins anew; no update is lost.
 
         The step in which it happened is thrown away.  Where some had finished it and others not,
@@ -269,7 +269,10 @@ class Course:
         version, samples, now = max(told)
         equal.broadcast(replica.model, replica.optimizer, told.index(max(told)))
         self.policy = copy.deepcopy(self._given)
-        fresh = Live(copy.deepcopy(self._given), members.world_size, self.batch, self.hints)
+        fresh = Live(
+            copy.deepcopy(self._given), members.world_size, self.batch, self.hints,
+            name=self.name, reduced=not replica.formats.refusal,
+        )  # fmt: skip
         self.facts = dataclasses.replace(
             fresh.facts(), version=version, samples=samples, now=now,
             reviewed=(version, samples, now),
@@ -278,6 +281,8 @@ class Course:
             self._out = self._whole / f"generation-{generation}"
         self._record()
         self._synchronise(self.policy, self.facts)
+        if not ways.synchronous(self.facts.plan, members.world_size):
+            self._change(closure)
         if members.rank == 0:
             warn(f"{failure}; the others go on without it")
 
@@ -305,7 +310,8 @@ class Course:
         if members.rank == 0:
             job = Job(
                 packed(self.replica.optimizer), policy, self.batch, self.name, self.hints, facts,
-                hand_over=self._shards == 1, shards=self._shards,
+                hand_over=self._shards == 1, refusal=self.replica.formats.refusal,
+                shards=self._shards,
                 journal=None if self._out is None else partial(Journal, self._out),
             )  # fmt: skip
         now = settings(self.replica.optimizer)

@@ -118,6 +118,7 @@ class Delivery:
         if flat is not None and peer.payload.shared:
             peer.payload.parameters.copy_(flat)
             flat = None
+        peer.row["replied"] = time.monotonic()  # sending it is part of its way
         peer.wire.send(frame, None if flat is None else octets(flat))
 
     def _replied(self, peer: Peer) -> None:
@@ -125,5 +126,4 @@ class Delivery:
         row, peer.row = peer.row, {}
         if "step" not in row:
             return
-        row["replied"] = time.monotonic()
         self._note("push", row)

@@ -28,7 +28,7 @@ from simstrag.ddp.orders import (
 from simstrag.ddp.reductions import Reductions
 from simstrag.ddp.seats import Seat, booked, how
 from simstrag.ddp.shares import Sum
-from simstrag.errors import PlanError
+from simstrag.errors import NobodyLeft, PlanError
 from simstrag.live import Live, Lost, Reduction, Start, Update
 from simstrag.plan import Plan
 
@@ -134,7 +134,7 @@ class Desk:
             return []
         try:
             self.live.gone(rank, at)
-        except PlanError:  # nobody is left who could let the others go on
+        except NobodyLeft:  # who could let the others go on
             self.over = True
             return [Finish(other) for other in range(len(self._seats)) if other not in self.dead]
         self._agenda += self._reductions.lost(at)

@@ -26,12 +26,15 @@ import psutil
 
 from simstrag.ddp.joining import adopted, store_at
 from simstrag.errors import InputError
-from simstrag.places import cores, keep_memory, pin
+from simstrag.places import keep_memory, pin_rank
 
 __all__ = ["Outcome", "launch", "run", "torchrun"]
 
 GRACE = 1.0
 """Seconds in which processes that are told to end may do so, all together."""
+
+LAST_WORDS = 0.5
+"""Seconds that a rank has to say who was lost, when it is told to end."""
 
 LAST_WORK = 10.0
 """Seconds that a server has for it when all its ranks have come to their end."""
@@ -358,14 +361,20 @@ def agent() -> None:
     main(sys.argv[1:])
 
 
+def _soon(*_: object) -> None:
+    """Told to end, as torchrun tells all when one has died, whose name may just be being said."""
+    timer = threading.Timer(LAST_WORDS, os._exit, (128 + signal.SIGTERM,))
+    timer.daemon = True
+    timer.start()
+
+
 def _rank() -> None:
     """A rank, before anything of the user's is imported."""
     adopted()
     keep_memory()
+    signal.signal(signal.SIGTERM, _soon)
     if os.environ.get("SIMSTRAG_PINNED") == "1":
-        every = cores()
-        os.environ["SIMSTRAG_CORES"] = ",".join(map(str, every))  # for a server, which has no own
-        pin(every[int(os.environ.get("LOCAL_RANK", "0")) % len(every)])
+        pin_rank(int(os.environ.get("LOCAL_RANK", "0")))
     script = sys.argv[1]
     try:
         if script == "-m":

@@ -33,7 +33,8 @@ class Job:
     packed: parameters and optimizer, as `parameters.packed` made them.  facts: where the books go
     on from.  batch: samples of a gradient at a share of 1.  hand_over: whether the ranks can do
     without the server under a plan that does not need it.  journal: makes the record that the
-    server goes on with, if it has none of its own.  shards: how many processes own the parameters,
+    server goes on with, if it has none of its own.  refusal: why there is no reduced precision;
+    empty where there is.  shards: how many processes own the parameters,
     the server among them.
     """
 
@@ -45,6 +46,7 @@ class Job:
     facts: Facts | None = None
     hand_over: bool = False
     journal: Callable[[], Any] | None = None
+    refusal: str = ""
     shards: int = 1
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from simstrag.ddp.journal import ATTEMPT, LOAD, NAME, facts_of, plan_of, read
-from simstrag.errors import InputError, PlanError
+from simstrag.errors import InputError, NobodyLeft
 from simstrag.live import Live
 from simstrag.plan import Plan
 from simstrag.policy import Hints, View
@@ -265,7 +265,7 @@ def _told_again(
             live.wait(values[0])
         elif kind == "gone":
             at, rank = values
-            with contextlib.suppress(PlanError):  # it was the last
+            with contextlib.suppress(NobodyLeft):
                 live.gone(rank, at)
         live.news()
     live.end()

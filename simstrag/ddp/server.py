@@ -16,7 +16,7 @@ from simstrag.ddp.joining import adopted, meet, offer, stall_limit_of
 from simstrag.ddp.service import Journal, Server
 from simstrag.ddp.slow import warn
 from simstrag.live import Live
-from simstrag.places import keep_memory, pin
+from simstrag.places import CORES, keep_memory, pin
 
 __all__ = ["Journal", "Server", "main", "start_server"]
 
@@ -40,7 +40,7 @@ def main() -> None:
     """The program of `start_server`, and of a launcher, which gives it no argument."""
     torch.set_num_threads(1)
     keep_memory()
-    if cores := os.environ.get("SIMSTRAG_CORES"):
+    if cores := os.environ.get(CORES):
         pin(set(map(int, cores.split(","))))  # not the one of the rank that started this
     if len(sys.argv) == 1:
         adopted()

@@ -23,7 +23,7 @@ from simstrag.ddp.delivery import Delivery
 from simstrag.ddp.desk import Desk
 from simstrag.ddp.door import Door, Peer
 from simstrag.ddp.frames import SHARED, Frame, Kind
-from simstrag.ddp.orders import Apply, Job, Loss, Order
+from simstrag.ddp.orders import Apply, Handover, Job, Loss, Order
 from simstrag.ddp.payload import Offer, Payload, accept, apart, octets
 from simstrag.ddp.seats import is_fixed
 from simstrag.ddp.shards import Shards
@@ -83,8 +83,10 @@ class Server:
         self._shards: Shards | None = None
         self._orders: deque[Order] = deque()
         self._desk: Desk | None = None
+        self._live: Live | None = None  # that of the last desk, until ranks go on by themselves
         self._delivery: Delivery | None = None
         self._job: Job | None = None
+        self._refusal = ""
         self._waiting_since = math.inf
         self._zero = 0.0
 
@@ -104,8 +106,7 @@ class Server:
 
     def _note_end(self) -> None:
         """What the policy has counted, where it has decided to the end."""
-        if self._desk is not None:
-            live = self._desk.live
+        if (live := self._live) is not None:
             self._note("end", self._now(), policies.counts(live.policy, live.name, taken=()))
 
     @property
@@ -125,6 +126,9 @@ class Server:
         if speaks is not None:
             self._read(*speaks)
         self._watch()
+        if self._refusal and self._live is not None and self._live.wanted_reduced:
+            self._say(ways.stays_full(self._live.name, self._refusal))
+            self._refusal = ""
         if self._desk is None and self._shards is not None:
             self._begin()  # it may have waited for them
         if self._desk is not None and self._now() >= self._desk.expiry:
@@ -283,11 +287,12 @@ class Server:
             peer.payload = self.store.admit(rank, peer.payload)
         live = Live(
             job.policy, self.world_size, job.batch, job.hints, name=job.name, facts=job.facts,
-            note=self._note, fixed=is_fixed,
+            note=self._note, fixed=is_fixed, reduced=not job.refusal,
         )  # fmt: skip
         self._delivery = Delivery(
             self._door.peers, self.store, self._shards, live, self.losses, self._note
         )
+        self._live, self._refusal = live, job.refusal
         self._desk = Desk(live, self.world_size, job.batch, self._need_no_server(job))
         self._job, self._waiting_since = None, math.inf
         self._zero = time.monotonic() - live.now
@@ -304,6 +309,8 @@ class Server:
         """All of it in order; a rank that cannot be told is lost, of which more may follow."""
         idle = not self._orders
         self._orders += orders
+        if any(isinstance(order, Handover) for order in orders):
+            self._live = None
         while idle and self._orders:
             order = self._orders[0]
             peer = None if isinstance(order, Apply) else self._door.peers.get(order.rank)

@@ -107,9 +107,9 @@ class Synchronous:
             self._note("lockstep", start, told.seconds.tolist(), max(end, live.now))
             if not finite:
                 self._note("skipped", live.version, "gradients that are not finite")
-        live.news()
         self.steps += 1
         self._prepare()
+        self._mark(live.version, "loading")
         return loss
 
     @property
@@ -123,11 +123,8 @@ class Synchronous:
         if self.live.wanted_reduced and not self._said:
             self._said = True
             if self.rank == 0:
-                warnings.warn(
-                    f"policy {self.live.name} asks for reduced precision, and all steps stay in "
-                    f"full: {self.replica.formats.refusal}",
-                    stacklevel=2,
-                )
+                refusal = self.replica.formats.refusal
+                warnings.warn(ways.stays_full(self.live.name, refusal), stacklevel=2)
         if self.live.plan is not self._planned:
             self._planned = self.live.plan
             ways.check_later(self._planned, self.live.name)

@@ -15,7 +15,10 @@ from simstrag.plan import Plan
 from simstrag.policy import Policy, View
 from simstrag.quorum import Via
 
-__all__ = ["check", "check_later", "check_sharded", "how", "obstacle", "refusal", "synchronous"]
+__all__ = [
+    "check", "check_later", "check_sharded", "how", "obstacle", "refusal", "stays_full",
+    "synchronous",
+]  # fmt: skip
 
 CUT = "a deadline cuts steps at a micro-batch, and a real step cannot be cut from outside"
 ROUNDS = "groups with rounds of their own need an optimizer per group, which is not built"
@@ -102,6 +105,11 @@ def check_sharded(plan: Plan, name: str) -> None:
             "shards cannot do; leave shards out, or choose a policy that pushes every gradient to "
             "the server, such as asgd, ssp or bsp:via=server"
         )
+
+
+def stays_full(name: str, refusal: str) -> str:
+    """What is said of a policy that asks for reduced precision where there is none."""
+    return f"policy {name} asks for reduced precision, and all steps stay in full: {refusal}"
 
 
 def how(text: str) -> str:

@@ -77,7 +77,6 @@ def stepping(rank: int, world: int, steps: int) -> list[tuple[int, float, float,
         updated = time.perf_counter()
         if variant != NONE:
             live.lockstep(max(float(told.start[0]), live.now), told.seconds)
-            live.news()
             digests.of(live.plan, live.version)
         ended = time.perf_counter()
         if step >= SETTLING:

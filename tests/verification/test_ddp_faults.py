@@ -92,13 +92,15 @@ class Running:
 
 
 @contextlib.contextmanager
-def running(folder: Path, policy: str, on_fault: str, ranks: int = RANKS) -> Iterator[Running]:
+def running(
+    folder: Path, policy: str, on_fault: str, *more: str, ranks: int = RANKS
+) -> Iterator[Running]:
     """A job in its stride: it has written a checkpoint."""
     mark = uuid.uuid4().hex
     command = [
         sys.executable, "-P", "-m", "simstrag", "ddp", "digits", "--policy", policy,
         "--ranks", str(ranks), "--batch", "64", "--samples", str(1 << 40), "--out", str(folder),
-        "--checkpoint", "5", "--stall-limit", str(STALL), "--on-fault", on_fault,
+        "--checkpoint", "5", "--stall-limit", str(STALL), "--on-fault", on_fault, *more,
     ]  # fmt: skip
     launcher = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
@@ -236,6 +238,14 @@ def test_two_are_lost_at_once_and_then_a_third(tmp_path: Path) -> None:
         said = job.end()
     for rank in (0, 1, 3):
         assert re.search(rf"ranks? .*\b{rank}\b.* (is|are) dead.* at step \d+ while", said), said
+
+
+def test_a_smaller_world_without_reduced_precision_stays_in_full(tmp_path: Path) -> None:
+    with running(tmp_path / "run", "amp_all", "continue", "--precision", "full") as job:
+        assert job.fault(1, signal.SIGKILL) < STALL + 2
+        assert job.ranks() == RANKS - 1
+        said = job.end()
+    assert "policy amp_all asks for reduced precision, and all steps stay in full" in said
 
 
 def test_a_smaller_world_that_comes_to_need_a_server_has_one(tmp_path: Path) -> None:

@@ -278,6 +278,7 @@ def test_every_gradient_of_asgd_is_one_update_and_the_recorded_order_gives_the_s
     server = trained("asgd", ranks, journal=notes)
     expected, updates = replayed(notes)
     assert updates == 120
+    assert len(notes.of("end")) == 1
     assert torch.equal(flat_of(server), expected)
 
 
