@@ -31,7 +31,7 @@ from simstrag.fidelity.schedule import Schedule, response_to
 from simstrag.fidelity.slowdowns import slowdowns
 from simstrag.measurements import CollectiveCell, LockstepCell, OverlapCell
 from simstrag.paths import write_whole
-from simstrag.policy import View
+from simstrag.policy import Hints, View
 from simstrag.profile import Profile, StepTimes
 from simstrag.quantity import Quantity
 from simstrag.responses import evaluate
@@ -336,7 +336,7 @@ class Foretelling:
         self.constants[what, str(ranks)] = Constant(what, str(ranks), value, unit, origin)
 
 
-def synchronous(case: Case, hints: Any) -> bool:
+def synchronous(case: Case, hints: Hints) -> bool:
     """Whether DDP carries out the first plan of a policy, each rank updating its own replica.
 
     Raises `InputError` where the policy cannot run for real.

@@ -2,7 +2,8 @@
 
 Loads are those that calibration measured beside: the same processes on the same cores, told to work
 and to rest.  "cpu" shares the rank's core, "memory" is on the others, "gemm" and "copy" are on its
-GPU (untried), "net" streams over the loopback.  "link" limits the `Link` behind which a rank is.
+GPU (untried), "net" streams over the loopback.  "link" limits the `Link` behind which a rank is,
+which has the rate again afterwards that it had before.
 """
 
 from __future__ import annotations
@@ -104,6 +105,7 @@ class Injector:
         self._failures: list[Exception] = []
         self._threads: list[threading.Thread] = []
         self._over = threading.Event()
+        self._forced = threading.Event()
 
     def __enter__(self) -> Injector:
         with contextlib.ExitStack() as stack:
@@ -128,6 +130,7 @@ class Injector:
             for each in self._threads:
                 each.join(PATIENCE if kind is None else 0.5)
         finally:
+            self._forced.set()
             self._stack.close()
             for each in self._threads:
                 each.join()
@@ -157,12 +160,12 @@ class Injector:
         return zero
 
     def check(self) -> None:
-        """Raises `Skipped` where a load failed."""
+        """Raises what the first load that failed raised, `Skipped` as a rule."""
         if self._failures:
             raise self._failures[0]
 
     def wait(self) -> Schedule:
-        """Until all is done; what was done.  Raises `Skipped` where a load failed."""
+        """Until all is done; what was done.  Raises what `check` raises."""
         for each in self._threads:
             each.join()
         return self.did
@@ -174,7 +177,7 @@ class Injector:
 
     @property
     def did(self) -> Schedule:
-        """The same as a schedule, which can be simulated.  Raises `Skipped` where a load failed."""
+        """The same as a schedule, which can be simulated.  Raises what `check` raises."""
         self.check()
         episodes = tuple(each.episode for each in self.done)
         last = max((each.stop for each in episodes), default=0.0)
@@ -188,7 +191,7 @@ class Injector:
                 if time.monotonic() < zero + episode.stop:
                     self._done.append(self._carry_out(episode, zero))
         except Exception as failure:
-            if not self._over.is_set():
+            if not self._forced.is_set():
                 self._failures.append(failure)
 
     def _carry_out(self, episode: Episode, zero: float) -> Done:
@@ -203,6 +206,7 @@ class Injector:
     def _at_work(self, episode: Episode) -> Iterator[dict[str, Any]]:
         if episode.kind == "link":
             assert self._link is not None
+            before = self._link.rate
             try:
                 self._link.limit(episode.level * 1e9)
             except InputError as error:
@@ -210,7 +214,7 @@ class Injector:
             try:
                 yield {}
             finally:
-                self._link.limit(None)
+                self._link.limit(before)
             return
         if episode.kind != "net":
             with self._loads[episode.rank].on(episode.kind, episode.level) as report:

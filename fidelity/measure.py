@@ -20,7 +20,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Numbers of one run, up to the update with which its work was done.
+    """Numbers of one run, up to the update with which its work was done; amp is of all of it.
 
     makespan: seconds until then.  step: the same per full batch of all ranks.  windows: seconds per
     full batch in each window, NaN in those that it hardly saw.  pace: the same in each span of a

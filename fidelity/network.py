@@ -106,10 +106,6 @@ class Link:
         """Nothing passes from now on, as with a pulled cable."""
         _do("ip", "-n", self.namespace("a"), "link", "set", DEVICE, "down")
 
-    def mend(self) -> None:
-        """It passes again."""
-        _do("ip", "-n", self.namespace("a"), "link", "set", DEVICE, "up")
-
     def start(self, side: Side, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         """A process on one side; it is killed when the link is removed, and when this thread ends.
 

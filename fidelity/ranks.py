@@ -103,8 +103,8 @@ class Ranks:
         """Carry out an order; what each rank answers.
 
         begun: is told when the first recorded step began (`time.monotonic`), by the clock of the
-        record.  Raises `Failed`
-        where a rank failed, ended, or was silent for `limit` seconds.
+        record.  Raises `Failed` where a rank failed or ended, or had not answered after `limit`
+        seconds.
         """
         return self._ask(order, order.ranks, limit, begun)
 

@@ -10,6 +10,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +31,7 @@ from simstrag.fidelity.schedule import Schedule
 from simstrag.paths import write_whole
 from simstrag.run import Run, plain
 
-__all__ = ["CALIBRATION", "Campaign", "Outcome", "held", "refuse_others"]
+__all__ = ["CALIBRATION", "Campaign", "Outcome", "finished", "held", "refuse_others"]
 
 PLAN, RUNS, OUTCOME, LOCK = "plan.json", "runs", "outcome.json", ".lock"
 CALIBRATION = "calibration"
@@ -49,8 +50,12 @@ a run is made, else."""
 CALM, PAUSE = 60.0, 5.0
 """Seconds for which a run waits for cores of that pace, and between two looks."""
 
-ASIDE = ".aside-"
-"""In the names of folders of runs that were made again."""
+ASIDE, FAILED = ".aside-", ".failed-"
+"""In the names of folders of tries that do not count: those that were disturbed, and those that
+failed where a disturbed one had finished."""
+
+TRY = re.compile(f"({re.escape(ASIDE)}|{re.escape(FAILED)})[0-9]+$")
+"""The end of such names."""
 
 OnRun = Callable[[int, int, str], None]
 """Told runs done, runs to do, and what comes next."""
@@ -63,6 +68,7 @@ class Outcome:
     took: seconds, all included.  foreign, stolen: cores that other processes and other machines
     took meanwhile.  pace: seconds of a step of nothing else on each core before the run, and after
     it (`Ranks.pace`).  aside: pace and makespan of tries before it, which were disturbed.
+    failed_tries: why others came to nothing.
     """
 
     case: Case
@@ -76,6 +82,7 @@ class Outcome:
     load: tuple[Mapping[str, Any], ...]
     pace: tuple[Sequence[float], ...] = ()
     aside: tuple[Mapping[str, Any], ...] = ()
+    failed_tries: tuple[str, ...] = ()
 
     def disturbed(self, usual: float) -> bool:
         """Whether a core that it used was not of the usual pace, or of another one after it."""
@@ -151,11 +158,12 @@ class Campaign:
     def outcome(self, case: Case, repetition: int) -> Outcome | None:
         """Of a run that was done before."""
         folder = self._at(case, repetition)
-        try:
-            told = json.loads((folder / OUTCOME).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        told = _outcome(folder)
+        if told is None:
             return None
-        return Outcome(case, repetition, folder, **told)
+        tries = map(_outcome, _beside(folder, FAILED))
+        failed = tuple(each["reason"] for each in tries if each is not None)
+        return Outcome(case, repetition, folder, **told, failed_tries=failed)
 
     def _at(self, case: Case, repetition: int) -> Path:
         return self.folder / RUNS / f"{case.name}-{repetition + 1}"
@@ -164,34 +172,28 @@ class Campaign:
         """One run; another where cores were not of the usual pace, or changed it meanwhile,
         whatever it came to.
 
-        Those before it are kept beside it.
+        Those before it are kept beside it.  Where it fails after some of them it is kept too, and
+        the last of them counts.
         """
         folder = self._at(case, repetition)
         if self.outcome(case, repetition) is not None:
-            self._set_aside(folder)
+            _set_aside(folder, ASIDE)
         while True:
-            aside = self._aside(folder)
+            aside = _beside(folder, ASIDE)
             self._calm(ranks, case, until)
             found = self._tried(ranks, case, repetition, [_told(each) for each in aside])
             if not found.finished and aside:  # a finished one is better than none
-                shutil.rmtree(folder)
+                _set_aside(folder, FAILED)
                 aside[-1].rename(folder)
                 return self.outcome(case, repetition) or found
             if time.monotonic() > until or not self._is_again(found):
                 return found
-            self._set_aside(folder)
+            _set_aside(folder, ASIDE)
 
     def _is_again(self, known: Outcome) -> bool:
         """Whether a run that is there is to be made again."""
-        tries = len(self._aside(known.folder)) + 1
+        tries = 1 + len(known.aside) + len(known.failed_tries)
         return known.finished and known.disturbed(self.usual) and tries < TRIES
-
-    def _aside(self, folder: Path) -> list[Path]:
-        found = folder.parent.glob(f"{folder.name}{ASIDE}*")
-        return sorted(found, key=lambda each: int(each.name.rpartition("-")[2]))
-
-    def _set_aside(self, folder: Path) -> None:
-        folder.rename(folder.with_name(f"{folder.name}{ASIDE}{len(self._aside(folder)) + 1}"))
 
     def _calm(self, ranks: Ranks, case: Case, until: float) -> None:
         """Wait for cores of the usual pace, for `CALM` seconds at most; a failure is the run's."""
@@ -215,7 +217,7 @@ class Campaign:
                 pace.append(ranks.pace(self.alone))
                 self._train(ranks, case, repetition, folder, load)
                 pace.append(ranks.pace(self.alone))
-            except (Failed, Skipped, SimstragError) as failure:
+            except (SimstragError, Skipped) as failure:
                 reason = str(failure)
         told = {
             "finished": not reason, "reason": reason, "took": round(time.monotonic() - begun, 3),
@@ -255,6 +257,30 @@ class Campaign:
 def off(pace: Sequence[float], usual: float, case: Case) -> bool:
     """Whether a core that a case uses is not of the usual pace."""
     return any(abs(each - usual) > OFF * usual for each in pace[: case.ranks])
+
+
+def finished(folder: Path) -> int:
+    """How many runs of a validation have finished so far, tries that do not count left out."""
+    runs = [each for each in (folder / RUNS).glob("*") if not TRY.search(each.name)]
+    return sum(told["finished"] for each in runs if (told := _outcome(each)) is not None)
+
+
+def _outcome(folder: Path) -> dict[str, Any] | None:
+    """What is written of a try; None of one that was broken off."""
+    try:
+        return dict(json.loads((folder / OUTCOME).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return None
+
+
+def _beside(folder: Path, word: str) -> list[Path]:
+    """The tries beside one that have the word in their names, the first one first."""
+    found = folder.parent.glob(f"{folder.name}{word}*")
+    return sorted(found, key=lambda each: int(each.name.rpartition("-")[2]))
+
+
+def _set_aside(folder: Path, word: str) -> None:
+    folder.rename(folder.with_name(f"{folder.name}{word}{len(_beside(folder, word)) + 1}"))
 
 
 def _told(folder: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,13 +98,19 @@ def replay(folder: str | Path, profile: str | Path | None = None) -> Replayed:
     """Replay a folder with the record of a real run.
 
     profile: of the same workload and batch, by which it is foretold too.  Raises `InputError` where
-    there is no record or it is of a later part, where its steps in reduced precision are of unknown
-    gain, and for a profile of another batch or another full precision.
+    there is no record or it is of a later part, where ranks went on without one that had left,
+    where its steps in reduced precision are of unknown gain, and for a profile of another batch or
+    another full precision.
     """
     folder = Path(folder)
     header, lines = journal.read(folder)
     if header.get("facts") is not None:
         raise InputError(f"{folder}: the record goes on from another; give that of the first part")
+    if (left := _left(lines)) is not None:
+        raise InputError(
+            f"{folder}: the others went on without rank {left}, and a replay is of runs that kept "
+            "all their ranks; give one that did"
+        )
     run = run_of(folder)
     ranks, batch = header["world_size"], header["batch"]
     case = Case(str(header["policy"]), ranks, CLEAN, 1)
@@ -132,6 +139,20 @@ WHAT = (
     "Replayed are the run's own local times and the means of its own communication: this tests "
     "the mechanism, not foresight."
 )
+
+
+def _left(lines: Sequence[Sequence[Any]]) -> int | None:
+    """The rank without which others went on; None where all stayed.
+
+    At its end a run is left by one rank after the other, each after the step it was in.
+    """
+    left, after = None, Counter[int]()
+    for kind, *values in lines:
+        if kind == "gone" and left is None:
+            left = int(values[1])
+        elif kind == "done" and left is not None:
+            after[values[1]] += 1
+    return left if max(after.values(), default=0) > 1 else None
 
 
 def _constants(

@@ -237,7 +237,7 @@ class Result:
                 {"case": each.case.name, "repetition": each.repetition + 1,
                  "finished": each.finished, "reason": each.reason, "seconds": each.took,
                  "foreign": each.foreign, "stolen": each.stolen, "load": each.load,
-                 "pace": each.pace, "aside": each.aside}
+                 "pace": each.pace, "aside": each.aside, "failed_tries": each.failed_tries}
                 for each in self.outcomes
             ],
             "remarks": self.remarks,

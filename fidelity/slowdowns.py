@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from simstrag.errors import InputError
 from simstrag.fidelity.schedule import Schedule, response_to
 from simstrag.profile import Profile
 from simstrag.responses import evaluate
@@ -27,11 +28,16 @@ def slowdowns(
     Load beside a rank is beside all ranks of its core.  paces: how many times as long steps take on
     each core anyway.  among: the same for the other ranks being there; without it each other rank
     on a core counts as one level of load.  rests: seconds of what follows a step, by the level on
-    one core, by which the `net` of ranks there is slowed, on lines between these levels.
+    one core, by which the `net` of ranks there is slowed, on lines between these levels.  Raises
+    `InputError` for load of another kind than "cpu", which is what levels on a core are.
     """
     cores = len(paces)
     for each in schedule.episodes:
-        response_to(each.kind, profile)
+        if each.kind != "cpu":
+            raise InputError(
+                f"rank {each.rank}: load {each.kind}: only load cpu is simulated; leave out "
+                "episodes of other kinds"
+            )
 
     def beside(level: float) -> float:
         return float(evaluate(response_to("cpu", profile), [level])[0]) if level else 1.0

@@ -11,7 +11,7 @@ from simstrag.analysis.tables import Table
 from simstrag.fidelity.cases import SCHEDULES
 from simstrag.fidelity.judgement import FORETOLD, Pair, Verdict
 from simstrag.fidelity.real import OFF, TRIES
-from simstrag.fidelity.result import CaseResult, Ranking, Result, median_error
+from simstrag.fidelity.result import CaseResult, Ranking, Result, counted, median_error
 
 __all__ = [
     "answer", "cases_table", "constants_table", "loads_table", "mitigation_table", "pictured",
@@ -21,7 +21,7 @@ __all__ = [
 
 def answer(result: Result) -> list[str]:
     """What came of it, in sentences."""
-    verdicts = result.document()["verdicts"]
+    verdicts = counted(verdict.word for _, verdict in result.verdicts)
     total, worst = len(result.cases), result.worst
     if worst is None:
         return ["No real run finished: nothing can be said."]
@@ -263,7 +263,7 @@ def runs_table(result: Result) -> Table:
             each.case.name, f"{each.repetition + 1}", "finished" if each.finished else each.reason,
             numbered(each.took), numbered(each.foreign, 2), numbered(each.stolen, 2),
             *(", ".join(numbered(1000 * s) for s in when) for when in (*each.pace, (), ())[:2]),
-            f"{len(each.aside)}",
+            f"{len(each.aside) + len(each.failed_tries)}",
         )
         for each in result.outcomes
     )  # fmt: skip
@@ -274,7 +274,8 @@ def runs_table(result: Result) -> Table:
     note = (
         "Pace is that of steps of nothing else, of each core. Where one is more than "
         f"{100 * OFF:.0f} % off the calibrated pace around a run, or differs by as much after it, "
-        f"the run is made again, whatever it came to, {TRIES} times at most; the last counts."
+        f"the run is made again, whatever it came to, {TRIES} times at most; the last that "
+        "finished counts."
     )
     return Table(headers, rows, 3, (), (note,))
 
@@ -297,4 +298,4 @@ def _error(verdict: Verdict) -> Cell:
 
 
 def _signed(error: float) -> str:
-    return f"{100 * error:+.1f}"
+    return MISSING if math.isnan(error) else f"{100 * error:+.1f}"

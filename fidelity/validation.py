@@ -18,7 +18,15 @@ from simstrag.errors import InputError
 from simstrag.fidelity.cases import CLEAN, Case, Plan, cases_of, drawn
 from simstrag.fidelity.foretold import SEEDS, Foretelling, synchronous
 from simstrag.fidelity.ranks import Pace
-from simstrag.fidelity.real import CALIBRATION, Campaign, Outcome, held, refuse_others
+from simstrag.fidelity.real import (
+    CALIBRATION,
+    FAILED,
+    RUNS,
+    Campaign,
+    Outcome,
+    held,
+    refuse_others,
+)
 from simstrag.fidelity.result import Result, of_case, paces
 from simstrag.paths import write_whole
 from simstrag.places import cores
@@ -88,11 +96,17 @@ def calibrated(
     """Calibrate the CPU for a validation in a folder, as far as it was not; the profile's path.
 
     It goes into `calibration` of the folder.  policies, ranks: those to be validated, of which one
-    that cannot run for real is refused before anything is measured.  Raises `InputError`.
+    that cannot run for real is refused before anything is measured, and so is a folder with runs of
+    another profile.  Raises `InputError`.
     """
     refuse_others(Path(folder))
     _possible(policies, ranks)
     place = Path(folder) / CALIBRATION
+    if (Path(folder) / RUNS).exists() and not place.exists():
+        raise InputError(
+            f"{folder}: a validation with a profile from elsewhere is in it; choose another "
+            "folder, or give that --profile to go on"
+        )
     calibrate(replace(asked, device="cpu"), place, on_visit)
     return place / PROFILE
 
@@ -174,7 +188,8 @@ def planned(
     cases, count = _possible(policies, ranks, steps, profile, workload.batch), len(cores())
     with tempfile.TemporaryDirectory() as scratch:
         foretelling = Foretelling(profile, Path(scratch), count)
-        clean = {case.ranks: foretelling.clean(case) for case in cases}
+        one_of = {case.ranks: case for case in cases}  # all of so many ranks take as many steps
+        clean = {world: foretelling.clean(case) for world, case in one_of.items()}
     places = dict.fromkeys(case.place for case in cases)
     return Plan(
         cases,
@@ -277,6 +292,12 @@ def _remarks(
             "less of a core than its level says"
         )
     failed = [each for each in outcomes if not each.finished]
+    said += [
+        f"a try failed, beside one that finished and counts: {each.case.name}, repetition "
+        f"{each.repetition + 1}: {reason} (it is kept as runs/{each.folder.name}{FAILED}*)"
+        for each in outcomes
+        for reason in each.failed_tries
+    ]
     said += [
         f"a run failed: {each.case.name}, repetition {each.repetition + 1}: {each.reason} (delete "
         f"runs/{each.folder.name} and give the same command to have it made again)"

@@ -15,12 +15,13 @@ pytest.importorskip("sklearn")
 
 from simstrag import Run  # noqa: E402
 from simstrag.cli.ddp import Precision  # noqa: E402
+from simstrag.cli.validate import _left  # noqa: E402
 from simstrag.ddp.formats import PAIRS  # noqa: E402
 from simstrag.ddp.journal import facts_as_written  # noqa: E402
 from simstrag.ddp.training import Training  # noqa: E402
 from simstrag.live import Live  # noqa: E402
 from tests.commands import Call  # noqa: E402
-from tests.test_ddp_journal import recorded  # noqa: E402
+from tests.test_ddp_journal import HINTS, recorded  # noqa: E402
 
 RANKS, SAMPLES = 4, 40 * 32
 LINKS = json.dumps(
@@ -183,17 +184,47 @@ def test_options_of_real_runs_are_refused_beside_a_run_to_replay(folder: Path, c
         ),
         (("--workload", "digits", "--policy", "dropcompute"), "is for simulation only"),
         (("--workload", "digits", "--out", "full"), "full: holds other files"),
+        (("--workload", "digits", "--out", "begun"), "a validation with a profile from elsewhere"),
     ],
 )
 def test_a_validation_that_cannot_be_ends_before_it_calibrates(
-    options: tuple[str, ...], message: str, folder: Path, call: Call
+    options: tuple[str, ...],
+    message: str,
+    folder: Path,
+    call: Call,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(
+        "simstrag.fidelity.validation.calibrate", lambda *_: pytest.fail("it calibrates")
+    )
     (folder / "full").mkdir()
     (folder / "full" / "thesis.tex").touch()
+    (folder / "begun" / "runs").mkdir(parents=True)
+    (folder / "begun" / "plan.json").touch()
     code, out, err = call("validate", *options)
     assert (code, out) == (2, "")
     assert message in err
     assert not (folder / "reports").exists()
+
+
+def test_a_quiet_replay_prints_errors_alone_and_what_machines_ask_for(
+    folder: Path, call: Call
+) -> None:
+    recorded(folder / "r", "asgd", hints={**HINTS, "clean_seconds": 1.0})
+    assert call("validate", "r", "--quiet") == (0, "", "")
+    assert '"simstrag-replay/1"' in call("validate", "r", "--quiet", "--json")[1]
+    assert "makespan" in call("validate", "r")[1]
+    assert call("validate", "there", "--quiet")[0] == 2
+
+
+def test_an_interrupted_validation_says_how_many_runs_have_finished(tmp_path: Path) -> None:
+    told = {"a-1": True, "a-1.aside-1": True, "a-1.failed-1": False, "b.py-1": True, "c-1": False}
+    for name, finished in told.items():
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        text = json.dumps({"finished": finished})
+        (tmp_path / "runs" / name / "outcome.json").write_text(text)
+    (tmp_path / "runs" / "d-1").mkdir()
+    assert _left(tmp_path).startswith("2 finished runs are kept in")
 
 
 def test_the_precisions_that_are_known_are_those_that_there_are() -> None:

@@ -17,6 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simstrag.analysis.formats import MISSING
+from simstrag.ddp.journal import NAME
 from simstrag.engine import simulate
 from simstrag.errors import InputError
 from simstrag.fidelity.cases import CLEAN, Case, Plan, cases_of, drawn, windows
@@ -24,16 +26,18 @@ from simstrag.fidelity.foretold import Foretelling, with_update
 from simstrag.fidelity.judgement import FORETOLD, MISSED, NOISY, judged, mitigations, pairs
 from simstrag.fidelity.measure import measure
 from simstrag.fidelity.ranks import Pace
-from simstrag.fidelity.real import TRIES, Campaign, Outcome, held
+from simstrag.fidelity.real import TRIES, Campaign, Outcome, finished, held
+from simstrag.fidelity.recorded import replay
 from simstrag.fidelity.result import Ranking, Result, of_case, paces
 from simstrag.fidelity.schedule import Episode, Schedule
 from simstrag.fidelity.slowdowns import slowdowns
-from simstrag.fidelity.tables import answer, runs_table
-from simstrag.fidelity.validation import Validation, planned
+from simstrag.fidelity.tables import _signed, answer, runs_table
+from simstrag.fidelity.validation import Validation, _remarks, planned
 from simstrag.profile import Profile, StepTimes
 from simstrag.run import Run
 from simstrag.scenario import Scenario
 from tests.full_profile import full_profile, quantity
+from tests.test_ddp_journal import HINTS, recorded
 
 BATCH, STEP, UPDATE, SLOPE = 16, 0.012, 0.0015, 1.05
 
@@ -79,10 +83,11 @@ def a_plan(cases: tuple[Case, ...], schedule: Schedule = LOAD, cores: int = 2) -
 # -- what is tried ---------------------------------------------------------------------------
 
 
-def test_by_default_there_are_ten_cases_of_two_ranks_and_bsp_and_korel_on_four() -> None:
+def test_by_default_there_are_13_cases_of_two_ranks_and_bsp_and_korel_on_four() -> None:
     cases = cases_of((), (), 300, cores=2)
     two = [case for case in cases if case.ranks == 2]
-    assert len(two) >= 10
+    assert len(two) == 13
+    assert len(cases) == 13 + 3
     assert {c.policy for c in two} == {"bsp", "korel", "lb_bsp", "asgd", "ssp", "backup"}
     assert {c.policy for c in cases if c.ranks == 4} == {"bsp", "korel"}
     assert len({case.name for case in cases}) == len(cases)
@@ -142,6 +147,9 @@ def test_load_stretches_whole_steps_by_the_response_and_a_sibling_is_one_more_le
         values = [v for _, v in shared.series(rank, "step", "slowdown")]
         assert values == pytest.approx([1 + SLOPE, 1 + SLOPE * 2.6, 1 + SLOPE])
     assert slowdowns(Schedule((), 5.0), profile, ranks=2, paces=[1.0, 1.0]) is None
+    elsewhere = Schedule((Episode(1, "memory", 1.0, 2.0, 6.0),), 20.0)
+    with pytest.raises(InputError, match="rank 1: load memory: only load cpu is simulated"):
+        slowdowns(elsewhere, profile, ranks=2, paces=[1.0, 1.0])
     slow = slowdowns(Schedule((), 5.0), profile, ranks=2, paces=[1.0, 1.3])
     assert slow is not None
     assert slow.series(1, "step", "slowdown") == [(0.0, 1.3)]
@@ -510,6 +518,10 @@ def test_a_simulation_that_is_a_tenth_off_is_found_out(result: Result) -> None:
     assert found.worst[1].error == pytest.approx(1 / 1.12 - 1, abs=0.02)
 
 
+def test_an_error_that_nobody_knows_is_shown_as_missing() -> None:
+    assert (_signed(math.nan), _signed(-0.123)) == (MISSING, "-12.3")
+
+
 def test_failed_runs_are_counted_and_shown(result: Result, tmp_path: Path) -> None:
     found = without_runs(result, result.cases[-1].case)
     assert len(found.failed) == 3
@@ -570,7 +582,9 @@ def test_too_little_time_takes_repetitions_away_first(tmp_path: Path) -> None:
         campaign.repetitions(5, minutes=0.3)
 
 
-def test_finished_runs_are_not_made_again_and_broken_ones_are(tmp_path: Path) -> None:
+def test_finished_runs_are_not_made_again_and_broken_ones_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     case = Case("bsp", 2, CLEAN, 10)
     campaign = Campaign(a_plan((case,)), tmp_path, {case: 1.0}, tmp_path / "p.json", ALONE, 1.0)
     folder = tmp_path / "runs" / "clean-2-bsp-1"
@@ -582,6 +596,15 @@ def test_finished_runs_are_not_made_again_and_broken_ones_are(tmp_path: Path) ->
     (folder / "outcome.json").write_text(json.dumps(told))
     (found,) = campaign.carry_out(1)
     assert (found.finished, found.reason) == (False, "rank 1: ended")
+    (folder / "outcome.json").write_text("{cut o")
+
+    def tried(ranks: object, case: Case, k: int, aside: Sequence[Any]) -> Outcome:
+        return Outcome(case, k, folder, True, "", 2.0, 0.0, 0.0, ())
+
+    monkeypatch.setattr(campaign, "_tried", tried)
+    monkeypatch.setattr(campaign, "_calm", lambda *_: None)
+    (found,) = campaign.carry_out(1)
+    assert found.finished
 
 
 CALM, RESTLESS = [[1.0, 1.0, 1.0], [1.05, 0.95, 1.5]], [[1.0, 0.92, 1.0], [1.0, 1.05, 1.0]]
@@ -595,12 +618,13 @@ def made_of(
     """What becomes of a run whose tries come out so, each a pace or a failure; folders left."""
     case = Case("bsp", 2, CLEAN, 10)
     campaign = Campaign(a_plan((case,)), folder, {case: 1.0}, folder / "p.json", ALONE, 1.0)
-    runs = folder / "runs"
+    runs, coming = folder / "runs", iter(tries)
 
     def tried(ranks: object, case: Case, k: int, aside: Sequence[Any]) -> Outcome:
-        outcome = tries[len(aside)]
-        told = {"finished": outcome != "failed", "reason": "", "took": 1.0, "foreign": 0.0,
-                "stolen": 0.0, "load": [], "pace": outcome, "aside": list(aside)}  # fmt: skip
+        outcome = next(coming)
+        told = {"finished": outcome != "failed", "reason": "" if outcome != "failed" else "why",
+                "took": 1.0, "foreign": 0.0, "stolen": 0.0, "load": [], "pace": outcome,
+                "aside": list(aside)}  # fmt: skip
         (runs / "clean-2-bsp-1").mkdir(parents=True)
         (runs / "clean-2-bsp-1" / "outcome.json").write_text(json.dumps(told))
         found = campaign.outcome(case, k)
@@ -610,7 +634,7 @@ def made_of(
     monkeypatch.setattr(campaign, "_tried", tried)
     monkeypatch.setattr(campaign, "_calm", lambda *_: None)
     monkeypatch.setattr(Run, "read", lambda folder: SimpleNamespace(summary={"makespan": 7.0}))
-    found = campaign._run(None, case, 0)  # type: ignore[arg-type]
+    (found,) = campaign.carry_out(1)
     return found, sorted(each.name for each in runs.iterdir())
 
 
@@ -648,10 +672,51 @@ def test_a_restless_run_is_better_than_one_that_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, folders = made_of([RESTLESS, "failed"], tmp_path, monkeypatch)
-    assert (found.finished, found.pace, folders) == (True, RESTLESS, ["clean-2-bsp-1"])
+    assert (found.finished, found.pace, found.failed_tries) == (True, RESTLESS, ("why",))
+    assert folders == ["clean-2-bsp-1", "clean-2-bsp-1.failed-1"]
+    remarks = _remarks(digits_profile(), a_plan((found.case,)), [found], 1, 1, 1.0)
+    (said,) = (each for each in remarks if "failed" in each)
+    assert "clean-2-bsp, repetition 1: why (it is kept as runs/clean-2-bsp-1.failed-*)" in said
+    assert finished(tmp_path) == 1, "tries beside it are no runs"
+
+
+def test_tries_that_failed_are_counted_so_that_an_end_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    restarts: list[list[Any]] = [[RESTLESS, "failed"], *[["failed"]] * (TRIES - 2), []]
+    for tries in restarts:
+        found, folders = made_of(tries, tmp_path, monkeypatch)
+    assert (found.finished, len(found.failed_tries), len(folders)) == (True, TRIES - 1, TRIES)
 
 
 def test_the_report_has_rows_for_runs_that_failed_before_their_end(result: Result) -> None:
     broken = replace(result.outcomes[0], finished=False, reason="rank 1: ended", pace=((1.0, 1.0),))
     table = runs_table(replace(result, outcomes=(broken, *result.outcomes[1:])))
     assert {len(row) for row in table.rows} == {len(table.headers)}
+
+
+# -- a run of one's own ----------------------------------------------------------------------
+
+
+def gone(folder: Path, after: int, rank: int) -> None:
+    """Write into a journal that a rank left after so many lines, counted from the end if below 0;
+    of what it did later nothing stays."""
+    lines = [json.loads(line) for line in (folder / NAME).read_text().splitlines()]
+    at = next(line[1] for line in reversed(lines[:after]) if line[0] == "done")
+    kept = [line for line in lines[after:] if not (line[0] == "done" and line[2] == rank)]
+    whole = [*lines[:after], ["gone", at, rank], *kept]
+    (folder / NAME).write_text("".join(json.dumps(line) + "\n" for line in whole))
+
+
+def test_a_run_whose_ranks_left_at_its_end_is_replayed_and_one_that_lost_a_rank_is_refused(
+    tmp_path: Path,
+) -> None:
+    for name in ("whole", "lost"):
+        recorded(tmp_path / name, "asgd", hints={**HINTS, "clean_seconds": 1.0})
+    for rank, after in ((0, -1), (1, -3), (2, -3), (3, -1)):
+        gone(tmp_path / "whole", after, rank)
+    found = replay(tmp_path / "whole")
+    assert abs(found.lines[0].error) < 0.1
+    gone(tmp_path / "lost", 120, 3)
+    with pytest.raises(InputError, match="went on without rank 3, and a replay is of runs that"):
+        replay(tmp_path / "lost")

@@ -103,7 +103,7 @@ def validate(
                 f"{', '.join(given)}: of real runs, and {run} is one that is replayed as it was; "
                 "leave it out"
             )
-        _replay(run, profile, as_json)
+        _replay(run, profile, as_json, quiet)
         return
     if (profile is None) == (workload is None):
         raise InputError(
@@ -141,7 +141,9 @@ def validate(
 
 
 def _left(folder: Path) -> str:
-    count = len(list(folder.glob("runs/*/outcome.json")))
+    from simstrag.fidelity.real import finished
+
+    count = finished(folder)
     begun = " and a calibration" if (folder / "calibration").exists() else ""
     return f"{count} finished runs{begun} are kept in {folder}; the same command goes on from there"
 
@@ -160,12 +162,14 @@ def _show(found: Validation, page: Path, as_json: bool, quiet: bool) -> None:
     written("report", page, quiet)
 
 
-def _replay(run: Path, profile: Path | None, as_json: bool) -> None:
+def _replay(run: Path, profile: Path | None, as_json: bool, quiet: bool) -> None:
     from simstrag.fidelity.recorded import replay
 
     found = replay(expect(run), None if profile is None else profile_at(profile))
     if as_json:
         document(found.document())
+        return
+    if quiet:
         return
     table(*found.rows())
     if found.constants:

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simstrag.calibration import traffic
+from simstrag.calibration.cells import Skipped
 from simstrag.calibration.loads import SLICE
 from simstrag.errors import InputError
 from simstrag.fidelity.injector import Injector
@@ -201,13 +202,23 @@ def _interrupted() -> None:
         raise KeyboardInterrupt
 
 
-def test_a_load_that_dies_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_load_that_dies_is_told() -> None:
     with Injector(Schedule((Episode(0, "cpu", 1.0, 0.2, 0.6),), 1.0)) as injector:
         for child in multiprocessing.active_children():
             child.kill()
         injector.go()
         with pytest.raises(Exception, match="the process of load 0 ended early"):
             injector.wait()
+
+
+def test_a_load_that_dies_in_the_episode_in_which_the_run_ends_is_told() -> None:
+    with Injector(Schedule((Episode(0, "cpu", 1.0, 0.0, 50.0),), 50.0)) as injector:
+        injector.go()
+        time.sleep(0.5)
+        for child in multiprocessing.active_children():
+            child.kill()
+    with pytest.raises(Skipped, match="the process of load 0 ended early"):
+        injector.check()
 
 
 def test_loads_of_a_gpu_need_to_know_it() -> None:

@@ -90,5 +90,5 @@ def test_a_run_of_it_can_be_replayed(command: list[str]) -> None:
     makespan, step = found.lines[:2]
     assert makespan.real == pytest.approx(run.summary["makespan"])
     assert step.real == pytest.approx(makespan.real / 20)
-    assert abs(makespan.error) < 0.5, "its own times, so about as long"
+    assert abs(makespan.error) < 0.1, "its own times, so about as long"
     assert makespan.foretold is not None
