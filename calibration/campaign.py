@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from simstrag.calibration.cells import Bench, Cell, Skipped, Visit
 from simstrag.calibration.medians import half_width, statistic
 from simstrag.calibration.occupancy import LIMIT, Occupancy
-from simstrag.calibration.pace import SLOW, paces, quiet, slowest
+from simstrag.calibration.pace import OFF, astray, paces, usual
 from simstrag.calibration.samples import Journal, Samples, calm
 from simstrag.errors import InputError
 
@@ -27,7 +27,7 @@ __all__ = ["FEWEST", "MOST", "TARGET", "Bounds", "OnVisit", "run", "wide"]
 FEWEST, MOST = 5, 24
 """Visits to a cell: with less an interval between visits means little; more add little."""
 PATIENCE = 10.0
-"""Seconds that a visit waits for cores without neighbours; all waiting is at most half of all."""
+"""Seconds that a visit waits for cores of their usual pace; all waiting is at most half of all."""
 
 TARGET = 0.02
 """Relative half-width of a cell's 95 % interval at which it is left alone."""
@@ -85,7 +85,7 @@ def run(
                     _enough(visits, bounds)
                     return journal.read()
                 on_visit(used, bounds.seconds, str(cell))
-                known = quiet(visit for of in visits.values() for visit in of)
+                known = usual(visit for of in visits.values() for visit in of)
                 patience = min(PATIENCE, used - 2 * waited)
                 visit = _visit(owner[cell], cell, len(visits[cell]), known, patience)
                 journal.add(visit)
@@ -107,7 +107,7 @@ def _enough(visits: Mapping[Cell, Sequence[Visit]], bounds: Bounds) -> None:
 
 def wide(visits: Mapping[Cell, Sequence[Visit]], target: float) -> list[Cell]:
     """The cells whose interval is wider than the target, the widest first."""
-    known = quiet(visit for of in visits.values() for visit in of)
+    known = usual(visit for of in visits.values() for visit in of)
     widths = {
         c: half_width([statistic(v) for v in calm(of, known)]) for c, of in visits.items() if of
     }
@@ -131,9 +131,9 @@ def _due(visits: dict[Cell, list[Visit]], bounds: Bounds) -> list[Cell]:
 def _visit(
     bench: Bench, cell: Cell, number: int, known: Mapping[int, float], patience: float
 ) -> Visit:
-    """One visit, after so many seconds at most in which cores come to their quiet pace."""
+    """One visit, after so many seconds at most in which cores come to their usual pace."""
     begun, before, waited = time.monotonic(), paces(), 0.0
-    while slowest(before, known) > SLOW and waited < patience:
+    while astray(before, known) > OFF and waited < patience:
         before, waited = paces(), round(time.monotonic() - begun, 3)
     began = time.time()
     try:

@@ -13,15 +13,13 @@ import statistics
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-import numpy as np
-
 from simstrag.calibration.cells import Visit
 from simstrag.places import cores, pin
 
-__all__ = ["SLOW", "paces", "quiet", "slowest", "unrest"]
+__all__ = ["OFF", "astray", "paces", "unrest", "usual"]
 
-SLOW = 1.2
-"""Times the quiet pace from which on a core has a neighbour."""
+OFF = 1.2
+"""Times the usual pace, or part of it, from which on a core's neighbours are others than usual."""
 
 MOST = 4
 """Cores that are timed, the first ones: those of the first ranks and of single steps."""
@@ -29,9 +27,6 @@ MOST = 4
 LOOP, TIMES = 100_000, 21
 """Numbers that a loop adds up, about 1 ms, and loops of which the median counts: what slows a core
 for some milliseconds only does nothing to a visit of a second."""
-
-QUIETEST = 5
-"""Per cent of all loops of a core that are as quick as its quiet pace, or quicker."""
 
 
 def paces() -> dict[int, float]:
@@ -44,27 +39,34 @@ def paces() -> dict[int, float]:
         return {core: _loop(core) for core in cores()[:MOST]}
 
 
-def quiet(visits: Iterable[Visit]) -> dict[int, float]:
-    """The pace of each core that was timed, with nobody beside it: near its quickest."""
+def usual(visits: Iterable[Visit]) -> dict[int, float]:
+    """The pace that each core mostly had: the median of its loops.
+
+    Not the quickest: a simulation is to say what training takes here, with such neighbours as
+    there are.
+    """
     found: dict[int, list[float]] = {}
     for core, *seconds in (row for visit in visits for row in visit.facts.get("pace", ())):
         found.setdefault(core, []).extend(seconds)
-    return {core: float(np.percentile(seconds, QUIETEST)) for core, seconds in found.items()}
+    return {core: statistics.median(seconds) for core, seconds in found.items()}
 
 
-def slowest(found: Mapping[int, float], known: Mapping[int, float]) -> float:
-    """Of all cores the most times that one takes its quiet pace; 1 where that is not `known`.
+def astray(found: Mapping[int, float], known: Mapping[int, float]) -> float:
+    """Of all cores the most times that one is slower or quicker than usual; 1 where that is not
+    `known`.
 
-    >>> slowest({0: 0.5, 1: 0.75}, {0: 0.5, 1: 0.5}), slowest({0: 0.5}, {})
-    (1.5, 1.0)
+    >>> astray({0: 0.5, 1: 0.75}, {0: 0.5, 1: 0.5}), astray({0: 0.25}, {0: 0.5}), astray({0: 1}, {})
+    (1.5, 2.0, 1.0)
     """
-    return max((seconds / known.get(core, seconds) for core, seconds in found.items()), default=1.0)
+    ratios = [seconds / known.get(core, seconds) for core, seconds in found.items()]
+    return max((max(ratio, 1 / ratio) for ratio in ratios), default=1.0)
 
 
 def unrest(visit: Visit, known: Mapping[int, float]) -> float:
-    """The slowest core before a visit or after it; above `SLOW` it had a neighbour."""
+    """How far astray the cores were before a visit, or after it; above `OFF` it does not count."""
     rows: Sequence[Sequence[float]] = visit.facts.get("pace", ())
-    return slowest({int(core): max(seconds) for core, *seconds in rows}, known)
+    looks = zip(*([(int(core), s) for s in seconds] for core, *seconds in rows), strict=True)
+    return max((astray(dict(look), known) for look in looks), default=1.0)
 
 
 @contextlib.contextmanager

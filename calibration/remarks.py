@@ -9,7 +9,7 @@ import numpy as np
 from simstrag.calibration.campaign import FEWEST
 from simstrag.calibration.medians import half_width, statistic
 from simstrag.calibration.occupancy import LIMIT
-from simstrag.calibration.pace import SLOW, quiet, unrest
+from simstrag.calibration.pace import OFF, unrest, usual
 from simstrag.calibration.samples import ENOUGH, Samples
 
 __all__ = ["NOISY", "remarks"]
@@ -47,13 +47,14 @@ def _disturbed(samples: Samples) -> Iterator[str]:
             f"they took more than {LIMIT:g} cores, {np.median(disturbed):.2g} in the median; those "
             "visits do not count where enough others were calm"
         )
-    known = quiet(samples.visits)
-    slowed = sum(unrest(visit, known) > SLOW for visit in samples.visits)
+    known = usual(samples.visits)
+    slowed = sum(unrest(visit, known) > OFF for visit in samples.visits)
     if slowed:
         yield (
-            f"this machine has neighbours: around {slowed} of {len(samples.visits)} visits a core "
-            f"took more than {SLOW - 1:.0%} longer for a loop than at its quickest; they do not "
-            f"count where {ENOUGH} visits of a cell were calm, and else only the calmest do"
+            f"this machine has neighbours that change: around {slowed} of {len(samples.visits)} "
+            f"visits a core took {OFF:g} times its usual time for a loop, or as many times less; "
+            f"they do not count where {ENOUGH} visits of a cell were as usual, and else only those "
+            "that were so most do"
         )
     stolen = [v.facts.get("stolen", 0.0) for v in samples.visits]
     if stolen and np.mean(stolen) > LIMIT / 10:

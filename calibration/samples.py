@@ -19,7 +19,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from simstrag.calibration.cells import Cell, Visit
-from simstrag.calibration.pace import SLOW, quiet, unrest
+from simstrag.calibration.pace import OFF, unrest, usual
 from simstrag.errors import InputError
 from simstrag.paths import write_whole
 
@@ -42,7 +42,7 @@ class Samples:
     def of(self, cell: Cell) -> tuple[Visit, ...]:
         """The calm visits to one cell, those that were skipped left out."""
         visits = [v for v in self.visits if v.cell == cell and not v.skipped]
-        return calm(visits, quiet(self.visits))
+        return calm(visits, usual(self.visits))
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -51,20 +51,20 @@ class Samples:
 
 
 ENOUGH = 3
-"""Visits that count alone where no neighbour was beside them, and at least."""
+"""Visits that count alone where cores were of their usual pace, and at least."""
 
 
 def calm(visits: Sequence[Visit], known: Mapping[int, float]) -> tuple[Visit, ...]:
     """Those during which nobody else was at work, or all where that leaves less than half.
 
-    Of these, those around which all cores were of their quiet pace, which are `known`; where that
-    leaves neither `ENOUGH` nor half, the `ENOUGH` around which they were least slow.
+    Of these, those around which all cores were of their usual pace, which are `known`; where that
+    leaves neither `ENOUGH` nor half, the `ENOUGH` around which they were least astray.
     """
     alone = tuple(visit for visit in visits if not visit.facts.get("disturbed"))
     alone = alone if 2 * len(alone) >= len(visits) else tuple(visits)
     ranked = sorted(range(len(alone)), key=lambda k: unrest(alone[k], known))
-    quiet_ones = sum(unrest(visit, known) <= SLOW for visit in alone)
-    count = quiet_ones if quiet_ones >= min(ENOUGH, len(alone) / 2) else ENOUGH
+    steady = sum(unrest(visit, known) <= OFF for visit in alone)
+    count = steady if steady >= min(ENOUGH, len(alone) / 2) else ENOUGH
     return tuple(alone[k] for k in sorted(ranked[:count]))
 
 

@@ -15,7 +15,7 @@ import pytest
 from simstrag.calibration import campaign, samples
 from simstrag.calibration.campaign import FEWEST, MOST, Bounds
 from simstrag.calibration.cells import Cell, Skipped, Visit
-from simstrag.calibration.pace import paces, quiet
+from simstrag.calibration.pace import paces, usual
 from simstrag.calibration.samples import Journal, Samples
 from simstrag.errors import InputError
 from simstrag.places import cores
@@ -214,21 +214,24 @@ def paced(number: int, *cores: tuple[float, float]) -> Visit:
     return Visit(STEADY, number, 0.0, {"seconds": (0.1,)}, facts)
 
 
-def test_visits_around_which_a_core_was_slow_do_not_count_where_enough_were_calm() -> None:
-    calm, slow = (QUIET, 1.1 * QUIET), (QUIET, SLOWED)
+@pytest.mark.parametrize(("mostly", "seldom"), [(QUIET, SLOWED), (SLOWED, QUIET)])
+def test_visits_around_which_a_core_was_not_as_usual_do_not_count_where_enough_were(
+    mostly: float, seldom: float
+) -> None:
+    calm, odd = (mostly, 1.1 * mostly), (mostly, seldom)
     visits = [
         paced(k, *cores)
         for k, cores in enumerate(
-            [(slow, calm), (calm, calm), (calm, calm), (calm, slow), (slow, slow), (calm, calm)]
-            + [(slow, calm)] * 6
+            [(odd, calm), (calm, calm), (calm, calm), (calm, odd), (odd, odd), (calm, calm)]
+            + [(odd, calm)] * 6
         )
     ]
-    known = quiet(visits)
-    assert known == pytest.approx({0: QUIET, 1: QUIET}, rel=0.1)
+    known = usual(visits)
+    assert known == pytest.approx({0: mostly, 1: mostly}, rel=0.1)
     assert [v.number for v in samples.calm(visits, known)] == [1, 2, 5]
-    assert [v.number for v in samples.calm(visits[:5], known)] == [0, 1, 2], "the least restless"
+    assert [v.number for v in samples.calm(visits[:5], known)] == [0, 1, 2], "the least astray"
     unpaced = [replace(visit, facts={}) for visit in visits]
-    assert samples.calm(unpaced, quiet(unpaced)) == tuple(unpaced)
+    assert samples.calm(unpaced, usual(unpaced)) == tuple(unpaced)
 
 
 def test_every_visit_has_the_pace_of_the_cores_before_and_after_it(journal: Journal) -> None:
@@ -236,7 +239,7 @@ def test_every_visit_has_the_pace_of_the_cores_before_and_after_it(journal: Jour
     assert {str(v.facts["pace"]) for v in found.visits} == {"[[0, 0.0011, 0.0011]]"}
 
 
-def test_a_visit_waits_for_quiet_cores_but_no_longer_than_all_were_visited(
+def test_a_visit_waits_for_cores_of_the_usual_pace_but_no_longer_than_all_were_visited(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taking(0.5, monkeypatch)
