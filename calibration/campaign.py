@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from simstrag.calibration.cells import Bench, Cell, Skipped, Visit
 from simstrag.calibration.medians import half_width, statistic
 from simstrag.calibration.occupancy import LIMIT, Occupancy
-from simstrag.calibration.pace import OFF, astray, paces, usual
+from simstrag.calibration.pace import paces, usual
 from simstrag.calibration.samples import Journal, Samples, calm
 from simstrag.errors import InputError
 
@@ -26,8 +26,6 @@ __all__ = ["FEWEST", "MOST", "TARGET", "Bounds", "OnVisit", "run", "wide"]
 
 FEWEST, MOST = 5, 24
 """Visits to a cell: with less an interval between visits means little; more add little."""
-PATIENCE = 10.0
-"""Seconds that a visit waits for cores of their usual pace; all waiting is at most half of all."""
 
 TARGET = 0.02
 """Relative half-width of a cell's 95 % interval at which it is left alone."""
@@ -74,7 +72,6 @@ def run(
         if visit.cell in visits:
             visits[visit.cell].append(visit)
     used = sum(visit.facts.get("took", 0.0) for visit in samples.visits)
-    waited = sum(visit.facts.get("waited", 0.0) for visit in samples.visits)
     with contextlib.ExitStack() as stack:
         for bench in dict.fromkeys(owner.values()):
             on_visit(used, bounds.seconds, "starting what measures")
@@ -85,13 +82,10 @@ def run(
                     _enough(visits, bounds)
                     return journal.read()
                 on_visit(used, bounds.seconds, str(cell))
-                known = usual(visit for of in visits.values() for visit in of)
-                patience = min(PATIENCE, used - 2 * waited)
-                visit = _visit(owner[cell], cell, len(visits[cell]), known, patience)
+                visit = _visit(owner[cell], cell, len(visits[cell]))
                 journal.add(visit)
                 visits[cell].append(visit)
                 used += visit.facts["took"]
-                waited += visit.facts["waited"]
     return journal.read()
 
 
@@ -128,24 +122,17 @@ def _due(visits: dict[Cell, list[Visit]], bounds: Bounds) -> list[Cell]:
     return cells
 
 
-def _visit(
-    bench: Bench, cell: Cell, number: int, known: Mapping[int, float], patience: float
-) -> Visit:
-    """One visit, after so many seconds at most in which cores come to their usual pace."""
-    begun, before, waited = time.monotonic(), paces(), 0.0
-    while astray(before, known) > OFF and waited < patience:
-        before, waited = paces(), round(time.monotonic() - begun, 3)
-    began = time.time()
+def _visit(bench: Bench, cell: Cell, number: int) -> Visit:
+    begun, before, began = time.monotonic(), paces(), time.time()
     try:
         with Occupancy() as seen:
             samples, facts = bench.visit(cell)
     except Skipped as reason:
-        took = {"took": round(time.monotonic() - begun, 3), "waited": waited}
+        took = {"took": round(time.monotonic() - begun, 3)}
         return Visit(cell, number, round(began, 3), facts=took, skipped=str(reason))
     after = paces()
     facts = facts | {
         "pace": [[core, round(before[core], 7), round(after[core], 7)] for core in before],
-        "waited": waited,
         "took": round(time.monotonic() - begun, 3),
         "foreign": round(seen.foreign, 4),
         "stolen": round(seen.stolen, 4),

@@ -182,6 +182,10 @@ def statistic(visit: Visit) -> float:
     return 1.0 if part == "gradient" else medians["seconds"]
 
 
+FARTHEST = 20.0
+"""Log of the most that a draw is of a value: of two visits one may be beyond all numbers."""
+
+
 def draws(estimates: Sequence[Estimate], rounds: int = 1000) -> Floats:
     """What else the values might have been, shape (rounds, estimates); always the same, seed 0.
 
@@ -193,7 +197,10 @@ def draws(estimates: Sequence[Estimate], rounds: int = 1000) -> Floats:
     for column, e in zip(drawn.T, estimates, strict=True):
         error = e.error if math.isfinite(e.error) else 0.0
         shift = error * rng.standard_t(max(1, e.visits - 1), rounds)
-        column[:] = e.value * np.exp(shift) if e.relative else e.value + shift
+        if e.relative:
+            column[:] = e.value * np.exp(np.clip(shift, -FARTHEST, FARTHEST))
+        else:
+            column[:] = e.value + shift
     return drawn
 
 

@@ -10,7 +10,7 @@ from simstrag.calibration.campaign import FEWEST
 from simstrag.calibration.medians import half_width, statistic
 from simstrag.calibration.occupancy import LIMIT
 from simstrag.calibration.pace import OFF, unrest, usual
-from simstrag.calibration.samples import ENOUGH, Samples
+from simstrag.calibration.samples import Samples
 
 __all__ = ["NOISY", "remarks"]
 
@@ -53,8 +53,7 @@ def _disturbed(samples: Samples) -> Iterator[str]:
         yield (
             f"this machine has neighbours that change: around {slowed} of {len(samples.visits)} "
             f"visits a core took {OFF:g} times its usual time for a loop, or as many times less; "
-            f"they do not count where {ENOUGH} visits of a cell were as usual, and else only those "
-            "that were so most do"
+            "they do not count where at least half of a cell's were as usual"
         )
     stolen = [v.facts.get("stolen", 0.0) for v in samples.visits]
     if stolen and np.mean(stolen) > LIMIT / 10:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import numpy as np
 from simstrag.calibration.cells import Cell, Visit
 from simstrag.calibration.pace import OFF, unrest, usual
 from simstrag.errors import InputError
-from simstrag.paths import write_whole
+from simstrag.paths import hold, write_whole
 
 __all__ = ["FORMAT", "Journal", "Samples", "calm", "find", "read", "write"]
 
@@ -50,22 +50,20 @@ class Samples:
         return tuple(dict.fromkeys(v.cell for v in self.visits if not v.skipped))
 
 
-ENOUGH = 3
-"""Visits that count alone where cores were of their usual pace, and at least."""
-
-
 def calm(visits: Sequence[Visit], known: Mapping[int, float]) -> tuple[Visit, ...]:
     """Those during which nobody else was at work, or all where that leaves less than half.
 
-    Of these, those around which all cores were of their usual pace, which are `known`; where that
-    leaves neither `ENOUGH` nor half, the `ENOUGH` around which they were least astray.
+    Of these, those around which all cores were of their usual pace, which are `known`; or all of
+    these where that leaves less than half.
     """
-    alone = tuple(visit for visit in visits if not visit.facts.get("disturbed"))
-    alone = alone if 2 * len(alone) >= len(visits) else tuple(visits)
-    ranked = sorted(range(len(alone)), key=lambda k: unrest(alone[k], known))
-    steady = sum(unrest(visit, known) <= OFF for visit in alone)
-    count = steady if steady >= min(ENOUGH, len(alone) / 2) else ENOUGH
-    return tuple(alone[k] for k in sorted(ranked[:count]))
+    alone = _most(visits, lambda visit: not visit.facts.get("disturbed"))
+    return _most(alone, lambda visit: unrest(visit, known) <= OFF)
+
+
+def _most(visits: Sequence[Visit], good: Callable[[Visit], bool]) -> tuple[Visit, ...]:
+    """The good ones, or all where they are less than half."""
+    found = tuple(filter(good, visits))
+    return found if 2 * len(found) >= len(visits) else tuple(visits)
 
 
 class Journal:
@@ -88,17 +86,8 @@ class Journal:
         Raises `InputError` where another process holds it.
         """
         with self.path.open("r+b") as file:
-            try:
-                import fcntl
-
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except ImportError:  # no such locks on this system
-                pass
-            except OSError:
-                raise InputError(
-                    f"{self.path}: another calibration is writing there; wait, or choose another "
-                    "folder"
-                ) from None
+            taken = "another calibration is writing there; wait, or choose another folder"
+            hold(file.fileno(), f"{self.path}: {taken}")
             data = file.read()
             file.truncate(data.rfind(b"\n") + 1)
             yield

@@ -26,7 +26,7 @@ from simstrag.ddp.journal import LOAD, NAME
 from simstrag.errors import InputError
 from simstrag.fidelity.network import Link
 from simstrag.fidelity.schedule import Episode, Schedule
-from simstrag.paths import write_whole
+from simstrag.paths import write_json
 from simstrag.places import cores
 from simstrag.run import plain
 
@@ -252,8 +252,7 @@ def beside(schedule: Schedule, folder: Path, link: Link | None = None) -> Iterat
     finally:
         if injector.done and folder.exists():
             told = {"format": FORMAT, "done": [each.document() for each in injector.done]}
-            text = json.dumps(plain(told), indent=1) + "\n"
-            write_whole(folder / LOAD, lambda part: part.write_text(text, encoding="utf-8"))
+            write_json(folder / LOAD, plain(told))
 
 
 def _zero(journal: Path) -> float | None:

@@ -28,7 +28,7 @@ from simstrag.fidelity.foretold import synchronous
 from simstrag.fidelity.injector import Injector
 from simstrag.fidelity.ranks import Failed, Order, Pace, Ranks
 from simstrag.fidelity.schedule import Schedule
-from simstrag.paths import write_whole
+from simstrag.paths import hold, write_json, write_whole
 from simstrag.run import Run, plain
 
 __all__ = ["CALIBRATION", "Campaign", "Outcome", "finished", "held", "refuse_others"]
@@ -224,8 +224,7 @@ class Campaign:
             "foreign": round(seen.foreign, 4), "stolen": round(seen.stolen, 4), "load": load,
             "pace": pace, "aside": aside,
         }  # fmt: skip
-        text = json.dumps(plain(told), indent=1) + "\n"
-        write_whole(folder / OUTCOME, lambda part: part.write_text(text, encoding="utf-8"))
+        write_json(folder / OUTCOME, plain(told))
         found = self.outcome(case, repetition)
         assert found is not None
         return found
@@ -318,7 +317,8 @@ def held(folder: Path, plan: Plan) -> Iterator[None]:
     except OSError as error:
         raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
     try:
-        _lock(lock, folder)
+        taken = "another validation is under way there; wait, or choose another folder"
+        hold(lock, f"{folder}: {taken}")
         begun = written.exists() and (folder / RUNS).exists()
         if begun and written.read_text(encoding="utf-8") != text:
             raise InputError(
@@ -336,16 +336,3 @@ def refuse_others(folder: Path) -> None:
     there = {each.name for each in folder.iterdir()} if folder.is_dir() else set()
     if PLAN not in there and there - {LOCK, CALIBRATION}:
         raise InputError(f"{folder}: holds other files; choose a folder that does not exist yet")
-
-
-def _lock(file: int, folder: Path) -> None:
-    try:
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except ImportError:  # no such locks on this system
-        pass
-    except OSError:
-        raise InputError(
-            f"{folder}: another validation is under way there; wait, or choose another folder"
-        ) from None

@@ -167,7 +167,7 @@ def _constants(
             mean = max(0.0, statistics.fmean(values))
             found[what] = Constant(what, str(ranks), mean, "s", f"mean of {len(values)} here")
 
-    note("together", rests(lines))
+    note("rest", rests(lines))
     for name in WAYS:
         note(name, [trip[name] for own in ways.values() for trip in own if name in trip])
     return found
@@ -213,7 +213,7 @@ def _again(
         {
             "workers": ranks, "samples": samples, "learner": {"batch": header["batch"]},
             "step": step, "trace": trace_of(run, late),
-            "allreduce": {"alpha": value("together") / (2 * (ranks - 1)) if ranks > 1 else 0.0},
+            "allreduce": {"alpha": value("rest") / (2 * (ranks - 1)) if ranks > 1 else 0.0},
             "server": {name: value(name) for name in ("push", "service", "pull")},
         },
         source=f"the run {header['policy']}",

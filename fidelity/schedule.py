@@ -21,7 +21,7 @@ from simstrag import noise
 from simstrag.errors import InputError
 from simstrag.measurements import Response
 from simstrag.names import nearest
-from simstrag.paths import write_whole
+from simstrag.paths import write_json
 from simstrag.profile import Profile
 from simstrag.validation import explain
 
@@ -186,8 +186,7 @@ class Schedule:
 
     def write(self, path: str | Path) -> None:
         """To a JSON file."""
-        text = json.dumps(self.document(), indent=1) + "\n"
-        write_whole(path, lambda part: part.write_text(text))
+        write_json(path, self.document())
 
 
 def response_to(kind: str, profile: Profile) -> Response:

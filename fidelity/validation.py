@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +27,7 @@ from simstrag.fidelity.real import (
     refuse_others,
 )
 from simstrag.fidelity.result import Result, of_case, paces
-from simstrag.paths import write_whole
+from simstrag.paths import write_json, write_whole
 from simstrag.places import cores
 from simstrag.profile import Profile
 from simstrag.run import plain
@@ -69,10 +68,7 @@ class Validation:
         from simstrag.fidelity.page import render
 
         result, page = self.result, self.folder / "report.html"
-        text = json.dumps(plain(result.document()), indent=1, allow_nan=False) + "\n"
-        write_whole(
-            self.folder / "validation.json", lambda part: part.write_text(text, encoding="utf-8")
-        )
+        write_json(self.folder / "validation.json", plain(result.document()))
         write_whole(self.folder / "validation.csv", self._table)
         html = render(result, command)
         write_whole(page, lambda part: part.write_text(html, encoding="utf-8"))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from simstrag.errors import InputError
 from simstrag.names import nearest
 
-__all__ = ["expect", "placed", "writable", "write_whole"]
+__all__ = ["expect", "hold", "placed", "writable", "write_json", "write_whole"]
 
 
 def expect(path: str | Path) -> Path:
@@ -81,6 +83,30 @@ def write_whole(path: str | Path, write: Callable[[Path], object]) -> None:
         raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
     finally:
         part.unlink(missing_ok=True)
+
+
+def write_json(path: str | Path, document: Any) -> None:
+    """Write a document that has no NaN, whole or not at all.
+
+    Raises `InputError` where it cannot be written.
+    """
+    text = json.dumps(document, indent=1, allow_nan=False) + "\n"
+    write_whole(path, lambda part: part.write_text(text, encoding="utf-8"))
+
+
+def hold(file: int, taken: str) -> None:
+    """Lock an open file until it is closed, where the system has such locks.
+
+    taken: what `InputError` says where another process has locked it.
+    """
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ImportError:  # no such locks on this system
+        pass
+    except OSError:
+        raise InputError(taken) from None
 
 
 def _missing(path: Path) -> Path | None:

@@ -46,6 +46,7 @@ EXAMPLES = {
     ),
     "calibrate workloads": ("simstrag calibrate workloads",),
     "validate": (
+        "simstrag validate --workload digits --batch 256 --batch 384 --batch 512",
         "simstrag validate --profile profiles/digits --out reports/fidelity",
         "simstrag validate runs/mine --profile profiles/digits",
     ),

@@ -11,7 +11,7 @@ from typing import Any
 from simstrag.ddp.journal import ATTEMPT
 from simstrag.ddp.training import ASKED, CHECKPOINT, RESULT, Training
 from simstrag.errors import InputError
-from simstrag.paths import write_whole
+from simstrag.paths import write_json
 from simstrag.places import cores
 from simstrag.run import check_directory
 
@@ -32,8 +32,7 @@ def begun(training: Training, folder: Path, ranks: int) -> tuple[Training, int]:
     asked = {name: value for name, value in asdict(training).items() if name in SAME}
     if (folder / RESULT).exists() or not (folder / CHECKPOINT).exists():
         _clear(folder)
-        text = json.dumps({**asked, "cores": len(cores())}) + "\n"
-        write_whole(folder / ASKED, lambda part: part.write_text(text, encoding="utf-8"))
+        write_json(folder / ASKED, {**asked, "cores": len(cores())})
         return training, 0
     there, samples = _stopped(folder)
     for name, now in {**asked, "ranks": ranks}.items():

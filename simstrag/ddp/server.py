@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 
 import torch
 
@@ -25,14 +24,12 @@ def start_server(
     world_size: int,
     host: str = "127.0.0.1",
     stall_limit: float = 60.0,
-    journal: Callable[[], Journal] | None = None,
 ) -> tuple[subprocess.Popen[bytes], str]:
     """A server in a process of its own, and its address.
 
     It ends when all ranks have left, and dies with the thread that called this (Linux).
-    journal: makes the journal there; it must pickle.
     """
-    process = begun("simstrag.ddp.server", world_size, host, stall_limit, journal)
+    process = begun("simstrag.ddp.server", world_size, host, stall_limit)
     return process, address_of(process, "the server")
 
 
@@ -52,10 +49,9 @@ def main() -> None:
         offer(meet(), server.address)
         server.serve()
         return
-    world_size, host, stall_limit, journal = told()
+    world_size, host, stall_limit = told()
     _warm()
-    made = None if journal is None else journal()
-    server = Server(world_size, host, stall_limit, made, say=warn)
+    server = Server(world_size, host, stall_limit, say=warn)
     print(server.address, flush=True)
     server.serve()
 

@@ -47,17 +47,18 @@ class Journal(Protocol):
 
     def note(self, kind: str, *values: Any) -> None:
         """`push` and a row of stamps; `applied`, version, gradients and ranks whose gradients are
-        not in it, as `orders.Apply` has them; `lost`, at, rank, why."""
+        not in it, as `orders.Apply` has them; `lost`, at, rank, why.
+
+        A row is of a finished step: rank, when the run heard of it (at), step, version, seconds,
+        samples, loss, and begun, ended (monotonic clock of the rank), first, received, applied,
+        replied (monotonic clock of the server), NaN where that did not happen.
+        """
 
 
 class Server:
     """Serves one job after the other to the ranks of one world, until all of them have left.
 
     address: what a rank needs to connect: host, port and a word that proves it belongs here.
-    stamps: one row per finished step, where no journal takes them: rank, when the run heard of it
-    (at), step, version, seconds, samples, loss, and begun, ended (monotonic clock of the rank),
-    first, received, applied, replied (monotonic clock of the server), NaN where that did not
-    happen.
     losses: who was lost, and why; `say` is told in a sentence.  store: the parameters, once all
     have begun.
     """
@@ -74,7 +75,6 @@ class Server:
         self.world_size, self.stall_limit, self.journal = world_size, stall_limit, journal
         self.start_limit, self._say = start_limit, say or (lambda sentence: None)
         self._slow = Slow(self._say)
-        self.stamps: list[dict[str, Any]] = []
         self.losses: list[Loss] = []
         self.store: Store | None = None
         self._door = Door(world_size, host, stall_limit)
@@ -108,11 +108,6 @@ class Server:
         """What the policy has counted, where it has decided to the end."""
         if (live := self._live) is not None:
             self._note("end", self._now(), policies.counts(live.policy, live.name, taken=()))
-
-    @property
-    def ranks_here(self) -> frozenset[int]:
-        """The ranks that are connected."""
-        return frozenset(self._door.peers)
 
     def close(self) -> None:
         """All connections end, and so do shards."""
@@ -329,8 +324,6 @@ class Server:
     def _note(self, kind: str, *values: Any) -> None:
         if self.journal is not None:
             self.journal.note(kind, *values)
-        elif kind == "push":
-            self.stamps.append(values[0])
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint needs: optimizer, parameters (flat), facts, policy."""

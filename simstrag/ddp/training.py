@@ -79,7 +79,7 @@ def train(given: Training, joined: Joined) -> None:
     from simstrag.ddp import RankFailure, wrap
     from simstrag.ddp.journal import placed
     from simstrag.errors import SimstragError
-    from simstrag.paths import write_whole
+    from simstrag.paths import write_json
     from simstrag.workloads import load
 
     workload = load(given.workload)
@@ -122,8 +122,7 @@ def train(given: Training, joined: Joined) -> None:
     if out is not None and trainer.lowest:
         model.load_state_dict(state["model"])
         result = {"accuracy": workload.accuracy(model), "samples": trainer.samples}
-        text = json.dumps(result) + "\n"
-        write_whole(out / RESULT, lambda part: part.write_text(text, encoding="utf-8"))
+        write_json(out / RESULT, result)
     trainer.close()
 
 

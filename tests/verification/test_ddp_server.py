@@ -179,7 +179,7 @@ class Notes:
 @contextlib.contextmanager
 def serving(world_size: int, stall_limit: float = LIMIT, **given: Any) -> Iterator[Server]:
     """A server in a thread, which has ended afterwards."""
-    server = Server(world_size, stall_limit=stall_limit, **given)
+    server = Server(world_size, stall_limit=stall_limit, **{"journal": Notes(), **given})
     failures: list[BaseException] = []
 
     def serve() -> None:
@@ -195,6 +195,12 @@ def serving(world_size: int, stall_limit: float = LIMIT, **given: Any) -> Iterat
     finally:
         thread.join(LIMIT)
         assert not thread.is_alive()
+
+
+def stamps(server: Server) -> list[dict[str, Any]]:
+    """Rows of the steps that are over."""
+    assert isinstance(server.journal, Notes)
+    return [row for (row,) in server.journal.of("push")]
 
 
 def trained(spec: Any, ranks: list[Rank], **given: Any) -> Server:
@@ -561,10 +567,10 @@ def test_a_row_of_stamps_is_in_order_on_the_clock_of_one_host() -> None:
             link.push(gradient_of(link.parameters, 0, step), 0.1, begun, time.monotonic(), loss=2.5)
         link.pull()
     names = ("begun", "ended", "first", "received", "applied", "replied")
-    for row in server.stamps:
+    for row in stamps(server):
         times = [row[name] for name in names]
         assert times == sorted(times)
-    assert [(row["step"], row["version"], row["loss"]) for row in server.stamps] == [
+    assert [(row["step"], row["version"], row["loss"]) for row in stamps(server)] == [
         (0, 0, 2.5), (1, 1, 2.5), (2, 2, 2.5),
     ]  # fmt: skip
 
@@ -692,34 +698,34 @@ def rounds_until(link: Link, over: Callable[[], bool]) -> tuple[int, float]:
 
 def test_a_killed_rank_is_named_and_the_others_go_on() -> None:
     with beside("asgd", 3) as (server, link, pids):
-        rounds_until(link, lambda: len(server.stamps) > 50)
+        rounds_until(link, lambda: len(stamps(server)) > 50)
         os.kill(pids[1], signal.SIGKILL)
         _, longest = rounds_until(link, lambda: bool(link.lost))
         assert longest < STALL
         assert list(link.lost) == [2]
         assert "rank 2" in link.lost[2]
-        count, _ = rounds_until(link, lambda: len(server.stamps) > 500)
+        count, _ = rounds_until(link, lambda: len(stamps(server)) > 500)
         assert count > 0
 
 
 def test_a_stopped_rank_is_forgotten_after_the_stall_limit_and_a_slow_one_is_not() -> None:
     with beside("asgd", 3, pace=2 * STALL) as (server, link, pids):
-        rounds_until(link, lambda: len(server.stamps) > 50)
+        rounds_until(link, lambda: len(stamps(server)) > 50)
         os.kill(pids[0], signal.SIGSTOP)
         stopped = time.monotonic()
         rounds_until(link, lambda: bool(link.lost))
         assert STALL * 0.5 < time.monotonic() - stopped < STALL + 2
         assert link.lost == {1: f"rank 1 was silent for {STALL:g} s while computing step 0"}
-        rounds_until(link, lambda: any(row["rank"] == 2 for row in server.stamps))
+        rounds_until(link, lambda: any(row["rank"] == 2 for row in stamps(server)))
         assert list(link.lost) == [1]
 
 
 def test_under_a_bound_nobody_waits_for_a_dead_rank_for_ever() -> None:
     with beside("ssp:bound=3", 2, pace=0.01) as (server, link, pids):
-        rounds_until(link, lambda: len(server.stamps) > 20)
+        rounds_until(link, lambda: len(stamps(server)) > 20)
         os.kill(pids[0], signal.SIGKILL)
-        before = len(server.stamps)
-        rounds_until(link, lambda: len(server.stamps) > before + 100)
+        before = len(stamps(server))
+        rounds_until(link, lambda: len(stamps(server)) > before + 100)
         assert list(link.lost) == [1]
 
 
@@ -788,7 +794,7 @@ def test_a_gradient_that_crosses_with_the_end_costs_its_rank_nothing() -> None:
         first.push(torch.zeros(COUNT), 0.1, 0.0, 0.1)
         first.pull()
         first.leave()
-        while server.ranks_here == {0, 1}:
+        while not server.journal.of("gone"):
             time.sleep(0.001)
         second.push(torch.zeros(COUNT), 0.1, 0.0, 0.1)
         assert isinstance(second.pull(), Finish)
