@@ -65,14 +65,15 @@ SATELLITES = {
         "validation", "workloads",
         "analysis.cells", "analysis.drawing", "analysis.formats", "analysis.page",
         "analysis.pictures", "analysis.sheets", "analysis.tables",
-        "calibration.cells", "calibration.crew", "calibration.device", "calibration.loads",
-        "calibration.machine", "calibration.occupancy", "calibration.processes",
-        "calibration.steps", "calibration.traffic",
+        "calibration.calibrate", "calibration.campaign", "calibration.cells", "calibration.crew",
+        "calibration.device", "calibration.loads", "calibration.machine", "calibration.occupancy",
+        "calibration.processes", "calibration.steps", "calibration.traffic",
     },
 }  # fmt: skip
 """The modules of the core, and of other satellites, that each satellite needs.
 
-Analysis draws contention, hence `timing`; fidelity holds real runs against simulated ones."""
+Analysis draws contention, hence `timing`; fidelity holds real runs against simulated ones, and may
+calibrate before."""
 
 MAY_USE_SATELLITES = {
     "cli.calibrate", "cli.compare", "cli.ddp", "cli.profiles", "cli.run", "cli.trace",
