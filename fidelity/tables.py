@@ -273,7 +273,7 @@ def runs_table(result: Result) -> Table:
     )  # fmt: skip
     note = (
         "Pace is that of steps of nothing else, of each core. Where one is more than "
-        f"{100 * OFF:.0f} % off the calibrated pace around a run, or differs by as much after it, "
+        f"{100 * OFF:.0f} % off the calibrated pace around a run, "
         f"the run is made again, whatever it came to, {TRIES} times at most; the last that "
         "finished counts."
     )

@@ -607,7 +607,7 @@ def test_finished_runs_are_not_made_again_and_broken_ones_are(
     assert found.finished
 
 
-CALM, RESTLESS = [[1.0, 1.0, 1.0], [1.05, 0.95, 1.5]], [[1.0, 0.92, 1.0], [1.0, 1.05, 1.0]]
+CALM, RESTLESS = [[1.0, 1.0, 1.0], [1.1, 0.9, 1.5]], [[1.0, 0.8, 1.0], [1.0, 1.0, 1.0]]
 SLOW = [[1.2, 1.0, 1.0], [1.2, 1.0, 1.0]]
 """Of three cores before and after, of which two ranks use the first two; usually it is 1."""
 
