@@ -49,7 +49,7 @@ def test_the_plan_is_of_this_profile_and_made_by_its_seed(
     monkeypatch.setattr("simstrag.fidelity.validation.cores", lambda: [0, 1])
     assert found["plan"] == json.loads((FOLDER / "plan.json").read_text(encoding="utf-8"))
     assert found["plan"]["profile"]["sha256"] == profile.sha256
-    drawn = planned(profile, (), (), 220, seed=0).document()
+    drawn = planned(profile, (), (), 200, seed=0).document()
     assert drawn["schedules"] == found["plan"]["schedules"]
 
 
@@ -81,14 +81,23 @@ def test_the_verdicts_are_those_of_the_rule(found: dict[str, Any]) -> None:
         assert verdict._asdict() == pytest.approx(each["makespan"])
         words.append(verdict.word)
         errors.append(abs(verdict.error))
-    assert [words.count(word) for word in (FORETOLD, NOISY, MISSED)] == [5, 2, 9]
-    assert statistics.median(errors) == pytest.approx(0.068, abs=5e-4)
+    assert [words.count(word) for word in (FORETOLD, NOISY, MISSED)] == [9, 1, 6]
+    assert statistics.median(errors) == pytest.approx(0.054, abs=5e-4)
+
+
+def test_at_the_pace_of_each_run_all_were_foretold(found: dict[str, Any]) -> None:
+    words, errors = [], []
+    for each in found["cases"]:
+        words.append(each["at_pace"]["word"])
+        errors.append(abs(each["at_pace"]["error"]))
+    assert set(words) == {FORETOLD}
+    assert statistics.median(errors) == pytest.approx(0.020, abs=5e-4)
 
 
 def test_of_pairs_that_real_runs_decide_all_were_foretold(found: dict[str, Any]) -> None:
     pairs = [pair for ranking in found["rankings"] for pair in ranking["pairs"]]
     decided = [pair for pair in pairs if not pair["tie"]]
-    assert (len(pairs), len(decided), sum(pair["right"] for pair in decided)) == (25, 21, 21)
+    assert (len(pairs), len(decided), sum(pair["right"] for pair in decided)) == (25, 18, 18)
 
 
 def test_what_korel_is_worth_follows_from_the_makespans(found: dict[str, Any]) -> None:
@@ -106,7 +115,7 @@ def test_what_korel_is_worth_follows_from_the_makespans(found: dict[str, Any]) -
                 again = mitigations(*(makespans(name, kind) for name in names))
                 assert again._asdict() == pytest.approx(each[kind])
             told[place] = tuple(round(100 * each[kind]["value"]) for kind in ("real", "simulated"))
-    assert told == {"one-2": (89, 85), "both-2": (46, 48), "one-4": (60, 68)}
+    assert told == {"one-2": (103, 83), "both-2": (38, 47), "one-4": (62, 66)}
 
 
 def test_the_staleness_of_each_rank_is_as_it_is_told(found: dict[str, Any]) -> None:
@@ -116,6 +125,6 @@ def test_the_staleness_of_each_rank_is_as_it_is_told(found: dict[str, Any]) -> N
         for name in ("clean-2-asgd", "one-2-asgd", "both-2-asgd", "one-2-ssp")
     }
     assert told == {
-        "clean-2-asgd": [(0.99, 1.0), (1.01, 1.0)], "one-2-asgd": [(0.84, 0.84), (1.19, 1.19)],
-        "both-2-asgd": [(1.29, 1.29), (0.77, 0.77)], "one-2-ssp": [(0.45, 0.51), (1.01, 1.01)],
+        "clean-2-asgd": [(1.01, 1.0), (0.98, 1.0)], "one-2-asgd": [(0.88, 0.85), (1.13, 1.17)],
+        "both-2-asgd": [(1.41, 1.33), (0.7, 0.75)], "one-2-ssp": [(0.5, 0.54), (1.0, 1.02)],
     }  # fmt: skip
