@@ -103,6 +103,11 @@ def replay(folder: str | Path, profile: str | Path | None = None) -> Replayed:
     another full precision.
     """
     folder = Path(folder)
+    if not (folder / journal.NAME).is_file():
+        raise InputError(
+            f"{folder}: has no record of a real run; give a folder that `simstrag ddp --out` or "
+            "wrap(..., out=...) wrote"
+        )
     header, lines = journal.read(folder)
     if header.get("facts") is not None:
         raise InputError(f"{folder}: the record goes on from another; give that of the first part")

@@ -177,7 +177,8 @@ def test_options_of_real_runs_are_refused_beside_a_run_to_replay(folder: Path, c
     ("options", "message"),
     [
         ((), "give either --profile, a calibration of this machine, or --workload"),
-        (("--profile", "p.json", "--workload", "digits"), "give either --profile"),
+        (("--profile", "p.json", "--workload", "digits"), "leave one out"),
+        (("full",), "full: has no record of a real run; give a folder"),
         (
             ("--profile", "p.json", "--batch", "8"),
             "--batch: of a calibration, and --profile is one",

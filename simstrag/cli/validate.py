@@ -105,10 +105,14 @@ def validate(
             )
         _replay(run, profile, as_json, quiet)
         return
-    if (profile is None) == (workload is None):
+    if profile is None and workload is None:
         raise InputError(
             "give either --profile, a calibration of this machine, or --workload, such as digits, "
             "to calibrate first"
+        )
+    if profile is not None and workload is not None:
+        raise InputError(
+            "--workload calibrates first, and --profile is a calibration; leave one out"
         )
     if workload is None and (given := on_command_line(context, OF_CALIBRATION)):
         raise InputError(

@@ -293,12 +293,14 @@ class Course:
             policy, world_size, self.batch, self.hints, name=self.name, facts=facts, note=note,
             reduced=not self.replica.formats.refusal,
         )  # fmt: skip
-        zero = [time.monotonic() - live.now]
-        dist.broadcast_object_list(zero, src=0)
         self.way = Synchronous(
-            self.replica, live, rank, world_size, self.batch, zero[0], self.members.mark, note,
+            self.replica, live, rank, world_size, self.batch, self.members.mark, note,
             self.sampler, () if self.members.joined is None else self.members.joined.names,
         )  # fmt: skip
+        dist.barrier()  # what begins a run is no part of it
+        zero = [time.monotonic() - live.now]
+        dist.broadcast_object_list(zero, src=0)
+        self.way.zero = zero[0]
         if self._drawn:  # the batch of this very step
             _ = self.way.next_batch
 

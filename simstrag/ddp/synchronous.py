@@ -35,7 +35,8 @@ class Disagreement(SimstragError, RuntimeError):
 class Synchronous:
     """A rank among ranks that take every step together.
 
-    live: the replica of policy and books.  zero: when the run began on rank 0's monotonic clock.
+    live: the replica of policy and books.  zero: when the run began on rank 0's monotonic clock,
+    which it is told before the first step.
     batch: samples of a rank at a share of 1.  mark: is told (step, phase).  note: where this rank
     records what has happened, if it does.  sampler: makes batches of the shares of a plan.
     names: the ranks as users know them, where some are lost.  steps: taken here so far.
@@ -48,14 +49,14 @@ class Synchronous:
         rank: int,
         world_size: int,
         batch: int,
-        zero: float,
         mark: Callable[[int, str], None],
         note: Callable[..., None] | None = None,
         sampler: ShareSampler | None = None,
         names: Sequence[int] = (),
     ) -> None:
         self.replica, self.live, self.rank, self.world_size = replica, live, rank, world_size
-        self.batch, self.zero, self.sampler = batch, zero, sampler
+        self.batch, self.sampler = batch, sampler
+        self.zero = time.monotonic() - live.now
         self._mark, self._note, self._digests = mark, note, Digests()
         self.steps = 0
         self._reducer = replica.reducer
