@@ -85,6 +85,25 @@ def test_the_verdicts_are_those_of_the_rule(found: dict[str, Any]) -> None:
     assert statistics.median(errors) == pytest.approx(0.054, abs=5e-4)
 
 
+def test_the_older_rule_for_noise_would_have_kept_fewer_runs(
+    found: dict[str, Any], profile: Profile, tmp_path: Path
+) -> None:
+    usual = Foretelling(profile, tmp_path, 2).pace(4)
+    kept: dict[str, list[float]] = {each["case"]: [] for each in found["cases"]}
+    made = {each["case"]: [run["makespan"] for run in each["real"]] for each in found["cases"]}
+    for run in found["runs"]:
+        before, after = (pace[:2] for pace in run["pace"])
+        steady = all(abs(b - a) <= 0.1 * a for a, b in zip(before, after, strict=True))
+        if steady and all(abs(each - usual) <= 0.1 * usual for each in (*before, *after)):
+            kept[run["case"]].append(made[run["case"]][run["repetition"] - 1])
+    assert sum(map(len, kept.values())) == 80 - 21
+    words = [
+        judged(kept[each["case"]], [run["makespan"] for run in each["simulated"]]).word
+        for each in found["cases"]
+    ]
+    assert [words.count(word) for word in (FORETOLD, NOISY, MISSED)] == [8, 0, 8]
+
+
 def test_at_the_pace_of_each_run_all_were_foretold(found: dict[str, Any]) -> None:
     words, errors = [], []
     for each in found["cases"]:
