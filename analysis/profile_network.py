@@ -112,6 +112,7 @@ def locksteps(profile: Profile) -> Table:
                "bare step slower"]  # fmt: skip
     note = (
         "Rest: from the slowest rank's last gradient to the next step. Step slower: times as long "
-        "among the ranks as alone on its core; bare: on all their cores at once, without DDP."
+        "among the ranks as alone on its core, beside load as among them without it; bare: on all "
+        "their cores at once, without DDP."
     )
     return Table("Ranks in lockstep", headers, rows, (note,))

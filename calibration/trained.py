@@ -6,7 +6,9 @@ comes after a step, which has filled the caches with other things.
 
 Part "lockstep", under `bsp`: the rest, from the slowest rank's last gradient until rank 0 begins
 anew, which is what backward did not hide of the all-reduce, the update, the decision, the record
-and all that happens between; alone, and beside a load on the core of rank 0.
+and all that happens between; alone, and beside a load on the core of rank 0.  Beside it steps take
+longer too, `local` over the `clean` ones just before: not as much longer as bare steps do, for a
+rank that sleeps while it waits for others is let in sooner afterwards.
 
 In both, `local` steps are those of ranks that compute at the same time, which share caches, memory
 and perhaps cores, with what the runtime does within them; `alone` are bare steps on each of the
@@ -37,8 +39,12 @@ if TYPE_CHECKING:
 
 __all__ = ["LEVELS", "TrainedBench"]
 
-LEVELS = (1.0, 3.0)
-"""Of load "cpu" on the core of rank 0, beside which ranks in lockstep are timed."""
+LEVELS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0)
+"""Of load "cpu" on the core of rank 0, beside which ranks in lockstep are timed.
+
+So many, since what a step takes is no smooth function of the level: two processes that are at work
+for 65 % of the time each slow it as much as two that always are, or nearly so.
+"""
 
 POLICY = {"server": "asgd", "lockstep": "bsp"}
 
@@ -47,6 +53,9 @@ SPAN = 0.3
 
 VISIT = 1.2
 """Seconds of steps together that a visit should have."""
+
+CLEAN = 0.4
+"""Seconds of steps together before a load comes to them."""
 
 SETTLE = 3
 """Steps that do not count, and say how long one is."""
@@ -121,14 +130,16 @@ class TrainedBench:
 
     def visit(self, cell: Cell) -> tuple[Series, dict[str, Any]]:
         """Of steps together `local` and what the part is about: `push`, `service` and `pull`, or
-        `rest`; without load `alone` and `beside` too.  Steps are rank by rank, or core by core,
-        each as many.
+        `rest`; without load `alone` and `beside` too, with one `clean`, which are `local` ones
+        before it.  Steps are rank by rank, or core by core, each as many.
         """
         begun = time.monotonic()
         report: dict[str, Any] = {}
         if cell.load:
+            clean = self._together(CLEAN)["local"]
             with self._loads.on(cell.load, cell.level) as report:
-                samples = self._together()
+                samples = self._together() | {"clean": clean}
+            report["cores"] = self._cores
         else:
             each = range(self._cores)
             alone = [steps for rank in each for steps in self.crew.ask({rank: Bare(SPAN)})]
@@ -159,12 +170,12 @@ class TrainedBench:
     def _cores(self) -> int:
         return min(self.ranks, len(cores()))
 
-    def _together(self) -> Series:
-        """Steps for about `VISIT` seconds, after some that say how many these are."""
+    def _together(self, seconds: float | None = None) -> Series:
+        """Steps for about so long, or `VISIT`, after some that say how many these are."""
         begun = time.monotonic()
         self._train(SETTLE)
         pace = (time.monotonic() - begun) / (1 + SETTLE)
-        self._train(min(MOST, max(FEWEST, round(VISIT / pace))))
+        self._train(min(MOST, max(FEWEST, round((seconds or VISIT) / pace))))
         asked = range(1 if self.part == "lockstep" else self.ranks)
         found = self.crew.ask(dict.fromkeys(asked, Tell()))
         return {name: _even([own[name] for own in found]) for name in found[0]}

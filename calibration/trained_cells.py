@@ -40,7 +40,7 @@ def _lockstep(cell: Cell, visits: Sequence[Visit]) -> LockstepCell:
                 sum(len(v.samples["rest"]) for v in visits),
             )
         ),
-        slowdown=beside_others(visits) if clean else None,
+        slowdown=beside_others(visits) if clean else _response(visits),
         interference=beside_others(visits, "beside") if clean else None,
         noise=noise_of(_by_rank(cell, visits)) if clean else None,
     )  # fmt: skip
@@ -59,6 +59,25 @@ def beside_others(visits: Sequence[Visit], name: str = "local") -> Quantity | No
     what = "step among the ranks" if name == "local" else "bare step on all their cores at once"
     note = f"{what} over one alone on its core, in the same visit; mean over ranks"
     return told(over_visits(ratios), note, sum(len(v.samples[name]) for v in there))
+
+
+def _response(visits: Sequence[Visit]) -> Quantity | None:
+    """How much longer steps on the core of rank 0 take beside a load there than without it."""
+    there = [v for v in visits if v.samples.get("clean")]
+    if not there:
+        return None
+    note = "step on the loaded core over the same ranks' without the load, in the same visit"
+    ratios = [_beside_load(v) for v in there]
+    return told(over_visits(ratios), note, sum(len(v.samples["local"]) for v in there))
+
+
+def _beside_load(visit: Visit) -> float:
+    """Mean local step of the ranks on the core of rank 0 over their mean without the load."""
+    ranks, cores = visit.cell.ranks, visit.facts["cores"]
+    loaded, clean = (
+        np.reshape(visit.samples[name], (ranks, -1))[::cores].mean() for name in ("local", "clean")
+    )
+    return float(loaded / clean)
 
 
 def _slower(visit: Visit, name: str) -> float:

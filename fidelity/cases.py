@@ -161,6 +161,7 @@ def drawn(name: str, ranks: int, clean: float, seed: int, profile: Profile) -> S
     if name == CLEAN:
         return Schedule((), seconds)
     calibrated = {level.level for each in profile.responses for level in each.levels}
+    calibrated |= {each.level for each in profile.locksteps}
     levels = [level for level in LEVELS if level not in calibrated]
     if not levels:
         raise InputError("the profile was calibrated with every level of load that is tried here")

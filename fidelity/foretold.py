@@ -37,7 +37,7 @@ from simstrag.quantity import Quantity
 from simstrag.responses import evaluate
 from simstrag.scenario import Scenario
 
-__all__ = ["Constant", "Foretelling", "Foretold", "synchronous", "with_update"]
+__all__ = ["GRID", "SEEDS", "Constant", "Foretelling", "Foretold", "synchronous", "with_update"]
 
 SEEDS = 20
 
@@ -110,11 +110,12 @@ class Foretelling:
         slower: how many times as long the steps of ranks take on each core as in the profile.
         """
         paces = [1.0] * self.cores if slower is None else slower
-        together = self._together(case.ranks) if updates_in_step else {}
+        known = self._together(case.ranks)
+        together = known if updates_in_step else {}
         rests = {level: each.rest.value for level, each in together.items()}
         trace = slowdowns(
             schedule, self.profile, case.ranks, paces, self._among(case.ranks, updates_in_step),
-            rests,
+            rests, self._loaded(known),
         )  # fmt: skip
         data: dict[str, Any] = {
             "workers": case.ranks,
@@ -207,6 +208,16 @@ class Foretelling:
                 "assumed: as one level of load, by the response to load cpu",
             )  # fmt: skip
         return None
+
+    def _loaded(self, together: Mapping[float, LockstepCell]) -> dict[float, float]:
+        """How many times as long steps take among the ranks beside each level as beside none."""
+        found = {}
+        for level, each in together.items():
+            if level and each.slowdown is not None:
+                what = f"slowdown of a step, a core beside cpu {level:g}"
+                self._note(what, each.ranks, each.slowdown.value, "", _origin(each.slowdown))
+                found[level] = each.slowdown.value
+        return found
 
     def _rest(self, together: Mapping[float, LockstepCell]) -> dict[str, Any]:
         """An all-reduce that takes as long as all that comes after the slowest gradient."""

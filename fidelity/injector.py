@@ -14,7 +14,7 @@ import math
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -30,7 +30,7 @@ from simstrag.paths import write_json
 from simstrag.places import cores
 from simstrag.run import plain
 
-__all__ = ["Done", "Injector", "beside", "seats"]
+__all__ = ["Done", "Injector", "beside", "done", "seats"]
 
 FORMAT = "simstrag-load/1"
 
@@ -253,6 +253,16 @@ def beside(schedule: Schedule, folder: Path, link: Link | None = None) -> Iterat
         if injector.done and folder.exists():
             told = {"format": FORMAT, "done": [each.document() for each in injector.done]}
             write_json(folder / LOAD, plain(told))
+
+
+def done(folder: Path) -> Schedule:
+    """The load that was beside the run in a folder, as `LOAD` has it; no episodes without that."""
+    if not (folder / LOAD).exists():
+        return Schedule((), 1.0)
+    told = json.loads((folder / LOAD).read_text(encoding="utf-8"))["done"]
+    names = [each.name for each in fields(Episode)]
+    episodes = tuple(Episode(**{name: each[name] for name in names}) for each in told)
+    return Schedule(episodes, max(each.stop for each in episodes))
 
 
 def _zero(journal: Path) -> float | None:

@@ -1,17 +1,23 @@
-"""The HTML report of a validation: one file that asks nobody for anything."""
+"""HTML reports of a validation, and of a replay: files that ask nobody for anything."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import resources
+from typing import TYPE_CHECKING, Any
 
 from simstrag.analysis.page import template
 from simstrag.analysis.sheets import data_of, sheet_of
+from simstrag.analysis.tables import Table
 from simstrag.fidelity import pictures, tables
 from simstrag.fidelity.cases import RULE
 from simstrag.fidelity.result import Result
 from simstrag.run import provenance
 
-__all__ = ["fragment", "render"]
+if TYPE_CHECKING:
+    from simstrag.fidelity.recorded import Replayed
+
+__all__ = ["fragment", "fragment_of_replay", "render", "render_replay"]
 
 
 def render(result: Result, command: str | None = None) -> str:
@@ -23,7 +29,7 @@ def render(result: Result, command: str | None = None) -> str:
         "windows": tables.windows_table(result),
         "ranks": tables.ranks_table(result),
         "loads": tables.loads_table(result),
-        "constants": tables.constants_table(result),
+        "constants": tables.constants_table(result.constants),
         "runs": tables.runs_table(result),
     }
     drawn = tables.pictured(result)
@@ -38,9 +44,8 @@ def render(result: Result, command: str | None = None) -> str:
         ("cores", f"{plan.cores}; rank r on the r-th, round about"),
         ("schedules", RULE),
     ]
-    source = resources.files("simstrag.fidelity").joinpath("validation.html").read_text("utf-8")
-    environment = template("page.html").environment
-    return environment.from_string(source).render(
+    return _rendered(
+        "validation.html",
         result=result,
         answer=tables.answer(result),
         asked=asked,
@@ -48,9 +53,7 @@ def render(result: Result, command: str | None = None) -> str:
         errors=pictures.errors(drawn) if drawn else "",
         paces=[(each.case.name, pictures.pace(each)) for each in drawn],
         command=command,
-        provenance=[
-            (key, str(value)) for key, value in provenance().items() if not isinstance(value, dict)
-        ],
+        provenance=_provenance(),
         data=data_of(sheet_of(name, table) for name, table in shown.items()),
     )
 
@@ -58,3 +61,38 @@ def render(result: Result, command: str | None = None) -> str:
 def fragment(result: Result) -> str:
     """The verdicts as an HTML fragment, for a notebook."""
     return template("ranking.html").render(table=tables.cases_table(result))
+
+
+def render_replay(replayed: Replayed, command: str | None = None) -> str:
+    """The report of a replay.  command: what made it."""
+    shown = {"numbers": _numbers(replayed), "constants": tables.constants_table(replayed.constants)}
+    return _rendered(
+        "replay.html",
+        replayed=replayed,
+        tables=shown,
+        paces=pictures.told_again(replayed.grid, replayed.paces),
+        command=command,
+        provenance=_provenance(),
+        data=data_of(sheet_of(name, table) for name, table in shown.items()),
+    )
+
+
+def fragment_of_replay(replayed: Replayed) -> str:
+    """Its numbers as an HTML fragment, for a notebook."""
+    table = replace(_numbers(replayed), notes=replayed.remarks)
+    return template("ranking.html").render(table=table)
+
+
+def _numbers(replayed: Replayed) -> Table:
+    headers, rows = replayed.rows()
+    return Table(tuple(headers), tuple(map(tuple, rows)))
+
+
+def _rendered(name: str, **given: Any) -> str:
+    """By a template of this package, which extends those of `simstrag.analysis`."""
+    source = resources.files("simstrag.fidelity").joinpath(name).read_text("utf-8")
+    return template("page.html").environment.from_string(source).render(**given)
+
+
+def _provenance() -> list[tuple[str, str]]:
+    return [(key, str(value)) for key, value in provenance().items() if not isinstance(value, dict)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from simstrag.analysis.pictures import WIDTH
 from simstrag.fidelity.measure import Measure
 from simstrag.fidelity.result import CaseResult
 
-__all__ = ["errors", "pace"]
+__all__ = ["errors", "pace", "told_again"]
 
 REAL, SIMULATED = drawing.SERIES[0], drawing.SERIES[1]
 
@@ -73,6 +73,21 @@ def pace(of: CaseResult) -> Markup:
         ax.grid(axis="y")
         label = f"{of.case.name}: seconds of a step over time, real and simulated"
         return drawing.svg(figure, f"pace-{of.case.name}", label)
+
+
+def told_again(grid: Sequence[float], paces: Mapping[str, Sequence[float]]) -> Markup:
+    """Seconds of a step over time: a line for the real run, and for each that was made of it."""
+    with drawing.canvas(WIDTH, 2.6) as figure:
+        ax = figure.add_subplot()
+        for (name, pace), colour in zip(paces.items(), drawing.SERIES, strict=False):
+            ax.plot(*_steps(np.asarray(grid), pace), color=colour, linewidth=1.4, label=name)
+        ax.set_xlim(0, max(grid))
+        ax.set_ylim(bottom=0)
+        ax.set_xlabel("time (s)")
+        ax.set_ylabel("step (ms)")
+        ax.grid(axis="y")
+        ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        return drawing.svg(figure, "paces", "Seconds of a step over time")
 
 
 def _mean(runs: Sequence[Measure]) -> list[float]:

@@ -5,7 +5,7 @@ the server took is the run's own too, as means, since a run lasts as long as the
 gradient took longer than that on its way to the server, or its rank's parameters before it to be
 served and on theirs, the step's local time is as much longer.  So this tests the mechanism (who
 waits for whom, what is stale, what the policy decides), and no foresight.  With a profile it is
-foretold as well, as it would have been without load.
+foretold as well: beside the load that `simstrag ddp --load` put beside it, else without any.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from simstrag.ddp import journal
 from simstrag.ddp.hints import hints_of
 from simstrag.ddp.replay import gain_of, run_of, trace_of
@@ -25,11 +27,13 @@ from simstrag.ddp.trips import WAYS, Trip, rests, trips
 from simstrag.engine import simulate
 from simstrag.errors import InputError
 from simstrag.fidelity.cases import CLEAN, Case
-from simstrag.fidelity.foretold import SEEDS, Constant, Foretelling, synchronous
+from simstrag.fidelity.foretold import GRID, SEEDS, Constant, Foretelling, synchronous
+from simstrag.fidelity.injector import done
 from simstrag.fidelity.measure import Measure, measure
 from simstrag.fidelity.schedule import Schedule
+from simstrag.paths import write_json, write_whole
 from simstrag.profile import Profile
-from simstrag.run import Run
+from simstrag.run import Run, plain
 from simstrag.scenario import Scenario
 
 __all__ = ["Replayed", "replay"]
@@ -55,7 +59,9 @@ class Replayed:
     """What came of it.
 
     constants: that the replay took from the run, besides its local times.  real, again: the record,
-    and what the engine made of its times, to look further into.
+    and what the engine made of its times, to look further into.  beside: what load was foretold.
+    grid, paces: seconds per full batch between its points of the real run, of the replayed one, and
+    of the one foretold, if there is one.
     """
 
     folder: Path
@@ -65,6 +71,26 @@ class Replayed:
     remarks: tuple[str, ...]
     real: Run
     again: Run
+    beside: str
+    grid: tuple[float, ...]
+    paces: Mapping[str, tuple[float, ...]]
+
+    def write(self, folder: str | Path, command: str | None = None) -> Path:
+        """Write replay.json and report.html into a folder; the report.  command: what made it.
+
+        Raises `InputError` where it cannot be written.
+        """
+        from simstrag.fidelity.page import render_replay
+
+        folder = Path(folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
+        write_json(folder / "replay.json", plain(self.document()))
+        html, page = render_replay(self, command), folder / "report.html"
+        write_whole(page, lambda part: part.write_text(html, encoding="utf-8"))
+        return page
 
     def document(self) -> dict[str, Any]:
         """As plain JSON would have it, but for NaN."""
@@ -77,7 +103,7 @@ class Replayed:
     def rows(self) -> tuple[list[str], list[list[str]]]:
         """Headers and rows of a table."""
         foretold = any(line.foretold is not None for line in self.lines)
-        headers = ["", "real", "replayed", "error (%)"] + ["foretold without load"] * foretold
+        headers = ["", "real", "replayed", "error (%)"] + [f"foretold {self.beside}"] * foretold
         return headers, [
             [f"{line.what} ({line.unit})", f"{line.real:.5g}", f"{line.replayed:.5g}",
              f"{100 * line.error:+.2f}"]
@@ -86,12 +112,9 @@ class Replayed:
         ]  # fmt: skip
 
     def _repr_html_(self) -> str:
-        from simstrag.analysis.page import template
-        from simstrag.analysis.tables import Table
+        from simstrag.fidelity.page import fragment_of_replay
 
-        headers, rows = self.rows()
-        table = Table(tuple(headers), tuple(map(tuple, rows)), 1, (), self.remarks)
-        return template("ranking.html").render(table=table)
+        return fragment_of_replay(self)
 
 
 def replay(folder: str | Path, profile: str | Path | None = None) -> Replayed:
@@ -123,20 +146,27 @@ def replay(folder: str | Path, profile: str | Path | None = None) -> Replayed:
     samples = int(run.summary["samples"]) // full * full
     if not samples:
         raise InputError(f"{folder}: the run ended before its first {full} samples; run it longer")
-    real = measure(run, samples, batch, [0.0], [0.0, 1.0])
     ways = trips(lines)
     constants, remarks = _constants(lines, ways, ranks), [WHAT, *run.warnings]
     again = _again(run, header, constants, _late(ways, constants), samples)
-    replayed = measure(again, samples, batch, [0.0], [0.0, 1.0])
+    longest = max(float(each.summary["makespan"]) for each in (run, again))
+    grid = tuple(np.linspace(0.0, 1.15 * longest, GRID + 1).tolist())
+    real, replayed = (measure(each, samples, batch, [0.0], grid) for each in (run, again))
     if header["hints"]["amp_ratio"] is None and run.summary["amp_share"]:
         remarks.append("The policy was told no gain of reduced precision; here it is, as measured.")
-    foretold = None
+    foretold, schedule = None, done(folder)
     if profile is not None:
-        foretold = _foretold(Profile.read(profile), header, case, samples, folder)
-        remarks.append("Foretold is without load: what contention there was is not in it.")
+        foretold = _foretold(Profile.read(profile), header, case, samples, folder, schedule, grid)
+        remarks.append(
+            f"Foretold is beside the load that {journal.LOAD} tells of, and no other."
+            if schedule.episodes
+            else "Foretold is without load: what contention there was is not in it."
+        )
+    told = {"real": real, "replayed": replayed, "foretold": foretold}
     return Replayed(
         folder, case.policy, tuple(_lines(real, replayed, foretold)), tuple(constants.values()),
-        tuple(remarks), run, again,
+        tuple(remarks), run, again, "beside its load" if schedule.episodes else "without load",
+        grid, {name: each.pace for name, each in told.items() if each is not None},
     )  # fmt: skip
 
 
@@ -227,7 +257,13 @@ def _again(
 
 
 def _foretold(
-    profile: Profile, header: Mapping[str, Any], case: Case, samples: int, folder: Path
+    profile: Profile,
+    header: Mapping[str, Any],
+    case: Case,
+    samples: int,
+    folder: Path,
+    schedule: Schedule,
+    grid: Sequence[float],
 ) -> Measure:
     """Of runs under some seeds the one whose makespan is in the middle."""
     import tempfile
@@ -251,11 +287,11 @@ def _foretold(
     with tempfile.TemporaryDirectory() as scratch:
         foretelling = Foretelling(profile, Path(scratch), len(cores()))
         updates = synchronous(own, hints_of(profile, batch, samples))
-        scenario = foretelling.scenario(own, Schedule((), 1.0), updates)
+        scenario = foretelling.scenario(own, schedule, updates)
         runs = [
             measure(
                 simulate(scenario, own.policy, seed, record_gradients=True), samples, batch, [0.0],
-                [0.0, 1.0],
+                grid,
             )
             for seed in range(SEEDS)
         ]  # fmt: skip

@@ -9,6 +9,7 @@ from simstrag.analysis.cells import Cell, estimated, numbered
 from simstrag.analysis.formats import MISSING, percent
 from simstrag.analysis.tables import Table
 from simstrag.fidelity.cases import SCHEDULES
+from simstrag.fidelity.foretold import Constant
 from simstrag.fidelity.judgement import FORETOLD, Pair, Verdict
 from simstrag.fidelity.real import OFF, TRIES
 from simstrag.fidelity.result import CaseResult, Ranking, Result, counted, median_error
@@ -247,11 +248,11 @@ def loads_table(result: Result) -> Table:
     )
 
 
-def constants_table(result: Result) -> Table:
+def constants_table(constants: Sequence[Constant]) -> Table:
     """Which number of the simulation came from where."""
     rows = tuple(
         (each.what, each.ranks or "any", numbered(each.value), each.unit, each.origin)
-        for each in result.constants
+        for each in constants
     )
     return Table(("constant", "ranks", "value", "unit", "origin"), rows, 5)
 

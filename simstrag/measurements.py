@@ -217,9 +217,10 @@ class LockstepCell(Part):
     """Ranks of one machine that train the workload under `bsp` of `simstrag.ddp`; means.
 
     rest: seconds from the slowest rank's last gradient until rank 0 begins the next step.
-    load, level: on the core of rank 0; "" is none.  slowdown: a local step among them over one
-    alone on its core.  interference: the same of bare steps on all their cores at once.  noise: of
-    local steps.  All are of ranks without load.
+    load, level: on the core of rank 0; "" is none.  slowdown: without load a local step among them
+    over one alone on its core; beside load one on the loaded core over the same without the load.
+    interference: of bare steps on all their cores at once over one alone.  noise: of local steps;
+    both are of ranks without load.
     """
 
     ranks: Count

@@ -154,12 +154,37 @@ def _spared() -> Iterator[None]:
     told = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, told)
     try:
-        for tracker in (resource_tracker, loky_tracker):
-            tracker.ensure_running()  # where that starts it, it unblocks signals here
-        signal.pthread_sigmask(signal.SIG_BLOCK, told)
-        yield
+        with _postponed(told):
+            for tracker in (resource_tracker, loky_tracker):
+                tracker.ensure_running()  # where that starts it, it unblocks signals here
+            signal.pthread_sigmask(signal.SIG_BLOCK, told)
+            yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def _postponed(numbers: set[signal.Signals]) -> Iterator[None]:
+    """Signals that come meanwhile are heard afterwards.
+
+    To block them does not do it: a thread of a library that has not blocked them takes them, and
+    Python would raise here what they mean, in the midst of making processes.
+    """
+    if threading.current_thread() is not threading.main_thread():  # which alone may hear them
+        yield
+        return
+    came: list[int] = []
+    handlers = {n: signal.getsignal(n) for n in numbers}
+    heard = [n for n in numbers if handlers[n] not in (signal.SIG_IGN, None)]
+    for number in heard:
+        signal.signal(number, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        for number in heard:
+            signal.signal(number, handlers[number])
+        for late in came:
+            signal.raise_signal(late)
 
 
 def _end_with(parent: int) -> None:

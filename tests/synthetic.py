@@ -78,8 +78,16 @@ class Machine:
             return {k: still.steps(rng, s) for k, s in parts.items()}, {"bytes": GRADIENT}
         if cell.part == "lockstep":
             still = replace(self, drift=0.0)
-            local = tuple(s for _ in range(cell.ranks) for s in still.steps(rng, 0.025))
+            clean, local = (
+                tuple(
+                    s for rank in range(cell.ranks)
+                    for s in still.steps(rng, 0.025 * (slower if rank % 2 == 0 else 1.0))
+                )
+                for slower in (1.0, 1 + 0.9 * cell.level)
+            )  # fmt: skip
             rest = self.steps(rng, REST * (1 + cell.level))
+            if cell.load:
+                return {"clean": clean, "local": local, "rest": rest}, {"cores": 2}
             bare = {"alone": still.steps(rng, 0.02), "beside": still.steps(rng, 0.022)}
             return bare | {"local": local, "rest": rest}, {"cores": 2}
         if cell.part == "server":

@@ -150,6 +150,9 @@ def test_ranks_in_lockstep_say_how_long_it_takes_until_they_go_on(
             assert statistics.median(samples["rest"]) > 0
             assert ("load_share" in facts) == (cell is loaded)
             assert ("alone" in samples) == ("beside" in samples) == (cell is plain)
+            assert ("clean" in samples) == (cell is loaded)
+            if cell is loaded:
+                assert len(samples["clean"]) % 3 == 0
             for name in {"alone", "beside"} & set(samples):
                 assert len(samples[name]) % facts["cores"] == 0
 

@@ -168,9 +168,9 @@ def test_load_that_came_after_the_end_is_said_to_have_been_none(
 
 
 def test_options_of_real_runs_are_refused_beside_a_run_to_replay(folder: Path, call: Call) -> None:
-    code, out, err = call("validate", "r", "--steps", "9", "--out", "there")
+    code, out, err = call("validate", "r", "--steps", "9", "--seed", "1")
     assert (code, out) == (2, "")
-    assert err.startswith("error: --out, --steps: of real runs, and r is one that is replayed")
+    assert err.startswith("error: --steps, --seed: of real runs, and r is one that is replayed")
 
 
 @pytest.mark.parametrize(
@@ -214,6 +214,24 @@ def test_a_quiet_replay_prints_errors_alone_and_what_machines_ask_for(
     recorded(folder / "r", "asgd", hints={**HINTS, "clean_seconds": 1.0})
     assert call("validate", "r", "--quiet") == (0, "", "")
     assert '"simstrag-replay/1"' in call("validate", "r", "--quiet", "--json")[1]
+
+
+def test_a_replay_has_a_report_where_one_is_asked_for(folder: Path, call: Call) -> None:
+    recorded(folder / "r", "asgd", hints={**HINTS, "clean_seconds": 1.0})
+    assert call("validate", "r", "--quiet", "--out", "there") == (0, "there/report.html\n", "")
+    told = json.loads((folder / "there" / "replay.json").read_text())
+    assert told["lines"][0]["what"] == "makespan"
+    page = (folder / "there" / "report.html").read_text()
+    for each in (
+        "One real run told again",
+        "makespan (s)",
+        "Seconds of a step over time",
+        "Besides the local",
+    ):
+        assert each in page
+    code, out, err = call("validate", "r", "--out", "there/report.html")
+    assert (code, out) == (2, "")
+    assert "there/report.html: cannot be written" in err
     assert "makespan" in call("validate", "r")[1]
     assert call("validate", "there", "--quiet")[0] == 2
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -15,7 +18,9 @@ from simstrag.ddp.clock import LocalClock
 from simstrag.ddp.equal import digest
 from simstrag.ddp.formats import Formats
 from simstrag.ddp.hook import Reducer
+from simstrag.ddp.replay import run_of
 from simstrag.errors import InputError
+from simstrag.policy import Plan, Precision, Quorum, Via, View
 from tests.ranks import Ranks, ranks
 
 __all__ = ["ranks"]
@@ -91,6 +96,62 @@ def test_an_overflow_on_one_fp16_rank_makes_all_skip_and_only_its_own_scale_back
     expected = [SCALE] * 5 + [SCALE / 2] + [SCALE / 4] * 6 + [1.0] * 6 + [SCALE / 4] * 2
     assert found[0][1] == expected + [SCALE / 8] * 4
     assert found[1][1] == found[2][1] == [1.0] * 24
+
+
+@dataclass
+class OneReduced:
+    """Rank 0 in reduced precision, by an all-reduce or at a server."""
+
+    served: bool
+
+    def plan(self, view: View) -> Plan:
+        quorum = Quorum(count=1, via=Via.SERVER) if self.served else Quorum()
+        return Plan((quorum,), precision={0: Precision.AMP})
+
+
+def trainer_overflows(rank: int, world: int, served: bool, out: str) -> tuple[list[int], str]:
+    """Ten steps by `wrap`, of which rank 0's overflow at 3 and 7; and where the model stood still.
+
+    Scales begin where these gradients do not overflow by themselves.
+    """
+    from simstrag.ddp import equal, wrap
+
+    with patch.object(module, "FIRST_SCALE", SCALE):
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        trainer = wrap(
+            model, optimizer, OneReduced(served), batch=5, precision="fp16", out=out
+        )  # fmt: skip
+    still = []
+    with trainer:
+        for step in range(10):
+            x, y = batch_of(100 * rank + step)
+            blow_up = 1e6 if rank == 0 and step in (3, 7) else 1.0
+            before = [p.detach().clone() for p in model.parameters()]
+            trainer.step(lambda: blow_up * cross_entropy(model(x), y))  # noqa: B023
+            after = list(model.parameters())
+            if all(torch.equal(a, b) for a, b in zip(before, after, strict=True)):
+                still.append(step)
+            dist.barrier()
+        assert all(torch.isfinite(p).all() for p in model.parameters())
+        for buffer in model.buffers():
+            buffer.zero_()
+        return still, "" if served else equal.digest(model, optimizer)
+
+
+def test_a_trainer_s_ranks_all_skip_a_step_that_overflows_on_one(
+    ranks: Ranks, tmp_path: Path
+) -> None:
+    found = ranks.run(trainer_overflows, 3, False, str(tmp_path))
+    assert found[0][0] == [3, 7]
+    assert found == [found[0]] * 3
+    assert "2 gradients" not in (said := " ".join(run_of(tmp_path).warnings))
+    assert "6 gradients count as applied and changed nothing" in said
+
+
+def test_a_server_leaves_out_gradients_that_are_not_finite(ranks: Ranks, tmp_path: Path) -> None:
+    ranks.run(trainer_overflows, 2, True, str(tmp_path))
+    assert "2 gradients count as applied and changed nothing" in " ".join(run_of(tmp_path).warnings)
 
 
 def test_a_scale_grows_after_as_many_good_steps_as_gradscaler_s(
@@ -229,6 +290,20 @@ def test_settling_leaves_everything_as_it_was() -> None:
     for parameter, gradient in zip(model.parameters(), gradients, strict=True):
         assert parameter.grad is not None
         assert torch.equal(parameter.grad, gradient)
+
+
+def test_the_gain_of_a_pair_that_was_asked_for_is_told_and_decides_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A trace of full precision needs it."""
+    monkeypatch.setattr(module, "gain", gain_of(0.5))
+    model = network()
+    formats = Formats(model, "bf16")
+    formats.settle(lambda: cross_entropy(model(batch_of(0)[0]), batch_of(0)[1]))
+    assert (formats.gain, formats.amp) == (0.5, "bf16")
+    monkeypatch.setattr(module, "gain", gain_of(2.0))
+    formats.settle(lambda: cross_entropy(model(batch_of(0)[0]), batch_of(0)[1]))
+    assert formats.gain == 0.5, "what is known is not measured again"
 
 
 def rank_settles(rank: int, world: int) -> tuple[str, float]:

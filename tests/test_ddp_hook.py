@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from simstrag.ddp.clock import LocalClock
+from simstrag.ddp.equal import average
 from simstrag.ddp.equal import digest as bytes_of
 from simstrag.ddp.hook import Groups, Reducer
 from simstrag.ddp.slots import Digests, disagreement, unpack
@@ -135,41 +137,59 @@ def test_a_scale_of_ones_own_is_divided_out_before_the_reduction(ranks: Ranks) -
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def rank_partitioned(rank: int, world: int) -> tuple[str, int, list[str]]:
-    """30 steps in pairs, then one of all; digest in between, members heard of, what is caught."""
-    model = network()
+def trained_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
+    """Digest of parameters and momentum; running statistics are each rank's own."""
+    bare = copy.deepcopy(model)
+    for buffer in bare.buffers():
+        buffer.zero_()
+    return bytes_of(bare, optimizer)
+
+
+def rank_partitioned(rank: int, world: int) -> tuple[list[str], int, list[str]]:
+    """30 and 10 steps in pairs, a merge, and five steps of all, with batch norm and momentum.
+
+    Digests after each; members heard of; the gradients of the last step.
+    """
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(20, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 5))
     ddp, reducer = hooked(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     own = (0, 1) if rank < 2 else (2, 3)
-    reducer.over(Groups().meet(own))
-    reducer.weight = 0.5
-    for step in range(30 if rank < 2 else 10):
-        x, y = batch_of(1000 * rank + step)
+    count = 30 if rank < 2 else 10
+
+    def step(number: int, members: tuple[int, ...]) -> None:
+        x, y = batch_of(1000 * rank + number)
+        optimizer.zero_grad(set_to_none=True)
+        reducer.digest = number
         cross_entropy(ddp(x), y).backward()
-        reducer.digest = step
-        said = disagreement(unpack(reducer.wait()), own)
+        said = disagreement(unpack(reducer.wait()), members)
         assert said is None, said
         optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-    apart, heard = bytes_of(model, optimizer), reducer.members
+
+    reducer.over(Groups().meet(own))
+    reducer.weight = 0.5
+    for number in range(count):
+        step(number, own)
+    digests, heard = [trained_of(model, optimizer)], reducer.members
     reducer.over(None)
     reducer.weight = 0.25
-    reducer.digest = 5
-    cross_entropy(ddp(x), y).backward()
-    slots = unpack(reducer.wait())
-    assert slots.digest.shape == (4,)
-    return (
-        apart,
-        heard,
-        [str(p.grad.sum().item()) for p in model.parameters() if p.grad is not None],
-    )
+    optimizer.zero_grad(set_to_none=True)
+    average(model, optimizer)
+    digests.append(bytes_of(model, optimizer))
+    for number in range(40, 45):
+        step(number, (0, 1, 2, 3))
+    assert reducer.members == 4
+    digests.append(trained_of(model, optimizer))
+    gradients = [str(p.grad.sum().item()) for p in model.parameters() if p.grad is not None]
+    return digests, heard, gradients
 
 
-def test_pairs_reduce_among_themselves_and_then_all_together(ranks: Ranks) -> None:
+def test_pairs_of_unequal_steps_merge_and_go_on_together(ranks: Ranks) -> None:
     found = ranks.run(rank_partitioned, 4)
-    apart = [digest for digest, _, _ in found]
+    apart, merged, after = zip(*(digests for digests, _, _ in found), strict=True)
     assert apart[0] == apart[1] != apart[2] == apart[3]
     assert [heard for _, heard, _ in found] == [2] * 4
+    assert len(set(merged)) == len(set(after)) == 1
     assert found[0][2] == found[1][2] == found[2][2] == found[3][2]
 
 

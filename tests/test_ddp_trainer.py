@@ -18,10 +18,11 @@ from torch import nn
 
 from simstrag import policies
 from simstrag.ddp.journal import read
-from simstrag.ddp.replay import run_of
+from simstrag.ddp.replay import finish, run_of
 from simstrag.errors import InputError, SimstragError
 from simstrag.live import Live, Start, Update
 from simstrag.policy import Hints, Plan, Precision, Quorum, Review, View
+from simstrag.trace import Trace
 from tests.ranks import Ranks, ranks
 from tests.test_live import judged
 
@@ -80,7 +81,13 @@ def slow_at_times(rank: int) -> Callable[[int], float]:
 
 
 def train(
-    rank: int, world: int, policy: Any, steps: int, out: str | None = None, slow: float = 0.0
+    rank: int,
+    world: int,
+    policy: Any,
+    steps: int,
+    out: str | None = None,
+    slow: float = 0.0,
+    precision: str = "bf16",
 ) -> dict[str, Any]:
     """Some steps under a policy; what there is at the end."""
     from simstrag.ddp import equal, wrap
@@ -89,7 +96,7 @@ def train(
     losses = []
     every = BATCH * world * steps
     with wrap(
-        model, optimizer, policy, batch=BATCH, samples=every, precision="bf16", out=out
+        model, optimizer, policy, batch=BATCH, samples=every, precision=precision, out=out
     ) as trainer:
         while not trainer.over:
             losses.append(float(trainer.step(lambda: loss(trainer.next_batch))))
@@ -125,8 +132,60 @@ def plain(rank: int, world: int, steps: int, clip: float | None = None) -> str:
 
 
 def test_bsp_is_plain_ddp_bit_for_bit_on_three_ranks(ranks: Ranks) -> None:
-    found = [each["digest"] for each in ranks.run(train, 3, "bsp", 100)]
+    found = [each["digest"] for each in ranks.run(train, 3, "bsp", 100, None, 0.0, "full")]
     assert found == ranks.run(plain, 3, 100)
+
+
+def test_a_run_in_reduced_precision_leaves_a_trace_of_full_precision(
+    ranks: Ranks, tmp_path: Path
+) -> None:
+    """Without a profile what reduced precision gains is measured at the first step."""
+    ranks.run(train, 2, "amp_all", 20, str(tmp_path))
+    run = finish(tmp_path)
+    gain = (run.recorded or {})["gain"]
+    steps = run.frame("steps")
+    assert set(steps["precision"]) == {"amp"}
+    told = [row.value for row in Trace.read(tmp_path / "trace.csv").rows]
+    seconds = (steps["finish"] - steps["start"]) * gain
+    assert sorted(told) == pytest.approx(sorted(seconds))
+
+
+@dataclass
+class Uneven:
+    """Shares of 40 and 24 samples, everybody waiting for everybody."""
+
+    def plan(self, view: View) -> Plan:
+        return Plan(batch=(1.25, 0.75))
+
+
+def _loss(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(model(x), y)
+
+
+def weighing(rank: int, world: int) -> list[torch.Tensor]:
+    """Parameters after five steps of batches shared out 40 and 24, or of 64 by one process."""
+    from simstrag.ddp import wrap
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    luck = torch.Generator().manual_seed(1)
+    policy: Any = Uneven() if world == 2 else "bsp"
+    with wrap(model, optimizer, policy, batch=64 // world, precision="full") as trainer:
+        for _ in range(5):
+            x = torch.randn(64, 16, generator=luck, dtype=torch.float64)
+            y = torch.randint(0, 4, (64,), generator=luck)
+            own = slice(0, 64) if world == 1 else (slice(0, 40), slice(40, 64))[rank]
+            assert trainer.next_batch == own.stop - own.start
+            trainer.step(partial(_loss, model, x[own], y[own]))
+    return [p.detach() for p in model.parameters()]
+
+
+def test_uneven_shares_train_as_one_process_with_the_whole_batch(ranks: Ranks) -> None:
+    (alone,) = ranks.run(weighing, 1)
+    for found in ranks.run(weighing, 2):
+        for one, other in zip(found, alone, strict=True):
+            assert (one - other).norm() / other.norm() < 1e-6
 
 
 def switching(rank: int, world: int, steps: int) -> tuple[list[tuple[int, ...]], str]:

@@ -91,6 +91,24 @@ def test_what_all_processes_of_a_terminal_are_told_is_answered_in_one_line(
     assert until(lambda: not alive(comparing.pid))
 
 
+def test_a_signal_waits_until_processes_are_made_whatever_threads_there_are() -> None:
+    """A library's thread that blocks no signal takes it, and main would raise what it means."""
+    program = """
+import os, signal, threading
+from simstrag.processes import _spared
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+signal.signal(signal.SIGTERM, lambda *_: print("heard", flush=True))
+with _spared():
+    os.kill(os.getpid(), signal.SIGTERM)
+    for _ in range(100_000): pass
+    print("made", flush=True)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    assert ended.stdout.split() == ["made", "heard"]
+
+
 def test_a_signal_that_the_caller_wants_to_be_ignored_is(tmp_path: Path) -> None:
     """As `nohup` and a shell's `&` do."""
     program = COMMAND.partition("; ")[0] + (

@@ -78,7 +78,9 @@ def test_every_part_of_a_profile_is_compared() -> None:
     a = full_profile(0)
     cells = len(a.cells) + sum(len(r.levels) for r in a.responses) + len(a.collectives)
     cells += 3 * len(a.transfers) + len(a.overlaps) + len(a.learning) + len(a.amp_ratios)
-    cells += len(a.locksteps) + 2 * sum(each.slowdown is not None for each in a.locksteps)
+    cells += len(a.locksteps) + sum(
+        (each.slowdown is not None) + (each.interference is not None) for each in a.locksteps
+    )
     assert len(found.judged) == cells
     assert not found.cells.duplicated(["cell", "number"]).any()
     assert (found.only_a, found.only_b, found.changes) == ((), (), ())

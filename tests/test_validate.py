@@ -179,7 +179,8 @@ def together(ranks: int, **changes: Any) -> list[dict[str, Any]]:
     clean = {"rest": quantity(REST), "slowdown": quantity(AMONG), "noise": still}
     clean |= {"interference": quantity(BARE)}
     loads = [
-        {"load": "cpu", "level": u, "rest": quantity(rest)} for u, rest in ((1, 0.007), (3, BESIDE))
+        {"load": "cpu", "level": u, "rest": quantity(rest), "slowdown": quantity(slower)}
+        for u, rest, slower in ((1, 0.007, 1.8), (3, BESIDE, 3.2))
     ]
     return [place | each for each in (clean, *loads)]
 
@@ -193,8 +194,11 @@ def test_ranks_that_were_timed_in_lockstep_are_foretold_from_that_alone(tmp_path
     assert not any("update" in what or "all-reduce" in what for what in whats)
     beside = Schedule((Episode(1, "cpu", 2.0, 0.0, 5.0),), 5.0)
     run = simulate(foretelling.scenario(case, beside, updates_in_step=True), "bsp")
-    slowed = AMONG * STEP * (1 + 2 * SLOPE) + (0.007 + BESIDE) / 2
+    slowed = AMONG * STEP * 2.5 + (0.007 + BESIDE) / 2
     assert run.summary["makespan"] == pytest.approx(50 * slowed, rel=1e-6)
+    assert "slowdown of a step, a core beside cpu 3" in {
+        each.what for each in foretelling.constants.values()
+    }
 
 
 def test_the_pace_of_cores_is_that_of_steps_side_by_side(tmp_path: Path) -> None:
@@ -224,6 +228,31 @@ def test_ranks_on_one_core_are_as_slow_together_as_they_were_timed() -> None:
         assert values == pytest.approx([1.9, slowed, 1.9])
         assert trace.series(rank, "net", "slowdown") == [(2.0, pytest.approx(1.4)), (6.0, 1.0)]
     assert not trace.series(0, "net", "slowdown")
+
+
+def test_beside_load_ranks_are_as_slow_as_they_were_timed_and_beyond_by_the_response() -> None:
+    def values(level: float) -> list[float]:
+        beside = Schedule((Episode(1, "cpu", level, 2.0, 6.0),), 20.0)
+        trace = slowdowns(
+            beside, digits_profile(), ranks=4, paces=[1.0, 1.0], among=1.9,
+            loaded={0.5: 1.2, 1.5: 1.8},
+        )  # fmt: skip
+        assert trace is not None
+        return [v for _, v in trace.series(1, "step", "slowdown")]
+
+    assert values(0.25) == pytest.approx([1.9, 1.9 * 1.1, 1.9])
+    assert values(1.0) == pytest.approx([1.9, 1.9 * 1.5, 1.9])
+    beyond = (1 + SLOPE * 4) / (1 + SLOPE * 2.5)
+    assert values(3.0) == pytest.approx([1.9, 1.9 * 1.8 * beyond, 1.9])
+
+
+def test_levels_that_ranks_in_lockstep_were_timed_beside_are_not_tried() -> None:
+    timed = [
+        each | {"level": float(level)}
+        for each in together(2)[1:2] for level in (0.4, 0.6, 0.9, 1.3, 1.6)
+    ]  # fmt: skip
+    profile = digits_profile(locksteps=timed)
+    assert {e.level for e in drawn("one", 2, 10.0, 0, profile).episodes} == {2.4}
 
 
 def test_steps_under_a_server_are_as_slow_as_they_were_timed_there(tmp_path: Path) -> None:
@@ -706,6 +735,28 @@ def gone(folder: Path, after: int, rank: int) -> None:
     kept = [line for line in lines[after:] if not (line[0] == "done" and line[2] == rank)]
     whole = [*lines[:after], ["gone", at, rank], *kept]
     (folder / NAME).write_text("".join(json.dumps(line) + "\n" for line in whole))
+
+
+def test_a_run_is_foretold_beside_the_load_that_was_put_beside_it(
+    tmp_path: Path,
+) -> None:
+    hints = {**HINTS, "clean_seconds": 1.0}
+    recorded(tmp_path, "bsp", hints=hints, batch=BATCH, precision="fp64 and fp32 (stand-in)")
+    profile = tmp_path / "profile.json"
+    profile.write_text(digits_profile().text)
+    clean = replay(tmp_path, profile)
+    assert clean.rows()[0][-1] == "foretold without load"
+    done = {"rank": 1, "kind": "cpu", "level": 1.0, "start": 0.0, "stop": 1e6}
+    told = {"format": "simstrag-load/1", "done": [done | {"late": 0.0, "share": 0.5}]}
+    (tmp_path / "load.json").write_text(json.dumps(told))
+    loaded = replay(tmp_path, profile)
+    assert loaded.rows()[0][-1] == "foretold beside its load"
+    assert loaded.lines[0].foretold > 1.3 * clean.lines[0].foretold
+    assert len(loaded.paces["foretold"]) == len(loaded.grid) - 1
+    told["done"][0]["kind"] = "memory"
+    (tmp_path / "load.json").write_text(json.dumps(told))
+    with pytest.raises(InputError, match="rank 1: load memory: only load cpu is simulated"):
+        replay(tmp_path, profile)
 
 
 def test_a_run_whose_ranks_left_at_its_end_is_replayed_and_one_that_lost_a_rank_is_refused(

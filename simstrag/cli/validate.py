@@ -18,6 +18,7 @@ from simstrag.errors import InputError
 from simstrag.paths import expect
 
 if TYPE_CHECKING:
+    from simstrag.fidelity.recorded import Replayed
     from simstrag.fidelity.validation import Validation
 
 __all__ = ["validate"]
@@ -29,7 +30,6 @@ OF_CALIBRATION = ("batch", "precision", "calibration_minutes")
 OF_REAL_RUNS = (
     "workload",
     *OF_CALIBRATION,
-    "out",
     "policy",
     "ranks",
     "steps",
@@ -103,7 +103,8 @@ def validate(
                 f"{', '.join(given)}: of real runs, and {run} is one that is replayed as it was; "
                 "leave it out"
             )
-        _replay(run, profile, as_json, quiet)
+        wanted = on_command_line(context, ("out",))
+        _replay(run, profile, out if wanted else None, as_json, quiet)
         return
     if profile is None and workload is None:
         raise InputError(
@@ -166,15 +167,21 @@ def _show(found: Validation, page: Path, as_json: bool, quiet: bool) -> None:
     written("report", page, quiet)
 
 
-def _replay(run: Path, profile: Path | None, as_json: bool, quiet: bool) -> None:
+def _replay(run: Path, profile: Path | None, out: Path | None, as_json: bool, quiet: bool) -> None:
     from simstrag.fidelity.recorded import replay
 
     found = replay(expect(run), None if profile is None else profile_at(profile))
+    page = None if out is None else found.write(out, shlex.join(["simstrag", *sys.argv[1:]]))
     if as_json:
-        document(found.document())
+        document({**found.document(), "report": page})
         return
-    if quiet:
-        return
+    if not quiet:
+        _told(found)
+    if page is not None:
+        written("report", page, quiet)
+
+
+def _told(found: Replayed) -> None:
     table(*found.rows())
     if found.constants:
         table(

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from simstrag.ddp.connections import Connections
 
 __all__ = [
-    "START", "Fenced", "Joined", "adopted", "found", "hurry", "join", "meet", "offer", "offered",
-    "shrink", "stall_limit_of", "store_at",
+    "START", "Fenced", "Joined", "adopted", "found", "hurry", "join", "leave_group", "meet",
+    "offer", "offered", "part", "shrink", "stall_limit_of", "store_at",
 ]  # fmt: skip
 
 START = 120.0
@@ -157,13 +157,15 @@ def part() -> None:
 
     Threads of one that is still there when its libraries are unloaded may abort the process.
     """
+    atexit.register(leave_group)
+
+
+def leave_group() -> None:
+    """Leave the process group, if there is one."""
     import torch.distributed as dist
 
-    def left() -> None:
-        if dist.is_initialized():
-            dist.destroy_process_group()
-
-    atexit.register(left)
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def shrink(joined: Joined, members: Collection[int], patience: float | None = None) -> Joined:

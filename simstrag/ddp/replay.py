@@ -209,8 +209,10 @@ def _write(run: Run, folder: Path) -> None:
         columns = getattr(run, name)
         if columns is not None:
             write_table(folder, name, columns)
-    with contextlib.suppress(InputError):  # steps in reduced precision of unknown gain
+    try:
         trace_of(run).write(folder / "trace.csv")
+    except InputError as error:
+        warnings.warn(f"{folder} has no trace.csv: {error}", stacklevel=3)
     run.note(folder)
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import copy
+import sys
 import weakref
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +21,7 @@ from simstrag.ddp.coordinated import Coordinated
 from simstrag.ddp.course import Course
 from simstrag.ddp.formats import Closure, Formats
 from simstrag.ddp.hints import hints_of
-from simstrag.ddp.joining import Joined, found, join
+from simstrag.ddp.joining import Joined, found, join, leave_group
 from simstrag.ddp.journal import placed
 from simstrag.ddp.membership import Membership, RankFailure
 from simstrag.ddp.replica import Replica
@@ -37,6 +40,11 @@ __all__ = ["RankFailure", "Trainer", "wrap"]
 UNUSED = (
     "trainer.step() was never called, and the optimizer has stepped: each rank trained for itself, "
     "without the policy"
+)
+
+UNTOLD = (
+    "the profile has no times of steps of this batch in these precisions: the policy is told none, "
+    "and measures as it goes"
 )
 
 
@@ -59,7 +67,8 @@ def wrap(
 
     model: where it is to compute, and not in DDP.  optimizer: of its parameters.
     policy: a name with parameters such as ``"ssp:bound=5"``, or an object; it is copied.
-    profile: what calibration found, which policies are told; without it they measure as they go.
+    profile: what calibration found of this batch in these precisions, which policies are told;
+    without it they measure as they go.
     batch: samples of a rank's batch; without it a gradient counts as one sample.  samples: of the
     whole training, where a policy wants to know.
     precision: what full and reduced precision are, see `Formats`.
@@ -101,7 +110,11 @@ def wrap(
     rank, world_size = dist.get_rank(), dist.get_world_size()
     _agree(policy=name, batch=batch, samples=samples, precision=precision, shards=shards)
     formats = Formats(model, precision)
-    hints = hints_of(profile, batch, samples)
+    hints = hints_of(profile, batch, samples, (formats.full, formats.amp))
+    if hints.amp_ratio is not None and not formats.unsettled:
+        formats.gain = hints.amp_ratio
+    if profile is not None and hints.clean_seconds is None and rank == 0:
+        warn(UNTOLD)
     first = View(world_size, hints=hints, noise_scale=hints.noise_scale)
     ways.check(copy.deepcopy(given), name, first)
     if sampler is not None:
@@ -112,6 +125,15 @@ def wrap(
         model, optimizer, formats, given, name, rank, world_size, hints=hints, sampler=sampler,
         out=out, stall_limit=stall_limit, joined=joined, shards=shards,
     )  # fmt: skip
+
+
+def _leave(course: Course) -> None:
+    """A script has ended that did not say so; what ended it early is known to Python."""
+    failure = getattr(sys, "last_value", None)
+    joined = course.members.joined
+    course.leave(failure)
+    if failure is None and joined is not None and joined.ours:
+        leave_group()
 
 
 def _tell_unused(by_itself: list[bool]) -> None:
@@ -171,6 +193,7 @@ class Trainer:
         except BaseException as error:
             self._members.close(error)
             raise
+        self._at_exit = atexit.register(partial(_leave, self._course))
         by_itself: list[bool] = []
         self._watched = optimizer.register_step_post_hook(lambda *_: by_itself.append(True))
         self._unused = weakref.finalize(self, _tell_unused, by_itself)
@@ -253,8 +276,10 @@ class Trainer:
     def close(self) -> None:
         """The training is over: the record ends, and the server hears that this rank leaves.
 
-        The rank that started the server waits until all others have left it too.
+        The rank that started the server waits until all others have left it too.  At the end of the
+        script it happens by itself.
         """
+        atexit.unregister(self._at_exit)
         self._course.leave()
 
     def __enter__(self) -> Trainer:
@@ -263,6 +288,7 @@ class Trainer:
     def __exit__(self, kind: object, failure: BaseException | None, trace: object) -> None:
         if failure is not None:
             self._unused.detach()
+        atexit.unregister(self._at_exit)
         self._course.leave(failure)
 
     def state_dict(self) -> dict[str, Any]:

@@ -365,6 +365,47 @@ def test_who_was_started_by_no_launcher_is_told_how(
     assert "start it with `simstrag ddp" in str(error.value)
 
 
+TWO_LINES = """
+import simstrag.ddp
+
+def main():
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    x = torch.randn(16, 8)
+    trainer = simstrag.ddp.wrap(
+        model, optimizer, sys.argv[2], batch=16, samples=3200, precision="full", out=f"{out}/run"
+    )
+    while not trainer.over:
+        loss = trainer.step(lambda: model(x).square().mean())
+    if sys.argv[3] == "fails" and trainer.rank == 1:
+        raise ValueError("my own mistake")
+
+main()
+"""
+
+
+@pytest.mark.parametrize("policy", ["bsp", "asgd"])
+def test_a_script_that_ends_without_close_leaves_as_it_should(place: Path, policy: str) -> None:
+    """The two lines that a script needs: wrap and step."""
+    with run(place, PLAIN, TWO_LINES, 3, policy, "ends") as process:
+        _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, err
+    assert "Error" not in err
+    last = (place / "run" / "journal.jsonl").read_text().splitlines()[-1]
+    assert json.loads(last)[0] == "end"
+    assert gone(place)
+
+
+def test_a_script_that_fails_without_close_leaves_nobody_behind(place: Path) -> None:
+    with run(place, PLAIN, TWO_LINES, 3, "asgd", "fails") as process:
+        _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1, err
+    assert "ValueError: my own mistake" in err
+    assert gone(place)
+
+
 WRAPPED = """
 import simstrag.ddp
 model = torch.nn.Linear(2, 1)
