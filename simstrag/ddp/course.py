@@ -54,7 +54,8 @@ class Course:
     policy, facts: from where the first step goes on; see `take_up`.  name: of the policy.
     batch: samples of a rank at a share of 1.  out: a folder for the record.
     shards: over how many processes a server spreads the parameters.
-    way: the mechanism at work; None before the first step.
+    way: the mechanism at work; None before the first step.  failure: what came out of the last
+    step, if it was no loss.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Course:
         self.replica, self.members, self.policy, self.name = replica, members, policy, name
         self.hints, self.sampler, self.batch = hints, sampler, hints.batch or 1
         self.way: Synchronous | Coordinated | None = None
+        self.failure: BaseException | None = None
         self._given = copy.deepcopy(policy)
         self._out = self._whole = out  # a smaller world records in a folder inside
         self._groups = Groups(stall_limit=members.stall_limit)
@@ -101,7 +103,16 @@ class Course:
 
     def step(self, closure: Closure) -> torch.Tensor:
         """The next step; see `Trainer.step`."""
-        guarded = self._guarded(closure)
+        try:
+            loss = self._step(self._guarded(closure))
+        except BaseException as error:
+            self.failure = error
+            raise
+        self.failure = None
+        self.replica.clock.begin()
+        return loss
+
+    def _step(self, guarded: Closure) -> torch.Tensor:
         failed: RankFailure | None = None
         while True:
             try:
@@ -112,14 +123,12 @@ class Course:
                     if self._link is not None and self._link.lost and self.members.all_end:
                         self.members.end(self._link.lost)
                         raise ConnectionError("; ".join(self._link.lost.values()))
-                break
+                return loss
             except RankFailure as failure:
                 shrinks = self.sampler is None and isinstance(self.way, Synchronous)
                 if not shrinks or not self.members.goes_on(failure.blame):
                     raise
                 failed = failure
-        self.replica.clock.begin()
-        return loss
 
     def _guarded(self, closure: Closure) -> Closure:
         """The closure, whose errors come out, and whose batch must be of the size that counts."""

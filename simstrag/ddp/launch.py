@@ -363,7 +363,8 @@ def agent() -> None:
 
 def _soon(*_: object) -> None:
     """Told to end, as torchrun tells all when one has died, whose name may just be being said."""
-    timer = threading.Timer(LAST_WORDS, os._exit, (128 + signal.SIGTERM,))
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    timer = threading.Timer(LAST_WORDS, os.kill, (os.getpid(), signal.SIGTERM))
     timer.daemon = True
     timer.start()
 

@@ -128,8 +128,8 @@ def wrap(
 
 
 def _leave(course: Course) -> None:
-    """A script has ended that did not say so; what ended it early is known to Python."""
-    failure = getattr(sys, "last_value", None)
+    """A script has ended that did not say so; what ended it early is known."""
+    failure = getattr(sys, "last_value", course.failure)
     joined = course.members.joined
     course.leave(failure)
     if failure is None and joined is not None and joined.ours:

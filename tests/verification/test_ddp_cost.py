@@ -111,8 +111,7 @@ def test_deciding_takes_less_than_a_millisecond_of_a_step(world: int, ranks: Ran
 def trained(rank: int, world: int, steps: int) -> list[tuple[float, float]]:
     """Steps of a trainer; seconds of each until the message is here, and to decide.
 
-    Told times are even, so that the policy looks at them as ever and switches nothing.  There is no
-    board of heartbeats, whose store would share the cores.
+    Told times are even, so that the policy looks at them as ever and switches nothing.
     """
     from simstrag.ddp import wrap
 

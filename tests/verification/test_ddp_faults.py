@@ -21,6 +21,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs prctl")
 
+from simstrag.run import Run  # noqa: E402
+from simstrag.trace import Trace  # noqa: E402
+
 RANKS, STALL = 3, 4.0
 PATIENCE = 90.0
 MARK = "SIMSTRAG_TEST_OF_FAULTS"
@@ -125,7 +128,9 @@ def running(
 
 
 def kept(folder: Path) -> str:
-    """The format of the checkpoint."""
+    """The format of the checkpoint, where run and trace can be read too."""
+    assert Run.read(folder).summary["updates"] > 0
+    assert Trace.read(folder / "trace.csv").rows
     return str(torch.load(folder / "checkpoint.pt", weights_only=True)["format"])
 
 
@@ -157,7 +162,9 @@ def test_the_others_go_on_and_it_is_said_who_was_lost_and_where(
 
 @FAULTS
 @ALL
-@pytest.mark.parametrize("policy", ["bsp", "asgd"])
+@pytest.mark.parametrize(
+    "policy", ["bsp", "asgd", "cgp:ratio=100", "local_sgd:h=2", "star_ring", "lb_bsp"]
+)
 def test_where_all_are_to_end_all_end_and_say_who_was_lost_and_where(
     policy: str, rank: int, fault: signal.Signals, tmp_path: Path
 ) -> None:

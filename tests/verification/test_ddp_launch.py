@@ -441,7 +441,7 @@ def test_in_a_group_that_the_script_made_the_lost_rank_is_named_too(place: Path)
         out, err = process.communicate(timeout=PATIENCE)
     assert out.split() == ["1", "-9", "1"], err
     for rank in ("rank0", "rank2"):
-        assert said(place)[rank]["said"].startswith("rank 1 is dead: the process ended at step 4")
+        assert said(place)[rank]["said"].startswith("rank 1 is dead: the process ended at step 5")
 
 
 @pytest.mark.parametrize(
