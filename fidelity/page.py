@@ -6,6 +6,7 @@ from dataclasses import replace
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from simstrag.analysis.cells import Cell
 from simstrag.analysis.page import template
 from simstrag.analysis.sheets import data_of, sheet_of
 from simstrag.analysis.tables import Table
@@ -15,7 +16,7 @@ from simstrag.fidelity.result import Result
 from simstrag.run import provenance
 
 if TYPE_CHECKING:
-    from simstrag.fidelity.recorded import Replayed
+    from simstrag.fidelity.recorded import Line, Replayed
 
 __all__ = ["fragment", "fragment_of_replay", "render", "render_replay"]
 
@@ -85,7 +86,16 @@ def fragment_of_replay(replayed: Replayed) -> str:
 
 def _numbers(replayed: Replayed) -> Table:
     headers, rows = replayed.rows()
-    return Table(tuple(headers), tuple(map(tuple, rows)))
+    cells = tuple(
+        (what, *map(Cell, own, of))
+        for (what, *own), of in zip(rows, map(_values, replayed.lines), strict=True)
+    )
+    return Table(tuple(headers), cells)
+
+
+def _values(line: Line) -> tuple[float, ...]:
+    known = (line.real, line.replayed, 100 * line.error)
+    return known if line.foretold is None else (*known, line.foretold)
 
 
 def _rendered(name: str, **given: Any) -> str:

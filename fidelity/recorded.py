@@ -36,7 +36,7 @@ from simstrag.profile import Profile
 from simstrag.run import Run, plain
 from simstrag.scenario import Scenario
 
-__all__ = ["Replayed", "replay"]
+__all__ = ["Line", "Replayed", "replay"]
 
 
 class Line(NamedTuple):

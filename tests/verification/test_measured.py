@@ -81,8 +81,8 @@ def test_the_verdicts_are_those_of_the_rule(found: dict[str, Any]) -> None:
         assert verdict._asdict() == pytest.approx(each["makespan"])
         words.append(verdict.word)
         errors.append(abs(verdict.error))
-    assert [words.count(word) for word in (FORETOLD, NOISY, MISSED)] == [9, 1, 6]
-    assert statistics.median(errors) == pytest.approx(0.054, abs=5e-4)
+    assert [words.count(word) for word in (FORETOLD, NOISY, MISSED)] == [10, 5, 1]
+    assert statistics.median(errors) == pytest.approx(0.041, abs=5e-4)
 
 
 def test_the_older_rule_for_noise_would_have_kept_fewer_runs(
@@ -101,22 +101,22 @@ def test_the_older_rule_for_noise_would_have_kept_fewer_runs(
         judged(kept[each["case"]], [run["makespan"] for run in each["simulated"]]).word
         for each in found["cases"]
     ]
-    assert [words.count(word) for word in (FORETOLD, NOISY, MISSED)] == [8, 0, 8]
+    assert [words.count(word) for word in (FORETOLD, NOISY, MISSED)] == [11, 3, 2]
 
 
-def test_at_the_pace_of_each_run_all_were_foretold(found: dict[str, Any]) -> None:
+def test_at_the_pace_of_each_run_most_were_foretold(found: dict[str, Any]) -> None:
     words, errors = [], []
     for each in found["cases"]:
         words.append(each["at_pace"]["word"])
         errors.append(abs(each["at_pace"]["error"]))
-    assert set(words) == {FORETOLD}
+    assert [words.count(word) for word in (FORETOLD, NOISY, MISSED)] == [13, 2, 1]
     assert statistics.median(errors) == pytest.approx(0.020, abs=5e-4)
 
 
 def test_of_pairs_that_real_runs_decide_all_were_foretold(found: dict[str, Any]) -> None:
     pairs = [pair for ranking in found["rankings"] for pair in ranking["pairs"]]
     decided = [pair for pair in pairs if not pair["tie"]]
-    assert (len(pairs), len(decided), sum(pair["right"] for pair in decided)) == (25, 18, 18)
+    assert (len(pairs), len(decided), sum(pair["right"] for pair in decided)) == (25, 20, 20)
 
 
 def test_what_korel_is_worth_follows_from_the_makespans(found: dict[str, Any]) -> None:
@@ -134,7 +134,7 @@ def test_what_korel_is_worth_follows_from_the_makespans(found: dict[str, Any]) -
                 again = mitigations(*(makespans(name, kind) for name in names))
                 assert again._asdict() == pytest.approx(each[kind])
             told[place] = tuple(round(100 * each[kind]["value"]) for kind in ("real", "simulated"))
-    assert told == {"one-2": (103, 83), "both-2": (38, 47), "one-4": (62, 66)}
+    assert told == {"one-2": (78, 80), "both-2": (38, 47), "one-4": (61, 64)}
 
 
 def test_the_staleness_of_each_rank_is_as_it_is_told(found: dict[str, Any]) -> None:
@@ -144,6 +144,6 @@ def test_the_staleness_of_each_rank_is_as_it_is_told(found: dict[str, Any]) -> N
         for name in ("clean-2-asgd", "one-2-asgd", "both-2-asgd", "one-2-ssp")
     }
     assert told == {
-        "clean-2-asgd": [(1.01, 1.0), (0.98, 1.0)], "one-2-asgd": [(0.88, 0.85), (1.13, 1.17)],
-        "both-2-asgd": [(1.41, 1.33), (0.7, 0.75)], "one-2-ssp": [(0.5, 0.54), (1.0, 1.02)],
+        "clean-2-asgd": [(1.0, 1.0), (1.0, 1.0)], "one-2-asgd": [(0.87, 0.86), (1.14, 1.15)],
+        "both-2-asgd": [(1.4, 1.35), (0.71, 0.74)], "one-2-ssp": [(0.51, 0.55), (1.02, 1.02)],
     }  # fmt: skip
