@@ -55,13 +55,16 @@ class Forecast(NamedTuple):
     held_out: int
 
 
-def calibrate(asked: Asked, folder: str | Path, on_visit: OnVisit | None = None) -> Profile:
+def calibrate(
+    asked: Asked, folder: str | Path, on_visit: OnVisit | None = None, minutes: float | None = None
+) -> Profile:
     """Measure what is asked for and write `profile.json` and the samples into a folder.
 
-    What was interrupted goes on; what is finished is read.  Raises `InputError` for what cannot be
-    measured here, and for a folder with another calibration.
+    What was interrupted goes on; what is finished is read.  minutes: after which to stop for now;
+    the same with more goes on.  Raises `InputError` for what cannot be measured here, and for a
+    folder with another calibration.
     """
-    return Calibration.of(asked, folder).run(on_visit)
+    return Calibration.of(asked, folder).run(on_visit, minutes)
 
 
 def derive(folder: str | Path) -> Profile:
@@ -181,7 +184,7 @@ class Calibration:
         rounds: defaultdict[str, float] = defaultdict(float)
         for cell, bench in owner.items():
             rounds[cell.part] += bench.seconds(cell)
-        bounds = self._bounds()
+        bounds = self._bounds(self.asked.minutes)
         bounds.check(sum(rounds.values()), len(owner))
         return Forecast(
             self.workload.name, self.place.name, (self.chosen.full, self.chosen.amp),
@@ -189,25 +192,28 @@ class Calibration:
             FEWEST * sum(rounds.values()), bounds.seconds, len(held_out(owner)),
         )  # fmt: skip
 
-    def run(self, on_visit: OnVisit | None = None) -> Profile:
+    def run(self, on_visit: OnVisit | None = None, minutes: float | None = None) -> Profile:
         """Measure, or go on measuring, and write samples and profile; the profile.
 
-        A finished calibration goes on where more minutes are asked for than it was given.
+        A finished calibration goes on where more minutes are asked for than it was given.  minutes:
+        after which to stop for now, of those asked for.
         """
+        minutes = self.asked.minutes if minutes is None else minutes
         begun, header = files.find(self.folder), self._header()
         kept = None if begun is None else files.read(begun)
+        given = minutes
         if kept is not None:
             refuse_other(kept.header, header, self.folder)
-            minutes = max(self.asked.minutes, kept.header["plan"]["minutes"])
-            header = {**kept.header, "plan": {**kept.header["plan"], "minutes": minutes}}
-        if not self.finished:
+            header, given = kept.header, max(minutes, kept.header["plan"]["minutes"])
+        header = {**header, "plan": {**header["plan"], "minutes": given}}
+        if not self._has(minutes):
             self.forecast()
             if begun != self.journal.path:
                 self.journal.start(header, () if kept is None else kept.visits)
             planned = {Cell(**cell) for cell in header["plan"]["cells"]}
             with self.journal.held():
                 found = run(
-                    self.benches, self.journal, self._bounds(), on_visit or _silent,
+                    self.benches, self.journal, self._bounds(minutes), on_visit or _silent,
                     planned.__contains__,
                 )  # fmt: skip
                 begun = files.write(Samples(header, found.visits), self.folder)
@@ -219,10 +225,13 @@ class Calibration:
     @property
     def finished(self) -> bool:
         """Whether there is nothing left to measure in the minutes asked for."""
+        return self._has(self.asked.minutes)
+
+    def _has(self, minutes: float) -> bool:
         found = files.find(self.folder)
         if found is None or found == self.journal.path:
             return False
-        return bool(files.read(found).header["plan"]["minutes"] >= self.asked.minutes)
+        return bool(files.read(found).header["plan"]["minutes"] >= minutes)
 
     def remarks(self) -> list[str]:
         """What somebody who reads the profile should know of how it went, a line each."""
@@ -236,8 +245,8 @@ class Calibration:
         count = len(self.journal.read().visits)
         return f"{count} visits are kept in {self.folder}; the same command goes on from there"
 
-    def _bounds(self) -> Bounds:
-        return Bounds(60 * self.asked.minutes, TARGET, self.asked.seed)
+    def _bounds(self, minutes: float) -> Bounds:
+        return Bounds(60 * minutes, TARGET, self.asked.seed)
 
     def _header(self) -> dict[str, Any]:
         cells = [c for b in self.benches for c in b.cells if self.wanted(c)]

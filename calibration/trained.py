@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LEVELS", "TrainedBench"]
 
-LEVELS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0)
+LEVELS = (0.25, 0.5, 1.0, 1.25, 2.0, 2.5, 3.0)
 """Of load "cpu" on the core of rank 0, beside which ranks in lockstep are timed.
 
 So many, since what a step takes is no smooth function of the level: two processes that are at work
@@ -54,8 +54,8 @@ SPAN = 0.3
 VISIT = 1.2
 """Seconds of steps together that a visit should have."""
 
-CLEAN = 0.4
-"""Seconds of steps together before a load comes to them."""
+CLEAN, LOADED = 1 / 3, 2 / 3
+"""Of that, before a load comes to them and beside it."""
 
 SETTLE = 3
 """Steps that do not count, and say how long one is."""
@@ -126,7 +126,8 @@ class TrainedBench:
 
     def seconds(self, cell: Cell) -> float:
         """What the last visit took; before the first, what one aims at."""
-        return self._took.get(cell, 2 * VISIT + 2 * SPAN * (1 + self._cores))
+        bare = 0.0 if cell.load else SPAN * (1 + self._cores)
+        return self._took.get(cell, 2 * (VISIT + bare))
 
     def visit(self, cell: Cell) -> tuple[Series, dict[str, Any]]:
         """Of steps together `local` and what the part is about: `push`, `service` and `pull`, or
@@ -136,15 +137,15 @@ class TrainedBench:
         begun = time.monotonic()
         report: dict[str, Any] = {}
         if cell.load:
-            clean = self._together(CLEAN)["local"]
+            clean = self._together(CLEAN * VISIT)["local"]
             with self._loads.on(cell.load, cell.level) as report:
-                samples = self._together() | {"clean": clean}
+                samples = self._together(LOADED * VISIT) | {"clean": clean}
             report["cores"] = self._cores
         else:
             each = range(self._cores)
             alone = [steps for rank in each for steps in self.crew.ask({rank: Bare(SPAN)})]
             beside = self.crew.ask(dict.fromkeys(each, Bare(SPAN)))
-            samples = {"alone": _even(alone), "beside": _even(beside)} | self._together()
+            samples = {"alone": _even(alone), "beside": _even(beside)} | self._together(VISIT)
             report["cores"] = self._cores
         self._took[cell] = time.monotonic() - begun
         return samples, report
@@ -170,12 +171,12 @@ class TrainedBench:
     def _cores(self) -> int:
         return min(self.ranks, len(cores()))
 
-    def _together(self, seconds: float | None = None) -> Series:
-        """Steps for about so long, or `VISIT`, after some that say how many these are."""
+    def _together(self, seconds: float) -> Series:
+        """Steps for about so long, after some that say how many these are."""
         begun = time.monotonic()
         self._train(SETTLE)
         pace = (time.monotonic() - begun) / (1 + SETTLE)
-        self._train(min(MOST, max(FEWEST, round((seconds or VISIT) / pace))))
+        self._train(min(MOST, max(FEWEST, round(seconds / pace))))
         asked = range(1 if self.part == "lockstep" else self.ranks)
         found = self.crew.ask(dict.fromkeys(asked, Tell()))
         return {name: _even([own[name] for own in found]) for name in found[0]}

@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from simstrag.fidelity.network import Link
     from simstrag.fidelity.recorded import Replayed, replay
     from simstrag.fidelity.schedule import Episode, Schedule
-    from simstrag.fidelity.validation import Validation, calibrated, validate
+    from simstrag.fidelity.validation import Calibrating, Validation, validate
 
 __all__ = [
-    "Episode", "Injector", "Link", "Replayed", "Schedule", "Validation", "calibrated",
-    "replay", "validate",
+    "Calibrating", "Episode", "Injector", "Link", "Replayed", "Schedule", "Validation", "replay",
+    "validate",
 ]  # fmt: skip
 
 PLACES = {
     "Episode": "schedule", "Injector": "injector", "Link": "network", "Replayed": "recorded",
     "Schedule": "schedule", "Validation": "validation", "replay": "recorded",
-    "calibrated": "validation", "validate": "validation",
+    "Calibrating": "validation", "validate": "validation",
 }  # fmt: skip
 
 

@@ -31,7 +31,7 @@ from simstrag.fidelity.schedule import Schedule
 from simstrag.paths import hold, write_json, write_whole
 from simstrag.run import Run, plain
 
-__all__ = ["CALIBRATION", "Campaign", "Outcome", "finished", "held", "refuse_others"]
+__all__ = ["CALIBRATION", "Between", "Campaign", "Outcome", "finished", "held", "refuse_others"]
 
 PLAN, RUNS, OUTCOME, LOCK = "plan.json", "runs", "outcome.json", ".lock"
 CALIBRATION = "calibration"
@@ -63,6 +63,9 @@ TRY = re.compile(f"({re.escape(ASIDE)}|{re.escape(FAILED)})[0-9]+$")
 
 OnRun = Callable[[int, int, str], None]
 """Told runs done, runs to do, and what comes next."""
+
+Between = Callable[[float], object]
+"""Called between two repetitions with the share of them that is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +136,16 @@ class Campaign:
         return min(wanted, fit)
 
     def carry_out(
-        self, repetitions: int, on_run: OnRun = lambda *_: None, minutes: float = math.inf
+        self,
+        repetitions: int,
+        on_run: OnRun = lambda *_: None,
+        minutes: float = math.inf,
+        between: Between = lambda _: None,
     ) -> list[Outcome]:
         """Do what is not done yet; the outcomes of all runs, in their order.
 
         When so many minutes have passed no further repetition is begun, and nothing is made again
-        or waited for.
+        or waited for; `between` is not counted.
         """
         wanted = [(case, k) for k in range(repetitions) for case in self.plan.cases]
         found: list[Outcome] = []
@@ -146,8 +153,12 @@ class Campaign:
         until = time.monotonic() + 60 * minutes
         with Ranks(most, self.plan.workload) as ranks:
             for number, (case, k) in enumerate(wanted):
-                late = time.monotonic() > until
                 first = number % len(self.plan.cases) == 0
+                if first and k and self.outcome(case, k) is None:
+                    begun = time.monotonic()
+                    between(k / repetitions)
+                    until += time.monotonic() - begun
+                late = time.monotonic() > until
                 if late and first and self.outcome(case, k) is None:
                     break
                 on_run(number, len(wanted), f"{case.name}, repetition {k + 1}")

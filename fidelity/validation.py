@@ -32,10 +32,16 @@ from simstrag.places import cores
 from simstrag.profile import Profile
 from simstrag.run import plain
 
-__all__ = ["Validation", "calibrated", "planned", "validate"]
+__all__ = ["Calibrating", "Validation", "planned", "validate"]
 
 LONG = 0.040
 """Seconds that a step should take at least, for what is in no profile to be small beside it."""
+
+FIRST = 0.5
+"""Part of a calibration's minutes that comes before the first repetition."""
+
+BEGUN = "begun.json"
+"""The profile of that part, beside the one of all."""
 
 LATE = 0.1
 """Seconds by which load may begin late without being told."""
@@ -82,33 +88,55 @@ class Validation:
             writer.writerows(rows)
 
 
-def calibrated(
-    asked: Asked,
-    folder: str | Path,
-    policies: Sequence[str] = (),
-    ranks: Sequence[int] = (),
-    on_visit: OnVisit | None = None,
-) -> Path:
-    """Calibrate the CPU for a validation in a folder, as far as it was not; the profile's path.
+class Calibrating:
+    """A calibration of the CPU that takes turns with the repetitions of a validation.
 
-    It goes into `calibration` of the folder.  policies, ranks: those to be validated, of which one
-    that cannot run for real is refused before anything is measured, and so is a folder with runs of
-    another profile.  Raises `InputError`.
+    A machine that others use too changes by the minute, and what calibration meets should be what
+    the runs meet: half of its minutes come before the first repetition, the others between them.
+
+    asked: what to measure, in minutes in all.  folder: of the validation; it goes into
+    `calibration` of that.  policies, ranks: those to be validated, of which one that cannot run for
+    real is refused before anything is measured, and so is a folder with runs of another profile.
+    Raises `InputError`.
     """
-    refuse_others(Path(folder))
-    _possible(policies, ranks)
-    place = Path(folder) / CALIBRATION
-    if (Path(folder) / RUNS).exists() and not place.exists():
-        raise InputError(
-            f"{folder}: a validation with a profile from elsewhere is in it; choose another "
-            "folder, or give that --profile to go on"
-        )
-    calibrate(replace(asked, device="cpu"), place, on_visit)
-    return place / PROFILE
+
+    def __init__(
+        self,
+        asked: Asked,
+        folder: str | Path,
+        policies: Sequence[str] = (),
+        ranks: Sequence[int] = (),
+    ) -> None:
+        self.asked, self.place = replace(asked, device="cpu"), Path(folder) / CALIBRATION
+        refuse_others(Path(folder))
+        _possible(policies, ranks)
+        if (Path(folder) / RUNS).exists() and not self.begun.exists():
+            raise InputError(
+                f"{folder}: a validation with a profile from elsewhere is in it; choose another "
+                "folder, or give that --profile to go on"
+            )
+
+    @property
+    def begun(self) -> Path:
+        """The profile as it was before the first repetition, by which the plan is made."""
+        return self.place / BEGUN
+
+    def begin(self, on_visit: OnVisit | None = None) -> Path:
+        """Measure what comes before the first repetition, as far as it was not; that profile."""
+        if not self.begun.exists():
+            text = self.go_on(0.0, on_visit).read_text(encoding="utf-8")
+            write_whole(self.begun, lambda part: part.write_text(text, encoding="utf-8"))
+        return self.begun
+
+    def go_on(self, done: float, on_visit: OnVisit | None = None) -> Path:
+        """Measure what is due when that share of the repetitions is done; the profile of all."""
+        minutes = self.asked.minutes * (FIRST + (1 - FIRST) * done)
+        calibrate(self.asked, self.place, on_visit, minutes)
+        return self.place / PROFILE
 
 
 def validate(
-    profile: str | Path,
+    profile: str | Path | Calibrating,
     folder: str | Path,
     policies: Sequence[str] = (),
     ranks: Sequence[int] = (),
@@ -122,13 +150,16 @@ def validate(
     """Run cases for real on this machine and hold the simulation of each against them.
 
     profile: the calibration of this machine, a file; workload, batch and precisions are its own.
+    Or one that goes on between the repetitions (`Calibrating`): plan and policies know what was
+    measured before the first, the simulation all of it.
     folder: of all records; the same call goes on there where it was interrupted.
     policies, ranks: instead of the default cases (`cases_of`).  steps: of each rank in a run.
     minutes: for real runs; where it is too little for `repetitions` there are fewer, which is said.
     Raises `InputError` for what the caller can correct.
     """
-    file, folder = Path(profile), Path(folder)
-    known = Profile.read(file)
+    goes_on = profile if isinstance(profile, Calibrating) else None
+    file = Path(profile) if not isinstance(profile, Calibrating) else profile.begin()
+    folder, known = Path(folder), Profile.read(file)
     plan = planned(known, policies, ranks, steps, seed)
     assert known.workload is not None
     with held(folder, plan):
@@ -141,7 +172,23 @@ def validate(
             foretelling.pace(max(case.ranks for case in plan.cases)),
         )  # fmt: skip
         fit = campaign.repetitions(repetitions, minutes)
-        outcomes = campaign.carry_out(fit, on_run, minutes)
+        if goes_on is None:
+            outcomes = campaign.carry_out(fit, on_run, minutes)
+        else:
+
+            def between(share: float) -> Path:
+                runs = fit * len(plan.cases)
+
+                def told(used: float, total: float, what: str) -> None:
+                    on_run(round(share * runs), runs, f"calibrating, {what}")
+
+                return goes_on.go_on(share, told)
+
+            outcomes = campaign.carry_out(fit, on_run, minutes, between)
+            known = Profile.read(between(1.0))
+            foretelling = Foretelling(known, folder / "foretold", plan.cores)
+            plan = replace(plan, profile=known.name, sha256=known.sha256)
+            foretold = {case: foretelling.foretell(case, plan, SEEDS) for case in plan.cases}
         fit = len(outcomes) // len(plan.cases)
         on_run(1, 1, "comparing")
         adapted = {

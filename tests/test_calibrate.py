@@ -17,7 +17,7 @@ from simstrag.calibration.comparing import compare
 from simstrag.calibration.remarks import remarks
 from simstrag.calibration.samples import Samples, read
 from simstrag.errors import InputError
-from simstrag.fidelity import calibrated
+from simstrag.fidelity import Calibrating
 from simstrag.profile import Profile
 from simstrag.scenario import Scenario
 from tests.commands import Call
@@ -183,13 +183,21 @@ def test_a_profile_of_another_speed_does_not_hold_and_it_is_said_by_how_much(don
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_validation_calibrates_into_its_own_folder_and_once(here: Path) -> None:
+def test_a_validation_calibrates_into_its_own_folder_before_and_between_its_runs(
+    here: Path,
+) -> None:
     asked = Asked("mine:job", None, ("step",), (4, 8, 16), ("fp32", "bf16"), 0.5)
-    path = calibrated(asked, here / "v")
-    assert path == here / "v" / "calibration" / "profile.json"
-    before = read(path.parent)
-    calibrated(asked, here / "v")
-    assert read(path.parent) == before
+    begun = Calibrating(asked, here / "v").begin()
+    assert begun == here / "v" / "calibration" / "begun.json"
+    before = read(begun.parent)
+    assert before.header["plan"]["minutes"] == 0.25
+    assert Calibrating(asked, here / "v").begin() == begun
+    assert read(begun.parent) == before
+    later = Calibrating(asked, here / "v").go_on(0.5)
+    after = read(later.parent)
+    assert after.header["plan"]["minutes"] == 0.375
+    assert after.visits[: len(before.visits)] == before.visits
+    assert Profile.read(later).sha256 != Profile.read(begun).sha256 or after == before
 
 
 @pytest.mark.usefixtures("quick")

@@ -636,6 +636,29 @@ def test_finished_runs_are_not_made_again_and_broken_ones_are(
     assert found.finished
 
 
+def test_between_repetitions_that_are_still_to_be_made_there_is_time_for_something_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases = (Case("bsp", 2, CLEAN, 10), Case("korel", 2, CLEAN, 10))
+    foretold, shares = dict.fromkeys(cases, 1.0), list[float]()
+    campaign = Campaign(a_plan(cases), tmp_path, foretold, tmp_path / "p.json", ALONE, 1.0)
+
+    def tried(ranks: object, case: Case, k: int, aside: Sequence[Any]) -> Outcome:
+        folder = campaign._at(case, k)
+        folder.mkdir(parents=True)
+        told = {"finished": True, "reason": "", "took": 1.0, "foreign": 0.0, "stolen": 0.0,
+                "load": []}  # fmt: skip
+        (folder / "outcome.json").write_text(json.dumps(told))
+        return Outcome(case, k, folder, True, "", 1.0, 0.0, 0.0, ())
+
+    monkeypatch.setattr(campaign, "_tried", tried)
+    monkeypatch.setattr(campaign, "_calm", lambda *_: None)
+    campaign.carry_out(2, between=shares.append)
+    assert shares == [0.5]
+    campaign.carry_out(4, between=shares.append)
+    assert shares == [0.5, 0.5, 0.75]
+
+
 CALM, RESTLESS = [[1.0, 1.0, 1.0], [1.1, 0.9, 1.5]], [[1.0, 0.8, 1.0], [1.0, 1.0, 1.0]]
 SLOW = [[1.2, 1.0, 1.0], [1.2, 1.0, 1.0]]
 """Of three cores before and after, of which two ranks use the first two; usually it is 1."""

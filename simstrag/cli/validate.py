@@ -120,21 +120,24 @@ def validate(
             f"{', '.join(given)}: of a calibration, and --profile is one; leave it out"
         )
     from simstrag.calibration.calibrate import Asked
-    from simstrag.fidelity.validation import calibrated
+    from simstrag.fidelity.validation import Calibrating
     from simstrag.fidelity.validation import validate as carried_out
 
     try:
-        if workload is not None:
+        known: Path | Calibrating
+        if profile is not None:
+            known = profile_at(profile)
+        else:
             asked = Asked(
                 workload, None, (), tuple(batch or ()), tuple(precision or ()),
                 calibration_minutes, seed,
             )  # fmt: skip
+            known = Calibrating(asked, out, policy or (), ranks or ())
             with measured(quiet) as visit:
-                profile = calibrated(asked, out, policy or (), ranks or (), visit)
-        assert profile is not None
+                known.begin(visit)
         with counted(quiet) as show:
             found = carried_out(
-                profile_at(profile), out, policy or (), ranks or (), steps=steps,
+                known, out, policy or (), ranks or (), steps=steps,
                 repetitions=repetitions, minutes=minutes, seed=seed, on_run=show,
             )  # fmt: skip
             page = found.write(shlex.join(["simstrag", *sys.argv[1:]]))
