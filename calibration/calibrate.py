@@ -222,6 +222,12 @@ class Calibration:
         write_whole(self.folder / PROFILE, lambda path: path.write_text(profile.text))
         return Profile.read(self.folder / PROFILE)
 
+    def check_kept(self) -> None:
+        """Raises `InputError` where its folder has another calibration, or one of elsewhere."""
+        begun = files.find(self.folder)
+        if begun is not None:
+            refuse_other(files.read(begun).header, self._header(), self.folder)
+
     @property
     def finished(self) -> bool:
         """Whether there is nothing left to measure in the minutes asked for."""

@@ -72,6 +72,9 @@ def run(
         if visit.cell in visits:
             visits[visit.cell].append(visit)
     used = sum(visit.facts.get("took", 0.0) for visit in samples.visits)
+    if used >= bounds.seconds or not _due(visits, bounds):
+        _enough(visits, bounds)
+        return samples
     with contextlib.ExitStack() as stack:
         for bench in dict.fromkeys(owner.values()):
             on_visit(used, bounds.seconds, "starting what measures")

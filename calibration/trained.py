@@ -7,8 +7,8 @@ comes after a step, which has filled the caches with other things.
 Part "lockstep", under `bsp`: the rest, from the slowest rank's last gradient until rank 0 begins
 anew, which is what backward did not hide of the all-reduce, the update, the decision, the record
 and all that happens between; alone, and beside a load on the core of rank 0.  Beside it steps take
-longer too, `local` over the `clean` ones just before: not as much longer as bare steps do, for a
-rank that sleeps while it waits for others is let in sooner afterwards.
+longer too, `local` over the `clean` ones just before: not by as much as bare steps do, for a rank
+that sleeps while it waits for others is let in sooner afterwards.
 
 In both, `local` steps are those of ranks that compute at the same time, which share caches, memory
 and perhaps cores, with what the runtime does within them; `alone` are bare steps on each of the
@@ -140,13 +140,12 @@ class TrainedBench:
             clean = self._together(CLEAN * VISIT)["local"]
             with self._loads.on(cell.load, cell.level) as report:
                 samples = self._together(LOADED * VISIT) | {"clean": clean}
-            report["cores"] = self._cores
         else:
             each = range(self._cores)
             alone = [steps for rank in each for steps in self.crew.ask({rank: Bare(SPAN)})]
             beside = self.crew.ask(dict.fromkeys(each, Bare(SPAN)))
             samples = {"alone": _even(alone), "beside": _even(beside)} | self._together(VISIT)
-            report["cores"] = self._cores
+        report["cores"] = self._cores
         self._took[cell] = time.monotonic() - begun
         return samples, report
 
@@ -161,6 +160,7 @@ class TrainedBench:
             if most:
                 held.enter_context(self._loads)
             held.enter_context(self.crew)
+            self._train(1)  # in which a trainer measures what its reduced precision gains
             self._held = held.pop_all()
         return self
 

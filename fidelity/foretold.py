@@ -87,14 +87,17 @@ class Foretold:
 class Foretelling:
     """Scenarios of cases, made of a profile.
 
-    folder: where the profiles that they refer to are written.  Raises `InputError` for a profile
-    that lacks what is needed.
+    folder: where the profiles that they refer to are written.  told: by whose profile policies are
+    told step times beforehand, if not by this one.  Raises `InputError` for a profile that lacks
+    what is needed.
     """
 
-    def __init__(self, profile: Profile, folder: Path, cores: int) -> None:
+    def __init__(
+        self, profile: Profile, folder: Path, cores: int, told: Foretelling | None = None
+    ) -> None:
         if profile.step is None or profile.workload is None:
             raise InputError(f"profile {profile.name} has no step times; calibrate a workload")
-        self.profile, self.folder, self.cores = profile, folder, cores
+        self.profile, self.folder, self.cores, self.told = profile, folder, cores, told
         self.workload = profile.workload
         self.constants: dict[tuple[str, str], Constant] = {}
 
@@ -149,8 +152,10 @@ class Foretelling:
         schedule = plan.schedule(case)
         hints = hints_of(self.profile, plan.batch, plan.samples(case))
         scenario = self.scenario(case, schedule, synchronous(case, hints))
+        told = self._told(case, schedule)
         runs = [
-            simulate(scenario, case.policy, seed, record_gradients=True) for seed in range(seeds)
+            simulate(scenario, case.policy, seed, record_gradients=True, told=told)
+            for seed in range(seeds)
         ]
         longest = max(float(run.summary["makespan"]) for run in runs)
         grid = tuple(np.linspace(0.0, 1.15 * longest, GRID + 1).tolist())
@@ -173,9 +178,17 @@ class Foretelling:
         for repetition, seconds in paces.items():
             slower = [round(each / usual, 3) for each in seconds]
             scenario = self.scenario(case, schedule, synchronous(case, hints), slower)
-            runs = [simulate(scenario, case.policy, seed) for seed in range(ADAPTED)]
+            told = self._told(case, schedule)
+            runs = [simulate(scenario, case.policy, seed, told=told) for seed in range(ADAPTED)]
             found[repetition] = float(np.mean([run.summary["makespan"] for run in runs]))
         return replace(foretold, adapted=found)
+
+    def _told(self, case: Case, schedule: Schedule) -> Scenario | None:
+        if self.told is None:
+            return None
+        samples = case.steps * case.ranks * self.workload.batch
+        hints = hints_of(self.told.profile, self.workload.batch, samples)
+        return self.told.scenario(case, schedule, synchronous(case, hints))
 
     # -- constants ---------------------------------------------------------------------------
 

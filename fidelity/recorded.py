@@ -38,6 +38,8 @@ from simstrag.scenario import Scenario
 
 __all__ = ["Line", "Replayed", "replay"]
 
+REPLAY = "replay.json"
+
 
 class Line(NamedTuple):
     """A number of the run, and what was made of it; foretold: None without a profile."""
@@ -78,16 +80,21 @@ class Replayed:
     def write(self, folder: str | Path, command: str | None = None) -> Path:
         """Write replay.json and report.html into a folder; the report.  command: what made it.
 
-        Raises `InputError` where it cannot be written.
+        Raises `InputError` where it cannot be written, or other files are in it.
         """
         from simstrag.fidelity.page import render_replay
 
         folder = Path(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            there = {each.name for each in folder.iterdir()}
         except OSError as error:
             raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
-        write_json(folder / "replay.json", plain(self.document()))
+        if there and REPLAY not in there:
+            raise InputError(
+                f"{folder}: holds other files; choose a folder that does not exist yet"
+            )
+        write_json(folder / REPLAY, plain(self.document()))
         html, page = render_replay(self, command), folder / "report.html"
         write_whole(page, lambda part: part.write_text(html, encoding="utf-8"))
         return page
@@ -155,7 +162,10 @@ def replay(folder: str | Path, profile: str | Path | None = None) -> Replayed:
     if header["hints"]["amp_ratio"] is None and run.summary["amp_share"]:
         remarks.append("The policy was told no gain of reduced precision; here it is, as measured.")
     foretold, schedule = None, done(folder)
-    if profile is not None:
+    other = {each.kind for each in schedule.episodes} - {"cpu"}
+    if profile is not None and other:
+        remarks.append(f"Not foretold: the load beside it was of kind {', '.join(sorted(other))}.")
+    elif profile is not None:
         foretold = _foretold(Profile.read(profile), header, case, samples, folder, schedule, grid)
         remarks.append(
             f"Foretold is beside the load that {journal.LOAD} tells of, and no other."

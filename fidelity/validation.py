@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from simstrag.calibration.calibrate import PROFILE, Asked, calibrate
+from simstrag.calibration.calibrate import PROFILE, Asked, Calibration, calibrate
 from simstrag.calibration.campaign import OnVisit
 from simstrag.calibration.machine import describe_device
 from simstrag.calibration.occupancy import LIMIT
@@ -112,8 +112,8 @@ class Calibrating:
         _possible(policies, ranks)
         if (Path(folder) / RUNS).exists() and not self.begun.exists():
             raise InputError(
-                f"{folder}: a validation with a profile from elsewhere is in it; choose another "
-                "folder, or give that --profile to go on"
+                f"{folder}: a validation with a profile that was whole before it is in it; choose "
+                "another folder, or give that --profile to go on"
             )
 
     @property
@@ -123,6 +123,7 @@ class Calibrating:
 
     def begin(self, on_visit: OnVisit | None = None) -> Path:
         """Measure what comes before the first repetition, as far as it was not; that profile."""
+        Calibration.of(self.asked, self.place).check_kept()
         if not self.begun.exists():
             text = self.go_on(0.0, on_visit).read_text(encoding="utf-8")
             write_whole(self.begun, lambda part: part.write_text(text, encoding="utf-8"))
@@ -186,7 +187,8 @@ def validate(
 
             outcomes = campaign.carry_out(fit, on_run, minutes, between)
             known = Profile.read(between(1.0))
-            foretelling = Foretelling(known, folder / "foretold", plan.cores)
+            whole = folder / "foretold" / "whole"
+            foretelling = Foretelling(known, whole, plan.cores, told=foretelling)
             plan = replace(plan, profile=known.name, sha256=known.sha256)
             foretold = {case: foretelling.foretell(case, plan, SEEDS) for case in plan.cases}
         fit = len(outcomes) // len(plan.cases)

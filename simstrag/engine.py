@@ -39,6 +39,7 @@ def simulate(
     on_update: Callable[[float, int, float | None], None] | None = None,
     out: str | Path | None = None,
     excerpt: Sequence[int] | None = None,
+    told: Scenario | None = None,
 ) -> Run:
     """Run one policy through a scenario under one seed.
 
@@ -51,6 +52,8 @@ def simulate(
         is there as a whole in the end or not at all.
     excerpt: these ranks: keep updates and steps, but where they are too many only what
         `Run.excerpt` says of them, so that memory does not grow with the run; not with `out`.
+    told: a scenario whose step times the policy is told beforehand, where they are not those of
+        this one: a calibration that has gone on since, for instance.
     Raises `InputError` for what the user can correct, `StallError` where the policy waits for ever.
 
     >>> scenario = Scenario(workers=4, updates=10, step={"compute": 0.1})
@@ -64,15 +67,17 @@ def simulate(
         if out is not None:
             raise InputError("an excerpt stays in memory: ask for `excerpt` or for `out`")
         storage = Excerpt(scenario.workers, excerpt)
-        return _simulated(scenario, policy, seed, Recorder(True, True, True, on_update, storage))
+        return _simulated(
+            scenario, policy, seed, Recorder(True, True, True, on_update, storage), told
+        )
     if out is None:
-        return _simulated(scenario, policy, seed, Recorder(*keep, on_update))
+        return _simulated(scenario, policy, seed, Recorder(*keep, on_update), told)
     run: Run | None = None
 
     def fill(folder: Path) -> None:
         nonlocal run
         with OnDisk(folder) as files:
-            run = _simulated(scenario, policy, seed, Recorder(*keep, on_update, files))
+            run = _simulated(scenario, policy, seed, Recorder(*keep, on_update, files), told)
         run.note(folder)
 
     folder = write_directory(Path(out), "run.json", fill)
@@ -80,10 +85,16 @@ def simulate(
     return run.at(folder)
 
 
-def _simulated(scenario: Scenario, policy: str | Policy, seed: int, recorder: Recorder) -> Run:
+def _simulated(
+    scenario: Scenario,
+    policy: str | Policy,
+    seed: int,
+    recorder: Recorder,
+    told: Scenario | None = None,
+) -> Run:
     name = policy if isinstance(policy, str) else policies.called(policy)
     fresh = policies.load(policy) if isinstance(policy, str) else copy.deepcopy(policy)
-    job = _Job(scenario, fresh, name, seed, recorder)
+    job = _Job(scenario, fresh, name, seed, recorder, told)
     world = simpy.Environment()
     contention = job.timing.contention
     if contention.trace_end == "error" and contention.end < math.inf:
@@ -107,6 +118,7 @@ class _Job:
         name: str,
         seed: int,
         recorder: Recorder,
+        told: Scenario | None = None,
     ) -> None:
         learner = scenario.learner
         self.scenario = scenario
@@ -117,7 +129,8 @@ class _Job:
         self.timing = scenario.timing(seed)
         self.learner = NoiseScale(learner.batch, learner.noise_scale, learner.c_tau)
         self.recorder = recorder
-        self.hints = _hints(self.timing, scenario)
+        known = scenario if told is None else told
+        self.hints = _hints(self.timing if told is None else told.timing(seed), known)
         limits = Limits(scenario.updates, scenario.sample_target, scenario.progress_target)
         self._asked: Plan | None = None
         self._answered: Plan | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -184,20 +185,23 @@ def test_a_profile_of_another_speed_does_not_hold_and_it_is_said_by_how_much(don
 
 @pytest.mark.usefixtures("quick")
 def test_a_validation_calibrates_into_its_own_folder_before_and_between_its_runs(
-    here: Path,
+    here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = Asked("mine:job", None, ("step",), (4, 8, 16), ("fp32", "bf16"), 0.5)
+    monkeypatch.setattr("simstrag.calibration.campaign._due", lambda visits, _: list(visits))
+    asked = Asked("mine:job", None, ("step",), (4, 8, 16), ("fp32", "bf16"), 0.2)
     begun = Calibrating(asked, here / "v").begin()
     assert begun == here / "v" / "calibration" / "begun.json"
     before = read(begun.parent)
-    assert before.header["plan"]["minutes"] == 0.25
+    assert before.header["plan"]["minutes"] == pytest.approx(0.1)
     assert Calibrating(asked, here / "v").begin() == begun
     assert read(begun.parent) == before
     later = Calibrating(asked, here / "v").go_on(0.5)
     after = read(later.parent)
-    assert after.header["plan"]["minutes"] == 0.375
+    assert after.header["plan"]["minutes"] == pytest.approx(0.15)
     assert after.visits[: len(before.visits)] == before.visits
-    assert Profile.read(later).sha256 != Profile.read(begun).sha256 or after == before
+    assert len(after.visits) > len(before.visits)
+    with pytest.raises(InputError, match="was measured with workload"):
+        Calibrating(replace(asked, batches=(2, 4, 8)), here / "v").begin()
 
 
 @pytest.mark.usefixtures("quick")

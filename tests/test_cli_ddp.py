@@ -185,7 +185,10 @@ def test_options_of_real_runs_are_refused_beside_a_run_to_replay(folder: Path, c
         ),
         (("--workload", "digits", "--policy", "dropcompute"), "is for simulation only"),
         (("--workload", "digits", "--out", "full"), "full: holds other files"),
-        (("--workload", "digits", "--out", "begun"), "a validation with a profile from elsewhere"),
+        (
+            ("--workload", "digits", "--out", "begun"),
+            "a validation with a profile that was whole before it",
+        ),
     ],
 )
 def test_a_validation_that_cannot_be_ends_before_it_calibrates(
@@ -214,6 +217,7 @@ def test_a_quiet_replay_prints_errors_alone_and_what_machines_ask_for(
     recorded(folder / "r", "asgd", hints={**HINTS, "clean_seconds": 1.0})
     assert call("validate", "r", "--quiet") == (0, "", "")
     assert '"simstrag-replay/1"' in call("validate", "r", "--quiet", "--json")[1]
+    assert "makespan" in call("validate", "r")[1]
 
 
 def test_a_replay_has_a_report_where_one_is_asked_for(folder: Path, call: Call) -> None:
@@ -232,7 +236,9 @@ def test_a_replay_has_a_report_where_one_is_asked_for(folder: Path, call: Call) 
     code, out, err = call("validate", "r", "--out", "there/report.html")
     assert (code, out) == (2, "")
     assert "there/report.html: cannot be written" in err
-    assert "makespan" in call("validate", "r")[1]
+    code, out, err = call("validate", "r", "--out", "r")
+    assert (code, out) == (2, "")
+    assert "r: holds other files; choose a folder that does not exist yet" in err
     assert call("validate", "there", "--quiet")[0] == 2
 
 

@@ -778,8 +778,9 @@ def test_a_run_is_foretold_beside_the_load_that_was_put_beside_it(
     assert len(loaded.paces["foretold"]) == len(loaded.grid) - 1
     told["done"][0]["kind"] = "memory"
     (tmp_path / "load.json").write_text(json.dumps(told))
-    with pytest.raises(InputError, match="rank 1: load memory: only load cpu is simulated"):
-        replay(tmp_path, profile)
+    other = replay(tmp_path, profile)
+    assert {line.foretold for line in other.lines} == {None}
+    assert "Not foretold: the load beside it was of kind memory." in other.remarks
 
 
 def test_a_run_whose_ranks_left_at_its_end_is_replayed_and_one_that_lost_a_rank_is_refused(

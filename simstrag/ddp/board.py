@@ -144,7 +144,8 @@ class Board:
         """What asks the store in here fails after that: its own limits end no wait for a network
         that is gone."""
         timer = threading.Timer(seconds, self._lines.shut)
-        timer.start()
+        with contextlib.suppress(RuntimeError):  # at the end of the program no thread starts
+            timer.start()
         try:
             yield
         finally:

@@ -22,7 +22,7 @@ from simstrag.ddp import equal, ways
 from simstrag.ddp.coordinated import Coordinated
 from simstrag.ddp.formats import Closure
 from simstrag.ddp.hook import Groups
-from simstrag.ddp.joining import START, offered, part
+from simstrag.ddp.joining import START, offered
 from simstrag.ddp.journal import Journal, facts_as_written
 from simstrag.ddp.link import Link, connect
 from simstrag.ddp.membership import Membership, RankFailure, own
@@ -54,8 +54,8 @@ class Course:
     policy, facts: from where the first step goes on; see `take_up`.  name: of the policy.
     batch: samples of a rank at a share of 1.  out: a folder for the record.
     shards: over how many processes a server spreads the parameters.
-    way: the mechanism at work; None before the first step.  failure: what came out of the last
-    step, if it was no loss.
+    way: the mechanism at work; None before the first step.  failed: what came out of the last step,
+    if it was no loss, in words: the error itself would keep all tensors of the step.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Course:
         self.replica, self.members, self.policy, self.name = replica, members, policy, name
         self.hints, self.sampler, self.batch = hints, sampler, hints.batch or 1
         self.way: Synchronous | Coordinated | None = None
-        self.failure: BaseException | None = None
+        self.failed = ""
         self._given = copy.deepcopy(policy)
         self._out = self._whole = out  # a smaller world records in a folder inside
         self._groups = Groups(stall_limit=members.stall_limit)
@@ -106,9 +106,9 @@ class Course:
         try:
             loss = self._step(self._guarded(closure))
         except BaseException as error:
-            self.failure = error
+            self.failed = f"{type(error).__name__}: {error}"
             raise
-        self.failure = None
+        self.failed = ""
         self.replica.clock.begin()
         return loss
 
@@ -175,6 +175,11 @@ class Course:
         return 0 if self.facts is None else self.facts.samples
 
     @property
+    def ours(self) -> bool:
+        """Whether the process group was made here."""
+        return self.members.joined is not None and self.members.joined.ours
+
+    @property
     def lowest(self) -> bool:
         """Whether no rank below this one is left, as far as it knows."""
         lost = () if self._link is None else self._link.lost
@@ -213,9 +218,6 @@ class Course:
         if self._journal is not None:
             self._journal.close()
         self.members.close()
-        joined = self.members.joined
-        if failure is None and joined is not None and joined.ours:
-            part()
         self._link = self._server = self._journal = None
 
     # -- mechanisms --------------------------------------------------------------------------

@@ -386,7 +386,12 @@ def _rank() -> None:
             if not sys.flags.safe_path:
                 sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
             runpy.run_path(sys.argv[0], run_name="__main__")
+    except SystemExit as end:
+        if end.code:
+            sys.last_value = end  # as Python does for all other errors: a trainer leaves by it
+        raise
     except InputError as error:
+        sys.last_value = error
         said = f"error: rank {os.environ.get('RANK', '?')}: {_line_of(error, script)}{error}\n"
         print(said, end="", file=sys.stderr)
         raise SystemExit(1) from None

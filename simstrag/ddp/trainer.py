@@ -21,7 +21,7 @@ from simstrag.ddp.coordinated import Coordinated
 from simstrag.ddp.course import Course
 from simstrag.ddp.formats import Closure, Formats
 from simstrag.ddp.hints import hints_of
-from simstrag.ddp.joining import Joined, found, join, leave_group
+from simstrag.ddp.joining import Joined, found, join, leave_group, part
 from simstrag.ddp.journal import placed
 from simstrag.ddp.membership import Membership, RankFailure
 from simstrag.ddp.replica import Replica
@@ -111,7 +111,8 @@ def wrap(
     _agree(policy=name, batch=batch, samples=samples, precision=precision, shards=shards)
     formats = Formats(model, precision)
     hints = hints_of(profile, batch, samples, (formats.full, formats.amp))
-    if hints.amp_ratio is not None and not formats.unsettled:
+    _agree(**{"the profile's amp_ratio": hints.amp_ratio})
+    if formats.amp and not formats.unsettled and hints.amp_ratio is not None:
         formats.gain = hints.amp_ratio
     if profile is not None and hints.clean_seconds is None and rank == 0:
         warn(UNTOLD)
@@ -128,11 +129,12 @@ def wrap(
 
 
 def _leave(course: Course) -> None:
-    """A script has ended that did not say so; what ended it early is known."""
-    failure = getattr(sys, "last_value", course.failure)
-    joined = course.members.joined
+    """A script has ended that did not say so, well or early."""
+    failure = getattr(sys, "last_value", SystemExit(course.failed) if course.failed else None)
+    ours = course.ours
+    course.members.close(failure)  # what is silent from here on is not lost
     course.leave(failure)
-    if failure is None and joined is not None and joined.ours:
+    if failure is None and ours:
         leave_group()
 
 
@@ -279,8 +281,7 @@ class Trainer:
         The rank that started the server waits until all others have left it too.  At the end of the
         script it happens by itself.
         """
-        atexit.unregister(self._at_exit)
-        self._course.leave()
+        self._end(None)
 
     def __enter__(self) -> Trainer:
         return self
@@ -288,8 +289,14 @@ class Trainer:
     def __exit__(self, kind: object, failure: BaseException | None, trace: object) -> None:
         if failure is not None:
             self._unused.detach()
+        self._end(failure)
+
+    def _end(self, failure: BaseException | None) -> None:
         atexit.unregister(self._at_exit)
+        ours = self._course.ours
         self._course.leave(failure)
+        if failure is None and ours:
+            part()
 
     def state_dict(self) -> dict[str, Any]:
         """All there is to go on from: model, optimizer, policy and books, sampler, loss scale.

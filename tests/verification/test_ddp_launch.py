@@ -377,10 +377,22 @@ def main():
     trainer = simstrag.ddp.wrap(
         model, optimizer, sys.argv[2], batch=16, samples=3200, precision="full", out=f"{out}/run"
     )
+    steps = 0
+
+    def loss():
+        if (sys.argv[3], trainer.rank, steps) == ("in a step", 1, 5):
+            raise ValueError("my own mistake")
+        return model(x).square().mean()
+
     while not trainer.over:
-        loss = trainer.step(lambda: model(x).square().mean())
-    if sys.argv[3] == "fails" and trainer.rank == 1:
-        raise ValueError("my own mistake")
+        trainer.step(loss)
+        steps += 1
+        if (sys.argv[3], trainer.rank, steps) == ("between", 1, 5):
+            raise ValueError("my own mistake")
+        if (sys.argv[3], trainer.rank, steps) == ("by exit", 1, 5):
+            sys.exit(3)
+    if sys.argv[3] == "late" and trainer.rank == 1:
+        time.sleep(8)
 
 main()
 """
@@ -398,11 +410,28 @@ def test_a_script_that_ends_without_close_leaves_as_it_should(place: Path, polic
     assert gone(place)
 
 
-def test_a_script_that_fails_without_close_leaves_nobody_behind(place: Path) -> None:
-    with run(place, PLAIN, TWO_LINES, 3, "asgd", "fails") as process:
-        _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 1, err
-    assert "ValueError: my own mistake" in err
+def test_who_waits_for_others_at_the_end_of_its_script_is_not_lost(place: Path) -> None:
+    """Rank 0 waits for longer than the stall limit, and the board hears nothing of it."""
+    program = OWN.replace("stall_limit=20.0", "stall_limit=2.0")
+    with run(place, program, TWO_LINES, 2, "asgd", "late") as process:
+        out, err = process.communicate(timeout=PATIENCE)
+    assert (out.split(), err) == (["0", "0"], "")
+
+
+@pytest.mark.parametrize("how", ["in a step", "between", "by exit"])
+@pytest.mark.parametrize("policy", ["bsp", "asgd"])
+def test_who_fails_without_close_says_so_to_the_others(place: Path, policy: str, how: str) -> None:
+    begun = time.monotonic()
+    with run(place, OWN, TWO_LINES, 3, policy, how) as process:
+        out, err = process.communicate(timeout=PATIENCE)
+    codes = out.split()
+    assert codes[1] == ("3" if how == "by exit" else "1"), err
+    assert ("ValueError: my own mistake" in err) == (how != "by exit")
+    if policy == "bsp":
+        why = "SystemExit" if how == "by exit" else "ValueError: my own mistake"
+        assert "rank 1 left at step 5" in err, err
+        assert why in err, err
+    assert time.monotonic() - begun < 60
     assert gone(place)
 
 
