@@ -8,8 +8,10 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter, defaultdict
 from collections.abc import Collection
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -160,6 +162,14 @@ class Calibration:
             )
         return found
 
+    @cached_property
+    def minutes(self) -> float:
+        """The bound of the whole: what was asked for, or ten, or what the fewest rounds take."""
+        if self.asked.minutes is not None:
+            return self.asked.minutes
+        a_round = sum(b.seconds(c) for b in self.benches for c in b.cells if self.wanted(c))
+        return float(max(USUAL, math.ceil(FEWEST * a_round / 60)))
+
     @property
     def gpus(self) -> int:
         """How many there are, 0 where steps run on the CPU."""
@@ -184,7 +194,7 @@ class Calibration:
         rounds: defaultdict[str, float] = defaultdict(float)
         for cell, bench in owner.items():
             rounds[cell.part] += bench.seconds(cell)
-        bounds = self._bounds(self.asked.minutes)
+        bounds = self._bounds(self.minutes)
         bounds.check(sum(rounds.values()), len(owner))
         return Forecast(
             self.workload.name, self.place.name, (self.chosen.full, self.chosen.amp),
@@ -198,7 +208,7 @@ class Calibration:
         A finished calibration goes on where more minutes are asked for than it was given.  minutes:
         after which to stop for now, of those asked for.
         """
-        minutes = self.asked.minutes if minutes is None else minutes
+        minutes = self.minutes if minutes is None else minutes
         begun, header = files.find(self.folder), self._header()
         kept = None if begun is None else files.read(begun)
         given = minutes
@@ -231,7 +241,7 @@ class Calibration:
     @property
     def finished(self) -> bool:
         """Whether there is nothing left to measure in the minutes asked for."""
-        return self._has(self.asked.minutes)
+        return self._has(self.minutes)
 
     def _has(self, minutes: float) -> bool:
         found = files.find(self.folder)
@@ -257,10 +267,14 @@ class Calibration:
     def _header(self) -> dict[str, Any]:
         cells = [c for b in self.benches for c in b.cells if self.wanted(c)]
         return header_of(
-            self.asked, self.folder, self.place.name, self.workload, self.chosen,
-            *self.parameters, cells, () if self.only else held_out(cells), keep_memory(),
+            replace(self.asked, minutes=self.minutes), self.folder, self.place.name,
+            self.workload, self.chosen, *self.parameters, cells,
+            () if self.only else held_out(cells), keep_memory(),
         )  # fmt: skip
 
+
+USUAL = 10
+"""Minutes, where none are given and the fewest rounds need no more."""
 
 DEFAULT = {"cpu": "mlp", "cuda": "resnet50"}
 """The workload where none is named."""

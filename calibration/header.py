@@ -31,7 +31,8 @@ class Asked:
 
     workload: a name, or module:function.  device: "cpu" or "cuda".  batches: samples of a step,
     the middle one nominal.  precisions: full and reduced, instead of the pair that suits the
-    device; then no others are timed.  minutes: bound of the whole.
+    device; then no others are timed.  minutes: bound of the whole; ten by default, or what the
+    fewest rounds of all cells take, if that is more.
     """
 
     workload: str | None = None
@@ -39,7 +40,7 @@ class Asked:
     parts: tuple[str, ...] = ()
     batches: tuple[int, ...] = ()
     precisions: tuple[str, ...] = ()
-    minutes: float = 10.0
+    minutes: float | None = None
     seed: int = 0
 
     def command(self, folder: Path) -> str:

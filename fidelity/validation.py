@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from simstrag.calibration.calibrate import PROFILE, Asked, Calibration, calibrate
+from simstrag.calibration.calibrate import PROFILE, Asked, Calibration
 from simstrag.calibration.campaign import OnVisit
 from simstrag.calibration.machine import describe_device
 from simstrag.calibration.occupancy import LIMIT
@@ -131,8 +131,8 @@ class Calibrating:
 
     def go_on(self, done: float, on_visit: OnVisit | None = None) -> Path:
         """Measure what is due when that share of the repetitions is done; the profile of all."""
-        minutes = self.asked.minutes * (FIRST + (1 - FIRST) * done)
-        calibrate(self.asked, self.place, on_visit, minutes)
+        calibration = Calibration.of(self.asked, self.place)
+        calibration.run(on_visit, calibration.minutes * (FIRST + (1 - FIRST) * done))
         return self.place / PROFILE
 
 

@@ -283,3 +283,13 @@ def test_a_calibration_may_be_called_from_python(here: Path) -> None:
     assert Calibration.of(asked, here / "x").forecast().cells == {"step": 10}
     with pytest.raises(InputError, match="has no samples"):
         derive(here)
+
+
+def test_without_minutes_it_takes_ten_or_what_the_fewest_rounds_take(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Asked("mine:job", "cpu", ("step",), precisions=("fp64", "fp32_of_fp64"))
+    assert Calibration.of(asked, here / "x").minutes == 10
+    monkeypatch.setattr("simstrag.calibration.steps.StepBench.seconds", lambda self, cell: 30.0)
+    forecast = Calibration.of(asked, here / "x").forecast()
+    assert forecast.most == forecast.least == 5 * 10 * 30.0

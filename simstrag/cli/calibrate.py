@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["calibrate", "check", "derive", "import_", "workloads"]
 
-Minutes = Annotated[float, typer.Option(help="Measure no longer than this.", min=0.1, metavar="M")]
 Device = Annotated[
     str | None,
     typer.Option(help="cpu or cuda; a GPU where there is one.", metavar="WORD", show_default=False),
@@ -52,7 +51,16 @@ def calibrate(
         ),
     ] = None,
     device: Device = None,
-    minutes: Minutes = 10.0,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            help="Measure no longer than this; 10 by default, or what five rounds of all cells "
+            "take, if that is more.",
+            min=0.1,
+            metavar="M",
+            show_default=False,
+        ),
+    ] = None,
     part: Annotated[
         list[str] | None,
         typer.Option(
@@ -149,7 +157,9 @@ def check(
     profile: Annotated[
         Path, typer.Argument(help="A profile in JSON.", metavar="PROFILE", show_default=False)
     ],
-    minutes: Minutes = 2.0,
+    minutes: Annotated[
+        float, typer.Option(help="Measure no longer than this.", min=0.1, metavar="M")
+    ] = 2.0,
     device: Device = None,
     as_json: Json = False,
 ) -> None:
