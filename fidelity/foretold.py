@@ -21,6 +21,7 @@ import numpy as np
 
 from simstrag import policies
 from simstrag.batches import times_at
+from simstrag.calibration.machine import describe_device
 from simstrag.ddp import ways
 from simstrag.ddp.hints import hints_of
 from simstrag.engine import simulate
@@ -37,7 +38,10 @@ from simstrag.quantity import Quantity
 from simstrag.responses import evaluate
 from simstrag.scenario import Scenario
 
-__all__ = ["GRID", "SEEDS", "Constant", "Foretelling", "Foretold", "synchronous", "with_update"]
+__all__ = [
+    "GRID", "SEEDS", "Constant", "Foretelling", "Foretold", "elsewhere", "synchronous",
+    "with_update",
+]  # fmt: skip
 
 SEEDS = 20
 
@@ -82,6 +86,17 @@ class Foretold:
     def usual(self) -> float:
         """That over the seeds of `adapted`, at the profile's pace."""
         return float(np.mean([run.makespan for run in self.runs[:ADAPTED]]))
+
+
+def elsewhere(profile: Profile) -> list[str]:
+    """A line for each way in which a profile's machine is another one than this."""
+    here = describe_device()
+    return [
+        f"the profile is of another machine: its {word} is {profile.device[word]!r}, "
+        f"here it is {here.get(word)!r}"
+        for word in ("model", "cores", "flags")
+        if profile.device.get(word) not in (None, here.get(word))
+    ]
 
 
 class Foretelling:

@@ -27,7 +27,14 @@ from simstrag.ddp.trips import WAYS, Trip, rests, trips
 from simstrag.engine import simulate
 from simstrag.errors import InputError
 from simstrag.fidelity.cases import CLEAN, Case
-from simstrag.fidelity.foretold import GRID, SEEDS, Constant, Foretelling, synchronous
+from simstrag.fidelity.foretold import (
+    GRID,
+    SEEDS,
+    Constant,
+    Foretelling,
+    elsewhere,
+    synchronous,
+)
 from simstrag.fidelity.injector import done
 from simstrag.fidelity.measure import Measure, measure
 from simstrag.fidelity.schedule import Schedule
@@ -128,7 +135,7 @@ def replay(folder: str | Path, profile: str | Path | None = None) -> Replayed:
     """Replay a folder with the record of a real run.
 
     profile: of the same workload and batch, by which it is foretold too.  Raises `InputError` where
-    there is no record or it is of a later part, where ranks went on without one that had left,
+    there is no record or it is of a later part, where a rank was lost or others went on without it,
     where its steps in reduced precision are of unknown gain, and for a profile of another batch or
     another full precision.
     """
@@ -143,8 +150,8 @@ def replay(folder: str | Path, profile: str | Path | None = None) -> Replayed:
         raise InputError(f"{folder}: the record goes on from another; give that of the first part")
     if (left := _left(lines)) is not None:
         raise InputError(
-            f"{folder}: the others went on without rank {left}, and a replay is of runs that kept "
-            "all their ranks; give one that did"
+            f"{folder}: rank {left} was lost before the end, or the others went on without it, and "
+            "a replay is of runs that kept all their ranks; give one that did"
         )
     run = run_of(folder)
     ranks, batch = header["world_size"], header["batch"]
@@ -166,7 +173,9 @@ def replay(folder: str | Path, profile: str | Path | None = None) -> Replayed:
     if profile is not None and other:
         remarks.append(f"Not foretold: the load beside it was of kind {', '.join(sorted(other))}.")
     elif profile is not None:
-        foretold = _foretold(Profile.read(profile), header, case, samples, folder, schedule, grid)
+        known = Profile.read(profile)
+        remarks += elsewhere(known)
+        foretold = _foretold(known, header, case, samples, folder, schedule, grid)
         remarks.append(
             f"Foretold is beside the load that {journal.LOAD} tells of, and no other."
             if schedule.episodes
@@ -187,12 +196,15 @@ WHAT = (
 
 
 def _left(lines: Sequence[Sequence[Any]]) -> int | None:
-    """The rank without which others went on; None where all stayed.
+    """The rank that was lost, or without which others went on; None where all stayed.
 
-    At its end a run is left by one rank after the other, each after the step it was in.
+    Of one that was lost nobody knows the step that it was in, which may have been a long one.  At
+    its end a run is left by one rank after the other, each after the step it was in.
     """
     left, after = None, Counter[int]()
     for kind, *values in lines:
+        if kind == "lost":
+            return int(values[1])
         if kind == "gone" and left is None:
             left = int(values[1])
         elif kind == "done" and left is not None:
@@ -283,7 +295,7 @@ def _foretold(
         other = "no workload" if workload is None else f"batches of {workload.batch} samples"
         raise InputError(
             f"{folder}: the run is of batches of {batch} samples, and profile {profile.name} of "
-            f"{other}; calibrate with --batch {batch}"
+            f"{other}; calibrate with --batch {batch}, or train with that of the profile"
         )
     if (full := str(header["precision"]).split()[0]) != workload.full:
         raise InputError(

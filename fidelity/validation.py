@@ -10,12 +10,11 @@ from pathlib import Path
 
 from simstrag.calibration.calibrate import PROFILE, Asked, Calibration
 from simstrag.calibration.campaign import OnVisit
-from simstrag.calibration.machine import describe_device
 from simstrag.calibration.occupancy import LIMIT
 from simstrag.ddp.hints import hints_of
 from simstrag.errors import InputError
 from simstrag.fidelity.cases import CLEAN, Case, Plan, cases_of, drawn
-from simstrag.fidelity.foretold import SEEDS, Foretelling, synchronous
+from simstrag.fidelity.foretold import SEEDS, Foretelling, elsewhere, synchronous
 from simstrag.fidelity.ranks import Pace
 from simstrag.fidelity.real import (
     CALIBRATION,
@@ -295,13 +294,7 @@ def _remarks(
             "the profile was measured by processes that may have given memory back at every step, "
             "which takes longer; ranks here keep it"
         )
-    here = describe_device()
-    said += [
-        f"the profile is of another machine: its {word} is {profile.device[word]!r}, "
-        f"here it is {here.get(word)!r}"
-        for word in ("model", "cores", "flags")
-        if profile.device.get(word) not in (None, here.get(word))
-    ]
+    said += elsewhere(profile)
     if plan.precision == "stand-in":
         said.append(
             "reduced precision is a stand-in: fp32 compute on fp64 parameters, for a CPU on which "

@@ -199,7 +199,7 @@ def test_a_validation_that_cannot_be_ends_before_it_calibrates(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        "simstrag.fidelity.validation.calibrate", lambda *_: pytest.fail("it calibrates")
+        "simstrag.calibration.calibrate.Calibration.run", lambda *_: pytest.fail("it calibrates")
     )
     (folder / "full").mkdir()
     (folder / "full" / "thesis.tex").touch()

@@ -18,7 +18,7 @@ from torch import nn
 
 from simstrag import policies
 from simstrag.ddp.journal import read
-from simstrag.ddp.replay import finish, run_of
+from simstrag.ddp.replay import finish, parts, run_of
 from simstrag.errors import InputError, SimstragError
 from simstrag.live import Live, Start, Update
 from simstrag.policy import Hints, Plan, Precision, Quorum, Review, View
@@ -397,14 +397,16 @@ def test_a_later_plan_that_cannot_be_carried_out_is_refused_then(first: Plan, ra
         assert "a plan that it made in mid-run is refused: a deadline cuts steps" in said
 
 
-def resuming(rank: int, world: int, policy: str, steps: int, cut: int) -> tuple[list[Any], Any]:
+def resuming(
+    rank: int, world: int, policy: str, steps: int, cut: int, out: Path
+) -> tuple[list[Any], Any]:
     """Decisions of a training that is left and taken up after `cut` steps (0: it is not)."""
     from simstrag.ddp import wrap
 
     model, optimizer, loss = task(rank)
     clock = Told(slow_at_times(rank))
     decided = []
-    trainer = wrap(model, optimizer, policy, batch=BATCH, precision="bf16")
+    trainer = wrap(model, optimizer, policy, batch=BATCH, precision="bf16", out=out)
     trainer.replica.clock = clock
     for step in range(steps):
         if cut and step == cut:
@@ -412,7 +414,7 @@ def resuming(rank: int, world: int, policy: str, steps: int, cut: int) -> tuple[
             trainer.close()
             model, optimizer, _ = task(rank + 10)  # other weights, of which nothing is left
             loss = _of(model, loss)
-            trainer = wrap(model, optimizer, policy, batch=BATCH, precision="bf16")
+            trainer = wrap(model, optimizer, policy, batch=BATCH, precision="bf16", out=out)
             trainer.load_state_dict(state)
             trainer.replica.clock = clock
         batch = trainer.next_batch
@@ -430,13 +432,20 @@ def _of(model: nn.Module, loss: Callable[[int], torch.Tensor]) -> Callable[[int]
 
 
 @pytest.mark.parametrize("policy", ["korel", "lb_bsp"])
-def test_a_resumed_run_decides_and_trains_as_an_undisturbed_one(policy: str, ranks: Ranks) -> None:
-    resumed, undisturbed = (ranks.run(resuming, 3, policy, 90, cut) for cut in (70, 0))
+def test_a_resumed_run_decides_trains_and_is_recorded_as_an_undisturbed_one(
+    policy: str, ranks: Ranks, tmp_path: Path
+) -> None:
+    resumed, undisturbed = (
+        ranks.run(resuming, 3, policy, 90, cut, tmp_path / str(cut)) for cut in (70, 0)
+    )
     for (decided, parameters), (expected, others) in zip(resumed, undisturbed, strict=True):
         assert decided == expected
         for one, other in zip(parameters, others, strict=True):
             # DDP orders its buckets anew, and so the ranks of which sums are made
             np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
+    assert parts(tmp_path / "0") == [tmp_path / "0"]
+    assert parts(tmp_path / "70") == [tmp_path / "70", tmp_path / "70" / "attempt-1"]
+    assert [run_of(each).summary["updates"] for each in parts(tmp_path / "70")] == [70, 90]
 
 
 # -- what is refused -----------------------------------------------------------------------------

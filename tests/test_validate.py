@@ -793,5 +793,9 @@ def test_a_run_whose_ranks_left_at_its_end_is_replayed_and_one_that_lost_a_rank_
     found = replay(tmp_path / "whole")
     assert abs(found.lines[0].error) < 0.1
     gone(tmp_path / "lost", 120, 3)
-    with pytest.raises(InputError, match="went on without rank 3, and a replay is of runs that"):
+    with pytest.raises(InputError, match="rank 3 was lost before the end, or the others went on"):
         replay(tmp_path / "lost")
+    with (tmp_path / "whole" / NAME).open("a") as file:
+        file.write('["lost", 9.0, 2, "rank 2 closed its connection while computing step 11"]\n')
+    with pytest.raises(InputError, match="rank 2 was lost before the end"):
+        replay(tmp_path / "whole")

@@ -53,7 +53,8 @@ def _code() -> int:
         let_go()
         return UNREAD
     except OSError as error:
-        print(f"error: cannot write: {error.strerror or error}", file=sys.stderr)
+        where = "" if error.filename is None else f"{error.filename}: "
+        print(f"error: {where}cannot write: {error.strerror or error}", file=sys.stderr)
         return 2
     except (Interrupted, typer.Abort) as interrupted:
         raise KeyboardInterrupt(str(interrupted)) from None

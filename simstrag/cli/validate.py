@@ -16,6 +16,7 @@ from simstrag.cli.options import Json, Quiet, Seed, complete_policy, on_command_
 from simstrag.cli.progress import counted, measured
 from simstrag.errors import InputError
 from simstrag.paths import expect
+from simstrag.profile import Profile
 
 if TYPE_CHECKING:
     from simstrag.fidelity.recorded import Replayed
@@ -120,6 +121,7 @@ def validate(
             f"{', '.join(given)}: of a calibration, and --profile is one; leave it out"
         )
     from simstrag.calibration.calibrate import Asked
+    from simstrag.fidelity.foretold import elsewhere
     from simstrag.fidelity.validation import Calibrating
     from simstrag.fidelity.validation import validate as carried_out
 
@@ -127,6 +129,8 @@ def validate(
         known: Path | Calibrating
         if profile is not None:
             known = profile_at(profile)
+            if not (quiet or as_json):
+                warn(elsewhere(Profile.read(known)))
         else:
             asked = Asked(
                 workload, None, (), tuple(batch or ()), tuple(precision or ()),

@@ -23,7 +23,7 @@ from simstrag.ddp.coordinated import Coordinated
 from simstrag.ddp.formats import Closure
 from simstrag.ddp.hook import Groups
 from simstrag.ddp.joining import START, offered
-from simstrag.ddp.journal import Journal, facts_as_written
+from simstrag.ddp.journal import Journal, facts_as_written, free
 from simstrag.ddp.link import Link, connect
 from simstrag.ddp.membership import Membership, RankFailure, own
 from simstrag.ddp.orders import Job
@@ -228,6 +228,10 @@ class Course:
         replica.clear()
         replica.formats.settle(closure)
         equal.broadcast(replica.model, replica.optimizer, 0)
+        if self._out is not None and self.facts is not None:
+            place = [free(self._out)]
+            dist.broadcast_object_list(place, src=0)
+            self._out = self._whole = place[0]
         self._record()
         dist.barrier()  # the journal has its header before anybody else writes
         replica.reducer.over(None)  # all ranks build DDP together, whether they need it now or not

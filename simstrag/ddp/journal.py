@@ -23,8 +23,8 @@ from simstrag.quorum import Late, Quorum, Via
 from simstrag.run import plain
 
 __all__ = [
-    "ATTEMPT", "FORMAT", "LOAD", "NAME", "Journal", "facts_as_written", "facts_of", "placed",
-    "plan_as_written", "plan_of", "read",
+    "ATTEMPT", "FORMAT", "LOAD", "NAME", "Journal", "facts_as_written", "facts_of", "free",
+    "placed", "plan_as_written", "plan_of", "read",
 ]  # fmt: skip
 
 FORMAT = "simstrag-journal/1"
@@ -50,7 +50,8 @@ class Journal:
             self._file = os.open(self.path, flags | (0 if header is None else os.O_EXCL), 0o644)
         except FileExistsError:
             raise InputError(
-                f"{self.path}: a run was recorded there; choose another folder, or resume that run"
+                f"{self.path}: a run was recorded there; choose another folder, or load its "
+                "checkpoint to go on"
             ) from None
         except OSError as error:
             raise InputError(f"{self.path}: cannot be written: {error.strerror}") from None
@@ -70,6 +71,14 @@ class Journal:
 def placed(folder: str | Path, attempt: int) -> Path:
     """Where a start of the training is recorded: the first in the folder, later ones inside it."""
     return Path(folder) / f"{ATTEMPT}-{attempt}" if attempt else Path(folder)
+
+
+def free(folder: str | Path) -> Path:
+    """Where a training that is taken up is recorded: beside the parts that are there already."""
+    attempt = 0
+    while (placed(folder, attempt) / NAME).exists():
+        attempt += 1
+    return placed(folder, attempt)
 
 
 def read(folder: str | Path) -> tuple[dict[str, Any], list[list[Any]]]:

@@ -25,10 +25,13 @@ from typing import Literal, Protocol
 import psutil
 
 from simstrag.ddp.joining import adopted, store_at
-from simstrag.errors import InputError
+from simstrag.errors import InputError, SimstragError
 from simstrag.places import keep_memory, pin_rank
 
 __all__ = ["Outcome", "launch", "run", "torchrun"]
+
+INTERRUPTED = 130
+"""The exit code of a rank that Ctrl-C ended."""
 
 GRACE = 1.0
 """Seconds in which processes that are told to end may do so, all together."""
@@ -390,15 +393,20 @@ def _rank() -> None:
         if end.code:
             sys.last_value = end  # as Python does for all other errors: a trainer leaves by it
         raise
-    except InputError as error:
+    except SimstragError as error:
         sys.last_value = error
         said = f"error: rank {os.environ.get('RANK', '?')}: {_line_of(error, script)}{error}\n"
         print(said, end="", file=sys.stderr)
         raise SystemExit(1) from None
+    except KeyboardInterrupt as error:
+        sys.last_value = error
+        raise SystemExit(INTERRUPTED) from None
 
 
-def _line_of(error: InputError, script: str) -> str:
-    """The last line of a script that an error came from: what to correct is there."""
+def _line_of(error: SimstragError, script: str) -> str:
+    """The last line of a script that an error came from, where that is what to correct."""
+    if not isinstance(error, InputError):
+        return ""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [each.lineno for each in frames if each.filename == script]
     return f"{script}, line {lines[-1]}: " if lines else ""

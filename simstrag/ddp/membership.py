@@ -12,7 +12,7 @@ from simstrag.ddp.board import Board
 from simstrag.ddp.joining import Joined, hurry, shrink
 from simstrag.errors import SimstragError
 
-__all__ = ["Membership", "RankFailure", "is_own", "own"]
+__all__ = ["Membership", "RankFailure", "all_end", "is_own", "own"]
 
 OWN = "_simstrag_own"
 """The mark on an error for which no other rank is to blame."""
@@ -42,6 +42,11 @@ def own() -> Iterator[None]:
 def is_own(error: BaseException) -> bool:
     """Whether it is this rank's own affair."""
     return hasattr(error, OWN)
+
+
+def all_end() -> bool:
+    """Whether the launcher ends all ranks when one is lost."""
+    return os.environ.get("SIMSTRAG_ON_FAULT") == "stop"
 
 
 class Membership:
@@ -96,7 +101,7 @@ class Membership:
     @property
     def all_end(self) -> bool:
         """Whether the loss of any rank is to end all of them."""
-        return os.environ.get("SIMSTRAG_ON_FAULT") == "stop" and self.joined is not None
+        return all_end() and self.joined is not None
 
     def end(self, lost: Iterable[int]) -> None:
         """Kill those that are stopped on this host and cannot be told to leave; another one may be
@@ -120,11 +125,12 @@ class Membership:
         self._board = self._heartbeats()
         return self.joined.generation
 
-    def close(self, failure: BaseException | None = None) -> None:
-        """Say that this rank leaves, and why if it is not through."""
-        if self._board is not None:
-            kind = None if failure is None else type(failure)
-            self._board.__exit__(kind, failure, None)
+    def close(self, failure: BaseException | None = None, reason: str = "it was through") -> None:
+        """Say that this rank leaves, and why: for a failure, if there is one."""
+        if self._board is not None and failure is None:
+            self._board.close(reason)
+        elif self._board is not None:
+            self._board.__exit__(type(failure), failure, None)
         self._board = None
 
     def _heartbeats(self) -> Board | None:

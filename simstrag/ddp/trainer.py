@@ -132,7 +132,8 @@ def _leave(course: Course) -> None:
     """A script has ended that did not say so, well or early."""
     failure = getattr(sys, "last_value", SystemExit(course.failed) if course.failed else None)
     ours = course.ours
-    course.members.close(failure)  # what is silent from here on is not lost
+    # What is silent from here on is not lost.
+    course.members.close(failure, "its script had come to its end")
     course.leave(failure)
     if failure is None and ours:
         leave_group()

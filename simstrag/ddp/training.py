@@ -23,9 +23,6 @@ __all__ = ["ASKED", "CHECKPOINT", "RESULT", "Training", "command", "main"]
 ASKED, RESULT, CHECKPOINT = "training.json", "result.json", "checkpoint.pt"
 """Files beside the record: what was asked for, what was measured at the end."""
 
-INTERRUPTED = 130
-"""The exit code of a rank that Ctrl-C ended."""
-
 
 @dataclass(frozen=True)
 class Training:
@@ -58,6 +55,7 @@ def command(training: Training) -> list[str]:
 def main() -> None:
     """Train on this rank; the lowest writes the result."""
     from simstrag.ddp.joining import join
+    from simstrag.ddp.launch import INTERRUPTED
     from simstrag.ddp.membership import RankFailure
     from simstrag.errors import SimstragError
 
