@@ -36,7 +36,7 @@ from simstrag.places import keep_memory
 from simstrag.profile import Profile
 from simstrag.workloads import Precisions, Workload, choose, load, precisions
 
-__all__ = ["Asked", "Calibration", "Forecast", "calibrate", "derive"]
+__all__ = ["Asked", "Calibration", "Forecast", "derive"]
 
 PROFILE = "profile.json"
 
@@ -55,18 +55,6 @@ class Forecast(NamedTuple):
     least: float
     most: float
     held_out: int
-
-
-def calibrate(
-    asked: Asked, folder: str | Path, on_visit: OnVisit | None = None, minutes: float | None = None
-) -> Profile:
-    """Measure what is asked for and write `profile.json` and the samples into a folder.
-
-    What was interrupted goes on; what is finished is read.  minutes: after which to stop for now;
-    the same with more goes on.  Raises `InputError` for what cannot be measured here, and for a
-    folder with another calibration.
-    """
-    return Calibration.of(asked, folder).run(on_visit, minutes)
 
 
 def derive(folder: str | Path) -> Profile:
@@ -203,10 +191,12 @@ class Calibration:
         )  # fmt: skip
 
     def run(self, on_visit: OnVisit | None = None, minutes: float | None = None) -> Profile:
-        """Measure, or go on measuring, and write samples and profile; the profile.
+        """Measure and write samples and `profile.json`; the profile.
 
-        A finished calibration goes on where more minutes are asked for than it was given.  minutes:
-        after which to stop for now, of those asked for.
+        What was interrupted goes on, and so does what is finished where more minutes are asked for
+        than it was given; else that is read.  minutes: after which to stop for now, of those asked
+        for.  Raises `InputError` for what cannot be measured here, and for a folder with another
+        calibration.
         """
         minutes = self.minutes if minutes is None else minutes
         begun, header = files.find(self.folder), self._header()

@@ -46,8 +46,8 @@ class Asked:
     def command(self, folder: Path) -> str:
         """The command line that asks for it.
 
-        >>> Asked(workload="mlp", parts=("step",)).command(Path("there"))
-        'simstrag calibrate --workload mlp --part step --minutes 10 --seed 0 --out there'
+        >>> Asked(workload="mlp", parts=("step",), minutes=5).command(Path("there"))
+        'simstrag calibrate --workload mlp --part step --minutes 5 --seed 0 --out there'
         """
         words = ["simstrag", "calibrate"]
         for name, value in asdict(self).items():

@@ -21,7 +21,6 @@ import numpy as np
 
 from simstrag import policies
 from simstrag.batches import times_at
-from simstrag.calibration.machine import describe_device
 from simstrag.ddp import ways
 from simstrag.ddp.hints import hints_of
 from simstrag.engine import simulate
@@ -38,10 +37,7 @@ from simstrag.quantity import Quantity
 from simstrag.responses import evaluate
 from simstrag.scenario import Scenario
 
-__all__ = [
-    "GRID", "SEEDS", "Constant", "Foretelling", "Foretold", "elsewhere", "synchronous",
-    "with_update",
-]  # fmt: skip
+__all__ = ["GRID", "SEEDS", "Constant", "Foretelling", "Foretold", "synchronous", "with_update"]
 
 SEEDS = 20
 
@@ -86,17 +82,6 @@ class Foretold:
     def usual(self) -> float:
         """That over the seeds of `adapted`, at the profile's pace."""
         return float(np.mean([run.makespan for run in self.runs[:ADAPTED]]))
-
-
-def elsewhere(profile: Profile) -> list[str]:
-    """A line for each way in which a profile's machine is another one than this."""
-    here = describe_device()
-    return [
-        f"the profile is of another machine: its {word} is {profile.device[word]!r}, "
-        f"here it is {here.get(word)!r}"
-        for word in ("model", "cores", "flags")
-        if profile.device.get(word) not in (None, here.get(word))
-    ]
 
 
 class Foretelling:
@@ -167,9 +152,9 @@ class Foretelling:
         schedule = plan.schedule(case)
         hints = hints_of(self.profile, plan.batch, plan.samples(case))
         scenario = self.scenario(case, schedule, synchronous(case, hints))
-        told = self._told(case, schedule)
+        told = self._told(case, plan)
         runs = [
-            simulate(scenario, case.policy, seed, record_gradients=True, told=told)
+            simulate(scenario, case.policy, seed, record_gradients=True, hints=told)
             for seed in range(seeds)
         ]
         longest = max(float(run.summary["makespan"]) for run in runs)
@@ -189,21 +174,24 @@ class Foretelling:
         """
         case, schedule = foretold.case, plan.schedule(foretold.case)
         hints = hints_of(self.profile, plan.batch, plan.samples(case))
+        told = self._told(case, plan)
         found, usual = {}, self.pace(max(each.ranks for each in plan.cases))
         for repetition, seconds in paces.items():
             slower = [round(each / usual, 3) for each in seconds]
             scenario = self.scenario(case, schedule, synchronous(case, hints), slower)
-            told = self._told(case, schedule)
-            runs = [simulate(scenario, case.policy, seed, told=told) for seed in range(ADAPTED)]
+            runs = [simulate(scenario, case.policy, seed, hints=told) for seed in range(ADAPTED)]
             found[repetition] = float(np.mean([run.summary["makespan"] for run in runs]))
         return replace(foretold, adapted=found)
 
-    def _told(self, case: Case, schedule: Schedule) -> Scenario | None:
+    def _told(self, case: Case, plan: Plan) -> Hints | None:
+        """What the other profile would have a simulated policy told, if there is one."""
         if self.told is None:
             return None
-        samples = case.steps * case.ranks * self.workload.batch
-        hints = hints_of(self.told.profile, self.workload.batch, samples)
-        return self.told.scenario(case, schedule, synchronous(case, hints))
+        known = hints_of(self.told.profile, plan.batch, plan.samples(case))
+        updates_in_step = synchronous(case, known)
+        together = self.told._together(case.ranks) if updates_in_step else {}
+        step = self.told._stepping(updates_in_step, together.get(0.0))
+        return hints_of(step, plan.batch, plan.samples(case))
 
     # -- constants ---------------------------------------------------------------------------
 

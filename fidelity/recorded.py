@@ -27,14 +27,7 @@ from simstrag.ddp.trips import WAYS, Trip, rests, trips
 from simstrag.engine import simulate
 from simstrag.errors import InputError
 from simstrag.fidelity.cases import CLEAN, Case
-from simstrag.fidelity.foretold import (
-    GRID,
-    SEEDS,
-    Constant,
-    Foretelling,
-    elsewhere,
-    synchronous,
-)
+from simstrag.fidelity.foretold import GRID, SEEDS, Constant, Foretelling, synchronous
 from simstrag.fidelity.injector import done
 from simstrag.fidelity.measure import Measure, measure
 from simstrag.fidelity.schedule import Schedule
@@ -173,9 +166,7 @@ def replay(folder: str | Path, profile: str | Path | None = None) -> Replayed:
     if profile is not None and other:
         remarks.append(f"Not foretold: the load beside it was of kind {', '.join(sorted(other))}.")
     elif profile is not None:
-        known = Profile.read(profile)
-        remarks += elsewhere(known)
-        foretold = _foretold(known, header, case, samples, folder, schedule, grid)
+        foretold = _foretold(Profile.read(profile), header, case, samples, folder, schedule, grid)
         remarks.append(
             f"Foretold is beside the load that {journal.LOAD} tells of, and no other."
             if schedule.episodes

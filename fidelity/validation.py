@@ -10,11 +10,12 @@ from pathlib import Path
 
 from simstrag.calibration.calibrate import PROFILE, Asked, Calibration
 from simstrag.calibration.campaign import OnVisit
+from simstrag.calibration.machine import describe_device
 from simstrag.calibration.occupancy import LIMIT
 from simstrag.ddp.hints import hints_of
 from simstrag.errors import InputError
 from simstrag.fidelity.cases import CLEAN, Case, Plan, cases_of, drawn
-from simstrag.fidelity.foretold import SEEDS, Foretelling, elsewhere, synchronous
+from simstrag.fidelity.foretold import SEEDS, Foretelling, synchronous
 from simstrag.fidelity.ranks import Pace
 from simstrag.fidelity.real import (
     CALIBRATION,
@@ -31,7 +32,7 @@ from simstrag.places import cores
 from simstrag.profile import Profile
 from simstrag.run import plain
 
-__all__ = ["Calibrating", "Validation", "planned", "validate"]
+__all__ = ["Calibrating", "Validation", "elsewhere", "planned", "validate"]
 
 LONG = 0.040
 """Seconds that a step should take at least, for what is in no profile to be small beside it."""
@@ -206,6 +207,17 @@ def validate(
             fit,
         )
     return Validation(result, folder)
+
+
+def elsewhere(profile: Profile) -> list[str]:
+    """A line for each way in which a profile's machine is another one than this."""
+    here = describe_device()
+    return [
+        f"the profile is of another machine: its {word} is {profile.device[word]!r}, "
+        f"here it is {here.get(word)!r}"
+        for word in ("model", "cores", "flags")
+        if profile.device.get(word) not in (None, here.get(word))
+    ]
 
 
 def planned(

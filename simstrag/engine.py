@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def simulate(
     on_update: Callable[[float, int, float | None], None] | None = None,
     out: str | Path | None = None,
     excerpt: Sequence[int] | None = None,
-    told: Scenario | None = None,
+    hints: Hints | None = None,
 ) -> Run:
     """Run one policy through a scenario under one seed.
 
@@ -52,8 +53,8 @@ def simulate(
         is there as a whole in the end or not at all.
     excerpt: these ranks: keep updates and steps, but where they are too many only what
         `Run.excerpt` says of them, so that memory does not grow with the run; not with `out`.
-    told: a scenario whose step times the policy is told beforehand, where they are not those of
-        this one: a calibration that has gone on since, for instance.
+    hints: what the policy is told beforehand, where it is not what the scenario says: by a
+        calibration that has gone on since, for instance. The run's provenance has it then.
     Raises `InputError` for what the user can correct, `StallError` where the policy waits for ever.
 
     >>> scenario = Scenario(workers=4, updates=10, step={"compute": 0.1})
@@ -68,16 +69,16 @@ def simulate(
             raise InputError("an excerpt stays in memory: ask for `excerpt` or for `out`")
         storage = Excerpt(scenario.workers, excerpt)
         return _simulated(
-            scenario, policy, seed, Recorder(True, True, True, on_update, storage), told
+            scenario, policy, seed, Recorder(True, True, True, on_update, storage), hints
         )
     if out is None:
-        return _simulated(scenario, policy, seed, Recorder(*keep, on_update), told)
+        return _simulated(scenario, policy, seed, Recorder(*keep, on_update), hints)
     run: Run | None = None
 
     def fill(folder: Path) -> None:
         nonlocal run
         with OnDisk(folder) as files:
-            run = _simulated(scenario, policy, seed, Recorder(*keep, on_update, files), told)
+            run = _simulated(scenario, policy, seed, Recorder(*keep, on_update, files), hints)
         run.note(folder)
 
     folder = write_directory(Path(out), "run.json", fill)
@@ -90,11 +91,11 @@ def _simulated(
     policy: str | Policy,
     seed: int,
     recorder: Recorder,
-    told: Scenario | None = None,
+    hints: Hints | None,
 ) -> Run:
     name = policy if isinstance(policy, str) else policies.called(policy)
     fresh = policies.load(policy) if isinstance(policy, str) else copy.deepcopy(policy)
-    job = _Job(scenario, fresh, name, seed, recorder, told)
+    job = _Job(scenario, fresh, name, seed, recorder, hints)
     world = simpy.Environment()
     contention = job.timing.contention
     if contention.trace_end == "error" and contention.end < math.inf:
@@ -118,7 +119,7 @@ class _Job:
         name: str,
         seed: int,
         recorder: Recorder,
-        told: Scenario | None = None,
+        hints: Hints | None = None,
     ) -> None:
         learner = scenario.learner
         self.scenario = scenario
@@ -129,8 +130,8 @@ class _Job:
         self.timing = scenario.timing(seed)
         self.learner = NoiseScale(learner.batch, learner.noise_scale, learner.c_tau)
         self.recorder = recorder
-        known = scenario if told is None else told
-        self.hints = _hints(self.timing if told is None else told.timing(seed), known)
+        self.told_otherwise = hints
+        self.hints = _hints(self.timing, scenario) if hints is None else hints
         limits = Limits(scenario.updates, scenario.sample_target, scenario.progress_target)
         self._asked: Plan | None = None
         self._answered: Plan | None = None
@@ -164,13 +165,16 @@ class _Job:
             name: None if given is None else given.sha256
             for name, given in (("trace", inputs.trace), ("profile", inputs.profile))
         }
+        made = {**provenance(), "sha256": hashes}
+        if self.told_otherwise is not None:
+            made["hints"] = asdict(self.told_otherwise)
         tables: dict[str, Any] = {name: self.recorder.storage.table(name) for name in TABLES}
         return Run(
             self.name,
             self.seed,
             self.scenario.declared,
             summary,
-            {**provenance(), "sha256": hashes},
+            made,
             **tables,
             warnings=warnings,
             excerpt=self.recorder.storage.excerpt,

@@ -12,7 +12,7 @@ from simstrag import Run, policies
 from simstrag.analysis.examples import example
 from simstrag.analysis.perfetto import write_timeline
 from simstrag.analysis.report import render_run
-from simstrag.ddp.journal import NAME, Journal, facts_as_written, facts_of, read
+from simstrag.ddp.journal import NAME, Journal, facts_as_written, facts_of, latest, read
 from simstrag.ddp.replay import finish, finished, parts, run_of, trace_of
 from simstrag.errors import InputError
 from simstrag.live import Live
@@ -229,3 +229,12 @@ def test_who_waited_for_whom_in_a_real_run_is_shown(tmp_path: Path) -> None:
     assert found.held.sum() == pytest.approx(sum(run.summary["wait_by_rank"]))
     steps = run.frame("steps").query("step == 30").set_index("rank")
     assert found.by_rank.argmax() == steps["finish"].idxmax() == 3
+
+
+def test_the_latest_start_is_that_of_the_highest_number_with_a_record(tmp_path: Path) -> None:
+    assert latest(tmp_path) is None
+    for name in ("", "attempt-1", "attempt-10", "attempt-2", "attempt-x"):
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / NAME).touch()
+    (tmp_path / "attempt-11").mkdir()
+    assert latest(tmp_path) == 10

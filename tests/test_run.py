@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import pytest
 from simstrag import run as run_module
 from simstrag.engine import simulate
 from simstrag.errors import InputError
+from simstrag.plan import Plan
+from simstrag.policy import Hints, View
 from simstrag.run import Run, plain, provenance, write_directory
 from simstrag.scenario import Scenario
 
@@ -285,6 +288,21 @@ def test_a_run_says_what_computed_it(run: Run) -> None:
     trace = SCENARIO.inputs.trace
     assert trace is not None
     assert recorded["sha256"] == {"trace": trace.sha256, "profile": None}
+
+
+def test_a_policy_may_be_told_other_than_the_scenario_says_and_the_run_says_so() -> None:
+    heard: list[Hints] = []
+
+    class Hears:
+        def plan(self, view: View) -> Plan:
+            heard.append(view.hints)
+            return Plan()
+
+    told = Hints(clean_seconds=0.3, batch=128)
+    run = simulate(SCENARIO, Hears(), hints=told)
+    assert set(heard) == {told}
+    assert run.provenance["hints"] == asdict(told)
+    assert "hints" not in simulate(SCENARIO, Hears()).provenance
 
 
 def test_the_commit_of_somebody_elses_repository_is_not_claimed(

@@ -121,8 +121,7 @@ def validate(
             f"{', '.join(given)}: of a calibration, and --profile is one; leave it out"
         )
     from simstrag.calibration.calibrate import Asked
-    from simstrag.fidelity.foretold import elsewhere
-    from simstrag.fidelity.validation import Calibrating
+    from simstrag.fidelity.validation import Calibrating, elsewhere
     from simstrag.fidelity.validation import validate as carried_out
 
     try:

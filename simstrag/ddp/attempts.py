@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from simstrag.ddp.journal import ATTEMPT
+from simstrag.ddp.journal import latest
 from simstrag.ddp.training import ASKED, CHECKPOINT, RESULT, Training
 from simstrag.errors import InputError
 from simstrag.paths import write_json
@@ -41,7 +41,7 @@ def begun(training: Training, folder: Path, ranks: int) -> tuple[Training, int]:
                 f"{folder}: a training with {name} {there.get(name)} was stopped there, and "
                 f"{now} is asked for; ask for the same to go on, or choose another folder"
             )
-    return replace(training, attempt=1 + _last(folder)), samples
+    return replace(training, attempt=1 + (latest(folder) or 0)), samples
 
 
 def _clear(folder: Path) -> None:
@@ -69,9 +69,3 @@ def _stopped(folder: Path) -> tuple[dict[str, Any], int]:
             f"{path}: cannot be gone on from ({said}); remove it to begin anew, or choose another "
             "folder"
         ) from None
-
-
-def _last(folder: Path) -> int:
-    """The number of the latest start there, 0 for the first."""
-    numbers = [each.name.rpartition("-")[2] for each in folder.glob(f"{ATTEMPT}-*")]
-    return max((int(number) for number in numbers if number.isdecimal()), default=0)

@@ -23,7 +23,7 @@ from simstrag.ddp.blame import PHASES, Blame, Entry, Judge
 from simstrag.ddp.connections import Connections
 from simstrag.ddp.identity import Identity
 
-__all__ = ["Board"]
+__all__ = ["Board", "in_words"]
 
 BEATS = 40
 """Beats in a stall limit, where that makes them neither too many nor too few."""
@@ -207,7 +207,7 @@ class Board:
         if error is None:
             self.close()
         else:
-            self.close(f"{type(error).__name__}: {_first_line(error)}")
+            self.close(in_words(error))
 
     def _say(self, fate: str) -> None:
         self._store.set(f"fate/{self.rank}", fate)
@@ -287,6 +287,15 @@ def _own(store: Store) -> Store:
     """
     found: Store = store.clone() if hasattr(store, "clone") else store
     return found
+
+
+def in_words(error: BaseException) -> str:
+    """What came out, as others are told.
+
+    >>> in_words(ValueError("no such batch"))
+    'ValueError: no such batch'
+    """
+    return f"{type(error).__name__}: {_first_line(error)}"
 
 
 def _first_line(error: BaseException) -> str:

@@ -19,11 +19,12 @@ import torch.distributed as dist
 
 from simstrag import policies
 from simstrag.ddp import equal, ways
+from simstrag.ddp.board import in_words
 from simstrag.ddp.coordinated import Coordinated
 from simstrag.ddp.formats import Closure
 from simstrag.ddp.hook import Groups
 from simstrag.ddp.joining import START, offered
-from simstrag.ddp.journal import Journal, facts_as_written, free
+from simstrag.ddp.journal import Journal, facts_as_written, latest, placed
 from simstrag.ddp.link import Link, connect
 from simstrag.ddp.membership import Membership, RankFailure, own
 from simstrag.ddp.orders import Job
@@ -106,7 +107,7 @@ class Course:
         try:
             loss = self._step(self._guarded(closure))
         except BaseException as error:
-            self.failed = f"{type(error).__name__}: {error}"
+            self.failed = in_words(error)
             raise
         self.failed = ""
         self.replica.clock.begin()
@@ -197,8 +198,8 @@ class Course:
             found = way.link.state()
         return found["policy"], found["facts"], None if way.private else found
 
-    def leave(self, failure: BaseException | None = None) -> None:
-        """The training is over here.
+    def leave(self, failed: str | None = None) -> None:
+        """The training is over here.  failed: why, where it did not come to its end.
 
         Without a failure the rank that started the server waits until the others have left it too;
         with one nothing is waited for, and those who lose this rank can read why.
@@ -206,13 +207,13 @@ class Course:
         if isinstance(self.way, Synchronous) and self._journal is not None:
             taken = policies.counts(self.way.live.policy, self.name, taken=())
             self._journal.note("end", time.monotonic() - self.way.zero, taken)
-        if failure is not None:
-            self.members.close(failure)
+        if failed is not None:
+            self.members.close(failed)
         if self._link is not None:
-            (self._link.leave if failure is None else self._link.close)()
+            (self._link.leave if failed is None else self._link.close)()
             self._groups.close()  # whoever still counts on this rank hears it at once
         if self._server is not None:
-            if failure is not None:
+            if failed is not None:
                 self._server.kill()  # it would end with this process anyway
             self._server.wait()
         if self._journal is not None:
@@ -228,10 +229,9 @@ class Course:
         replica.clear()
         replica.formats.settle(closure)
         equal.broadcast(replica.model, replica.optimizer, 0)
-        if self._out is not None and self.facts is not None:
-            place = [free(self._out)]
-            dist.broadcast_object_list(place, src=0)
-            self._out = self._whole = place[0]
+        place = [self._place() if self.members.rank == 0 else None]
+        dist.broadcast_object_list(place, src=0)  # the lowest rank's, which has looked
+        self._out = self._whole = place[0]
         self._record()
         dist.barrier()  # the journal has its header before anybody else writes
         replica.reducer.over(None)  # all ranks build DDP together, whether they need it now or not
@@ -359,6 +359,14 @@ class Course:
             self._server, address[0] = start_server(members.world_size, host, members.stall_limit)
         dist.broadcast_object_list(address, src=0)
         return address[0]
+
+    def _place(self) -> Path | None:
+        """Where this start is recorded: a later one inside the folder, if there are others."""
+        joined = self.members.joined
+        again = self.facts is not None or (joined is not None and joined.attempt > 0)
+        if self._out is None or not again or (before := latest(self._out)) is None:
+            return self._out
+        return placed(self._out, before + 1)
 
     def _record(self) -> None:
         """The lowest rank begins a record, and ends that of a world that was larger."""

@@ -23,7 +23,7 @@ from simstrag.quorum import Late, Quorum, Via
 from simstrag.run import plain
 
 __all__ = [
-    "ATTEMPT", "FORMAT", "LOAD", "NAME", "Journal", "facts_as_written", "facts_of", "free",
+    "ATTEMPT", "FORMAT", "LOAD", "NAME", "Journal", "facts_as_written", "facts_of", "latest",
     "placed", "plan_as_written", "plan_of", "read",
 ]  # fmt: skip
 
@@ -73,12 +73,12 @@ def placed(folder: str | Path, attempt: int) -> Path:
     return Path(folder) / f"{ATTEMPT}-{attempt}" if attempt else Path(folder)
 
 
-def free(folder: str | Path) -> Path:
-    """Where a training that is taken up is recorded: beside the parts that are there already."""
-    attempt = 0
-    while (placed(folder, attempt) / NAME).exists():
-        attempt += 1
-    return placed(folder, attempt)
+def latest(folder: str | Path) -> int | None:
+    """The number of the latest start that was recorded in a folder, 0 for the first, if any was."""
+    found = Path(folder).glob(f"{ATTEMPT}-*/{NAME}")
+    numbers = [each.parent.name.rpartition("-")[2] for each in found]
+    first = [0] if (Path(folder) / NAME).exists() else []
+    return max([*first, *(int(each) for each in numbers if each.isdecimal())], default=None)
 
 
 def read(folder: str | Path) -> tuple[dict[str, Any], list[list[Any]]]:

@@ -12,7 +12,7 @@ from simstrag.ddp.board import Board
 from simstrag.ddp.joining import Joined, hurry, shrink
 from simstrag.errors import SimstragError
 
-__all__ = ["Membership", "RankFailure", "all_end", "is_own", "own"]
+__all__ = ["Membership", "RankFailure", "going_on", "is_own", "own"]
 
 OWN = "_simstrag_own"
 """The mark on an error for which no other rank is to blame."""
@@ -44,9 +44,9 @@ def is_own(error: BaseException) -> bool:
     return hasattr(error, OWN)
 
 
-def all_end() -> bool:
-    """Whether the launcher ends all ranks when one is lost."""
-    return os.environ.get("SIMSTRAG_ON_FAULT") == "stop"
+def going_on() -> bool:
+    """Whether the launcher lets the others go on when a rank is lost."""
+    return os.environ.get("SIMSTRAG_ON_FAULT") == "continue"
 
 
 class Membership:
@@ -94,14 +94,13 @@ class Membership:
 
     def goes_on(self, blame: Blame) -> bool:
         """Whether whoever is left is to go on, this rank among them."""
-        told = os.environ.get("SIMSTRAG_ON_FAULT") == "continue"
         ours = self.joined is not None and self.joined.ours
-        return told and ours and bool(blame.lost) and self.rank not in blame.lost
+        return going_on() and ours and bool(blame.lost) and self.rank not in blame.lost
 
     @property
     def all_end(self) -> bool:
         """Whether the loss of any rank is to end all of them."""
-        return all_end() and self.joined is not None
+        return os.environ.get("SIMSTRAG_ON_FAULT") == "stop" and self.joined is not None
 
     def end(self, lost: Iterable[int]) -> None:
         """Kill those that are stopped on this host and cannot be told to leave; another one may be
@@ -125,12 +124,10 @@ class Membership:
         self._board = self._heartbeats()
         return self.joined.generation
 
-    def close(self, failure: BaseException | None = None, reason: str = "it was through") -> None:
-        """Say that this rank leaves, and why: for a failure, if there is one."""
-        if self._board is not None and failure is None:
+    def close(self, reason: str = "it was through") -> None:
+        """Say that this rank leaves, and why."""
+        if self._board is not None:
             self._board.close(reason)
-        elif self._board is not None:
-            self._board.__exit__(type(failure), failure, None)
         self._board = None
 
     def _heartbeats(self) -> Board | None:

@@ -23,7 +23,7 @@ from simstrag.ddp.delivery import Delivery
 from simstrag.ddp.desk import Desk
 from simstrag.ddp.door import Door, Peer
 from simstrag.ddp.frames import SHARED, Frame, Kind
-from simstrag.ddp.membership import all_end
+from simstrag.ddp.membership import going_on
 from simstrag.ddp.orders import Apply, Handover, Job, Loss, Order
 from simstrag.ddp.payload import Offer, Payload, accept, apart, octets
 from simstrag.ddp.seats import is_fixed
@@ -164,7 +164,7 @@ class Server:
             self.losses.append(Loss(peer.rank, self._now(), said))
             self._note("lost", self._now(), peer.rank, said)
             if self._door.peers:
-                self._say(said if all_end() else f"{said}; the server goes on without it")
+                self._say(f"{said}; the server goes on without it" if going_on() else said)
         if self._desk is not None:
             self._do(self._desk.lost(peer.rank, self._now()))
         else:

@@ -16,13 +16,13 @@ from torch import nn
 
 from simstrag import policies
 from simstrag.ddp import checkpoint, ways
+from simstrag.ddp.board import in_words
 from simstrag.ddp.clock import DeviceClock, LocalClock, found_cores
 from simstrag.ddp.coordinated import Coordinated
 from simstrag.ddp.course import Course
 from simstrag.ddp.formats import Closure, Formats
 from simstrag.ddp.hints import hints_of
 from simstrag.ddp.joining import Joined, found, join, leave_group, part
-from simstrag.ddp.journal import placed
 from simstrag.ddp.membership import Membership, RankFailure
 from simstrag.ddp.replica import Replica
 from simstrag.ddp.slow import warn
@@ -73,7 +73,8 @@ def wrap(
     whole training, where a policy wants to know.
     precision: what full and reduced precision are, see `Formats`.
     sampler: makes batches of uneven shares (`ShareSampler`), which some policies need.
-    out: a folder for the record of the run; that of a new start by torchrun is in a folder inside.
+    out: a folder for the record of the run; that of a new start by torchrun, or of one that goes on
+    from a checkpoint, is in a folder inside.
     stall_limit: seconds of silence after which a rank is given up; 60, or what the launcher said.
     joined: the rank's place, where `join` was called already.
     shards: over how many processes, the server among them, parameters and optimizer are spread
@@ -120,22 +121,21 @@ def wrap(
     ways.check(copy.deepcopy(given), name, first)
     if sampler is not None:
         sampler.check(rank, world_size, hints.batch)
-    if out is not None:
-        out = placed(out, 0 if joined is None else joined.attempt)
     return Trainer(
         model, optimizer, formats, given, name, rank, world_size, hints=hints, sampler=sampler,
-        out=out, stall_limit=stall_limit, joined=joined, shards=shards,
+        out=None if out is None else Path(out), stall_limit=stall_limit, joined=joined,
+        shards=shards,
     )  # fmt: skip
 
 
 def _leave(course: Course) -> None:
     """A script has ended that did not say so, well or early."""
-    failure = getattr(sys, "last_value", SystemExit(course.failed) if course.failed else None)
-    ours = course.ours
+    error = getattr(sys, "last_value", None)
+    failed = course.failed or (None if error is None else in_words(error))
     # What is silent from here on is not lost.
-    course.members.close(failure, "its script had come to its end")
-    course.leave(failure)
-    if failure is None and ours:
+    course.members.close(failed or "its script had come to its end")
+    course.leave(failed)
+    if failed is None and course.ours:
         leave_group()
 
 
@@ -194,7 +194,7 @@ class Trainer:
                 self.replica, self._members, policy, name, hints, sampler, out, shards
             )  # fmt: skip
         except BaseException as error:
-            self._members.close(error)
+            self._members.close(in_words(error))
             raise
         self._at_exit = atexit.register(partial(_leave, self._course))
         by_itself: list[bool] = []
@@ -290,13 +290,12 @@ class Trainer:
     def __exit__(self, kind: object, failure: BaseException | None, trace: object) -> None:
         if failure is not None:
             self._unused.detach()
-        self._end(failure)
+        self._end(None if failure is None else in_words(failure))
 
-    def _end(self, failure: BaseException | None) -> None:
+    def _end(self, failed: str | None) -> None:
         atexit.unregister(self._at_exit)
-        ours = self._course.ours
-        self._course.leave(failure)
-        if failure is None and ours:
+        self._course.leave(failed)
+        if failed is None and self._course.ours:
             part()
 
     def state_dict(self) -> dict[str, Any]:

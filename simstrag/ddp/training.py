@@ -57,15 +57,12 @@ def main() -> None:
     from simstrag.ddp.joining import join
     from simstrag.ddp.launch import INTERRUPTED
     from simstrag.ddp.membership import RankFailure
-    from simstrag.errors import SimstragError
 
     try:
         train(Training(**json.loads(sys.argv[1])), join(patient=True))
-    except SimstragError as error:
-        print(f"error: rank {os.environ.get('RANK', '?')}: {error}", file=sys.stderr, flush=True)
-        if isinstance(error, RankFailure):
-            os._exit(1)  # at an orderly end torch waits seconds for a group that is broken
-        raise SystemExit(1) from None
+    except RankFailure as failure:
+        print(f"error: rank {os.environ.get('RANK', '?')}: {failure}", file=sys.stderr, flush=True)
+        os._exit(1)  # at an orderly end torch waits seconds for a group that is broken
     except KeyboardInterrupt:
         os._exit(INTERRUPTED)  # the launcher says what is left; an orderly end waits for the others
 
@@ -75,7 +72,6 @@ def train(given: Training, joined: Joined) -> None:
     import torch
 
     from simstrag.ddp import RankFailure, wrap
-    from simstrag.ddp.journal import placed
     from simstrag.errors import SimstragError
     from simstrag.paths import write_json
     from simstrag.workloads import load
@@ -93,7 +89,7 @@ def train(given: Training, joined: Joined) -> None:
     trainer = wrap(
         model, parts.optimizer, given.policy, given.profile, batch=given.batch,
         samples=given.samples, precision=given.precision,
-        out=None if out is None else placed(out, given.attempt), joined=joined, shards=given.shards,
+        out=out, joined=joined, shards=given.shards,
     )  # fmt: skip
     if checkpoint is not None and kept:
         trainer.load_state_dict(torch.load(checkpoint, weights_only=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -377,21 +378,26 @@ def main():
     trainer = simstrag.ddp.wrap(
         model, optimizer, sys.argv[2], batch=16, samples=3200, precision="full", out=f"{out}/run"
     )
-    steps = 0
+    rank, steps = trainer.rank, 0
 
     def loss():
-        if (sys.argv[3], trainer.rank, steps) == ("in a step", 1, 5):
+        if sys.argv[3] in ("in a step", "caught") and (rank, steps) == (1, 5):
             raise ValueError("my own mistake")
         return model(x).square().mean()
 
     while not trainer.over:
-        trainer.step(loss)
+        try:
+            trainer.step(loss)
+        except ValueError:
+            if sys.argv[3] == "caught":
+                sys.exit(3)
+            raise
         steps += 1
-        if (sys.argv[3], trainer.rank, steps) == ("between", 1, 5):
+        if (sys.argv[3], rank, steps) == ("between", 1, 5):
             raise ValueError("my own mistake")
-        if (sys.argv[3], trainer.rank, steps) == ("by exit", 1, 5):
+        if (sys.argv[3], rank, steps) == ("by exit", 1, 5):
             sys.exit(3)
-    if sys.argv[3] == "late" and trainer.rank == 1:
+    if sys.argv[3] == "late" and rank == 1:
         time.sleep(8)
 
 main()
@@ -418,19 +424,16 @@ def test_who_waits_for_others_at_the_end_of_its_script_is_not_lost(place: Path) 
     assert (out.split(), err) == (["0", "0"], "")
 
 
-@pytest.mark.parametrize("how", ["in a step", "between", "by exit"])
+@pytest.mark.parametrize("how", ["in a step", "between", "by exit", "caught"])
 @pytest.mark.parametrize("policy", ["bsp", "asgd"])
 def test_who_fails_without_close_says_so_to_the_others(place: Path, policy: str, how: str) -> None:
     begun = time.monotonic()
     with run(place, OWN, TWO_LINES, 3, policy, how) as process:
         out, err = process.communicate(timeout=PATIENCE)
-    codes = out.split()
-    assert codes[1] == ("3" if how == "by exit" else "1"), err
-    assert ("ValueError: my own mistake" in err) == (how != "by exit")
+    assert out.split() == ["0", "3" if how in ("by exit", "caught") else "1", "0"], err
     if policy == "bsp":
-        why = "SystemExit" if how == "by exit" else "ValueError: my own mistake"
-        assert "rank 1 left at step 5" in err, err
-        assert why in err, err
+        why = "SystemExit: 3" if how == "by exit" else "ValueError: my own mistake"
+        assert re.search(f"rank 1 left at step 5 while .*: {why}", err), err
     assert time.monotonic() - begun < 60
     assert gone(place)
 

@@ -25,7 +25,9 @@ from simstrag.fidelity.validation import planned
 from simstrag.profile import Profile
 from tests.written import numbers
 
-FOLDER = Path(__file__).parent.parent.parent / "fidelity/measurements/amd-epyc-2-core-digits"
+ROOT = Path(__file__).parent.parent.parent
+PAGE = ROOT / "docs/measured.md"
+FOLDER = ROOT / "fidelity/measurements/amd-epyc-2-core-digits"
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +95,21 @@ def test_the_verdicts_are_those_of_the_rule(found: dict[str, Any]) -> None:
     assert statistics.median(errors) == pytest.approx(0.015, abs=5e-4)
 
 
+def test_the_page_has_the_table_that_the_numbers_make(found: dict[str, Any]) -> None:
+    load = {"clean": "none", "one": "beside rank 1", "both": "beside 0 and 1 in turn"}
+    words = {FORETOLD: "foretold", NOISY: "too noisy", MISSED: "missed"}
+    rows = []
+    for each in found["cases"]:
+        schedule, ranks, policy = each["case"].split("-")
+        told, pace = each["makespan"], each["at_pace"]["error"]
+        rows.append(
+            f"| {load[schedule]} | {ranks} | `{policy}` | {told['real']:.1f} "
+            f"| {100 * told['spread']:.1f} | {told['simulated']:.1f} | {100 * told['error']:+.1f} "
+            f"| {100 * told['allowed']:.1f} | {words[told['word']]} | {100 * pace:+.1f} |"
+        )
+    assert "\n".join(rows) in PAGE.read_text(encoding="utf-8")
+
+
 def test_the_older_rule_for_noise_would_have_kept_fewer_runs(
     found: dict[str, Any], profile: Profile, tmp_path: Path
 ) -> None:
@@ -105,11 +122,13 @@ def test_the_older_rule_for_noise_would_have_kept_fewer_runs(
         if steady and all(abs(each - usual) <= 0.1 * usual for each in (*before, *after)):
             kept[run["case"]].append(made[run["case"]][run["repetition"] - 1])
     assert sum(map(len, kept.values())) == 80 - 6
-    words = [
-        judged(kept[each["case"]], [run["makespan"] for run in each["simulated"]]).word
+    verdicts = [
+        judged(kept[each["case"]], [run["makespan"] for run in each["simulated"]])
         for each in found["cases"]
     ]
+    words, errors = [each.word for each in verdicts], [abs(each.error) for each in verdicts]
     assert [words.count(word) for word in (FORETOLD, NOISY, MISSED)] == [11, 5, 0]
+    assert statistics.median(errors) == pytest.approx(0.015, abs=5e-4)
 
 
 def test_at_the_pace_of_each_run_most_were_foretold(found: dict[str, Any]) -> None:
@@ -129,6 +148,8 @@ def test_of_pairs_that_real_runs_decide_one_was_missed_and_that_of_equals(
     assert (len(pairs), len(decided), sum(pair["right"] for pair in decided)) == (25, 21, 20)
     (wrong,) = (pair for pair in decided if not pair["right"])
     assert (wrong["faster"], wrong["slower"], wrong["simulated"]) == ("korel", "bsp", 0.0)
+    (same,) = (each for each in found["cases"] if each["case"] == "clean-2-korel")
+    assert {run["amp"] for run in (*same["real"], *same["simulated"])} == {0.0}
 
 
 def test_no_window_was_missed(found: dict[str, Any]) -> None:
@@ -157,6 +178,8 @@ def test_what_korel_is_worth_follows_from_the_makespans(found: dict[str, Any]) -
 
 def test_the_staleness_of_each_rank_is_as_it_is_told(found: dict[str, Any]) -> None:
     made = {each["case"]: each["staleness"] for each in found["cases"]}
+    words = [each["word"] for told in made.values() for each in told or [] if each]
+    assert [words.count(word) for word in (FORETOLD, NOISY, MISSED)] == [4, 2, 2]
     told = {
         name: [(round(v["real"], 2), round(v["simulated"], 2)) for v in made[name]]
         for name in ("clean-2-asgd", "one-2-asgd", "both-2-asgd", "one-2-ssp")
