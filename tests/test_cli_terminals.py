@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ import pandas as pd
 import pytest
 
 from simstrag.analysis.tables import ranking_rows
+from simstrag.cli import unheard
 from simstrag.cli.compare import LEAST
 from simstrag.cli.console import table
 from simstrag.comparison import Comparison
@@ -36,6 +38,17 @@ def interrupted(when: Callable[[int], bool], *arguments: str) -> tuple[int, str]
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     return process.returncode, err
+
+
+@pytest.mark.parametrize(("name", "shown"), [("ExecutorManagerThread", False), ("another", True)])
+def test_a_call_that_joblib_no_longer_finds_is_nobodys_concern(
+    name: str, shown: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(threading, "excepthook", unheard)
+    thread = threading.Thread(target=dict[int, int]().__getitem__, args=(7,), name=name)
+    thread.start()
+    thread.join()
+    assert ("KeyError: 7" in capsys.readouterr().err) == shown
 
 
 def test_ctrl_c_stops_at_once_and_writes_nothing(folder: Path) -> None:

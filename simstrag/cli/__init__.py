@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import warnings
 
 from simstrag.cli.stopping import stoppable
 from simstrag.cli.streams import UNREAD, let_go, opened
 
-__all__ = ["main"]
+__all__ = ["main", "unheard"]
 
 INTERRUPTED = 130
 """What some releases of Typer return where others raise."""
@@ -20,6 +21,8 @@ SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
 def main() -> None:
     """Run the command; a user's mistake is one line on stderr and exit code 2."""
     opened()
+    if threading.excepthook is threading.__excepthook__:  # nobody else listens
+        threading.excepthook = unheard
     sys.path.append("")  # so that `module:Class` finds a policy in the working directory
     with stoppable() as stop:
         try:
@@ -28,6 +31,14 @@ def main() -> None:
             code = stop.code
             print(f"interrupted; {str(interrupted) or 'nothing was written'}", file=sys.stderr)
     raise SystemExit(code)
+
+
+def unheard(failed: threading.ExceptHookArgs) -> None:
+    """Say what ended a thread, but for joblib's manager of an interrupted comparison: at times it
+    looks for a call that has just been taken away, and nothing is lost by its end."""
+    named = failed.thread is not None and failed.thread.name == "ExecutorManagerThread"
+    if not (named and failed.exc_type is KeyError):
+        threading.__excepthook__(failed)
 
 
 def _code() -> int:

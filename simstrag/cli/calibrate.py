@@ -54,8 +54,7 @@ def calibrate(
     minutes: Annotated[
         float | None,
         typer.Option(
-            help="Measure no longer than this; 10 by default, or what five rounds of all cells "
-            "take, if that is more.",
+            help="At most; by default 10, or what is needed.",
             min=0.1,
             metavar="M",
             show_default=False,
