@@ -21,12 +21,12 @@ from simstrag.calibration.burner import burn, piece
 from simstrag.calibration.crew import STOP, Crew, Under, toil
 from simstrag.places import cores, pin
 
-__all__ = ["KINDS", "Loads", "levels", "off", "split"]
+__all__ = ["KINDS", "ON_GPU", "Loads", "levels", "off", "split"]
 
 KINDS = {"cpu": "spin", "memory": "hog", "gemm": "gemm", "copy": "copy"}
 """Kinds of load, and what their processes do."""
 
-GPU = ("gemm", "copy")
+ON_GPU = ("gemm", "copy")
 
 SHARED = (0.25, 0.5, 0.75, 1.0, 2.0, 3.0)
 """Levels on what the step itself computes with."""
@@ -141,7 +141,7 @@ class Loads:
             self._crew.dismiss()
             raise
         report |= _summed(done, kind)
-        beside = kind not in GPU and places == [self.core]
+        beside = kind not in ON_GPU and places == [self.core]
         error = off(report["load_share"], level, self.steps if beside else 0)
         report["load_error"] = round(error, 4)
         if abs(error) > OFF:
@@ -149,7 +149,7 @@ class Loads:
 
 
 def _summed(reports: Sequence[dict[str, float]], kind: str) -> dict[str, Any]:
-    share = "busy" if kind in GPU else "cpu"
+    share = "busy" if kind in ON_GPU else "cpu"
     return {
         "load_seconds": round(max(each["seconds"] for each in reports), 4),
         "load_share": round(sum(each[share] / each["seconds"] for each in reports), 4),
@@ -164,9 +164,9 @@ def _load(pipe: Connection, _rank: int, gpu: str, room: int) -> None:
     def begin(order: Order) -> Under:
         pin(order.core)
         if order.work not in pieces:
-            on_gpu = order.work in GPU
+            on_gpu = order.work in ON_GPU
             pieces[order.work] = _kernels(order.work, gpu) if on_gpu else piece(order.work, room)
-        return _counted(pieces[order.work], order.duty, even=order.work in GPU)
+        return _counted(pieces[order.work], order.duty, even=order.work in ON_GPU)
 
     toil(pipe, begin)
 

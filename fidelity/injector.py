@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from simstrag.calibration.cells import Skipped
-from simstrag.calibration.loads import Loads
+from simstrag.calibration.loads import ON_GPU, Loads
 from simstrag.calibration.traffic import Traffic
 from simstrag.ddp.journal import LOAD, NAME
 from simstrag.errors import InputError
@@ -97,7 +97,7 @@ class Injector:
                 f"rank {limits[0].rank}: load link needs a Link, and the rank behind it"
             )
         for rank, plan in self._plans.items():
-            if any(each.kind in ("gemm", "copy") for each in plan) and rank not in self.gpus:
+            if any(each.kind in ON_GPU for each in plan) and rank not in self.gpus:
                 raise InputError(f"rank {rank}: loads gemm and copy need to know its GPU")
         self._loads: dict[int, Loads] = {}
         self._traffic: dict[int, Traffic] = {}
@@ -227,10 +227,16 @@ class Injector:
 
 
 @contextlib.contextmanager
-def beside(schedule: Schedule, folder: Path, link: Link | None = None) -> Iterator[Injector]:
+def beside(
+    schedule: Schedule,
+    folder: Path,
+    link: Link | None = None,
+    gpus: Mapping[int, str] | None = None,
+) -> Iterator[Injector]:
     """Load beside ranks of this host, timed from the moment at which the run in a folder began.
 
     Its first step says when that was.  However it ends, what was done is in `LOAD` in the folder.
+    link, gpus: as of an `Injector`.
     """
     over = threading.Event()
 
@@ -240,7 +246,8 @@ def beside(schedule: Schedule, folder: Path, link: Link | None = None) -> Iterat
                 injector.go(zero)
                 return
 
-    thread, injector = threading.Thread(target=follow, name="load"), Injector(schedule, link=link)
+    thread = threading.Thread(target=follow, name="load")
+    injector = Injector(schedule, gpus=gpus, link=link)
     try:
         with injector:
             thread.start()

@@ -103,8 +103,10 @@ class Link:
         self.rate = rate
 
     def cut(self) -> None:
-        """Nothing passes from now on, as with a pulled cable."""
-        _do("ip", "-n", self.namespace("a"), "link", "set", DEVICE, "down")
+        """Nothing passes from now on, and nobody is told so, as behind a switch that fails."""
+        for side in ADDRESSES:
+            device = ("dev", DEVICE, "root")
+            _do("tc", "-n", self.namespace(side), "qdisc", "replace", *device, "blackhole")
 
     def start(self, side: Side, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         """A process on one side; it is killed when the link is removed, and when this thread ends.

@@ -3,7 +3,8 @@
 import json
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
@@ -30,6 +31,7 @@ LINKS = json.dumps(
     ]}
 ).replace('"%d"', "%d")  # fmt: skip
 """A schedule that limits the link to a rank, and then that to another."""
+GEMM = {"rank": 1, "kind": "gemm", "level": 0.5, "start": 0.1, "stop": 60.0}
 DDP = ("ddp", "digits", "--ranks", "4", "--batch", "32", "--policy", "bsp", "--samples", "6400")
 
 
@@ -313,6 +315,47 @@ def test_load_beside_a_rank_is_carried_out_and_said_wherever_the_run_is_told_of(
     assert any("on purpose" in each for each in Run.read(folder / "r").warnings)
     assert call(*DDP, "--out", "r", "-q") == (0, "r\n", ""), "it makes room as every run does"
     assert not (folder / "r" / "load.json").exists()
+
+
+def test_load_of_a_gpu_is_refused_where_there_is_none(
+    folder: Path, call: Call, launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    (folder / "l.json").write_text(json.dumps({"seconds": 60.0, "episodes": [GEMM]}))
+    code, _, err = call(*DDP, "--load", "l.json", "--out", "r")
+    assert code == 2
+    assert err.endswith("gemm and copy are loads of a GPU, and torch sees none\n")
+    assert not (folder / "r").exists()
+
+
+def test_load_of_a_gpu_is_on_that_of_its_rank(
+    folder: Path, call: Call, launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[Any, ...]] = []
+
+    class Loads:
+        def __init__(self, count: int, core: int, gpu: str) -> None:
+            asked.append((count, gpu))
+
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *failure: object) -> None:
+            pass
+
+        @contextmanager
+        def on(self, kind: str, level: float) -> Iterator[dict[str, Any]]:
+            asked.append((kind, level))
+            yield {}
+
+    monkeypatch.setattr("simstrag.fidelity.injector.Loads", Loads)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    episodes = [{**GEMM, "rank": 3}]
+    (folder / "l.json").write_text(json.dumps({"seconds": 60.0, "episodes": episodes}))
+    code, _, err = call(*DDP, "--load", "l.json", "--out", "r")
+    assert code == 0, err
+    assert asked[:2] == [(1, "cuda:1"), ("gemm", 0.5)]
 
 
 def test_without_a_folder_it_is_told_of_and_not_kept(

@@ -20,10 +20,13 @@ from simstrag.policy import Hints
 WORLD, BATCH, SERVICE = 3, 4, 0.004
 
 
-def recorded(folder: Path, steps: int, service: float = SERVICE) -> None:
+def recorded(
+    folder: Path, steps: int, service: float = SERVICE, clocks: tuple[float, ...] = (0.0, 0.0, 0.0)
+) -> None:
     """The journal of a run under one server that serves in the order of arrivals.
 
     Steps of 20, 22 and 50 ms; a gradient is on its way for 1 to 9 ms, parameters for 0 to 4 ms.
+    clocks: by how much that of each rank is ahead of the server's.
     """
     luck = np.random.default_rng(3)
     hints = {"amp_ratio": None, "noise_scale": None, "batch": BATCH, "clean_seconds": 0.02}
@@ -48,7 +51,8 @@ def recorded(folder: Path, steps: int, service: float = SERVICE) -> None:
         live.news()
         free = at + service
         rows.append({
-            "rank": rank, "step": counts[rank], "at": at, "seconds": seconds, "begun": begun,
+            "rank": rank, "step": counts[rank], "at": at, "seconds": seconds,
+            "begun": begun + clocks[rank],
             "first": first, "received": at, "applied": free, "replied": free,
         })  # fmt: skip
         journal.note("push", rows[-1])
@@ -80,3 +84,15 @@ def test_what_the_server_took_is_told_in_the_mean(tmp_path: Path) -> None:
     assert known["pull"].value == pytest.approx(0.002, rel=0.1)
     assert known["push"].value == pytest.approx(0.003 + 0.004 * 60 / (7 * 60 / 2), rel=0.3)
     assert known["push"].origin.startswith("mean of ")
+
+
+@pytest.mark.parametrize("clocks", [(0.0, 86400.0, -3600.0), (0.0, 0.0, 0.02)])
+def test_ranks_of_other_hosts_have_clocks_of_their_own(
+    tmp_path: Path, clocks: tuple[float, ...]
+) -> None:
+    recorded(tmp_path / "apart", 60, clocks=clocks)
+    recorded(tmp_path / "one", 60)
+    apart, one = (replay(tmp_path / name).again.frame("gradients") for name in ("apart", "one"))
+    count = int((one.fate == "applied").sum()) - WORLD
+    for column in ("rank", "version"):
+        assert apart[column].tolist()[:count] == one[column].tolist()[:count]

@@ -222,9 +222,8 @@ def _schedule(load: str, ranks: int, seed: int, pinned: bool) -> Schedule:
         schedule = Schedule.drawn(wanted, HOUR, seed, mean_on=TURN, mean_off=TURN, least=0.0)
     if not schedule.episodes:
         raise InputError(f"--load {load}: has no episodes, so there would be no load")
-    for each in schedule.episodes:
-        if each.kind in ("gemm", "copy"):
-            raise InputError(f"--load {load}: {each.kind} is beside GPUs, which are not known here")
+    if any(device == "cpu" for device in _gpus(schedule).values()):
+        raise InputError(f"--load {load}: gemm and copy are loads of a GPU, and torch sees none")
     limited = {each.rank for each in schedule.episodes if each.kind == "link"}
     if len(limited) > 1 or 0 in limited:
         raise InputError(
@@ -233,6 +232,14 @@ def _schedule(load: str, ranks: int, seed: int, pinned: bool) -> Schedule:
     if beyond := [rank for rank in wanted if rank >= ranks]:
         raise InputError(f"--load {load}: there is no rank {beyond[0]} of {ranks}")
     return schedule
+
+
+def _gpus(schedule: Schedule) -> dict[int, str]:
+    """By rank, where its loads of a GPU are to be."""
+    from simstrag.calibration.loads import ON_GPU
+    from simstrag.ddp.joining import device_of
+
+    return {e.rank: device_of(e.rank) for e in schedule.episodes if e.kind in ON_GPU}
 
 
 def _check_link(load: str | None) -> None:
@@ -259,7 +266,7 @@ def _loaded(schedule: Schedule | None, folder: Path, quiet: bool) -> Iterator[Be
     behind = next((each.rank for each in schedule.episodes if each.kind == "link"), None)
     with contextlib.nullcontext() if behind is None else Link() as link:
         network = None if link is None or behind is None else Behind(link, behind)
-        with beside(schedule, folder, link) as injector:
+        with beside(schedule, folder, link, _gpus(schedule)) as injector:
             yield network
     try:
         injector.check()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -132,6 +132,20 @@ class Judge:
         step = max(wait, default=before[self.rank].step)
         late = tuple(k for k in self._others if before.get(k, NOWHERE).place < (step, WAITING))
         return self.charge(late, "slow" if late else "network", before)
+
+    def await_the_others(self, but: Collection[int]) -> None:
+        """Until all but those have come to a verdict, or have left; at most for `patience`."""
+        until = time.monotonic() + self.patience
+        waiting = set(self._others) - set(but)
+        while waiting and time.monotonic() < until:
+            now = self._facts.read()
+            waiting = {k for k in waiting if not self._through(now.get(k, NOWHERE), k)}
+            time.sleep(LOOK)
+
+    def _through(self, entry: Entry, rank: int) -> bool:
+        identity = self._facts.who(rank)
+        ended = identity is not None and identity.state() == "ended"
+        return ended or entry.fate.startswith(("noticed {", "left"))
 
     def fates(
         self, now: dict[int, Entry]

@@ -42,6 +42,7 @@ class Board:
     other ones after a group was made anew.  stall_limit: seconds without a beat after which a rank
     is given up: it is killed where it runs on this host, else `connections` are shut, so that a
     collective that waits for it fails at once on all others.  watch: whether that is done.
+    holds: whether the store ends with this process, so that it waits for the others' verdicts.
 
     A rank whose Python is held up by one call for longer than the stall limit does not beat.
     """
@@ -54,9 +55,10 @@ class Board:
         stall_limit: float = 60.0,
         connections: Connections | None = None,
         watch: bool = True,
+        holds: bool = False,
     ) -> None:
         self.rank, self.names, self.stall_limit = rank, tuple(names), stall_limit
-        self.connections, self.watch = connections, watch
+        self.connections, self.watch, self.holds = connections, watch, holds
         self.interval = min(0.5, max(0.05, stall_limit / BEATS))
         self.patience = max(2.0, 6 * self.interval)
         self.broken = ""
@@ -105,6 +107,11 @@ class Board:
         counted."""
         return self._silent.get(rank, 0.0)
 
+    @property
+    def unanswered(self) -> float:
+        """Seconds for which the store has owed an answer."""
+        return max(0.0, time.monotonic() - self._asked)
+
     def blame(self) -> Blame:
         """Who is to blame for a collective that has just failed.
 
@@ -116,7 +123,7 @@ class Board:
         asleep, woke = self._slept()
         if asleep > self.stall_limit / 2 and time.monotonic() - woke < self.patience:
             return self._judge.charge((self.rank,), "stopped", {}, asleep)
-        if (unanswered := time.monotonic() - self._asked) > self.stall_limit / 2:
+        if (unanswered := self.unanswered) > self.stall_limit / 2:
             return self._cut_off(f"no answer for {unanswered:.1f} s")
         with self._at_most(self.patience + ANSWER):
             try:
@@ -125,6 +132,8 @@ class Board:
                 self._noticed = True
                 found = self._judge.verdict(before)
                 self._say(f"noticed {json.dumps(asdict(found))}")
+                if self.holds:
+                    self._judge.await_the_others({*found.lost, *found.ranks})
                 return found
             except RuntimeError as error:
                 return self._cut_off(_first_line(error))

@@ -27,12 +27,18 @@ class Connections:
 
     @contextlib.contextmanager
     def made(self) -> Iterator[None]:
-        """What is connected in here belongs to the group."""
+        """What is connected in here belongs to the group.
+
+        But not who comes meanwhile to a door that was open before, as to a store that this process
+        holds: others would lose their connection to that.
+        """
         before = _sockets()
+        doors = {_port(number) for number in before if _listens(number)}
         try:
             yield
         finally:
-            self._known |= dict(_sockets().items() - before.items())
+            new = _sockets().items() - before.items()
+            self._known |= {number: what for number, what in new if _port(number) not in doors}
 
     def shut(self) -> None:
         """End them; what was closed since, or is another connection by now, is left alone."""
@@ -40,6 +46,20 @@ class Connections:
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as each:
                 each.getpeername()  # fails where it listens: gloo aborts when that is shut
                 each.shutdown(socket.SHUT_RDWR)
+
+
+def _listens(number: int) -> bool:
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as each:
+        return bool(each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+    return False
+
+
+def _port(number: int) -> int:
+    """Of this side; 0 of what has none."""
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as each:
+        if each.family in (socket.AF_INET, socket.AF_INET6):
+            return int(each.getsockname()[1])
+    return 0
 
 
 def _sockets() -> dict[int, str]:

@@ -23,6 +23,7 @@ from simstrag.ddp.board import in_words
 from simstrag.ddp.coordinated import Coordinated
 from simstrag.ddp.formats import Closure
 from simstrag.ddp.hook import Groups
+from simstrag.ddp.identity import Identity
 from simstrag.ddp.joining import START, offered
 from simstrag.ddp.journal import Journal, facts_as_written, latest, placed
 from simstrag.ddp.link import Link, connect
@@ -30,7 +31,7 @@ from simstrag.ddp.membership import Membership, RankFailure, own
 from simstrag.ddp.orders import Job
 from simstrag.ddp.parameters import check_served, packed, settings
 from simstrag.ddp.replica import Replica
-from simstrag.ddp.server import start_server
+from simstrag.ddp.server import reachable, start_server
 from simstrag.ddp.slow import warn
 from simstrag.ddp.synchronous import Synchronous
 from simstrag.errors import InputError
@@ -322,7 +323,8 @@ class Course:
     def _coordinate(self, policy: Policy, facts: Facts | None) -> None:
         members = self.members
         if self._link is None:
-            self._link = connect(self._served_at(), members.rank, members.stall_limit)
+            address, limit = self._served_at(), members.stall_limit
+            self._link = connect(address, members.rank, limit, members.cut_off)
         job = None
         if members.rank == 0:
             job = Job(
@@ -353,9 +355,11 @@ class Course:
         first = joined is not None and joined.ours and not joined.generation
         if joined is not None and first and os.environ.get("SIMSTRAG_SERVER"):
             return offered(joined.root, START)
+        hosts: list[Any] = [None] * members.world_size
+        dist.all_gather_object(hosts, Identity.here().host)
         address = [""]
         if members.rank == 0:
-            host = os.environ.get("SIMSTRAG_HOST", "127.0.0.1")
+            host = reachable(several=len(set(hosts)) > 1)
             self._server, address[0] = start_server(members.world_size, host, members.stall_limit)
         dist.broadcast_object_list(address, src=0)
         return address[0]

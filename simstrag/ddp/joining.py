@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from simstrag.ddp.connections import Connections
 
 __all__ = [
-    "START", "Fenced", "Joined", "adopted", "found", "hurry", "join", "leave_group", "meet",
-    "offer", "offered", "part", "shrink", "stall_limit_of", "store_at",
+    "START", "Fenced", "Joined", "adopted", "device_of", "found", "hurry", "join",
+    "launcher_holds_store", "leave_group", "meet", "offer", "offered", "part", "shrink",
+    "stall_limit_of", "store_at",
 ]  # fmt: skip
 
 START = 120.0
@@ -77,11 +78,16 @@ def meet(stall_limit: float | None = None) -> Store:
     from torch.distributed.distributed_c10d import PrefixStore
 
     _present(NEEDED[1:])
-    agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    ours = not (agents or "SIMSTRAG_STORE" in os.environ) and os.environ.get("RANK") == "0"
     address = os.environ["MASTER_ADDR"], _number("MASTER_PORT")
+    ours = os.environ.get("RANK") == "0" and not launcher_holds_store()
     store = store_at(*address, ours, max(stall_limit_of(stall_limit), START))
     return PrefixStore(f"attempt{_attempt()}", store)
+
+
+def launcher_holds_store() -> bool:
+    """Whether the job's store is in the process of a launcher; else it ends with rank 0."""
+    agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return agents or "SIMSTRAG_STORE" in os.environ
 
 
 def offer(root: Store, address: str) -> None:
@@ -101,7 +107,8 @@ def join(
     """Make the process group, and say which place in it this process has.
 
     stall_limit: seconds, also the timeout of collectives; else what the launcher was told, else 60.
-    backend: else gloo; with one GPU for each rank of this host, NCCL for what is on GPUs (untried).
+    backend: else gloo, also for GPUs that ranks share; where each rank of this host has one of its
+        own, NCCL for what is on GPUs (untried).
     patient: collectives may take `START` seconds until `hurry` is called.
     Raises `InputError` where no launcher started this process.
     """
@@ -251,12 +258,21 @@ def store_at(host: str, port: int, held: bool, seconds: float) -> TCPStore:
     return found
 
 
+def device_of(local_rank: int) -> str:
+    """Torch's name of the GPU of a rank of this host, round about; "cpu" where it sees none."""
+    gpus = _gpus()
+    return f"cuda:{local_rank % gpus}" if gpus else "cpu"
+
+
 def _backend() -> str:
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "0"))
+    return "cpu:gloo,cuda:nccl" if 0 < here <= _gpus() else "gloo"
+
+
+def _gpus() -> int:
     import torch
 
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", "0"))
-    alone = torch.cuda.is_available() and 0 < here <= torch.cuda.device_count()
-    return "cpu:gloo,cuda:nccl" if alone else "gloo"
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 def _present(names: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ import os
 import pickle
 import select
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from simstrag.ddp.door import knock
 from simstrag.ddp.frames import SHARED, Frame, Kind
 from simstrag.ddp.orders import Compute, Deliver, Finish, Handover, Job, Reduce
 from simstrag.ddp.payload import Offer, Payload, apart, octets, offer
-from simstrag.ddp.pulse import PATIENCE, Pulse
+from simstrag.ddp.pulse import PATIENCE, Pulse, look
 from simstrag.ddp.slices import Place, Slices
 from simstrag.errors import InputError, SimstragError
 
@@ -31,12 +31,19 @@ class ServerFailure(SimstragError, RuntimeError):
     """The server has ended the job; the message says why."""
 
 
-def connect(address: str, rank: int, stall_limit: float = 60.0) -> Link:
+def connect(
+    address: str,
+    rank: int,
+    stall_limit: float = 60.0,
+    cut_off: Callable[[], bool] = lambda: False,
+) -> Link:
     """Join the job of the server at `address`.
 
+    cut_off: whether nothing else of its host has answered for the stall limit either; a server
+    alone that is silent may be waiting for another rank.
     Raises `ConnectionError` where it cannot be reached or does not know this rank.
     """
-    return Link(address, rank, stall_limit)
+    return Link(address, rank, stall_limit, cut_off)
 
 
 class Link:
@@ -47,9 +54,11 @@ class Link:
     what this rank was at; what goes wrong in the server itself is raised here too.
     """
 
-    def __init__(self, address: str, rank: int, stall_limit: float) -> None:
+    def __init__(
+        self, address: str, rank: int, stall_limit: float, cut_off: Callable[[], bool]
+    ) -> None:
         host, port, _ = address.rsplit(":", 2)
-        self.rank, self.stall_limit = rank, stall_limit
+        self.rank, self.stall_limit, self._cut_off = rank, stall_limit, cut_off
         self.name = f"the server at {host}:{port}"
         self.order: Compute | Reduce | Deliver | Handover | Finish | None = None
         self.lost: dict[int, str] = {}
@@ -97,9 +106,10 @@ class Link:
         """The server owns the first slice only, and these the others."""
         whole, first = self._memory, shards[0][1]
         self._own = whole.part(slice(0, first))
-        given = whole, self._offered if whole.shared else None, self.stall_limit, self._wire
+        given = whole, self._offered if whole.shared else None, self._wire
+        limits = self.stall_limit, self._patience
         with self._shards_may_fail():
-            self._slices = Slices(shards, self.rank, *given)
+            self._slices = Slices(shards, self.rank, *given, *limits)
 
     def _keep_offer_to_itself(self) -> None:
         """All who are to take it have."""
@@ -113,7 +123,7 @@ class Link:
         try:
             yield
         except ConnectionError as error:
-            raise self._why(error, self.stall_limit) from None
+            raise self._why(error, 0.0 if self._cut_off() else self.stall_limit) from None
 
     @property
     def shared(self) -> bool:
@@ -309,9 +319,9 @@ class Link:
     def _next(self, *kinds: Kind) -> Frame:
         """The next frame, which must be of these kinds."""
         try:
-            while not select.select([self._wire], [], [], self._pulse_limit / 4)[0]:
+            while not select.select([self._wire], [], [], look(self.stall_limit))[0]:
                 silence = time.monotonic() - self._pulse.heard
-                if silence > self._pulse_limit:
+                if silence > self._patience():
                     raise ConnectionError(f"{self.name} has been silent for {silence:.3g} s")
             into = None if self._own is None else octets(self._own.parameters)
             frame = self._wire.receive(into)
@@ -326,9 +336,9 @@ class Link:
             raise self._while(ConnectionError(f"{self.name} said {frame.kind.name}"))
         return frame
 
-    @property
-    def _pulse_limit(self) -> float:
-        return PATIENCE * self.stall_limit
+    def _patience(self) -> float:
+        """Seconds of silence that are borne now."""
+        return self.stall_limit if self._cut_off() else PATIENCE * self.stall_limit
 
     def _why(self, error: ConnectionError, seconds: float) -> ConnectionError:
         """The fault; if the server has said something of it in so many seconds, that is raised."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from simstrag.ddp.blame import Blame
 from simstrag.ddp.board import Board
-from simstrag.ddp.joining import Joined, hurry, shrink
+from simstrag.ddp.joining import Joined, hurry, launcher_holds_store, shrink
 from simstrag.errors import SimstragError
 
 __all__ = ["Membership", "RankFailure", "going_on", "is_own", "own"]
@@ -75,6 +75,10 @@ class Membership:
             hurry(self.joined)
             self._hurried = True
 
+    def cut_off(self) -> bool:
+        """Whether the board's store has not answered for the stall limit."""
+        return self._board is not None and self._board.unanswered > self.stall_limit
+
     @contextlib.contextmanager
     def blaming(self) -> Iterator[None]:
         """A collective or a connection that fails in here raises `RankFailure`, which says whose
@@ -84,8 +88,8 @@ class Membership:
         except (RuntimeError, ConnectionError) as error:
             if self._board is None or isinstance(error, SimstragError) or is_own(error):
                 raise
-            blame = self._board.blame()
-            if isinstance(error, ConnectionError) and not blame.lost:
+            apart, blame = self.cut_off(), self._board.blame()
+            if isinstance(error, ConnectionError) and not (blame.lost or apart):
                 said = f"{error}; no rank is known to be lost"
                 blame = replace(blame, ranks=(), kind="server", sentence=said)
             with contextlib.suppress(RuntimeError):  # the store may be gone
@@ -134,4 +138,7 @@ class Membership:
         if self.joined is None:
             return None
         joined = self.joined
-        return Board(joined.store, joined.rank, joined.names, self.stall_limit, joined.connections)
+        return Board(
+            joined.store, joined.rank, joined.names, self.stall_limit, joined.connections,
+            holds=joined.names[joined.rank] == 0 and not launcher_holds_store(),
+        )  # fmt: skip

@@ -13,7 +13,7 @@ import struct
 import threading
 import time
 
-__all__ = ["BEAT", "PATIENCE", "STOP", "WORD", "Pulse"]
+__all__ = ["BEAT", "PATIENCE", "STOP", "WORD", "Pulse", "look"]
 
 WORD = struct.Struct("!cq")
 """What the server says here: `BEAT`, or `STOP` and the step that is aborted."""
@@ -25,6 +25,11 @@ BEATS = 8
 
 PATIENCE = 2
 """Stall limits of silence that are borne of a server: for one it may wait for another rank."""
+
+
+def look(stall_limit: float) -> float:
+    """Seconds between two looks whether a silence has lasted too long."""
+    return min(1.0, stall_limit / 4)
 
 
 class Pulse:

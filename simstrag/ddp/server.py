@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+from ipaddress import ip_address
 
 import torch
 
@@ -14,10 +16,11 @@ from simstrag.ddp.aside import address_of, begun, told
 from simstrag.ddp.joining import adopted, meet, offer, stall_limit_of
 from simstrag.ddp.service import Journal, Server
 from simstrag.ddp.slow import warn
+from simstrag.errors import InputError
 from simstrag.live import Live
 from simstrag.places import CORES, keep_memory, pin
 
-__all__ = ["Journal", "Server", "main", "start_server"]
+__all__ = ["Journal", "Server", "main", "reachable", "start_server"]
 
 
 def start_server(
@@ -31,6 +34,34 @@ def start_server(
     """
     process = begun("simstrag.ddp.server", world_size, host, stall_limit)
     return process, address_of(process, "the server")
+
+
+def reachable(several: bool) -> str:
+    """Where a server of this host is to listen: its own address in the network of the job.
+
+    several: whether ranks are on several hosts; then it is the address from which this one speaks
+    to MASTER_ADDR, else the loopback.  SIMSTRAG_HOST is taken instead where it is set.  Raises
+    `InputError` where other hosts could not reach it.
+    """
+    if given := os.environ.get("SIMSTRAG_HOST"):
+        return given
+    if not several:
+        return "127.0.0.1"
+    master = os.environ.get("MASTER_ADDR", "")
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as towards:
+            towards.connect((master, 1))  # sends nothing
+            own = str(towards.getsockname()[0])
+    except OSError as error:
+        own, why = "127.0.0.1", f"cannot be found here ({error.strerror})"
+    else:
+        why = "is on this host's loopback"
+    if ip_address(own).is_loopback:
+        raise InputError(
+            f"ranks are on several hosts, and MASTER_ADDR={master!r} {why}: set SIMSTRAG_HOST to "
+            "the address at which the other hosts reach this one, for the server"
+        )
+    return own
 
 
 def main() -> None:

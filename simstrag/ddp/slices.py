@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pickle
 import select
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 from simstrag.ddp.door import knock
 from simstrag.ddp.frames import SHARED, Frame, Kind, Wire
 from simstrag.ddp.payload import Offer, Payload, octets
-from simstrag.ddp.pulse import PATIENCE
+from simstrag.ddp.pulse import look
 
 __all__ = ["Place", "Slices"]
 
@@ -21,7 +22,8 @@ class Slices:
     """All slices but the server's own, whose memory the rank offers to shards as to the server.
 
     versions: of which each was when it was pulled last.  The server's wire is listened to while a
-    shard is waited for: it knows first why a shard does not answer.  Raises `ConnectionError`.
+    shard is waited for: it knows first why a shard does not answer.  patience: how long it is
+    waited for, which may change meanwhile.  Raises `ConnectionError`.
     """
 
     def __init__(
@@ -30,10 +32,12 @@ class Slices:
         rank: int,
         memory: Payload,
         offered: Offer | None,
-        stall_limit: float,
         server: Wire,
+        stall_limit: float,
+        patience: Callable[[], float],
     ) -> None:
-        self._server, self._rank, self._stall_limit = server, rank, stall_limit
+        self._server, self._rank = server, rank
+        self._look, self._patience = look(stall_limit), patience
         self.versions = [0] * len(places)
         self._shards = [_Slice(k, *place) for k, place in enumerate(places, start=1)]
         whole = memory.gradient
@@ -52,13 +56,20 @@ class Slices:
         for shard in self._shards:
             shard.wire.send(Frame(Kind.PULL, self._rank, version=version))
         for number, shard in enumerate(self._shards):
-            patience = PATIENCE * self._stall_limit
-            if shard.wire not in select.select([shard.wire, self._server], [], [], patience)[0]:
+            if shard.wire not in self._speaking(shard):
                 raise ConnectionError(f"{shard.wire.peer} does not answer")
             frame = shard.wire.receive(octets(shard.memory.parameters))
             if frame is None:
                 raise ConnectionError(f"{shard.wire.peer} has closed the connection")
             self.versions[number] = frame.version
+
+    def _speaking(self, shard: _Slice) -> list[Wire]:
+        """Who of the shard and the server says something first; nobody in time."""
+        begun = time.monotonic()
+        while time.monotonic() - begun < self._patience():
+            if found := select.select([shard.wire, self._server], [], [], self._look)[0]:
+                return found
+        return []
 
     def close(self) -> None:
         """The shards see that this rank leaves."""

@@ -72,12 +72,15 @@ def train(given: Training, joined: Joined) -> None:
     import torch
 
     from simstrag.ddp import RankFailure, wrap
+    from simstrag.ddp.joining import device_of
     from simstrag.errors import SimstragError
     from simstrag.paths import write_json
     from simstrag.workloads import load
 
     workload = load(given.workload)
-    place = torch.device("cuda" if "nccl" in joined.backend else "cpu")
+    place = torch.device(device_of(int(os.environ["LOCAL_RANK"])))
+    if place.type == "cuda":
+        torch.cuda.set_device(place)
     out = None if given.out is None else Path(given.out)
     checkpoint = None if out is None else out / CHECKPOINT
     kept = checkpoint is not None and checkpoint.exists()

@@ -20,7 +20,8 @@ Trip = dict[str, float]
 
 push: from the rank's last gradient to its first byte at the server.  service: from there, or from
 the reply before it if that is later, to its own reply.  pull: of the parameters before this step,
-from the reply to its beginning.
+from the reply to its beginning.  Where the rank has a clock of its own, push and pull are such that
+the shortest of each are equally long; together they are as recorded.
 """
 
 
@@ -45,6 +46,8 @@ def trips(lines: Sequence[Sequence[Any]]) -> dict[int, list[Trip]]:
         ):
             trip["pull"] = trip["begun"] - own[-1]["replied"]
         own.append(trip)
+    for own in found.values():
+        _set_right(own)
     free = -math.inf
     for trip in sorted((t for own in found.values() for t in own), key=lambda t: t["replied"]):
         busy = trip["applied"] - trip["first"]
@@ -52,6 +55,21 @@ def trips(lines: Sequence[Sequence[Any]]) -> dict[int, list[Trip]]:
             trip["service"] = trip["replied"] - max(trip["first"], free)
         free = trip["replied"]
     return found
+
+
+def _set_right(own: list[Trip]) -> None:
+    """Take the clock of a rank for that of the server, if one says that a way took less than none.
+
+    On one host both have the same.  How far apart two are is told as NTP tells it.
+    """
+    push = min(trip["push"] for trip in own)
+    pull = min((trip["pull"] for trip in own[1:] if "pull" in trip), default=math.inf)
+    if pull < math.inf and min(push, pull) < 0:
+        behind = (push - pull) / 2
+        for trip in own:
+            trip["push"] -= behind
+            if "pull" in trip:
+                trip["pull"] += behind
 
 
 def rests(lines: Sequence[Sequence[Any]]) -> list[float]:

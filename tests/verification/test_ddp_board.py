@@ -236,6 +236,19 @@ def test_only_connections_of_the_group_are_shut() -> None:
         each.close()
 
 
+def test_who_comes_to_a_door_that_was_open_before_is_not_shut_out() -> None:
+    connections = Connections()
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        other = socket.create_connection(door.getsockname())
+        with connections.made():
+            ours, _ = door.accept()
+        connections.shut()
+        ours.sendall(b"1")
+        assert other.recv(1) == b"1"
+        for each in (ours, other):
+            each.close()
+
+
 RANK = """
 import json, os, signal, sys, time
 import torch, torch.distributed as dist

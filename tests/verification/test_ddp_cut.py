@@ -17,46 +17,92 @@ from simstrag.ddp.training import Training, command
 from simstrag.fidelity.network import DEVICE, Link, probe
 
 STALL, PATIENCE = 4.0, 90.0
+FAR = "the network to the store, or who holds it: no answer for "
 
 
-def started(link: Link, rank: int, folder: Path) -> subprocess.Popen[str]:
+@pytest.fixture
+def link() -> Link:
+    if why := probe():
+        pytest.skip(why)
+    return Link()
+
+
+def started(
+    link: Link, rank: int, sides: str, policy: str, folder: Path, shards: int = 1
+) -> subprocess.Popen[str]:
     """A rank on its side of the link, under another host name than that of the other side."""
-    training = Training("digits", "bsp", 1 << 40, 64, out=str(folder), checkpoint=5)
-    inside = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', f"host-{rank}"]
+    training = Training("digits", policy, 1 << 40, 64, out=str(folder), checkpoint=5, shards=shards)
+    side, before = sides[rank], sides[:rank]
+    inside = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', f"host-{side}"]
     place = {
-        "RANK": f"{rank}", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
-        "MASTER_ADDR": link.address("a"), "MASTER_PORT": "29400", "OMP_NUM_THREADS": "1",
-        "GLOO_SOCKET_IFNAME": DEVICE, "SIMSTRAG_STALL_LIMIT": f"{STALL}",
+        "RANK": f"{rank}", "WORLD_SIZE": f"{len(sides)}", "LOCAL_RANK": f"{before.count(side)}",
+        "LOCAL_WORLD_SIZE": f"{sides.count(side)}", "MASTER_ADDR": link.address("a"),
+        "MASTER_PORT": "29400", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": DEVICE,
+        "SIMSTRAG_STALL_LIMIT": f"{STALL}",
     }  # fmt: skip
     return link.start(
-        "ab"[rank], [*inside, sys.executable, *command(training)],  # type: ignore[arg-type]
+        side, [*inside, sys.executable, *command(training)],  # type: ignore[arg-type]
         env=os.environ | place, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
 
-def test_both_ends_of_a_network_that_stalls_end_in_time_and_name_it(tmp_path: Path) -> None:
-    if why := probe():
-        pytest.skip(why)
-    folder = tmp_path / "run"
+def updates(folder: Path) -> int:
     journal = folder / "journal.jsonl"
-    with Link() as link:
-        ranks = [started(link, rank, folder) for rank in range(2)]
-        end = time.monotonic() + PATIENCE
-        while not (journal.exists() and journal.read_text().count('["lockstep"') > 20):
-            assert all(each.poll() is None for each in ranks), [each.poll() for each in ranks]
-            assert time.monotonic() < end
-            time.sleep(0.1)
+    said = journal.read_text() if journal.exists() else ""
+    return said.count('["lockstep"') + said.count('["applied"')
+
+
+def wait_for(count: int, folder: Path, ranks: list[subprocess.Popen[str]]) -> None:
+    end = time.monotonic() + PATIENCE
+    while updates(folder) < count:
+        assert all(each.poll() is None for each in ranks), [each.poll() for each in ranks]
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def end_of(ranks: list[subprocess.Popen[str]]) -> tuple[list[str], list[float]]:
+    """What each said last, and when it had ended at most, in seconds from now."""
+    begun, said, took = time.monotonic(), [], []
+    for each in ranks:
+        said.append(each.communicate(timeout=PATIENCE)[1].splitlines()[-1])
+        took.append(time.monotonic() - begun)
+    print(f"ended after {', '.join(f'{seconds:.1f}' for seconds in took)} s at most")
+    return said, took
+
+
+@pytest.mark.parametrize("sides", ["ab", "aab"])
+def test_both_ends_of_a_network_that_stalls_end_in_time_and_name_it(
+    tmp_path: Path, link: Link, sides: str
+) -> None:
+    with link:
+        ranks = [started(link, rank, sides, "bsp", tmp_path) for rank in range(len(sides))]
+        wait_for(20, tmp_path, ranks)
         link.cut()
-        before = (folder / "checkpoint.pt").stat().st_mtime_ns
-        begun, took, said = time.monotonic(), [], []
-        for each in ranks:
-            said.append(each.communicate(timeout=PATIENCE)[1])
-            took.append(time.monotonic() - begun)
-    print(f"rank 0 ended after {took[0]:.1f} s, rank 1 after {took[1]:.1f} s at most")
-    assert [each.returncode for each in ranks] == [1, 1]
+        before = (tmp_path / "checkpoint.pt").stat().st_mtime_ns
+        said, took = end_of(ranks)
+    assert [each.returncode for each in ranks] == [1] * len(sides)
     assert max(took) < STALL + 2
-    near, far = (each.splitlines()[-1] for each in said)
-    assert near.startswith("error: rank 0: the network to rank 1, or rank 1: nothing heard for ")
-    assert " at step " in near
-    assert far.startswith("error: rank 1: the network to the store, or who holds it: no answer for")
-    assert (folder / "checkpoint.pt").stat().st_mtime_ns > before
+    last = len(sides) - 1
+    for rank, near in enumerate(said[:-1]):
+        assert near.startswith(f"error: rank {rank}: the network to rank {last}, or rank {last}: ")
+        assert " at step " in near
+    assert said[-1].startswith(f"error: rank {last}: {FAR}")
+    assert (tmp_path / "checkpoint.pt").stat().st_mtime_ns > before
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_under_a_server_the_near_end_goes_on_and_the_far_one_ends_in_time(
+    tmp_path: Path, link: Link, shards: int
+) -> None:
+    with link:
+        near, far = ranks = [started(link, k, "ab", "asgd", tmp_path, shards) for k in range(2)]
+        wait_for(20, tmp_path, ranks)
+        link.cut()
+        said, took = end_of([far])
+        wait_for(updates(tmp_path) + 20, tmp_path, [near])
+        near.kill()
+        _, told = near.communicate()
+    assert far.returncode == 1
+    assert max(took) < STALL + 2
+    assert said[0].startswith(f"error: rank 1: {FAR}")
+    assert f"warning: rank 1 was silent for {STALL:g} s " in told
