@@ -25,7 +25,7 @@ from simstrag.calibration.equipment import equipped
 from simstrag.calibration.gradient import GradientBench
 from simstrag.calibration.header import Asked, header_of, refuse_other
 from simstrag.calibration.held_out import held_out
-from simstrag.calibration.machine import describe_device, slug
+from simstrag.calibration.machine import slug
 from simstrag.calibration.remarks import remarks
 from simstrag.calibration.samples import Journal, Samples
 from simstrag.calibration.steps import Jobs
@@ -35,6 +35,7 @@ from simstrag.paths import write_whole
 from simstrag.places import keep_memory
 from simstrag.profile import Profile
 from simstrag.workloads import Precisions, Workload, choose, load, precisions
+from simstrag.workloads.device import describe_device
 
 __all__ = ["Asked", "Calibration", "Forecast", "derive"]
 
@@ -155,8 +156,12 @@ class Calibration:
         """The bound of the whole: what was asked for, or ten, or what the fewest rounds take."""
         if self.asked.minutes is not None:
             return self.asked.minutes
-        a_round = sum(b.seconds(c) for b in self.benches for c in b.cells if self.wanted(c))
-        return float(max(USUAL, math.ceil(FEWEST * a_round / 60)))
+        return float(max(USUAL, math.ceil(FEWEST * sum(self._round.values()) / 60)))
+
+    @cached_property
+    def _round(self) -> dict[Cell, float]:
+        """What is to be measured, and the seconds of each in a round."""
+        return {c: b.seconds(c) for b in self.benches for c in b.cells if self.wanted(c)}
 
     @property
     def gpus(self) -> int:
@@ -178,16 +183,16 @@ class Calibration:
 
         Raises `InputError` where the minutes do not even suffice for the fewest rounds.
         """
-        owner = {c: b for b in self.benches for c in b.cells if self.wanted(c)}
+        cells = self._round
         rounds: defaultdict[str, float] = defaultdict(float)
-        for cell, bench in owner.items():
-            rounds[cell.part] += bench.seconds(cell)
+        for cell, seconds in cells.items():
+            rounds[cell.part] += seconds
         bounds = self._bounds(self.minutes)
-        bounds.check(sum(rounds.values()), len(owner))
+        bounds.check(sum(rounds.values()), len(cells))
         return Forecast(
             self.workload.name, self.place.name, (self.chosen.full, self.chosen.amp),
-            dict(Counter(cell.part for cell in owner)), dict(rounds),
-            FEWEST * sum(rounds.values()), bounds.seconds, len(held_out(owner)),
+            dict(Counter(cell.part for cell in cells)), dict(rounds),
+            FEWEST * sum(rounds.values()), bounds.seconds, len(held_out(cells)),
         )  # fmt: skip
 
     def run(self, on_visit: OnVisit | None = None, minutes: float | None = None) -> Profile:

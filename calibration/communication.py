@@ -25,11 +25,11 @@ from simstrag.calibration import allreduce, server
 from simstrag.calibration.allreduce import AllReduceBench
 from simstrag.calibration.machine import (
     busy_seconds,
-    describe_device,
     describe_software,
     wait_for_calm,
 )
 from simstrag.calibration.server import ServerBench
+from simstrag.workloads.device import describe_device
 
 if TYPE_CHECKING:
     from simstrag.workloads import Shape

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from simstrag.calibration.campaign import TARGET
 from simstrag.calibration.cells import Cell
-from simstrag.calibration.machine import describe_device, describe_software
+from simstrag.calibration.machine import describe_software
 from simstrag.errors import InputError
 from simstrag.run import provenance
+from simstrag.workloads.device import describe_device
 
 if TYPE_CHECKING:
     from simstrag.workloads import Precisions, Workload

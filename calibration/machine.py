@@ -15,13 +15,10 @@ from typing import Any
 
 __all__ = [
     "busy_seconds",
-    "describe_device",
     "describe_software",
     "slug",
     "wait_for_calm",
 ]
-
-FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_tile", "hypervisor")
 
 
 def busy_seconds() -> float:
@@ -42,43 +39,6 @@ def wait_for_calm(patience: float) -> None:
         time.sleep(1.0)
         share = (busy_seconds() - busy) / ((time.monotonic() - before) * (os.cpu_count() or 1))
         calm = calm + 1 if share < 0.05 else 0
-
-
-def describe_device(name: str = "cpu") -> dict[str, Any]:
-    """What computes steps: the CPU, or a GPU by torch's name with the CPU beside it as `host`."""
-    if name == "cpu":
-        return _describe_cpu()
-    import torch
-
-    found = torch.cuda.get_device_properties(name)
-    return {
-        "kind": "cuda",
-        "model": found.name,
-        "gpus": torch.cuda.device_count(),
-        "memory_gib": round(found.total_memory / 2**30, 1),
-        "capability": f"{found.major}.{found.minor}",
-        "multiprocessors": found.multi_processor_count,
-        "host": _describe_cpu(),
-    }
-
-
-def _describe_cpu() -> dict[str, str | int | float]:
-    """CPU model, the flags that matter for reduced precision, cores, memory."""
-    facts = _cpuinfo()
-    flags = set(facts.get("flags", "").split())
-    found: dict[str, str | int | float] = {
-        "kind": "cpu",
-        "model": facts.get("model name", platform.processor() or platform.machine()),
-        "family_model_stepping": "/".join(
-            facts.get(key, "?") for key in ("cpu family", "model", "stepping")
-        ),
-        "flags": " ".join(flag for flag in FLAGS if flag in flags),
-        "cores": os.cpu_count() or 1,
-    }
-    if hasattr(os, "sysconf"):
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        found["memory_gib"] = round(memory / 2**30, 1)
-    return found
 
 
 def describe_software() -> dict[str, str]:
@@ -131,13 +91,3 @@ def _cuda_versions() -> dict[str, str]:
         )  # fmt: skip
         versions["driver"] = answer.stdout.split("\n")[0].strip()
     return versions
-
-
-def _cpuinfo() -> dict[str, str]:
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return {}
-    first = text.split("\n\n", 1)[0]
-    pairs = (line.split(":", 1) for line in first.splitlines() if ":" in line)
-    return {key.strip(): value.strip() for key, value in pairs}

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simstrag.calibration.burner import burners, schedule
-from simstrag.calibration.machine import describe_device, describe_software
+from simstrag.calibration.machine import describe_software
 from simstrag.places import cores, pin
+from simstrag.workloads.device import describe_device
 
 if TYPE_CHECKING:
     from simstrag.workloads import Precisions, Shape, Task

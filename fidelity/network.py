@@ -157,9 +157,16 @@ class Behind:
         """What is opened in here is where the others are."""
         return self.link.inside("a")
 
+    def address_of(self, rank: int | None) -> str:
+        """Of that rank's side, or of the store's."""
+        return ADDRESSES[self._side(rank)]
+
     def placed(self, rank: int | None, command: Sequence[str]) -> list[str]:
         """The command that runs where that rank is, or the server."""
-        return self.link.placed("b" if rank == self.rank else "a", command)
+        return self.link.placed(self._side(rank), command)
+
+    def _side(self, rank: int | None) -> Side:
+        return "b" if rank == self.rank else "a"
 
 
 def probe() -> str:

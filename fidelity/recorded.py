@@ -31,7 +31,9 @@ from simstrag.fidelity.foretold import GRID, SEEDS, Constant, Foretelling, synch
 from simstrag.fidelity.injector import done
 from simstrag.fidelity.measure import Measure, measure
 from simstrag.fidelity.schedule import Schedule
+from simstrag.fidelity.validation import elsewhere
 from simstrag.paths import write_json, write_whole
+from simstrag.places import cores
 from simstrag.profile import Profile
 from simstrag.run import Run, plain
 from simstrag.scenario import Scenario
@@ -162,11 +164,15 @@ def replay(folder: str | Path, profile: str | Path | None = None) -> Replayed:
     if header["hints"]["amp_ratio"] is None and run.summary["amp_share"]:
         remarks.append("The policy was told no gain of reduced precision; here it is, as measured.")
     foretold, schedule = None, done(folder)
-    other = {each.kind for each in schedule.episodes} - {"cpu"}
-    if profile is not None and other:
-        remarks.append(f"Not foretold: the load beside it was of kind {', '.join(sorted(other))}.")
+    kinds = {each.kind for each in schedule.episodes} - {"cpu"}
+    if profile is not None and kinds:
+        remarks.append(f"Not foretold: the load beside it was of kind {', '.join(sorted(kinds))}.")
     elif profile is not None:
-        foretold = _foretold(Profile.read(profile), header, case, samples, folder, schedule, grid)
+        known = Profile.read(profile)
+        foretold = _foretold(known, header, case, samples, folder, schedule, grid)
+        if "device" in header:
+            other = elsewhere(known, header["device"])
+            remarks += [f"{each[0].upper()}{each[1:]}." for each in other]
         remarks.append(
             f"Foretold is beside the load that {journal.LOAD} tells of, and no other."
             if schedule.episodes
@@ -293,12 +299,10 @@ def _foretold(
             f"{folder}: full precision of the run is {full}, that of profile {profile.name} "
             f"{workload.full}; calibrate with the --precision of the run"
         )
-    from simstrag.places import cores
-
     steps = samples // (case.ranks * batch)
     own = Case(case.policy, case.ranks, CLEAN, steps)
     with tempfile.TemporaryDirectory() as scratch:
-        foretelling = Foretelling(profile, Path(scratch), len(cores()))
+        foretelling = Foretelling(profile, Path(scratch), header.get("cores", len(cores())))
         updates = synchronous(own, hints_of(profile, batch, samples))
         scenario = foretelling.scenario(own, schedule, updates)
         runs = [

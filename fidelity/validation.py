@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from simstrag.calibration.calibrate import PROFILE, Asked, Calibration
 from simstrag.calibration.campaign import OnVisit
-from simstrag.calibration.machine import describe_device
 from simstrag.calibration.occupancy import LIMIT
 from simstrag.ddp.hints import hints_of
 from simstrag.errors import InputError
@@ -31,6 +31,7 @@ from simstrag.paths import write_json, write_whole
 from simstrag.places import cores
 from simstrag.profile import Profile
 from simstrag.run import plain
+from simstrag.workloads.device import describe_device
 
 __all__ = ["Calibrating", "Validation", "elsewhere", "planned", "validate"]
 
@@ -209,14 +210,17 @@ def validate(
     return Validation(result, folder)
 
 
-def elsewhere(profile: Profile) -> list[str]:
-    """A line for each way in which a profile's machine is another one than this."""
-    here = describe_device()
+def elsewhere(profile: Profile, there: Mapping[str, Any] | None = None) -> list[str]:
+    """A line for each way in which a profile's machine is another one than this.
+
+    there: the machine of a run instead, as `describe_device` has it.
+    """
+    device, where = (describe_device(), "here it is") if there is None else (there, "the run's")
     return [
         f"the profile is of another machine: its {word} is {profile.device[word]!r}, "
-        f"here it is {here.get(word)!r}"
+        f"{where} {device.get(word)!r}"
         for word in ("model", "cores", "flags")
-        if profile.device.get(word) not in (None, here.get(word))
+        if profile.device.get(word) not in (None, device.get(word))
     ]
 
 

@@ -7,10 +7,10 @@ import os
 import signal
 import sys
 
-__all__ = ["CORES", "cores", "die_with_parent", "keep_memory", "pin", "pin_rank"]
+__all__ = ["cores", "cores_of_all", "die_with_parent", "keep_memory", "pin", "pin_rank"]
 
 CORES = "SIMSTRAG_CORES"
-"""In the environment of a pinned rank: the cores of all, for a server that it starts."""
+"""In the environment of a pinned rank, and of a server that it starts: the cores of all."""
 
 TRIM_THRESHOLD, MMAP_MAX = -1, -4
 """What glibc's mallopt(3) may be told."""
@@ -21,6 +21,12 @@ def cores() -> list[int]:
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
+
+
+def cores_of_all() -> list[int]:
+    """The cores that ranks of this host may use together; a pinned one may use one of them."""
+    said = os.environ.get(CORES)
+    return list(map(int, said.split(","))) if said else cores()
 
 
 def pin(core: int | set[int]) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from simstrag import policies
 from simstrag.ddp.journal import Journal
+from simstrag.ddp.trips import trips
 from simstrag.fidelity.recorded import replay
 from simstrag.live import Live
 from simstrag.policy import Hints
@@ -96,3 +97,14 @@ def test_ranks_of_other_hosts_have_clocks_of_their_own(
     count = int((one.fate == "applied").sum()) - WORLD
     for column in ("rank", "version"):
         assert apart[column].tolist()[:count] == one[column].tolist()[:count]
+
+
+def test_so_has_one_whose_finished_steps_never_follow_each_other() -> None:
+    rows = [
+        {"rank": 1, "step": 2 * k, "seconds": 0.4, "begun": 86400.0 + k + 0.05,
+         "first": k + 0.46, "received": k + 0.5, "at": k + 0.5, "applied": k + 0.5,
+         "replied": k + 0.5}
+        for k in range(3)
+    ]  # fmt: skip
+    (found,) = trips([["push", row] for row in rows]).values()
+    assert [trip["push"] for trip in found] == [pytest.approx(0.03)] * 3

@@ -23,6 +23,7 @@ from simstrag.errors import InputError, SimstragError
 from simstrag.live import Live, Start, Update
 from simstrag.policy import Hints, Plan, Precision, Quorum, Review, View
 from simstrag.trace import Trace
+from simstrag.workloads.device import describe_device
 from tests.ranks import Ranks, ranks
 from tests.test_live import judged
 
@@ -308,6 +309,8 @@ def test_a_policy_trains_four_ranks_and_leaves_a_record(
     assert run.policy == policy
     applied = run.frame("gradients").query("fate == 'applied'")
     assert applied["samples"].sum() == run.summary["samples"] > 0
+    assert run.recorded is not None
+    assert run.recorded["device"] == describe_device()
 
 
 @dataclass

@@ -47,7 +47,7 @@ SATELLITES = {
     "calibration": {
         "batches", "constants", "ddp", "ddp.journal", "ddp.trips", "errors", "measurements",
         "names", "paths", "places", "profile", "quantity", "responses", "run", "trace",
-        "workloads", "workloads.job", "workloads.workload",
+        "workloads", "workloads.device", "workloads.job", "workloads.workload",
     },
     "traces": {
         "errors", "histories", "names", "noise", "paths", "pieces", "trace", "trace_rows",
@@ -62,11 +62,11 @@ SATELLITES = {
         "ddp.trips", "ddp.ways",
         "engine", "errors", "measurements", "metrics", "names", "noise", "paths", "places",
         "policies", "policy", "profile", "quantity", "responses", "run", "scenario", "trace",
-        "validation", "workloads",
+        "validation", "workloads", "workloads.device",
         "analysis.cells", "analysis.drawing", "analysis.formats", "analysis.page",
         "analysis.pictures", "analysis.sheets", "analysis.tables",
         "calibration.calibrate", "calibration.campaign", "calibration.cells", "calibration.crew",
-        "calibration.device", "calibration.loads", "calibration.machine", "calibration.occupancy",
+        "calibration.device", "calibration.loads", "calibration.occupancy",
         "calibration.processes", "calibration.steps", "calibration.traffic",
     },
 }  # fmt: skip

@@ -783,6 +783,23 @@ def test_a_run_is_foretold_beside_the_load_that_was_put_beside_it(
     assert "Not foretold: the load beside it was of kind memory." in other.remarks
 
 
+def test_a_profile_of_another_machine_than_that_of_the_run_is_remarked_on(tmp_path: Path) -> None:
+    hints, place = {**HINTS, "clean_seconds": 1.0}, {"kind": "cpu", "model": "A Processor"}
+    precision = "fp64 and fp32 (stand-in)"
+    for cores in (2, 8):
+        recorded(
+            tmp_path / f"{cores}", "bsp", hints=hints, batch=BATCH, precision=precision,
+            device={**place, "cores": cores}, cores=cores,
+        )  # fmt: skip
+    profile = tmp_path / "profile.json"
+    profile.write_text(digits_profile().text)
+    same, other = (replay(tmp_path / f"{cores}", profile) for cores in (2, 8))
+    assert not any("another machine" in each for each in same.remarks)
+    said = "The profile is of another machine: its cores is 2, the run's 8."
+    assert said in other.remarks
+    assert other.lines[0].foretold < same.lines[0].foretold, "its ranks have a core each"
+
+
 def test_a_run_whose_ranks_left_at_its_end_is_replayed_and_one_that_lost_a_rank_is_refused(
     tmp_path: Path,
 ) -> None:

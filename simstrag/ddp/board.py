@@ -13,7 +13,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 
@@ -109,8 +109,9 @@ class Board:
 
     @property
     def unanswered(self) -> float:
-        """Seconds for which the store has owed an answer."""
-        return max(0.0, time.monotonic() - self._asked)
+        """Seconds for which the store has owed an answer; 0 unless that is long."""
+        seconds = time.monotonic() - self._asked
+        return seconds if seconds > self.stall_limit / 2 else 0.0
 
     def blame(self) -> Blame:
         """Who is to blame for a collective that has just failed.
@@ -123,7 +124,7 @@ class Board:
         asleep, woke = self._slept()
         if asleep > self.stall_limit / 2 and time.monotonic() - woke < self.patience:
             return self._judge.charge((self.rank,), "stopped", {}, asleep)
-        if (unanswered := self.unanswered) > self.stall_limit / 2:
+        if unanswered := self.unanswered:
             return self._cut_off(f"no answer for {unanswered:.1f} s")
         with self._at_most(self.patience + ANSWER):
             try:
@@ -132,8 +133,7 @@ class Board:
                 self._noticed = True
                 found = self._judge.verdict(before)
                 self._say(f"noticed {json.dumps(asdict(found))}")
-                if self.holds:
-                    self._judge.await_the_others({*found.lost, *found.ranks})
+                self._wait_for_the_others({*found.lost, *found.ranks})
                 return found
             except RuntimeError as error:
                 return self._cut_off(_first_line(error))
@@ -208,6 +208,19 @@ class Board:
         with contextlib.suppress(RuntimeError):
             if not self._noticed:
                 self._say(f"left {reason}")
+
+    def see_off(self) -> None:
+        """After `close`, where this rank failed and the store ends with it: the others learn of it
+        now, and may ask the store why."""
+        if self.holds and self.connections is not None:
+            self.connections.shut()
+        with self._at_most(self.patience):
+            self._wait_for_the_others(())
+
+    def _wait_for_the_others(self, but: Collection[int]) -> None:
+        if self.holds:
+            with contextlib.suppress(RuntimeError):
+                self._judge.await_the_others(but)
 
     def __enter__(self) -> Board:
         return self

@@ -23,7 +23,7 @@ from simstrag.ddp.board import in_words
 from simstrag.ddp.coordinated import Coordinated
 from simstrag.ddp.formats import Closure
 from simstrag.ddp.hook import Groups
-from simstrag.ddp.identity import Identity
+from simstrag.ddp.identity import network
 from simstrag.ddp.joining import START, offered
 from simstrag.ddp.journal import Journal, facts_as_written, latest, placed
 from simstrag.ddp.link import Link, connect
@@ -36,8 +36,10 @@ from simstrag.ddp.slow import warn
 from simstrag.ddp.synchronous import Synchronous
 from simstrag.errors import InputError
 from simstrag.live import Facts, Live
+from simstrag.places import cores_of_all
 from simstrag.plan import Plan
 from simstrag.policy import Hints, Policy, View
+from simstrag.workloads.device import describe_device
 
 if TYPE_CHECKING:
     import subprocess
@@ -220,6 +222,8 @@ class Course:
         if self._journal is not None:
             self._journal.close()
         self.members.close()
+        if failed is not None:
+            self.members.see_off()
         self._link = self._server = self._journal = None
 
     # -- mechanisms --------------------------------------------------------------------------
@@ -237,6 +241,10 @@ class Course:
         dist.barrier()  # the journal has its header before anybody else writes
         replica.reducer.over(None)  # all ranks build DDP together, whether they need it now or not
         if ways.synchronous(self._first, self.members.world_size):
+            try:
+                self._host()  # it is better known now than after hours
+            except InputError as error:
+                warn(f"a server, should policy {self.name} come to need one, cannot start: {error}")
             self._synchronise(self.policy, self.facts)
         else:
             self._check_served(self._first)
@@ -355,14 +363,23 @@ class Course:
         first = joined is not None and joined.ours and not joined.generation
         if joined is not None and first and os.environ.get("SIMSTRAG_SERVER"):
             return offered(joined.root, START)
-        hosts: list[Any] = [None] * members.world_size
-        dist.all_gather_object(hosts, Identity.here().host)
-        address = [""]
+        address, host = [""], self._host()
         if members.rank == 0:
-            host = reachable(several=len(set(hosts)) > 1)
-            self._server, address[0] = start_server(members.world_size, host, members.stall_limit)
+            with own():
+                self._server, address[0] = start_server(
+                    members.world_size, host, members.stall_limit
+                )
         dist.broadcast_object_list(address, src=0)
         return address[0]
+
+    def _host(self) -> str:
+        """On the lowest rank, where a server of its own is to listen; all ranks call this.
+
+        Raises `InputError` there, where the others could not reach it.
+        """
+        networks: list[Any] = [None] * self.members.world_size
+        dist.all_gather_object(networks, network())
+        return reachable(several=len(set(networks)) > 1) if self.members.rank == 0 else ""
 
     def _place(self) -> Path | None:
         """Where this start is recorded: a later one inside the folder, if there are others."""
@@ -383,11 +400,13 @@ class Course:
     def _header(self) -> dict[str, Any]:
         """What the record says of the run before anything has happened."""
         replica, facts = self.replica, self.facts
+        place = replica.parameters[0].device
         return {
             "policy": self.name, "world_size": self.members.world_size, "batch": self.batch,
             "hints": dataclasses.asdict(self.hints), "precision": replica.formats.label,
             "gain": replica.formats.gain, "clock": replica.clock.reason,
             "backend": dist.get_backend(), "began": time.time(),
-            "software": {"torch": torch.__version__},
+            "software": {"torch": torch.__version__}, "cores": len(cores_of_all()),
+            "device": describe_device("cpu" if place.type == "cpu" else str(place)),
             "facts": None if facts is None else facts_as_written(facts),
         }  # fmt: skip

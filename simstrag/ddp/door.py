@@ -69,7 +69,7 @@ class Door:
         self.world_size, self.stall_limit = world_size, stall_limit
         self.peers: dict[int, Peer] = {}
         self.gone: set[int] = set()
-        self._listener = socket.create_server((host, 0))
+        self._listener = listening(host)
         self._word = secrets.token_hex(8)
         self.address = f"{host}:{self._listener.getsockname()[1]}:{self._word}"
         self._selector = selectors.DefaultSelector()
@@ -171,6 +171,12 @@ class Door:
         self._selector.unregister(beats)
         beats.close()
         peer.beats = None
+
+
+def listening(host: str) -> socket.socket:
+    """A socket that listens on a free port of an address of this host, by IPv4 or IPv6."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, 0), family=family)
 
 
 def knock(

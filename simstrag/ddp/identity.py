@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import psutil
 
-__all__ = ["Identity"]
+__all__ = ["Identity", "network"]
 
 
 class Identity(NamedTuple):
@@ -53,13 +53,23 @@ class Identity(NamedTuple):
         return False
 
 
+def network() -> str:
+    """The network of this process: who has the same one has the same loopback."""
+    return _namespace("net")
+
+
 def _host() -> str:
     """This running system, or container: processes see each other where this is the same."""
-    said = [platform.node()]
-    with contextlib.suppress(OSError):
-        said.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
-        said.append(os.readlink("/proc/self/ns/pid"))
-    return " ".join(said)
+    return f"{platform.node()} {_namespace('pid')}"
+
+
+def _namespace(kind: str) -> str:
+    """A kernel that runs, and a namespace of it; the host's name where there is no such thing."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink(f'/proc/self/ns/{kind}')}"
+    except OSError:
+        return platform.node()
 
 
 def _born(pid: int) -> float:

@@ -121,7 +121,7 @@ def join(
     return _grouped(
         Joined(
             _number("RANK"), size, root, _attempt(), 0, tuple(range(size)),
-            stall_limit_of(stall_limit), root, backend or _backend(), Connections(),
+            stall_limit_of(stall_limit), root, backend or _agreed(root, size), Connections(),
         ),
         patient,
     )  # fmt: skip
@@ -262,6 +262,15 @@ def device_of(local_rank: int) -> str:
     """Torch's name of the GPU of a rank of this host, round about; "cpu" where it sees none."""
     gpus = _gpus()
     return f"cuda:{local_rank % gpus}" if gpus else "cpu"
+
+
+def _agreed(root: Store, size: int) -> str:
+    """NCCL for what is on GPUs, where all ranks would have it: else none meets the others."""
+    root.set(f"backend/{_number('RANK')}", _backend())
+    keys = [f"backend/{rank}" for rank in range(size)]
+    root.wait(keys, timedelta(seconds=START))
+    (first, *others) = sorted({each.decode() for each in root.multi_get(keys)})
+    return "gloo" if others else first
 
 
 def _backend() -> str:

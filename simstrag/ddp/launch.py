@@ -61,7 +61,7 @@ SUBREAPER = 36, 37
 class Network(Protocol):
     """Where ranks run, if not all on this host as it is.
 
-    address: of the first rank, the store and a server, for all of them.  device: of the network.
+    address: of the first rank and the store, for all of them.  device: of the network.
     """
 
     @property
@@ -72,6 +72,9 @@ class Network(Protocol):
 
     def inside(self) -> contextlib.AbstractContextManager[None]:
         """What is opened in here is reached at `address`."""
+
+    def address_of(self, rank: int | None) -> str:
+        """Where a server is reached that this rank starts; None is one beside the store."""
 
     def placed(self, rank: int | None, command: Sequence[str]) -> list[str]:
         """The command that runs where that rank is; None is a server."""
@@ -156,18 +159,20 @@ def launch(
         "SIMSTRAG_ON_FAULT": on_fault, "SIMSTRAG_SERVER": "" if server is None else "launcher",
     }  # fmt: skip
     if network is not None:
-        place |= {"SIMSTRAG_HOST": address, "GLOO_SOCKET_IFNAME": network.device}
+        place["GLOO_SOCKET_IFNAME"] = network.device
 
     def placed(rank: int | None, command: Sequence[str]) -> list[str]:
         own = _command(command)
         return own if network is None else network.placed(rank, own)
 
+    def told(rank: int | None) -> dict[str, str]:
+        there = {} if network is None else {"SIMSTRAG_HOST": network.address_of(rank)}
+        which = {} if rank is None else {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        return {**place, **there, **which}
+
     with Job(stall_limit, pinned) as job:
-        served = None if server is None else job.start(placed(None, server), place)
-        processes = [
-            job.start(placed(rank, command), place | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
-            for rank in range(ranks)
-        ]
+        served = None if server is None else job.start(placed(None, server), told(None))
+        processes = [job.start(placed(rank, command), told(rank)) for rank in range(ranks)]
         moved = broken = time.monotonic()
         while running := [each for each in processes if each.poll() is None]:
             broken = broken if any(each.poll() for each in processes) else time.monotonic()

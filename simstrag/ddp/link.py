@@ -39,8 +39,8 @@ def connect(
 ) -> Link:
     """Join the job of the server at `address`.
 
-    cut_off: whether nothing else of its host has answered for the stall limit either; a server
-    alone that is silent may be waiting for another rank.
+    cut_off: whether the job's store has not answered for long either; a server that alone is
+    silent may be waiting for another rank.
     Raises `ConnectionError` where it cannot be reached or does not know this rank.
     """
     return Link(address, rank, stall_limit, cut_off)
@@ -106,10 +106,11 @@ class Link:
         """The server owns the first slice only, and these the others."""
         whole, first = self._memory, shards[0][1]
         self._own = whole.part(slice(0, first))
-        given = whole, self._offered if whole.shared else None, self._wire
-        limits = self.stall_limit, self._patience
         with self._shards_may_fail():
-            self._slices = Slices(shards, self.rank, *given, *limits)
+            self._slices = Slices(
+                shards, self.rank, whole, self._offered if whole.shared else None,
+                server=self._wire, stall_limit=self.stall_limit, patience=self._patience,
+            )  # fmt: skip
 
     def _keep_offer_to_itself(self) -> None:
         """All who are to take it have."""

@@ -62,6 +62,7 @@ class Membership:
         self.rank, self.world_size = rank, world_size
         self.joined, self.stall_limit = joined, stall_limit
         self._board = self._heartbeats()
+        self._closed: Board | None = None
         self._hurried = False
 
     def mark(self, step: int, phase: str) -> None:
@@ -76,8 +77,8 @@ class Membership:
             self._hurried = True
 
     def cut_off(self) -> bool:
-        """Whether the board's store has not answered for the stall limit."""
-        return self._board is not None and self._board.unanswered > self.stall_limit
+        """Whether the board's store has not answered for long."""
+        return self._board is not None and self._board.unanswered > 0
 
     @contextlib.contextmanager
     def blaming(self) -> Iterator[None]:
@@ -132,7 +133,14 @@ class Membership:
         """Say that this rank leaves, and why."""
         if self._board is not None:
             self._board.close(reason)
+            self._closed = self._board
         self._board = None
+
+    def see_off(self) -> None:
+        """After `close`: this rank failed, and whom that concerns may ask why before it ends."""
+        if self._closed is not None:
+            self._closed.see_off()
+        self._closed = None
 
     def _heartbeats(self) -> Board | None:
         if self.joined is None:

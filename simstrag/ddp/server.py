@@ -13,14 +13,17 @@ import torch
 
 from simstrag import policies
 from simstrag.ddp.aside import address_of, begun, told
+from simstrag.ddp.door import listening
 from simstrag.ddp.joining import adopted, meet, offer, stall_limit_of
 from simstrag.ddp.service import Journal, Server
 from simstrag.ddp.slow import warn
 from simstrag.errors import InputError
 from simstrag.live import Live
-from simstrag.places import CORES, keep_memory, pin
+from simstrag.places import cores_of_all, keep_memory, pin
 
 __all__ = ["Journal", "Server", "main", "reachable", "start_server"]
+
+ADVICE = "set SIMSTRAG_HOST, on the host of rank 0, to the address at which others reach that host"
 
 
 def start_server(
@@ -37,39 +40,51 @@ def start_server(
 
 
 def reachable(several: bool) -> str:
-    """Where a server of this host is to listen: its own address in the network of the job.
+    """Where a server of this host is to listen: a numeric address of its own.
 
-    several: whether ranks are on several hosts; then it is the address from which this one speaks
-    to MASTER_ADDR, else the loopback.  SIMSTRAG_HOST is taken instead where it is set.  Raises
-    `InputError` where other hosts could not reach it.
+    several: whether ranks are in several networks; then it is the address from which this host
+    speaks to MASTER_ADDR, else the loopback.  SIMSTRAG_HOST is taken instead where it is set.
+    Raises `InputError` where nothing can listen there, or others could not reach it.
     """
-    if given := os.environ.get("SIMSTRAG_HOST"):
-        return given
-    if not several:
+    given, master = os.environ.get("SIMSTRAG_HOST", ""), os.environ.get("MASTER_ADDR", "")
+    if not (given or several):
         return "127.0.0.1"
-    master = os.environ.get("MASTER_ADDR", "")
+    name, value = ("SIMSTRAG_HOST", given) if given else ("MASTER_ADDR", master)
+    said = f"{name}={value!r}" if value else f"{name} is not set"
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as towards:
-            towards.connect((master, 1))  # sends nothing
-            own = str(towards.getsockname()[0])
+        found = _own_address(value) if given else _towards(value)
+        with listening(found):
+            pass
     except OSError as error:
-        own, why = "127.0.0.1", f"cannot be found here ({error.strerror})"
-    else:
-        why = "is on this host's loopback"
-    if ip_address(own).is_loopback:
-        raise InputError(
-            f"ranks are on several hosts, and MASTER_ADDR={master!r} {why}: set SIMSTRAG_HOST to "
-            "the address at which the other hosts reach this one, for the server"
-        )
-    return own
+        why = f"no server can listen there ({error.strerror})"
+        raise InputError(f"{said}: {why}; {ADVICE}") from None
+    if several and (ip_address(found).is_loopback or ip_address(found).is_unspecified):
+        raise InputError(f"{said}: ranks are on several hosts, and cannot reach {found}; {ADVICE}")
+    return found
+
+
+def _own_address(name: str) -> str:
+    return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
+
+
+def _towards(name: str) -> str:
+    """This host's own address in the network through which it speaks to another."""
+    failure = OSError(0, "it has no address")
+    for family, kind, _, _, there in socket.getaddrinfo(name or None, 1, type=socket.SOCK_DGRAM):
+        try:
+            with socket.socket(family, kind) as probe:
+                probe.connect(there)  # sends nothing
+                return str(probe.getsockname()[0])
+        except OSError as error:  # a name may have addresses by IPv6 and IPv4, and a host one way
+            failure = error
+    raise failure
 
 
 def main() -> None:
     """The program of `start_server`, and of a launcher, which gives it no argument."""
     torch.set_num_threads(1)
     keep_memory()
-    if cores := os.environ.get(CORES):
-        pin(set(map(int, cores.split(","))))  # not the one of the rank that started this
+    pin(set(cores_of_all()))  # not the one of the rank that started this
     if len(sys.argv) == 1:
         adopted()
         for number in (signal.SIGTERM, signal.SIGINT):

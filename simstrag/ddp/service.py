@@ -119,9 +119,9 @@ class Server:
     def _turn(self) -> None:
         """What has come since; then one frame, or nothing and the time."""
         speaks = self._door.next(self._patience())
-        if speaks is not None:
+        self._watch()  # a frame that stalls may hold up the next look at the others' hearts
+        if speaks is not None and speaks[0].rank in self._door.peers:
             self._read(*speaks)
-        self._watch()
         if self._refusal and self._live is not None and self._live.wanted_reduced:
             self._say(ways.stays_full(self._live.name, self._refusal))
             self._refusal = ""

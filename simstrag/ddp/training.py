@@ -75,10 +75,10 @@ def train(given: Training, joined: Joined) -> None:
     from simstrag.ddp.joining import device_of
     from simstrag.errors import SimstragError
     from simstrag.paths import write_json
-    from simstrag.workloads import load
+    from simstrag.workloads import load, mapped
 
     workload = load(given.workload)
-    place = torch.device(device_of(int(os.environ["LOCAL_RANK"])))
+    place = torch.device(device_of(int(os.environ.get("LOCAL_RANK", "0"))))
     if place.type == "cuda":
         torch.cuda.set_device(place)
     out = None if given.out is None else Path(given.out)
@@ -99,7 +99,8 @@ def train(given: Training, joined: Joined) -> None:
     steps = 0
 
     def loss() -> torch.Tensor:
-        return parts.loss(model, parts.make_batch(trainer.next_batch))
+        drawn = parts.make_batch(trainer.next_batch)
+        return parts.loss(model, mapped(drawn, lambda tensor: tensor.to(place)))
 
     try:
         while not trainer.over:

@@ -63,8 +63,9 @@ def _set_right(own: list[Trip]) -> None:
     On one host both have the same.  How far apart two are is told as NTP tells it.
     """
     push = min(trip["push"] for trip in own)
-    pull = min((trip["pull"] for trip in own[1:] if "pull" in trip), default=math.inf)
-    if pull < math.inf and min(push, pull) < 0:
+    told = [trip["pull"] for trip in own if not math.isnan(trip.get("pull", math.nan))]
+    pull = min(told, default=math.inf)
+    if min(push, pull) < 0:
         behind = (push - pull) / 2
         for trip in own:
             trip["push"] -= behind

@@ -20,6 +20,7 @@ import pytest
 import torch
 
 from simstrag import policies
+from simstrag.ddp.frames import Frame, Kind
 from simstrag.ddp.link import Link, connect
 from simstrag.ddp.orders import Compute, Deliver, Finish, Handover, How, Job, Reduce
 from simstrag.ddp.parameters import packed, settings, spread
@@ -618,6 +619,16 @@ def test_strangers_are_let_go_and_disturb_nobody() -> None:
         Rank(0, 3).train(server.address, job_of("asgd"), stall_limit=5.0)
         silent.close()
         loud.close()
+
+
+def test_a_rank_that_stalls_inside_a_frame_costs_nobody_else_a_place() -> None:
+    with linked("asgd", 2, stall_limit=0.5) as (_, (link, other)):
+        other.pull()
+        other._wire.connection.sendall(Frame(Kind.GRADIENT, 1).packed(4 * COUNT)[:20])
+        for _ in range(200):
+            link.pull()
+            link.push(torch.ones(COUNT), 0.001)
+        assert link.lost == {1: "rank 1 was silent for 0.5 s inside a frame while computing step 0"}
 
 
 def test_a_model_that_differs_from_the_job_s_is_refused() -> None:

@@ -1,0 +1,59 @@
+"""What computes steps, in words that name neither the machine nor its owner."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+__all__ = ["describe_device"]
+
+FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_tile", "hypervisor")
+
+
+def describe_device(name: str = "cpu") -> dict[str, Any]:
+    """What computes steps: the CPU, or a GPU by torch's name with the CPU beside it as `host`."""
+    if name == "cpu":
+        return _describe_cpu()
+    import torch
+
+    found = torch.cuda.get_device_properties(name)
+    return {
+        "kind": "cuda",
+        "model": found.name,
+        "gpus": torch.cuda.device_count(),
+        "memory_gib": round(found.total_memory / 2**30, 1),
+        "capability": f"{found.major}.{found.minor}",
+        "multiprocessors": found.multi_processor_count,
+        "host": _describe_cpu(),
+    }
+
+
+def _describe_cpu() -> dict[str, str | int | float]:
+    """CPU model, the flags that matter for reduced precision, cores, memory."""
+    facts = _cpuinfo()
+    flags = set(facts.get("flags", "").split())
+    found: dict[str, str | int | float] = {
+        "kind": "cpu",
+        "model": facts.get("model name", platform.processor() or platform.machine()),
+        "family_model_stepping": "/".join(
+            facts.get(key, "?") for key in ("cpu family", "model", "stepping")
+        ),
+        "flags": " ".join(flag for flag in FLAGS if flag in flags),
+        "cores": os.cpu_count() or 1,
+    }
+    if hasattr(os, "sysconf"):
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        found["memory_gib"] = round(memory / 2**30, 1)
+    return found
+
+
+def _cpuinfo() -> dict[str, str]:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return {}
+    first = text.split("\n\n", 1)[0]
+    pairs = (line.split(":", 1) for line in first.splitlines() if ":" in line)
+    return {key.strip(): value.strip() for key, value in pairs}
