@@ -37,7 +37,7 @@ from simstrag.ddp.synchronous import Synchronous
 from simstrag.errors import InputError
 from simstrag.live import Facts, Live
 from simstrag.places import cores_of_all
-from simstrag.plan import Plan
+from simstrag.plan import Plan, Review
 from simstrag.policy import Hints, Policy, View
 from simstrag.workloads.device import describe_device
 
@@ -213,7 +213,7 @@ class Course:
         if failed is not None:
             self.members.close(failed)
         if self._link is not None:
-            (self._link.leave if failed is None else self._link.close)()
+            self._link.leave(failed or "")
             self._groups.close()  # whoever still counts on this rank hears it at once
         if self._server is not None:
             if failed is not None:
@@ -244,7 +244,8 @@ class Course:
             try:
                 self._host()  # it is better known now than after hours
             except InputError as error:
-                warn(f"a server, should policy {self.name} come to need one, cannot start: {error}")
+                if self._first.review != Review():
+                    warn(f"policy {self.name} can have no server, should it need one: {error}")
             self._synchronise(self.policy, self.facts)
         else:
             self._check_served(self._first)

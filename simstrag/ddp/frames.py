@@ -56,7 +56,7 @@ class Kind(enum.IntEnum):
     DELIVERED = 13
     """Rank: the gradient of which I said that it stays here."""
     LEAVE = 14
-    """Rank: I have finished."""
+    """Rank: I have finished; with a body: I have failed, and that is why."""
     PULL = 15
     """Rank to a shard: give me the parameters of this version, or of a later one."""
     PARAMETERS = 16

@@ -26,7 +26,7 @@ import psutil
 
 from simstrag.ddp.joining import adopted, store_at
 from simstrag.errors import InputError, SimstragError
-from simstrag.places import keep_memory, pin_rank
+from simstrag.places import cores, keep_memory, pin_rank
 
 __all__ = ["Outcome", "launch", "run", "torchrun"]
 
@@ -41,6 +41,9 @@ LAST_WORDS = 0.5
 
 LAST_WORK = 10.0
 """Seconds that a server has for it when all its ranks have come to their end."""
+
+CROWD = 32
+"""Ranks for each core of this host, at most: more are a slip of the keyboard."""
 
 RESTARTS = 3
 """How often all ranks are started anew before `run` gives up."""
@@ -128,7 +131,8 @@ def torchrun(
         "-m", "simstrag.ddp.launch", *(["-m"] if module else []), script, *arguments,
     ]  # fmt: skip
     with Job(stall_limit, pinned) as job:
-        return job.start(command, {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "3"}).wait()
+        told = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "3", "SIMSTRAG_ON_FAULT": "restart"}
+        return job.start(command, told).wait()
 
 
 def launch(
@@ -330,8 +334,11 @@ def _interruptible() -> Iterator[None]:
 
 
 def _check(ranks: int, stall_limit: float) -> None:
-    if ranks < 1:
-        raise InputError(f"ranks: {ranks}; give at least 1")
+    most = CROWD * len(cores())
+    if not 1 <= ranks <= most:
+        raise InputError(
+            f"ranks: {ranks}; give at least 1, and at most {most}, {CROWD} for each core here"
+        )
     if not 0 < stall_limit < float("inf"):
         raise InputError(f"stall limit: {stall_limit:g} s; give a number of seconds above 0")
 
@@ -364,9 +371,13 @@ def agent() -> None:
     """torchrun, as a process that ends with its launcher and whose ranks end with it."""
     adopted()
     os.environ["SIMSTRAG_PARENT"] = str(os.getpid())
+    from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.run import main
 
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except SignalException as end:  # its ranks have ended, and whoever told it so says why
+        raise SystemExit(128 + end.sigval) from None
 
 
 def _soon(*_: object) -> None:

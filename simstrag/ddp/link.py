@@ -264,10 +264,13 @@ class Link:
         state: dict[str, Any] = pickle.loads(self._next(Kind.STATE).body)
         return state
 
-    def leave(self) -> None:
-        """The training of this rank is over; the others go on."""
+    def leave(self, failed: str = "") -> None:
+        """The training of this rank is over; the others go on.
+
+        failed: why, where it did not come to its end: then this rank counts as lost.
+        """
         try:
-            self._wire.send(Frame(Kind.LEAVE, self.rank))
+            self._wire.send(Frame(Kind.LEAVE, self.rank, body=failed.encode()))
         except ConnectionError:
             pass  # it has left before
         finally:

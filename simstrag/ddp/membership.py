@@ -12,7 +12,7 @@ from simstrag.ddp.board import Board
 from simstrag.ddp.joining import Joined, hurry, launcher_holds_store, shrink
 from simstrag.errors import SimstragError
 
-__all__ = ["Membership", "RankFailure", "going_on", "is_own", "own"]
+__all__ = ["Membership", "RankFailure", "going_on", "is_own", "own", "server_goes_on"]
 
 OWN = "_simstrag_own"
 """The mark on an error for which no other rank is to blame."""
@@ -47,6 +47,11 @@ def is_own(error: BaseException) -> bool:
 def going_on() -> bool:
     """Whether the launcher lets the others go on when a rank is lost."""
     return os.environ.get("SIMSTRAG_ON_FAULT") == "continue"
+
+
+def server_goes_on() -> bool:
+    """Whether ranks under a server go on when one is lost: no launcher says that all are to end."""
+    return os.environ.get("SIMSTRAG_ON_FAULT", "continue") == "continue"
 
 
 class Membership:

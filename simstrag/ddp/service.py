@@ -23,7 +23,7 @@ from simstrag.ddp.delivery import Delivery
 from simstrag.ddp.desk import Desk
 from simstrag.ddp.door import Door, Peer
 from simstrag.ddp.frames import SHARED, Frame, Kind
-from simstrag.ddp.membership import going_on
+from simstrag.ddp.membership import server_goes_on
 from simstrag.ddp.orders import Apply, Handover, Job, Loss, Order
 from simstrag.ddp.payload import Offer, Payload, accept, apart, octets
 from simstrag.ddp.seats import is_fixed
@@ -153,18 +153,18 @@ class Server:
             absent = sorted(set(range(self.world_size)) - here - self._door.gone)
             raise ConnectionError(f"ranks {absent} did not begin within {self.start_limit:g} s")
 
-    def _forget(self, peer: Peer, reason: str) -> None:
-        """A rank has left or is lost."""
+    def _forget(self, peer: Peer, reason: str, more: str = "") -> None:
+        """A rank has left or is lost; more: of the reason, after where it was."""
         if self._door.peers.get(peer.rank) is not peer:
             return
         self._door.part(peer)
         self._slow.left(peer.rank)
         if reason:
-            said = f"rank {peer.rank} {reason} while {peer.phase}"
+            said = f"rank {peer.rank} {reason} while {peer.phase}{more}"
             self.losses.append(Loss(peer.rank, self._now(), said))
             self._note("lost", self._now(), peer.rank, said)
             if self._door.peers:
-                self._say(f"{said}; the server goes on without it" if going_on() else said)
+                self._say(f"{said}; the server goes on without it" if server_goes_on() else said)
         if self._desk is not None:
             self._do(self._desk.lost(peer.rank, self._now()))
         else:
@@ -182,7 +182,8 @@ class Server:
             if frame is None:
                 self._forget(peer, "closed its connection")
             elif frame.kind is Kind.LEAVE:
-                self._forget(peer, "")
+                why = frame.body.decode()
+                self._forget(peer, why and "left", why and f": {why}")
             else:
                 self._hear(peer, frame, first)
         except ConnectionError as error:

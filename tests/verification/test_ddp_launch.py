@@ -20,7 +20,7 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs prctl")
 
 from simstrag.ddp.joining import join  # noqa: E402
-from simstrag.ddp.launch import Outcome  # noqa: E402
+from simstrag.ddp.launch import Outcome, launch  # noqa: E402
 from simstrag.errors import InputError  # noqa: E402
 
 PATIENCE = 90.0
@@ -499,6 +499,12 @@ def test_what_a_script_did_wrong_is_said_in_a_line(
     for each in told:
         assert sum(line.startswith(each) for line in err.splitlines()) == 1, err
     assert len(err.splitlines()) == len(told), err
+
+
+@pytest.mark.parametrize("ranks", [0, 100_000])
+def test_a_slip_of_the_keyboard_starts_nothing(ranks: int) -> None:
+    with pytest.raises(InputError, match=f"ranks: {ranks}; give at least 1, and at most "):
+        launch(["true"], ranks)
 
 
 def test_an_outcome_is_a_sentence() -> None:

@@ -631,6 +631,16 @@ def test_a_rank_that_stalls_inside_a_frame_costs_nobody_else_a_place() -> None:
         assert link.lost == {1: "rank 1 was silent for 0.5 s inside a frame while computing step 0"}
 
 
+def test_a_rank_that_failed_says_why() -> None:
+    with linked("asgd", 2) as (_, (link, other)):
+        other.pull()
+        other.leave("ValueError: no such batch")
+        for _ in range(3):
+            link.pull()
+            link.push(torch.ones(COUNT), 0.001)
+        assert link.lost == {1: "rank 1 left while computing step 0: ValueError: no such batch"}
+
+
 def test_a_model_that_differs_from_the_job_s_is_refused() -> None:
     def other(address: str) -> None:
         link = connect(address, 1, LIMIT)
