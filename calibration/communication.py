@@ -23,11 +23,7 @@ from typing import TYPE_CHECKING
 
 from simstrag.calibration import allreduce, server
 from simstrag.calibration.allreduce import AllReduceBench
-from simstrag.calibration.machine import (
-    busy_seconds,
-    describe_software,
-    wait_for_calm,
-)
+from simstrag.calibration.machine import busy_seconds, describe_software, wait_for_calm
 from simstrag.calibration.server import ServerBench
 from simstrag.workloads.device import describe_device
 

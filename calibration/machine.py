@@ -13,12 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "busy_seconds",
-    "describe_software",
-    "slug",
-    "wait_for_calm",
-]
+__all__ = ["busy_seconds", "describe_software", "slug", "wait_for_calm"]
 
 
 def busy_seconds() -> float:

@@ -150,7 +150,6 @@ class Behind:
     link: Link
     rank: int
 
-    address = ADDRESSES["a"]
     device = DEVICE
 
     def inside(self) -> contextlib.AbstractContextManager[None]:

@@ -64,17 +64,14 @@ SUBREAPER = 36, 37
 class Network(Protocol):
     """Where ranks run, if not all on this host as it is.
 
-    address: of the first rank and the store, for all of them.  device: of the network.
+    device: of the network.
     """
-
-    @property
-    def address(self) -> str: ...
 
     @property
     def device(self) -> str: ...
 
     def inside(self) -> contextlib.AbstractContextManager[None]:
-        """What is opened in here is reached at `address`."""
+        """What is opened in here, such as the store, is reached at `address_of(None)`."""
 
     def address_of(self, rank: int | None) -> str:
         """Where a server is reached that this rank starts; None is one beside the store."""
@@ -153,7 +150,7 @@ def launch(
     begins with "*.py" or "-m" is run by this Python.  network: else the loopback of this host.
     """
     _check(ranks, stall_limit)
-    address = "127.0.0.1" if network is None else network.address
+    address = "127.0.0.1" if network is None else network.address_of(None)
     with contextlib.nullcontext() if network is None else network.inside():
         store = store_at(address, 0, True, stall_limit)
     place = {

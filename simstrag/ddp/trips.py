@@ -64,9 +64,8 @@ def _set_right(own: list[Trip]) -> None:
     """
     push = min(trip["push"] for trip in own)
     told = [trip["pull"] for trip in own if not math.isnan(trip.get("pull", math.nan))]
-    pull = min(told, default=math.inf)
-    if min(push, pull) < 0:
-        behind = (push - pull) / 2
+    if told and min(push, *told) < 0:
+        behind = (push - min(told)) / 2
         for trip in own:
             trip["push"] -= behind
             if "pull" in trip:
