@@ -224,6 +224,7 @@ class Course:
         self.members.close()
         if failed is not None:
             self.members.see_off()
+        self.replica.forget_groups()
         self._link = self._server = self._journal = None
 
     # -- mechanisms --------------------------------------------------------------------------

@@ -160,15 +160,16 @@ def hurry(joined: Joined) -> None:
 
 
 def part() -> None:
-    """From now on the process group is left when the program ends.
-
-    Threads of one that is still there when its libraries are unloaded may abort the process.
-    """
+    """From now on the process group is left when the program ends."""
     atexit.register(leave_group)
 
 
 def leave_group() -> None:
-    """Leave the process group, if there is one."""
+    """Leave the process group, if there is one; where nothing else holds it, its threads end.
+
+    A thread that lets go of the tensors of a last collective while the interpreter shuts down
+    aborts the process.
+    """
     import torch.distributed as dist
 
     if dist.is_initialized():
@@ -188,6 +189,7 @@ def shrink(joined: Joined, members: Collection[int], patience: float | None = No
 
     from simstrag.ddp.connections import Connections
 
+    joined.connections.shut()  # its threads, which may wait for each other, end with it
     if dist.is_initialized():
         dist.destroy_process_group()
     us = joined.names[joined.rank]
@@ -232,6 +234,9 @@ def _grouped(joined: Joined, patient: bool = False) -> Joined:
     """With a process group of its generation."""
     import torch
     import torch.distributed as dist
+
+    # Imported by DDP, which comes later, it would hold the group for ever: a default argument.
+    import torch.distributed.nn.functional
     from torch.distributed.distributed_c10d import PrefixStore
 
     store = PrefixStore(f"generation{joined.generation}", joined.root)

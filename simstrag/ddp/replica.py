@@ -72,7 +72,7 @@ class Replica:
         return self._reducer
 
     def forget_groups(self) -> None:
-        """DDP is built anew when it is next asked for: the group that it held is gone."""
+        """Let go of DDP and of the group that it holds; it is built anew when next asked for."""
         self._ddp = self._reducer = None
 
     def reduced_gradient(
