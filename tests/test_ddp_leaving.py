@@ -16,42 +16,59 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
 HEAD = """
-import atexit, os, sys
+import atexit, contextlib, sys, time
+from pathlib import Path
 
 def threads():
-    names = [open(f"/proc/self/task/{each}/comm").read() for each in os.listdir("/proc/self/task")]
-    return sum("gloo" in name for name in names)
+    found = 0
+    for path in Path("/proc/self/task").glob("*/comm"):
+        with contextlib.suppress(OSError):
+            found += "gloo" in path.read_text()
+    return found
 
-atexit.register(lambda: print(f"at the end {threads()} threads"))  # the first comes last
+@atexit.register  # the first comes last
+def say():
+    until = time.monotonic() + 2
+    while threads() and time.monotonic() < until:
+        time.sleep(0.01)  # one that has ended is to be seen for some microseconds
+    print(f"at the end {threads()} threads")
 
 import torch, torch.distributed as dist
 import simstrag.ddp
+"""
 
+ALL = "dist.all_gather_object([None] * dist.get_world_size(), 1)\n"
+JOINED = f"simstrag.ddp.join()\n{ALL}"
+TRAINED = """
 model = torch.nn.Linear(2, 1)
 optimizer = torch.optim.SGD(model.parameters())
 trainer = simstrag.ddp.wrap(model, optimizer, sys.argv[1], precision="full")
 for _ in range(3):
     trainer.step(lambda: model(torch.ones(1, 2)).sum())
-print(f"while it trains {threads() > 0}")
 """
-
-CLOSED = "trainer.close(); dist.all_gather_object([None] * dist.get_world_size(), 1)"
-DESTROYED = "trainer.close(); dist.barrier(); dist.destroy_process_group()"
+SHOWN = 'print(f"with a group {threads() > 0}")\n'
+CLOSED = f"{SHOWN}trainer.close()\n{ALL}"
+DESTROYED = f"{CLOSED}dist.destroy_process_group()\n"
 
 
 @pytest.mark.parametrize(
-    ("policy", "end"),
-    [("bsp", ""), ("asgd", CLOSED), ("p_reduce:p=2", DESTROYED)],
-    ids=["by itself", "closed", "group destroyed"],
+    ("policy", "body"),
+    [
+        ("none", JOINED + SHOWN),
+        ("bsp", TRAINED + SHOWN),
+        ("asgd", TRAINED + CLOSED),
+        ("p_reduce:p=2", TRAINED + DESTROYED),
+    ],
+    ids=["joined only", "by itself", "closed", "group destroyed"],
 )
-def test_no_thread_of_gloo_outlives_a_script(tmp_path: Path, policy: str, end: str) -> None:
+def test_no_thread_of_gloo_outlives_a_script(tmp_path: Path, policy: str, body: str) -> None:
     script = tmp_path / "script.py"
-    script.write_text(HEAD + end)
+    script.write_text(HEAD + body)
     told = subprocess.run(
         [sys.executable, "-P", "-m", "simstrag", "ddp", str(script), "--ranks", "2",
          "--", policy],
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert told.returncode == 0, told.stderr
-    assert told.stdout.count("while it trains True") == 2, told.stdout
+    assert told.stdout.count("with a group True") == 2, told.stdout
     assert told.stdout.count("at the end 0 threads") == 2, told.stdout

@@ -494,6 +494,21 @@ def test_a_mistake_of_the_script_is_named_on_every_rank(
         assert said in found
 
 
+def stepping_when_closed(rank: int, world: int) -> str:
+    from simstrag.ddp import wrap
+
+    model, optimizer, loss = task(rank)
+    with wrap(model, optimizer, "bsp", precision="full") as trainer:
+        trainer.step(lambda: loss(0))
+    with pytest.raises(InputError) as refusal:
+        trainer.step(lambda: loss(1))
+    return str(refusal.value)
+
+
+def test_no_step_follows_when_a_training_was_closed(ranks: Ranks) -> None:
+    assert ranks.run(stepping_when_closed, 1) == ["this training was closed; call wrap() anew"]
+
+
 def rank_without_reduced_precision(rank: int, world: int) -> tuple[list[str], int]:
     from simstrag.ddp import wrap
 

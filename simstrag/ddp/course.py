@@ -83,7 +83,7 @@ class Course:
         self._journal: Journal | None = None
         self._link: Link | None = None
         self._server: subprocess.Popen[bytes] | None = None
-        self._drawn, self._shards = False, shards
+        self._drawn, self._left, self._shards = False, False, shards
         self.take_up(policy)
         if shards > 1:
             ways.check_sharded(self._first, name)
@@ -107,6 +107,8 @@ class Course:
 
     def step(self, closure: Closure) -> torch.Tensor:
         """The next step; see `Trainer.step`."""
+        if self._left:
+            raise InputError("this training was closed; call wrap() anew")
         try:
             loss = self._step(self._guarded(closure))
         except BaseException as error:
@@ -179,11 +181,6 @@ class Course:
         return 0 if self.facts is None else self.facts.samples
 
     @property
-    def ours(self) -> bool:
-        """Whether the process group was made here."""
-        return self.members.joined is not None and self.members.joined.ours
-
-    @property
     def lowest(self) -> bool:
         """Whether no rank below this one is left, as far as it knows."""
         lost = () if self._link is None else self._link.lost
@@ -225,6 +222,7 @@ class Course:
         if failed is not None:
             self.members.see_off()
         self.replica.forget_groups()
+        self._left = True
         self._link = self._server = self._journal = None
 
     # -- mechanisms --------------------------------------------------------------------------
@@ -283,12 +281,12 @@ class Course:
         """
         way, replica, members = self.way, self.replica, self.members
         assert isinstance(way, Synchronous)
+        replica.forget_groups()
         generation = members.without(failure.blame.lost)
         if self._link is not None:
             self._link.leave()
             self._link = None
         self._groups = Groups(stall_limit=members.stall_limit)
-        replica.forget_groups()
         replica.clear()
         told: list[Any] = [None] * members.world_size
         dist.all_gather_object(told, (way.live.version, way.live.samples, way.live.now))

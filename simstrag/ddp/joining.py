@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "START", "Fenced", "Joined", "adopted", "device_of", "found", "hurry", "join",
-    "launcher_holds_store", "leave_group", "meet", "offer", "offered", "part", "shrink",
+    "launcher_holds_store", "leave_group", "meet", "offer", "offered", "shrink",
     "stall_limit_of", "store_at",
 ]  # fmt: skip
 
@@ -106,6 +106,8 @@ def join(
 ) -> Joined:
     """Make the process group, and say which place in it this process has.
 
+    At the end of the program it is left, if it is there still; see `leave_group`.
+
     stall_limit: seconds, also the timeout of collectives; else what the launcher was told, else 60.
     backend: else gloo, also for GPUs that ranks share; where each rank of this host has one of its
         own, NCCL for what is on GPUs (untried).
@@ -116,6 +118,7 @@ def join(
 
     adopted()
     _present(NEEDED)
+    atexit.register(leave_group)
     size = _number("WORLD_SIZE")
     root = meet(stall_limit)
     return _grouped(
@@ -159,11 +162,6 @@ def hurry(joined: Joined) -> None:
         _set_pg_timeout(timedelta(seconds=joined.stall_limit))
 
 
-def part() -> None:
-    """From now on the process group is left when the program ends."""
-    atexit.register(leave_group)
-
-
 def leave_group() -> None:
     """Leave the process group, if there is one; where nothing else holds it, its threads end.
 
@@ -189,7 +187,6 @@ def shrink(joined: Joined, members: Collection[int], patience: float | None = No
 
     from simstrag.ddp.connections import Connections
 
-    joined.connections.shut()  # its threads, which may wait for each other, end with it
     if dist.is_initialized():
         dist.destroy_process_group()
     us = joined.names[joined.rank]

@@ -92,7 +92,9 @@ class Membership:
         try:
             yield
         except (RuntimeError, ConnectionError) as error:
-            if self._board is None or isinstance(error, SimstragError) or is_own(error):
+            if self.joined is None or self._board is None:
+                raise
+            if isinstance(error, SimstragError) or is_own(error):
                 raise
             apart, blame = self.cut_off(), self._board.blame()
             if isinstance(error, ConnectionError) and not (blame.lost or apart):
@@ -100,6 +102,7 @@ class Membership:
                 blame = replace(blame, ranks=(), kind="server", sentence=said)
             with contextlib.suppress(RuntimeError):  # the store may be gone
                 self.end(blame.lost)  # a launcher waits long for one that cannot be told to leave
+            self.joined.connections.shut()  # what still waits in the group fails now, not at exit
             raise RankFailure(blame) from error
 
     def goes_on(self, blame: Blame) -> bool:

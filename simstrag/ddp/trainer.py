@@ -22,7 +22,7 @@ from simstrag.ddp.coordinated import Coordinated
 from simstrag.ddp.course import Course
 from simstrag.ddp.formats import Closure, Formats
 from simstrag.ddp.hints import hints_of
-from simstrag.ddp.joining import Joined, found, join, leave_group, part
+from simstrag.ddp.joining import Joined, found, join, leave_group
 from simstrag.ddp.membership import Membership, RankFailure
 from simstrag.ddp.replica import Replica
 from simstrag.ddp.slow import warn
@@ -135,8 +135,8 @@ def _leave(course: Course) -> None:
     # What is silent from here on is not lost.
     course.members.close(failed or "its script had come to its end")
     course.leave(failed)
-    if failed is None and course.ours:
-        leave_group()
+    if failed is not None:
+        atexit.unregister(leave_group)
 
 
 def _tell_unused(by_itself: list[bool]) -> None:
@@ -279,8 +279,8 @@ class Trainer:
     def close(self) -> None:
         """The training is over: the record ends, and the server hears that this rank leaves.
 
-        The rank that started the server waits until all others have left it too.  At the end of the
-        script it happens by itself.
+        The rank that started the server waits until all others have left it too.  No step can
+        follow.  At the end of the script it happens by itself.
         """
         self._end(None)
 
@@ -295,8 +295,8 @@ class Trainer:
     def _end(self, failed: str | None) -> None:
         atexit.unregister(self._at_exit)
         self._course.leave(failed)
-        if failed is None and self._course.ours:
-            part()
+        if failed is not None:  # who leaves a broken group may wait for it
+            atexit.unregister(leave_group)
 
     def state_dict(self) -> dict[str, Any]:
         """All there is to go on from: model, optimizer, policy and books, sampler, loss scale.
