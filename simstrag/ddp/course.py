@@ -6,6 +6,7 @@ update all change together, and parameters, optimizer state and buffers are made
 
 from __future__ import annotations
 
+import atexit
 import copy
 import dataclasses
 import os
@@ -24,7 +25,7 @@ from simstrag.ddp.coordinated import Coordinated
 from simstrag.ddp.formats import Closure
 from simstrag.ddp.hook import Groups
 from simstrag.ddp.identity import network
-from simstrag.ddp.joining import START, offered
+from simstrag.ddp.joining import START, leave_group, offered
 from simstrag.ddp.journal import Journal, facts_as_written, latest, placed
 from simstrag.ddp.link import Link, connect
 from simstrag.ddp.membership import Membership, RankFailure, own
@@ -221,6 +222,7 @@ class Course:
         self.members.close()
         if failed is not None:
             self.members.see_off()
+            atexit.unregister(leave_group)  # who leaves a broken group may wait for it
         self.replica.forget_groups()
         self._left = True
         self._link = self._server = self._journal = None

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import runpy
 import signal
 import subprocess
 import sys
 import threading
 import time
-import traceback
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,19 +23,13 @@ from typing import Literal, Protocol
 import psutil
 
 from simstrag.ddp.joining import adopted, store_at
-from simstrag.errors import InputError, SimstragError
-from simstrag.places import cores, keep_memory, pin_rank
+from simstrag.errors import InputError
+from simstrag.places import cores
 
 __all__ = ["Outcome", "launch", "run", "torchrun"]
 
-INTERRUPTED = 130
-"""The exit code of a rank that Ctrl-C ended."""
-
 GRACE = 1.0
 """Seconds in which processes that are told to end may do so, all together."""
-
-LAST_WORDS = 0.5
-"""Seconds that a rank has to say who was lost, when it is told to end."""
 
 LAST_WORK = 10.0
 """Seconds that a server has for it when all its ranks have come to their end."""
@@ -125,7 +117,7 @@ def torchrun(
     command = [
         *_python("agent"), "--standalone", "--nnodes", "1", "--nproc-per-node", str(ranks),
         "--max-restarts", str(restarts), "--monitor-interval", "0.1",
-        "-m", "simstrag.ddp.launch", *(["-m"] if module else []), script, *arguments,
+        "-m", "simstrag.ddp.entry", *(["-m"] if module else []), script, *arguments,
     ]  # fmt: skip
     with Job(stall_limit, pinned) as job:
         told = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "3", "SIMSTRAG_ON_FAULT": "restart"}
@@ -358,9 +350,9 @@ def _python(role: str) -> list[str]:
 
 
 def _command(command: Sequence[str]) -> list[str]:
-    """Scripts and modules are run by `_rank`, other programs as they are."""
+    """Scripts and modules are run by `simstrag.ddp.entry`, other programs as they are."""
     if command and (command[0] == "-m" or command[0].endswith(".py")):
-        return [sys.executable, "-m", "simstrag.ddp.launch", *command]
+        return [sys.executable, "-m", "simstrag.ddp.entry", *command]
     return list(command)
 
 
@@ -375,55 +367,3 @@ def agent() -> None:
         main(sys.argv[1:])
     except SignalException as end:  # its ranks have ended, and whoever told it so says why
         raise SystemExit(128 + end.sigval) from None
-
-
-def _soon(*_: object) -> None:
-    """Told to end, as torchrun tells all when one has died, whose name may just be being said."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    timer = threading.Timer(LAST_WORDS, os.kill, (os.getpid(), signal.SIGTERM))
-    timer.daemon = True
-    timer.start()
-
-
-def _rank() -> None:
-    """A rank, before anything of the user's is imported."""
-    adopted()
-    keep_memory()
-    signal.signal(signal.SIGTERM, _soon)
-    if os.environ.get("SIMSTRAG_PINNED") == "1":
-        pin_rank(int(os.environ.get("LOCAL_RANK", "0")))
-    script = sys.argv[1]
-    try:
-        if script == "-m":
-            sys.argv = sys.argv[2:]
-            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-        else:
-            sys.argv = sys.argv[1:]
-            if not sys.flags.safe_path:
-                sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
-            runpy.run_path(sys.argv[0], run_name="__main__")
-    except SystemExit as end:
-        if end.code:
-            sys.last_value = end  # as Python does for all other errors: a trainer leaves by it
-        raise
-    except SimstragError as error:
-        sys.last_value = error
-        said = f"error: rank {os.environ.get('RANK', '?')}: {_line_of(error, script)}{error}\n"
-        print(said, end="", file=sys.stderr)
-        raise SystemExit(1) from None
-    except KeyboardInterrupt as error:
-        sys.last_value = error
-        raise SystemExit(INTERRUPTED) from None
-
-
-def _line_of(error: SimstragError, script: str) -> str:
-    """The last line of a script that an error came from, where that is what to correct."""
-    if not isinstance(error, InputError):
-        return ""
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [each.lineno for each in frames if each.filename == script]
-    return f"{script}, line {lines[-1]}: " if lines else ""
-
-
-if __name__ == "__main__":
-    _rank()

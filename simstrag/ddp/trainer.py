@@ -22,7 +22,7 @@ from simstrag.ddp.coordinated import Coordinated
 from simstrag.ddp.course import Course
 from simstrag.ddp.formats import Closure, Formats
 from simstrag.ddp.hints import hints_of
-from simstrag.ddp.joining import Joined, found, join, leave_group
+from simstrag.ddp.joining import Joined, found, join
 from simstrag.ddp.membership import Membership, RankFailure
 from simstrag.ddp.replica import Replica
 from simstrag.ddp.slow import warn
@@ -135,8 +135,6 @@ def _leave(course: Course) -> None:
     # What is silent from here on is not lost.
     course.members.close(failed or "its script had come to its end")
     course.leave(failed)
-    if failed is not None:
-        atexit.unregister(leave_group)
 
 
 def _tell_unused(by_itself: list[bool]) -> None:
@@ -295,8 +293,6 @@ class Trainer:
     def _end(self, failed: str | None) -> None:
         atexit.unregister(self._at_exit)
         self._course.leave(failed)
-        if failed is not None:  # who leaves a broken group may wait for it
-            atexit.unregister(leave_group)
 
     def state_dict(self) -> dict[str, Any]:
         """All there is to go on from: model, optimizer, policy and books, sampler, loss scale.

@@ -54,8 +54,8 @@ def command(training: Training) -> list[str]:
 
 def main() -> None:
     """Train on this rank; the lowest writes the result."""
+    from simstrag.ddp.entry import INTERRUPTED
     from simstrag.ddp.joining import join
-    from simstrag.ddp.launch import INTERRUPTED
     from simstrag.ddp.membership import RankFailure
 
     try:
