@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test verify verify-simulated lint typed docs screenshots bench clean
+.PHONY: setup demo test verify verify-simulated lint docs screenshots bench clean
 
 setup: .venv/ready
 
@@ -25,7 +25,7 @@ verify: verify-simulated
 verify-simulated: setup
 	$(BIN)/python -m pytest -n 2 -m "not real" tests/verification
 
-lint: setup typed
+lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -39,12 +39,6 @@ screenshots: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks $(if $(QUICK),--quick)
-
-# A type checker follows files, not setuptools' package-dir: show it the package as it is imported.
-typed:
-	rm -rf build/typed && mkdir -p build/typed/simstrag
-	ln -s $(CURDIR)/simstrag/* $(CURDIR)/calibration $(CURDIR)/traces $(CURDIR)/analysis \
-		$(CURDIR)/fidelity build/typed/simstrag/
 
 clean:
 	rm -rf .venv build *.egg-info
