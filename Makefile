@@ -9,7 +9,7 @@ setup: .venv/ready
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[torch,test,lint,docs]"
-	$(BIN)/python -c "from simstrag.kernel import ready; ready()"
+	$(BIN)/python -c "from simstrag.engine.kernel import ready; ready()"
 	touch $@
 
 demo: setup

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from benchmarks import aims, cost, pictures, speed, study, tables
 from benchmarks.results import machine, read, save, tell
-from simstrag.kernel import ready
+from simstrag.engine.kernel import ready
 
 QUICK_SIZES = (8, 4096)
 

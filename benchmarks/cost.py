@@ -21,9 +21,9 @@ from typing import Any
 from benchmarks import study
 from benchmarks.jobs import Job
 from benchmarks.stopwatch import timed
-from simstrag.engine import simulate
-from simstrag.scenario import Scenario
-from simstrag.trace import Trace
+from simstrag.engine.simulate import simulate
+from simstrag.scenario.scenario import Scenario
+from simstrag.trace.trace import Trace
 
 __all__ = ["measure"]
 
@@ -48,7 +48,7 @@ UPDATES = 10_000
 REPETITIONS = 3
 IMPORT = [sys.executable, "-c", "import simstrag"]
 HELP = [str(Path(sys.executable).with_name("simstrag")), "--help"]
-COMPILE = "from simstrag.kernel import ready; ready()"
+COMPILE = "from simstrag.engine.kernel import ready; ready()"
 
 Tell = Callable[[str], None]
 

@@ -13,15 +13,15 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.engine import simulate
-from simstrag.noise import Noise
+from simstrag.engine.simulate import simulate
 from simstrag.plan import Plan
 from simstrag.policies.cgp import grouped
 from simstrag.policy import Policy, Quorum, Via, View
-from simstrag.run import Run
-from simstrag.scenario import Scenario
-from simstrag.slowdown import Piecewise, finish
-from simstrag.timing import Timing
+from simstrag.runs.run import Run
+from simstrag.scenario.scenario import Scenario
+from simstrag.timing.noise import Noise
+from simstrag.timing.timing import Timing
+from simstrag.trace.slowdown import Piecewise, finish
 
 __all__ = ["POLICIES", "Fixed", "Job"]
 

@@ -12,9 +12,9 @@ from typing import Any
 import joblib
 
 from benchmarks.stopwatch import timed
-from simstrag.engine import simulate
-from simstrag.run import Run
-from simstrag.scenario import Scenario
+from simstrag.engine.simulate import simulate
+from simstrag.runs.run import Run
+from simstrag.scenario.scenario import Scenario
 from simstrag.traces.generate import generate
 
 __all__ = ["POLICIES", "measure", "run", "scenario"]

@@ -7,7 +7,7 @@ import numpy as np
 from benchmarks.jobs import AMP_RATIO, COMPUTE, Job
 from simstrag import policies
 from simstrag.policy import WINDOW, Hints, Precision, View
-from simstrag.slowdown import finish
+from simstrag.trace.slowdown import finish
 
 __all__ = ["Watch"]
 

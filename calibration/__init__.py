@@ -1,1 +1,4 @@
-"""Measures one machine, writes its profile and a recorded trace; ships those measured here."""
+"""Measures this machine and writes its profile; ships the profiles measured here.
+
+Start with `calibrate`. `benches` time things; `fits` turn samples into constants.
+"""

@@ -6,16 +6,16 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from simstrag.calibration import collective_cells, contended, step_cells
 from simstrag.calibration.cells import Cell
-from simstrag.calibration.held_out import account
-from simstrag.calibration.medians import short
-from simstrag.calibration.noise_scale import learning
+from simstrag.calibration.fits import collective_cells, contended, step_cells
+from simstrag.calibration.fits.held_out import account
+from simstrag.calibration.fits.medians import short
+from simstrag.calibration.fits.noise_scale import learning
+from simstrag.calibration.fits.sections import allreduce_times, server_times, step_times
+from simstrag.calibration.fits.trained_cells import locksteps
 from simstrag.calibration.samples import Samples
-from simstrag.calibration.sections import allreduce_times, server_times, step_times
-from simstrag.calibration.trained_cells import locksteps
-from simstrag.measurements import SkippedCell
-from simstrag.profile import Profile, Workload
+from simstrag.profile.measurements import SkippedCell
+from simstrag.profile.profile import Profile, Workload
 
 __all__ = ["assemble"]
 

@@ -18,22 +18,22 @@ from typing import Any, NamedTuple
 
 from simstrag.calibration import samples as files
 from simstrag.calibration.assemble import assemble
+from simstrag.calibration.benches.device import Device, device
+from simstrag.calibration.benches.equipment import equipped
+from simstrag.calibration.benches.gradient import GradientBench
+from simstrag.calibration.benches.machine import slug
+from simstrag.calibration.benches.steps import Jobs
 from simstrag.calibration.campaign import FEWEST, TARGET, Bounds, OnVisit, run
 from simstrag.calibration.cells import PARTS, Bench, Cell, Part
-from simstrag.calibration.device import Device, device
-from simstrag.calibration.equipment import equipped
-from simstrag.calibration.gradient import GradientBench
+from simstrag.calibration.fits.held_out import held_out
 from simstrag.calibration.header import Asked, header_of, refuse_other
-from simstrag.calibration.held_out import held_out
-from simstrag.calibration.machine import slug
 from simstrag.calibration.remarks import remarks
 from simstrag.calibration.samples import Journal, Samples
-from simstrag.calibration.steps import Jobs
+from simstrag.documents.paths import write_whole
+from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
-from simstrag.names import nearest
-from simstrag.paths import write_whole
-from simstrag.places import keep_memory
-from simstrag.profile import Profile
+from simstrag.processes.affinity import keep_memory
+from simstrag.profile.profile import Profile
 from simstrag.workloads import Precisions, Workload, choose, load, precisions
 from simstrag.workloads.device import describe_device
 

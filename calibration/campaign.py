@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from simstrag.calibration.benches.occupancy import LIMIT, Occupancy
+from simstrag.calibration.benches.pace import paces, usual
 from simstrag.calibration.cells import Bench, Cell, Skipped, Visit
-from simstrag.calibration.medians import half_width, statistic
-from simstrag.calibration.occupancy import LIMIT, Occupancy
-from simstrag.calibration.pace import paces, usual
+from simstrag.calibration.fits.medians import half_width, statistic
 from simstrag.calibration.samples import Journal, Samples, calm
 from simstrag.errors import InputError
 

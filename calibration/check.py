@@ -12,7 +12,7 @@ from simstrag.calibration.campaign import OnVisit
 from simstrag.calibration.cells import Cell
 from simstrag.calibration.comparing import Pair, SideBySide, compare, half_width
 from simstrag.errors import InputError
-from simstrag.profile import Profile
+from simstrag.profile.profile import Profile
 
 __all__ = ["NEAR", "Checked", "cells_to_check", "check"]
 

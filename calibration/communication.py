@@ -21,10 +21,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simstrag.calibration import allreduce, server
-from simstrag.calibration.allreduce import AllReduceBench
-from simstrag.calibration.machine import busy_seconds, describe_software, wait_for_calm
-from simstrag.calibration.server import ServerBench
+from simstrag.calibration.benches import allreduce, server
+from simstrag.calibration.benches.allreduce import AllReduceBench
+from simstrag.calibration.benches.machine import busy_seconds, describe_software, wait_for_calm
+from simstrag.calibration.benches.server import ServerBench
 from simstrag.workloads.device import describe_device
 
 if TYPE_CHECKING:

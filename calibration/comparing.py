@@ -18,8 +18,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from simstrag.calibration.measured import Measured, measured
-from simstrag.profile import Profile
-from simstrag.quantity import Quantity
+from simstrag.profile.profile import Profile
+from simstrag.profile.quantity import Quantity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -150,7 +150,7 @@ COLUMNS = (
 def compare(a: Profile, b: Profile) -> SideBySide:
     """Put two profiles side by side, cell by cell.
 
-    >>> from simstrag.profile import Profile
+    >>> from simstrag.profile.profile import Profile
     >>> own = {"date": "", "command": "", "device": {"kind": "cpu"}, "software": {}}
     >>> def profile(name, seconds):
     ...     median = {"value": seconds, "kind": "measured", "low": seconds - 2, "high": seconds + 2}

@@ -14,7 +14,7 @@ from typing import Any
 
 from simstrag.calibration import estimate
 from simstrag.calibration.account import account
-from simstrag.calibration.machine import slug
+from simstrag.calibration.benches.machine import slug
 from simstrag.calibration.quantities import allreduce_part, server_part, short, step_part
 from simstrag.calibration.recording import Recording, read_recording
 
@@ -24,7 +24,7 @@ Row = tuple[float, int, str, str, float]
 
 
 def profile(recording: Recording, name: str) -> dict[str, Any]:
-    """The profile of the recorded machine, in the shape that `simstrag.profile.Profile` checks."""
+    """The profile of the recorded machine, in the shape that `Profile` checks."""
     described, communication = recording.described, recording.communication
     workload, precisions = described["workload"], described["precisions"]
     return {

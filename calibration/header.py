@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simstrag.calibration.benches.machine import describe_software
 from simstrag.calibration.campaign import TARGET
 from simstrag.calibration.cells import Cell
-from simstrag.calibration.machine import describe_software
 from simstrag.errors import InputError
-from simstrag.run import provenance
+from simstrag.runs.run import provenance
 from simstrag.workloads.device import describe_device
 
 if TYPE_CHECKING:

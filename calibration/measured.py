@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from simstrag.calibration.cells import Cell
-from simstrag.measurements import Response
-from simstrag.profile import Profile
-from simstrag.quantity import Part, Quantity
+from simstrag.profile.measurements import Response
+from simstrag.profile.profile import Profile
+from simstrag.profile.quantity import Part, Quantity
 
 __all__ = ["CONSTANTS", "Measured", "beside", "measured"]
 

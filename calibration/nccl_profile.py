@@ -13,15 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from simstrag.calibration import collective_fit, nccl_tests
+from simstrag.calibration import nccl_tests
 from simstrag.calibration.cells import Cell
-from simstrag.calibration.collective_fit import ALGORITHMS, Algorithm, Fit, Point, Predictor
-from simstrag.calibration.held_out import LARGE, Prediction, account
-from simstrag.calibration.medians import short
+from simstrag.calibration.fits import collective_fit
+from simstrag.calibration.fits.collective_fit import ALGORITHMS, Algorithm, Fit, Point, Predictor
+from simstrag.calibration.fits.held_out import LARGE, Prediction, account
+from simstrag.calibration.fits.medians import short
 from simstrag.errors import InputError
-from simstrag.measurements import CollectiveCell, CollectiveFit, HeldOut, Residual
-from simstrag.profile import AllReduceTimes, Profile
-from simstrag.quantity import Quantity
+from simstrag.profile.measurements import CollectiveCell, CollectiveFit, HeldOut, Residual
+from simstrag.profile.profile import AllReduceTimes, Profile
+from simstrag.profile.quantity import Quantity
 
 __all__ = ["GRADIENT", "choose", "left_out", "profile"]
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from simstrag.calibration.collective_fit import Point
+from simstrag.calibration.fits.collective_fit import Point
 from simstrag.errors import InputError
 
 __all__ = ["Log", "points", "read", "read_all"]

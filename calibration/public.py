@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from simstrag.calibration import public_amp, public_gavel, public_nccl, public_pollux
-from simstrag.profile import Profile
+from simstrag.profile.profile import Profile
 
 __all__ = ["PUBLIC"]
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simstrag.measurements import AmpRatio
-from simstrag.profile import Profile
-from simstrag.quantity import Quantity
+from simstrag.profile.measurements import AmpRatio
+from simstrag.profile.profile import Profile
+from simstrag.profile.quantity import Quantity
 
 __all__ = ["ratios"]
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from simstrag.calibration.medians import short
+from simstrag.calibration.fits.medians import short
 from simstrag.errors import InputError
-from simstrag.profile import Profile
+from simstrag.profile.profile import Profile
 
 __all__ = ["colocation", "pairs"]
 

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from simstrag.calibration import batch_fit, collective_fit
-from simstrag.calibration.collective_fit import Fit, Point
-from simstrag.calibration.medians import Estimate, short
+from simstrag.calibration.fits import batch_fit, collective_fit
+from simstrag.calibration.fits.collective_fit import Fit, Point
+from simstrag.calibration.fits.medians import Estimate, short
 from simstrag.errors import InputError
-from simstrag.measurements import BatchFit, StepCell
-from simstrag.profile import AllReduceTimes, Profile, StepTimes, Workload
-from simstrag.quantity import Quantity
+from simstrag.profile.measurements import BatchFit, StepCell
+from simstrag.profile.profile import AllReduceTimes, Profile, StepTimes, Workload
+from simstrag.profile.quantity import Quantity
 
 __all__ = ["APPLICATIONS", "FEW", "fitted", "predicted", "read", "synchronisation", "t4"]
 

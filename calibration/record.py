@@ -20,9 +20,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simstrag.calibration.burner import burners, schedule
-from simstrag.calibration.machine import describe_software
-from simstrag.places import cores, pin
+from simstrag.calibration.benches.burner import burners, schedule
+from simstrag.calibration.benches.machine import describe_software
+from simstrag.processes.affinity import cores, pin
 from simstrag.workloads.device import describe_device
 
 if TYPE_CHECKING:

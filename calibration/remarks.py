@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from simstrag.calibration.benches.occupancy import LIMIT
+from simstrag.calibration.benches.pace import OFF, unrest, usual
 from simstrag.calibration.campaign import FEWEST
-from simstrag.calibration.medians import half_width, statistic
-from simstrag.calibration.occupancy import LIMIT
-from simstrag.calibration.pace import OFF, unrest, usual
+from simstrag.calibration.fits.medians import half_width, statistic
 from simstrag.calibration.samples import Samples
 
 __all__ = ["NOISY", "remarks"]

@@ -18,10 +18,10 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from simstrag.calibration.benches.pace import OFF, unrest, usual
 from simstrag.calibration.cells import Cell, Visit
-from simstrag.calibration.pace import OFF, unrest, usual
+from simstrag.documents.paths import hold, write_whole
 from simstrag.errors import InputError
-from simstrag.paths import hold, write_whole
 
 __all__ = ["FORMAT", "Journal", "Samples", "calm", "find", "read", "write"]
 

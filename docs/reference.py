@@ -1,6 +1,6 @@
 """What the site takes from the code: tables of a file's keys, and one page per policy.
 
-    ```{fields} simstrag.sections:StepSection
+    ```{fields} simstrag.scenario.sections:StepSection
     compute: seconds of a clean full-precision step
     ...
     ```

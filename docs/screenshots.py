@@ -21,9 +21,9 @@ from PIL import Image
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT))  # Chromium is driven as the tests drive it
 
-from simstrag.analysis.report import render  # noqa: E402
-from simstrag.comparison import Comparison, compare  # noqa: E402
+from simstrag.analysis.pages.report import render  # noqa: E402
 from simstrag.errors import InputError  # noqa: E402
+from simstrag.experiments.compare import Comparison, compare  # noqa: E402
 from tests.browser import BINARY, Browser  # noqa: E402
 
 __all__ = ["PICTURES", "SHOTS", "Box", "Part", "main", "take"]

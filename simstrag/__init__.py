@@ -12,9 +12,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from simstrag.comparison import Comparison, compare
-    from simstrag.engine import simulate
+    from simstrag.analysis.pages.saved_reports import report
+    from simstrag.engine.simulate import simulate
     from simstrag.errors import InputError, PlanError, SimstragError, StallError
+    from simstrag.experiments.compare import Comparison, compare
+    from simstrag.experiments.sweep import Sweep, sweep
     from simstrag.policy import (
         ALL,
         Damping,
@@ -29,12 +31,10 @@ if TYPE_CHECKING:
         View,
         Weigh,
     )
-    from simstrag.profile import Profile
-    from simstrag.reports import report
-    from simstrag.run import Run
-    from simstrag.scenario import Scenario
-    from simstrag.sweeps import Sweep, sweep
-    from simstrag.trace import Trace
+    from simstrag.profile.profile import Profile
+    from simstrag.runs.run import Run
+    from simstrag.scenario.scenario import Scenario
+    from simstrag.trace.trace import Trace
 
 __all__ = [
     "ALL",
@@ -67,7 +67,7 @@ __all__ = [
 
 _HOME = {
     "ALL": "policy",
-    "Comparison": "comparison",
+    "Comparison": "experiments.compare",
     "Damping": "policy",
     "Hints": "policy",
     "InputError": "errors",
@@ -76,22 +76,22 @@ _HOME = {
     "PlanError": "errors",
     "Policy": "policy",
     "Precision": "policy",
-    "Profile": "profile",
+    "Profile": "profile.profile",
     "Quorum": "policy",
     "Review": "policy",
-    "Run": "run",
-    "Scenario": "scenario",
+    "Run": "runs.run",
+    "Scenario": "scenario.scenario",
     "SimstragError": "errors",
     "StallError": "errors",
-    "Sweep": "sweeps",
-    "Trace": "trace",
+    "Sweep": "experiments.sweep",
+    "Trace": "trace.trace",
     "Via": "policy",
     "View": "policy",
     "Weigh": "policy",
-    "compare": "comparison",
-    "report": "reports",
-    "simulate": "engine",
-    "sweep": "sweeps",
+    "compare": "experiments.compare",
+    "report": "analysis.pages.saved_reports",
+    "simulate": "engine.simulate",
+    "sweep": "experiments.sweep",
 }
 
 

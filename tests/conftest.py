@@ -68,7 +68,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a comparison, to be copied."""
-    from simstrag.comparison import compare
+    from simstrag.experiments.compare import compare
 
     folder = tmp_path_factory.mktemp("finished")
     (folder / "case.yaml").write_text(SCENARIO)
@@ -79,7 +79,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw no report where nobody looks at it."""
-    monkeypatch.setattr("simstrag.analysis.report.render", lambda *_: "<html></html>")
+    monkeypatch.setattr("simstrag.analysis.pages.report.render", lambda *_: "<html></html>")
 
 
 @pytest.fixture

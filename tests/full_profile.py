@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from simstrag.profile import Profile
+from simstrag.profile.profile import Profile
 
 __all__ = ["full_profile", "quantity", "without"]
 

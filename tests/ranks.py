@@ -34,7 +34,7 @@ from typing import Any
 
 import pytest
 
-from simstrag.places import cores, die_with_parent, pin
+from simstrag.processes.affinity import cores, die_with_parent, pin
 
 __all__ = ["RankError", "Ranks", "ranks"]
 

@@ -1,6 +1,7 @@
 """The reference engine: docs/semantics.md written down a second time, as plainly as possible.
 
-It judges `simstrag.engine`, from which it shares nothing but the arithmetic of rule 0 (`Timing`)
+It judges `simstrag.engine.simulate`, from which it shares nothing but the arithmetic of rule 0
+(`Timing`)
 and what a plan says of itself.  There is no queue of events: whatever may come next is listed anew
 after every event, and the least by (time, class, key) of rule 15 happens.  Numbers in brackets are
 rules.
@@ -20,19 +21,8 @@ import numpy.typing as npt
 
 from simstrag.errors import InputError, PlanError, StallError
 from simstrag.learning.noise_scale import unmodelled
-from simstrag.policy import (
-    WINDOW,
-    Hints,
-    Late,
-    Plan,
-    Policy,
-    Precision,
-    Quorum,
-    Via,
-    View,
-    Weigh,
-)
-from simstrag.scenario import Scenario
+from simstrag.policy import WINDOW, Hints, Late, Plan, Policy, Precision, Quorum, Via, View, Weigh
+from simstrag.scenario.scenario import Scenario
 
 FINISH, CLOSING, END, EXPIRY, SERVE = range(5)  # the classes of rule 15
 

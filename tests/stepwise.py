@@ -1,4 +1,4 @@
-"""Step functions the plain way, one value at a time: the judge of `simstrag.pieces`."""
+"""Step functions the plain way, one value at a time: the judge of `trace.step_functions`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 
-from simstrag.slowdown import Piecewise
+from simstrag.trace.slowdown import Piecewise
 
 
 def of(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from simstrag.policy import Plan, Policy
-from simstrag.scenario import Scenario
+from simstrag.scenario.scenario import Scenario
 from tests import reference
 from tests.strategies import Fixed
 
@@ -69,7 +69,7 @@ def by_reference(scenario: Scenario, policy: Policy) -> Story:
 
 def by_engine(scenario: Scenario, policy: Policy) -> Story:
     """The engine lists the starts of steps that ended; the reference those of all."""
-    from simstrag.engine import simulate
+    from simstrag.engine.simulate import simulate
 
     run = simulate(scenario, policy, record_steps=True, record_gradients=True)
     steps, gradients, updates = run.frame("steps"), run.frame("gradients"), run.frame("updates")

@@ -33,7 +33,7 @@ from simstrag.policy import (
     View,
     Weigh,
 )
-from simstrag.scenario import Scenario
+from simstrag.scenario.scenario import Scenario
 
 EVERY_UPDATE = Review(updates=1)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from simstrag.calibration.cells import Cell, Visit
-from simstrag.calibration.held_out import held_out
+from simstrag.calibration.fits.held_out import held_out
 from simstrag.calibration.samples import FORMAT, Samples
 
 __all__ = ["Machine", "cells_of", "samples_of"]

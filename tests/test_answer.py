@@ -12,18 +12,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from simstrag.analysis import drawing
-from simstrag.analysis.answer import answer
-from simstrag.analysis.cautions import cautions
-from simstrag.analysis.report import render
-from simstrag.analysis.standings import Standings, standings
-from simstrag.analysis.tables import differences_table, ranking_table
-from simstrag.analysis.thresholds import drawn, thresholds
-from simstrag.analysis.turns import WORDS, Turn, rounded
-from simstrag.comparison import C_TAUS, Comparison, compare
-from simstrag.quantities import QUANTITIES
-from simstrag.scenario import Scenario
-from simstrag.sensitivity import COLUMNS
+from simstrag.analysis.charts import drawing
+from simstrag.analysis.pages.report import render
+from simstrag.analysis.tables.comparison_tables import differences_table, ranking_table
+from simstrag.analysis.tables.standings import Standings, standings
+from simstrag.analysis.text.answer import answer
+from simstrag.analysis.text.cautions import cautions
+from simstrag.analysis.text.sensitivity_table import drawn, thresholds
+from simstrag.analysis.text.sensitivity_text import WORDS, Turn, rounded
+from simstrag.experiments.compare import C_TAUS, Comparison, compare
+from simstrag.experiments.sensitivity import COLUMNS
+from simstrag.scenario.scenario import Scenario
+from simstrag.scenario.uncertain_constants import QUANTITIES
 
 CASE: dict[str, Any] = {
     "workers": 4,

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from simstrag.analysis.assumptions import assumptions
-from simstrag.engine import simulate
-from simstrag.scenario import Scenario
+from simstrag.analysis.text.assumptions import assumptions
+from simstrag.engine.simulate import simulate
+from simstrag.scenario.scenario import Scenario
 
 BASE = {
     "workers": 8,

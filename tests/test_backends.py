@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from simstrag.backends import Lost, computed
+from simstrag.experiments.backends import Lost, computed
 
 
 class Died(Exception):

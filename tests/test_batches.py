@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from simstrag.analysis.assumptions import assumptions
-from simstrag.analysis.origins import Origin, origins
-from simstrag.batches import seconds, times_at
-from simstrag.engine import simulate
+from simstrag.analysis.tables.origins import Origin, origins
+from simstrag.analysis.text.assumptions import assumptions
+from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
-from simstrag.measurements import BatchFit
-from simstrag.profile import Profile
-from simstrag.scenario import Scenario
+from simstrag.profile.batch_laws import seconds, times_at
+from simstrag.profile.measurements import BatchFit
+from simstrag.profile.profile import Profile
+from simstrag.scenario.scenario import Scenario
 from tests.full_profile import full_profile, without
 
 

@@ -18,9 +18,9 @@ from simstrag.calibration.comparing import compare
 from simstrag.calibration.remarks import remarks
 from simstrag.calibration.samples import Samples, read
 from simstrag.errors import InputError
-from simstrag.fidelity import Calibrating
-from simstrag.profile import Profile
-from simstrag.scenario import Scenario
+from simstrag.profile.profile import Profile
+from simstrag.scenario.scenario import Scenario
+from simstrag.validation import Calibrating
 from tests.commands import Call
 
 OWN = """
@@ -57,8 +57,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         return benches
 
     monkeypatch.setattr(module, "equipped", short)
-    monkeypatch.setattr("simstrag.calibration.trained.VISIT", 0.05)
-    monkeypatch.setattr("simstrag.calibration.server.VISIT", 0.02)
+    monkeypatch.setattr("simstrag.calibration.benches.trained.VISIT", 0.05)
+    monkeypatch.setattr("simstrag.calibration.benches.server.VISIT", 0.02)
     monkeypatch.setattr("simstrag.calibration.campaign.MOST", 8)
 
 
@@ -137,7 +137,7 @@ def test_a_folder_of_another_calibration_is_left_alone(done: Path, call: Call) -
 def test_ctrl_c_keeps_what_was_measured_and_the_same_command_goes_on(
     here: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from simstrag.calibration.steps import StepBench
+    from simstrag.calibration.benches.steps import StepBench
 
     visit, visited = StepBench.visit, 0
 
@@ -290,6 +290,8 @@ def test_without_minutes_it_takes_ten_or_what_the_fewest_rounds_take(
 ) -> None:
     asked = Asked("mine:job", "cpu", ("step",), precisions=("fp64", "fp32_of_fp64"))
     assert Calibration.of(asked, here / "x").minutes == 10
-    monkeypatch.setattr("simstrag.calibration.steps.StepBench.seconds", lambda self, cell: 30.0)
+    monkeypatch.setattr(
+        "simstrag.calibration.benches.steps.StepBench.seconds", lambda self, cell: 30.0
+    )
     forecast = Calibration.of(asked, here / "x").forecast()
     assert forecast.most == forecast.least == 5 * 10 * 30.0

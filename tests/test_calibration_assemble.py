@@ -14,12 +14,12 @@ import pytest
 from simstrag.calibration import samples as files
 from simstrag.calibration.assemble import assemble
 from simstrag.calibration.cells import Cell, Visit
-from simstrag.calibration.collective_fit import Point, around, fit
+from simstrag.calibration.fits.collective_fit import Point, around, fit
+from simstrag.calibration.fits.trained_cells import beside_others
 from simstrag.calibration.samples import Samples
-from simstrag.calibration.trained_cells import beside_others
-from simstrag.engine import simulate
-from simstrag.profile import Profile
-from simstrag.scenario import Scenario
+from simstrag.engine.simulate import simulate
+from simstrag.profile.profile import Profile
+from simstrag.scenario.scenario import Scenario
 from tests.synthetic import GRADIENT, REST, SHARE_HIDDEN, Machine, cells_of, samples_of
 
 MACHINE = Machine()

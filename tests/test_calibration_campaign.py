@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from simstrag.calibration import campaign, samples
+from simstrag.calibration.benches.pace import paces, usual
 from simstrag.calibration.campaign import FEWEST, MOST, Bounds
 from simstrag.calibration.cells import Cell, Skipped, Visit
-from simstrag.calibration.pace import paces, usual
 from simstrag.calibration.samples import Journal, Samples
 from simstrag.errors import InputError
-from simstrag.places import cores
+from simstrag.processes.affinity import cores
 
 STEADY, WILD, BIG = (Cell("step", precision="fp32", batch=n) for n in (8, 16, 32))
 

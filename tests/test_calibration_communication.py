@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from simstrag.calibration.allreduce import COARSE, AllReduceBench, rank_counts, sizes_of
+from simstrag.calibration.benches.allreduce import COARSE, AllReduceBench, rank_counts, sizes_of
+from simstrag.calibration.benches.crew import Crew
+from simstrag.calibration.benches.overlap import KINDS, OverlapBench
+from simstrag.calibration.benches.processes import Children
+from simstrag.calibration.benches.server import ServerBench
+from simstrag.calibration.benches.traffic import Traffic
+from simstrag.calibration.benches.trained import FEWEST, TrainedBench
 from simstrag.calibration.cells import Cell, Skipped
-from simstrag.calibration.crew import Crew
-from simstrag.calibration.overlap import KINDS, OverlapBench
-from simstrag.calibration.processes import Children
-from simstrag.calibration.server import ServerBench
-from simstrag.calibration.traffic import Traffic
-from simstrag.calibration.trained import FEWEST, TrainedBench
-from simstrag.places import cores
+from simstrag.processes.affinity import cores
 
 if TYPE_CHECKING:
     from simstrag.workloads.workload import Parts
@@ -139,7 +139,7 @@ def test_ranks_that_train_under_a_server_say_what_their_ways_took() -> None:
 def test_ranks_in_lockstep_say_how_long_it_takes_until_they_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("simstrag.calibration.trained.VISIT", 0.1)
+    monkeypatch.setattr("simstrag.calibration.benches.trained.VISIT", 0.1)
     with TrainedBench("lockstep", tiny, "fp32", batch=2, size=1, ranks=3, levels=(1.0,)) as bench:
         plain, loaded = bench.cells
         for cell in (plain, loaded, plain):
@@ -159,7 +159,7 @@ def test_ranks_in_lockstep_say_how_long_it_takes_until_they_go_on(
 
 def servers() -> list[psutil.Process]:
     mine = psutil.Process().children(recursive=True)
-    return [each for each in mine if "simstrag.ddp.server" in each.cmdline()]
+    return [each for each in mine if "simstrag.ddp.server.server" in each.cmdline()]
 
 
 def test_backward_is_timed_alone_together_and_apart() -> None:

@@ -14,17 +14,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from simstrag.calibration import burner  # noqa: E402
-from simstrag.calibration import loads as module  # noqa: E402
-from simstrag.calibration.burner import piece  # noqa: E402
+from simstrag.calibration.benches import burner  # noqa: E402
+from simstrag.calibration.benches import loads as module  # noqa: E402
+from simstrag.calibration.benches.burner import piece  # noqa: E402
+from simstrag.calibration.benches.contention import ContentionBench  # noqa: E402
+from simstrag.calibration.benches.crew import Crew  # noqa: E402
+from simstrag.calibration.benches.device import Cpu, device  # noqa: E402
+from simstrag.calibration.benches.loads import SHARED, Loads, levels, split  # noqa: E402
+from simstrag.calibration.benches.processes import Children  # noqa: E402
+from simstrag.calibration.benches.steps import FEWEST, WARM, Jobs  # noqa: E402
 from simstrag.calibration.cells import Skipped  # noqa: E402
-from simstrag.calibration.contention import ContentionBench  # noqa: E402
-from simstrag.calibration.crew import Crew  # noqa: E402
-from simstrag.calibration.device import Cpu, device  # noqa: E402
-from simstrag.calibration.loads import SHARED, Loads, levels, split  # noqa: E402
-from simstrag.calibration.processes import Children  # noqa: E402
-from simstrag.calibration.steps import FEWEST, WARM, Jobs  # noqa: E402
-from simstrag.places import cores  # noqa: E402
+from simstrag.processes.affinity import cores  # noqa: E402
 from simstrag.workloads import Job, Parts, Precisions, Workload  # noqa: E402
 
 CHOSEN = Precisions("fp64", "fp32_of_fp64", stand_in=True, probed_gain=1.0)
@@ -285,7 +285,7 @@ def test_clean_steps_are_taken_without_the_load_before_and_after_it(
 
     monkeypatch.setattr(Job, "gradient", gradient)
     monkeypatch.setattr(Job, "update", lambda self: None)
-    monkeypatch.setattr("simstrag.calibration.contention.SETTLE", 0.0)
+    monkeypatch.setattr("simstrag.calibration.benches.contention.SETTLE", 0.0)
     bench = ContentionBench(jobs, CHOSEN, span=0.0)
     bench._loads = told  # type: ignore[assignment]
     samples, facts = bench.visit(bench.cells[0])

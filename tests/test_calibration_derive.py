@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from simstrag.calibration import estimate
-from simstrag.calibration.burner import KINDS, Episode, Kind, burners, schedule
+from simstrag.calibration.benches.burner import KINDS, Episode, Kind, burners, schedule
 from simstrag.calibration.derive import profile, trace_rows, write
 from simstrag.calibration.recording import Recording, Series, Span, read_recording
-from simstrag.places import cores
-from simstrag.profile import Profile
-from simstrag.trace import Trace
+from simstrag.processes.affinity import cores
+from simstrag.profile.profile import Profile
+from simstrag.trace.trace import Trace
 
 CALIBRATION = Path(__file__).parent.parent / "calibration"
 RECORDED = Path(__file__).parent.parent / "traces" / "recorded"

@@ -6,11 +6,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from simstrag.calibration import allreduce, equipment  # noqa: E402
-from simstrag.calibration.allreduce import AllReduceBench  # noqa: E402
-from simstrag.calibration.device import device  # noqa: E402
-from simstrag.calibration.equipment import equipped  # noqa: E402
-from simstrag.calibration.steps import Jobs  # noqa: E402
+from simstrag.calibration.benches import allreduce, equipment  # noqa: E402
+from simstrag.calibration.benches.allreduce import AllReduceBench  # noqa: E402
+from simstrag.calibration.benches.device import device  # noqa: E402
+from simstrag.calibration.benches.equipment import equipped  # noqa: E402
+from simstrag.calibration.benches.steps import Jobs  # noqa: E402
 from simstrag.workloads import Precisions, load  # noqa: E402
 
 CHOSEN = Precisions("fp32", "bf16", stand_in=False, probed_gain=2.0)

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from simstrag.batches import of_constants
-from simstrag.calibration import batch_fit, laws
-from simstrag.calibration.choice import CLEARLY, simplest, tolerances
-from simstrag.calibration.medians import Estimate, over_visits
-from simstrag.measurements import CONSTANTS, Law
-from simstrag.responses import of_law
+from simstrag.calibration.fits import batch_fit, laws
+from simstrag.calibration.fits.choice import CLEARLY, simplest, tolerances
+from simstrag.calibration.fits.medians import Estimate, over_visits
+from simstrag.profile.batch_laws import of_constants
+from simstrag.profile.measurements import CONSTANTS, Law
+from simstrag.profile.responses import of_law
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 LEVELS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0)

@@ -9,9 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from simstrag.calibration.device import device  # noqa: E402
-from simstrag.calibration.gradient import PARTS, GradientBench  # noqa: E402
-from simstrag.calibration.steps import Jobs  # noqa: E402
+from simstrag.calibration.benches.device import device  # noqa: E402
+from simstrag.calibration.benches.gradient import PARTS, GradientBench  # noqa: E402
+from simstrag.calibration.benches.steps import Jobs  # noqa: E402
 from simstrag.workloads import Parts, Workload, load  # noqa: E402
 
 DIMENSIONS, SPREAD, DISTANCE = 50, 3.0, 2.0

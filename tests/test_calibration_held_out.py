@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from simstrag.calibration.cells import Cell
-from simstrag.calibration.held_out import LARGE, THRESHOLDS, Prediction, account, held_out
-from simstrag.quantity import Quantity
+from simstrag.calibration.fits.held_out import LARGE, THRESHOLDS, Prediction, account, held_out
+from simstrag.profile.quantity import Quantity
 
 
 def steps(batches: Sequence[int], precision: str = "fp32") -> list[Cell]:

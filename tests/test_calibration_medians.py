@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from simstrag.calibration.cells import Cell, Visit
-from simstrag.calibration.medians import (
+from simstrag.calibration.fits.medians import (
     LASTING,
     cut,
     draws,
@@ -22,10 +22,10 @@ from simstrag.calibration.medians import (
     student,
     told,
 )
-from simstrag.calibration.noise_scale import learning, two_batches
+from simstrag.calibration.fits.noise_scale import learning, two_batches
+from simstrag.calibration.fits.step_cells import noise_of
 from simstrag.calibration.samples import Samples
-from simstrag.calibration.step_cells import noise_of
-from simstrag.quantity import Quantity
+from simstrag.profile.quantity import Quantity
 from tests.synthetic import NOISE_SCALE, Machine, samples_of
 
 

@@ -10,12 +10,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from simstrag.calibration.benches.cuda import Cuda, _busy  # noqa: E402
+from simstrag.calibration.benches.device import Cpu, device  # noqa: E402
+from simstrag.calibration.benches.steps import FEWEST, Jobs, StepBench, block  # noqa: E402
 from simstrag.calibration.cells import Cell, Skipped  # noqa: E402
-from simstrag.calibration.cuda import Cuda, _busy  # noqa: E402
-from simstrag.calibration.device import Cpu, device  # noqa: E402
-from simstrag.calibration.steps import FEWEST, Jobs, StepBench, block  # noqa: E402
 from simstrag.errors import InputError  # noqa: E402
-from simstrag.places import cores  # noqa: E402
+from simstrag.processes.affinity import cores  # noqa: E402
 from simstrag.workloads import Job, Parts, Precisions, Workload  # noqa: E402
 
 CHOSEN = Precisions("fp32", "bf16", stand_in=False, probed_gain=2.0)

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simstrag.engine import simulate
+from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.policies import load
 from simstrag.policies.cgp import grouped
 from simstrag.policy import WINDOW, Damping, Hints, Plan, Quorum, Review, Via, View
-from simstrag.run import Run
-from simstrag.scenario import Scenario
+from simstrag.runs.run import Run
+from simstrag.scenario.scenario import Scenario
 from tests.stories import Engine, tell, world
 
 ONE = {"learner": {"batch": 1}}

@@ -14,10 +14,10 @@ import pandas as pd
 import pytest
 
 from simstrag.cli.examples import EXAMPLES
-from simstrag.comparison import Comparison
-from simstrag.ddp import ways
-from simstrag.doctor import examine
+from simstrag.cli.installation import examine
+from simstrag.ddp import support
 from simstrag.errors import InputError
+from simstrag.experiments.compare import Comparison
 from simstrag.policies import ask, describe, load, names
 from simstrag.policy import Hints, View
 from tests.commands import SCENARIO, TRACE, Call, plain_lines
@@ -199,13 +199,13 @@ def test_policies_says_of_each_what_real_ranks_would_make_of_it(name: str, call:
     assert [row[2] for row in listed if row[:1] == [name]] == [told.partition(":")[0]]
     for ranks in (2, 4, 16):
         first = View(ranks, hints=Hints(batch=32, samples=12_800))
-        reason = ways.refusal(load(name), name, first)
+        reason = support.refusal(load(name), name, first)
         if reason is not None:
             assert told == f"no: {reason}"
             with pytest.raises(InputError, match="is for simulation only"):
-                ways.check(load(name), name, first)
+                support.check(load(name), name, first)
         else:
-            way = "DDP" if ways.synchronous(ask(load(name), first, name), ranks) else "server"
+            way = "DDP" if support.synchronous(ask(load(name), first, name), ranks) else "server"
             assert told == way
 
 
@@ -272,7 +272,7 @@ def test_the_examples_of_every_help_work(
     request: pytest.FixtureRequest,
 ) -> None:
     monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")  # no processes beside this one
-    monkeypatch.setattr("simstrag.doctor.examine", functools.cache(examine))
+    monkeypatch.setattr("simstrag.cli.installation.examine", functools.cache(examine))
     (folder / "examples").mkdir()
     for name in ("examples/demo.yaml", "case.yaml"):
         (folder / name).write_text(SCENARIO)
@@ -558,6 +558,6 @@ def test_a_timeline_is_written_and_read_back(folder: Path, call: Call) -> None:
 def test_what_a_timeline_leaves_out_is_said(
     folder: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("simstrag.analysis.perfetto.MOST", 60)
+    monkeypatch.setattr("simstrag.analysis.pages.perfetto.MOST", 60)
     _, _, err = call("run", "case.yaml", "--timeline", "t.json")
     assert re.fullmatch(r"warning: the timeline shows .* s, .*; \d+ steps are left out\n", err)

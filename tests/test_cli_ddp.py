@@ -17,10 +17,10 @@ pytest.importorskip("sklearn")
 from simstrag import Run  # noqa: E402
 from simstrag.cli.ddp import Precision  # noqa: E402
 from simstrag.cli.validate import _left  # noqa: E402
-from simstrag.ddp.formats import PAIRS  # noqa: E402
-from simstrag.ddp.journal import facts_as_written  # noqa: E402
-from simstrag.ddp.training import Training  # noqa: E402
-from simstrag.live import Live  # noqa: E402
+from simstrag.ddp.precision import PAIRS  # noqa: E402
+from simstrag.ddp.record.journal import facts_as_written  # noqa: E402
+from simstrag.ddp.workload_main import Training  # noqa: E402
+from simstrag.engine.live import Live  # noqa: E402
 from tests.commands import Call  # noqa: E402
 from tests.test_ddp_journal import HINTS, recorded  # noqa: E402
 
@@ -153,7 +153,9 @@ def test_a_link_that_cannot_be_is_refused_before_an_old_run_is_removed(
     call(*DDP, "--out", "r")
     before = sorted(folder.rglob("*"))
     (folder / "l.json").write_text(LINKS % (1, 1))
-    monkeypatch.setattr("simstrag.fidelity.network.probe", lambda: "a limited link needs root")
+    monkeypatch.setattr(
+        "simstrag.validation.loadgen.network.probe", lambda: "a limited link needs root"
+    )
     code, _, err = call(*DDP, "--load", "l.json", "--out", "r")
     assert (code, err) == (2, "error: --load l.json: a limited link needs root\n")
     assert sorted(folder.rglob("*")) == sorted([*before, folder / "l.json"])
@@ -348,7 +350,7 @@ def test_load_of_a_gpu_is_on_that_of_its_rank(
             asked.append((kind, level))
             yield {}
 
-    monkeypatch.setattr("simstrag.fidelity.injector.Loads", Loads)
+    monkeypatch.setattr("simstrag.validation.loadgen.injector.Loads", Loads)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     episodes = [{**GEMM, "rank": 3}]

@@ -15,11 +15,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from simstrag.analysis.tables import ranking_rows
+from simstrag.analysis.tables.comparison_tables import ranking_rows
 from simstrag.cli import unheard
 from simstrag.cli.compare import LEAST
 from simstrag.cli.console import table
-from simstrag.comparison import Comparison
+from simstrag.experiments.compare import Comparison
 from tests.commands import SCENARIO, Call, plain_lines
 
 INTERRUPTIBLE = (  # a parent may have taught this process to ignore Ctrl-C

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simstrag.calibration import collective_fit
-from simstrag.calibration.collective_fit import ALGORITHMS, Algorithm, Point, around, fit
-from simstrag.calibration.medians import over_visits
+from simstrag.calibration.fits import collective_fit
+from simstrag.calibration.fits.collective_fit import ALGORITHMS, Algorithm, Point, around, fit
+from simstrag.calibration.fits.medians import over_visits
 from simstrag.calibration.nccl_profile import choose, left_out
-from simstrag.constants import AllReduce
+from simstrag.timing.constants import AllReduce
 
 PLACEMENTS = ((2,), (8,), (8, 8), (8,) * 4, (8,) * 16)
 SIZES = tuple(1 << k for k in range(10, 29, 2))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from simstrag.collectives import halving_doubling, hierarchical, ranks_per_node, ring, tree
+from simstrag.timing.collectives import halving_doubling, hierarchical, ranks_per_node, ring, tree
 
 SIZE = 20e6
 LINK = (0.001, SIZE, 1e9)

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from simstrag.columns import Column, Lists, Numbers, Words, chosen, joined, lists
 from simstrag.errors import InputError
-from simstrag.tables import ROWS, VALUES, OnDisk, Written, read_table, write_table
+from simstrag.runs.columns import Column, Lists, Numbers, Words, chosen, joined, lists
+from simstrag.runs.tables import ROWS, VALUES, OnDisk, Written, read_table, write_table
 
 RING = [np.array([0, 1, 2]), np.array([3, 4])]
 COLUMNS: list[tuple[Column, list[Any]]] = [

@@ -12,8 +12,8 @@ import pytest
 
 import simstrag
 from simstrag import Scenario
-from simstrag.comparison import Comparison
-from simstrag.sensitivity import sensitivity
+from simstrag.experiments.compare import Comparison
+from simstrag.experiments.sensitivity import sensitivity
 
 SLOW = {"time": 0.0, "node": 1, "resource": "gpu", "kind": "slowdown", "value": 2.0}
 HANDMADE: dict[str, Any] = {
@@ -313,7 +313,7 @@ def test_a_comparison_can_be_pickled(noise: str) -> None:
 
 def test_jobs_are_by_default_the_cores_that_one_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    monkeypatch.setattr("simstrag.work.cores", lambda: 1)
-    monkeypatch.setattr("simstrag.work.stopped", seen.append)
+    monkeypatch.setattr("simstrag.experiments.runner.cores", lambda: 1)
+    monkeypatch.setattr("simstrag.experiments.runner.stopped", seen.append)
     simstrag.compare(Scenario.of(NOISY | {"seeds": 1}), ["bsp"])
     assert seen == [1]

@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simstrag import trace_files
-from simstrag.constants import AllReduce, Load, Server, Step
-from simstrag.contention import Contention
-from simstrag.engine import simulate
-from simstrag.kernel import ready
-from simstrag.noise import Noise
-from simstrag.scenario import Scenario
-from simstrag.slowdown import ONE, Piecewise
-from simstrag.timing import Timing
-from simstrag.trace import RESOURCES, Trace
+from simstrag.engine.kernel import ready
+from simstrag.engine.simulate import simulate
+from simstrag.scenario.scenario import Scenario
+from simstrag.timing.constants import AllReduce, Load, Server, Step
+from simstrag.timing.contention import Contention
+from simstrag.timing.noise import Noise
+from simstrag.timing.timing import Timing
+from simstrag.trace import files
+from simstrag.trace.slowdown import ONE, Piecewise
+from simstrag.trace.trace import RESOURCES, Trace
 from tests import stepwise
 from tests.strategies import traces
 
@@ -132,9 +132,9 @@ def test_more_breakpoints_are_no_more_calls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, trace_per_seed: str, resources: Any
 ) -> None:
     """From the file to the first event of a run, whatever is done to rows is done to columns."""
-    from simstrag.engine import check
+    from simstrag.engine.simulate import check
 
-    monkeypatch.setattr(trace_files, "SMALL", 0)
+    monkeypatch.setattr(files, "SMALL", 0)
     ready()
     counts = []
     for breakpoints in (1500, 10, 1000):  # the first one loads what is loaded once

@@ -25,9 +25,10 @@ from simstrag.policies import load, names, spec
 from simstrag.policy import WINDOW, Hints, Plan, PlanError, Policy, Precision, View
 
 ALLOWED = {
-    "numpy", "numpy.typing", "simstrag.errors", "simstrag.loops", "simstrag.modes",
-    "simstrag.noise_tables", "simstrag.policy", "simstrag.predictors", "simstrag.stragglers",
-    "simstrag.windows",
+    "numpy", "numpy.typing", "simstrag.errors", "simstrag.policy",
+    *(f"simstrag.policies.estimators.{name}" for name in (
+        "detectors", "loops", "modes", "noise_tables", "predictors", "windows",
+    )),
 }  # fmt: skip
 IMPURE = {"datetime", "os", "random", "secrets", "socket", "subprocess", "threading", "time"}
 SOURCE = re.compile(r"Source: .*(19|20)\d\d", re.DOTALL)

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from simstrag.calibration import processes
+from simstrag.calibration.benches import processes
+from simstrag.calibration.benches.crew import STOP, Crew, Under, obey, toil
+from simstrag.calibration.benches.processes import STALL
 from simstrag.calibration.cells import Skipped
-from simstrag.calibration.crew import STOP, Crew, Under, obey, toil
-from simstrag.calibration.processes import STALL
 
 
 @pytest.fixture(autouse=True)
@@ -124,7 +124,7 @@ def test_one_that_was_killed_before_its_order_is_skipped_and_replaced() -> None:
 @pytest.mark.usefixtures("grace")
 def test_all_that_are_silent_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with Crew(double, 3) as crew:
-        monkeypatch.setattr("simstrag.calibration.crew.STALL", 0.2)
+        monkeypatch.setattr("simstrag.calibration.benches.crew.STALL", 0.2)
         with pytest.raises(Skipped, match=r"rank 0 and 2 of 3 did not answer in 0\.2 s"):
             crew.ask({0: -2, 1: 1, 2: -2})
 

@@ -7,8 +7,8 @@ import time
 import pytest
 import torch
 
-from simstrag.ddp.clock import LocalClock, cores_per_rank, found_cores
-from simstrag.places import cores
+from simstrag.ddp.step_timer import LocalClock, cores_per_rank, found_cores
+from simstrag.processes.affinity import cores
 from tests.ranks import Ranks, ranks
 
 __all__ = ["ranks"]

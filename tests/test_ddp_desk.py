@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from simstrag import policies
-from simstrag.ddp.desk import Desk
-from simstrag.ddp.orders import (
+from simstrag.ddp.server.coordinator import Desk
+from simstrag.ddp.server.gradient_weights import Sum, averaged, factor_of, weights
+from simstrag.ddp.server.messages import (
     Abort,
     Apply,
     Compute,
@@ -25,10 +26,9 @@ from simstrag.ddp.orders import (
     Order,
     Reduce,
 )
-from simstrag.ddp.seats import is_fixed
-from simstrag.ddp.shares import Sum, averaged, factor_of, weights
+from simstrag.ddp.server.worker_state import is_fixed
+from simstrag.engine.live import Live
 from simstrag.errors import PlanError
-from simstrag.live import Live
 from simstrag.policy import Damping, Hints, Late, Plan, Quorum, Review, Via, View, Weigh
 
 BATCH = 32

@@ -13,12 +13,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from simstrag.ddp import formats as module
-from simstrag.ddp.clock import LocalClock
-from simstrag.ddp.equal import digest
-from simstrag.ddp.formats import Formats
-from simstrag.ddp.hook import Reducer
-from simstrag.ddp.replay import run_of
+from simstrag.ddp import precision as module
+from simstrag.ddp.allreduce.hook import Reducer
+from simstrag.ddp.allreduce.sync_state import digest
+from simstrag.ddp.precision import Formats
+from simstrag.ddp.record.replay import run_of
+from simstrag.ddp.step_timer import LocalClock
 from simstrag.errors import InputError
 from simstrag.policy import Plan, Precision, Quorum, Via, View
 from tests.ranks import Ranks, ranks
@@ -114,7 +114,8 @@ def trainer_overflows(rank: int, world: int, served: bool, out: str) -> tuple[li
 
     Scales begin where these gradients do not overflow by themselves.
     """
-    from simstrag.ddp import equal, wrap
+    from simstrag.ddp import wrap
+    from simstrag.ddp.allreduce import sync_state
 
     with patch.object(module, "FIRST_SCALE", SCALE):
         model = network()
@@ -136,7 +137,7 @@ def trainer_overflows(rank: int, world: int, served: bool, out: str) -> tuple[li
         assert all(torch.isfinite(p).all() for p in model.parameters())
         for buffer in model.buffers():
             buffer.zero_()
-        return still, "" if served else equal.digest(model, optimizer)
+        return still, "" if served else sync_state.digest(model, optimizer)
 
 
 def test_a_trainer_s_ranks_all_skip_a_step_that_overflows_on_one(
@@ -215,7 +216,7 @@ def test_ranks_in_different_formats_stay_the_same(
         model, (x, y) = network(), batch_of(100 * rank)
         cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
         whole.append(torch.cat([p.grad.flatten() for p in model.parameters()]))  # type: ignore[union-attr]
-    expected = torch.stack(whole).mean(0)
+        expected = torch.stack(whole).mean(0)
     error = (torch.tensor(found[0][2]) - expected).norm() / expected.norm()
     assert 1e-9 < error < tolerance, "rank 0 was in reduced precision, and near the truth"
 

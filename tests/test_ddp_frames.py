@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from simstrag.ddp.frames import HEADER, PROTOCOL, Frame, Kind, Wire
-from simstrag.ddp.payload import octets
+from simstrag.ddp.server.shared_buffer import octets
+from simstrag.ddp.server.wire import HEADER, PROTOCOL, Frame, Kind, Wire
 
 LIMIT = 0.3
 FRAME = Frame(

@@ -12,11 +12,11 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from simstrag.ddp.clock import LocalClock
-from simstrag.ddp.equal import average
-from simstrag.ddp.equal import digest as bytes_of
-from simstrag.ddp.hook import Groups, Reducer
-from simstrag.ddp.slots import Digests, disagreement, unpack
+from simstrag.ddp.allreduce.control_message import Digests, disagreement, unpack
+from simstrag.ddp.allreduce.hook import Groups, Reducer
+from simstrag.ddp.allreduce.sync_state import average
+from simstrag.ddp.allreduce.sync_state import digest as bytes_of
+from simstrag.ddp.step_timer import LocalClock
 from simstrag.policy import Plan, Precision
 from tests.ranks import Ranks, ranks
 

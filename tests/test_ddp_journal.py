@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from simstrag import Run, policies
-from simstrag.analysis.examples import example
-from simstrag.analysis.perfetto import write_timeline
-from simstrag.analysis.report import render_run
-from simstrag.ddp.journal import NAME, Journal, facts_as_written, facts_of, latest, read
-from simstrag.ddp.replay import finish, finished, parts, run_of, trace_of
+from simstrag.analysis.derived.examples import example
+from simstrag.analysis.pages.perfetto import write_timeline
+from simstrag.analysis.pages.report import render_run
+from simstrag.ddp.record.journal import NAME, Journal, facts_as_written, facts_of, latest, read
+from simstrag.ddp.record.replay import finish, finished, parts, run_of, trace_of
+from simstrag.engine.live import Live
 from simstrag.errors import InputError
-from simstrag.live import Live
 from simstrag.policy import Hints
 from tests.test_live import Told, durations
 

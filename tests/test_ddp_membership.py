@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from simstrag.ddp.connections import Connections
-from simstrag.ddp.joining import Joined
+from simstrag.ddp.failures.connections import Connections
+from simstrag.ddp.rendezvous import Joined
 from tests.ranks import Ranks, ranks
 from tests.test_ddp_trainer import BATCH, task
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from simstrag.ddp.payload import Offer, accept, apart, octets, offer
+from simstrag.ddp.server.shared_buffer import Offer, accept, apart, octets, offer
 
 COUNT = 5000
 

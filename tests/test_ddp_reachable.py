@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from simstrag.ddp.door import listening
-from simstrag.ddp.server import reachable
+from simstrag.ddp.server.listener import listening
+from simstrag.ddp.server.server import reachable
 from simstrag.errors import InputError
 
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from simstrag import policies
-from simstrag.ddp.journal import Journal
-from simstrag.ddp.trips import trips
-from simstrag.fidelity.recorded import replay
-from simstrag.live import Live
+from simstrag.ddp.record.journal import Journal
+from simstrag.ddp.record.server_latency import trips
+from simstrag.engine.live import Live
 from simstrag.policy import Hints
+from simstrag.validation.replay import replay
 
 WORLD, BATCH, SERVICE = 3, 4, 0.004
 

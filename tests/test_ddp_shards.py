@@ -10,8 +10,8 @@ import torch
 
 from simstrag import policies
 from simstrag.ddp.parameters import Parameters, cut, packed, put_together
-from simstrag.ddp.payload import apart
-from simstrag.ddp.ways import check_sharded
+from simstrag.ddp.server.shared_buffer import apart
+from simstrag.ddp.support import check_sharded
 from simstrag.errors import InputError
 from simstrag.policy import View
 

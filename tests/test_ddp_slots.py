@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from simstrag.ddp.slots import WIDTH, Digests, Slots, disagreement, gather, pack, unpack
+from simstrag.ddp.allreduce.control_message import (
+    WIDTH,
+    Digests,
+    Slots,
+    disagreement,
+    gather,
+    pack,
+    unpack,
+)
 from simstrag.policy import ALL, Damping, Late, Plan, Precision, Quorum, Review, Via
 from tests.ranks import Ranks, ranks
 
@@ -61,7 +69,8 @@ def test_a_slot_comes_out_as_it_went_in() -> None:
 
 def test_the_digest_is_the_same_in_a_process_with_another_hash_seed() -> None:
     setup, _, plan = (RICH % "{3, 1}").strip().partition("\n")
-    program = f"{setup}\nfrom simstrag.ddp.slots import Digests\nprint(Digests().of({plan}, 9))"
+    module = "simstrag.ddp.allreduce.control_message"
+    program = f"{setup}\nfrom {module} import Digests\nprint(Digests().of({plan}, 9))"
     found = subprocess.run(
         [sys.executable, "-P", "-c", program], env={"PYTHONHASHSEED": "1"},
         capture_output=True, text=True, check=True, timeout=60,

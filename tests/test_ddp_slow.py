@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simstrag.ddp.slow import Slow
+from simstrag.ddp.failures.slow_ranks import Slow
 
 
 def told(*reports: tuple[int, float]) -> list[str]:

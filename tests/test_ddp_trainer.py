@@ -17,12 +17,12 @@ import torch
 from torch import nn
 
 from simstrag import policies
-from simstrag.ddp.journal import read
-from simstrag.ddp.replay import finish, parts, run_of
+from simstrag.ddp.record.journal import read
+from simstrag.ddp.record.replay import finish, parts, run_of
+from simstrag.engine.live import Live, Start, Update
 from simstrag.errors import InputError, SimstragError
-from simstrag.live import Live, Start, Update
 from simstrag.policy import Hints, Plan, Precision, Quorum, Review, View
-from simstrag.trace import Trace
+from simstrag.trace.trace import Trace
 from simstrag.workloads.device import describe_device
 from tests.ranks import Ranks, ranks
 from tests.test_live import judged
@@ -91,7 +91,8 @@ def train(
     precision: str = "bf16",
 ) -> dict[str, Any]:
     """Some steps under a policy; what there is at the end."""
-    from simstrag.ddp import equal, wrap
+    from simstrag.ddp import wrap
+    from simstrag.ddp.allreduce import sync_state
 
     model, optimizer, loss = task(rank)
     losses = []
@@ -106,7 +107,7 @@ def train(
         state = trainer.state_dict()
         return {
             "losses": losses,
-            "digest": equal.digest(model, optimizer),
+            "digest": sync_state.digest(model, optimizer),
             "samples": trainer.samples,
             "facts": state["facts"],
         }
@@ -116,7 +117,7 @@ def plain(rank: int, world: int, steps: int, clip: float | None = None) -> str:
     """The same training by DDP as everybody uses it."""
     from torch.nn.parallel import DistributedDataParallel
 
-    from simstrag.ddp import equal
+    from simstrag.ddp.allreduce import sync_state
 
     model, optimizer, _ = task(0)
     ddp = DistributedDataParallel(model, forward_sync_buffers=False)
@@ -129,7 +130,7 @@ def plain(rank: int, world: int, steps: int, clip: float | None = None) -> str:
         if clip is not None:
             nn.utils.clip_grad_norm_(model.parameters(), clip)
         optimizer.step()
-    return equal.digest(model, optimizer)
+    return sync_state.digest(model, optimizer)
 
 
 def test_bsp_is_plain_ddp_bit_for_bit_on_three_ranks(ranks: Ranks) -> None:
@@ -191,7 +192,8 @@ def test_uneven_shares_train_as_one_process_with_the_whole_batch(ranks: Ranks) -
 
 def switching(rank: int, world: int, steps: int) -> tuple[list[tuple[int, ...]], str]:
     """Korel on told times: who was in reduced precision at each step, and the parameters."""
-    from simstrag.ddp import equal, wrap
+    from simstrag.ddp import wrap
+    from simstrag.ddp.allreduce import sync_state
 
     model, optimizer, loss = task(rank)
     decided = []
@@ -200,7 +202,7 @@ def switching(rank: int, world: int, steps: int) -> tuple[list[tuple[int, ...]],
         for _ in range(steps):
             trainer.step(lambda: loss(BATCH))
             decided.append(tuple(trainer.plan.in_amp.tolist()))
-        return decided, equal.digest(without_statistics(model), optimizer)
+        return decided, sync_state.digest(without_statistics(model), optimizer)
 
 
 def test_replicas_that_switch_precision_stay_equal(ranks: Ranks) -> None:
@@ -324,11 +326,12 @@ class Merging:
 
 def merging(rank: int, world: int) -> tuple[list[float], list[float], str]:
     """Sums of a momentum before and after the merge, and a digest of all at the end."""
-    from simstrag.ddp import course, equal, wrap
+    from simstrag.ddp import session, wrap
+    from simstrag.ddp.allreduce import sync_state
 
     model, optimizer, loss = task(rank)
     sums: list[list[float]] = []
-    average = course.equal.average
+    average = session.equal.average
 
     def watched(*given: Any) -> None:
         for apart in (True, False):
@@ -337,7 +340,7 @@ def merging(rank: int, world: int) -> tuple[list[float], list[float], str]:
             state = optimizer.state_dict()["state"]
             sums.append([float(state[k]["momentum_buffer"].sum()) for k in sorted(state)])
 
-    course.equal.average = watched
+    session.equal.average = watched
     try:
         with wrap(model, optimizer, Merging(), batch=BATCH, precision="full") as trainer:
             while trainer.plan is None:
@@ -345,8 +348,8 @@ def merging(rank: int, world: int) -> tuple[list[float], list[float], str]:
             for _ in range(5):
                 trainer.step(lambda: loss(BATCH))
     finally:
-        course.equal.average = average
-    return *sums, equal.digest(without_statistics(model), optimizer)
+        session.equal.average = average
+    return *sums, sync_state.digest(without_statistics(model), optimizer)
 
 
 def test_a_policy_that_averaged_models_goes_on_by_ddp_from_the_mean_of_all(ranks: Ranks) -> None:

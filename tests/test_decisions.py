@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from simstrag.comparison import Comparison, compare
-from simstrag.engine import simulate
+from simstrag.engine.recorder import DECISION_COLUMNS
+from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
+from simstrag.experiments.compare import Comparison, compare
 from simstrag.policy import Plan, Precision, Quorum, Review, Via, View
-from simstrag.recorder import DECISION_COLUMNS
-from simstrag.run import Run
-from simstrag.scenario import Scenario
+from simstrag.runs.run import Run
+from simstrag.scenario.scenario import Scenario
 
 STEP = {"compute": 0.1, "cv": 0.05, "amp_ratio": 1.5}
 SCENARIO = Scenario(workers=4, updates=6, step=STEP)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from simstrag import doctor
-from simstrag.doctor import Finding, examine
+from simstrag.cli import installation
+from simstrag.cli.installation import Finding, examine
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_here_all_that_is_needed_works(findings: dict[str, Finding]) -> None:
 
 
 def test_all_that_may_be_needed_is_looked_for(findings: dict[str, Finding]) -> None:
-    assert {"simstrag", "python", "cores", *doctor.OPTIONAL, "cuda"} <= findings.keys()
+    assert {"simstrag", "python", "cores", *installation.OPTIONAL, "cuda"} <= findings.keys()
 
 
 def test_every_library_is_named_with_its_version(findings: dict[str, Finding]) -> None:
@@ -55,14 +55,14 @@ def test_a_missing_package_comes_with_the_extra_that_brings_it(
     without: Callable[[str], None],
 ) -> None:
     without("torch")
-    assert doctor._package("torch") == Finding(
+    assert installation._package("torch") == Finding(
         "torch", False, "not installed", 'pip install -e ".[torch]"'
     )
-    assert doctor._devices()[-1].works is None
+    assert installation._devices()[-1].works is None
 
 
 def test_a_package_that_nothing_asks_for_is_no_fault() -> None:
-    assert doctor._package("no-such-package")[1:] == (
+    assert installation._package("no-such-package")[1:] == (
         None, "not installed; nothing in this version uses it", "",
     )  # fmt: skip
 
@@ -74,7 +74,7 @@ def test_a_package_that_cannot_be_imported_is_a_fault_with_its_reason(
         raise OSError("libcudart.so: cannot open shared object file\nand more")
 
     monkeypatch.setattr(importlib, "import_module", broken)
-    finding = doctor._package("torch")
+    finding = installation._package("torch")
     assert not finding.works
     assert "importing it fails: libcudart.so: cannot open shared object file" in finding.says
     assert "and more" not in finding.says
@@ -82,7 +82,7 @@ def test_a_package_that_cannot_be_imported_is_a_fault_with_its_reason(
 
 def test_a_missing_library_is_a_fault(without: Callable[[str], None]) -> None:
     without("jinja2")
-    assert doctor._libraries()[1:3] == (False, "missing: jinja2")
+    assert installation._libraries()[1:3] == (False, "missing: jinja2")
 
 
 def test_a_report_that_cannot_be_drawn_is_a_fault_with_its_reason(
@@ -91,8 +91,8 @@ def test_a_report_that_cannot_be_drawn_is_a_fault_with_its_reason(
     def fails(*given: Any) -> str:
         raise RuntimeError("no font")
 
-    monkeypatch.setattr("simstrag.analysis.report.render", fails)
-    assert doctor._report()[1:3] == (False, "fails: no font")
+    monkeypatch.setattr("simstrag.analysis.pages.report.render", fails)
+    assert installation._report()[1:3] == (False, "fails: no font")
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_bf16_on_a_cpu_is_what_the_kernel_says(
     flags: str, works: bool | None, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: f"processor : 0\nflags : {flags}\n")
-    assert doctor._cpu_bf16()[1:3] == (works, says)
+    assert installation._cpu_bf16()[1:3] == (works, says)
 
 
 @pytest.mark.parametrize("bf16", [True, False])
@@ -122,7 +122,7 @@ def test_cuda_devices_are_named_and_their_bf16_asked_for(
     )
     monkeypatch.setattr(importlib, "import_module", lambda _: SimpleNamespace(cuda=cuda))
     word = "computes" if bf16 else "does not compute"
-    assert doctor._devices()[-1][1:3] == (
+    assert installation._devices()[-1][1:3] == (
         True, f"2 device(s): Device 0, Device 1; the first {word} in bf16",
     )  # fmt: skip
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simstrag.engine import simulate
+from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.policies import load
 from simstrag.policy import WINDOW, View
-from simstrag.scenario import Scenario
+from simstrag.scenario.scenario import Scenario
 from tests.stories import Engine, tell, world
 from tests.strategies import SEEN, Watching
 

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from simstrag.engine import simulate
+from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError, PlanError, StallError
 from simstrag.policies import names
 from simstrag.policy import Policy, View
-from simstrag.scenario import Scenario
+from simstrag.scenario.scenario import Scenario
 from tests import reference
 from tests.strategies import (
     EVERY_UPDATE,

@@ -10,22 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simstrag import engine
-from simstrag.analysis import sections, staleness
-from simstrag.analysis.examples import example, examples_of, excerpts, kept_of
-from simstrag.analysis.perfetto import write_timeline
-from simstrag.analysis.report import render
-from simstrag.analysis.timeline import BINS, mixed
-from simstrag.analysis.waiting import steps_of
-from simstrag.analysis.windows import Kept, choose
-from simstrag.comparison import Comparison, compare
-from simstrag.contention import Contention
-from simstrag.engine import simulate
+from simstrag.analysis.charts.timeline import BINS, mixed
+from simstrag.analysis.derived.examples import example, examples_of, excerpts, kept_of
+from simstrag.analysis.derived.waiting import steps_of
+from simstrag.analysis.derived.windows import Kept, choose
+from simstrag.analysis.pages import sections
+from simstrag.analysis.pages.perfetto import write_timeline
+from simstrag.analysis.pages.report import render
+from simstrag.analysis.tables import staleness
+from simstrag.engine import simulate as engine
+from simstrag.engine.excerpt import Excerpt, ranks_to_show
+from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
-from simstrag.excerpt import Excerpt, ranks_to_show
-from simstrag.run import Run
-from simstrag.scenario import Scenario
-from simstrag.trace import Trace
+from simstrag.experiments.compare import Comparison, compare
+from simstrag.runs.run import Run
+from simstrag.scenario.scenario import Scenario
+from simstrag.timing.contention import Contention
+from simstrag.trace.trace import Trace
 
 WORKERS, MOST = 6, 400
 RANKS = [0, 2, 5]

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from simstrag.engine import simulate
+from simstrag.engine.simulate import simulate
 from simstrag.errors import PlanError
 from simstrag.learning.noise_scale import unmodelled
 from simstrag.policies import load, names
 from simstrag.policy import Damping, Late, Plan, Policy, Quorum, Via, View, Weigh
-from simstrag.run import Run
-from simstrag.scenario import Scenario
+from simstrag.runs.run import Run
+from simstrag.scenario.scenario import Scenario
 from tests.strategies import Fixed
 
 N, BATCH = 6, 64

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from simstrag.engine import simulate
+from simstrag.engine.simulate import simulate
 from simstrag.policies import load
 from simstrag.policy import Damping, Late, Plan, Policy, Quorum, Via, Weigh
-from simstrag.scenario import Scenario
+from simstrag.scenario.scenario import Scenario
 from tests import reference, stories
 from tests.stories import Engine, tell, world
 from tests.strategies import Fixed, Script

@@ -13,14 +13,15 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
-from simstrag import metrics
-from simstrag.analysis import figures, paper, sections
-from simstrag.analysis.examples import example
-from simstrag.analysis.standings import standings
-from simstrag.comparison import Comparison, compare
-from simstrag.engine import simulate
+from simstrag.analysis.charts import figures, paper
+from simstrag.analysis.derived.examples import example
+from simstrag.analysis.pages import sections
+from simstrag.analysis.tables.standings import standings
+from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
-from simstrag.scenario import Scenario
+from simstrag.experiments import paired_statistics
+from simstrag.experiments.compare import Comparison, compare
+from simstrag.scenario.scenario import Scenario
 
 SLOW = {"node": 3, "resource": "gpu", "kind": "slowdown"}
 SCENARIO = {
@@ -310,7 +311,7 @@ class TestTradeoff:
         assert ax.get_ylabel() == "time to target (s)"
         line = points(ax)["asgd"].lines[0]
         assert line is not None
-        expected = [metrics.mean(comparison.column("asgd", n)).value for n in (
+        expected = [paired_statistics.mean(comparison.column("asgd", n)).value for n in (
             "makespan", "time_to_target")]  # fmt: skip
         assert [line.get_xdata()[0], line.get_ydata()[0]] == expected
         assert self.filled(ax) == self.undominated(comparison, "time_to_target", 1.0)

@@ -7,8 +7,8 @@ import pytest
 
 import simstrag
 from simstrag import Scenario
-from simstrag.comparison import Comparison
-from simstrag.finished import Finished
+from simstrag.experiments.cache import Finished
+from simstrag.experiments.compare import Comparison
 
 CASE: dict[str, Any] = {
     "workers": 2,

@@ -7,18 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simstrag.analysis import interactive, live_timeline, plots, scopes, sections
-from simstrag.analysis.decisions import plan_changes
-from simstrag.analysis.embedded import library, packed, unpacked
-from simstrag.analysis.examples import Example, close_look, examples_of
-from simstrag.analysis.standings import standings
-from simstrag.analysis.timeline import PLAN, UPDATES
-from simstrag.analysis.tracks import PARTS, pieces_of
-from simstrag.comparison import Comparison, compare
-from simstrag.engine import simulate
+from simstrag.analysis.charts import interactive, live_timeline, plots, scopes
+from simstrag.analysis.charts.embedded import library, packed, unpacked
+from simstrag.analysis.charts.timeline import PLAN, UPDATES
+from simstrag.analysis.charts.tracks import PARTS, pieces_of
+from simstrag.analysis.derived.decisions import plan_changes
+from simstrag.analysis.derived.examples import Example, close_look, examples_of
+from simstrag.analysis.pages import sections
+from simstrag.analysis.tables.standings import standings
+from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
-from simstrag.run import Run
-from simstrag.scenario import Scenario
+from simstrag.experiments.compare import Comparison, compare
+from simstrag.runs.run import Run
+from simstrag.scenario.scenario import Scenario
 
 SLOW = {"node": 3, "resource": "gpu", "kind": "slowdown"}
 SCENARIO = Scenario.of({

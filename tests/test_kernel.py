@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from simstrag import policies
-from simstrag.compiled import compiling, tables
-from simstrag.compiled.memory import LOGGED, SPARE
-from simstrag.engine import simulate
+from simstrag.engine.compiled import compiling, tables
+from simstrag.engine.compiled.memory import LOGGED, SPARE
+from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.policy import Plan, Quorum
-from simstrag.scenario import Scenario
+from simstrag.scenario.scenario import Scenario
 from tests import reference
 
 COLUMNS = ("time", "version", "members", "n_own", "samples", "progress")

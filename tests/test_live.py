@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from simstrag import policies
+from simstrag.engine.live import Facts, Live, Lost, Reduction, Start, Update
 from simstrag.errors import PlanError
-from simstrag.live import Facts, Live, Lost, Reduction, Start, Update
 from simstrag.policy import Hints, Plan, Quorum, Review, Via, View
-from simstrag.scenario import Scenario
+from simstrag.scenario.scenario import Scenario
 from tests import reference
 
 BATCH = 32

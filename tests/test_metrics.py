@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from simstrag.metrics import Estimate, difference, mean, mitigation, speedup
+from simstrag.experiments.paired_statistics import Estimate, difference, mean, mitigation, speedup
 
 RNG = np.random.default_rng(0)
 LUCK = RNG.normal(0, 1, 40)

@@ -8,7 +8,7 @@ import pytest
 
 from simstrag.calibration import nccl_profile, nccl_tests
 from simstrag.errors import InputError
-from simstrag.profile import Profile
+from simstrag.profile.profile import Profile
 
 HEAD = "# nThread 1 nGpus 1 minBytes 1024 maxBytes 67108864 step: 2(factor) validation: 1\n#\n"
 COLUMNS = """#

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from simstrag import noise
 from simstrag.errors import InputError
-from simstrag.noise import Draw, Noise
+from simstrag.timing import noise
+from simstrag.timing.noise import Draw, Noise
 
 DRAWS = {
     "lognormal": noise.lognormal(0.3),
@@ -119,7 +119,7 @@ def test_without_a_distribution_there_is_no_noise() -> None:
 
 def test_another_process_draws_the_same_numbers() -> None:
     program = (
-        "from simstrag.noise import Noise, lognormal, shifted_exponential, quantiles\n"
+        "from simstrag.timing.noise import Noise, lognormal, shifted_exponential, quantiles\n"
         "draws = lognormal(0.3), shifted_exponential(0.3), quantiles([0.8, 0.9, 1.0, 1.1, 1.2])\n"
         "for draw in draws:\n"
         "    print(*(Noise(9, draw).factor(r, k).hex() for r in (0, 7) for k in (0, 1023, 1024)))\n"

@@ -14,21 +14,22 @@ import numpy as np
 import pytest
 
 from simstrag import policies
-from simstrag.analysis import events, perfetto
-from simstrag.analysis.fates import fates_of
-from simstrag.analysis.moments import micro
-from simstrag.analysis.perfetto import Written, write_timeline
-from simstrag.analysis.phases import KINDS, phases_of
-from simstrag.analysis.waiting import steps_of
+from simstrag.analysis.derived import events
+from simstrag.analysis.derived.fates import fates_of
+from simstrag.analysis.derived.moments import micro
+from simstrag.analysis.derived.phases import KINDS, phases_of
+from simstrag.analysis.derived.waiting import steps_of
+from simstrag.analysis.pages import perfetto
+from simstrag.analysis.pages.perfetto import Written, write_timeline
 from simstrag.cli import main
-from simstrag.engine import simulate
+from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.plan import Plan, Precision, Review
 from simstrag.policy import Policy, View
 from simstrag.quorum import Quorum, Via
-from simstrag.run import Run
-from simstrag.scenario import Scenario
-from simstrag.timing import Timing
+from simstrag.runs.run import Run
+from simstrag.scenario.scenario import Scenario
+from simstrag.timing.timing import Timing
 from tests import reference
 
 WORKERS = 4

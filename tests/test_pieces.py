@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simstrag.pieces import Pieces, combined
-from simstrag.slowdown import ONE, Piecewise
+from simstrag.trace.slowdown import ONE, Piecewise
+from simstrag.trace.step_functions import Pieces, combined
 from tests import stepwise
 
 PERIODS = st.sampled_from((math.inf, 5.0, 7.3))

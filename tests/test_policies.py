@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simstrag.engine import simulate
+from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError, PlanError
 from simstrag.policies import describe, load, names, spec
 from simstrag.policies._words import words
@@ -33,7 +33,7 @@ from simstrag.policy import (
     View,
     Weigh,
 )
-from simstrag.scenario import Scenario
+from simstrag.scenario.scenario import Scenario
 
 GUIDE = (Path(__file__).parent.parent / "docs" / "policies.md").read_text(encoding="utf-8")
 

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simstrag import noise
-from simstrag.analysis.assumptions import assumptions
-from simstrag.analysis.origins import origins
-from simstrag.constants import AllReduce, Server
-from simstrag.engine import simulate
+from simstrag.analysis.tables.origins import origins
+from simstrag.analysis.text.assumptions import assumptions
+from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
-from simstrag.profile import Profile
-from simstrag.quantities import kind_of
-from simstrag.scenario import Scenario
+from simstrag.profile.profile import Profile
+from simstrag.scenario.scenario import Scenario
+from simstrag.scenario.uncertain_constants import kind_of
+from simstrag.timing import noise
+from simstrag.timing.constants import AllReduce, Server
 from tests.full_profile import full_profile
 
 

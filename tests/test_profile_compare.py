@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 
 from simstrag.calibration.check import Checked
 from simstrag.calibration.comparing import Pair, compare
+from simstrag.calibration.fits.medians import over_visits, told
 from simstrag.calibration.measured import Measured, measured
-from simstrag.calibration.medians import over_visits, told
 from simstrag.cli.profiles import compare as command
 from simstrag.errors import InputError
-from simstrag.profile import Profile
+from simstrag.profile.profile import Profile
 from tests.full_profile import full_profile, quantity, without
 
 ONE = {"precision": "fp32", "batch": 8}

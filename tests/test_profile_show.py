@@ -15,15 +15,15 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from typer.testing import CliRunner
 
-from simstrag.analysis.profile_figure import draw, save
-from simstrag.analysis.profile_tables import tables
-from simstrag.analysis.profile_words import LAWS, Table, head
-from simstrag.batches import seconds
+from simstrag.analysis.charts.profile_figure import draw, save
+from simstrag.analysis.tables.profile_tables import tables
+from simstrag.analysis.text.profile_text import LAWS, Table, head
 from simstrag.cli import console
 from simstrag.cli.profiles import show
 from simstrag.errors import InputError
-from simstrag.measurements import CONSTANTS
-from simstrag.profile import Profile
+from simstrag.profile.batch_laws import seconds
+from simstrag.profile.measurements import CONSTANTS
+from simstrag.profile.profile import Profile
 from tests.full_profile import ALPHA, BANDWIDTH, full_profile, without
 
 SHIPPED = sorted((Path(__file__).parent.parent / "calibration" / "profiles").glob("*.json"))

@@ -15,18 +15,18 @@ import matplotlib
 import numpy as np
 import pytest
 
-from simstrag.analysis import sections
-from simstrag.analysis.assumptions import assumptions
-from simstrag.analysis.detection import detection
-from simstrag.analysis.examples import examples_of
-from simstrag.analysis.formats import estimate, number, percent
-from simstrag.analysis.report import render, render_run
-from simstrag.analysis.standings import standings
-from simstrag.analysis.tradeoffs import tradeoff
-from simstrag.comparison import Comparison, compare
-from simstrag.engine import simulate
+from simstrag.analysis.charts.tradeoffs import tradeoff
+from simstrag.analysis.derived.examples import examples_of
+from simstrag.analysis.pages import sections
+from simstrag.analysis.pages.report import render, render_run
+from simstrag.analysis.tables.standings import standings
+from simstrag.analysis.text.assumptions import assumptions
+from simstrag.analysis.text.detection import detection
+from simstrag.analysis.text.number_format import estimate, number, percent
+from simstrag.engine.simulate import simulate
+from simstrag.experiments.compare import Comparison, compare
 from simstrag.policy import Plan, View
-from simstrag.scenario import Scenario
+from simstrag.scenario.scenario import Scenario
 
 SLOW = {"node": 3, "resource": "gpu", "kind": "slowdown"}
 TRACE = [{"time": 1.0, "value": 2.0, **SLOW}, {"time": 2.5, "value": 1.0, **SLOW}]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from simstrag.analysis.report import render, render_run
-from simstrag.comparison import Comparison, compare
-from simstrag.scenario import Scenario
+from simstrag.analysis.pages.report import render, render_run
+from simstrag.experiments.compare import Comparison, compare
+from simstrag.scenario.scenario import Scenario
 from tests.browser import BINARY, Browser
 
 pytestmark = pytest.mark.skipif(not BINARY, reason="no chromium or chrome on this machine")

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from simstrag.analysis.examples import example
-from simstrag.analysis.staleness import (
+from simstrag.analysis.derived.examples import example
+from simstrag.analysis.tables.staleness import (
     Stale,
     quantiles,
     stale_of,
@@ -12,8 +12,8 @@ from simstrag.analysis.staleness import (
     stale_sheet,
     stale_table,
 )
-from simstrag.engine import simulate
-from simstrag.scenario import Scenario
+from simstrag.engine.simulate import simulate
+from simstrag.scenario.scenario import Scenario
 
 WORKERS = 4
 POLICIES = [

@@ -5,14 +5,14 @@ import dataclasses
 import numpy as np
 import pytest
 
-from simstrag.analysis.timeline import PALE, mixed
-from simstrag.analysis.tracks import pieces_of
-from simstrag.analysis.waiting import steps_of, waiting
-from simstrag.analysis.windows import changes, choose, segments
-from simstrag.engine import simulate
-from simstrag.run import Run
-from simstrag.scenario import Scenario
-from simstrag.slowdown import Piecewise
+from simstrag.analysis.charts.timeline import PALE, mixed
+from simstrag.analysis.charts.tracks import pieces_of
+from simstrag.analysis.derived.waiting import steps_of, waiting
+from simstrag.analysis.derived.windows import changes, choose, segments
+from simstrag.engine.simulate import simulate
+from simstrag.runs.run import Run
+from simstrag.scenario.scenario import Scenario
+from simstrag.trace.slowdown import Piecewise
 from tests.stepwise import at
 
 WORKERS = 4

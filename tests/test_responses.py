@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simstrag.analysis.assumptions import assumptions
-from simstrag.analysis.origins import origins
-from simstrag.constants import Step
-from simstrag.engine import simulate
+from simstrag.analysis.tables.origins import origins
+from simstrag.analysis.text.assumptions import assumptions
+from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
-from simstrag.measurements import CONSTANTS, Response
-from simstrag.profile import Profile
-from simstrag.responses import evaluate, of_law, responses_for, translated
-from simstrag.scenario import Scenario
-from simstrag.trace import Trace
+from simstrag.profile.measurements import CONSTANTS, Response
+from simstrag.profile.profile import Profile
+from simstrag.profile.responses import evaluate, of_law, responses_for, translated
+from simstrag.scenario.scenario import Scenario
+from simstrag.timing.constants import Step
+from simstrag.trace.trace import Trace
 from tests.full_profile import full_profile, without
 
 U = [0.0, 0.25, 0.5, 1.0, 2.0]

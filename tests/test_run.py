@@ -14,13 +14,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from simstrag import run as run_module
-from simstrag.engine import simulate
+from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.plan import Plan
 from simstrag.policy import Hints, View
-from simstrag.run import Run, plain, provenance, write_directory
-from simstrag.scenario import Scenario
+from simstrag.runs import run as run_module
+from simstrag.runs.run import Run, plain, provenance, write_directory
+from simstrag.scenario.scenario import Scenario
 
 SCENARIO = Scenario.of(
     {

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from simstrag.constants import Load, Server
 from simstrag.errors import InputError
-from simstrag.run import plain
-from simstrag.scenario import Scenario
-from simstrag.trace import Trace
+from simstrag.runs.run import plain
+from simstrag.scenario.scenario import Scenario
+from simstrag.timing.constants import Load, Server
+from simstrag.trace.trace import Trace
 
 FULL = """
 workers: 4

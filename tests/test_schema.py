@@ -8,8 +8,8 @@ import pytest
 from ruamel.yaml import YAML
 
 import simstrag
-from simstrag.schema import SCHEMAS, schema_of
-from simstrag.study import keys
+from simstrag.experiments.json_schema import SCHEMAS, schema_of
+from simstrag.experiments.study import keys
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 KIND = {"demo.yaml": "scenario", "study.yaml": "study"}

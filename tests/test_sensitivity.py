@@ -10,11 +10,11 @@ import pytest
 
 from simstrag.cli.compare import compare
 from simstrag.cli.mistakes import Interrupted
-from simstrag.engine import simulate
+from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
-from simstrag.quantities import QUANTITIES, kind_of, uncertain, with_value
-from simstrag.scenario import Scenario
-from simstrag.sensitivity import FACTORS, sensitivity
+from simstrag.experiments.sensitivity import FACTORS, sensitivity
+from simstrag.scenario.scenario import Scenario
+from simstrag.scenario.uncertain_constants import QUANTITIES, kind_of, uncertain, with_value
 
 SLOW = {"time": 0, "node": 0, "resource": "gpu", "kind": "slowdown", "value": 2.0}
 BASE: dict[str, Any] = {
@@ -148,7 +148,7 @@ def test_ctrl_c_while_thresholds_are_looked_for_says_how_to_get_the_comparison(
         options["keep"].mkdir()
         raise KeyboardInterrupt("9 of 12 runs are finished and kept in c.partial")
 
-    monkeypatch.setattr("simstrag.comparison.compare", stopped)
+    monkeypatch.setattr("simstrag.experiments.compare.compare", stopped)
     case = tmp_path / "case.yaml"
     case.write_text("{workers: 2, samples: 512, step: {compute: 0.1}}")
     with pytest.raises(Interrupted) as said:

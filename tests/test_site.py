@@ -15,9 +15,9 @@ import pandas as pd
 import pytest
 
 import simstrag
+from simstrag.engine.recorder import GRADIENT_COLUMNS, STEP_COLUMNS
 from simstrag.learning.noise_scale import unmodelled
 from simstrag.policies import WORLD, ask, describe, load, names
-from simstrag.recorder import GRADIENT_COLUMNS, STEP_COLUMNS
 
 pytest.importorskip("sphinx", reason="the extra `docs` is not installed")
 
@@ -146,7 +146,8 @@ def test_a_key_that_a_page_forgets_stops_the_build(tmp_path: Path) -> None:
     conf = conf.replace("HERE = Path(__file__).parent", f"HERE = Path({str(DOCS)!r})")
     (tmp_path / "docs" / "conf.py").write_text(conf.replace('["_static"]', "[]"))
     (tmp_path / "docs" / "index.md").write_text(
-        "# Step\n\n```{fields} simstrag.sections:StepSection\ncompute: seconds\nspeed: no\n```\n"
+        "# Step\n\n```{fields} simstrag.scenario.sections:StepSection\n"
+        "compute: seconds\nspeed: no\n```\n"
     )
     built = build(tmp_path / "html", tmp_path / "docs")
     assert built.returncode == 1

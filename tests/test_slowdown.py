@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate
 
-from simstrag.slowdown import ONE, Piecewise, finish
+from simstrag.trace.slowdown import ONE, Piecewise, finish
 from tests.stepwise import at, combine
 
 BURST = Piecewise((0.0, 10.0, 20.0), (1.0, 2.0, 1.0))

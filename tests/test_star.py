@@ -15,7 +15,8 @@ import pytest
 from scipy.cluster.hierarchy import fcluster, linkage
 
 from simstrag.errors import InputError
-from simstrag.modes import (
+from simstrag.policies import load
+from simstrag.policies.estimators.modes import (
     SIMULATED_UPDATES,
     Interval,
     dynamic_time,
@@ -26,11 +27,10 @@ from simstrag.modes import (
     stragglers,
     ward_clusters,
 )
-from simstrag.noise_tables import BATCHES, EPOCHS, TABLES, noise_scale
-from simstrag.policies import load
+from simstrag.policies.estimators.noise_tables import BATCHES, EPOCHS, TABLES, noise_scale
+from simstrag.policies.estimators.predictors import PREDICTORS, Predictor
 from simstrag.policies.star_h import ROUNDING, Noise
 from simstrag.policy import WINDOW, Hints, Plan, PlanError, Quorum, Review, Via, View
-from simstrag.predictors import PREDICTORS, Predictor
 
 Floats = npt.NDArray[np.float64]
 NAN = math.nan

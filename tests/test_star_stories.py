@@ -32,7 +32,7 @@ def test_two_of_three_gradients_make_an_update_and_the_third_is_never_lost(engin
 
 
 def test_the_staleness_of_that_story_is_two_updates_in_six_gradients() -> None:
-    from simstrag.engine import simulate
+    from simstrag.engine.simulate import simulate
 
     scenario, policy = world([[1], [2], [3]], updates=3), load("k_async:x=2")
     assert reference.simulate(scenario, policy).mean_staleness == pytest.approx(2 / 6)

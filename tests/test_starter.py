@@ -8,7 +8,7 @@ import pytest
 
 import simstrag
 from simstrag import Scenario, Trace
-from simstrag.starter import starter, write_starter
+from simstrag.cli.init_template import starter, write_starter
 
 TRACES: dict[str, list[tuple[Any, ...]]] = {
     "eight nodes": [(9.0 * n, n, "gpu", "slowdown", 1.5) for n in range(8)],

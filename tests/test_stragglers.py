@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simstrag.errors import InputError
-from simstrag.stragglers import (
+from simstrag.policies.estimators.detectors import (
     Baseline,
     amp_gain,
     baseline,

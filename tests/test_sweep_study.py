@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import simstrag
-from simstrag.study import Study
+from simstrag.experiments.study import Study
 
 CASE: dict[str, Any] = {"workers": 4, "samples": 5120, "step": {"compute": 0.1, "cv": 0.1}}
 SLOW = "time,node,resource,kind,value\n0.2,3,gpu,slowdown,2.0\n"

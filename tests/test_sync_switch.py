@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simstrag.engine import simulate
+from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError, PlanError
 from simstrag.policies import load
 from simstrag.policy import ALL, WINDOW, Hints, Quorum, Review, Via, View
-from simstrag.scenario import Scenario
+from simstrag.scenario.scenario import Scenario
 from tests.stories import Engine, tell, world
 from tests.strategies import SEEN, Watching
 

@@ -8,14 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from simstrag import metrics
-from simstrag.analysis.answer import answer
-from simstrag.analysis.cautions import cautions, coverage, enough_seeds, turnover
-from simstrag.analysis.formats import MISSING, estimate, number, percent, seconds
-from simstrag.analysis.origins import origins_sheet
-from simstrag.analysis.sheets import sheet_of
-from simstrag.analysis.standings import Standings, standings
-from simstrag.analysis.tables import (
+from simstrag.analysis.tables.comparison_tables import (
     behind_table,
     costs_table,
     differences_table,
@@ -23,8 +16,15 @@ from simstrag.analysis.tables import (
     ranking_rows,
     ranking_table,
 )
-from simstrag.comparison import Comparison, compare
-from simstrag.scenario import Scenario
+from simstrag.analysis.tables.origins import origins_sheet
+from simstrag.analysis.tables.sheets import sheet_of
+from simstrag.analysis.tables.standings import Standings, standings
+from simstrag.analysis.text.answer import answer
+from simstrag.analysis.text.cautions import cautions, coverage, enough_seeds, turnover
+from simstrag.analysis.text.number_format import MISSING, estimate, number, percent, seconds
+from simstrag.experiments import paired_statistics
+from simstrag.experiments.compare import Comparison, compare
+from simstrag.scenario.scenario import Scenario
 
 SLOW = {"node": 3, "resource": "gpu", "kind": "slowdown"}
 TRACE = [{"time": 1.0, "value": 2.0, **SLOW}, {"time": 2.5, "value": 1.0, **SLOW}]
@@ -121,7 +121,7 @@ class TestRanking:
         assert [row[0] for row in rows[:-1]] == list(comparison.ranking["policy"])
         assert rows[-1][0] == "bsp without contention"
         clean = comparison.column("bsp", "makespan", "clean")
-        assert estimate(*metrics.mean(clean)) in rows[-1]
+        assert estimate(*paired_statistics.mean(clean)) in rows[-1]
 
     def test_every_row_has_a_cell_per_header(self, shown: Standings) -> None:
         tables = (ranking_table(shown), differences_table(shown), behind_table(shown))
@@ -141,7 +141,9 @@ class TestRanking:
         cells = {row[0]: row[beside] for row in table.rows}
         assert cells["korel"] == cells["bsp:via=server"] == ""
         column = shown.comparison.column
-        gap = metrics.difference(column("asgd", "makespan"), column("bsp:via=server", "makespan"))
+        gap = paired_statistics.difference(
+            column("asgd", "makespan"), column("bsp:via=server", "makespan")
+        )
         assert cells["asgd"] == estimate(*gap, sign=True)
 
     def test_mitigation_is_a_dash_with_its_reason_where_nothing_is_to_mitigate(self) -> None:
@@ -433,7 +435,7 @@ class TestCautions:
         rng = np.random.default_rng(n)
         hits, trials = 0, 400
         for _ in range(trials):
-            e = metrics.mean(rng.standard_normal(n))
+            e = paired_statistics.mean(rng.standard_normal(n))
             hits += e.low <= 0 <= e.high
         said = float(re.findall(r"mean (\d+) %", enough_seeds(n))[0])
         assert 100 * hits / trials == pytest.approx(said, abs=8)

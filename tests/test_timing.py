@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from simstrag.collectives import halving_doubling, hierarchical, ring, tree
-from simstrag.constants import AllReduce, Load, Server, Step, amp_gain
-from simstrag.contention import Contention
 from simstrag.errors import InputError
-from simstrag.noise import Noise, lognormal
-from simstrag.timing import Timing
-from simstrag.trace import Trace
+from simstrag.timing.collectives import halving_doubling, hierarchical, ring, tree
+from simstrag.timing.constants import AllReduce, Load, Server, Step, amp_gain
+from simstrag.timing.contention import Contention
+from simstrag.timing.noise import Noise, lognormal
+from simstrag.timing.timing import Timing
+from simstrag.trace.trace import Trace
 
 STEP = Step(host=0.3, gpu=0.7, amp_ratio=1.66)
 

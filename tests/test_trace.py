@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simstrag import trace_files, trace_rows
 from simstrag.errors import InputError
-from simstrag.trace import COLUMNS, KINDS, RESOURCES, Row, Trace
+from simstrag.trace import files
+from simstrag.trace import rows as trace_rows
+from simstrag.trace.trace import COLUMNS, KINDS, RESOURCES, Row, Trace
 from tests import stepwise
 
 HEADER = "time,node,resource,kind,value"
@@ -28,7 +29,7 @@ GOOD = "60,3,gpu,slowdown,2.5"
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Files large and small are told apart by their size only: all tests hold for both."""
     way = str(request.param)
-    monkeypatch.setattr(trace_files, "SMALL", 1 << 30 if way == "row by row" else 0)
+    monkeypatch.setattr(files, "SMALL", 1 << 30 if way == "row by row" else 0)
     return way
 
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from simstrag.trace import Trace
+from simstrag.trace.trace import Trace
 from simstrag.traces.describe import describe, episodes
 
 SLOWDOWNS = Trace.from_rows(

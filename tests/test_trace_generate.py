@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from simstrag import noise
-from simstrag.contention import Contention
 from simstrag.errors import InputError
-from simstrag.trace import Trace
+from simstrag.timing import noise
+from simstrag.timing.contention import Contention
+from simstrag.trace.trace import Trace
 from simstrag.traces.describe import episodes
 from simstrag.traces.generate import Severity, generate
 

@@ -13,10 +13,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from simstrag.engine import simulate
+from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
-from simstrag.scenario import Scenario
-from simstrag.trace import Trace
+from simstrag.scenario.scenario import Scenario
+from simstrag.trace.trace import Trace
 from simstrag.traces.formats import FORMATS, import_trace
 from simstrag.traces.import_bytedance import bytedance_straggler
 from simstrag.traces.import_kineto import kineto, steps_of

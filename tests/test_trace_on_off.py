@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from simstrag.errors import InputError
-from simstrag.trace import Trace
+from simstrag.trace.trace import Trace
 from simstrag.traces.correlation import sampled
 from simstrag.traces.describe import episodes
 from simstrag.traces.generate import generate

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simstrag.analysis.heatmap import heatmap
-from simstrag.trace import Trace
+from simstrag.analysis.charts.heatmap import heatmap
+from simstrag.trace.trace import Trace
 from simstrag.traces.on_off import on_off
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from simstrag.errors import InputError
-from simstrag.trace import Trace
+from simstrag.trace.trace import Trace
 from simstrag.traces.correlation import autocorrelation, between, sampled
 from simstrag.traces.resample import default_block, resample
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simstrag.compiled.judging import threshold
+from simstrag.engine.compiled.judging import threshold
 
 RATIO = 1.2
 SECONDS = st.sampled_from([0.1, 0.11, 0.1 * RATIO, np.nextafter(0.1 * RATIO, 1), 0.13, 0.15, 0.3])

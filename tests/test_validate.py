@@ -17,25 +17,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simstrag.analysis.formats import MISSING
-from simstrag.ddp.journal import NAME
-from simstrag.engine import simulate
+from simstrag.analysis.text.number_format import MISSING
+from simstrag.ddp.record.journal import NAME
+from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
-from simstrag.fidelity.cases import CLEAN, Case, Plan, cases_of, drawn, windows
-from simstrag.fidelity.foretold import Foretelling, with_update
-from simstrag.fidelity.judgement import FORETOLD, MISSED, NOISY, judged, mitigations, pairs
-from simstrag.fidelity.measure import measure
-from simstrag.fidelity.ranks import Pace
-from simstrag.fidelity.real import TRIES, Campaign, Outcome, finished, held
-from simstrag.fidelity.recorded import replay
-from simstrag.fidelity.result import Ranking, Result, of_case, paces
-from simstrag.fidelity.schedule import Episode, Schedule
-from simstrag.fidelity.slowdowns import slowdowns
-from simstrag.fidelity.tables import _signed, answer, runs_table
-from simstrag.fidelity.validation import Validation, _remarks, planned
-from simstrag.profile import Profile, StepTimes
-from simstrag.run import Run
-from simstrag.scenario import Scenario
+from simstrag.profile.profile import Profile, StepTimes
+from simstrag.runs.run import Run
+from simstrag.scenario.scenario import Scenario
+from simstrag.validation.campaign import TRIES, Campaign, Outcome, finished, held
+from simstrag.validation.cases import CLEAN, Case, Plan, cases_of, drawn, windows
+from simstrag.validation.judgement import FORETOLD, MISSED, NOISY, judged, mitigations, pairs
+from simstrag.validation.loadgen.schedule import Episode, Schedule
+from simstrag.validation.loadgen.slowdowns import slowdowns
+from simstrag.validation.measure import measure
+from simstrag.validation.prediction import Foretelling, with_update
+from simstrag.validation.rank_pool import Pace
+from simstrag.validation.replay import replay
+from simstrag.validation.result import Ranking, Result, of_case, paces
+from simstrag.validation.tables import _signed, answer, runs_table
+from simstrag.validation.validation import Validation, _remarks, planned
 from tests.full_profile import full_profile, quantity
 from tests.test_ddp_journal import HINTS, recorded
 
@@ -712,7 +712,7 @@ def test_a_run_waits_for_cores_of_the_usual_pace(
 ) -> None:
     case, looks = Case("bsp", 2, CLEAN, 10), [SLOW[0], SLOW[0], CALM[0], SLOW[0], SLOW[0]]
     campaign = Campaign(a_plan((case,)), tmp_path, {case: 1.0}, tmp_path / "p.json", ALONE, 1.0)
-    monkeypatch.setattr("simstrag.fidelity.real.PAUSE", 0.0)
+    monkeypatch.setattr("simstrag.validation.campaign.PAUSE", 0.0)
     ranks = SimpleNamespace(pace=lambda alone: looks.pop(0))
     campaign._calm(ranks, case, math.inf)  # type: ignore[arg-type]
     assert looks == [SLOW[0]] * 2

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from simstrag.policy import ALL, Late, Plan, Precision, Quorum, Via
-from simstrag.scenario import Scenario
+from simstrag.scenario.scenario import Scenario
 from tests import reference
 from tests.strategies import Fixed
 
@@ -57,7 +57,7 @@ def by_reference(scenario: Scenario, plan: Plan) -> Outcome:
 
 
 def by_engine(scenario: Scenario, plan: Plan) -> Outcome:
-    from simstrag.engine import simulate
+    from simstrag.engine.simulate import simulate
 
     run = simulate(scenario, Fixed(plan))
     names = ("time", "version", "members", "samples")

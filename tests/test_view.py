@@ -8,9 +8,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from simstrag.engine import simulate
+from simstrag.engine.simulate import simulate
 from simstrag.policy import WINDOW, Plan, Quorum, Review, Via, View
-from simstrag.scenario import Scenario
+from simstrag.scenario.scenario import Scenario
 
 ROWS = (
     "steps", "local_times", "amp", "batch", "lower_bound", "communication", "pending_since",

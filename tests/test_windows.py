@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from simstrag.windows import Windows
+from simstrag.policies.estimators.windows import Windows
 
 SHOWN = 16
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.trace import Trace
+from simstrag.trace.trace import Trace
 
 __all__ = ["autocorrelation", "between", "lasting", "sampled"]
 

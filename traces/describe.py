@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.pieces import owners
-from simstrag.trace import RESOURCES, Trace
-from simstrag.trace_rows import SLOWDOWN
+from simstrag.trace.rows import SLOWDOWN
+from simstrag.trace.step_functions import owners
+from simstrag.trace.trace import RESOURCES, Trace
 
 if TYPE_CHECKING:
     import pandas as pd

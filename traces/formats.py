@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
-from simstrag.names import nearest
 from simstrag.traces.import_bytedance import bytedance_straggler
 from simstrag.traces.import_kineto import kineto
 from simstrag.traces.import_pai import alibaba_pai_minibatch

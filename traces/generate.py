@@ -22,10 +22,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simstrag import noise
+from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
-from simstrag.names import nearest
-from simstrag.trace import RESOURCES, Trace
+from simstrag.timing import noise
+from simstrag.trace.trace import RESOURCES, Trace
 
 __all__ = ["SEVERITIES", "Severity", "check", "generate"]
 

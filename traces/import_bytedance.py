@@ -19,9 +19,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.documents.paths import expect
 from simstrag.errors import InputError
-from simstrag.paths import expect
-from simstrag.trace import Trace
+from simstrag.trace.trace import Trace
 from simstrag.traces.labelled import Labelled, contents
 
 __all__ = ["Collapsed", "bytedance_straggler", "collapsed", "constant_allreduce"]

@@ -27,9 +27,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.documents.paths import expect
 from simstrag.errors import InputError
-from simstrag.paths import expect
-from simstrag.trace import Trace
+from simstrag.trace.trace import Trace
 from simstrag.traces.import_bytedance import constant_allreduce
 from simstrag.traces.labelled import Labelled, contents
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag.errors import InputError
-from simstrag.trace import Trace
+from simstrag.trace.trace import Trace
 from simstrag.traces.labelled import Labelled, contents
 from simstrag.traces.sheets import Sheet
 

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
-from simstrag.names import nearest
-from simstrag.trace import RESOURCES, Trace
+from simstrag.trace.trace import RESOURCES, Trace
 from simstrag.traces.labelled import Labelled, contents
 from simstrag.traces.sheets import Sheet
 

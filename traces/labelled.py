@@ -14,9 +14,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from simstrag.documents.paths import writable, write_whole
 from simstrag.errors import InputError
-from simstrag.paths import writable, write_whole
-from simstrag.trace import Trace
+from simstrag.trace.trace import Trace
 
 __all__ = ["ORIGIN", "Labelled", "contents", "origin_of", "page_of"]
 

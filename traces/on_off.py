@@ -14,8 +14,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from simstrag import noise
-from simstrag.trace import Trace
+from simstrag.timing import noise
+from simstrag.trace.trace import Trace
 from simstrag.traces.generate import Severity, check
 
 __all__ = ["on_off"]

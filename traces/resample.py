@@ -22,12 +22,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simstrag import noise
 from simstrag.errors import InputError
-from simstrag.histories import Histories
-from simstrag.pieces import Pieces
-from simstrag.trace import Trace
-from simstrag.trace_rows import DURATION, right
+from simstrag.timing import noise
+from simstrag.trace.columns import Histories
+from simstrag.trace.rows import DURATION, right
+from simstrag.trace.step_functions import Pieces
+from simstrag.trace.trace import Trace
 from simstrag.traces import correlation
 from simstrag.traces.labelled import Labelled
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.documents.paths import expect
+from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
-from simstrag.names import nearest
-from simstrag.paths import expect
 
 __all__ = ["Sheet"]
 

@@ -12,13 +12,13 @@ from simstrag.cli.mistakes import Interrupted
 from simstrag.cli.options import Json, Quiet, Seed
 from simstrag.cli.profiles import profile_at, show_pairs
 from simstrag.cli.progress import measured
+from simstrag.documents.paths import expect, writable, write_whole
+from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
-from simstrag.names import nearest
-from simstrag.paths import expect, writable, write_whole
 
 if TYPE_CHECKING:
     from simstrag.calibration.calibrate import Forecast
-    from simstrag.profile import Profile
+    from simstrag.profile.profile import Profile
 
 __all__ = ["calibrate", "check", "derive", "import_", "workloads"]
 
@@ -248,6 +248,6 @@ def _held_out(profile: Profile) -> list[dict[str, object]]:
 
 def _show(profile: Profile) -> None:
     """What a person asks first of a profile; `calibrate show` says all of it."""
-    from simstrag.analysis.profile_words import head
+    from simstrag.analysis.text.profile_text import head
 
     paragraphs(*head(profile))

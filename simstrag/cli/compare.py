@@ -17,7 +17,7 @@ from simstrag.cli.options import Jobs, Json, Policies, Quiet, ScenarioFile, Seed
 from simstrag.cli.progress import counted
 
 if TYPE_CHECKING:
-    from simstrag.comparison import Comparison
+    from simstrag.experiments.compare import Comparison
 
 __all__ = ["compare"]
 
@@ -54,9 +54,9 @@ def compare(
 
     Ctrl-C loses no finished run (FOLDER.partial); the same command goes on.
     """
-    from simstrag.comparison import compare as run_comparison
-    from simstrag.finished import Finished
-    from simstrag.run import check_directory
+    from simstrag.experiments.cache import Finished
+    from simstrag.experiments.compare import compare as run_comparison
+    from simstrag.runs.run import check_directory
 
     case = scenario_at(scenario)
     folder = comparison_folder(out, scenario)
@@ -90,7 +90,7 @@ def _left(kept: Path, interrupted: KeyboardInterrupt, sensitivity: bool) -> str:
 def _show(
     comparison: Comparison, warnings: list[str], folder: Path, as_json: bool, quiet: bool
 ) -> None:
-    from simstrag.analysis.tables import ranking_rows
+    from simstrag.analysis.tables.comparison_tables import ranking_rows
 
     page = folder / "report.html"
     if as_json:

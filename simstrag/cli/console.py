@@ -101,7 +101,7 @@ def sentences(text: str) -> None:
 
 def document(data: Any) -> None:
     """One JSON document on stdout; NaN and infinities are null, as in `run.json`."""
-    from simstrag.run import plain
+    from simstrag.runs.run import plain
 
     print(json.dumps(plain(data), indent=2, allow_nan=False))
 

@@ -21,9 +21,9 @@ from simstrag.cli.streams import aside
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
-    from simstrag.fidelity import Schedule
-    from simstrag.fidelity.network import Behind
-    from simstrag.run import Run
+    from simstrag.runs.run import Run
+    from simstrag.validation import Schedule
+    from simstrag.validation.loadgen.network import Behind
 
 __all__ = ["ddp"]
 
@@ -141,9 +141,9 @@ def ddp(
         if checkpoint and out is None:
             raise InputError(f"--checkpoint {checkpoint}: needs a folder; give one with --out")
         from simstrag import workloads
-        from simstrag.ddp.attempts import begun
-        from simstrag.ddp.journal import placed
-        from simstrag.ddp.training import Training, command
+        from simstrag.ddp.record.journal import placed
+        from simstrag.ddp.resume import begun
+        from simstrag.ddp.workload_main import Training, command
 
         workload = workloads.load(what)
         own = batch or workload.nominal
@@ -191,21 +191,21 @@ def _check(
 ) -> None:
     """Raise `InputError` where the policy is none, or cannot run for real, before ranks start."""
     from simstrag import policies
-    from simstrag.ddp import ways
+    from simstrag.ddp import support
     from simstrag.ddp.hints import hints_of
     from simstrag.view import View
 
     hints = hints_of(profile, batch, samples)
     first = View(ranks, hints=hints, noise_scale=hints.noise_scale)
-    ways.check(policies.load(policy), policy, first)
+    support.check(policies.load(policy), policy, first)
     if shards > 1:
         plan = policies.ask(policies.load(policy), first, policy)
-        ways.check_sharded(plan.resolved(ranks), policy)
+        support.check_sharded(plan.resolved(ranks), policy)
 
 
 def _schedule(load: str, ranks: int, seed: int, pinned: bool) -> Schedule:
     """From a file, or drawn for those ranks."""
-    from simstrag.fidelity import Schedule
+    from simstrag.validation import Schedule
 
     if not pinned:
         raise InputError("--load goes beside ranks that have a core each; leave out --no-pin")
@@ -236,15 +236,15 @@ def _schedule(load: str, ranks: int, seed: int, pinned: bool) -> Schedule:
 
 def _gpus(schedule: Schedule) -> dict[int, str]:
     """By rank, where its loads of a GPU are to be."""
-    from simstrag.calibration.loads import ON_GPU
-    from simstrag.ddp.joining import device_of
+    from simstrag.calibration.benches.loads import ON_GPU
+    from simstrag.ddp.rendezvous import device_of
 
     return {e.rank: device_of(e.rank) for e in schedule.episodes if e.kind in ON_GPU}
 
 
 def _check_link(load: str | None) -> None:
     """Raise `InputError` where no link can be limited here, before an old run is removed."""
-    from simstrag.fidelity.network import probe
+    from simstrag.validation.loadgen.network import probe
 
     if why := probe():
         raise InputError(f"--load {load}: {why}")
@@ -260,8 +260,8 @@ def _loaded(schedule: Schedule | None, folder: Path, quiet: bool) -> Iterator[Be
         yield None
         return
     from simstrag.calibration.cells import Skipped
-    from simstrag.fidelity.injector import beside
-    from simstrag.fidelity.network import Behind, Link
+    from simstrag.validation.loadgen.injector import beside
+    from simstrag.validation.loadgen.network import Behind, Link
 
     behind = next((each.rank for each in schedule.episodes if each.kind == "link"), None)
     with contextlib.nullcontext() if behind is None else Link() as link:
@@ -294,7 +294,7 @@ def _folder(out: Path | None) -> Iterator[Path]:
 
 def _left(out: Path | None) -> str:
     """What Ctrl-C leaves: a run as far as it came, and perhaps a checkpoint."""
-    from simstrag.ddp.replay import finished
+    from simstrag.ddp.record.replay import finished
 
     if out is None:
         return "nothing was written"
@@ -307,7 +307,7 @@ def _left(out: Path | None) -> str:
 
 
 def _way_on(out: Path) -> str:
-    from simstrag.ddp.training import CHECKPOINT
+    from simstrag.ddp.workload_main import CHECKPOINT
 
     if (out / CHECKPOINT).exists():
         return "the same command goes on from its last checkpoint"
@@ -318,7 +318,7 @@ def _tell(
     folder: Path, out: Path | None, limit: int, failed: bool, as_json: bool, quiet: bool
 ) -> None:
     """Make runs of what was recorded, and say what they were."""
-    from simstrag.ddp.replay import finished
+    from simstrag.ddp.record.replay import finished
 
     runs: dict[Path, Run] = {}
     try:

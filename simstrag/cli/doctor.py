@@ -16,7 +16,7 @@ def doctor(as_json: Json = False) -> None:
 
     What is missing comes with the command that brings it. Nothing is changed.
     """
-    from simstrag.doctor import examine
+    from simstrag.cli.installation import examine
 
     with waiting("looking"):
         findings = examine()

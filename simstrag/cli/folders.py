@@ -15,7 +15,7 @@ def comparison_folder(out: Path | None, scenario: Path) -> Path:
 
     Raises `InputError` where the default is of another scenario file, whose report would be lost.
     """
-    from simstrag.comparison import origin
+    from simstrag.experiments.compare import origin
 
     if out is not None:
         return out

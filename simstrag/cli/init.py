@@ -29,7 +29,7 @@ def init(
 
     It runs as it is; what nobody measured is marked ASSUMED, to be corrected by you.
     """
-    from simstrag.starter import write_starter
+    from simstrag.cli.init_template import write_starter
 
     write_starter(trace_at(trace), out)
     if as_json:

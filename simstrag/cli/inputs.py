@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from simstrag.documents.paths import expect
 from simstrag.errors import InputError
-from simstrag.paths import expect
 
 if TYPE_CHECKING:
-    from simstrag.scenario import Scenario
+    from simstrag.scenario.scenario import Scenario
 
 __all__ = ["TRACES", "profile_at", "scenario_at", "trace_at"]
 
@@ -23,7 +23,7 @@ def scenario_at(path: Path) -> Scenario:
 
     Raises `InputError`, for a file that is missing with the nearest name that is there.
     """
-    from simstrag.scenario import Scenario
+    from simstrag.scenario.scenario import Scenario
 
     if expect(path).suffix in TRACES:
         raise InputError(

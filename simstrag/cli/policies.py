@@ -36,7 +36,7 @@ def policies(
 
     What it decides, its first plan, its parameters, its source, and what of it is whose.
     """
-    from simstrag.ddp.ways import how
+    from simstrag.ddp.support import how
     from simstrag.policies import describe
 
     if as_json:

@@ -10,12 +10,12 @@ import typer
 
 from simstrag.cli.console import document, paragraphs, sentences, table, written
 from simstrag.cli.options import Json
+from simstrag.documents.paths import expect, writable, write_whole
 from simstrag.errors import InputError
-from simstrag.paths import expect, writable, write_whole
 
 if TYPE_CHECKING:
     from simstrag.calibration.comparing import Pair, SideBySide
-    from simstrag.profile import Profile
+    from simstrag.profile.profile import Profile
 
 __all__ = ["compare", "profile_at", "show", "show_pairs"]
 
@@ -47,8 +47,8 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Say what is in a profile, and how sure it is."""
-    from simstrag.analysis.profile_tables import tables
-    from simstrag.analysis.profile_words import head
+    from simstrag.analysis.tables.profile_tables import tables
+    from simstrag.analysis.text.profile_text import head
 
     if plot is not None and writable(plot, *PICTURES).suffix not in PICTURES:
         raise InputError(f"{plot}: is no name of a picture; name it {' or '.join(PICTURES)}")
@@ -85,7 +85,7 @@ def compare(
 
 def profile_at(path: Path) -> Profile:
     """The profile in a file, or in the folder that calibration wrote. Raises `InputError`."""
-    from simstrag.profile import Profile
+    from simstrag.profile.profile import Profile
 
     if expect(path).is_dir():
         if not (path / INSIDE).exists():
@@ -98,14 +98,14 @@ def profile_at(path: Path) -> Profile:
 
 
 def _draw(profile: Profile, path: Path) -> None:
-    from simstrag.analysis.profile_figure import draw, save
+    from simstrag.analysis.charts.profile_figure import draw, save
 
     figure = draw(profile)
     write_whole(path, lambda part: save(figure, part, path.suffix))
 
 
 def _summary(profile: Profile, plot: Path | None) -> dict[str, Any]:
-    from simstrag.analysis.profile_words import head
+    from simstrag.analysis.text.profile_text import head
 
     parts = (
         "cells", "batches", "responses", "collectives", "collective_fits", "transfers", "overlaps",
@@ -143,7 +143,7 @@ def _as_data(found: SideBySide) -> dict[str, Any]:
 
 
 def _print(found: SideBySide) -> None:
-    from simstrag.analysis.formats import percent
+    from simstrag.analysis.text.number_format import percent
 
     differs = [f"What differs: {'; '.join(map(str, found.changes))}."] if found.changes else []
     paragraphs(found.text, *differs)
@@ -170,8 +170,8 @@ def show_pairs(pairs: Sequence[Pair]) -> None:
 
 
 def _row(pair: Pair) -> list[str]:
-    from simstrag.analysis.formats import number
-    from simstrag.analysis.profile_words import shown
+    from simstrag.analysis.text.number_format import number
+    from simstrag.analysis.text.profile_text import shown
 
     unit, scale = UNITS.get(pair.number.unit, (pair.number.unit, 1.0))
     verdict = {None: "not judged", True: "yes", False: "NO"}[pair.agrees]

@@ -12,7 +12,7 @@ from simstrag.cli.console import console
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
 
-    from simstrag.scenario import Scenario
+    from simstrag.scenario.scenario import Scenario
 
 __all__ = ["counted", "in_words", "measured", "simulated", "waiting"]
 

@@ -9,7 +9,7 @@ import typer
 
 from simstrag.cli.console import document, written
 from simstrag.cli.options import Json, Quiet
-from simstrag.paths import expect, writable
+from simstrag.documents.paths import expect, writable
 
 __all__ = ["report"]
 
@@ -33,7 +33,7 @@ def report(
     quiet: Quiet = False,
 ) -> None:
     """Write the HTML report of a comparison or run anew."""
-    from simstrag.reports import report as write_report
+    from simstrag.analysis.pages.saved_reports import report as write_report
 
     if out is not None:
         writable(out, ".html")

@@ -12,13 +12,13 @@ from simstrag.cli.console import document, table, text, warn, written
 from simstrag.cli.inputs import scenario_at
 from simstrag.cli.options import Json, Policy, Quiet, ScenarioFile, Seed
 from simstrag.cli.progress import simulated
+from simstrag.documents.paths import writable
 from simstrag.errors import InputError
-from simstrag.paths import writable
 
 if TYPE_CHECKING:
-    from simstrag.analysis.perfetto import Written
-    from simstrag.run import Run
-    from simstrag.timing import Timing
+    from simstrag.analysis.pages.perfetto import Written
+    from simstrag.runs.run import Run
+    from simstrag.timing.timing import Timing
 
 __all__ = ["run"]
 
@@ -57,8 +57,8 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Simulate one policy under one seed and print the summary."""
-    from simstrag.engine import simulate
-    from simstrag.run import check_directory, plain
+    from simstrag.engine.simulate import simulate
+    from simstrag.runs.run import check_directory, plain
 
     case = scenario_at(scenario)
     if out is not None:
@@ -116,7 +116,7 @@ def _stretch(window: str | None, timeline: Path | None) -> tuple[float, float] |
 
 
 def _draw(result: Run, path: Path, timing: Timing, stretch: tuple[float, float] | None) -> Written:
-    from simstrag.analysis.perfetto import write_timeline
+    from simstrag.analysis.pages.perfetto import write_timeline
 
     return write_timeline(result, path, timing, stretch)
 

@@ -20,6 +20,6 @@ def schema(
 
     Editors complete and check a file by it.
     """
-    from simstrag.schema import schema_of
+    from simstrag.experiments.json_schema import schema_of
 
     document(schema_of(of))

@@ -11,7 +11,7 @@ from simstrag.cli.console import document, heard, table, warn, written
 from simstrag.cli.inputs import scenario_at
 from simstrag.cli.options import Jobs, Json, Policies, Quiet, ScenarioFile, Seeds
 from simstrag.cli.progress import counted
-from simstrag.paths import writable, write_whole
+from simstrag.documents.paths import writable, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,7 +42,7 @@ def sensitivity(
     quiet: Quiet = False,
 ) -> None:
     """Find which constant turns the ranking over, and at what value."""
-    from simstrag.sensitivity import sensitivity as run_sensitivity
+    from simstrag.experiments.sensitivity import sensitivity as run_sensitivity
 
     case = scenario_at(scenario)
     if out is not None:

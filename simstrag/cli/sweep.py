@@ -13,11 +13,11 @@ from simstrag.cli.console import document, heard, warn, written
 from simstrag.cli.mistakes import Interrupted
 from simstrag.cli.options import Jobs, Json, Quiet
 from simstrag.cli.progress import counted
+from simstrag.documents.paths import expect
 from simstrag.errors import InputError
-from simstrag.paths import expect
 
 if TYPE_CHECKING:
-    from simstrag.sweeps import Sweep
+    from simstrag.experiments.sweep import Sweep
 
 __all__ = ["sweep"]
 
@@ -79,8 +79,8 @@ def sweep(
     quiet: Quiet = False,
 ) -> None:
     """Run a grid of scenarios; go on where it stopped, whatever stopped it."""
-    from simstrag.sweeps import Sweep
-    from simstrag.sweeps import sweep as run_sweep
+    from simstrag.experiments.sweep import Sweep
+    from simstrag.experiments.sweep import sweep as run_sweep
 
     folder = Path("reports") / study.stem if out is None else out
     said: list[str] = []
@@ -132,7 +132,7 @@ def _left(interrupted: KeyboardInterrupt) -> str:
 
 def _show(found: Sweep, said: list[str], as_json: bool, quiet: bool) -> bool:
     """Say how far it is; whether all its runs are finished."""
-    from simstrag.sweeps import TABLES
+    from simstrag.experiments.sweep import TABLES
 
     total, outcomes = len(found.runs), found.outcomes()
     failed = {run: kept["error"] for run, kept in outcomes.items() if kept["error"]}

@@ -10,9 +10,9 @@ import typer
 from simstrag.cli.console import document, sentences, table, text, written
 from simstrag.cli.inputs import TRACES, trace_at
 from simstrag.cli.options import Json, Quiet, Seed
+from simstrag.documents.paths import writable, write_whole
+from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
-from simstrag.names import nearest
-from simstrag.paths import writable, write_whole
 
 __all__ = ["describe", "generate"]
 
@@ -33,7 +33,7 @@ def describe(
     as_json: Json = False,
 ) -> None:
     """Check a trace and say what is in it."""
-    from simstrag.trace import Trace
+    from simstrag.trace.trace import Trace
     from simstrag.traces.describe import describe as describe_trace
     from simstrag.traces.labelled import origin_of
 
@@ -43,7 +43,7 @@ def describe(
     found, origin = describe_trace(trace), origin_of(file)
     tables = {"slowdowns": found.slowdowns, "others": found.others}
     if plot is not None:
-        from simstrag.analysis.heatmap import heatmap
+        from simstrag.analysis.charts.heatmap import heatmap
 
         drawn = heatmap(trace)
         write_whole(plot, lambda part: drawn.savefig(part, format=plot.suffix[1:]))

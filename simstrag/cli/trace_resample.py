@@ -45,7 +45,7 @@ def resample(
 
     The rows are labelled as resampled, and a page beside them says how.
     """
-    from simstrag.trace import Trace
+    from simstrag.trace.trace import Trace
     from simstrag.traces.labelled import origin_of, page_of
     from simstrag.traces.resample import resample as resample_trace
 

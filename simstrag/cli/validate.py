@@ -14,13 +14,13 @@ from simstrag.cli.inputs import profile_at
 from simstrag.cli.mistakes import Interrupted
 from simstrag.cli.options import Json, Quiet, Seed, complete_policy, on_command_line, one_each
 from simstrag.cli.progress import counted, measured
+from simstrag.documents.paths import expect
 from simstrag.errors import InputError
-from simstrag.paths import expect
-from simstrag.profile import Profile
+from simstrag.profile.profile import Profile
 
 if TYPE_CHECKING:
-    from simstrag.fidelity.recorded import Replayed
-    from simstrag.fidelity.validation import Validation
+    from simstrag.validation.replay import Replayed
+    from simstrag.validation.validation import Validation
 
 __all__ = ["validate"]
 
@@ -121,8 +121,8 @@ def validate(
             f"{', '.join(given)}: of a calibration, and --profile is one; leave it out"
         )
     from simstrag.calibration.calibrate import Asked
-    from simstrag.fidelity.validation import Calibrating, elsewhere
-    from simstrag.fidelity.validation import validate as carried_out
+    from simstrag.validation.validation import Calibrating, elsewhere
+    from simstrag.validation.validation import validate as carried_out
 
     try:
         known: Path | Calibrating
@@ -152,7 +152,7 @@ def validate(
 
 
 def _left(folder: Path) -> str:
-    from simstrag.fidelity.real import finished
+    from simstrag.validation.campaign import finished
 
     count = finished(folder)
     begun = " and a calibration" if (folder / "calibration").exists() else ""
@@ -160,7 +160,7 @@ def _left(folder: Path) -> str:
 
 
 def _show(found: Validation, page: Path, as_json: bool, quiet: bool) -> None:
-    from simstrag.fidelity.tables import answer, short
+    from simstrag.validation.tables import answer, short
 
     result = found.result
     if as_json:
@@ -174,7 +174,7 @@ def _show(found: Validation, page: Path, as_json: bool, quiet: bool) -> None:
 
 
 def _replay(run: Path, profile: Path | None, out: Path | None, as_json: bool, quiet: bool) -> None:
-    from simstrag.fidelity.recorded import replay
+    from simstrag.validation.replay import replay
 
     found = replay(expect(run), None if profile is None else profile_at(profile))
     page = None if out is None else found.write(out, shlex.join(["simstrag", *sys.argv[1:]]))

@@ -13,10 +13,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from simstrag.ddp.joining import join
+    from simstrag.ddp.allreduce.allreduce_mode import Disagreement
     from simstrag.ddp.launch import torchrun
+    from simstrag.ddp.rendezvous import join
     from simstrag.ddp.sampler import ShareSampler
-    from simstrag.ddp.synchronous import Disagreement
     from simstrag.ddp.trainer import RankFailure, Trainer, wrap
 
 __all__ = [
@@ -24,8 +24,8 @@ __all__ = [
 ]  # fmt: skip
 
 PLACES = {
-    "Disagreement": "synchronous", "RankFailure": "trainer", "ShareSampler": "sampler",
-    "Trainer": "trainer", "join": "joining", "torchrun": "launch", "wrap": "trainer",
+    "Disagreement": "allreduce.allreduce_mode", "RankFailure": "trainer", "ShareSampler": "sampler",
+    "Trainer": "trainer", "join": "rendezvous", "torchrun": "launch", "wrap": "trainer",
 }  # fmt: skip
 
 

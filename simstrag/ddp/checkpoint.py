@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from simstrag.ddp.journal import facts_as_written, facts_of
+from simstrag.ddp.record.journal import facts_as_written, facts_of
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
     from simstrag.ddp.replica import Replica
     from simstrag.ddp.sampler import ShareSampler
-    from simstrag.live import Facts
+    from simstrag.engine.live import Facts
     from simstrag.policy import Policy
 
 __all__ = ["taken_up", "written"]

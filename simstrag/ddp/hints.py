@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from simstrag.policy import Hints
-from simstrag.profile import Profile
+from simstrag.profile.profile import Profile
 
 __all__ = ["hints_of"]
 

@@ -22,9 +22,9 @@ from typing import Literal, Protocol
 
 import psutil
 
-from simstrag.ddp.joining import adopted, store_at
+from simstrag.ddp.rendezvous import adopted, store_at
 from simstrag.errors import InputError
-from simstrag.places import cores
+from simstrag.processes.affinity import cores
 
 __all__ = ["Outcome", "launch", "run", "torchrun"]
 
@@ -46,7 +46,7 @@ PARTING = 10.0
 POLL = 0.02
 """Seconds between two looks at processes that run."""
 
-SERVER = ("-m", "simstrag.ddp.server")
+SERVER = ("-m", "simstrag.ddp.server.server")
 """The program of a server that outlives ranks; it says on the store where it listens."""
 
 SUBREAPER = 36, 37
@@ -117,7 +117,7 @@ def torchrun(
     command = [
         *_python("agent"), "--standalone", "--nnodes", "1", "--nproc-per-node", str(ranks),
         "--max-restarts", str(restarts), "--monitor-interval", "0.1",
-        "-m", "simstrag.ddp.entry", *(["-m"] if module else []), script, *arguments,
+        "-m", "simstrag.ddp.rank_main", *(["-m"] if module else []), script, *arguments,
     ]  # fmt: skip
     with Job(stall_limit, pinned) as job:
         told = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "3", "SIMSTRAG_ON_FAULT": "restart"}
@@ -350,9 +350,9 @@ def _python(role: str) -> list[str]:
 
 
 def _command(command: Sequence[str]) -> list[str]:
-    """Scripts and modules are run by `simstrag.ddp.entry`, other programs as they are."""
+    """Scripts and modules are run by `simstrag.ddp.rank_main`, other programs as they are."""
     if command and (command[0] == "-m" or command[0].endswith(".py")):
-        return [sys.executable, "-m", "simstrag.ddp.entry", *command]
+        return [sys.executable, "-m", "simstrag.ddp.rank_main", *command]
     return list(command)
 
 

@@ -12,13 +12,13 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from simstrag.ddp import parameters
-from simstrag.ddp.formats import Closure, Formats, checked, unmoved
-from simstrag.ddp.hook import Reducer
-from simstrag.ddp.membership import own
+from simstrag.ddp.allreduce.hook import Reducer
+from simstrag.ddp.failures.membership import own
+from simstrag.ddp.precision import Closure, Formats, checked, unmoved
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
-    from simstrag.ddp.clock import DeviceClock, LocalClock
+    from simstrag.ddp.step_timer import DeviceClock, LocalClock
 
 __all__ = ["Replica"]
 

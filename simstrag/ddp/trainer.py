@@ -15,22 +15,22 @@ import torch.distributed as dist
 from torch import nn
 
 from simstrag import policies
-from simstrag.ddp import checkpoint, ways
-from simstrag.ddp.board import in_words
-from simstrag.ddp.clock import DeviceClock, LocalClock, found_cores
-from simstrag.ddp.coordinated import Coordinated
-from simstrag.ddp.course import Course
-from simstrag.ddp.formats import Closure, Formats
+from simstrag.ddp import checkpoint, support
+from simstrag.ddp.allreduce.allreduce_mode import Synchronous
+from simstrag.ddp.failures.heartbeat import in_words
+from simstrag.ddp.failures.membership import Membership, RankFailure
+from simstrag.ddp.failures.slow_ranks import warn
 from simstrag.ddp.hints import hints_of
-from simstrag.ddp.joining import Joined, found, join
-from simstrag.ddp.membership import Membership, RankFailure
+from simstrag.ddp.precision import Closure, Formats
+from simstrag.ddp.rendezvous import Joined, found, join
 from simstrag.ddp.replica import Replica
-from simstrag.ddp.slow import warn
-from simstrag.ddp.synchronous import Synchronous
+from simstrag.ddp.server.server_mode import Coordinated
+from simstrag.ddp.session import Course
+from simstrag.ddp.step_timer import DeviceClock, LocalClock, found_cores
 from simstrag.errors import InputError
 from simstrag.plan import Plan
 from simstrag.policy import Hints, Policy, View
-from simstrag.profile import Profile
+from simstrag.profile.profile import Profile
 
 if TYPE_CHECKING:
     from simstrag.ddp.sampler import ShareSampler
@@ -118,7 +118,7 @@ def wrap(
     if profile is not None and hints.clean_seconds is None and rank == 0:
         warn(UNTOLD)
     first = View(world_size, hints=hints, noise_scale=hints.noise_scale)
-    ways.check(copy.deepcopy(given), name, first)
+    support.check(copy.deepcopy(given), name, first)
     if sampler is not None:
         sampler.check(rank, world_size, hints.batch)
     return Trainer(

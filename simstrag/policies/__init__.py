@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import overload
 
+from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
-from simstrag.names import nearest
 from simstrag.policies._asking import ask, counts
 from simstrag.policies._docstring import read
 from simstrag.policies._parameters import Parameter, parameters, parse, values, write
@@ -59,7 +59,7 @@ def names() -> tuple[str, ...]:
     >>> "korel" in names()
     True
     """
-    found = (module.name for module in pkgutil.iter_modules(__path__))
+    found = (module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg)
     return tuple(sorted(name for name in found if not name.startswith("_")))
 
 

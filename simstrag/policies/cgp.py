@@ -30,8 +30,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.policies.estimators.detectors import median
 from simstrag.policy import Damping, Plan, Quorum, Review, Via, View
-from simstrag.stragglers import median
 
 Floats = npt.NDArray[np.float64]
 W, LEAST = 10, 3

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.policies.estimators.predictors import last
 from simstrag.policy import Plan, Quorum, Review, Via, View
-from simstrag.predictors import last
 
 Ints = npt.NDArray[np.int64]
 

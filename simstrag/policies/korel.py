@@ -27,9 +27,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.loops import compiled
-from simstrag.policy import WINDOW, Plan, Review, View
-from simstrag.stragglers import (
+from simstrag.policies.estimators.detectors import (
     Baseline,
     baseline,
     full_precision_time,
@@ -37,7 +35,9 @@ from simstrag.stragglers import (
     robust_z,
     suspects,
 )
-from simstrag.windows import Windows
+from simstrag.policies.estimators.loops import compiled
+from simstrag.policies.estimators.windows import Windows
+from simstrag.policy import WINDOW, Plan, Review, View
 
 Floats = npt.NDArray[np.float64]
 COUNTED = ("activations", "recoveries", "efficacy_stops", "probes", "confirmations")

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.policies.estimators.detectors import median
 from simstrag.policy import WINDOW, Plan, Review, View
-from simstrag.stragglers import median
 
 Floats = npt.NDArray[np.float64]
 EVERY_UPDATE = Review(updates=1)

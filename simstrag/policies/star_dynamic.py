@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simstrag.modes import ward_clusters
+from simstrag.policies.estimators.modes import ward_clusters
+from simstrag.policies.estimators.predictors import PREDICTORS, Predictor
 from simstrag.policy import Plan, Quorum, Review, Via, View
-from simstrag.predictors import PREDICTORS, Predictor
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.modes import (
+from simstrag.policies.estimators.modes import (
     Interval,
     dynamic_time,
     ring_and_riders,
@@ -29,9 +29,9 @@ from simstrag.modes import (
     stragglers,
     ward_clusters,
 )
-from simstrag.noise_tables import noise_scale
+from simstrag.policies.estimators.noise_tables import noise_scale
+from simstrag.policies.estimators.predictors import PREDICTORS, Predictor
 from simstrag.policy import ALL, Plan, PlanError, Quorum, Review, Via, View
-from simstrag.predictors import PREDICTORS, Predictor
 
 Floats = npt.NDArray[np.float64]
 Quorums = tuple[Quorum, ...]
@@ -50,7 +50,7 @@ class Form(enum.Enum):
 
 class Noise(enum.Enum):
     """Where the noise scale comes from: the view, its hints, or a table of
-    `simstrag.noise_tables`.
+    `simstrag.policies.estimators.noise_tables`.
     """
 
     LIVE = "live"

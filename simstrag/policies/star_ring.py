@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simstrag.modes import ring_and_riders, stragglers
+from simstrag.policies.estimators.modes import ring_and_riders, stragglers
+from simstrag.policies.estimators.predictors import PREDICTORS, Predictor
 from simstrag.policy import Plan, PlanError, Quorum, Review, View
-from simstrag.predictors import PREDICTORS, Predictor
 
 REVIEW = Review(updates=10)
 EVERYBODY = Plan(suspects=frozenset(), review=REVIEW)

@@ -18,8 +18,8 @@ import enum
 import math
 from dataclasses import dataclass, field
 
+from simstrag.policies.estimators.detectors import median
 from simstrag.policy import Plan, PlanError, Quorum, Review, Via, View
-from simstrag.stragglers import median
 
 RECENT = 5
 """Recent steps of a rank whose median is compared."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 
+from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
-from simstrag.names import nearest
 from simstrag.workloads.encoder import Shape, Task, choose_precisions
 from simstrag.workloads.job import Job
 from simstrag.workloads.large import LARGE

@@ -14,8 +14,8 @@ import pytest
 
 from simstrag.calibration.calibrate import derive
 from simstrag.calibration.comparing import EXPECTED, compare
-from simstrag.calibration.held_out import THRESHOLDS
-from simstrag.profile import Profile
+from simstrag.calibration.fits.held_out import THRESHOLDS
+from simstrag.profile.profile import Profile
 from tests.written import numbers
 
 CALIBRATION = Path(__file__).parent.parent.parent / "calibration"

@@ -12,8 +12,8 @@ import functools
 
 import pytest
 
-from simstrag.engine import simulate
-from simstrag.scenario import Scenario
+from simstrag.engine.simulate import simulate
+from simstrag.scenario.scenario import Scenario
 
 N = 8
 SLOW = {

@@ -15,11 +15,11 @@ import numpy.typing as npt
 import pytest
 from scipy import integrate, stats
 
-from simstrag import noise
-from simstrag.engine import simulate
+from simstrag.engine.simulate import simulate
 from simstrag.policy import Late, Plan, Quorum, Via
-from simstrag.run import Run
-from simstrag.scenario import Scenario
+from simstrag.runs.run import Run
+from simstrag.scenario.scenario import Scenario
+from simstrag.timing import noise
 from tests.strategies import Fixed
 
 ONE_PERCENT = 0.01

@@ -21,11 +21,11 @@ pytest.importorskip("torch")
 dist = pytest.importorskip("torch.distributed")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
-from simstrag.ddp import board as module  # noqa: E402
-from simstrag.ddp import identity  # noqa: E402
-from simstrag.ddp.board import Board  # noqa: E402
-from simstrag.ddp.connections import Connections  # noqa: E402
-from simstrag.ddp.identity import Identity  # noqa: E402
+from simstrag.ddp.failures import heartbeat as module  # noqa: E402
+from simstrag.ddp.failures import process_identity  # noqa: E402
+from simstrag.ddp.failures.connections import Connections  # noqa: E402
+from simstrag.ddp.failures.heartbeat import Board  # noqa: E402
+from simstrag.ddp.failures.process_identity import Identity  # noqa: E402
 
 NAMES = (0, 3, 5)
 FATES: tuple[tuple[str, set[int]], ...] = (
@@ -204,15 +204,15 @@ def test_a_process_with_the_number_of_one_that_has_ended_is_left_alone(
     sleeper: subprocess.Popen[bytes],
 ) -> None:
     me = Identity.here()
-    other = Identity(me.host, sleeper.pid, identity._born(sleeper.pid) - 1)
+    other = Identity(me.host, sleeper.pid, process_identity._born(sleeper.pid) - 1)
     assert (other.state(), other.kill()) == ("ended", False)
-    assert Identity("there", sleeper.pid, identity._born(sleeper.pid)).kill() is False
+    assert Identity("there", sleeper.pid, process_identity._born(sleeper.pid)).kill() is False
     assert me.kill() is False
     assert sleeper.poll() is None
 
 
 def test_a_process_is_known_as_stopped_and_as_ended(sleeper: subprocess.Popen[bytes]) -> None:
-    there = Identity(Identity.here().host, sleeper.pid, identity._born(sleeper.pid))
+    there = Identity(Identity.here().host, sleeper.pid, process_identity._born(sleeper.pid))
     assert there.state() == ""
     sleeper.send_signal(signal.SIGSTOP)
     while psutil.Process(sleeper.pid).status() != psutil.STATUS_STOPPED:

@@ -13,11 +13,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from simstrag.ddp.clock import LocalClock
-from simstrag.ddp.hook import Reducer
-from simstrag.ddp.slots import unpack
-from simstrag.fidelity.injector import Injector
-from simstrag.fidelity.schedule import Episode, Schedule
+from simstrag.ddp.allreduce.control_message import unpack
+from simstrag.ddp.allreduce.hook import Reducer
+from simstrag.ddp.step_timer import LocalClock
+from simstrag.validation.loadgen.injector import Injector
+from simstrag.validation.loadgen.schedule import Episode, Schedule
 from tests.ranks import Ranks, ranks
 
 __all__ = ["ranks"]

@@ -45,11 +45,11 @@ def network() -> nn.Module:
 def stepping(rank: int, world: int, steps: int) -> list[tuple[int, float, float, float]]:
     """Seconds of each step: variant, wait for the message, policy and books and digest, whole."""
     from simstrag import policies
-    from simstrag.ddp.clock import LocalClock
-    from simstrag.ddp.formats import Formats
+    from simstrag.ddp.allreduce.control_message import Digests, disagreement, unpack
+    from simstrag.ddp.precision import Formats
     from simstrag.ddp.replica import Replica
-    from simstrag.ddp.slots import Digests, disagreement, unpack
-    from simstrag.live import Live
+    from simstrag.ddp.step_timer import LocalClock
+    from simstrag.engine.live import Live
     from simstrag.policy import Hints
 
     model = network()

@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-from simstrag.ddp.training import Training, command
-from simstrag.fidelity.network import DEVICE, Link, probe
+from simstrag.ddp.workload_main import Training, command
+from simstrag.validation.loadgen.network import DEVICE, Link, probe
 
 STALL, PATIENCE = 4.0, 90.0
 FAR = "the network to the store, or who holds it: no answer for "

@@ -21,8 +21,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs prctl")
 
-from simstrag.run import Run  # noqa: E402
-from simstrag.trace import Trace  # noqa: E402
+from simstrag.runs.run import Run  # noqa: E402
+from simstrag.trace.trace import Trace  # noqa: E402
 
 RANKS, STALL = 3, 4.0
 PATIENCE = 90.0
@@ -55,14 +55,14 @@ class Running:
         """The process of a rank."""
         for pid, command in self.processes().items():
             with contextlib.suppress(psutil.Error):
-                trains = "simstrag.ddp.training" in command
+                trains = "simstrag.ddp.workload_main" in command
                 if trains and psutil.Process(pid).environ().get("RANK") == str(number):
                     return pid
         raise AssertionError(f"rank {number} does not run")
 
     def ranks(self) -> int:
         """How many of them are alive."""
-        return sum("simstrag.ddp.training" in command for command in self.processes().values())
+        return sum("simstrag.ddp.workload_main" in command for command in self.processes().values())
 
     def updates(self) -> int:
         """As far as they were recorded, in whatever folder."""

@@ -19,8 +19,8 @@ import pytest
 pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs prctl")
 
-from simstrag.ddp.joining import join  # noqa: E402
 from simstrag.ddp.launch import Outcome, launch  # noqa: E402
+from simstrag.ddp.rendezvous import join  # noqa: E402
 from simstrag.errors import InputError  # noqa: E402
 
 PATIENCE = 90.0

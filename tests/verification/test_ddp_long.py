@@ -45,8 +45,9 @@ def told(rank: int, world: int, policy: str, steps: int) -> tuple[list[str], str
 
     The last are precisions and samples of all ranks at each step.
     """
-    from simstrag.ddp import equal, wrap
-    from simstrag.ddp.journal import plan_as_written
+    from simstrag.ddp import wrap
+    from simstrag.ddp.allreduce import sync_state
+    from simstrag.ddp.record.journal import plan_as_written
 
     model, optimizer, loss = task(rank)
     plans, switched = [], []
@@ -62,7 +63,7 @@ def told(rank: int, world: int, policy: str, steps: int) -> tuple[list[str], str
             plans.append(json.dumps(plan_as_written(trainer.plan), sort_keys=True))
             sizes = tuple(trainer.plan.samples(BATCH, world))
             switched.append((tuple(trainer.plan.in_amp.tolist()), sizes))
-    return plans, equal.digest(without_statistics(model), optimizer), switched
+    return plans, sync_state.digest(without_statistics(model), optimizer), switched
 
 
 def changes(values: list[Any]) -> int:
@@ -147,7 +148,8 @@ def changing(
     At each return to the synchronous way, samples and bytes of everything; whether each step ended
     in that way; and the bytes at the end.
     """
-    from simstrag.ddp import equal, wrap
+    from simstrag.ddp import wrap
+    from simstrag.ddp.allreduce import sync_state
 
     model, optimizer, loss = task(rank)
     returns, ways = [], []
@@ -161,8 +163,8 @@ def changing(
             own += 1
             ways.append(trainer.plan is not None)
             if ways[-2:] == [False, True]:
-                returns.append((trainer.samples, equal.digest(model, optimizer)))
-    return returns, ways, equal.digest(without_statistics(model), optimizer)
+                returns.append((trainer.samples, sync_state.digest(model, optimizer)))
+    return returns, ways, sync_state.digest(without_statistics(model), optimizer)
 
 
 def test_star_h_changes_mechanism_and_all_ranks_return_to_equal_parameters(ranks: Ranks) -> None:

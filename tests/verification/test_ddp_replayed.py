@@ -18,11 +18,11 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 
-from simstrag.fidelity.recorded import replay
+from simstrag.validation.replay import replay
 from tests.ranks import Ranks, ranks
 
 if TYPE_CHECKING:
-    from simstrag.run import Run
+    from simstrag.runs.run import Run
 
 __all__ = ["ranks"]
 

@@ -20,15 +20,15 @@ import pytest
 import torch
 
 from simstrag import policies
-from simstrag.ddp.frames import Frame, Kind
-from simstrag.ddp.link import Link, connect
-from simstrag.ddp.orders import Compute, Deliver, Finish, Handover, How, Job, Reduce
 from simstrag.ddp.parameters import packed, settings, spread
 from simstrag.ddp.parameters import trained as trained_by
-from simstrag.ddp.server import Server, start_server
+from simstrag.ddp.server.client import Link, connect
+from simstrag.ddp.server.messages import Compute, Deliver, Finish, Handover, How, Job, Reduce
+from simstrag.ddp.server.server import Server, start_server
+from simstrag.ddp.server.wire import Frame, Kind
 from simstrag.errors import InputError
-from simstrag.places import die_with_parent
 from simstrag.policy import Late, Plan, Quorum, Review, Via, View
+from simstrag.processes.affinity import die_with_parent
 from tests.ranks import Ranks, ranks
 
 __all__ = ["ranks"]
@@ -461,10 +461,12 @@ def test_parameters_of_a_group_are_kept_in_case_the_lowest_dies_before_it_has_pa
 
 def in_one_group(rank: int, world: int, near: bool) -> tuple[bool, list[Any]]:
     """Whether parameters were passed on inside the group, and what they are at the end."""
-    from simstrag.ddp import coordinated, link, wrap
+    from simstrag.ddp import wrap
+    from simstrag.ddp.server import client as link
+    from simstrag.ddp.server import server_mode
     from tests.test_ddp_trainer import task
 
-    offer, broadcast, passed = link.offer, coordinated.dist.broadcast, []
+    offer, broadcast, passed = link.offer, server_mode.dist.broadcast, []
 
     def counted(*given: Any, **named: Any) -> Any:
         passed.append(given)
@@ -477,11 +479,11 @@ def in_one_group(rank: int, world: int, near: bool) -> tuple[bool, list[Any]]:
             link.offer = lambda count, dtype: None
         with wrap(model, optimizer, policy, batch=16, samples=16 * world * 30) as trainer:
             trainer.step(lambda: loss(16))
-            coordinated.dist.broadcast = counted
+            server_mode.dist.broadcast = counted
             while not trainer.over:
                 trainer.step(lambda: loss(16))
     finally:
-        link.offer, coordinated.dist.broadcast = offer, broadcast
+        link.offer, server_mode.dist.broadcast = offer, broadcast
     return bool(passed), [each.detach().numpy() for each in model.parameters()]
 
 

@@ -16,11 +16,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from simstrag import policies  # noqa: E402
-from simstrag.ddp.journal import read  # noqa: E402
-from simstrag.ddp.link import Link, ServerFailure, connect  # noqa: E402
-from simstrag.ddp.orders import Compute, Job  # noqa: E402
 from simstrag.ddp.parameters import packed  # noqa: E402
-from simstrag.ddp.replay import run_of  # noqa: E402
+from simstrag.ddp.record.journal import read  # noqa: E402
+from simstrag.ddp.record.replay import run_of  # noqa: E402
+from simstrag.ddp.server.client import Link, ServerFailure, connect  # noqa: E402
+from simstrag.ddp.server.messages import Compute, Job  # noqa: E402
 from simstrag.errors import InputError  # noqa: E402
 from simstrag.policy import Plan, Quorum, Review, Via  # noqa: E402
 from tests.ranks import Ranks, ranks  # noqa: E402
@@ -147,7 +147,11 @@ def test_a_learning_rate_reaches_all_slices() -> None:
 
 
 def shards_here() -> list[psutil.Process]:
-    return [each for each in psutil.Process().children() if "simstrag.ddp.shard" in each.cmdline()]
+    return [
+        each
+        for each in psutil.Process().children()
+        if "simstrag.ddp.server.shard" in each.cmdline()
+    ]
 
 
 def goes_on(link: Link) -> None:

@@ -13,8 +13,9 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-from simstrag import Run, metrics
-from simstrag.ddp.formats import MIN_GAIN
+from simstrag import Run
+from simstrag.ddp.precision import MIN_GAIN
+from simstrag.experiments import paired_statistics
 
 REPETITIONS, STEPS, RANKS = 4, 240, 2
 LOAD = {"seconds": 60, "episodes": [{"rank": 1, "kind": "cpu", "level": 1, "start": 1, "stop": 60}]}
@@ -48,7 +49,8 @@ def test_korel_removes_part_of_the_delay_by_load(
             if first and precision == "auto" and gain is not None and gain <= MIN_GAIN:
                 pytest.skip(f"bf16 is {gain:.2f} times as fast as fp32 here: not worth a switch")
             seconds[kind].append(run.summary["makespan"])
-    found = metrics.mitigation(*(np.array(seconds[kind]) for kind in ("korel", "bsp", "clean")))
+    times = (np.array(seconds[kind]) for kind in ("korel", "bsp", "clean"))
+    found = paired_statistics.mitigation(*times)
     label = (run.recorded or {})["precision"]
     print(
         f"{label}: M {100 * found.value:.0f} % ({100 * found.low:.0f} to {100 * found.high:.0f}); "

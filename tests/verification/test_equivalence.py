@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simstrag.policy import Policy
-from simstrag.scenario import Scenario
+from simstrag.scenario.scenario import Scenario
 from tests.strategies import policies, scenarios, uneven
 from tests.test_equivalence import (
     assert_agreement,

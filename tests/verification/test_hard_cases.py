@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from simstrag.engine import simulate
-from simstrag.run import Run
-from simstrag.scenario import Scenario
+from simstrag.engine.simulate import simulate
+from simstrag.runs.run import Run
+from simstrag.scenario.scenario import Scenario
 
 N, BATCH = 8, 128
 SLOWDOWN = 3.0

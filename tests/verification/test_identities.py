@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from simstrag import policies
-from simstrag.comparison import compare
-from simstrag.engine import simulate
+from simstrag.engine.simulate import simulate
+from simstrag.experiments.compare import compare
 from simstrag.policy import View
-from simstrag.run import Run
-from simstrag.scenario import Scenario
+from simstrag.runs.run import Run
+from simstrag.scenario.scenario import Scenario
 
 N, BATCH = 8, 128
 
@@ -233,7 +233,7 @@ def written(run: Run, folder: Path) -> bytes:
 
 def test_another_process_writes_the_same_bytes(tmp_path: Path) -> None:
     program = (
-        "import sys; from simstrag.engine import simulate; from simstrag.scenario import Scenario\n"
+        "import sys; from simstrag import Scenario, simulate\n"
         f"world = Scenario.of({DECLARED!r})\n"
         f"for k, policy in enumerate({MIXED!r}):\n"
         "    simulate(world, policy, 4).write(f'{sys.argv[1]}/{k}')\n"

@@ -17,16 +17,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simstrag.calibration import traffic
+from simstrag.calibration.benches import traffic
+from simstrag.calibration.benches.loads import SLICE
 from simstrag.calibration.cells import Skipped
-from simstrag.calibration.loads import SLICE
 from simstrag.errors import InputError
-from simstrag.fidelity.injector import Injector
-from simstrag.fidelity.schedule import Episode, Schedule, response_to
-from simstrag.measurements import Level, Response
-from simstrag.places import cores
-from simstrag.profile import Profile
-from simstrag.quantity import Quantity
+from simstrag.processes.affinity import cores
+from simstrag.profile.measurements import Level, Response
+from simstrag.profile.profile import Profile
+from simstrag.profile.quantity import Quantity
+from simstrag.validation.loadgen.injector import Injector
+from simstrag.validation.loadgen.schedule import Episode, Schedule, response_to
 
 HERE = Path(__file__).parent.parent.parent
 

@@ -15,10 +15,10 @@ import pytest
 
 from simstrag import Run
 from simstrag.errors import InputError
-from simstrag.fidelity import network
-from simstrag.fidelity.injector import Injector
-from simstrag.fidelity.network import Link, probe, sweep
-from simstrag.fidelity.schedule import Episode, Schedule
+from simstrag.validation.loadgen import network
+from simstrag.validation.loadgen.injector import Injector
+from simstrag.validation.loadgen.network import Link, probe, sweep
+from simstrag.validation.loadgen.schedule import Episode, Schedule
 
 SIZE = 4 << 20
 
@@ -119,7 +119,7 @@ def test_what_runs_on_a_link_ends_with_it() -> None:
 @pytest.mark.usefixtures("able")
 def test_what_runs_on_a_link_ends_with_the_process_that_made_it() -> None:
     program = (
-        "import os, sys; from simstrag.fidelity.network import Link\n"
+        "import os, sys; from simstrag.validation.loadgen.network import Link\n"
         "link = Link(); link.__enter__()\n"
         "print(link.start('a', [sys.executable, '-c', 'import time; time.sleep(100)']).pid)\n"
         "sys.stdout.flush(); sys.stdin.readline()"
@@ -139,7 +139,7 @@ def test_what_runs_on_a_link_ends_with_the_process_that_made_it() -> None:
 @pytest.mark.usefixtures("able")
 def test_what_a_killed_process_left_is_removed_by_the_next() -> None:
     program = (
-        "import os; from simstrag.fidelity.network import Link\n"
+        "import os; from simstrag.validation.loadgen.network import Link\n"
         "Link(rate=1e8).__enter__(); os.kill(os.getpid(), 9)"
     )
     with subprocess.Popen([sys.executable, "-c", program]) as process:
@@ -153,13 +153,13 @@ def test_what_a_killed_process_left_is_removed_by_the_next() -> None:
 
 
 def test_a_machine_that_cannot_says_why_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simstrag.fidelity.network.shutil.which", lambda tool: None)
-    monkeypatch.setattr("simstrag.fidelity.network.os.geteuid", lambda: 0)
-    monkeypatch.setattr("simstrag.fidelity.network.sys.platform", "linux")
+    monkeypatch.setattr("simstrag.validation.loadgen.network.shutil.which", lambda tool: None)
+    monkeypatch.setattr("simstrag.validation.loadgen.network.os.geteuid", lambda: 0)
+    monkeypatch.setattr("simstrag.validation.loadgen.network.sys.platform", "linux")
     assert probe() == "a limited link needs ip and tc and setpriv (iproute2, util-linux)"
     with pytest.raises(InputError, match="needs ip and tc"), Link():
         pass
-    monkeypatch.setattr("simstrag.fidelity.network.os.geteuid", lambda: 1000)
+    monkeypatch.setattr("simstrag.validation.loadgen.network.os.geteuid", lambda: 1000)
     assert probe() == "a limited link needs root, for network namespaces"
 
 

@@ -19,9 +19,9 @@ import math
 import numpy as np
 import pytest
 
-from simstrag.engine import simulate
-from simstrag.run import Run
-from simstrag.scenario import Scenario
+from simstrag.engine.simulate import simulate
+from simstrag.runs.run import Run
+from simstrag.scenario.scenario import Scenario
 
 N, STEPS, FIRST, END = 8, 4000, 1000, 3000
 """Rank 0 is contended in steps FIRST..END-1."""

@@ -17,17 +17,17 @@ from typing import Any
 import pytest
 
 from simstrag.calibration.calibrate import derive
-from simstrag.fidelity.cases import Case, Plan
-from simstrag.fidelity.foretold import Foretelling
-from simstrag.fidelity.judgement import FORETOLD, MISSED, NOISY, judged, mitigations
-from simstrag.fidelity.schedule import Schedule
-from simstrag.fidelity.validation import planned
-from simstrag.profile import Profile
+from simstrag.profile.profile import Profile
+from simstrag.validation.cases import Case, Plan
+from simstrag.validation.judgement import FORETOLD, MISSED, NOISY, judged, mitigations
+from simstrag.validation.loadgen.schedule import Schedule
+from simstrag.validation.prediction import Foretelling
+from simstrag.validation.validation import planned
 from tests.written import numbers
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs/measured.md"
-FOLDER = ROOT / "fidelity/measurements/amd-epyc-2-core-digits"
+FOLDER = ROOT / "validation/measurements/amd-epyc-2-core-digits"
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_the_samples_make_the_profile() -> None:
 def test_the_plan_is_made_by_its_seed_and_of_what_was_calibrated_before(
     found: dict[str, Any], profile: Profile, begun: Profile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("simstrag.fidelity.validation.cores", lambda: [0, 1])
+    monkeypatch.setattr("simstrag.validation.validation.cores", lambda: [0, 1])
     drawn = planned(begun, (), (), 200, seed=0).document()
     assert drawn == json.loads((FOLDER / "plan.json").read_text(encoding="utf-8"))
     whole = {"name": profile.name, "sha256": profile.sha256}

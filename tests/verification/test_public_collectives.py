@@ -24,11 +24,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simstrag.calibration import collective_fit, nccl_tests, public_pollux
-from simstrag.calibration.collective_fit import Point
+from simstrag.calibration import nccl_tests, public_pollux
+from simstrag.calibration.fits import collective_fit
+from simstrag.calibration.fits.collective_fit import Point
 from simstrag.calibration.nccl_profile import choose
 from simstrag.calibration.public import PUBLIC
-from simstrag.profile import Profile
+from simstrag.profile.profile import Profile
 from tests.written import numbers
 
 TRACES = Path(__file__).parents[2].parent / "shared" / "traces"

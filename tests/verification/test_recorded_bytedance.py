@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from simstrag.engine import simulate
-from simstrag.scenario import Scenario
+from simstrag.engine.simulate import simulate
+from simstrag.scenario.scenario import Scenario
 from simstrag.traces.import_bytedance import Collapsed, collapsed
 
 FILE = (

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simstrag.engine import simulate
-from simstrag.scenario import Scenario
-from simstrag.trace import Trace
+from simstrag.engine.simulate import simulate
+from simstrag.scenario.scenario import Scenario
+from simstrag.trace.trace import Trace
 from simstrag.traces.import_pai import alibaba_pai_minibatch
 
 FOLDER = Path(__file__).parents[2].parent / "shared" / "traces" / "alibaba-pai-minibatch"

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simstrag.constants import Server
-from simstrag.engine import simulate
+from simstrag.engine.simulate import simulate
 from simstrag.policy import Late, Plan, Quorum, Via
-from simstrag.scenario import Scenario
+from simstrag.scenario.scenario import Scenario
+from simstrag.timing.constants import Server
 from tests.strategies import Fixed
 
 TOLERANCE = 1e-9

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from simstrag import policies
-from simstrag.engine import simulate
+from simstrag.engine.simulate import simulate
 from simstrag.policy import Hints, Plan, Via, View
-from simstrag.run import Run
-from simstrag.scenario import Scenario
+from simstrag.runs.run import Run
+from simstrag.scenario.scenario import Scenario
 from tests.strategies import Switching
 
 N = 6

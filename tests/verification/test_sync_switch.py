@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import pytest
 
-from simstrag.engine import simulate
-from simstrag.scenario import Scenario
+from simstrag.engine.simulate import simulate
+from simstrag.scenario.scenario import Scenario
 
 BSP, ASP, SWITCHED = 11_300.0, 6_050.0, 7_010.0
 N, ROUNDS = 8, 8000

@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from simstrag.fidelity.ranks import Ranks
-from simstrag.fidelity.recorded import replay
-from simstrag.run import Run
+from simstrag.runs.run import Run
+from simstrag.validation.rank_pool import Ranks
+from simstrag.validation.replay import replay
 from tests.full_profile import quantity
 from tests.test_validate import ALONE, digits_profile
 

@@ -1,0 +1,182 @@
+"""What every rank did from its first pull on, phase by phase, derived from the steps of one run.
+
+A step row says when a rank computed, and how many seconds it waited and communicated around that.
+A rank is always at one thing, so these seconds give the moment of its next pull; in which order
+they lie before it follows from how updates are made, and is checked against the times of the
+updates.  Where it does not follow, waiting is put first, and `Phases.assumed` says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from simstrag.analysis.derived.waiting import Steps
+from simstrag.runs.run import Run
+from simstrag.timing.timing import Timing
+
+__all__ = ["KINDS", "Phases", "phases_of"]
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+KINDS = ("pull", "switch", "compute", "push", "wait", "exchange", "wait")
+"""Phase k of a step lies between its marks k and k + 1; one that a step has not is empty."""
+
+COLLECTIVE = ("all-reduce", "model averaging")
+TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Phases:
+    """The phases of n steps, in the order of `Steps`.
+
+    step: which of its rank's each is.  marks: seconds, shape (n, 8), in order along each rank.
+    exchange: what the phase of that name is: collective, service (at the server) or communication,
+    where several are not told apart.  assumed: of which steps the order after computing is not
+    known; their exchange is communication.  served: when the server took up each gradient, NaN
+    where it took none, or that cannot be derived.
+    """
+
+    step: npt.NDArray[np.int64]
+    marks: Floats
+    exchange: str
+    assumed: Bools
+    served: Floats
+
+
+def phases_of(run: Run, steps: Steps, timing: Timing | None) -> Phases:
+    """The phases of all recorded steps; without a timing, pushes and pulls are not told apart."""
+    table = run.frame("steps").sort_values(["rank", "step"], kind="stable")
+    communication = table["communication"].to_numpy(dtype=np.float64)
+    way = run.summary["architecture"]
+    finish, begin = steps.finish, np.minimum(steps.start, steps.finish)
+    pulled, got = begin.copy(), begin.copy()
+    leave = np.append(begin[1:], 0.0)
+    last = np.append(steps.rank[1:] != steps.rank[:-1], True)
+    leave[last] = np.maximum(steps.gap_end, finish)[last]
+    served = np.full(len(finish), np.nan)
+    first, second, third = finish, np.minimum(finish + steps.wait, leave), leave
+    assumed = ~steps.kept
+    exchange = "communication"
+    if way in COLLECTIVE:
+        exchange = "collective"
+        leave = finish + steps.wait + communication
+        pulled[1:] = got[1:] = np.where(last[:-1], begin[1:], leave[:-1])
+        second, third, assumed = _reduced(run, steps, communication)
+    elif timing is not None:
+        pulled, got, leave = _pulls(run, steps, communication, timing.step.amp_switch)
+        after = np.maximum(communication - (got - pulled), 0.0)
+        second, third = finish + steps.wait, leave
+        if way == "server":
+            exchange = "service"
+            first, second, third, assumed, served = _served(run, steps, after, last, timing)
+            second = np.where(assumed, finish + steps.wait, second)
+            third = np.where(assumed, leave, third)
+            first = np.where(assumed, finish, first)
+    marks = np.stack([pulled, got, begin, finish, first, second, third, leave], axis=1)
+    number = table["step"].to_numpy(dtype=np.int64)
+    return Phases(number, _in_order(marks, last), exchange, assumed, served)
+
+
+def _reduced(run: Run, steps: Steps, communication: Floats) -> tuple[Floats, Floats, Bools]:
+    """From when until when each gradient was in a collective, and where that is not known.
+
+    A collective ends with its update: what a rank waits after that, it was blocked.
+    """
+    wait, entered = steps.wait, _entered(steps)
+    before = np.where(entered, _update_times(run, steps) - communication - steps.finish, wait)
+    known = (before >= -TOLERANCE) & (before <= wait + TOLERANCE)
+    known &= entered | (communication <= TOLERANCE)
+    start = steps.finish + np.where(known, np.clip(before, 0.0, wait), wait)
+    return start, start + communication, ~known
+
+
+def _pulls(
+    run: Run, steps: Steps, communication: Floats, amp_switch: float
+) -> tuple[Floats, Floats, Floats]:
+    """When each step's pull began and ended, and when its rank pulled again, or the run ended.
+
+    All time of a rank is accounted for, so that each pull begins where the seconds of the step
+    before it end.
+    """
+    times = np.append(0.0, np.asarray(run.updates["time"], dtype=np.float64))
+    changes = np.append(False, (steps.rank[1:] == steps.rank[:-1]) & np.diff(steps.amp))
+    got = np.minimum(steps.start - amp_switch * changes, steps.finish)
+    pulled, leave = np.empty_like(got), np.empty_like(got)
+    rank, free = -1, 0.0
+    columns = (steps.rank, got, steps.finish, steps.wait, communication, times[steps.version])
+    for k, (r, end, finish, wait, busy, since) in enumerate(
+        zip(*(column.tolist() for column in columns), strict=True)
+    ):
+        if r != rank:
+            rank, free = r, since if since <= end <= since + busy + TOLERANCE else end
+        pulled[k] = min(free, end)
+        leave[k] = free = finish + wait + max(busy - (end - pulled[k]), 0.0)
+    return pulled, got, leave
+
+
+def _served(
+    run: Run, steps: Steps, after: Floats, last: Bools, timing: Timing
+) -> tuple[Floats, Floats, Floats, Bools, Floats]:
+    """When each push ended, and service began and ended; where that is not known; all services.
+
+    after: seconds of communication that followed computing.  Whoever has those of a push and a job
+    was served; who has those of a push alone arrived, and may have been taken up and then dropped.
+    Where nobody is in such doubt the queue is known; else an update at the end of its last job
+    shows that these jobs are.
+    """
+    ranks_and_times = zip(steps.rank.tolist(), steps.finish.tolist(), strict=True)
+    arrival = np.array([timing.push(r, t, loaded=True) for r, t in ranks_and_times])
+    pushing, job, times = arrival - steps.finish, timing.server.job, run.updates["time"]
+    entered = _entered(steps)
+    through = (np.abs(after - pushing - job) <= TOLERANCE) & ~steps.kept
+    arrived = (after >= pushing - TOLERANCE) & ~entered & ~through & ~steps.kept
+    at_end = arrived & last
+    begun = _first_in_first_out(steps, arrival, job, through | at_end)
+    done = np.zeros(len(times))
+    rows = entered & through
+    np.maximum.at(done, steps.applied[rows] - 1, begun[rows] + job)
+    on_time = np.isclose(done, times, rtol=TOLERANCE, atol=TOLERANCE)
+    certain = not (arrived & ~at_end).any() and bool((done <= times)[~on_time].all())
+    through &= certain | (entered & on_time[steps.applied - 1])
+    called_off = ~entered & (after <= pushing + TOLERANCE) & ~through
+    first = np.where(through, arrival, steps.finish + after)
+    second, third = np.where(through, begun, first), np.where(through, begun + job, first)
+    return first, second, third, ~(through | called_off), np.where(through, begun, np.nan)
+
+
+def _first_in_first_out(steps: Steps, arrival: Floats, job: float, served: Bools) -> Floats:
+    """When the server takes up each of these gradients, by (arrival, rank); NaN for all others."""
+    begun = np.full(len(arrival), np.nan)
+    rows = np.flatnonzero(served)
+    free = 0.0
+    for k in rows[np.lexsort((steps.rank[rows], arrival[rows]))].tolist():
+        begun[k] = max(float(arrival[k]), free)
+        free = float(begun[k]) + job
+    return begun
+
+
+def _entered(steps: Steps) -> Bools:
+    """Whose own gradient completed a contribution to an update."""
+    return np.asarray((steps.applied > 0) & ~steps.kept)
+
+
+def _update_times(run: Run, steps: Steps) -> Floats:
+    """When the update that holds each gradient was; of no meaning where none does."""
+    times = np.asarray(run.updates["time"], dtype=np.float64)
+    versions = np.asarray(run.updates["version"], dtype=np.int64)
+    rows = np.searchsorted(versions, steps.applied)  # a run that was taken up begins later than 1
+    return np.asarray(times[np.minimum(rows, len(times) - 1)])
+
+
+def _in_order(marks: Floats, last: Bools) -> Floats:
+    """The marks, none before the one it follows on its rank, which rounding may do by a hair."""
+    ends = np.flatnonzero(last) + 1
+    ordered = [
+        np.maximum.accumulate(marks[low:high].ravel()).reshape(-1, marks.shape[1])
+        for low, high in zip(np.append(0, ends[:-1]), ends, strict=True)
+    ]
+    return np.concatenate(ordered)

@@ -1,0 +1,4 @@
+"""HTML pages, their templates, and files for other viewers.
+
+Start with `report`.
+"""

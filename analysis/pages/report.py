@@ -1,0 +1,330 @@
+"""The HTML report of a comparison or of a run: one file that asks nobody for anything."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from simstrag.analysis.charts import live, pictures
+from simstrag.analysis.charts.embedded import Packed
+from simstrag.analysis.charts.tradeoffs import tradeoff
+from simstrag.analysis.derived.examples import example, examples_of
+from simstrag.analysis.pages import sections
+from simstrag.analysis.pages.templates import template
+from simstrag.analysis.tables import series, staleness
+from simstrag.analysis.tables.cells import numbered
+from simstrag.analysis.tables.comparison_tables import (
+    Table,
+    behind_table,
+    costs_table,
+    differences_table,
+    ranking_table,
+)
+from simstrag.analysis.tables.origins import origins_sheet, origins_table
+from simstrag.analysis.tables.sheets import data_of, sheet_of
+from simstrag.analysis.tables.standings import standings
+from simstrag.analysis.text.answer import answer
+from simstrag.analysis.text.assumptions import assumptions
+from simstrag.analysis.text.cautions import cautions, coverage, turnover
+from simstrag.analysis.text.detection import detection
+from simstrag.analysis.text.number_format import number, percent
+from simstrag.analysis.text.sensitivity_table import thresholds
+from simstrag.errors import InputError
+from simstrag.experiments.compare import Comparison
+from simstrag.runs.run import Run, plain
+from simstrag.scenario.scenario import Scenario
+
+__all__ = ["render", "render_run"]
+
+MOST_ROWS = 300
+"""Inline trace rows that a report prints in full."""
+
+
+def render(comparison: Comparison, command: str | None = None) -> str:
+    """The report of a comparison as one HTML file.
+
+    command: what made it, to be run again; without one the report says how to from its scenario.
+    """
+    s, scenario = standings(comparison), comparison.scenario
+    workers, first = scenario.workers, scenario.seed_list[0]
+    examples = examples_of(comparison)
+    runs = [run for name, run in comparison.examples.items() if name != "clean"]
+    timelines = sections.timelines(examples, workers)
+    plots, timelines["undrawn"] = live.timelines_of(examples, timelines["shown"], workers)
+    spent_picture, spent = sections.spent(examples, workers)
+    ranks_picture, ranks_sheet = sections.spent_by_rank(examples, workers)
+    stale, traded = staleness.stale_of(examples), tradeoff(s)
+    tables = {
+        "ranking": ranking_table(s),
+        "paired-differences": differences_table(s),
+        "behind-the-ranking": behind_table(s),
+        "where-time-went": spent,
+    }
+    if comparison.has_target:
+        tables["cost-of-staleness"] = costs_table(s)
+    turned = thresholds(s)
+    if turned.table is not None:
+        tables["thresholds"] = turned.table
+    if stale:
+        tables["staleness"] = staleness.stale_table(stale)
+    sheets = [
+        *(sheet_of(name, table) for name, table in tables.items()),
+        series.progress_sheet(s),
+        series.steps_sheet(examples, timelines["shown"]),
+        series.slowdown_sheet(examples, timelines["shown"]),
+        series.waits_sheet(examples),
+        series.limited(ranks_sheet),
+        staleness.stale_sheet(stale, workers) if stale else None,
+        None if traded is None else traded.sheet,
+        origins_sheet(scenario),
+    ]
+    return template("report.html").render(
+        s=s,
+        answer=answer(s),
+        cautions=cautions(s),
+        coverage=coverage(s),
+        asked=_asked(scenario),
+        seed=first,
+        speedups=sections.interval_picture(s),
+        tables=tables,
+        tradeoff=traded,
+        tradeoff_picture=traded.picture(s) if traded else Markup(),
+        detection=detection(s),
+        progress=sections.progress_picture(s),
+        not_drawn=sections.not_drawn(s),
+        timelines=timelines,
+        waits=sections.waits(examples),
+        spent=spent_picture,
+        spent_by_rank=ranks_picture,
+        stale=staleness.stale_pictures(stale, workers),
+        turnover=turnover(s),
+        thresholds=turned,
+        costs_picture=sections.costs_picture(s) if comparison.has_target else Markup(),
+        origins=origins_table(scenario),
+        data=data_of(filter(None, sheets)),
+        profile=_profile(scenario),
+        assumptions=assumptions(scenario, runs),
+        warnings=comparison.warnings,
+        command=command,
+        provenance=_provenance(runs[0].provenance),
+        scenario=_yaml(scenario.model_dump(mode="json", exclude_unset=True)),
+        **live.page_of(live.charts_of(s, traded) | plots),
+    )
+
+
+def render_run(run: Run) -> str:
+    """The report of one run as one HTML file: its summary, timeline and where time went."""
+    scenario, problem = (None, "") if run.recorded is not None else _scenario_of(run)
+    workers = len(run.summary["wait_by_rank"])
+    context: dict[str, Any] = dict.fromkeys(("timelines", "waits", "origins", "assumptions"))
+    plots: dict[str, Packed] = {}
+    tables = {"summary": _summary(run.summary), "where-time-went": _by_rank(run.summary)}
+    sheets = [sheet_of(name, table) for name, table in tables.items()]
+    if run.steps is not None:
+        timing = None if scenario is None else scenario.timing(run.seed)
+        shown = [example(run.policy, run, timing, workers)]
+        timelines = sections.timelines(shown, workers)
+        plots, timelines["undrawn"] = live.timelines_of(shown, timelines["shown"], workers)
+        context |= {"timelines": timelines, "waits": sections.waits(shown)}
+        slowed = series.slowdown_sheet(shown, timelines["shown"])
+        sheets += [series.steps_sheet(shown, timelines["shown"]), series.waits_sheet(shown)]
+        sheets += [slowed] if slowed else []
+    if scenario is not None:
+        context["origins"] = origins_table(scenario)
+        context["assumptions"] = assumptions(scenario, [run])
+        sheets.append(origins_sheet(scenario))
+    parts = {"compute": "full", "communication": "communication", "wait": "wait"}
+    ranks = [
+        (f"rank {r}", {word: float(run.summary[f"{p}_by_rank"][r]) for p, word in parts.items()})
+        for r in range(workers)
+    ]
+    return template("run.html").render(
+        run=run,
+        problem=problem,
+        recorded=_recorded(run),
+        tables=tables,
+        spent=pictures.spent("spent", "Seconds of each rank by what it did", "time (s)", ranks),
+        provenance=_provenance(run.provenance),
+        scenario=_yaml(run.scenario),
+        data=data_of(sheets),
+        **context,
+        **live.page_of(plots),
+    )
+
+
+def _asked(scenario: Scenario) -> list[tuple[str, str]]:
+    """The question, as pairs of a term and what it was."""
+    trace, inputs = scenario.trace, scenario.inputs
+    work = []
+    if scenario.sample_target is not None:
+        work.append(f"{scenario.sample_target} samples (makespan is the time to them)")
+    if scenario.target_accuracy is not None:
+        work.append(f"accuracy {scenario.target_accuracy:g} (time to target)")
+    if scenario.target_progress is not None:
+        work.append(f"progress {scenario.target_progress:g} noise-free updates (time to target)")
+    asked = [
+        ("workers", f"{scenario.workers}, each with {scenario.learner.batch} samples per gradient"),
+        ("work, the same for every policy", "; ".join(work)),
+        ("policies", ", ".join(scenario.policies)),
+    ]
+    if inputs.trace is None:
+        asked.append(("contention", "none: no trace is given"))
+    else:
+        where = inputs.trace.source if isinstance(trace, str) else "rows in the scenario"
+        per_seed = {
+            "same": "the same for every seed (trace_per_seed: same)",
+            "shift": "every seed begins at its own offset in it (trace_per_seed: shift)",
+        }[scenario.trace_per_seed]
+        after = f"after its end: {scenario.trace_end}"
+        asked.append(("contention trace", f"{where}; {per_seed}; {after}"))
+        asked.append(("trace sha256", inputs.trace.sha256))
+    if scenario.places is not None:
+        asked.append(("node of each rank", ", ".join(map(str, scenario.places))))
+    if inputs.profile is not None:
+        asked.append(("profile", inputs.profile.name))
+        asked.append(("profile sha256", inputs.profile.sha256))
+    seeds = scenario.seed_list
+    asked.append(("seeds", f"{len(seeds)}: {_seeds(seeds)}"))
+    return asked
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
+        return f"{seeds[0]} to {seeds[-1]}"
+    return ", ".join(map(str, seeds))
+
+
+def _profile(scenario: Scenario) -> list[tuple[str, str]]:
+    profile = scenario.inputs.profile
+    if profile is None:
+        return []
+    w, others = profile.workload, f" from {profile.source}" if profile.source else ""
+    facts = [
+        ("profile", f"{profile.name}, {profile.origin}{others} {profile.date}"),
+        ("made by", profile.command),
+    ]
+    if profile.missing:
+        facts.append(("not in it", "; ".join(profile.missing)))
+    if w is not None:
+        facts += [
+            ("workload", f"{w.name}, {w.parameters} parameters, {w.batch} samples per step"),
+            ("precisions", f"full: {w.full}; AMP: {w.amp}{' (a stand-in)' if w.stand_in else ''}"),
+        ]
+    facts += [
+        (
+            f"error at cells left out: {held.part}",
+            f"median {100 * held.median:.2g} %, worst {100 * held.worst:.2g} %",
+        )
+        for held in profile.held_out
+    ]
+    facts += [(f"device: {key}", str(value)) for key, value in profile.device.items()]
+    facts += [(f"software: {key}", str(value)) for key, value in profile.software.items()]
+    return facts
+
+
+def _provenance(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Versions, commit and hashes as pairs."""
+    facts = []
+    for key, value in found.items():
+        if key == "sha256":
+            facts += [(f"{name} sha256", digest or "none") for name, digest in value.items()]
+        elif key == "commit":
+            changed = " (with uncommitted changes)" if str(value).endswith("+") else ""
+            facts.append((key, f"{value or 'unknown: not run from a git checkout'}{changed}"))
+        else:
+            facts.append((key, str(value)))
+    return facts
+
+
+def _yaml(scenario: Mapping[str, Any]) -> str:
+    """A scenario as the file it could be read from; very long inline traces are cut short."""
+    from ruamel.yaml import YAML
+
+    data = dict(scenario)
+    rows = data.get("trace")
+    cut = 0
+    if isinstance(rows, (list, tuple)) and len(rows) > MOST_ROWS:
+        data["trace"], cut = list(rows[:MOST_ROWS]), len(rows) - MOST_ROWS
+    text = io.StringIO()
+    YAML(typ="safe", pure=True).dump(data, text)
+    note = f"# {cut} more rows of the trace are left out here\n" if cut else ""
+    return note + text.getvalue()
+
+
+def _scenario_of(run: Run) -> tuple[Scenario | None, str]:
+    """The scenario of a run with the very inputs it was run with, or why it cannot be had."""
+    try:
+        scenario = Scenario.of(run.scenario, source="run.json")
+        inputs = scenario.inputs
+    except InputError as error:
+        return None, f"Its trace or profile is not at hand ({error}), so contention is not shown."
+    recorded = run.provenance.get("sha256", {})
+    for name, given in (("trace", inputs.trace), ("profile", inputs.profile)):
+        if given is not None and recorded.get(name) not in (None, given.sha256):
+            return None, f"The {name} has changed since the run, so contention is not shown."
+    return scenario, ""
+
+
+def _recorded(run: Run) -> list[tuple[str, str]]:
+    """What the record of a real run says of it; nothing of a simulated one."""
+    if run.recorded is None:
+        return []
+    told: Mapping[str, Any] = {**run.recorded.get("asked", {}), **run.recorded}
+    facts = {
+        "workload": told.get("workload"),
+        "ranks": f"{told['world_size']}, each with {told['batch']} samples per gradient",
+        "cores": told.get("cores"),
+        "precision": told.get("precision"),
+        "gain of reduced precision": told.get("gain") and number(told["gain"]),
+        "local times by": told.get("clock"),
+        "collectives by": told.get("backend"),
+    }
+    return [(word, str(fact)) for word, fact in facts.items() if fact is not None]
+
+
+def _by_rank(summary: Mapping[str, Any]) -> Table:
+    """Where the time of each rank went."""
+    parts = ("compute", "communication", "wait")
+    columns = (summary[f"{name}_by_rank"] for name in parts)
+    rows = tuple(
+        (numbered(rank), *(numbered(float(value), 4) for value in row))
+        for rank, row in enumerate(zip(*columns, strict=True))
+    )
+    return Table(("rank", "computing (s)", "communication (s)", "waiting (s)"), rows)
+
+
+UNITS = {
+    "makespan": "s", "time_to_target": "s", "throughput": "samples/s", "goodput": "samples/s",
+    "mean_staleness": "updates", "effective_staleness": "gradients (S_stale/b)",
+    "compute_by_rank": "s", "communication_by_rank": "s", "wait_by_rank": "s",
+    "staleness_by_rank": "updates", "progress": "noise-free updates", "theta": "s",
+    "hits": "ranks at updates", "false_alarms": "ranks at updates", "misses": "ranks at updates",
+}  # fmt: skip
+SHARES = (
+    "efficiency", "amp_share", "rebatched_share", "cut_share", "beyond_trace", "precision",
+    "recall",
+)  # fmt: skip
+
+
+def _summary(summary: Mapping[str, Any]) -> Table:
+    """A run's summary with units; lists are by rank."""
+    rows = []
+    for name, value in plain(summary).items():
+        unit = UNITS.get(name, "%" if name in SHARES else "")
+        if isinstance(value, str):
+            shown = value
+        elif isinstance(value, list):
+            shown = ", ".join(number(v) for v in value)
+        elif name in SHARES:
+            shown = percent(value)
+        else:
+            shown = number(value, 4)
+        rows.append((name.replace("_", " "), shown, unit))
+    note = (
+        "A dash stands for what is not defined: no target, no curve, no suspects, no progress "
+        "where models are averaged or gradients weighed or damped."
+    )
+    return Table(("", "value", "unit"), tuple(rows), 3, (), (note,))

@@ -1,0 +1,30 @@
+"""Registers what this package draws: comparisons and profiles as HTML."""
+
+from __future__ import annotations
+
+from simstrag.experiments.compare import Comparison
+from simstrag.profile.profile import Profile
+from simstrag.rendering import html_fragment, html_page
+
+__all__: list[str] = []
+
+
+@html_fragment.register
+def _(comparison: Comparison) -> str:
+    from simstrag.analysis.tables.comparison_tables import ranking_html
+
+    return ranking_html(comparison)
+
+
+@html_page.register
+def _(comparison: Comparison, command: str | None = None) -> str:
+    from simstrag.analysis.pages import report
+
+    return report.render(comparison, command)
+
+
+@html_fragment.register
+def _(profile: Profile) -> str:
+    from simstrag.analysis.tables.profile_tables import html
+
+    return html(profile)

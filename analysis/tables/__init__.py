@@ -1,0 +1,4 @@
+"""What a report shows in tables: ranking, profile, staleness.
+
+Start with `comparison_tables`.
+"""

@@ -1,0 +1,227 @@
+"""Where each number of a scenario comes from: measured, fitted or assumed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from simstrag.analysis.tables.cells import Cell
+from simstrag.analysis.tables.comparison_tables import Table
+from simstrag.analysis.tables.sheets import Sheet
+from simstrag.analysis.text.number_format import MISSING, number, seconds
+from simstrag.profile.quantity import Quantity
+from simstrag.scenario.scenario import Scenario
+from simstrag.scenario.uncertain_constants import DECLARED, kind_of
+from simstrag.timing.collectives import ranks_per_node
+
+__all__ = ["Origin", "origins", "origins_sheet", "origins_table"]
+
+WORDS = {
+    "compute": ("step in full precision, idle machine", "s"),
+    "host_share": ("share of a step that precision cannot shorten", ""),
+    "amp_ratio": ("full over reduced-precision time of a step", ""),
+    "amp_ratio_contended": ("the same under contention (a check, not used)", ""),
+    "amp_switch": ("cost of a change of precision", "s"),
+    "fixed_share": ("share of a step that a smaller batch does not shorten", ""),
+    "cv": ("noise of steps, coefficient of variation", ""),
+    "alpha": ("all-reduce, per hop", "s"),
+    "bandwidth": ("all-reduce, bandwidth of a link", "bytes/s"),
+    "bytes": ("all-reduce, gradient", "bytes"),
+    "overlap": ("all-reduce, share hidden by backward", ""),
+    "service": ("server, per gradient", "s"),
+    "push": ("server, push of a gradient", "s"),
+    "pull": ("server, pull of the parameters", "s"),
+    "intra_alpha": ("all-reduce inside a node, per hop", "s"),
+    "intra_bandwidth": ("all-reduce inside a node, bandwidth of a link", "bytes/s"),
+    "shards": ("servers that share each gradient", ""),
+    "load_host": ("server load, stretch of host work", ""),
+    "load_net": ("server load, stretch of transfers", ""),
+    "microbatches": ("micro-batches of a step", ""),
+    "batch": ("batch per worker", "samples"),
+    "noise_scale": ("gradient noise scale B_noise", "samples"),
+    "c_tau": ("cost of a stale sample, c_tau", ""),
+    "curve": ("accuracy from progress", "points"),
+    "staleness_loss": ("final accuracy lost per update of mean staleness", ""),
+}
+"""What a quantity is called and its unit."""
+
+
+class Origin(NamedTuple):
+    """A quantity in force: its words, value with unit, interval, kind, count and note.
+
+    unit: of the numbers that the cells of value and interval hold.
+    """
+
+    what: str
+    value: str
+    interval: str
+    kind: str
+    n: str
+    note: str
+    unit: str = ""
+
+
+def origins(scenario: Scenario) -> list[Origin]:
+    """Every quantity that durations and progress depend on, in the order of a step's life."""
+    return [
+        *_step(scenario),
+        *_section(scenario, "allreduce"),
+        _all_reduce_of_all(scenario),
+        *_section(scenario, "server"),
+        *_options(scenario),
+        *_learner(scenario),
+        _trace(scenario),
+        *_responses(scenario),
+    ]
+
+
+def origins_table(scenario: Scenario) -> Table:
+    """The quantities as a table."""
+    headers = ("quantity", "value", "95 % interval", "measured, fitted or assumed", "n", "note")
+    rows = tuple(origin[:-1] for origin in origins(scenario))
+    return Table(headers, rows, len(headers))
+
+
+def origins_sheet(scenario: Scenario) -> Sheet:
+    """The quantities with their numbers unrounded, the unit in a column of its own."""
+    rows = []
+    for o in origins(scenario):
+        value = o.value.value if isinstance(o.value, Cell) else o.value
+        low, high = (isinstance(o.interval, Cell) and o.interval.ends) or (None, None)
+        rows.append((o.what, value, o.unit, low, high, o.kind, o.n, o.note))
+    columns = ("quantity", "value", "unit", "low", "high", "kind", "n", "note")
+    return Sheet("measured-fitted-assumed", columns, tuple(rows))
+
+
+def _step(scenario: Scenario) -> Iterator[Origin]:
+    if scenario.step is not None:
+        for name in ("compute", "host_share", "amp_ratio", "amp_switch", "fixed_share", "cv"):
+            value = getattr(scenario.step, name)
+            kind = kind_of(scenario, f"step.{name}")
+            if value is None:
+                kind = "not given: no policy here may use reduced precision"
+            note = f"{scenario.step.noise}" if name == "cv" and value else ""
+            yield _plain(name, value, kind, note)
+        return
+    step = scenario.inputs.times
+    assert step is not None
+    for name in (
+        "compute", "host_share", "amp_ratio", "amp_ratio_contended", "amp_switch", "fixed_share",
+    ):  # fmt: skip
+        quantity = getattr(step, name)
+        if quantity is not None:
+            yield _of(name, quantity)
+    noise = step.noise
+    if noise is None:
+        yield Origin("noise of steps", "none", "", "not in the profile", "", "")
+        return
+    spread = f"quantiles from {number(noise.quantiles[0])} to {number(noise.quantiles[-1])}"
+    yield Origin("noise of steps", spread, "", noise.kind, str(noise.n), noise.note)
+
+
+def _section(scenario: Scenario, section: str) -> Iterator[Origin]:
+    """The constants of `allreduce` or `server`, from the scenario or else from the profile."""
+    declared = getattr(scenario, section)
+    measured = getattr(scenario.inputs.profile, section, None)
+    in_force = getattr(scenario.inputs, section)
+    names = ("alpha", "bandwidth", "bytes", "overlap")
+    for name in names if section == "allreduce" else ("service", "push", "pull"):
+        stated = declared is not None and name in declared.model_fields_set
+        if measured is not None and not stated:
+            yield _of(name, getattr(measured, name))
+        else:
+            kind = kind_of(scenario, f"{section}.{name}")
+            yield _plain(name, getattr(in_force, name), kind)
+
+
+def _all_reduce_of_all(scenario: Scenario) -> Origin:
+    a, n = scenario.inputs.allreduce, scenario.workers
+    exposed = a.seconds(ranks_per_node(range(n), scenario.places))
+    ring = "2(n-1) alpha + 2(n-1)/n bytes/bandwidth, " if a.algorithm == "ring" else ""
+    kind = f"computed by the {a.algorithm.replace('_', '-')} formula"
+    what = f"exposed all-reduce of all {n} ranks"
+    note = f"{ring}less the share hidden by backward"
+    return Origin(what, Cell(seconds(exposed), exposed), "", kind, "", note, "s")
+
+
+def _options(scenario: Scenario) -> Iterator[Origin]:
+    """What is nothing by default: links inside nodes, shards, load by the server, micro-batches."""
+    a, server, load = scenario.inputs.allreduce, scenario.inputs.server, scenario.server_load
+    known = None if scenario.inputs.profile is None else scenario.inputs.profile.allreduce
+    stated = set() if scenario.allreduce is None else scenario.allreduce.model_fields_set
+    for name in ("intra_alpha", "intra_bandwidth"):
+        value = getattr(a, name)
+        if value is not None and name in stated:
+            yield _plain(name, value, DECLARED)
+        elif value is not None:
+            yield _of(name, getattr(known, name))
+    if len(server.shards) > 1:
+        yield _plain("shards", len(server.shards), DECLARED, f"one job {seconds(server.job)}")
+    if load is not None:
+        note = f"of ranks on node {load.node}, while a plan uses the server"
+        yield _plain("load_host", load.host, DECLARED, note)
+        yield _plain("load_net", load.net, DECLARED, note)
+    if scenario.microbatches > 1:
+        yield _plain("microbatches", scenario.microbatches, DECLARED)
+
+
+def _learner(scenario: Scenario) -> Iterator[Origin]:
+    for name in ("batch", "noise_scale", "c_tau"):
+        kind = kind_of(scenario, f"learner.{name}")
+        yield _plain(name, getattr(scenario.learner, name), kind)
+    if scenario.learner.curve is not None:
+        yield _plain("curve", len(scenario.learner.curve), DECLARED)
+    if scenario.learner.staleness_loss:
+        yield _plain("staleness_loss", scenario.learner.staleness_loss, DECLARED)
+
+
+def _trace(scenario: Scenario) -> Origin:
+    trace = scenario.inputs.trace
+    if trace is None:
+        return Origin("contention", "none", "", DECLARED, "", "")
+    kind = "given by the trace file" if isinstance(scenario.trace, str) else DECLARED
+    kinds = ", ".join(sorted({f"{row.resource} {row.kind}" for row in trace.rows}))
+    value = f"{len(trace.nodes)} nodes, {number(trace.end)} s"
+    note = f"{kinds}; a file does not say whether it was recorded or made up"
+    return Origin("contention", value, "", kind, str(len(trace.rows)), note)
+
+
+def _responses(scenario: Scenario) -> Iterator[Origin]:
+    """The laws by which utilisations of the trace became slowdowns."""
+    for response in scenario.inputs.responses:
+        constants = ", ".join(f"{k} {number(q.value)}" for k, q in response.constants.items())
+        value = f"{response.law.replace('_', ' ')} law{f', {constants}' if constants else ''}"
+        yield Origin(
+            f"slowdown by utilisation of {response.resource}", value, "", "fitted",
+            str(len(response.levels)), f"beside load {response.load}: {response.note}",
+        )  # fmt: skip
+
+
+def _plain(name: str, value: float | None, kind: str, note: str = "") -> Origin:
+    what, unit = WORDS[name]
+    return Origin(what, Cell(_shown(value, unit), value), "", kind, "", note, unit)
+
+
+def _of(name: str, quantity: Quantity) -> Origin:
+    what, unit = WORDS[name]
+    n = "" if quantity.n is None else str(quantity.n)
+    value, interval = Cell(_shown(quantity.value, unit), quantity.value), ""
+    if quantity.low is not None and quantity.high is not None:
+        text = f"{_shown(quantity.low, unit)} to {_shown(quantity.high, unit)}"
+        interval = Cell(text, None, (quantity.low, quantity.high))
+    return Origin(what, value, interval, quantity.kind, n, quantity.note, unit)
+
+
+def _shown(value: float | None, unit: str) -> str:
+    if value is None:
+        return MISSING
+    if unit.startswith("bytes"):
+        return f"{_prefixed(value)}{unit[5:]}"
+    return seconds(value) if unit == "s" else f"{number(value)} {unit}".strip()
+
+
+def _prefixed(size: float) -> str:
+    """Bytes with a decimal prefix."""
+    power = min(max(math.floor(math.log10(size) / 3), 0), 4) if 0 < size < math.inf else 0
+    return f"{number(size / 1000**power)} {('bytes', 'kB', 'MB', 'GB', 'TB')[power]}"

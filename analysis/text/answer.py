@@ -1,0 +1,200 @@
+"""The answer in two or three sentences of plain words, never surer than the numbers.
+
+A policy is called faster than another only where the whole 95 % interval of their paired difference
+says so; everything else is "no difference shown".  What the best mean hangs on is a sentence of its
+own, for that is not what the gain over bsp hangs on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from simstrag.analysis.tables.standings import NEGLIGIBLE, Standing, Standings, faster
+from simstrag.analysis.text.cautions import classes, coverage, ignored
+from simstrag.analysis.text.number_format import estimate, listed, number, percent, seconds
+from simstrag.analysis.text.sensitivity_text import C_TAU, conditions, lost_lead, tried, turns
+from simstrag.experiments.compare import BASELINE
+from simstrag.experiments.paired_statistics import Estimate
+
+__all__ = ["answer"]
+
+
+def answer(s: Standings) -> tuple[str, ...]:
+    """Sentences in plain words: who is ahead, until where if that is known, and what it covers."""
+    others = [p for p in s.policies if p.policy != BASELINE]
+    bsp = _time(s.baseline[s.decides])
+    if not others:
+        return f"Only bsp was run: it needs {bsp}.", _last(s, "Nothing was compared")
+    ahead = [p for p in others if faster(p.difference[s.decides])]
+    if ahead:
+        best = ahead[0]
+        rest, but = _runner_up(s, best), ignored(s, best.policy)
+        first, last = _winner(s, best), f"But {but}, and {rest}" if but else rest
+    elif s.seeds < 2 and not s.certain:
+        names = listed(_names(others))
+        first = f"No difference shown: one seed gives no interval to tell {names} from bsp ({bsp})."
+        last = "Run more seeds to learn whether the order of the table holds"
+    else:
+        first, last = _behind(s, others, bsp)
+    return tuple(filter(None, (first, _until(s), _last(s, last))))
+
+
+def _behind(s: Standings, others: Sequence[Standing], bsp: str) -> tuple[str, str]:
+    """A sentence where nobody is shown to be faster than bsp, and the start of the last one."""
+    slower = [p for p in others if p.difference[s.decides].low > 0]
+    close = [p for p in others if p not in slower]
+    if not close:
+        best = others[0]
+        first = f"No policy is faster than bsp, which {_does(s)} in {bsp}: all are slower."
+        return first, f"{best.policy} comes nearest, {_time(best.difference[s.decides])} behind"
+    rest = f"{listed(_names(slower))} took longer" if slower else "No policy was slower either"
+    return _undecided(s, close, bsp), rest
+
+
+def _undecided(s: Standings, close: Sequence[Standing], bsp: str) -> str:
+    """Those that are neither shown to be faster nor slower than bsp, best mean first."""
+    twins = [p.policy for p in close if s.same(p.policy, BASELINE)]
+    open_ = [p for p in close if p.policy not in twins]
+    same = f"{listed(twins)} made the same runs as bsp" if twins else ""
+    if not open_:
+        return f"No difference shown: {same}, which {_does(s)} in {bsp}."
+    one = len(open_) == 1
+    if all(p.difference[s.decides] == (0.0, 0.0, 0.0) for p in open_):
+        text = f"{listed(_names(open_))} {'takes' if one else 'take'} exactly as long as bsp"
+        return f"No difference shown: {text}, which {_does(s)} in {bsp}{same and f'; {same}'}."
+    verb = "is" if one else "are"
+    return (
+        f"No difference shown: {listed(_names(open_))} {verb} not shown to be faster or slower "
+        f"than bsp, which {_does(s)} in {bsp}; the {'' if one else 'best '}mean of "
+        f"{'' if one else 'these, of '}{open_[0].policy}{'' if one else ','} is a speed-up "
+        f"of {estimate(*open_[0].speedup[s.decides])}{same and f'; {same}'}."
+    )
+
+
+def _winner(s: Standings, best: Standing) -> str:
+    """How much sooner than bsp."""
+    others = [p.policy for p in s.policies if p.policy not in (best.policy, BASELINE)]
+    first = others and all(faster(s.between(best.policy, name)) for name in others)
+    where = (
+        "Without contention" if s.comparison.scenario.inputs.trace is None else "Under this trace"
+    )
+    grain = s.grain
+    slight = -best.difference[s.decides].value < grain
+    return "".join([
+        f"{where} {best.policy} {_does(s)} {'first, ' if first else ''}{_gain(s, best)} sooner ",
+        "than bsp",
+        f", which is less than one update of bsp ({seconds(grain)})" if slight else "",
+        ".",
+    ])  # fmt: skip
+
+
+def _until(s: Standings) -> str:
+    """What the best mean hangs on, as a sentence; empty where nothing is known of that.
+
+    A lead that is not shown is told to be one of means alone.
+    """
+    leader, (near, _) = s.policies[0].policy, conditions(s)
+    names = [p.policy for p in s.policies if p.policy == leader or s.same(p.policy, leader)]
+    rest = [p.policy for p in s.policies if p.policy not in names]
+    shown = all(faster(s.between(leader, name)) for name in rest)
+    texts = [f"as long as {near}"] if near else []
+    hangs = any(turn.quantity == C_TAU for turn in turns(s))
+    if s.comparison.has_target and shown and rest and not hangs and not lost_lead(s):
+        least, most = tried(s)
+        texts.insert(0, f"at every c_tau tried, {least:g} to {most:g}{',' if near else ''}")
+    if not texts:
+        return ""
+    has, are = ("has", "is") if len(names) == 1 else ("have", "are")
+    lead = f"{listed(names)} {has} the best mean"
+    means = f"By means alone {listed(names)} {are} best"
+    return f"{lead if shown else means} {' and '.join(texts)}."
+
+
+def _gain(s: Standings, p: Standing) -> str:
+    """The share of bsp's time that a policy does without, with its interval."""
+    value, low, high = (1 - 1 / x for x in p.speedup[s.decides])
+    if low == high:
+        return f"{percent(value)} %"
+    shown, _, interval = estimate(value, low, high, scale=100).partition(" (")
+    return f"{shown} % ({interval[:-1]} %)" if interval else f"{shown} %"
+
+
+def _runner_up(s: Standings, best: Standing) -> str:
+    """How the best of those shown to be faster than bsp stands to the others."""
+    rest = [p for p in s.policies if p.policy not in (best.policy, BASELINE)]
+    better = [p.policy for p in rest if faster(s.between(p.policy, best.policy))]
+    if better:
+        return f"the mean of {listed(better)} is lower still, but not shown to be below bsp's"
+    twins = [p.policy for p in rest if s.same(p.policy, best.policy)]
+    idle = [p.policy for p in rest if s.same(p.policy, BASELINE)]
+    others = [p for p in rest if p.policy not in (*twins, *idle)]
+    tied = [p.policy for p in others if not _apart(s, best, p)]
+    steady = _steady(s, best, others)
+    texts = [f"no difference is shown between {best.policy} and {listed(tied)}"] if tied else []
+    texts += [f"the same runs were made by {listed(twins)}"] if twins else []
+    texts += [steady] if steady else []
+    if others and not tied and not steady:
+        lead = s.between(others[0].policy, best.policy)
+        sooner = f"is {_gain(s, others[0])} sooner than bsp"
+        later = f"takes {_time(lead)} longer"
+        shown = faster(others[0].difference[s.decides])
+        texts.insert(0, f"the next, {others[0].policy}, {sooner if shown else later}")
+    texts += [f"{listed(idle)} made the same runs as bsp"] if idle else []
+    return "; ".join(texts) or "no other policy was compared"
+
+
+def _steady(s: Standings, best: Standing, others: Sequence[Standing]) -> str:
+    """Whose lead over bsp does not hang on c_tau, where the lead of the best does."""
+    if not any(turn.quantity == C_TAU for turn in turns(s)):
+        return ""
+    if best.policy not in s.stale:
+        return f"the lead of {best.policy} over bsp is the same whatever c_tau"
+    sooner = [p for p in others if faster(p.difference[s.decides])]
+    for p in sooner:
+        if p.policy not in s.stale:
+            return f"{p.policy} is {_gain(s, p)} sooner than bsp whatever c_tau"
+    for p in sooner:
+        gaps = (s.gap(s.at_cost(p.policy, c), s.at_cost(BASELINE, c)) for c in s.costs)
+        if all(map(faster, gaps)):
+            least, most = min(s.costs), max(s.costs)
+            return f"{p.policy} is sooner than bsp at every c_tau tried, {least:g} to {most:g}"
+    return ""
+
+
+def _last(s: Standings, start: str) -> str:
+    """The last sentence: what else the numbers say, and what they cover.
+
+    It begins with a capital letter unless with the name of a policy.
+    """
+    if start.partition(" ")[0] not in s.comparison.policies:
+        start = start[0].upper() + start[1:]
+    return f"{start}; {_contention(s)}, and {coverage(s)}."
+
+
+def _contention(s: Standings) -> str:
+    """What stood in the way of bsp, and so what there was to mitigate."""
+    if s.comparison.scenario.inputs.trace is None:
+        return "there is no contention, so this is no mitigation"
+    if s.delay < NEGLIGIBLE:
+        return f"contention {classes(s)} delays bsp by less than 0.5 %, so this is no mitigation"
+    return f"contention is {classes(s)}"
+
+
+def _apart(s: Standings, a: Standing, b: Standing) -> bool:
+    gap = s.between(a.policy, b.policy)
+    return not math.isnan(gap.low) and (gap.high < 0 or gap.low > 0)
+
+
+def _does(s: Standings) -> str:
+    return "reaches the target" if s.decides == "time_to_target" else "finishes the work"
+
+
+def _time(e: Estimate) -> str:
+    """Seconds with their interval, where there is one."""
+    text = estimate(*e)
+    return f"{number(e.value, 4)} s" if math.isnan(e.low) else f"{text} s"
+
+
+def _names(found: Sequence[Standing]) -> list[str]:
+    return [p.policy for p in found]

@@ -1,0 +1,229 @@
+"""What a simulation takes for granted, in sentences that follow from its scenario and its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from simstrag.analysis.text.cautions import REDUCING, SERVING
+from simstrag.analysis.text.number_format import listed, number, seconds
+from simstrag.profile.measurements import Response
+from simstrag.runs.run import Run
+from simstrag.scenario.scenario import Scenario
+from simstrag.timing.collectives import ranks_per_node
+
+__all__ = ["assumptions"]
+
+FREE_PULL = (
+    "After an all-reduce that does not wait for every rank, the ranks outside it get the "
+    "parameters at no cost; {names} would pay for it in truth."
+)
+
+FORMULAS = {
+    "ring": "the ring formula",
+    "tree": "the formula of two pipelined binary trees",
+    "halving_doubling": "the formula of recursive halving and doubling",
+    "hierarchical": "the formula of rings inside the nodes and between them",
+}
+
+
+def assumptions(scenario: Scenario, runs: Sequence[Run]) -> list[str]:
+    """Sentences. runs: an example of each policy."""
+    return [
+        *_steps(scenario, runs),
+        *_communication(scenario, runs),
+        *_nodes(scenario),
+        *_server(scenario, runs),
+        *_learning(scenario, runs),
+        *_contention(scenario),
+        "No rank fails, joins or leaves, and reading data takes no time of its own.",
+    ]
+
+
+def _steps(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
+    yield "All ranks have the same hardware: they differ by contention and noise only."
+    times, trace = scenario.inputs.times, scenario.inputs.trace
+    replayed = trace is not None and trace.replays
+    if scenario.inputs.step.draw is not None and not replayed:
+        text = "Noise is drawn anew for every step, independent of the steps before"
+        noise = None if times is None else times.noise
+        lag = None if noise is None else noise.lag1_autocorrelation
+        if lag is not None:
+            text += f", although measured steps had a lag-1 autocorrelation of {number(lag, 2)}"
+        yield text + "."
+    if times is not None and times.compute.kind == "fitted":
+        yield (
+            f"No step of {scenario.learner.batch} samples was timed: its time is that of the "
+            "profile's fit against the batch, and its noise that of the nearest batch timed."
+        )
+    if scenario.microbatches > 1:
+        yield (
+            f"The {scenario.microbatches} micro-batches of a step are assumed to be equal shares "
+            "of its work under one noise factor; a deadline stops a step only where one ends."
+        )
+    yield (
+        "Policies are told the clean step, the gain of reduced precision and the gradient noise "
+        "scale exactly as they are simulated; a real calibration would be off by its error."
+    )
+    uses_amp = any(run.summary["amp_share"] > 0 for run in runs)
+    if not uses_amp:
+        return
+    step = scenario.inputs.step
+    share = step.host / (step.host + step.gpu)
+    yield (
+        f"Reduced precision shortens the device's part of a step only; the other part is "
+        f"{number(100 * share)} % of an idle step, and contention of the device stretches what "
+        "reduced precision leaves in the same proportion."
+    )
+    profile = scenario.inputs.profile
+    w = None if times is None or profile is None else profile.workload
+    if w is not None and w.stand_in:
+        yield f"Reduced precision is a stand-in here: {w.amp} against {w.full}."
+    if step.amp_switch == 0:
+        yield "A change of precision costs no time."
+
+
+def _communication(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
+    a = scenario.inputs.allreduce
+    if REDUCING & _used(runs) and (a.alpha or a.bytes):
+        yield (
+            "The time of an all-reduce is extrapolated to any number of ranks by "
+            f"{FORMULAS[a.algorithm]}, with {number(100 * a.overlap)} % of it hidden by the "
+            "backward pass whatever the precision and the contention; it starts when the last rank "
+            "is done and goes at the pace of the slowest network among its members."
+        )
+    free = [
+        run.policy
+        for run in runs
+        if run.summary["architecture"] == "all-reduce"
+        and run.summary["applied"] < scenario.workers * run.summary["updates"]
+    ]
+    if free:
+        yield FREE_PULL.format(names=listed(free))
+
+
+def _nodes(scenario: Scenario) -> Iterator[str]:
+    """How fast links are where something makes those inside a node differ."""
+    a = scenario.inputs.allreduce
+    differ = (a.intra_alpha, a.intra_bandwidth) != (None, None)
+    if not differ and a.algorithm != "hierarchical":
+        return
+    if scenario.places is None:
+        yield (
+            "The profile tells links inside a node from those between nodes, but nothing says "
+            "which ranks share a node (ranks_per_node): each is taken to have one to itself, so "
+            "every message goes over the links between nodes."
+        )
+        return
+    alpha, bandwidth = a.inside
+    sizes = ranks_per_node(range(scenario.workers), scenario.places)
+    many = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
+    yield (
+        f"Links inside a node of {many} ranks are assumed to have {seconds(alpha)} per hop and "
+        f"{number(bandwidth)} bytes/s, those between nodes {seconds(a.alpha)} and "
+        f"{number(a.bandwidth)} bytes/s, however many ranks of a node send at once."
+    )
+
+
+def _server(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
+    """What stands between a gradient and its update at a parameter server."""
+    server, load = scenario.inputs.server, scenario.server_load
+    if SERVING & _used(runs):
+        yield (
+            "The parameter server takes one gradient after the other, "
+            f"{seconds(server.job)} each, whatever the load; nobody else uses it."
+        )
+    if len(server.shards) > 1:
+        yield (
+            f"The {len(server.shards)} shards of the server are assumed to see the same gradients "
+            f"in the same order, so that the largest, with {number(100 * max(server.shards))} % of "
+            f"{seconds(server.service)}, is always the last to be done."
+        )
+    if server.fused_allreduce:
+        yield (
+            "Groups whose sums become one update are assumed to all-reduce among all their ranks "
+            "first, while the server waits (fused_allreduce)."
+        )
+    if load is not None:
+        yield from _load(load.node, load.host, load.net, bool(scenario.inputs.step.host))
+
+
+def _load(node: int, host: float, net: float, host_work: bool) -> Iterator[str]:
+    """What a server in use costs the ranks on its node. host_work: whether steps have any."""
+    factors = {"host work": host if host_work else 1.0, "communication": net}
+    slower = [
+        f"their {what} takes {number(factor)} times"
+        for what, factor in factors.items()
+        if factor > 1
+    ]
+    if slower:
+        yield (
+            "While a policy makes updates through the server, the ranks on node "
+            f"{node} are assumed to be slower: {listed(slower)} as long, however much the server "
+            "has to do."
+        )
+    if host > 1 and not host_work:
+        yield (
+            f"The host factor of server_load, {number(host)}, has no effect: steps have no host "
+            "work here (host_share is 0)."
+        )
+
+
+def _used(runs: Sequence[Run]) -> set[str]:
+    """The ways in which anybody makes updates; one policy may have several."""
+    return {way for run in runs for way in run.summary["architecture"].split(" + ")}
+
+
+def _learning(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
+    learner = scenario.learner
+    yield (
+        "Progress is the noise-scale model, not training: S_own / (B_noise + S_own + c_tau "
+        f"S_stale), with a noise scale of {number(learner.noise_scale)} samples that stays the "
+        f"same throughout and c_tau {number(learner.c_tau)}, both assumed; how learning rate and "
+        "momentum are tuned is not in it."
+    )
+    if any(run.summary["amp_share"] > 0 for run in runs):
+        yield "A gradient in reduced precision is worth as much as one in full: its penalty is 0."
+    if learner.curve is not None:
+        yield "Accuracy is read from the declared curve of progress, linear between its points."
+    if learner.staleness_loss:
+        yield (
+            f"Each update of mean staleness takes {number(learner.staleness_loss)} from the final "
+            "accuracy, which is assumed."
+        )
+
+
+def _contention(scenario: Scenario) -> Iterator[str]:
+    trace = scenario.inputs.trace
+    if trace is None:
+        return
+    yield (
+        "Contention does not react to the job: a policy that makes a step shorter leaves the load "
+        "of the others as it was."
+    )
+    for response in scenario.inputs.responses:
+        u = trace.changes
+        chosen = (u.kind == "utilisation") & (u.resource == response.resource)
+        yield _response(response, float(u.value[chosen].max()))
+    if any(row.kind == "duration" for row in trace.rows):
+        yield (
+            "Recorded durations are consumed one per step whatever the clock says, and reduced "
+            "precision divides them by the idle ratio, which overstates it where contention is not "
+            "of the device."
+        )
+    if scenario.trace_end == "hold":
+        yield f"After the trace ends ({number(trace.end)} s) its last values hold."
+    elif scenario.trace_end == "loop":
+        yield f"After the trace ends ({number(trace.end)} s) it begins anew."
+
+
+def _response(response: Response, most: float) -> str:
+    """How utilisations of one resource became slowdowns. most: the highest of the trace."""
+    fitted = max(each.level for each in response.levels if not each.held_out)
+    what = "an all-reduce" if response.resource == "net" else "a whole step"
+    beyond = f", and is extrapolated up to {number(most)}" if most > fitted else ""
+    return (
+        f"Utilisation of {response.resource} in the trace is taken to be by others, and to stretch "
+        f'{what} as a load "{response.load}" of that level did: by a '
+        f"{response.law.replace('_', ' ')} law fitted to levels up to {number(fitted)}{beyond}, "
+        "whatever the precision and the batch."
+    )

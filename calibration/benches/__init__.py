@@ -1,0 +1,4 @@
+"""Benches: each times one thing on this machine, with or without load beside it.
+
+Start with `steps`. No fit is made here.
+"""

@@ -1,0 +1,124 @@
+"""Squared norms of gradients of small and large batches, along a training run.
+
+They are what the two-batch estimator of the gradient noise scale needs (McCandlish et al. 2018,
+arXiv:1812.06162, appendix A.1).  A large batch is `PARTS` small ones, drawn anew for each pair,
+and its gradient is the mean of theirs: equal to what one pass over all of them gives, unless
+samples see each other in the model (batch normalisation), which the theory does not know.  `small`
+of a pair is the mean of its parts' squared norms, `large` the squared norm of their mean.  So with
+b samples in a part and B = PARTS * b the expectations are |G|^2 + S/b and |G|^2 + S/B, where S is
+the trace of the covariance of one sample's gradient: two equations for |G|^2 and S, and the noise
+scale is S / |G|^2.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from simstrag.calibration.benches.steps import Jobs, Samples, skipping
+from simstrag.calibration.cells import Cell
+
+if TYPE_CHECKING:
+    import torch
+
+    from simstrag.workloads import Job
+
+__all__ = ["PARTS", "GradientBench"]
+
+PARTS = 8
+"""Small batches in a large one."""
+
+
+class GradientBench:
+    """Pairs along one training run per small batch size, in the optimizer's own steps.
+
+    Each pair is followed by an update with the large batch's gradient.  All is computed in
+    float32.  There are two sizes, the smallest and the nominal one: what the theory calls one
+    number should come out alike at both.  span: seconds of pairs in a visit.
+    """
+
+    def __init__(self, jobs: Jobs, span: float = 1.0) -> None:
+        self.jobs, self.span = jobs, span
+        self._runs: dict[Cell, tuple[Job, int]] = {}
+
+    @property
+    def cells(self) -> Sequence[Cell]:
+        """One for each small batch; none where training means nothing: see `why`."""
+        workload = self.jobs.workload
+        sizes = sorted({workload.batches[0], workload.nominal}) if not self.why else []
+        return [Cell("gradient", batch=size) for size in sizes]
+
+    @property
+    def why(self) -> str:
+        """Why there are no cells, or ""."""
+        workload = self.jobs.workload
+        if workload.real_data:
+            return ""
+        return (
+            f"workload '{workload.name}' has random inputs, from which nothing is learnt: its "
+            "gradient noise scale would be no property of any training; measure it with 'digits' "
+            "or your own module:function"
+        )
+
+    def seconds(self, cell: Cell) -> float:
+        """Roughly the span: a pair more may be begun."""
+        return self.span
+
+    def visit(self, cell: Cell) -> tuple[Samples, dict[str, Any]]:
+        """Pairs for about `span` seconds of training; where the run stands is in the facts."""
+        device = self.jobs.device
+        with skipping(self.jobs, cell), device.placed():
+            job, trained = self._runs.get(cell) or (self._begin(), 0)
+            pairs: list[tuple[float, float]] = []
+            until = time.monotonic() + self.span
+            while not pairs or time.monotonic() < until:
+                pairs.append(_pair(job, cell.batch))
+                job.update()
+        large = PARTS * cell.batch
+        self._runs[cell] = job, trained + large * len(pairs)
+        samples = {
+            "small": tuple(small for small, _ in pairs),
+            "large": tuple(large for _, large in pairs),
+        }
+        facts = {"trained": trained, "small_batch": cell.batch, "large_batch": large}
+        return samples, facts
+
+    def _begin(self) -> Job:
+        from simstrag.workloads import Job
+
+        return Job(self.jobs.workload.build(), "fp32", self.jobs.device.name)
+
+    def __enter__(self) -> GradientBench:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._runs.clear()
+        self.jobs.clear()
+
+
+def _pair(job: Job, samples: int) -> tuple[float, float]:
+    """Mean squared norm of the parts' gradients and squared norm of their mean, which stays."""
+    import torch
+
+    trained = [p for p in job.model.parameters() if p.requires_grad]
+    mean = [torch.zeros_like(p) for p in trained]
+    small = 0.0
+    for _ in range(PARTS):
+        job.optimizer.zero_grad(set_to_none=True)
+        job.gradient(job.batch(samples))
+        found = [p.grad if p.grad is not None else torch.zeros_like(p) for p in trained]
+        small += _squared(found) / PARTS
+        for into, gradient in zip(mean, found, strict=True):
+            into.add_(gradient, alpha=1 / PARTS)
+    for parameter, gradient in zip(trained, mean, strict=True):
+        parameter.grad = gradient
+    return small, _squared(mean)
+
+
+def _squared(gradient: Sequence[torch.Tensor]) -> float:
+    """Sum of squares over all parameters, added up in float64."""
+    import torch
+
+    norms = [torch.linalg.vector_norm(g, dtype=torch.float64) for g in gradient]
+    return float(torch.stack(norms).square().sum())

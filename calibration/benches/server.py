@@ -1,0 +1,184 @@
+"""Times push, service and pull of a gradient between a worker and a server over TCP, by its size.
+
+One frame is a header and one contiguous float32 buffer of all gradients, or of all parameters.
+Single pulls may come out below 0: the server is off its core when it has handed over the reply, and
+stamps that late; service then has what pull lacks.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any
+
+from simstrag.calibration.benches.crew import Crew, obey
+from simstrag.calibration.benches.processes import STALL
+from simstrag.calibration.cells import Cell
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["HOW", "SIZES", "ServerBench"]
+
+SIZES = tuple(1 << k for k in range(16, 27, 2))
+"""64 KiB to 64 MiB."""
+
+VISIT = 0.25
+"""Seconds that a visit should take."""
+
+FEWEST, MOST = 5, 200
+"""Round trips of a visit, at least and at most."""
+
+RATE = 1e-3
+"""What the server's update multiplies a gradient by."""
+
+HEADER = struct.Struct("<4q3d")  # kind, rank, version, bytes; compute start and end, loss
+
+HOW = (
+    "One server and one worker process, pinned to a core each, one TCP connection over loopback, "
+    "TCP_NODELAY; one frame = header + one contiguous float32 buffer of all gradients. Before "
+    "each push the worker writes its gradient anew. t0 = gradient there, before it is flattened "
+    "(copied) and sent; s0 = first byte readable at the server; received; applied (parameters -= "
+    "lr * gradient); s1 = reply handed to the kernel; t1 = parameters copied into place. push = "
+    "s0-t0, service = s1-s0, pull = t1-s1. One worker alone: no incast."
+)
+
+Order = tuple[int, int]
+"""Bytes of a gradient, round trips."""
+
+Row = tuple[float, ...]
+
+
+class ServerBench:
+    """Cells of part "server": one worker and one server on this machine."""
+
+    def __init__(self, sizes: Sequence[int] = SIZES) -> None:
+        self.sizes = tuple(sizes)
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """One for each size."""
+        return tuple(Cell("server", bytes=size) for size in self.sizes)
+
+    def seconds(self, cell: Cell) -> float:
+        """At about 1 GB/s each way."""
+        return max(VISIT, 2 * FEWEST * cell.bytes / 1e9)
+
+    def visit(self, cell: Cell) -> tuple[dict[str, tuple[float, ...]], dict[str, Any]]:
+        """`push`, `service` and `pull` of every round trip, after two that say how long one is."""
+        trial = self.stamps(cell.bytes, 3)
+        pace = trial[-1][-1] - trial[-1][0]
+        rounds = min(MOST, max(FEWEST, round(VISIT / max(pace, 1e-6))))
+        rows = self.stamps(cell.bytes, rounds)
+        return {
+            "push": tuple(s0 - t0 for t0, s0, *_ in rows),
+            "service": tuple(s1 - s0 for _, s0, _, _, s1, _ in rows),
+            "pull": tuple(t1 - s1 for *_, s1, t1 in rows),
+        }, {}
+
+    def stamps(self, size: int, rounds: int) -> list[Row]:
+        """(t0, s0, received, applied, s1, t1) of every round trip, seconds of one clock."""
+        pushed, served = self.crew.ask(dict.fromkeys((0, 1), (size, rounds)))
+        return [(t0, *s, t1) for (t0, t1), s in zip(pushed, served, strict=True)]
+
+    def __enter__(self) -> ServerBench:
+        self.crew = Crew(_side, 2, max(self.sizes), fresh=_listener)
+        self.crew.__enter__()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.crew.dismiss()
+
+
+def _listener() -> socket.socket:
+    return socket.create_server(("127.0.0.1", 0))
+
+
+def _side(pipe: Connection, rank: int, listener: socket.socket, largest: int) -> None:
+    """Rank 0 is the worker, rank 1 the server."""
+    import torch
+
+    torch.set_num_threads(1)
+    one, other, flat = (torch.zeros(largest // 4) for _ in range(3))
+    with _connected(rank, listener) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.settimeout(STALL)
+
+        def work(order: Order) -> list[Row]:
+            size, rounds = order
+            count = size // 4
+            if rank == 0:
+                return _push(connection, one[:count], other[:count], flat[:count], rounds)
+            return _serve(connection, one[:count], other[:count], rounds)
+
+        obey(pipe, work)
+
+
+def _connected(rank: int, listener: socket.socket) -> socket.socket:
+    if rank == 0:
+        return socket.create_connection(listener.getsockname(), timeout=STALL)
+    listener.settimeout(STALL)
+    return listener.accept()[0]
+
+
+def _push(
+    connection: socket.socket,
+    gradient: torch.Tensor,
+    parameters: torch.Tensor,
+    flat: torch.Tensor,
+    rounds: int,
+) -> list[Row]:
+    buffer = _bytes(flat)
+    stamps: list[Row] = []
+    for number in range(rounds):
+        gradient.fill_(1.0)
+        begun = time.monotonic()
+        flat.copy_(gradient)
+        connection.sendall(HEADER.pack(0, 0, number, buffer.nbytes, begun, begun, 0.0))
+        connection.sendall(buffer)
+        _receive_exactly(connection, memoryview(bytearray(HEADER.size)))
+        _receive_exactly(connection, buffer)
+        parameters.copy_(flat)
+        stamps.append((begun, time.monotonic()))
+    expected = -RATE * rounds
+    if not bool((abs(parameters - expected) < 1e-4 * rounds).all()):
+        raise ArithmeticError(f"parameters of {buffer.nbytes} bytes came back wrong")
+    return stamps
+
+
+def _serve(
+    connection: socket.socket, parameters: torch.Tensor, gradient: torch.Tensor, rounds: int
+) -> list[Row]:
+    inbox, outbox = _bytes(gradient), _bytes(parameters)
+    stamps: list[Row] = []
+    parameters.zero_()
+    for number in range(rounds):
+        select.select([connection], [], [], STALL)
+        first = time.monotonic()
+        _receive_exactly(connection, memoryview(bytearray(HEADER.size)))
+        _receive_exactly(connection, inbox)
+        received = time.monotonic()
+        parameters.add_(gradient, alpha=-RATE)
+        applied = time.monotonic()
+        connection.sendall(HEADER.pack(1, 0, number + 1, outbox.nbytes, 0.0, 0.0, 0.0))
+        connection.sendall(outbox)
+        stamps.append((first, received, applied, time.monotonic()))
+    return stamps
+
+
+def _bytes(tensor: torch.Tensor) -> memoryview:
+    array: Any = tensor.numpy()
+    return memoryview(array).cast("B")
+
+
+def _receive_exactly(connection: socket.socket, into: memoryview) -> None:
+    done = 0
+    while done < into.nbytes:
+        got = connection.recv_into(into[done:])
+        if got == 0:
+            raise ConnectionError("the other side closed the connection inside a frame")
+        done += got

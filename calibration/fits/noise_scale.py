@@ -1,0 +1,103 @@
+"""The gradient noise scale from squared gradient norms of a small and a large batch.
+
+McCandlish, Kaplan, Amodei et al., "An empirical model of large-batch training" (2018), appendix
+A.1: with b < B samples in the two batches, E |g_b|^2 = |G|^2 + tr(Sigma)/b, hence
+
+    |G|^2     = (B |g_B|^2 - b |g_b|^2) / (B - b)
+    tr(Sigma) = (|g_b|^2 - |g_B|^2) / (1/b - 1/B)
+
+without bias.  Each is averaged over pairs, and the noise scale is the ratio of the averages: a mean
+of ratios would be biased, since |G|^2 of a single pair is often near 0 or below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from simstrag.calibration.cells import Visit
+from simstrag.calibration.fits.medians import short
+from simstrag.calibration.samples import Samples
+from simstrag.profile.measurements import NoiseScaleAt, SkippedCell
+from simstrag.profile.quantity import Quantity
+
+__all__ = ["NoiseScale", "learning", "two_batches"]
+
+Floats = npt.NDArray[np.float64]
+
+
+class NoiseScale(NamedTuple):
+    """In samples, with its 95 % interval; high is None where no end can be told."""
+
+    value: float
+    low: float
+    high: float | None
+
+
+def two_batches(
+    small: Sequence[float], large: Sequence[float], small_batch: int, large_batch: int
+) -> NoiseScale | None:
+    """From squared norms, pair by pair; the interval is by bootstrap over pairs, seed 0.
+
+    None where the average of |G|^2 or of tr(Sigma) is not above 0: then there are too few pairs to
+    tell any.  Where so many redraws have no |G|^2 above 0 that the interval has no upper end, high
+    is None.
+
+    >>> two_batches([5.0, 5.0], [2.0, 2.0], 1, 4)   # |G|^2 = 1, tr(Sigma) = 4
+    NoiseScale(value=4.0, low=4.0, high=4.0)
+    """
+    b, big = small_batch, large_batch
+    s, g = np.asarray(small, np.float64), np.asarray(large, np.float64)
+    signal = (big * g - b * s) / (big - b)
+    noise = (s - g) / (1 / b - 1 / big)
+    if signal.mean() <= 0 or noise.mean() <= 0:
+        return None
+    drawn = np.random.default_rng(0).integers(len(s), size=(1000, len(s)))
+    signals, noises = signal[drawn].mean(axis=1), np.maximum(0.0, noise[drawn].mean(axis=1))
+    scales = np.where(signals > 0, noises / np.where(signals > 0, signals, 1.0), np.inf)
+    low, high = np.quantile(scales, [0.025, 0.975], method="nearest")
+    return NoiseScale(
+        float(noise.mean() / signal.mean()), float(low), float(high) if high < np.inf else None
+    )
+
+
+def learning(samples: Samples) -> tuple[tuple[NoiseScaleAt, ...], tuple[SkippedCell, ...]]:
+    """The noise scale at each visit of part gradient, by batch and samples trained; and the visits
+    that tell none.
+    """
+    found: list[NoiseScaleAt] = []
+    without: list[SkippedCell] = []
+    visits = [v for v in samples.visits if v.cell.part == "gradient" and not v.skipped]
+    for visit in sorted(visits, key=lambda v: (v.facts["small_batch"], v.facts["trained"])):
+        at = _at(visit)
+        if isinstance(at, NoiseScaleAt):
+            found.append(at)
+        else:
+            without.append(at)
+    return tuple(found), tuple(without)
+
+
+def _at(visit: Visit) -> NoiseScaleAt | SkippedCell:
+    b, big, trained = (int(visit.facts[name]) for name in ("small_batch", "large_batch", "trained"))
+    scale = two_batches(visit.samples["small"], visit.samples["large"], b, big)
+    pairs = len(visit.samples["small"])
+    if scale is None:
+        return SkippedCell(
+            cell=f"{visit.cell}, noise scale after {trained} samples",
+            reason=f"{pairs} pairs of gradients of {b} and {big} samples leave no signal above the "
+            "noise: more pairs or a larger batch would tell",
+        )
+    note = f"{pairs} pairs of gradients of {b} and {big} samples; bootstrap over pairs"
+    if scale.high is None:
+        note += "; no upper end can be told"
+    return NoiseScaleAt(
+        trained=trained,
+        batch=b,
+        scale=Quantity(
+            value=short(scale.value), kind="measured", low=short(scale.low),
+            high=None if scale.high is None else short(scale.high), n=pairs, note=note,
+        ),
+    )  # fmt: skip

@@ -1,0 +1,285 @@
+"""What full and reduced precision are for the model at hand, and the loss scale that fp16 needs.
+
+A rank that runs fp16 scales its loss by a scale of its own, the hook divides it out before the
+reduction, and after that one look at the gradients, which are the same bits everywhere, tells all
+ranks together to skip the update.  So ranks may switch between formats at any step: only those that
+ran fp16 in a step have a scale other than 1, and only theirs moves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from simstrag.ddp.failures.membership import own
+from simstrag.errors import InputError
+from simstrag.workloads.precision import precisions, reduced_loss, tensor_cores
+from simstrag.workloads.probe import MIN_GAIN, gain
+from simstrag.workloads.workload import mapped
+
+__all__ = ["PAIRS", "Closure", "Computed", "Formats", "unmoved"]
+
+PAIRS = {
+    "full": ("fp32", ""),
+    "bf16": ("fp32", "bf16"),
+    "tf32+bf16": ("tf32", "bf16"),
+    "fp16": ("fp32", "fp16"),
+    "stand-in": ("fp64", "fp32_of_fp64"),
+}
+"""Full and reduced precision by what a user may ask for; "" is none.  "auto" chooses."""
+
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+LABELS = {
+    ("fp64", "fp32_of_fp64"): "fp64 and fp32 compute on fp64 parameters (stand-in)",
+    ("fp32", ""): "fp32 only",
+}
+
+FIRST_SCALE, GROWTH, BACKOFF, INTERVAL = 2.0**16, 2.0, 0.5, 2000
+"""Of a loss scale, as in `torch.amp.GradScaler`."""
+
+Closure = Callable[[], torch.Tensor]
+"""The user's loss: of the bare model, for one batch."""
+
+
+@contextmanager
+def unmoved(model: nn.Module) -> Iterator[None]:
+    """Steps on trial: buffers and torch's random numbers are afterwards as they were."""
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with torch.random.fork_rng():
+        try:
+            yield
+        finally:
+            for name, buffer in model.named_buffers():
+                buffer.data.copy_(before[name])
+
+
+def checked(loss: object) -> torch.Tensor:
+    """What a closure returned.  Raises `InputError` where that is no loss."""
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
+        raise InputError(
+            "the closure given to step() must return the loss: a tensor of one element that "
+            "needs a gradient, the mean over the batch"
+        )
+    return loss
+
+
+class Computed(nn.Module):
+    """What DDP wraps, so that its closure can use the bare model: `ddp(closure)` is the loss.
+
+    format: in which the closure is computed.  Casts stand inside, so that DDP sees the parameters
+    as the optimizer holds them.
+    """
+
+    def __init__(self, model: nn.Module, format: str, device: str) -> None:
+        super().__init__()
+        self.model = model
+        self.format = format
+        self.device = device
+        self._in_float32 = reduced_loss(model, lambda _, closure: closure())
+
+    def forward(self, closure: Closure) -> torch.Tensor:
+        if self.format == "fp32_of_fp64":
+            return self._in_float32(closure)
+        if self.format in AUTOCAST:
+            with torch.autocast(self.device, AUTOCAST[self.format]):
+                return closure()
+        return closure()
+
+    def cast(
+        self, _: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The bare model's floating inputs in the stand-in's number format of the moment."""
+        dtype = torch.float32 if self.format == "fp32_of_fp64" else torch.float64
+
+        def changed(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+        return mapped(arguments, changed), mapped(named, changed)
+
+
+class Formats:
+    """The two number formats of one rank's model.
+
+    precision: "auto" or one of `PAIRS`.  Automatic is, on a GPU, TF32 and bf16, before Ampere fp32
+    and fp16.  On a CPU it is fp32 and bf16 where bf16 is measured more than 1.15 times as fast, and
+    otherwise fp32 only: then reduced precision is refused.  The stand-in has a real gain on most
+    CPUs, but its parameters are float64, so it must be asked for: it converts the model, and gives
+    it what floating inputs its `forward` takes in its own number format.
+
+    module: to be wrapped in DDP and called with a closure.
+
+    >>> model = nn.Linear(3, 1)
+    >>> formats = Formats(model, "stand-in")
+    >>> with formats.context(amp=True):
+    ...     loss = formats.module(lambda: model(torch.ones(2, 3)).mean())
+    ...     formats.scaled(loss).backward()
+    >>> loss.dtype, model.weight.grad.dtype, formats.label
+    (torch.float32, torch.float64, 'fp64 and fp32 compute on fp64 parameters (stand-in)')
+    """
+
+    def __init__(self, model: nn.Module, precision: str = "auto") -> None:
+        if precision not in ("auto", *PAIRS):
+            known = ", ".join(("auto", *PAIRS))
+            raise InputError(f"there is no precision {precision!r}; known: {known}")
+        place = next((p.device for p in model.parameters()), torch.device("cpu"))
+        if precision == "tf32+bf16" and place.type == "cpu":
+            raise InputError("precision 'tf32+bf16' needs a GPU; on a CPU say 'bf16' or 'auto'")
+        self.unsettled = precision == "auto"
+        self.gain = math.nan
+        if not self.unsettled:
+            self.full, self.amp = PAIRS[precision]
+        elif place.type == "cpu":
+            self.full, self.amp = PAIRS["bf16"]
+        else:
+            modern = "tf32" in precisions(str(place))
+            self.full, self.amp = PAIRS["tf32+bf16" if modern else "fp16"]
+        self.checks = self.amp == "fp16"
+        self.module = Computed(model, self.full, place.type)
+        if self.stand_in:
+            model.to(torch.float64)
+            model.register_forward_pre_hook(self.module.cast, with_kwargs=True, prepend=True)
+        self._own_scale, self._good = FIRST_SCALE, 0
+        self._in_fp16 = False
+
+    @property
+    def stand_in(self) -> bool:
+        """Whether reduced precision is float32 on float64 parameters, no number format of a GPU."""
+        return self.full == "fp64"
+
+    @property
+    def label(self) -> str:
+        """Both formats, for reports."""
+        return LABELS.get((self.full, self.amp), f"{self.full} and {self.amp} autocast")
+
+    @property
+    def refusal(self) -> str:
+        """Why no step can be in reduced precision; "" where it can."""
+        if self.unsettled:
+            return "which reduced precision this machine has is measured at the first step"
+        if self.amp:
+            return ""
+        if math.isnan(self.gain):
+            return "precision 'full' has no reduced precision; say 'auto', 'bf16' or 'stand-in'"
+        return (
+            f"bf16 was measured {self.gain:.2f} times as fast as fp32 here, and counts as reduced "
+            f"precision above {MIN_GAIN}; use a policy that keeps full precision, or "
+            "precision='stand-in', which makes the parameters float64"
+        )
+
+    def settle(self, closure: Closure, group: dist.ProcessGroup | None = None) -> None:
+        """Decide what "auto" left open; every rank calls this, with the closure of its first step.
+
+        On a CPU forward and backward of the closure are timed in full and reduced precision, 12
+        times each in turns, unless the gain is known; gradients, buffers and torch's random numbers
+        are afterwards as they were.  The lowest gain of all ranks decides for all, as they must
+        agree what a plan means.  Of a pair that was asked for it is told, and decides nothing.
+        """
+        here = self.module.device == "cpu"
+        if not self.unsettled and not (here and self.amp and math.isnan(self.gain)):
+            return
+        if here:
+            self.gain = self._measured(closure)
+        told: list[tuple[float, str]] = [(self.gain, self.amp)]
+        if dist.is_initialized():
+            told *= dist.get_world_size(group)
+            dist.all_gather_object(told, (self.gain, self.amp), group=group)
+        if here:
+            self.gain = min(found for found, _ in told)
+            if self.unsettled and not self.gain > MIN_GAIN:
+                self.amp = ""
+        self.checks = "fp16" in {amp for _, amp in told}
+        self.unsettled = False
+
+    def _measured(self, closure: Closure) -> float:
+        """How many times as fast as full precision the reduced one is for this closure."""
+        parameters = [p for p in self.module.parameters() if p.requires_grad]
+
+        def stepping(format: str) -> Callable[[int], object]:
+            def step(_: int) -> object:
+                self.module.format = format
+                loss = checked(self.module(closure))
+                return torch.autograd.grad(loss, parameters, allow_unused=True)
+
+            return step
+
+        with unmoved(self.module), own():
+            try:
+                return gain(stepping(self.full), stepping(self.amp), rounds=3, steps=4)
+            finally:
+                self.module.format = self.full
+
+    @contextmanager
+    def context(self, amp: bool) -> Iterator[None]:
+        """Forward and backward of one step in full or reduced precision.
+
+        Raises `InputError` with the reason where there is no reduced precision.
+        """
+        if amp and self.refusal:
+            raise InputError(self.refusal)
+        chosen = self.amp if amp else self.full
+        self._in_fp16 = chosen == "fp16"
+        self.module.format = chosen
+        try:
+            cuda = self.module.device == "cuda"
+            with tensor_cores(chosen == "tf32") if cuda else nullcontext():
+                yield
+        finally:
+            self.module.format = self.full
+
+    @property
+    def scale(self) -> float:
+        """By what the last step's loss was multiplied; the hook divides by it."""
+        return self._own_scale if self._in_fp16 else 1.0
+
+    def scaled(self, loss: torch.Tensor) -> torch.Tensor:
+        """The loss to go backward from."""
+        return loss if self.scale == 1 else loss * self.scale
+
+    def finite(self, gradients: Iterable[torch.Tensor | None]) -> bool:
+        """Whether all ranks apply the reduced gradients, or all skip them.
+
+        Looks only where some rank may run fp16 (`checks`): it waits for the device once.
+        """
+        if not self.checks:
+            return True
+        known = [torch.isfinite(each).all() for each in gradients if each is not None]
+        return bool(torch.stack(known).all()) if known else True
+
+    def update(self, finite: bool) -> None:
+        """Move the own scale after a step that ran in fp16, as `GradScaler` does.
+
+        Whose gradient was not finite cannot be told after the reduction: all in fp16 back off.
+        """
+        if not self._in_fp16:
+            return
+        self._good = self._good + 1 if finite else 0
+        if not finite:
+            self._own_scale *= BACKOFF
+        elif self._good == INTERVAL:
+            self._good = 0
+            self._own_scale = min(self._own_scale * GROWTH, 2.0**127)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The scale, how many good steps it has stood for, and what was decided."""
+        return {
+            "scale": self._own_scale, "good": self._good, "full": self.full, "amp": self.amp,
+            "gain": self.gain, "checks": self.checks, "unsettled": self.unsettled,
+        }  # fmt: skip
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on as it was; raises `InputError` where full precision was another one."""
+        if state["full"] != self.full:
+            raise InputError(
+                f"a checkpoint whose full precision is {state['full']} does not fit {self.full}; "
+                "say the same precision as then"
+            )
+        self._own_scale, self._good = state["scale"], state["good"]
+        self.amp, self.gain = state["amp"], state["gain"]
+        self.checks, self.unsettled = state["checks"], state["unsettled"]

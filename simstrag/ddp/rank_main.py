@@ -1,0 +1,77 @@
+"""A rank's process before anything of the user's is imported, and its last words.
+
+It ends with its launcher, on the core that it was given, and says in a line what the user can mend.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import sys
+import threading
+import traceback
+
+from simstrag.ddp.rendezvous import adopted
+from simstrag.errors import InputError, SimstragError
+from simstrag.processes.affinity import keep_memory, pin_rank
+
+__all__ = ["INTERRUPTED", "main"]
+
+INTERRUPTED = 130
+"""The exit code of a rank that Ctrl-C ended."""
+
+LAST_WORDS = 0.5
+"""Seconds that a rank has to say who was lost, when it is told to end."""
+
+
+def main() -> None:
+    """Make this process a rank, and run the script or module of its command line in it."""
+    adopted()
+    keep_memory()
+    signal.signal(signal.SIGTERM, _soon)
+    if os.environ.get("SIMSTRAG_PINNED") == "1":
+        pin_rank(int(os.environ.get("LOCAL_RANK", "0")))
+    script = sys.argv[1]
+    try:
+        if script == "-m":
+            sys.argv = sys.argv[2:]
+            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = sys.argv[1:]
+            if not sys.flags.safe_path:
+                sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
+            runpy.run_path(sys.argv[0], run_name="__main__")
+    except SystemExit as end:
+        if end.code:
+            sys.last_value = end  # as Python does for all other errors: a trainer leaves by it
+        raise
+    except SimstragError as error:
+        sys.last_value = error
+        said = f"error: rank {os.environ.get('RANK', '?')}: {_line_of(error, script)}{error}\n"
+        print(said, end="", file=sys.stderr)
+        raise SystemExit(1) from None
+    except KeyboardInterrupt as error:
+        sys.last_value = error
+        raise SystemExit(INTERRUPTED) from None
+
+
+def _soon(*_: object) -> None:
+    """Told to end, as torchrun tells all when one has died, whose name may just be being said."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    timer = threading.Timer(LAST_WORDS, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.daemon = True
+    timer.start()
+
+
+def _line_of(error: SimstragError, script: str) -> str:
+    """The last line of a script that an error came from, where that is what to correct."""
+    if not isinstance(error, InputError):
+        return ""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [each.lineno for each in frames if each.filename == script]
+    return f"{script}, line {lines[-1]}: " if lines else ""
+
+
+if __name__ == "__main__":
+    main()

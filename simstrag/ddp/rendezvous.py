@@ -1,0 +1,311 @@
+"""Meeting as ranks of one job, and meeting again without those that are lost."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from simstrag.errors import InputError, SimstragError
+from simstrag.processes.affinity import die_with_parent
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store, TCPStore
+
+    from simstrag.ddp.failures.connections import Connections
+
+__all__ = [
+    "START", "Fenced", "Joined", "adopted", "device_of", "found", "hurry", "join",
+    "launcher_holds_store", "leave_group", "meet", "offer", "offered", "shrink",
+    "stall_limit_of", "store_at",
+]  # fmt: skip
+
+START = 120.0
+"""Seconds in which ranks must meet, though the stall limit be shorter."""
+
+NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+class Fenced(SimstragError, RuntimeError):
+    """The others went on without this rank, and it must end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A rank's place in a generation of the group.
+
+    names: the ranks of this generation as they were numbered when all were started.  store: of this
+    generation alone.  root: of the attempt; it outlives generations.  attempt: how often torchrun
+    has started all anew.  stall_limit: seconds, also the timeout of collectives.  connections: of
+    the group, to be shut when a wait must end.  ours: whether the group was made here; who made it
+    elsewhere may hold it, so that it has its own timeout and is never made anew.
+    """
+
+    rank: int
+    world_size: int
+    store: Store
+    attempt: int
+    generation: int
+    names: tuple[int, ...]
+    stall_limit: float
+    root: Store
+    backend: str
+    connections: Connections
+    ours: bool = True
+
+
+def adopted() -> None:
+    """The first thing in a rank: from now on it ends with the process that started it.
+
+    Nothing where no launcher did, and in processes that a rank starts itself.
+    """
+    import multiprocessing
+
+    ours, torchs = os.environ.get("SIMSTRAG_PARENT"), os.environ.get("TORCHELASTIC_RUN_ID")
+    if (ours or torchs) and multiprocessing.parent_process() is None:
+        die_with_parent(int(ours) if ours else os.getppid())
+
+
+def meet(stall_limit: float | None = None) -> Store:
+    """The job's store, of this attempt; also for a server, which is no rank.
+
+    Raises `InputError` where no launcher has said where it is.
+    """
+    from torch.distributed.distributed_c10d import PrefixStore
+
+    _present(NEEDED[1:])
+    address = os.environ["MASTER_ADDR"], _number("MASTER_PORT")
+    ours = os.environ.get("RANK") == "0" and not launcher_holds_store()
+    store = store_at(*address, ours, max(stall_limit_of(stall_limit), START))
+    return PrefixStore(f"attempt{_attempt()}", store)
+
+
+def launcher_holds_store() -> bool:
+    """Whether the job's store is in the process of a launcher; else it ends with rank 0."""
+    agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return agents or "SIMSTRAG_STORE" in os.environ
+
+
+def offer(root: Store, address: str) -> None:
+    """Say where the server listens."""
+    root.set("server", address)
+
+
+def offered(root: Store, seconds: float) -> str:
+    """Where the server listens; it is waited for.  Raises torch's `DistStoreError` if in vain."""
+    root.wait(["server"], timedelta(seconds=seconds))
+    return str(root.get("server").decode())
+
+
+def join(
+    stall_limit: float | None = None, backend: str | None = None, patient: bool = False
+) -> Joined:
+    """Make the process group, and say which place in it this process has.
+
+    At the end of the program it is left, if it is there still; see `leave_group`.
+
+    stall_limit: seconds, also the timeout of collectives; else what the launcher was told, else 60.
+    backend: else gloo, also for GPUs that ranks share; where each rank of this host has one of its
+        own, NCCL for what is on GPUs (untried).
+    patient: collectives may take `START` seconds until `hurry` is called.
+    Raises `InputError` where no launcher started this process.
+    """
+    from simstrag.ddp.failures.connections import Connections
+
+    adopted()
+    _present(NEEDED)
+    atexit.register(leave_group)
+    size = _number("WORLD_SIZE")
+    root = meet(stall_limit)
+    return _grouped(
+        Joined(
+            _number("RANK"), size, root, _attempt(), 0, tuple(range(size)),
+            stall_limit_of(stall_limit), root, backend or _agreed(root, size), Connections(),
+        ),
+        patient,
+    )  # fmt: skip
+
+
+def found(stall_limit: float | None = None) -> Joined | None:
+    """The place in a process group that is there already; None where its store has no room.
+
+    All its ranks call this equally often.
+    """
+    import torch.distributed as dist
+    from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
+
+    from simstrag.ddp.failures.connections import Connections
+
+    rank, size, store = dist.get_rank(), dist.get_world_size(), _get_default_store()
+    if not (store.has_extended_api() and hasattr(store, "clone")):  # type: ignore[attr-defined]
+        return None
+    own = PrefixStore(f"simstrag/attempt{_attempt()}", store)
+    root = PrefixStore(f"{own.add(str(rank), 1)}", own)
+    return Joined(
+        rank, size, root, _attempt(), 0, tuple(range(size)), stall_limit_of(stall_limit), root,
+        dist.get_backend(), Connections(), ours=False,
+    )  # fmt: skip
+
+
+def hurry(joined: Joined) -> None:
+    """From now on a collective fails after the stall limit.
+
+    Until then ranks have `START` seconds: some import and compile longer than others.
+    """
+    from torch.distributed.distributed_c10d import _set_pg_timeout
+
+    if joined.ours:
+        _set_pg_timeout(timedelta(seconds=joined.stall_limit))
+
+
+def leave_group() -> None:
+    """Leave the process group, if there is one; where nothing else holds it, its threads end.
+
+    A thread that lets go of the tensors of a last collective while the interpreter shuts down
+    aborts the process.
+    """
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def shrink(joined: Joined, members: Collection[int], patience: float | None = None) -> Joined:
+    """Meet again without those that are lost, numbered anew in the same order.
+
+    members: the ranks of the present generation that go on, by what this rank knows.  The first to
+    say so decides; where one of them does not come in `patience` seconds (by default the stall
+    limit, in which all must notice), those that came go on.  Everything that held the old group, as
+    DDP does, must be built anew.  Raises `Fenced` where the others go on without this rank.
+    """
+    import torch.distributed as dist
+    from torch.distributed.distributed_c10d import PrefixStore
+
+    from simstrag.ddp.failures.connections import Connections
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    us = joined.names[joined.rank]
+    wanted = sorted(joined.names[rank] for rank in members)
+    seconds = joined.stall_limit if patience is None else patience
+    generation = joined.generation
+    while True:
+        generation += 1
+        meeting = PrefixStore(f"meeting{generation}", joined.root)
+        decided: list[int] = json.loads(meeting.compare_set("members", "", json.dumps(wanted)))
+        if us not in decided:
+            raise Fenced(
+                f"rank {us} was left behind: generation {generation} of the group has ranks "
+                f"{', '.join(map(str, decided))}; it must end"
+            )
+        meeting.set(f"here/{us}", "")
+        if _all_here(meeting, decided, seconds):
+            break
+        wanted = [name for name in decided if meeting.check([f"here/{name}"])]
+    return _grouped(
+        replace(
+            joined, rank=decided.index(us), world_size=len(decided), generation=generation,
+            names=tuple(decided), connections=Connections(),
+        )
+    )  # fmt: skip
+
+
+def _all_here(meeting: Store, decided: Sequence[int], seconds: float) -> bool:
+    """Whether all came in time; what the first of them found holds for all."""
+    import torch.distributed as dist
+
+    try:
+        if not meeting.check(["complete"]):
+            meeting.wait([f"here/{name}" for name in decided], timedelta(seconds=seconds))
+        found = "yes"
+    except dist.DistStoreError:
+        found = "no"
+    return bool(meeting.compare_set("complete", "", found) == b"yes")
+
+
+def _grouped(joined: Joined, patient: bool = False) -> Joined:
+    """With a process group of its generation."""
+    import torch
+    import torch.distributed as dist
+
+    # Imported by DDP, which comes later, it would hold the group for ever: a default argument.
+    import torch.distributed.nn.functional
+    from torch.distributed.distributed_c10d import PrefixStore
+
+    store = PrefixStore(f"generation{joined.generation}", joined.root)
+    if "nccl" in joined.backend:
+        torch.cuda.set_device(_number("LOCAL_RANK"))
+    with joined.connections.made():
+        dist.init_process_group(
+            joined.backend,
+            store=PrefixStore("group", store),
+            rank=joined.rank,
+            world_size=joined.world_size,
+            timeout=timedelta(seconds=max(joined.stall_limit, START if patient else 0)),
+        )
+    return replace(joined, store=store)
+
+
+def store_at(host: str, port: int, held: bool, seconds: float) -> TCPStore:
+    """The store at an address; held: by this process, on a free port where `port` is 0."""
+    import torch.distributed as dist
+
+    found: TCPStore = dist.TCPStore(  # type: ignore[attr-defined]
+        host, port, None, held, timedelta(seconds=seconds), wait_for_workers=False
+    )
+    return found
+
+
+def device_of(local_rank: int) -> str:
+    """Torch's name of the GPU of a rank of this host, round about; "cpu" where it sees none."""
+    gpus = _gpus()
+    return f"cuda:{local_rank % gpus}" if gpus else "cpu"
+
+
+def _agreed(root: Store, size: int) -> str:
+    """NCCL for what is on GPUs, where all ranks would have it: else none meets the others."""
+    root.set(f"backend/{_number('RANK')}", _backend())
+    keys = [f"backend/{rank}" for rank in range(size)]
+    root.wait(keys, timedelta(seconds=START))
+    (first, *others) = sorted({each.decode() for each in root.multi_get(keys)})
+    return "gloo" if others else first
+
+
+def _backend() -> str:
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "0"))
+    return "cpu:gloo,cuda:nccl" if 0 < here <= _gpus() else "gloo"
+
+
+def _gpus() -> int:
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def _present(names: Sequence[str]) -> None:
+    missing = [name for name in names if not os.environ.get(name)]
+    if missing:
+        raise InputError(
+            f"{' and '.join(missing)} not set: nobody said which rank this is; start it with "
+            "`simstrag ddp` or torchrun"
+        )
+
+
+def _number(name: str) -> int:
+    text = os.environ.get(name, "")
+    if not text.isdecimal():
+        raise InputError(f"{name}={text!r} is not a number; start it with `simstrag ddp`")
+    return int(text)
+
+
+def _attempt() -> int:
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+def stall_limit_of(given: float | None = None) -> float:
+    """Seconds: as given, or as the launcher was told, or 60."""
+    return float(os.environ.get("SIMSTRAG_STALL_LIMIT", "60")) if given is None else given

@@ -1,0 +1,139 @@
+"""The program of a rank that trains a shipped workload: what `simstrag ddp WORKLOAD` starts.
+
+It is an example too: but for checkpoints and the accuracy at the end, a script needs `wrap` and
+`step` only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from simstrag.ddp.rendezvous import Joined
+    from simstrag.ddp.trainer import Trainer
+
+__all__ = ["ASKED", "CHECKPOINT", "RESULT", "Training", "command", "main"]
+
+ASKED, RESULT, CHECKPOINT = "training.json", "result.json", "checkpoint.pt"
+"""Files beside the record: what was asked for, what was measured at the end."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """What is trained, how long, and under which policy.
+
+    samples: of all ranks together, after which it ends.  batch: of a rank.  checkpoint: after how
+    many steps of this rank a checkpoint is written, 0 for none but after a failure.  attempt: how
+    often it was taken up; where there is a checkpoint, it goes on from that.  shards: over how many
+    processes a server spreads the parameters.
+    """
+
+    workload: str
+    policy: str
+    samples: int
+    batch: int
+    seed: int = 0
+    precision: str = "auto"
+    profile: str | None = None
+    out: str | None = None
+    checkpoint: int = 0
+    attempt: int = 0
+    shards: int = 1
+
+
+def command(training: Training) -> list[str]:
+    """The arguments by which Python runs it on a rank."""
+    return ["-m", "simstrag.ddp.workload_main", json.dumps(asdict(training))]
+
+
+def main() -> None:
+    """Train on this rank; the lowest writes the result."""
+    from simstrag.ddp.failures.membership import RankFailure
+    from simstrag.ddp.rank_main import INTERRUPTED
+    from simstrag.ddp.rendezvous import join
+
+    try:
+        train(Training(**json.loads(sys.argv[1])), join(patient=True))
+    except RankFailure as failure:
+        print(f"error: rank {os.environ.get('RANK', '?')}: {failure}", file=sys.stderr, flush=True)
+        os._exit(1)  # at an orderly end torch waits seconds for a group that is broken
+    except KeyboardInterrupt:
+        os._exit(INTERRUPTED)  # the launcher says what is left; an orderly end waits for the others
+
+
+def train(given: Training, joined: Joined) -> None:
+    """The training loop."""
+    import torch
+
+    from simstrag.ddp import RankFailure, wrap
+    from simstrag.ddp.rendezvous import device_of
+    from simstrag.documents.paths import write_json
+    from simstrag.errors import SimstragError
+    from simstrag.workloads import load, mapped
+
+    workload = load(given.workload)
+    place = torch.device(device_of(int(os.environ.get("LOCAL_RANK", "0"))))
+    if place.type == "cuda":
+        torch.cuda.set_device(place)
+    out = None if given.out is None else Path(given.out)
+    checkpoint = None if out is None else out / CHECKPOINT
+    kept = checkpoint is not None and checkpoint.exists()
+    # Each rank draws batches of its own, and others where it goes on; the lowest one's weights are
+    # sent to all.
+    start = given.attempt + joined.attempt if kept else 0
+    parts = workload.build(1_000_000 * start + 1000 * given.seed + joined.rank)
+    model = parts.model.to(place).train()
+    trainer = wrap(
+        model, parts.optimizer, given.policy, given.profile, batch=given.batch,
+        samples=given.samples, precision=given.precision,
+        out=out, joined=joined, shards=given.shards,
+    )  # fmt: skip
+    if checkpoint is not None and kept:
+        trainer.load_state_dict(torch.load(checkpoint, weights_only=True))
+    steps = 0
+
+    def loss() -> torch.Tensor:
+        drawn = parts.make_batch(trainer.next_batch)
+        return parts.loss(model, mapped(drawn, lambda tensor: tensor.to(place)))
+
+    try:
+        while not trainer.over:
+            trainer.step(loss)
+            steps += 1
+            due = given.checkpoint and steps % given.checkpoint == 0
+            if checkpoint is not None and due and trainer.lowest:
+                _save(trainer, checkpoint)
+    except RankFailure as failure:
+        others = set(range(trainer.world_size)) - set(failure.blame.lost)
+        if checkpoint is not None and trainer.rank == min(others, default=trainer.rank):
+            # What a server held may be gone with it; the failure itself is what must be said.
+            with contextlib.suppress(OSError, RuntimeError, SimstragError):
+                _save(trainer, checkpoint)
+        raise
+    state = trainer.state_dict()
+    if out is not None and trainer.lowest:
+        model.load_state_dict(state["model"])
+        result = {"accuracy": workload.accuracy(model), "samples": trainer.samples}
+        write_json(out / RESULT, result)
+    trainer.close()
+
+
+def _save(trainer: Trainer, path: Path) -> None:
+    """Whole or not at all; nothing where there is no policy to go on from, as before a step."""
+    import torch
+
+    state: dict[str, Any] = trainer.state_dict()
+    if state["facts"] is not None:
+        scratch = path.with_suffix(".part")
+        torch.save(state, scratch)
+        scratch.replace(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""Puts what a scenario says of durations into memory: constants, step functions, noise."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from simstrag.engine.compiled import tables
+from simstrag.engine.compiled.memory import Memory
+from simstrag.timing.collectives import ranks_per_node
+from simstrag.timing.noise import stream
+from simstrag.timing.timing import NET, Timing
+from simstrag.trace.slowdown import Piecewise
+from simstrag.trace.step_functions import Pieces
+
+__all__ = ["Loading"]
+
+BLOCK = 1024
+"""Factors of noise that a rank has at hand ..."""
+AT_HAND = 1 << 21
+"""... unless those of all ranks would be more than these."""
+FEW = 16
+TILE = 64
+"""Ranks whose factors are drawn together."""
+
+
+class Loading:
+    """The timing of one run, in memory."""
+
+    def __init__(self, timing: Timing, memory: Memory) -> None:
+        self.timing = timing
+        self.memory = memory
+        self._pieces: dict[Piecewise, int] = {}
+        self._new: list[Piecewise] = []
+        self._streams: list[np.random.Generator] = []
+        self._constants()
+        self._durations()
+        self.stretches(amp=False)
+        self._nets()
+        if timing.step.draw is not None:
+            self._begin_noise()
+
+    def _constants(self) -> None:
+        m, t = self.memory.machine[0], self.timing
+        m["push"], m["pull"], m["job"] = t.server.push, t.server.pull, t.server.job
+        m["fused_allreduce"] = t.server.fused_allreduce
+        m["switch"], m["microbatches"] = t.step.amp_switch, t.step.microbatches
+        m["amp_ratio"], m["fixed_share"] = t.step.amp_ratio or 1.0, t.step.fixed_share
+        m["trace_end"] = t.contention.end
+        for name in ("hold", "loop"):
+            m[f"{name}s"] = t.contention.trace_end == name
+        m["halts"] = t.contention.trace_end == "error"
+
+    def _durations(self) -> None:
+        at = 0
+        for rank, recorded in sorted(self.timing.contention.durations.items()):
+            row = self.memory.ranks[rank]
+            row["recorded_at"], row["recorded"] = at, len(recorded)
+            at += len(recorded)
+
+    def piece(self, f: Piecewise) -> int:
+        """The number of a step function; it is in memory after `place`."""
+        known = self._pieces.get(f)
+        if known is None:
+            known = self._pieces[f] = len(self.memory.pieces) + len(self._new)
+            self._new.append(f)
+        return known
+
+    def place(self) -> None:
+        """Put step functions that are new into memory."""
+        if self._new:
+            times = np.concatenate([f.times for f in self._new])
+            values = np.concatenate([f.values for f in self._new])
+            starts = np.cumsum([0, *(len(f.times) for f in self._new)])
+            periods = np.array([f.period for f in self._new])
+            self._new = []
+            self._put(Pieces(times, values, starts, periods))
+
+    def _put(self, those: Pieces) -> int:
+        """Step functions into memory; the number of the first."""
+        memory = self.memory
+        first, size = len(memory.pieces), len(memory.times)
+        rows = np.zeros(len(those), tables.PIECE)
+        rows["at"], rows["last"] = size + those.starts[:-1], np.diff(those.starts) - 1
+        rows["period"] = those.periods
+        memory.pieces = np.concatenate([memory.pieces, rows])
+        memory.times = np.concatenate([memory.times, those.times])
+        memory.values = np.concatenate([memory.values, those.values])
+        memory.placed()
+        return first
+
+    def stretches(self, amp: bool) -> None:
+        """Seconds per unit of work over time. Raises `InputError` where AMP's gain is unknown."""
+        self.place()
+        rows, timing = self.memory.ranks, self.timing
+        computed = rows["recorded"] == 0
+        if not computed.any():
+            return
+        places = timing.contention.places_of(len(rows))
+        those = timing.stretches(amp)
+        numbers = self._put(those) + places
+        rows["stretch"][computed, int(amp)] = numbers[computed]
+        if timing.load.host != 1:
+            beside = np.array(sorted(timing.load.ranks))
+            own, which = np.unique(places[beside], return_inverse=True)
+            those = timing.stretches(amp, timing.load.host).taken(own)
+            numbers[beside] = self._put(those) + which
+        rows["stretch"][computed, 2 + amp] = numbers[computed]
+
+    def _nets(self) -> None:
+        """Slowdowns of networks over time."""
+        rows, timing = self.memory.ranks, self.timing
+        places = timing.contention.places_of(len(rows))
+        felt, which = np.unique(timing.contention.felt[places, NET], return_inverse=True)
+        those = timing.contention.pieces.taken(felt)
+        those = those.changing(those.values)
+        numbers = np.where(felt[which] > 0, self._put(those) + which, -1)
+        rows["net"][:, 0] = rows["net"][:, 1] = numbers
+        for rank in timing.load.ranks:
+            net = timing.net(rank, loaded=True)
+            assert net is not None, "a server in use weighs on it"
+            rows["net"][rank, 1] = self.piece(net)
+        self.place()
+
+    def knows_amp(self) -> bool:
+        """Whether the step functions of reduced precision are there."""
+        rows = self.memory.ranks
+        return bool(np.all((rows["stretch"][:, 1] >= 0) | (rows["recorded"] > 0)))
+
+    def seconds(self, members: tuple[int, ...]) -> float:
+        """Of an all-reduce on an idle network."""
+        return self.timing.allreduce.seconds(ranks_per_node(members, self.timing.nodes))
+
+    def seconds_by_count(self) -> None:
+        """The same among any so many ranks, where each has a node to itself."""
+        memory, n = self.memory, len(self.memory.ranks)
+        if len(memory.seconds_of) <= n:
+            flat = [self.timing.allreduce.seconds((1,) * k) for k in range(1, n + 1)]
+            memory.seconds_of = np.array([math.nan, *flat])
+            memory.placed()
+
+    def _begin_noise(self) -> None:
+        memory = self.memory
+        n = len(memory.ranks)
+        self._streams = [stream(self.timing.seed, rank) for rank in range(n)]
+        at_hand = max(FEW, min(BLOCK, AT_HAND // n))
+        memory.noise = np.empty((at_hand, n))
+        memory.placed()
+        memory.machine[0]["noisy"] = 1
+        memory.ranks["noise_from"] = -at_hand
+        self.draw()
+
+    def draw(self) -> None:
+        """As many factors for everybody as there is room for, after those still unused (rule 4)."""
+        rows, noise, draw = self.memory.ranks, self.memory.noise, self.timing.step.draw
+        assert draw is not None
+        used = rows["started"] - rows["noise_from"]
+        for tile in range(0, len(rows), TILE):
+            ranks = slice(tile, tile + TILE)
+            left = np.maximum(len(noise) - used[ranks], 0)  # recorded steps use none
+            if left.any():
+                for rank, n in enumerate(left.tolist(), start=tile):
+                    noise[:n, rank] = noise[len(noise) - n :, rank].copy()
+                    noise[n:, rank] = draw(self._streams[rank : rank + 1], len(noise) - n)[0]
+            else:
+                noise[:, ranks] = draw(self._streams[ranks], len(noise)).T
+        rows["noise_from"] = rows["started"]
+        self.memory.machine[0]["low"] = 0

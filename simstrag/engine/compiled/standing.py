@@ -1,0 +1,168 @@
+"""Puts a plan into memory: whom it waits for, and what it says of the next steps."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from simstrag.engine.compiled.disband import disband_all
+from simstrag.engine.compiled.fates import find_least
+from simstrag.engine.compiled.loading import Loading
+from simstrag.plan import NEVER, Plan, Weigh
+from simstrag.quorum import Late, Quorum, Via
+
+__all__ = ["adopt", "file"]
+
+VIA = {via: k for k, via in enumerate(Via)}
+LATE = {late: k for k, late in enumerate(Late)}
+
+
+def adopt(plan: Plan, old: Plan | None, loading: Loading, unknown: bool) -> None:
+    """What a resolved plan says of steps, updates and reviews; `old` is the plan before it.
+
+    unknown: whether progress is.
+    """
+    memory, rows = loading.memory, loading.memory.ranks
+    m, review = memory.machine[0], plan.review
+    batch = int(m["batch"])
+    sizes = rows["next_samples"].copy()
+    if old is None or plan.batch != old.batch:
+        sizes = plan.sizes(batch, len(rows))
+    in_amp = plan.in_amp
+    logs = m["keeps_steps"] or m["keeps_fates"]
+    m["may_lockstep"] = not (logs or plan.damping.cutoff is not None or plan.deadline is not None)
+    same = np.array_equal(sizes, rows["next_samples"]) and np.array_equal(in_amp, rows["next_amp"])
+    quiet = plan.suspects is None and not review.on_block
+    if not (same and m["may_lockstep"] and (quiet or not m["queueing"])):
+        disband_all(memory.address)
+        rows["next_samples"], rows["next_share"] = sizes, sizes / batch
+        rows["next_amp"] = in_amp
+    if in_amp.any() and not loading.knows_amp():
+        loading.stretches(amp=True)
+    suspects = plan.suspects or frozenset()
+    were = frozenset() if old is None else old.suspects or frozenset()
+    memory.suspected[list(were - suspects)] = False
+    memory.suspected[list(suspects - were)] = True
+    m["judged"] = plan.suspects is not None and not m["told"]
+    m["suspects"] = len(suspects)
+    m["loaded"] = any(quorum.via is not Via.ALLREDUCE for quorum in plan.quorums)
+    m["deadline"] = _or(plan.deadline, math.nan)
+    m["cutoff"] = _or(plan.damping.cutoff, -1)
+    m["power"], m["shift"] = plan.damping.power, plan.damping.shift
+    m["fuse"] = plan.fuse
+    m["mean"] = plan.average or plan.weigh is Weigh.MEMBERS
+    m["unknown"] = unknown
+    m["review_updates"] = _or(review.updates, -1)
+    m["review_samples"] = _or(review.samples, -1)
+    m["review_seconds"] = _or(review.seconds, math.nan)
+    if review != NEVER and not m["shows"]:
+        memory.blank_windows()
+    m["on_block"], m["shows"] = review.on_block, review != NEVER
+
+
+def _or(value: float | None, none: float) -> float:
+    return none if value is None else value
+
+
+def file(plan: Plan, old: Plan | None, loading: Loading, token: int) -> None:
+    """Its quorums and bounds; `old` is the plan before it.
+
+    token: of the members of the first quorum; the others' follow.
+    """
+    memory, rows = loading.memory, loading.memory.ranks
+    m, was = memory.machine[0], rows["named"].astype(bool)
+    rows["named"], rows["children"], rows["parent"], rows["quorum"] = 0, 0, -1, -1
+    memory.lists = np.zeros(len(rows), np.int64)
+    memory.placed()
+    at = 0
+    for index, quorum in enumerate(plan.quorums):
+        at = _file(index, quorum, plan, loading, at)
+        memory.quorums[index]["token"] = token + index
+    for quorum in plan.quorums:
+        at = _file_riders(quorum, loading, at)
+    loading.place()
+    m["quorums"] = len(plan.quorums)
+    m["windowed"] = any(quorum.window < math.inf for quorum in plan.quorums)
+    m["bounded"] = plan.bound is not None
+    bounds = plan.bound if isinstance(plan.bound, tuple) else (None,) * len(rows)
+    rows["bound"] = [_or(bound, -1) for bound in bounds]
+    if old is not None:
+        named = rows["named"].astype(bool)
+        if old.bound is None:
+            rows["count"] = 0
+        stayed = rows["count"][was & named]
+        rows["count"][named & ~was] = stayed.min() if len(stayed) else 0
+    find_least(memory.address)
+
+
+def _file(index: int, quorum: Quorum, plan: Plan, loading: Loading, at: int) -> int:
+    memory, timing = loading.memory, loading.timing
+    told = bool(memory.machine[0]["told"])
+    row, members = memory.quorums[index], np.array(quorum.members)
+    end = at + len(members)
+    memory.lists[at:end] = members
+    memory.ranks["named"][members] = 1
+    memory.ranks["quorum"][members] = index
+    row["members_at"], row["size"], row["needed"] = at, len(members), quorum.needed
+    row["left"], row["latest"] = len(members), -math.inf
+    row["ready"] = row["joining"] = row["net"] = -1
+    row["ready_count"] = row["asks"] = 0
+    row["window"], row["steps"], row["rounds"] = quorum.window, quorum.steps, quorum.rounds
+    row["via"], row["late"], row["ridden"] = VIA[quorum.via], LATE[quorum.late], bool(quorum.riders)
+    full = quorum.count is None and quorum.window == math.inf
+    alone = not quorum.riders and quorum.steps == 1 and plan.bound is None
+    row["barrier"] = full and alone and quorum.via is not Via.SERVER and not told
+    row["race"] = _is_race(quorum, plan, loading) and alone and not row["barrier"]
+    row["queue"] = not row["race"] and _is_queue(quorum, plan, loading)
+    row["lockstep"], row["try_at"], row["pending"] = 0, 0, -1
+    row["together"] = row["race"] or row["queue"] or (row["barrier"] and quorum.rounds == 1)
+    if quorum.via is not Via.SERVER:
+        row["seconds"] = loading.seconds(quorum.members)
+        loaded = bool(memory.machine[0]["loaded"])
+        felt = any(timing.net(rank, loaded) is not None for rank in quorum.members)
+        if told:
+            row["asks"] = 1
+        elif not full:
+            row["asks"] = felt or timing.nodes is not None
+            loading.seconds_by_count()
+        elif felt:
+            row["net"] = loading.piece(timing.slowest_net(quorum.members, loaded))
+    return end
+
+
+def _is_race(quorum: Quorum, plan: Plan, loading: Loading) -> bool:
+    """Whether all start anew with each update, at one instant (`races`)."""
+    anew = quorum.count is None or quorum.late is Late.ABORT
+    first = quorum.window == math.inf and len(plan.quorums) == 1 and quorum.via is not Via.LEADER
+    server = quorum.via is Via.SERVER
+    flat = loading.timing.nodes is None
+    return anew and first and _is_free(quorum, loading) and (server or flat)
+
+
+def _is_queue(quorum: Quorum, plan: Plan, loading: Loading) -> bool:
+    """Whether each gradient is a job and an update of its own (`queues`)."""
+    only = len(plan.quorums) == 1 and len(quorum.members) == len(loading.memory.ranks)
+    simple = quorum.late is Late.QUEUE and quorum.window == math.inf and not quorum.private
+    single = quorum.via is Via.SERVER and quorum.needed == 1 and not quorum.riders
+    return only and simple and single and _is_free(quorum, loading)
+
+
+def _is_free(quorum: Quorum, loading: Loading) -> bool:
+    """Whether nobody in it ever feels contention of the network."""
+    loaded = bool(loading.memory.machine[0]["loaded"])
+    return all(loading.timing.net(rank, loaded) is None for rank in quorum.members)
+
+
+def _file_riders(quorum: Quorum, loading: Loading, at: int) -> int:
+    memory = loading.memory
+    rows, index = memory.ranks, memory.ranks["quorum"][quorum.members[0]]
+    for parent in dict.fromkeys(parent for _, parent in quorum.riders):
+        children = [child for child, other in quorum.riders if other == parent]
+        end = at + len(children)
+        memory.lists[at:end] = children
+        rows[parent]["children_at"], rows[parent]["children"] = at, len(children)
+        rows["named"][children], rows["parent"][children] = 1, parent
+        rows["quorum"][children] = index
+        at = end
+    return at

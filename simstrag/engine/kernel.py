@@ -1,0 +1,349 @@
+"""Advances a standing plan from event to event, until somebody outside must decide.
+
+The kernel knows steps, quorums, collectives and the server; it knows neither policies nor SimPy.
+Its rules are numbered in docs/semantics.md and live in `simstrag.engine.compiled`, which is
+compiled at
+its first use; here is the side that Python sees.  `advance` runs until the plan asks for a review,
+the run reaches its end, the next event lies beyond the horizon, or nothing is left; the driver
+answers a review with `replan`.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simstrag.engine.compiled import disband, loop, refiling, standing
+from simstrag.engine.compiled.compiling import make_ready
+from simstrag.engine.compiled.fates import find_least
+from simstrag.engine.compiled.gathering import ends, told
+from simstrag.engine.compiled.loading import Loading
+from simstrag.engine.compiled.memory import Memory
+from simstrag.engine.compiled.server import serve_until
+from simstrag.engine.compiled.words import (
+    DONE,
+    DURATIONS,
+    FLUSH,
+    GONE,
+    HORIZON,
+    NOBODY,
+    NOISE,
+    REDUCE,
+    REVIEW,
+    ROOM,
+    SERVE,
+    STALLED,
+)  # fmt: skip
+from simstrag.engine.recorder import Recorder
+from simstrag.learning.noise_scale import NoiseScale, unmodelled
+from simstrag.plan import Plan
+from simstrag.timing.timing import Timing
+from simstrag.view import WINDOW, Hints, View
+
+__all__ = ["Kernel", "Limits", "Stop", "Truth", "ready"]
+
+Floats = npt.NDArray[np.float64]
+Truth = Callable[[], Floats]
+
+ENTRIES = (
+    (loop.advance, "(int64, float64)"), (loop.begin, "(int64,)"), (loop.go_on, "(int64,)"),
+    (loop.end, "(int64,)"), (refiling.settle_all, "(int64,)"), (refiling.refile, "(int64,)"),
+    (disband.report, "(int64,)"), (disband.disband_all, "(int64,)"), (find_least, "(int64,)"),
+    (serve_until, "(int64, float64)"), (ends, "(int64, int64, float64)"),
+    (told, "(int64, int64, float64, float64)"),
+)  # fmt: skip
+AGES = np.arange(-WINDOW, 0)[:, np.newaxis]
+"""Of the rows of a window, the oldest first: the newest is one step old."""
+BUDGET = 1 << 22
+"""Gradients after which compiled code comes back, for Ctrl-C and for whoever watches."""
+
+
+class Stop(enum.Enum):
+    """Why `Kernel.advance` came back."""
+
+    DONE = DONE
+    REVIEW = REVIEW
+    HORIZON = HORIZON
+    STALLED = STALLED
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What ends a run: the first update at which every limit that is set is reached (rule 23)."""
+
+    updates: int | None = None
+    samples: int | None = None
+    progress: float | None = None
+
+
+def ready() -> None:
+    """Compile the kernel now, or find it on disk, so that the first run need not."""
+    if not loop.advance.signatures:  # type: ignore[attr-defined]
+        make_ready(ENTRIES)
+
+
+class Kernel:
+    """The state of one job between two decisions of the outer world.
+
+    plan: a resolved plan for `world_size` ranks; it starts at time 0 when `advance` is called.
+    straggler_ratio: who counts as a straggler in truth (rule 27).
+    told: nobody works out when steps and collectives end: `tell` and `reduced` say so.
+    """
+
+    def __init__(
+        self,
+        world_size: int,
+        timing: Timing,
+        plan: Plan,
+        learner: NoiseScale,
+        limits: Limits,
+        recorder: Recorder,
+        straggler_ratio: float,
+        told: bool = False,
+    ) -> None:
+        ready()
+        recorded = timing.contention.durations
+        durations = np.array([s for _, own in sorted(recorded.items()) for s in own], dtype=float)
+        self.timing = timing
+        self.learner = learner
+        self.recorder = recorder
+        self.memory = Memory(
+            world_size, durations, recorder.keeps("steps"), recorder.keeps("gradients")
+        )
+        m = self._machine = self.memory.machine[0]
+        m["workers"], m["batch"] = world_size, learner.batch
+        m["noise_scale"], m["c_tau"] = learner.noise_scale, learner.c_tau
+        m["straggler_ratio"] = straggler_ratio
+        m["makespan"] = m["target"] = math.nan
+        m["server_closing"] = m["call"] = m["out"] = m["to_release"] = -1
+        m["to_start"] = m["to_fall_in"] = -1
+        m["most_updates"] = -1 if limits.updates is None else limits.updates
+        m["most_samples"] = -1 if limits.samples is None else limits.samples
+        m["most_progress"] = math.nan if limits.progress is None else limits.progress
+        m["every"] = 0 if recorder.keeps_updates else 1
+        m["keeps_steps"], m["keeps_fates"] = recorder.keeps("steps"), recorder.keeps("gradients")
+        m["budget"], m["told"] = BUDGET, told
+        self.reducing: list[int] = []
+        self._loading = Loading(timing, self.memory)
+        self._everybody = np.arange(world_size)
+        self._level: int | None = 0
+        self._begun = False
+        self.plan = plan
+        self._adopt(plan, None)
+        self._file(plan, None)
+
+    @property
+    def now(self) -> float:
+        """Seconds since the run began."""
+        return float(self._machine["now"])
+
+    @property
+    def version(self) -> int:
+        """Updates so far."""
+        return int(self._machine["version"])
+
+    @property
+    def holding(self) -> list[int]:
+        """The ranks that hold a gradient, finished or not."""
+        disband.report(self.memory.address)
+        state = self.memory.ranks["state"]
+        return [int(rank) for rank in np.flatnonzero((state != NOBODY) & (state != GONE))]
+
+    # -- the driver's side -------------------------------------------------------------------
+
+    def advance(self, until: float = math.inf) -> Stop:
+        """Go on to the next moment at which the driver must act; events at `until` included."""
+        if not self._begun:
+            self._begun = True
+            loop.begin(self.memory.address)
+        while True:
+            stop = loop.advance(self.memory.address, until)
+            if stop == REVIEW:
+                return Stop.REVIEW
+            if stop in (DONE, HORIZON, STALLED):
+                self._take_over(least=0 if stop == DONE else 0.5)
+                return Stop(stop)
+            self._answer(stop)
+
+    def replan(self, plan: Plan) -> None:
+        """Answer a review with a resolved plan; releases and starts follow within the action."""
+        m, old = self._machine, self.plan
+        m["reviewed_updates"], m["reviewed_samples"] = m["version"], m["samples"]
+        m["reviewed_time"] = m["now"]
+        if plan is not old:
+            moved = (plan.quorums, plan.bound, plan.fuse) != (old.quorums, old.bound, old.fuse)
+            if moved:
+                refiling.settle_all(self.memory.address)
+            self._adopt(plan, old)
+            if moved:
+                self._file(plan, old)
+                refiling.refile(self.memory.address)
+        loop.go_on(self.memory.address)
+
+    def tell(self, rank: int, start: float, finish: float) -> None:
+        """Of a kernel that is told: the step of a rank began then, and ends at `finish` >= now."""
+        told(self.memory.address, rank, start, finish)
+
+    def reduced(self, closing: int, end: float) -> None:
+        """Of a kernel that is told: a collective of `reducing` ends at `end` >= now."""
+        self.reducing.remove(closing)
+        self.memory.closings[closing]["busy"] = end - self.now
+        ends(self.memory.address, closing, end)
+
+    def aboard(self, closing: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Whose gradients a closing holds, by rank: those who count, and their riders."""
+        members = set(self._contributors(closing))
+        rank, riders = int(self.memory.closings[closing]["head"]), []
+        while rank >= 0:
+            if rank not in members:
+                riders.append(rank)
+            rank = int(self.memory.ranks[rank]["link"])
+        return tuple(sorted(members)), tuple(sorted(riders))
+
+    def hand_over(self) -> None:
+        """Give the recorder all rows that there are."""
+        self._take_over()
+
+    def end(self) -> None:
+        """The run is over: account for what is in flight, and hand all totals over."""
+        loop.end(self.memory.address)
+        self._take_over(last=True)
+        self._learn()
+        self.recorder.totals(self._machine, self.memory.ranks, self.learner.progress)
+
+    def view(self, hints: Hints, truth: Truth | None = None) -> View:
+        """The facts a policy may use now; they hold until the kernel goes on.
+
+        truth: what an oracle is told, `Kernel.truth` for instance.
+        """
+        m, steps = self._machine, self.memory.known.copy()
+        self._level = int(steps[0]) if (steps == steps[0]).all() else None
+        return View.of(
+            self._told, world_size=len(steps), version=int(m["version"]),
+            samples=int(m["samples"]), time=float(m["now"]), steps=steps,
+            noise_scale=hints.noise_scale, hints=hints, truth=truth,
+        )  # fmt: skip
+
+    def _told(self, name: str, columns: int) -> npt.NDArray[Any]:
+        """An array of a view that is worked out when it is asked for; the newest of its columns."""
+        if name == "pending_since":
+            disband.report(self.memory.address)
+            ranks = self.memory.ranks
+            idle = (ranks["state"] == NOBODY) | (ranks["state"] == GONE)
+            return np.where(idle, math.nan, ranks["pulled"])
+        table: npt.NDArray[Any] = getattr(self.memory, name)
+        if self._level is None:
+            rows = (self.memory.known + AGES[WINDOW - columns :]) & (WINDOW - 1)
+            shown = table[rows, self._everybody]
+        else:
+            first = (self._level - columns) % WINDOW
+            shown = table[first : first + columns]
+            if first + columns > WINDOW:
+                shown = np.concatenate([shown, table[: first + columns - WINDOW]])
+        return np.array(shown.T, order="C")
+
+    def truth(self) -> Floats:
+        """Seconds of each rank's noise-free full-precision step started now."""
+        # of ranks in lockstep or in a queue that is stale, but recorded ranks are in neither
+        now, steps = self.now, self.memory.ranks["started"].tolist()
+        return np.array([self.timing.noise_free(rank, k, now) for rank, k in enumerate(steps)])
+
+    # -- plans -------------------------------------------------------------------------------
+
+    def _adopt(self, plan: Plan, old: Plan | None) -> None:
+        self.plan = plan
+        self.learner.lost = self.learner.lost or unmodelled(plan)
+        standing.adopt(plan, old, self._loading, self.learner.lost is not None)
+        self.recorder.planned(plan, self.version, self.now)
+
+    def _file(self, plan: Plan, old: Plan | None) -> None:
+        token = self.recorder.names([quorum.members for quorum in plan.quorums])
+        standing.file(plan, old, self._loading, token)
+
+    # -- what compiled code asks -------------------------------------------------------------
+
+    def _answer(self, stop: int) -> None:
+        m = self._machine
+        if stop == NOISE:
+            disband.disband_all(self.memory.address)
+            self._loading.draw()
+        elif stop == REDUCE and m["told"]:
+            self.reducing.append(int(m["call"]))
+            m["call"] = -1
+        elif stop == REDUCE:
+            closing = int(m["call"])
+            m["call"] = -1
+            members = tuple(sorted(self._contributors(closing)))
+            end = self.timing.reduce(members, self.now, bool(m["loaded"]))
+            self.memory.closings[closing]["busy"] = end - self.now
+            ends(self.memory.address, closing, end)
+        elif stop == SERVE:
+            end = self.timing.serve(self.now, self._union(), bool(m["loaded"]))
+            serve_until(self.memory.address, end)
+        elif stop == ROOM:
+            self.memory.make_room()
+            m["crowded"] = 0
+        elif stop == DURATIONS:
+            rank = int(m["out"])
+            self.timing.compute(rank, int(self.memory.ranks[rank]["step"]), self.now, amp=False)
+            raise AssertionError("a rank without a recorded duration is an error of the trace")
+        elif stop == FLUSH:
+            if m["every"] and m["updates"] == len(self.memory.update_log):
+                self._thin()
+            self._take_over()
+
+    def _contributors(self, closing: int) -> list[int]:
+        rows, found, c = self.memory.ranks, [], self.memory.closings[closing]
+        if c["lockstep"]:
+            q = self.memory.quorums[c["quorum"]]
+            return self.memory.lists[q["members_at"] :][: q["size"]].tolist()  # type: ignore[no-any-return]
+        rank = int(c["head"])
+        while rank >= 0:
+            if rows[rank]["aboard"] < 0:
+                found.append(rank)
+            rank = int(rows[rank]["link"])
+        return found
+
+    def _union(self) -> tuple[int, ...]:
+        """Who contributed to the job in service."""
+        union, closing = [], int(self._machine["server_closing"])
+        while closing >= 0:
+            union += self._contributors(closing)
+            closing = int(self.memory.closings[closing]["beside"])
+        return tuple(sorted(union))
+
+    # -- logs --------------------------------------------------------------------------------
+
+    def _thin(self) -> None:
+        """Of a sample of updates leave every other one, and log half as many from now on."""
+        m, log = self._machine, self.memory.update_log
+        m["every"] *= 2
+        left = log[log["version"] % m["every"] == 0]
+        log[: len(left)] = left
+        m["updates"] = len(left)
+
+    def _take_over(self, least: float = 0.0, last: bool = False) -> None:
+        """Hand the logs to the recorder, if any is that full; a sample of updates at last."""
+        memory, m = self.memory, self._machine
+        logs = {
+            "members": memory.member_log, "steps": memory.step_log, "fates": memory.fate_log,
+        }  # fmt: skip
+        if last or not m["every"]:
+            logs["updates"] = memory.update_log
+        full = any(m[name] and m[name] >= least * len(log) for name, log in logs.items())
+        if full or last:
+            self.recorder.take({name: log[: m[name]] for name, log in logs.items()})
+            for name in logs:
+                m[name] = 0
+
+    def _learn(self) -> None:
+        """The learner knows what was booked for it."""
+        m, learner = self._machine, self.learner
+        learner.samples, learner.stale_samples = int(m["samples"]), int(m["stale_samples"])
+        learner.resume(float(m["booked"]), int(m["began_at"]), int(m["own"]), int(m["stale"]))

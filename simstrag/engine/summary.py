@@ -1,0 +1,128 @@
+"""A finished run in numbers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from simstrag import policies
+from simstrag.engine.recorder import Recorder
+from simstrag.learning.noise_scale import NoiseScale
+from simstrag.policy import Policy
+from simstrag.scenario.scenario import Scenario
+
+__all__ = ["BEYOND_WARNING", "beyond_warning", "summarise", "unknown_warning"]
+
+BEYOND_WARNING = 0.05
+
+
+def summarise(
+    scenario: Scenario, policy: Policy, name: str, recorder: Recorder, learner: NoiseScale
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The summary of `run.json` and the warnings that go with it.
+
+    `architecture` says through what the updates came, in the order in which plans asked for it.
+    Times in seconds; `throughput` in applied samples per second; `goodput` is throughput times
+    statistical efficiency, which is progress per sample relative to one worker's batch (Qiao et
+    al., "Pollux", OSDI 2021); `effective_staleness` is S_stale / batch of rule 25, `deviation`
+    the factor of rule 25a; `cut_share` the share of the samples of all started steps that a
+    deadline cut away; `hits`, `false_alarms` and `misses` count ranks at updates: suspected
+    stragglers, others that were suspected, stragglers that were not; None where a policy judges
+    nobody.  What hangs on progress is None where a plan made it unknown.
+    """
+    counts = recorder.counts
+    last_time, updates = recorder.time, recorder.version
+    samples, progress = learner.samples, learner.progress
+    makespan = _known(recorder.makespan) or last_time
+    throughput = samples / last_time if last_time else math.inf
+    efficiency = None if progress is None else progress / _fresh_progress(learner)
+    fates = counts["applied"] + counts["dropped"] + counts["aborted"]
+    computed = sum(recorder.compute)
+    beyond = recorder.beyond / computed if computed else 0.0
+    summary: dict[str, Any] = {
+        "architecture": " + ".join(recorder.ways),
+        "makespan": makespan,
+        "time_to_target": _known(recorder.target),
+        "updates": updates,
+        "samples": samples,
+        "progress": progress,
+        "progress_unknown": learner.lost,
+        "accuracy": _accuracy(scenario, progress, sum(recorder.staleness_by) / counts["applied"]),
+        "mean_staleness": sum(recorder.staleness_by) / counts["applied"],
+        "staleness_by_rank": [
+            total / n if n else None
+            for total, n in zip(recorder.staleness_by, recorder.applied_by, strict=True)
+        ],
+        "effective_staleness": None if learner.lost else learner.effective_staleness,
+        "deviation": None if learner.lost else recorder.deviation / counts["applied"],
+        **{name: counts[name] for name in ("started", "applied", "dropped", "aborted")},
+        "in_flight": counts["started"] - fates,
+        "throughput": throughput,
+        "goodput": None if efficiency is None else efficiency * throughput,
+        "efficiency": efficiency,
+        "amp_share": counts["amp"] / counts["started"],
+        "rebatched_share": counts["rebatched"] / counts["started"],
+        "cut_share": counts["cut"] / counts["asked"],
+        "compute_by_rank": recorder.compute,
+        "communication_by_rank": recorder.communication,
+        "wait_by_rank": recorder.wait,
+        "beyond_trace": beyond,
+        **_detection(recorder),
+    }
+    summary |= policies.counts(policy, name, taken=summary)
+    warnings = [beyond_warning(beyond)] if beyond > BEYOND_WARNING else []
+    if learner.lost:
+        warnings.append(unknown_warning(learner.lost))
+    return summary, tuple(warnings)
+
+
+def unknown_warning(reason: str) -> str:
+    """What to say of a run whose progress nobody can tell (rule 25)."""
+    return (
+        f"progress is unknown: {reason}, and the noise-scale formula does not hold there; "
+        "the makespan stands, what its updates are worth takes real training"
+    )
+
+
+def _fresh_progress(learner: NoiseScale) -> float:
+    """What as many samples would be worth as fresh gradients of one worker."""
+    return learner.samples / (learner.noise_scale + learner.batch)
+
+
+def beyond_warning(share: float) -> str:
+    """What to say of a run that computed so much of its time beyond the trace (rule 8)."""
+    return (
+        f"{share:.0%} of the computing lies beyond the end of the trace; the last values were held"
+    )
+
+
+def _known(time: float) -> float | None:
+    """A time, None where it never came."""
+    return None if math.isnan(time) else time
+
+
+def _accuracy(scenario: Scenario, progress: float | None, staleness: float) -> float | None:
+    """From the declared curve, less what staleness costs; None without one, and beyond it."""
+    curve: Sequence[tuple[float, float]] = scenario.learner.curve or ()
+    if progress is None:
+        return None
+    for (p0, a0), (p1, a1) in itertools.pairwise(curve):
+        if p0 <= progress <= p1:
+            reached = a0 + (a1 - a0) * (progress - p0) / (p1 - p0)
+            return max(reached - scenario.learner.staleness_loss * staleness, 0.0)
+    return None
+
+
+def _detection(recorder: Recorder) -> dict[str, float | None]:
+    """The suspects against rule 27, over (update, rank) pairs; all None where nobody was judged."""
+    counts = recorder.detection
+    if not recorder.judged:
+        return {"precision": None, "recall": None, **dict.fromkeys(counts)}
+    hits, false_alarms, misses = counts.values()
+    return {
+        "precision": hits / (hits + false_alarms) if hits + false_alarms else None,
+        "recall": hits / (hits + misses) if hits + misses else None,
+        **counts,
+    }

@@ -1,0 +1,353 @@
+"""Compares policies under one scenario: the same seeds, noise and contention for each of them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simstrag.engine.summary import BEYOND_WARNING, beyond_warning, unknown_warning
+from simstrag.errors import InputError
+from simstrag.experiments import paired_statistics
+from simstrag.experiments.cache import Finished, Task
+from simstrag.experiments.runner import LEVELS, Work, prepared
+from simstrag.experiments.sensitivity import Trials, thresholds, variant
+from simstrag.rendering import html_fragment, html_page
+from simstrag.runs.run import Run, write_directory
+from simstrag.scenario.scenario import Scenario
+from simstrag.scenario.uncertain_constants import uncertain
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["C_TAUS", "LEVELS", "Comparison", "compare", "origin"]
+
+C_TAUS = (0.5, 1.0, 4.0)
+"""What a stale sample may cost: tuned learning rate, theory, momentum left untuned."""
+BASELINE = "bsp"
+ORIGIN = "origin.txt"
+TABLES = {
+    "comparison": ("variant", "policy", "seed"),
+    "controls": ("variant", "policy", "seed"),
+    "sensitivity": ("policy", "seed", "c_tau", "time_to_target"),
+    "curves": ("variant", "policy", "seed", "progress", "time"),
+}
+"""Their columns; the first two also have a column for each number of a run's summary."""
+THRESHOLD_SEEDS = 5
+"""Under how many of the seeds thresholds are looked for, so that they cost about as much again."""
+OF_RUN = (
+    "samples", "mean_staleness", "effective_staleness", "deviation", "goodput", "throughput",
+    "efficiency", "amp_share", "rebatched_share", "switches", "efficacy_stops", "probes",
+    "precision", "recall", "beyond_trace",
+)  # fmt: skip
+"""What the ranking shows of a run's summary, as the mean over seeds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Policies compared; tables are DataFrames, times in seconds.
+
+    runs: one row per policy and seed, columns as in `run.json`.  controls: the same columns for the
+    clean control (`variant` clean: bsp without contention) and for bsp where it was not asked for.
+    sensitivity: policy, seed, c_tau, time_to_target.
+    curves: variant, policy, seed, progress, time: when a run passed evenly spaced levels.
+    examples: the first seed's `Run` of each policy, with its steps or, of a long run, an excerpt of
+    them (`Run.excerpt`); "clean" is the clean control.
+    thresholds: how far each assumed or fitted constant may be off before another policy leads, as
+    `simstrag.experiments.sensitivity.sensitivity` describes; None where nobody asked for it.
+    """
+
+    scenario: Scenario
+    runs: pd.DataFrame
+    controls: pd.DataFrame
+    sensitivity: pd.DataFrame
+    curves: pd.DataFrame
+    examples: dict[str, Run] = field(repr=False)
+    thresholds: pd.DataFrame | None = None
+
+    @property
+    def policies(self) -> list[str]:
+        """Policies as they were written, in the order asked for."""
+        return list(dict.fromkeys(self.runs["policy"]))
+
+    @property
+    def has_target(self) -> bool:
+        """Whether the scenario declares a target, so that there is a time to it."""
+        return self.scenario.progress_target is not None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What some run of a policy warns of."""
+        worst = self.runs.groupby("policy", sort=False)["beyond_trace"].max()
+        beyond = [
+            f"{policy}: {beyond_warning(share)}"
+            for policy, share in worst.items()
+            if share > BEYOND_WARNING
+        ]
+        unknown = self.runs[["policy", "progress_unknown"]].dropna().drop_duplicates("policy")
+        return (
+            *beyond,
+            *(f"{p}: {unknown_warning(why)}" for p, why in unknown.itertuples(index=False)),
+        )
+
+    def column(self, policy: str, name: str, variant: str = "contended") -> Any:
+        """One column of one policy over seeds, as an array in the order of the scenario's seeds."""
+        asked = variant == "contended" and policy in self.policies
+        table = self.runs if asked else self.controls
+        rows = table[(table["policy"] == policy) & (table["variant"] == variant)]
+        return rows.sort_values("seed")[name].to_numpy(dtype=np.float64)
+
+    def architecture(self, policy: str) -> str:
+        """Through what the updates of a policy came, under any of the seeds."""
+        found = self.runs.loc[self.runs["policy"] == policy, "architecture"]
+        return " + ".join(dict.fromkeys(word for text in found for word in text.split(" + ")))
+
+    @property
+    def ranking(self) -> pd.DataFrame:
+        """One row per policy, fastest first: by time to target if there is one, else by makespan.
+
+        Estimates have columns `x`, `x_low`, `x_high`, the ends of a 95 % interval.
+        """
+        import pandas as pd
+
+        times = ["makespan", *(["time_to_target"] if self.has_target else [])]
+        rows = []
+        for policy in self.policies:
+            row: dict[str, Any] = {
+                "policy": policy,
+                "architecture": self.architecture(policy),
+            }
+            for name in times:
+                own, bsp = self.column(policy, name), self.column(BASELINE, name)
+                clean = self.column(BASELINE, name, "clean")
+                estimates = {
+                    name: paired_statistics.mean(own),
+                    f"{name}_difference": paired_statistics.difference(own, bsp),
+                    f"{name}_speedup": paired_statistics.speedup(own, bsp),
+                    f"{name}_mitigation": self._mitigation(own, bsp, clean),
+                }
+                for key, estimate in estimates.items():
+                    row |= {
+                        key: estimate.value,
+                        f"{key}_low": estimate.low,
+                        f"{key}_high": estimate.high,
+                    }
+            for name in OF_RUN:
+                if name in self.runs:
+                    values = self.column(policy, name)
+                    known = values[~np.isnan(values)]
+                    row[name] = float(known.mean()) if len(known) else float("nan")
+            rows.append(row)
+        return pd.DataFrame(rows).sort_values(times[-1], kind="stable").reset_index(drop=True)
+
+    def _mitigation(self, own: Any, bsp: Any, clean: Any) -> paired_statistics.Estimate:
+        """Undefined where recorded durations are replayed: there is no clean run of those."""
+        trace = self.scenario.inputs.trace
+        if trace is not None and trace.replays:
+            return paired_statistics.Estimate(math.nan, math.nan, math.nan)
+        return paired_statistics.mitigation(own, bsp, clean)
+
+    def write(
+        self, folder: str | Path, command: str | None = None, of: str | Path | None = None
+    ) -> Path:
+        """Write tables, inputs, example runs and the report to a folder, whole or not at all.
+
+        command: what the report says was typed; by default how to make it again from the folder.
+        of: the file of the scenario, which `origin` finds again.
+        """
+
+        def fill(target: Path) -> None:
+            self.scenario.write(target)
+            for name in TABLES:
+                table = self.runs if name == "comparison" else getattr(self, name)
+                table.to_csv(target / f"{name}.csv", index=False)
+            self.ranking.to_csv(target / "ranking.csv", index=False)
+            if self.thresholds is not None:
+                self.thresholds.to_csv(target / "thresholds.csv", index=False)
+            for name, run in self.examples.items():
+                run.write(target / "examples" / _file_name(name))
+            names = {name: _file_name(name) for name in self.examples}
+            (target / "examples.json").write_text(json.dumps(names, indent=2), encoding="utf-8")
+            (target / "report.html").write_text(html_page(self, command), encoding="utf-8")
+            if of is not None:
+                path = os.path.relpath(Path(of).resolve(), Path(folder).resolve())
+                (target / ORIGIN).write_text(path + "\n", encoding="utf-8")
+
+        return write_directory(Path(folder), "comparison.csv", fill)
+
+    @classmethod
+    def read(cls, folder: str | Path) -> Comparison:
+        """From a folder that `write` wrote. Raises `InputError` where it is none."""
+        import pandas as pd
+
+        folder = Path(folder)
+        try:
+            names = json.loads((folder / "examples.json").read_text(encoding="utf-8"))
+            tables = {name: pd.read_csv(folder / f"{name}.csv") for name in TABLES}
+            turns = _thresholds_at(folder / "thresholds.csv")
+        except (OSError, ValueError) as error:
+            raise InputError(f"{folder}: not a comparison: {error}") from None
+        if not isinstance(names, dict):
+            raise InputError(f"{folder / 'examples.json'}: does not say where each example is")
+        examples = {name: _example_at(folder / "examples" / file) for name, file in names.items()}
+        numbers = {key for run in examples.values() for key in _scalars(run)}
+        for name, table in tables.items():
+            of_run = numbers if name in ("comparison", "controls") else set()
+            _expect(table, [*TABLES[name], *sorted(of_run)], folder / f"{name}.csv")
+        return cls(
+            Scenario.read(folder / "scenario.yaml"), tables["comparison"], tables["controls"],
+            tables["sensitivity"], tables["curves"], examples, turns,
+        )  # fmt: skip
+
+    def _repr_html_(self) -> str:
+        return html_fragment(self)
+
+
+def origin(folder: Path) -> Path | None:
+    """The scenario file that a comparison in a folder was made of; None where it is not known."""
+    try:
+        return (folder / (folder / ORIGIN).read_text(encoding="utf-8").strip()).resolve()
+    except OSError:
+        return None
+
+
+def compare(
+    scenario: Scenario | str | Path,
+    policies: Sequence[str] | None = None,
+    *,
+    seeds: int | Sequence[int] | None = None,
+    sensitivity: bool = False,
+    jobs: int | None = None,
+    on_progress: Callable[[int, int, str], None] | None = None,
+    keep: str | Path | None = None,
+) -> Comparison:
+    """Run every policy under every seed, and the clean control, and compare them.
+
+    scenario: a `Scenario` or the path of a YAML file.  policies, seeds: instead of the scenario's.
+    sensitivity: run on, to find how far each assumed or fitted constant may be off before another
+    policy takes the lead; under the first five seeds, which is about as much work again.
+    jobs: processes, all cores by default.  on_progress: called as (done, total, what).
+    keep: a folder for runs as they finish; those of the same comparison that are there already are
+    not done again. Where Ctrl-C ends it, the `KeyboardInterrupt` says how many are there.
+    Raises `InputError` where the scenario cannot be compared: `updates:` is no equal work. Warns of
+    a policy in two spellings, which is compared once, under the first.
+
+    >>> scenario = Scenario(workers=4, samples=4 * 128 * 20, step={"compute": 0.1})
+    >>> list(compare(scenario, ["bsp", "asgd"], jobs=1).runs["policy"])
+    ['bsp', 'asgd']
+    """
+    scenario = prepared(scenario, policies, seeds)
+    work = Work(scenario, jobs, on_progress, None if keep is None else Finished.of(keep, scenario))
+    comparison = None
+    try:
+        comparison = _compared(scenario, work)
+        return _with_thresholds(comparison, work) if sensitivity else comparison
+    except KeyboardInterrupt:
+        whole = "" if comparison is None else ", all of the comparison itself among them"
+        raise KeyboardInterrupt(*(f"{text}{whole}" for text in work.left())) from None
+    finally:
+        work.end()
+
+
+def _compared(scenario: Scenario, work: Work) -> Comparison:
+    import pandas as pd
+
+    names = list(scenario.policies)
+    first = scenario.seed_list[0]
+    asked = dict.fromkeys([*names, BASELINE])
+    again = () if scenario.progress_target is None else _other_c_taus(scenario)
+    tasks = [Task("contended", p, s, s == first, again) for p in asked for s in scenario.seed_list]
+    tasks += [Task("clean", BASELINE, s, s == first) for s in scenario.seed_list]
+    rows, curves, examples = [], [], {}
+    times: dict[tuple[str, int, float], float] = {}
+    for task, outcome in work.outcomes(tasks):
+        rows.append({"variant": task.variant, **outcome.row})
+        curves += outcome.curve
+        times |= {(task.policy, task.seed, c_tau): seconds for c_tau, seconds in outcome.times}
+        if outcome.run is not None:
+            examples["clean" if task.variant == "clean" else task.policy] = outcome.run
+    table = pd.DataFrame(rows)
+    is_run = (table["variant"] == "contended") & table["policy"].isin(names)
+    runs = table[is_run].reset_index(drop=True)
+    return Comparison(
+        scenario,
+        runs,
+        table[~is_run].reset_index(drop=True),
+        _sensitivity(scenario, runs, times),
+        pd.DataFrame(curves, columns=["variant", "policy", "seed", "progress", "time"]),
+        {name: examples[name] for name in (*asked, "clean")},
+    )
+
+
+def _other_c_taus(scenario: Scenario) -> tuple[float, ...]:
+    return tuple(c_tau for c_tau in C_TAUS if c_tau != scenario.learner.c_tau)
+
+
+def _sensitivity(
+    scenario: Scenario, runs: pd.DataFrame, times: Mapping[tuple[str, int, float], float]
+) -> pd.DataFrame:
+    """Time to target under other costs of staleness. times: of what was run again, in seconds.
+
+    A run without stale gradients makes the same progress whatever they cost, and was not repeated.
+    """
+    import pandas as pd
+
+    columns = ["policy", "seed", "c_tau", "time_to_target"]
+    if scenario.progress_target is None:
+        return pd.DataFrame(columns=columns)
+    known = runs[columns[:2] + columns[3:]].itertuples(index=False)
+    rows = [
+        (policy, seed, c_tau, times.get((policy, seed, c_tau), time))
+        for c_tau, (policy, seed, time) in itertools.product(C_TAUS, known)
+    ]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _with_thresholds(comparison: Comparison, work: Work) -> Comparison:
+    """The comparison with its thresholds, for which it runs on; what it ran is not run again."""
+    scenario, runs = comparison.scenario, comparison.runs.to_dict("records")
+    by_run: dict[tuple[str, int], Any] = {(row["policy"], row["seed"]): row for row in runs}
+    known = {
+        Task(variant("learner.c_tau", c_tau), policy, seed, False): time
+        for policy, seed, c_tau, time in comparison.sensitivity.itertuples(index=False)
+    }
+    seeds = scenario.seed_list[:THRESHOLD_SEEDS]
+    trials = Trials(scenario, work, by_run, seeds, known)
+    chosen = uncertain(scenario) if len(scenario.policies) > 1 else []
+    return replace(comparison, thresholds=thresholds(trials, chosen))
+
+
+def _example_at(folder: Path) -> Run:
+    """A run with its steps, as `write` wrote it. Raises `InputError` where it is none."""
+    run = Run.read(folder)
+    if run.steps is None:
+        raise InputError(f"{folder}: not an example of a comparison: steps.parquet is missing")
+    return run
+
+
+def _scalars(run: Run) -> list[str]:
+    return [name for name, value in run.summary.items() if not isinstance(value, list)]
+
+
+def _expect(table: pd.DataFrame, columns: Sequence[str], path: Path) -> None:
+    missing = [name for name in columns if name not in table]
+    if missing:
+        raise InputError(f"{path}: not of a comparison: it has no column '{missing[0]}'")
+
+
+def _thresholds_at(path: Path) -> pd.DataFrame | None:
+    import pandas as pd
+
+    texts = dict.fromkeys(("unit", "kind", "rival"), "")
+    return pd.read_csv(path).fillna(texts).astype({"rival": str}) if path.exists() else None
+
+
+def _file_name(policy: str) -> str:
+    return "".join(c if c.isalnum() or c in "._-=" else "_" for c in policy)

@@ -1,0 +1,75 @@
+"""The JSON schemas of the files that a person writes."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+from simstrag.documents.suggestions import nearest
+from simstrag.errors import InputError
+from simstrag.experiments.study import Study, fields
+from simstrag.scenario.scenario import Scenario
+
+__all__ = ["SCHEMAS", "schema_of"]
+
+SCHEMAS = ("scenario", "study")
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+"""The dialect that pydantic writes."""
+
+
+def schema_of(what: str) -> dict[str, Any]:
+    """The JSON schema of a `scenario` file or of a `study` file.
+
+    Raises `InputError` for anything else.
+
+    >>> "server.service" in schema_of("study")["properties"]["grid"]["properties"]
+    True
+    """
+    if what not in SCHEMAS:
+        raise InputError(
+            f"there is no schema of '{what}'; known: {', '.join(SCHEMAS)}{nearest(what, SCHEMAS)}"
+        )
+    found = _scenario() if what == "scenario" else _study()
+    return {"$schema": DRAFT, **found}
+
+
+def _scenario() -> dict[str, Any]:
+    found: dict[str, Any] = _writable(Scenario.model_json_schema())
+    return found
+
+
+def _study() -> dict[str, Any]:
+    """A scenario inline may lack what the grid gives it, and the keys of the grid are known."""
+    found, scenario = copy.deepcopy(Study.model_json_schema()), _scenario()
+    sections = scenario.pop("$defs")
+    properties = scenario["properties"]
+    grid = {}
+    for name, section in fields():
+        grid[name] = properties[name]
+        if section is not None:
+            inner = sections[section.__name__]["properties"]
+            grid |= {f"{name}.{key}": value for key, value in inner.items()}
+    found["$defs"] = {**sections, "Scenario": {**scenario, "required": []}}
+    found["properties"]["scenario"]["anyOf"] = [{"type": "string"}, {"$ref": "#/$defs/Scenario"}]
+    found["properties"]["grid"] |= {
+        "additionalProperties": False,
+        "properties": {key: _values(item) for key, item in grid.items()},
+    }
+    return found
+
+
+def _values(item: dict[str, Any]) -> dict[str, Any]:
+    one = {key: value for key, value in item.items() if key != "default"}
+    return {"type": "array", "minItems": 1, "items": one}
+
+
+def _writable(schema: Any) -> Any:
+    """A schema that JSON can say: it has no infinity, which is what some defaults are."""
+    if isinstance(schema, dict):
+        return {
+            key: _writable(value)
+            for key, value in schema.items()
+            if not (isinstance(value, float) and math.isinf(value))
+        }
+    return [_writable(value) for value in schema] if isinstance(schema, list) else schema

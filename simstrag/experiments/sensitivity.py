@@ -1,0 +1,255 @@
+"""Which constant turns a ranking over, and at what value: found by running anew, never rescaled.
+
+One constant at a time is made smaller and larger, all else and the luck being equal.  Where another
+policy has the better mean then, the value at which the first one takes over is enclosed by halving
+on a logarithmic scale, with all that were ahead at the end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from simstrag.documents.suggestions import nearest
+from simstrag.errors import InputError
+from simstrag.experiments import paired_statistics
+from simstrag.experiments.cache import Task
+from simstrag.experiments.runner import Work, prepared
+from simstrag.scenario.scenario import Scenario
+from simstrag.scenario.uncertain_constants import BOUNDS, QUANTITIES, feels, kind_of, value_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["COLUMNS", "FACTORS", "Trials", "sensitivity", "thresholds", "variant"]
+
+Floats = npt.NDArray[np.float64]
+Rows = Mapping[tuple[str, int], Mapping[str, Any]]
+"""The summary of each run with the scenario as it is, by policy and seed."""
+
+FACTORS = (1 / 4, 4)
+"""What a constant is multiplied by."""
+ROUNDING = 1e-9
+"""A smaller share of a mean is no difference."""
+HALVINGS = 5
+"""How often the stretch in which the lead changes is halved, in logarithms."""
+COLUMNS = (
+    "quantity", "value", "unit", "kind", "direction", "tried", "leader", "rival", "holds_at",
+    "turns_at", "shown", "seeds",
+)  # fmt: skip
+
+
+def sensitivity(
+    scenario: Scenario | str | Path,
+    policies: Sequence[str] | None = None,
+    *,
+    seeds: int | Sequence[int] | None = None,
+    quantities: Sequence[str] | None = None,
+    jobs: int | None = None,
+    on_progress: Callable[[int, int, str], None] | None = None,
+) -> pd.DataFrame:
+    """How far each constant may be off before another policy has the best mean time.
+
+    policies, seeds: instead of the scenario's.  quantities: keys of `QUANTITIES`; by default all
+    that are not 0 here, measured ones too.  The time is that to the target if one is declared, else
+    the makespan.
+    Returns two rows per quantity, one for smaller and one for larger values: quantity, value (in
+    force), unit, kind (whether it is measured, fitted or assumed), direction, tried (the outermost
+    value), leader, rival (empty where the leader is ahead there), holds_at and turns_at (the values
+    between which the rival takes over), shown (whether at the outermost value the rival's lead is
+    beyond a 95 % interval), seeds (how many).
+    Raises `InputError` for what cannot be varied.
+
+    >>> scenario = Scenario(
+    ...     workers=4, target_progress=5, step={"compute": 0.1}, server={"service": 0.02},
+    ...     trace=[{"time": 0, "node": 0, "resource": "gpu", "kind": "slowdown", "value": 2.0}],
+    ... )
+    >>> table = sensitivity(scenario, ["bsp", "asgd"], quantities=["server.service"], jobs=1)
+    >>> table[["direction", "leader", "rival"]]
+      direction leader rival
+    0   smaller   asgd
+    1    larger   asgd   bsp
+    """
+    scenario = prepared(scenario, policies, seeds)
+    chosen = _chosen(scenario, quantities)
+    work = Work(scenario, jobs, on_progress, None)
+    try:
+        tasks = [
+            Task("contended", p, s, False) for p in scenario.policies for s in scenario.seed_list
+        ]
+        rows = {(task.policy, task.seed): done.row for task, done in work.outcomes(tasks)}
+        return thresholds(Trials(scenario, work, rows, scenario.seed_list), chosen)
+    finally:
+        work.end()
+
+
+def _chosen(scenario: Scenario, names: Sequence[str] | None) -> list[str]:
+    for name in names or ():
+        if name not in QUANTITIES:
+            known = ", ".join(QUANTITIES)
+            raise InputError(
+                f"'{name}' cannot be varied; known: {known}{nearest(name, QUANTITIES)}"
+            )
+        if not value_of(scenario, name):
+            raise InputError(f"{name} is 0 or not stated here: there is nothing to multiply")
+    return list(names) if names else [name for name in QUANTITIES if value_of(scenario, name)]
+
+
+class Trial(NamedTuple):
+    """One constant at another value, for some policies."""
+
+    quantity: str
+    value: float
+    policies: Sequence[str]
+
+
+@dataclass(slots=True)
+class Trials:
+    """Makes trials real runs, and does none that is known already.
+
+    rows: the runs of the scenario as it is.  known: seconds of runs made under another value.
+    """
+
+    scenario: Scenario
+    work: Work
+    rows: Rows
+    seeds: Sequence[int]
+    known: dict[Task, float] = field(default_factory=dict)
+
+    @property
+    def base(self) -> dict[str, Floats]:
+        """Seconds of each policy over seeds with the scenario as it is."""
+        return {
+            policy: np.array([self._seconds(self.rows[policy, seed]) for seed in self.seeds])
+            for policy in self.scenario.policies
+        }
+
+    def times(self, trials: Sequence[Trial], ahead: int = 0) -> list[dict[str, Floats]]:
+        """Seconds of each policy over seeds, for each trial; ahead: calls like this to come."""
+        tasks = [list(self._tasks(trial)) for trial in trials]
+        missing = list(dict.fromkeys(t for some in tasks for t in some if t not in self.known))
+        for task, done in self.work.outcomes(missing, ahead * len(missing)):
+            self.known[task] = self._seconds(done.row)
+        return [self._found(trial) for trial in trials]
+
+    def _tasks(self, trial: Trial) -> list[Task]:
+        """The runs that the constant makes any difference to."""
+        return [
+            Task(variant(trial.quantity, trial.value), policy, seed, False)
+            for policy in trial.policies
+            for seed in self.seeds
+            if feels(self.rows[policy, seed], trial.quantity)
+        ]
+
+    def _found(self, trial: Trial) -> dict[str, Floats]:
+        times = {policy: of.copy() for policy, of in self.base.items() if policy in trial.policies}
+        for task in self._tasks(trial):
+            times[task.policy][self.seeds.index(task.seed)] = self.known[task]
+        return times
+
+    def _seconds(self, row: Mapping[str, Any]) -> float:
+        target = self.scenario.progress_target is not None
+        return float(row["time_to_target" if target else "makespan"])
+
+
+def variant(quantity: str, value: float) -> str:
+    """What a run under another value of a constant is called."""
+    return f"{quantity}={float(value)!r}"
+
+
+@dataclass(slots=True)
+class Edge:
+    """One constant in one direction: from where the leader leads to the outermost value tried.
+
+    rivals: those ahead of the leader there.  rival: the first of them to take over.
+    """
+
+    quantity: str
+    value: float
+    tried: float
+    rivals: list[str] = field(default_factory=list)
+    rival: str = ""
+    shown: bool = False
+    holds_at: float = math.nan
+    turns_at: float = math.nan
+
+    def look(self, times: Mapping[str, Floats], leader: str) -> None:
+        """What the outermost value does to the leader."""
+        self.rivals = _ahead(times, leader)
+        if self.rivals:
+            self.holds_at, self.turns_at, self.rival = self.value, self.tried, self.rivals[0]
+
+    @property
+    def middle(self) -> float:
+        return math.sqrt(self.holds_at * self.turns_at)
+
+    def narrow(self, times: Mapping[str, Floats], leader: str) -> None:
+        """Keep the half in which the lead changes; times: at its middle."""
+        ahead = _ahead(times, leader)
+        if ahead:
+            self.turns_at, self.rival = self.middle, ahead[0]
+        else:
+            self.holds_at = self.middle
+
+
+def thresholds(trials: Trials, quantities: Sequence[str]) -> pd.DataFrame:
+    """The table that `sensitivity` describes, for runs that are there already."""
+    import pandas as pd
+
+    leader, everybody = best(trials.base), trials.scenario.policies
+    edges = [edge for name in quantities for edge in _edges(trials.scenario, name)]
+    outermost = trials.times([Trial(e.quantity, e.tried, everybody) for e in edges])
+    for edge, times in zip(edges, outermost, strict=True):
+        edge.look(times, leader)
+    turned = [edge for edge in edges if edge.rivals]
+    for k in range(HALVINGS):
+        middles = [Trial(e.quantity, e.middle, [leader, *e.rivals]) for e in turned]
+        found = trials.times(middles, ahead=HALVINGS - 1 - k)
+        for edge, times in zip(turned, found, strict=True):
+            edge.narrow(times, leader)
+    for edge, times in zip(edges, outermost, strict=True):
+        if edge.rival:
+            edge.shown = paired_statistics.difference(times[edge.rival], times[leader]).high < 0
+    return pd.DataFrame([_row(trials, edge, leader) for edge in edges], columns=list(COLUMNS))
+
+
+def best(times: Mapping[str, Floats]) -> str:
+    """The best mean; of equal ones the first.
+
+    >>> best({"bsp": np.array([3.0, 5.0]), "asgd": np.array([2.0, 4.0])})
+    'asgd'
+    """
+    return min(times, key=lambda policy: float(times[policy].mean()))
+
+
+def _ahead(times: Mapping[str, Floats], leader: str) -> list[str]:
+    """Whose mean is better than the leader's by more than rounding, the best first."""
+    mean = {policy: float(of.mean()) for policy, of in times.items()}
+    limit = mean[leader] * (1 - ROUNDING)
+    return sorted((p for p in mean if mean[p] < limit), key=mean.__getitem__)
+
+
+def _edges(scenario: Scenario, name: str) -> list[Edge]:
+    """Both directions, unless a constant is at its bound already."""
+    value = value_of(scenario, name)
+    low, high = BOUNDS.get(name, (0.0, math.inf))
+    smaller, larger = (min(max(value * factor, low), high) for factor in FACTORS)
+    ends = [
+        end for end, outward in ((smaller, smaller < value), (larger, larger > value)) if outward
+    ]
+    return [Edge(name, value, end) for end in ends]
+
+
+def _row(trials: Trials, edge: Edge, leader: str) -> tuple[Any, ...]:
+    direction = "larger" if edge.tried > edge.value else "smaller"
+    kind = kind_of(trials.scenario, edge.quantity)
+    return (
+        edge.quantity, edge.value, QUANTITIES[edge.quantity], kind, direction, edge.tried, leader,
+        edge.rival, edge.holds_at, edge.turns_at, edge.shown, len(trials.seeds),
+    )  # fmt: skip

@@ -1,0 +1,235 @@
+"""Studies: many scenarios in one file, the points of a grid, and what is to run in each of them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Self, get_args
+
+from pydantic import Field, PrivateAttr, ValidationError, model_validator
+
+from simstrag import policies
+from simstrag.documents.paths import expect
+from simstrag.documents.suggestions import nearest
+from simstrag.documents.validation import explain
+from simstrag.documents.yaml_file import read_mapping
+from simstrag.errors import InputError
+from simstrag.scenario.scenario import Scenario
+from simstrag.scenario.sections import Count, Section, Seed
+
+__all__ = ["Point", "Study", "fields", "keys", "text_of"]
+
+OWN = ("policies", "seeds")
+"""Keys of a scenario that a study has too, and that are no part of a grid."""
+FILES = ("trace", "profile")
+"""Keys of a scenario that may name a file."""
+SHOWN = 10
+"""How many different mistakes are told at once."""
+
+Values = Annotated[tuple[Any, ...], Field(min_length=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One point of a grid: its number, the values it stands for, and the scenario they make.
+
+    shared: a scenario with the same trace and profile.  changes: the keys that make this one of it.
+    """
+
+    number: int
+    values: Mapping[str, Any]
+    scenario: Scenario
+    shared: Scenario
+    changes: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        return _said(self.number, self.values)
+
+
+class Study(Section):
+    """A scenario, and a grid of values for some of its keys: every combination is a point.
+
+    scenario: a file, or the keys of one.  grid: values by key, a key of a section with a dot, such
+    as `server.service`.  policies, seeds: instead of the scenario's.
+    File names are relative to the folder of the study; those in a scenario's own file to its.
+
+    >>> case = {"workers": 4, "samples": 10_000, "step": {"compute": 0.1}}
+    >>> study = Study(scenario=case, grid={"workers": [4, 8], "step.cv": [0, 0.1, 0.2]}, seeds=5)
+    >>> [point.values for point in study.points()][:2]
+    [{'workers': 4, 'step.cv': 0}, {'workers': 4, 'step.cv': 0.1}]
+    """
+
+    scenario: str | dict[str, Any]
+    grid: dict[str, Values] = Field(default={})
+    policies: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    seeds: Count | Annotated[tuple[Seed, ...], Field(min_length=1)] | None = None
+    _folder: Path = PrivateAttr(Path())
+    _source: str = PrivateAttr("study")
+    _read: Mapping[str, Any] | None = PrivateAttr(None)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        known = keys()
+        for key, values in self.grid.items():
+            if key in OWN:
+                raise ValueError(f"{key} is no part of the grid; it is a key of its own beside it")
+            if key not in known:
+                raise ValueError(f"unknown key '{key}' in the grid{nearest(key, known)}")
+            texts = [json.dumps(value, sort_keys=True, default=str) for value in values]
+            if twice := [text for text in texts if texts.count(text) > 1]:
+                raise ValueError(f"grid.{key} names {twice[0]} twice")
+        if isinstance(self.seeds, tuple) and len(set(self.seeds)) < len(self.seeds):
+            raise ValueError("seeds names a seed twice")
+        return self
+
+    @classmethod
+    def read(cls, path: str | Path) -> Study:
+        """From a YAML file. Raises `InputError` that names the file, the field and the way out."""
+        path = Path(path)
+        return cls.of(read_mapping(path, "study", "scenario: demo.yaml"), str(path), path.parent)
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any], source: str = "study", folder: str | Path = ".") -> Study:
+        """From a mapping with the keys of a study file."""
+        try:
+            study = cls.model_validate(data)
+        except ValidationError as error:
+            raise InputError(explain(error, cls, source)) from None
+        study._folder, study._source = Path(folder), source
+        return study
+
+    def points(self) -> tuple[Point, ...]:
+        """Every combination of the values in the grid, the last key varying fastest.
+
+        Traces and profiles are read once each.  Raises one `InputError` that names every scenario
+        that cannot be, and whichever policy.
+        """
+        base, found, wrong = self._base(), list[Point](), dict[str, list[str]]()
+        shared: dict[str, Scenario] = {}
+        for number, chosen in enumerate(itertools.product(*self.grid.values())):
+            values = dict(zip(self.grid, chosen, strict=True))
+            try:
+                found.append(self._point(number, values, base, shared))
+            except InputError as error:
+                wrong.setdefault(str(error), []).append(_said(number, values))
+        if wrong:
+            raise InputError(_in_words(wrong, len(wrong) == 1 and not found))
+        self._check_policies(found[0].scenario)
+        return tuple(found)
+
+    def declared(self) -> dict[str, Any]:
+        """Its keys as JSON has them; a scenario that is a file, with the keys that stand in it.
+
+        >>> Study(scenario={"workers": 4}, seeds=2).declared()
+        {'scenario': {'workers': 4}, 'seeds': 2}
+        """
+        stated = self.model_dump(mode="json", exclude_unset=True)
+        return stated | ({"scenario": self._base()} if isinstance(self.scenario, str) else {})
+
+    def _point(
+        self,
+        number: int,
+        values: dict[str, Any],
+        base: Mapping[str, Any],
+        shared: dict[str, Scenario],
+    ) -> Point:
+        data = dict(base)
+        for key, value in values.items():
+            section, _, inner = key.partition(".")
+            data[section] = {**_keys_of(data.get(section), key), inner: value} if inner else value
+        files = json.dumps({key: data.get(key) for key in FILES}, sort_keys=True, default=str)
+        changes = {key: value for key, value in data.items() if key not in FILES}
+        if files in shared:
+            scenario = shared[files].replaced(**changes)
+        else:
+            scenario = Scenario.of(data, self._source, self._folder)
+        scenario.timing(scenario.seed_list[0])  # a trace may name nodes that are not there
+        return Point(number, values, scenario, shared.setdefault(files, scenario), changes)
+
+    def _base(self) -> Mapping[str, Any]:
+        """The keys of the scenario, read once, and files named as seen from here."""
+        if self._read is None:
+            self._read = self._stated()
+        return self._read
+
+    def _stated(self) -> Mapping[str, Any]:
+        asked = {key: value for key in OWN if (value := getattr(self, key)) is not None}
+        if not isinstance(self.scenario, str):
+            return {**self.scenario, **asked}
+        path = expect(self._folder / self.scenario)
+        data = dict(read_mapping(path, "scenario", "workers: 8"))
+        for key in FILES:
+            if isinstance(data.get(key), str):
+                data[key] = os.path.relpath(path.parent / data[key], self._folder)
+        return {**data, **asked}
+
+    def _check_policies(self, scenario: Scenario) -> None:
+        by_meaning: dict[str, str] = {}
+        for name in scenario.policies:
+            first = by_meaning.setdefault(policies.spec(policies.load(name)), name)
+            if first != name or scenario.policies.count(name) > 1:
+                raise InputError(f"{self._source}: policies: {name} is {first}; name it once")
+
+
+def keys() -> tuple[str, ...]:
+    """The keys of a scenario that a grid may vary, those of a section with a dot.
+
+    >>> {"workers", "trace", "server.service"} <= set(keys())
+    True
+    """
+    found: list[str] = []
+    for name, section in fields():
+        found += [name, *(f"{name}.{key}" for key in (section.model_fields if section else ()))]
+    return tuple(found)
+
+
+def fields() -> Iterator[tuple[str, type[Section] | None]]:
+    """The keys of a scenario but those that a study has itself, with the section of each."""
+    for name, field in Scenario.model_fields.items():
+        if name not in OWN:
+            kinds = (field.annotation, *get_args(field.annotation))
+            sections = (k for k in kinds if isinstance(k, type) and issubclass(k, Section))
+            yield name, next(sections, None)
+
+
+def _keys_of(section: Any, key: str) -> Mapping[str, Any]:
+    """What a scenario states of a section."""
+    if section is None:
+        return {}
+    if not isinstance(section, Mapping):
+        raise InputError(
+            f"{key} cannot be varied: the scenario's {key.partition('.')[0]} is no section"
+        )
+    return section
+
+
+def _said(number: int, values: Mapping[str, Any]) -> str:
+    """A point, in words.
+
+    >>> _said(1, {"workers": 8, "trace": None})
+    'point 1 (workers=8, trace=null)'
+    """
+    told = ", ".join(f"{key}={text_of(value)}" for key, value in values.items())
+    return f"point {number} ({told})" if told else f"point {number}"
+
+
+def text_of(value: Any) -> str:
+    """A value of a grid as a table shows it: text as it is, all else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _in_words(wrong: Mapping[str, list[str]], everywhere: bool) -> str:
+    """Each mistake once, with the first point that has it and how many others do."""
+    if everywhere:
+        return next(iter(wrong))
+    lines = []
+    for message, where in itertools.islice(wrong.items(), SHOWN):
+        more = f" and {len(where) - 1} more" if len(where) > 1 else ""
+        lines.append(f"{message} [{where[0]}{more}]")
+    if len(wrong) > SHOWN:
+        lines.append(f"and {len(wrong) - SHOWN} other mistakes")
+    return "\n".join(lines)

@@ -1,0 +1,356 @@
+"""Sweeps: every point, policy and seed of a study, each run kept as it finishes.
+
+A folder of a sweep holds `sweep.json`, which says what the runs are, `runs/`, a file for each that
+is finished, and the tables made of them. Who reads it needs nothing of who computes.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from simstrag.documents.paths import write_whole
+from simstrag.errors import InputError, SimstragError
+from simstrag.experiments.backends import Backend, Gone, Lost, backend_of, computed
+from simstrag.experiments.cache import key_of, origin_of, program, source_of
+from simstrag.experiments.study import Point, Study, text_of
+from simstrag.processes.pool import WHY
+from simstrag.runs.run import plain, provenance
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from simstrag.scenario.scenario import Scenario
+
+__all__ = ["Sweep", "sweep"]
+
+FORMAT = "simstrag-sweep/1"
+MARKER = "sweep.json"
+TABLES = ("results.csv", "results.parquet")
+PAUSE = 10.0
+"""Seconds at least between two times that the tables are made while runs are computed."""
+SHARE = 20
+"""And at least so many times as long as making them took."""
+LOST = f"what computed it ended each time it was tried: {WHY}"
+READY = Lock()
+"""Threads of one process, as a Dask worker has them, compile the engine once."""
+
+
+class Planned(NamedTuple):
+    """One run of a study. key: the name of its file, which says all that it hangs on."""
+
+    key: str
+    point: int
+    policy: str
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What is there of a sweep: all of it, or the part that was asked for.
+
+    points: the values of each point of the grid.  runs: those of the study, in their order.
+    """
+
+    folder: Path
+    points: tuple[Mapping[str, Any], ...]
+    runs: tuple[Planned, ...]
+
+    @classmethod
+    def read(cls, folder: str | Path) -> Sweep:
+        """From its folder, whether or not it is still going on. Raises `InputError` for no such."""
+        folder = Path(folder)
+        try:
+            data = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+            if not isinstance(data, dict) or data.get("format") != FORMAT:
+                raise InputError(f"{folder / MARKER}: not a sweep: its format is not {FORMAT}")
+            runs = tuple(Planned(*run) for run in data["runs"])
+            return cls(folder, tuple(data["points"]), runs)
+        except OSError as error:
+            raise InputError(f"{folder}: not a sweep: {error.strerror or error}") from None
+        except (KeyError, TypeError, json.JSONDecodeError) as error:
+            raise InputError(f"{folder / MARKER}: not a sweep: {error}") from None
+
+    def frame(self) -> pd.DataFrame:
+        """A row for each run that has ended so far, in the order of the study.
+
+        point: the number of its point, then a column for each key of the grid, policy, seed,
+        error (missing where there was none), and the numbers of its summary.
+        """
+        import pandas as pd
+
+        rows = [self._row(run, kept) for run, kept in self.outcomes().items()]
+        table = pd.DataFrame(rows, columns=None if rows else [*self._head, "error"])
+        kinds = dict.fromkeys(["policy", "error", *self._texts], "string")
+        return table.astype(kinds)
+
+    def outcomes(self) -> dict[Planned, Mapping[str, Any]]:
+        """What each run that has ended became: `error`, None where it is finished, and `summary`.
+
+        A file that cannot be read is as good as none.
+        """
+        found = ((run, self._found(run)) for run in self.runs)
+        return {run: kept for run, kept in found if kept is not None}
+
+    @property
+    def failed(self) -> dict[Planned, str]:
+        """What went wrong, of each run that failed."""
+        return {run: kept["error"] for run, kept in self.outcomes().items() if kept["error"]}
+
+    @property
+    def left(self) -> str:
+        """What there is if it stops now, in words."""
+        finished = sum(kept["error"] is None for kept in self.outcomes().values())
+        return f"{finished} of {len(self.runs)} runs are finished and kept in {self.folder}"
+
+    def write(self) -> None:
+        """Make the tables of what there is now; each whole, or as it was."""
+        table = self.frame()
+        text, binary = (self.folder / name for name in TABLES)
+        write_whole(text, lambda part: table.to_csv(part, index=False))
+        write_whole(binary, lambda part: table.to_parquet(part, index=False))
+
+    def _repr_html_(self) -> str:
+        return str(self.frame().to_html(index=False, float_format="{:.6g}".format))
+
+    @property
+    def _head(self) -> list[str]:
+        return ["point", *(self.points[0] if self.points else ()), "policy", "seed"]
+
+    @property
+    def _texts(self) -> list[str]:
+        """The keys of the grid whose values are not all numbers."""
+        return [
+            key
+            for key in (self.points[0] if self.points else ())
+            if not all(type(values[key]) in (int, float) for values in self.points)
+        ]
+
+    def _row(self, run: Planned, found: Mapping[str, Any]) -> dict[str, Any]:
+        texts, values = self._texts, self.points[run.point]
+        shown = {key: text_of(value) if key in texts else value for key, value in values.items()}
+        asked = {"policy": run.policy, "seed": run.seed, "error": found["error"]}
+        return {"point": run.point, **shown, **asked, **found["summary"]}
+
+    def _place(self, run: Planned) -> Path:
+        return self.folder / "runs" / f"{run.key}.json"
+
+    def _found(self, run: Planned) -> dict[str, Any] | None:
+        """What was kept of a run; None where nothing was, or it cannot be read."""
+        try:
+            kept = json.loads(self._place(run).read_text(encoding="utf-8"))
+            return {name: kept[name] for name in ("error", "summary")}
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def _keep(self, run: Planned, found: Mapping[str, Any]) -> None:
+        text = json.dumps(found, indent=1)
+        write_whole(self._place(run), lambda part: part.write_text(text, encoding="utf-8"))
+
+
+def sweep(
+    study: Study | Mapping[str, Any] | str | Path,
+    folder: str | Path,
+    *,
+    jobs: int | None = None,
+    backend: str = "processes",
+    address: str | None = None,
+    shard: tuple[int, int] | None = None,
+    on_progress: Callable[[int, int, str], None] | None = None,
+) -> Sweep:
+    """Run every policy under every seed at every point of a study, and keep each run in a folder.
+
+    study: a `Study`, its keys, or the path of a YAML file.  jobs: processes, all cores by default;
+    1 is this process.  backend: processes, dask or ray; address: of the cluster.  shard: (i, k)
+    computes the i-th of k parts, from 1 on.  on_progress: called as (done, total, what).
+    Runs that the folder holds already are not computed again, those that failed are. One that fails
+    does not keep others from being computed: `frame()` has its error. The same runs make the same
+    tables, `results.csv` and `results.parquet`, to the last byte, wherever they were computed.
+    Raises `InputError` before anything runs where a scenario cannot be, and where a cluster cannot
+    be reached or has another program. Where Ctrl-C ends it, the `KeyboardInterrupt` says how many
+    runs are kept.
+
+    >>> import tempfile
+    >>> case = {"workers": 4, "samples": 10_000, "step": {"compute": 0.1}}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     done = sweep({"scenario": case, "grid": {"workers": [4, 8]}}, folder, jobs=1)
+    ...     print(done.frame()[["point", "workers", "policy", "makespan"]].round(3))
+       point  workers policy  makespan
+    0      0        4    bsp       2.0
+    1      1        8    bsp       1.0
+    """
+    if not isinstance(study, Study):
+        study = Study.of(study) if isinstance(study, Mapping) else Study.read(study)
+    part = _part(shard)
+    _check(Path(folder))
+    work = backend_of(backend, address, jobs)
+    try:
+        _told(on_progress, 0, 0, "reading")
+        points = study.points()
+        whole = _begun(study, points, Path(folder))
+        asked = replace(whole, runs=whole.runs[part])
+        found = _Watched(asked, on_progress, tables=shard is None)
+        if found.left:
+            _compute(points, found, work)
+    finally:
+        work.end()
+    if len(whole.outcomes()) == len(whole.runs):
+        whole.write()
+    return asked
+
+
+def _compute(points: tuple[Point, ...], found: _Watched, work: Backend) -> None:
+    """Compute what is not finished. Raises `KeyboardInterrupt` that says what is."""
+    try:
+        for run, outcome in computed(work, _run, _calls(work.share, points, found.left)):
+            found.take(run, outcome)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(found.asked.left) from None
+    except Gone as error:
+        kept = f"{found.asked.left}; the same command goes on from there"
+        raise SimstragError(f"{error}; {kept}") from None
+
+
+def _part(shard: tuple[int, int] | None) -> slice:
+    if shard is None:
+        return slice(None)
+    i, k = shard
+    if not 1 <= i <= k:
+        raise InputError(
+            f"shard {i}/{k}: must be 1/{k} to {k}/{k}" if k > 0 else f"shard {i}/{k}: no part"
+        )
+    return slice(i - 1, None, k)
+
+
+def _told(report: Callable[[int, int, str], None] | None, done: int, total: int, what: str) -> None:
+    if report is not None:
+        report(done, total, what)
+
+
+def _check(folder: Path) -> None:
+    """Refuse a folder with something else, before the work is done."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder}: is a file; choose a folder that does not exist yet")
+    if folder.exists() and not (folder / MARKER).exists() and any(folder.iterdir()):
+        raise InputError(f"{folder}: holds other files; choose a folder that does not exist yet")
+
+
+def _begun(study: Study, points: tuple[Point, ...], folder: Path) -> Sweep:
+    """The sweep of a study, in its folder. Raises `InputError` where two points are the same."""
+    sources = {name: source_of(name) for name in points[0].scenario.policies}
+    runs, firsts = [], dict[str, Point]()
+    for point in points:
+        origin = origin_of(point.scenario)
+        if (first := firsts.setdefault(origin, point)) is not point:
+            raise InputError(f"grid: {first} and {point} are the same scenario; name it once")
+        for policy, source in sources.items():
+            for seed in point.scenario.seed_list:
+                key = key_of(origin, "contended", policy, seed, source)
+                runs.append(Planned(key, point.number, policy, seed))
+    begun = Sweep(folder, tuple(point.values for point in points), tuple(runs))
+    text = json.dumps({
+        "format": FORMAT,
+        "study": study.declared(),
+        "provenance": dict(provenance()),
+        "points": begun.points,
+        "runs": begun.runs,
+    }, default=str)  # fmt: skip
+    try:
+        (folder / "runs").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
+    write_whole(folder / MARKER, lambda part: part.write_text(text, encoding="utf-8"))
+    return Sweep.read(folder)
+
+
+class _Watched:
+    """A sweep while its runs come in: kept, counted and reported."""
+
+    def __init__(
+        self, asked: Sweep, report: Callable[[int, int, str], None] | None, tables: bool
+    ) -> None:
+        finished = {run for run, kept in asked.outcomes().items() if kept["error"] is None}
+        self.left = [run for run in asked.runs if run not in finished]
+        self.asked, self._report, self._tables = asked, report, tables
+        self._done, self._next = len(finished), time.monotonic() + PAUSE
+        if finished:
+            _told(report, self._done, len(asked.runs), "found finished")
+
+    def take(self, run: Planned, outcome: Any) -> None:
+        """Keep what a run became. Raises `InputError` where the workers have another program."""
+        if isinstance(outcome, Lost):
+            outcome = {"error": LOST, "summary": {}}
+        if "other" in outcome:
+            raise InputError(outcome["other"])
+        self.asked._keep(run, {"policy": run.policy, "seed": run.seed, **outcome})
+        self._done += 1
+        _told(self._report, self._done, len(self.asked.runs), _said(run, self.asked, outcome))
+        if self._tables and time.monotonic() > self._next:
+            start = time.monotonic()
+            self.asked.write()
+            self._next = time.monotonic() + max(PAUSE, SHARE * (time.monotonic() - start))
+
+
+def _said(run: Planned, of: Sweep, outcome: Mapping[str, Any]) -> str:
+    values = of.points[run.point]
+    where = "".join(f", {key}={text_of(value)}" for key, value in values.items())
+    return f"{run.policy}, seed {run.seed}{where}{', failed' if outcome['error'] else ''}"
+
+
+def _calls(
+    share: Callable[[bytes], Any], points: tuple[Point, ...], runs: list[Planned]
+) -> Iterator[tuple[Planned, tuple[Any, ...]]]:
+    """The arguments of `_run` for each run; what points share travels once where it can."""
+    shared: dict[int, Any] = {}
+    needed = _needs()
+    for run in runs:
+        point = points[run.point]
+        if id(point.shared) not in shared:
+            shared[id(point.shared)] = share(zlib.compress(pickle.dumps(point.shared), 1))
+        yield run, (shared[id(point.shared)], point.changes, run.policy, run.seed, needed)
+
+
+def _needs() -> dict[str, Any]:
+    """What two machines must have in common for equal results."""
+    return {name: value for name, value in program().items() if name != "commit"}
+
+
+def _run(
+    shared: bytes, changes: Mapping[str, Any], policy: str, seed: int, needed: Mapping[str, Any]
+) -> dict[str, Any]:
+    """One run, wherever this is: its summary, or what went wrong, as JSON has it."""
+    from simstrag.engine.kernel import ready
+    from simstrag.engine.simulate import simulate
+
+    for name, version in _needs().items():
+        if version != needed[name]:
+            said = "other sources of simstrag" if name == "sources" else f"{name} {version}"
+            here = "" if name == "sources" else f", and {needed[name]} is needed"
+            return {"other": f"a worker has {said}{here}: its results would not be the same"}
+    with READY:
+        ready()
+    try:
+        run = simulate(_scenario(shared).replaced(**changes), policy, seed, record_updates=False)
+    except SimstragError as error:
+        return {"error": " ".join(str(error).split()), "summary": {}}
+    except (Exception, SystemExit) as error:
+        said = " ".join(str(error).split())
+        return {"error": f"{type(error).__name__}: {said}", "summary": {}}
+    scalars = {k: v for k, v in plain(run.summary).items() if not isinstance(v, list)}
+    rest = {"provenance": run.provenance, "warnings": run.warnings}
+    return {"error": None, "summary": scalars, **plain(rest)}
+
+
+@lru_cache(maxsize=2)
+def _scenario(shared: bytes) -> Scenario:
+    """A scenario with its trace and profile; one after the other is the rule."""
+    found: Scenario = pickle.loads(zlib.decompress(shared))
+    return found

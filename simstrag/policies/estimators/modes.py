@@ -1,0 +1,210 @@
+"""Which mode of synchronisation makes progress fastest: STAR's model of the time to progress.
+
+A mode's time to progress is the mean time between its updates times the number of updates that a
+fixed amount of progress needs.  With noise scale phi, batch b and x gradients per update that
+number is, relatively, U(x) = 1 + phi/(x*b): S/S_min of McCandlish et al., "An Empirical Model of
+Large-Batch Training", 2018, arXiv:1812.06162.  The mean time between updates is where the versions
+of the released code differ, hence `Interval`.  U(x) knows nothing of staleness: with an interval
+that can be kept one gradient per update always wins (docs/star.md), hence the factor
+1 + c*(N/x - 1), which is this project's.
+
+Times are seconds per step and rank, shape (N,), all known and above 0.
+
+Source: the code released with Zhang & Shen, "Straggler Tolerant and Resilient DL Training on
+Homogeneous GPUs" (STAR), 2025, arXiv:2512.09685, read and restated.  Of the paper's own text only
+the abstract and the first sentences of the introduction were at hand; the model is in neither.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simstrag.policies.estimators.loops import compiled
+
+__all__ = [
+    "Interval",
+    "dynamic_time",
+    "intervals",
+    "relative_updates",
+    "ring_and_riders",
+    "static_times",
+    "stragglers",
+    "ward_clusters",
+]
+
+Floats = npt.NDArray[np.float64]
+
+SIMULATED_UPDATES = 1000
+"""How many updates the simulated interval is the mean of, as in the released code."""
+
+
+class Interval(enum.Enum):
+    """Which mean time between updates of x gradients is believed; p_1 <= ... <= p_N are the times,
+    H = 1 / sum(1/p_i) is that of asynchronous updates.
+    """
+
+    ORDER = "order"
+    """p_x, as if everybody started together: the released all-reduce form."""
+    INTERP = "interp"
+    """From H at x=1 to p_N at x=N in proportion to p_x: the newest released server form."""
+    SIMULATED = "simulated"
+    """What a server that waits for x gradients does: a function of the released code, unused."""
+
+
+def stragglers(times: Floats, ratio: float) -> frozenset[int]:
+    """The ranks whose step takes more than `ratio` longer than the fastest rank's.
+
+    >>> sorted(stragglers(np.array([1.0, 1.2, 1.3]), ratio=0.2))
+    [2]
+    """
+    fastest = times.min()
+    return frozenset(np.flatnonzero((times - fastest) / fastest > ratio).tolist())
+
+
+def ward_clusters(times: Floats, threshold: float) -> tuple[tuple[int, ...], ...]:
+    """Ranks of similar times: agglomerative clusters by Ward's linkage.
+
+    Two clusters A and B cost sqrt(2|A||B| / (|A|+|B|)) * |mean_A - mean_B| to merge; the cheapest
+    pair is merged while it costs less than `threshold`, in seconds.  That is scikit-learn's
+    `AgglomerativeClustering(n_clusters=None, distance_threshold=threshold)`, as STAR calls it.
+    Returns clusters of ranks in ascending order, by their lowest rank.
+
+    On a line the cheapest pair is always one of neighbours: with B between A and C, and a, b, c
+    their sizes, the smaller of the costs of A-B and B-C is less than that of A-C, since
+    sqrt(2ab/(a+b)) < sqrt(2a) and sqrt(a)+sqrt(c) >= sqrt(a+c).
+
+    >>> ward_clusters(np.array([0.20, 0.40, 0.21, 0.20]), threshold=0.05)
+    ((0, 2, 3), (1,))
+    """
+    order = np.argsort(times, kind="stable")
+    sizes = _merged(times[order].astype(np.float64), threshold)
+    clusters = np.split(order, np.cumsum(sizes)[:-1].astype(np.intp))
+    return tuple(sorted(tuple(sorted(cluster.tolist())) for cluster in clusters))
+
+
+@compiled
+def _merged(means: Any, threshold: float) -> Any:
+    """The sizes of the clusters of sorted times, which are lost; `costs` are of neighbours."""
+    count = len(means)
+    sizes, costs = np.ones(count), means[1:] - means[:-1]
+    while count > 1:
+        at = int(np.argmin(costs[: count - 1]))
+        if not costs[at] < threshold:
+            break
+        left, right = sizes[at], sizes[at + 1]
+        means[at] = (means[at] * left + means[at + 1] * right) / (left + right)
+        sizes[at] = left + right
+        count -= 1
+        for k in range(at + 1, count):
+            means[k], sizes[k] = means[k + 1], sizes[k + 1]
+        for k in range(at, count - 1):
+            costs[k] = costs[k + 1]
+        for k in range(max(at - 1, 0), min(at + 1, count - 1)):
+            left, right = sizes[k], sizes[k + 1]
+            costs[k] = math.sqrt(2 * left * right / (left + right)) * (means[k + 1] - means[k])
+    return sizes[:count]
+
+
+def intervals(times: Floats, how: Interval) -> Floats:
+    """The mean seconds between updates of x = 1, ..., N gradients each; shape (N,).
+
+    Where all times are equal, INTERP says 0/0; it is taken to be p_N for every x.
+
+    >>> intervals(np.array([1.0, 2.0, 4.0]), Interval.ORDER)
+    array([1., 2., 4.])
+    >>> intervals(np.array([1.0, 1.0]), Interval.SIMULATED)
+    array([0.5, 1. ])
+    """
+    p: Floats = np.sort(times)
+    if how is Interval.ORDER:
+        return p
+    fastest, slowest, harmonic = float(p[0]), float(p[-1]), float(1 / np.sum(1 / p))
+    if how is Interval.INTERP:
+        share = (p - fastest) / (slowest - fastest) if slowest > fastest else np.ones_like(p)
+        return harmonic + (slowest - harmonic) * share
+    return np.concatenate([[harmonic], _simulated(p), [slowest]])[-len(p) :]
+
+
+def _simulated(p: Floats) -> Floats:
+    """The mean interval for every 1 < x < N: the x that are done first start anew, nobody else.
+
+    remaining: shape (N-2, N), one row per x, seconds until each rank's gradient.
+    """
+    x = np.arange(2, len(p))[:, np.newaxis]
+    remaining = np.tile(p, (len(x), 1))
+    total = np.zeros_like(x, dtype=np.float64)
+    for _ in range(SIMULATED_UPDATES):
+        order = np.argsort(remaining, axis=1, kind="stable")
+        waited = np.take_along_axis(remaining, np.take_along_axis(order, x - 1, axis=1), axis=1)
+        place = np.argsort(order, axis=1, kind="stable")
+        remaining = np.where(place < x, p, remaining - waited)
+        total += waited
+    return total[:, 0] / SIMULATED_UPDATES
+
+
+def relative_updates(x: Floats, phi: float, batch: float) -> Floats:
+    """U(x) = 1 + phi/(x*b): updates of x gradients that a fixed amount of progress needs.
+
+    x: any shape.  phi: noise scale in samples.  batch: samples of a gradient, b.
+
+    >>> relative_updates(np.array([1.0, 8.0]), phi=1024, batch=128)
+    array([9., 2.])
+    """
+    return 1 + phi / (x * batch)
+
+
+def static_times(
+    times: Floats, how: Interval, phi: float, batch: float, staleness: float = 0.0
+) -> Floats:
+    """The time to progress of x = 1, ..., N gradients per update, whoever sends them; shape (N,).
+
+    staleness: c of the factor 1 + c*(N/x - 1); a straggler's gradient is about N/x - 1 updates old.
+
+    >>> static_times(np.array([1.0, 1.0, 2.0]), Interval.ORDER, phi=128, batch=128)
+    array([2.        , 1.5       , 2.66666667])
+    """
+    n = len(times)
+    x = np.arange(1.0, n + 1)
+    penalty = 1 + staleness * (n / x - 1)
+    return intervals(times, how) * relative_updates(x, phi, batch) * penalty
+
+
+def dynamic_time(
+    times: Floats,
+    groups: tuple[tuple[int, ...], ...],
+    phi: float,
+    batch: float,
+    staleness: float = 0.0,
+) -> float:
+    """The time to progress of groups that each make updates of their own: their rates add up.
+
+    A group G makes one update of |G| gradients every max(t_i of G) seconds.
+
+    >>> dynamic_time(np.array([1.0, 1.0, 2.0]), ((0, 1), (2,)), phi=128, batch=128)
+    1.090909090909091
+    """
+    sizes = np.array([len(group) for group in groups], dtype=np.float64)
+    slowest = np.array([times[list(group)].max() for group in groups])
+    penalty = 1 + staleness * (len(times) / sizes - 1)
+    return float(1 / np.sum(1 / (slowest * relative_updates(sizes, phi, batch) * penalty)))
+
+
+def ring_and_riders(times: Floats, x: int) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
+    """The x fastest ranks, and a (child, parent) pair for every other.
+
+    Both are taken in the order of their times, equal ones by rank: the j-th child gets the
+    (j mod x)-th of the ring.  The released code counts by rank; then the answer would depend on
+    how the ranks are numbered.
+
+    >>> ring_and_riders(np.array([3.0, 1.0, 2.0, 4.0]), x=2)
+    ((1, 2), ((0, 1), (3, 2)))
+    """
+    order = np.argsort(times, kind="stable").tolist()
+    ring, children = order[:x], order[x:]
+    riders = tuple((child, ring[j % x]) for j, child in enumerate(children))
+    return tuple(ring), riders

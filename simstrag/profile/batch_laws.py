@@ -1,0 +1,145 @@
+"""Times of a step at a batch that a profile's constants are not of: measured, else by its fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from simstrag.errors import InputError
+from simstrag.profile.measurements import BatchFit, StepCell
+from simstrag.profile.profile import Profile, StepTimes
+from simstrag.profile.quantity import Quantity
+
+__all__ = ["of_constants", "seconds", "times_at"]
+
+
+def of_constants(constants: npt.ArrayLike, batches: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Median seconds of clean steps of some batches: fixed + per_sample * batch.
+
+    constants: fixed, per_sample, knee.  Batches below the knee take as long as the knee; 0 is none.
+
+    >>> of_constants((1.0, 0.5, 4.0), [1, 8]).tolist()
+    [3.0, 5.0]
+    """
+    fixed, per_sample, knee = np.asarray(constants, np.float64)
+    times: npt.NDArray[np.float64] = fixed + per_sample * np.maximum(np.asarray(batches), knee)
+    return times
+
+
+def seconds(fit: BatchFit, batch: float) -> float:
+    """Median seconds of a clean step of that batch by a fit."""
+    knee = 0.0 if fit.knee is None else fit.knee.value
+    return float(of_constants((fit.fixed.value, fit.per_sample.value, knee), batch))
+
+
+def times_at(profile: Profile, batch: int) -> StepTimes:
+    """The profile's step at some batch: its own constants, else a measured cell, else its fit.
+
+    A fit gives the median; the mean, noise and host share are those of the nearest batch that was
+    measured.  Raises `InputError` without step times, and beyond the batches that were measured.
+    """
+    step, workload = profile.step, profile.workload
+    if step is None or workload is None:
+        raise InputError(
+            f"the profile {profile.name} has no step times; state step: {{compute: ...}}"
+        )
+    if batch == workload.batch:
+        fixed = step.fixed_share or _fixed_share(profile, batch)
+        return step.model_copy(update={"fixed_share": fixed})
+    cells = [cell for cell in profile.cells if cell.precision == workload.full]
+    fit = _fit(profile, workload.full)
+    if fit is None or not cells:
+        raise InputError(
+            f"learner.batch is {batch}, but the profile timed steps of {workload.batch} samples; "
+            f"say learner: {{batch: {workload.batch}}}"
+        )
+    smallest, largest = fit.range
+    if not smallest <= batch <= largest:
+        raise InputError(
+            f"learner.batch is {batch}, but the profile timed steps of {smallest} to {largest} "
+            "samples, and its fit is not trusted beyond; choose a batch between, or state "
+            "step: {compute: ...}"
+        )
+    near = _nearest(cells, batch)
+    return StepTimes(
+        compute=_compute(fit, near, batch),
+        host_share=_host_share(step, near),
+        amp_ratio=_amp_ratio(profile, batch) or step.amp_ratio,
+        amp_switch=step.amp_switch,
+        fixed_share=_fixed_share(profile, batch),
+        noise=near.noise or step.noise,
+    )
+
+
+def _host_share(step: StepTimes, near: StepCell) -> Quantity:
+    """As the nominal step has it where that was assumed; else as it was measured at that batch."""
+    if step.host_share.kind == "assumed" or near.host_share is None:
+        return step.host_share
+    return near.host_share
+
+
+def _fixed_share(profile: Profile, batch: int) -> Quantity | None:
+    """The part of a step of that batch that a smaller one takes too, by the fit; None without one.
+
+    Of a batch below the knee all of it.
+    """
+    assert profile.workload is not None
+    fit = _fit(profile, profile.workload.full)
+    if fit is None:
+        return None
+    below = fit.knee is not None and batch <= fit.knee.value
+    value = 1.0 if below else fit.fixed.value / seconds(fit, batch)
+    note = f"by the profile's {fit.law} fit against the batch, of a step of {batch} samples"
+    return Quantity(value=value, kind="fitted", note=note)
+
+
+def _compute(fit: BatchFit, near: StepCell, batch: int) -> Quantity:
+    if near.batch == batch:
+        return near.mean
+    mean = near.mean.value / near.seconds.value
+    beyond = batch > max(fit.fitted) or batch < min(fit.fitted)
+    far = f", beyond the batches of the fit ({min(fit.fitted)} to {max(fit.fitted)})"
+    return Quantity(
+        value=seconds(fit, batch) * mean,
+        kind="fitted",
+        note=f"by the profile's {fit.law} fit against the batch at {batch} samples"
+        f"{far if beyond else ''}, times mean over median at {near.batch} samples, {mean:.4g}; "
+        f"noise and host share are those of {near.batch} samples",
+    )
+
+
+def _amp_ratio(profile: Profile, batch: int) -> Quantity | None:
+    """Full over reduced precision at a batch; None where it is not known of both."""
+    workload = profile.workload
+    assert workload is not None
+    full, amp = (_median(profile, each, batch) for each in (workload.full, workload.amp))
+    if full is None or amp is None:
+        return None
+    measured = full.kind == amp.kind == "measured"
+    return Quantity(
+        value=full.value / amp.value,
+        kind="measured" if measured else "fitted",
+        note=f"median step in {workload.full} over that in {workload.amp} at {batch} samples, "
+        + ("both measured" if measured else "by the fits against the batch"),
+    )
+
+
+def _median(profile: Profile, precision: str, batch: int) -> Quantity | None:
+    for cell in profile.cells:
+        if (cell.precision, cell.batch) == (precision, batch):
+            return cell.seconds
+    fit = _fit(profile, precision)
+    if fit is None or not fit.range[0] <= batch <= fit.range[1]:
+        return None
+    return Quantity(value=seconds(fit, batch), kind="fitted")
+
+
+def _fit(profile: Profile, precision: str) -> BatchFit | None:
+    return next((fit for fit in profile.batches if fit.precision == precision), None)
+
+
+def _nearest(cells: Sequence[StepCell], batch: int) -> StepCell:
+    """The cell whose batch is nearest by ratio."""
+    return min(cells, key=lambda c: max(c.batch, batch) / min(c.batch, batch))

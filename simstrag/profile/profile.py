@@ -1,0 +1,160 @@
+"""Profiles: what calibration measured on one device, each number saying how it came about."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, PrivateAttr, ValidationError, model_validator
+
+from simstrag.documents.validation import explain
+from simstrag.errors import InputError
+from simstrag.profile.measurements import (
+    AmpRatio,
+    BatchFit,
+    CollectiveCell,
+    CollectiveFit,
+    HeldOut,
+    LockstepCell,
+    NoiseScaleAt,
+    OverlapCell,
+    Response,
+    SkippedCell,
+    StepCell,
+    TransferCell,
+)
+from simstrag.profile.quantity import NoiseSamples, NotNegative, Part, Positive, Quantity, Share
+from simstrag.rendering import html_fragment
+
+__all__ = [
+    "AllReduceTimes", "NoiseSamples", "Profile", "Quantity", "ServerTimes", "StepTimes",
+    "Workload",
+]  # fmt: skip
+
+
+class Workload(Part):
+    """The model that was timed, and what its two precisions are."""
+
+    name: str
+    parameters: int
+    batch: int
+    full: str
+    amp: str
+    stand_in: bool
+
+
+class StepTimes(Part):
+    """Seconds and ratios of one step; see `simstrag.timing.constants.Step`.
+
+    Without amp_ratio no policy may use reduced precision; without noise all steps are alike.
+    fixed_share: what a smaller batch does not shorten; without it, nothing.
+    """
+
+    compute: Positive
+    host_share: Share
+    amp_ratio: Positive | None = None
+    amp_ratio_contended: Positive | None = None
+    amp_switch: NotNegative
+    fixed_share: Share | None = None
+    noise: NoiseSamples | None = None
+
+
+class AllReduceTimes(Part):
+    """Constants of an all-reduce; see `simstrag.timing.constants.AllReduce`."""
+
+    alpha: NotNegative
+    bandwidth: Positive
+    bytes: NotNegative
+    overlap: Share
+    algorithm: Literal["ring", "tree", "halving_doubling", "hierarchical"] = "ring"
+    intra_alpha: NotNegative | None = None
+    intra_bandwidth: Positive | None = None
+
+
+class ServerTimes(Part):
+    """Seconds per gradient; see `simstrag.timing.constants.Server`."""
+
+    service: NotNegative
+    push: NotNegative
+    pull: NotNegative
+
+
+class Profile(Part):
+    """What is known of one device or cluster. `Profile.read(path)` loads and checks one.
+
+    origin: measured by this project's calibration, or derived from measurements of others, which
+    `source` names.  missing: what a reader might expect and is not in it.
+    conditions: clocks (MHz), temperatures (C) and power (W) seen at visits, least and most of each.
+    samples: file name to SHA-256 of the file that holds every sample.
+    """
+
+    format: Literal["simstrag-profile/1"] = "simstrag-profile/1"
+    name: str
+    origin: Literal["measured", "derived"] = "measured"
+    source: str = ""
+    missing: tuple[str, ...] = ()
+    note: str = ""
+    date: str
+    command: str
+    commit: str = ""
+    device: dict[str, Any]
+    conditions: dict[str, tuple[float, float]] = Field(default_factory=dict)
+    software: dict[str, Any]
+    workload: Workload | None = None
+    step: StepTimes | None = None
+    allreduce: AllReduceTimes | None = None
+    server: ServerTimes | None = None
+    cells: tuple[StepCell, ...] = ()
+    batches: tuple[BatchFit, ...] = ()
+    responses: tuple[Response, ...] = ()
+    collectives: tuple[CollectiveCell, ...] = ()
+    collective_fits: tuple[CollectiveFit, ...] = ()
+    transfers: tuple[TransferCell, ...] = ()
+    overlaps: tuple[OverlapCell, ...] = ()
+    locksteps: tuple[LockstepCell, ...] = ()
+    learning: tuple[NoiseScaleAt, ...] = ()
+    amp_ratios: tuple[AmpRatio, ...] = ()
+    held_out: tuple[HeldOut, ...] = ()
+    skipped: tuple[SkippedCell, ...] = ()
+    samples: dict[str, str] = Field(default_factory=dict)
+    recordings: dict[str, Any] = Field(default_factory=dict)
+    _sha256: str = PrivateAttr("")
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if self.step is not None and self.workload is None:
+            raise ValueError("step needs workload, which says what was timed")
+        if self.origin == "derived" and not self.source:
+            raise ValueError("a derived profile needs source: whose measurements it is made of")
+        return self
+
+    @property
+    def sha256(self) -> str:
+        """Of the file's bytes; empty for a profile that was never in a file."""
+        return self._sha256
+
+    @property
+    def text(self) -> str:
+        """What its file holds: JSON of all that is not as it would be by default."""
+        data = {"format": self.format, **self.model_dump(mode="json", exclude_defaults=True)}
+        return json.dumps(data, indent=1) + "\n"
+
+    def _repr_html_(self) -> str:
+        return html_fragment(self)
+
+    @classmethod
+    def read(cls, path: str | Path) -> Profile:
+        """From a JSON file. Raises `InputError` that names the file, the field and the way out."""
+        path = Path(path)
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise InputError(f"{path}: cannot read the profile: {error.strerror}") from None
+        try:
+            profile = cls.model_validate_json(data)
+        except ValidationError as error:
+            raise InputError(explain(error, cls, str(path))) from None
+        profile._sha256 = hashlib.sha256(data).hexdigest()
+        return profile

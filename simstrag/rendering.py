@@ -1,0 +1,47 @@
+"""How results become HTML: renderers by type, registered by the packages that draw.
+
+A result (a comparison, a profile, a replay) does not import what draws it. The entry points of the
+group `simstrag.renderers` name modules; importing one registers a renderer for each of its types.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any
+
+__all__ = ["html_fragment", "html_page"]
+
+GROUP = "simstrag.renderers"
+
+
+@functools.singledispatch
+def html_fragment(result: Any) -> str:
+    """HTML of a result for a notebook cell.
+
+    Raises `TypeError` where no installed package registers a renderer for its type.
+    """
+    return _lookup(html_fragment, result)(result)
+
+
+@functools.singledispatch
+def html_page(result: Any, command: str | None = None) -> str:
+    """The report of a result: one HTML file that loads nothing else.
+
+    command: the command line that made the result, shown in the report.
+
+    Raises `TypeError` where no installed package registers a renderer for its type.
+    """
+    return _lookup(html_page, result)(result, command)
+
+
+def _lookup(dispatcher: Any, result: object) -> Callable[..., str]:
+    """The renderer of a result's type, after loading the modules that register renderers."""
+    for entry in metadata.entry_points(group=GROUP):
+        entry.load()
+    renderer: Callable[..., str] = dispatcher.dispatch(type(result))
+    if renderer is dispatcher.dispatch(object):
+        name = type(result).__name__
+        raise TypeError(f"no renderer of {name}: no module in the entry points '{GROUP}' has one")
+    return renderer

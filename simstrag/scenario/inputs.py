@@ -1,0 +1,78 @@
+"""What a scenario refers to, loaded: constants that it states, else those of its profile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from simstrag.profile.measurements import Response
+from simstrag.profile.profile import Profile, StepTimes
+from simstrag.scenario.sections import AllReduceSection, ServerSection, StepSection
+from simstrag.timing import noise
+from simstrag.timing.constants import AllReduce, Server, Step
+from simstrag.trace.trace import Trace
+
+__all__ = ["Inputs", "allreduce_of", "server_of", "step_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Trace, profile and the constants in force.
+
+    times: the profile's times of a step at the scenario's batch; None where the scenario states its
+    own.  contention: the trace with utilisations as slowdowns, where the profile can tell.
+    responses: the laws by which they were translated.
+    """
+
+    trace: Trace | None
+    profile: Profile | None
+    times: StepTimes | None
+    step: Step
+    allreduce: AllReduce
+    server: Server
+    contention: Trace | None
+    responses: tuple[Response, ...] = ()
+
+
+def step_of(section: StepSection | None, times: StepTimes | None, microbatches: int) -> Step:
+    """The step of a section, or else of a profile; one of them is there."""
+    if section is not None:
+        host = section.compute * section.host_share
+        gpu = section.compute - host
+        return Step(
+            host, gpu, section.amp_ratio, section.draw, section.amp_switch, microbatches,
+            section.fixed_share,
+        )  # fmt: skip
+    assert times is not None
+    host = times.compute.value * times.host_share.value
+    gpu = times.compute.value - host
+    ratio = None if times.amp_ratio is None else times.amp_ratio.value
+    draw = None if times.noise is None else noise.quantiles(times.noise.quantiles)
+    fixed = 0.0 if times.fixed_share is None else times.fixed_share.value
+    return Step(host, gpu, ratio, draw, times.amp_switch.value, microbatches, fixed)
+
+
+def allreduce_of(section: AllReduceSection | None, profile: Profile | None) -> AllReduce:
+    """Each constant of a section that states it, or else of the profile, or else free."""
+    known = AllReduce()
+    if profile is not None and profile.allreduce is not None:
+        a = profile.allreduce
+        known = AllReduce(
+            a.alpha.value, a.bandwidth.value, a.bytes.value, a.overlap.value, a.algorithm,
+            None if a.intra_alpha is None else a.intra_alpha.value,
+            None if a.intra_bandwidth is None else a.intra_bandwidth.value,
+        )  # fmt: skip
+    if section is None:
+        return known
+    return replace(known, **section.model_dump(include=section.model_fields_set))
+
+
+def server_of(section: ServerSection | None, profile: Profile | None) -> Server:
+    """Each constant of a section that states it, or else of the profile, or else free."""
+    known = Server()
+    if profile is not None and profile.server is not None:
+        s = profile.server
+        known = Server(s.service.value, s.push.value, s.pull.value)
+    if section is None:
+        return known
+    stated = section.model_dump(include=section.model_fields_set)
+    return replace(known, **stated | {"shards": section.shares})

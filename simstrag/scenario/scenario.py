@@ -1,0 +1,343 @@
+"""Scenarios: everything a run depends on except the policy and the seed, as one validated value."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Self
+
+from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
+
+from simstrag.documents.validation import explain
+from simstrag.documents.yaml_file import read_mapping
+from simstrag.errors import InputError
+from simstrag.profile.batch_laws import times_at
+from simstrag.profile.profile import Profile, StepTimes
+from simstrag.profile.responses import responses_for, translated
+from simstrag.scenario.inputs import Inputs, allreduce_of, server_of, step_of
+from simstrag.scenario.sections import (
+    AllReduceSection,
+    Count,
+    LearnerSection,
+    Positive,
+    Section,
+    Seed,
+    ServerLoadSection,
+    ServerSection,
+    StepSection,
+)
+from simstrag.timing import noise
+from simstrag.timing.constants import Load
+from simstrag.timing.contention import Contention
+from simstrag.timing.noise import Noise
+from simstrag.timing.timing import Timing
+from simstrag.trace.trace import COLUMNS, Trace
+
+__all__ = ["Scenario"]
+
+
+class Scenario(Section):
+    """A validated scenario; `Scenario.read(path)` loads YAML, `Scenario(...)` takes the same keys.
+
+    `read` and `of` answer mistakes with an `InputError`, the constructor with pydantic's own
+    `ValidationError`. `trace` is a file, a `Trace` or rows; in a file, a name or rows.
+
+    What ends a run: `samples` (rounded up to a multiple of workers x batch), `target_progress` or
+    `target_accuracy`; or `updates`, for `run` only. With `samples` beside a target the run goes on
+    until both are reached: the makespan is the time of the former.
+
+    >>> Scenario(workers=8, samples=1_024_000, step={"compute": 0.1}).seed_list
+    (0,)
+    """
+
+    workers: Count
+    samples: Count | None = None
+    updates: Count | None = None
+    target_progress: Positive | None = None
+    target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
+    step: StepSection | None = None
+    microbatches: Count = 1
+    allreduce: AllReduceSection | None = None
+    server: ServerSection | None = None
+    server_load: ServerLoadSection | None = None
+    learner: LearnerSection = LearnerSection()
+    profile: str | None = None
+    trace: str | tuple[dict[str, Any], ...] | None = None
+    trace_end: Literal["hold", "loop", "error"] = "hold"
+    trace_per_seed: Literal["same", "shift"] = "same"
+    nodes: tuple[Annotated[int, Field(ge=0)], ...] | None = None
+    ranks_per_node: Count | None = None
+    allow_speedup: bool = False
+    straggler_ratio: Annotated[float, Field(gt=1)] = 1.2
+    policies: Annotated[tuple[str, ...], Field(min_length=1)] = ("bsp",)
+    seeds: Count | Annotated[tuple[Seed, ...], Field(min_length=1)] = 1
+    _folder: Path = PrivateAttr(Path())
+    _source: str = PrivateAttr("scenario")
+    _inputs: Inputs | None = PrivateAttr(None)
+    _timing: Timing | None = PrivateAttr(None)
+    _declared: dict[str, Any] | None = PrivateAttr(None)
+
+    @field_validator("trace", mode="before")
+    @classmethod
+    def _rows_of_a_trace(cls, value: Any) -> Any:
+        if not isinstance(value, Trace):
+            return value
+        columns = (column.tolist() for column in value.changes)
+        return tuple(dict(zip(COLUMNS, row, strict=True)) for row in zip(*columns, strict=True))
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        limits = (self.samples, self.updates, self.target_progress, self.target_accuracy)
+        if all(limit is None for limit in limits):
+            raise ValueError(
+                "nothing ends the run: give samples, target_progress, target_accuracy or updates"
+            )
+        if self.updates is not None and sum(limit is not None for limit in limits) > 1:
+            raise ValueError("updates cannot stand beside samples or a target")
+        if self.target_progress is not None and self.target_accuracy is not None:
+            raise ValueError("give target_progress or target_accuracy, not both")
+        if self.step is None and self.profile is None:
+            raise ValueError(
+                "give step: {compute: ...} or a profile: nothing says how long a step is"
+            )
+        if self.microbatches > self.learner.batch:
+            raise ValueError(
+                f"microbatches is {self.microbatches}, but a step has learner.batch "
+                f"{self.learner.batch} samples; a micro-batch needs at least one"
+            )
+        if isinstance(self.seeds, tuple) and len(set(self.seeds)) < len(self.seeds):
+            raise ValueError("seeds names a seed twice")
+        if self.target_accuracy is not None:
+            self.learner.progress_for(self.target_accuracy)
+        return self
+
+    @model_validator(mode="after")
+    def _placed(self) -> Self:
+        if self.nodes is not None and len(self.nodes) != self.workers:
+            raise ValueError(f"nodes has {len(self.nodes)} entries for {self.workers} workers")
+        if self.nodes is not None and self.ranks_per_node is not None:
+            raise ValueError("give nodes or ranks_per_node, not both")
+        asked = None if self.allreduce is None else self.allreduce.needs_nodes
+        if asked is not None and self.places is None:
+            raise ValueError(
+                f"{asked}, but nothing says which ranks share a node; give ranks_per_node or nodes"
+            )
+        if self.server_load is not None and not self._ranks_on(self.server_load.node):
+            nodes = sorted(set(self.places or range(self.workers)))
+            listed = ", ".join(map(str, nodes if len(nodes) <= 8 else [*nodes[:8], "..."]))
+            raise ValueError(
+                f"server_load.node is {self.server_load.node}, but no rank is on it; "
+                f"the ranks are on {listed}"
+            )
+        return self
+
+    @classmethod
+    def read(cls, path: str | Path) -> Scenario:
+        """From a YAML file; file names in it are relative to its folder.
+
+        Raises `InputError` that names the file, the field, the value and the way out.
+        """
+        path = Path(path)
+        return cls.of(
+            read_mapping(path, "scenario", "workers: 8"), source=str(path), folder=path.parent
+        )
+
+    @classmethod
+    def of(
+        cls, data: Mapping[str, Any], source: str = "scenario", folder: str | Path = "."
+    ) -> Scenario:
+        """From a mapping with the keys of a scenario file."""
+        try:
+            scenario = cls.model_validate(data)
+        except ValidationError as error:
+            raise InputError(explain(error, cls, source)) from None
+        scenario._folder, scenario._source = Path(folder), source
+        return scenario
+
+    def replaced(self, **changes: Any) -> Scenario:
+        """This scenario with some keys changed, and validated anew.
+
+        Files that were read and are not changed stay as they were read.
+        """
+        data = self.model_dump(exclude_unset=True) | changes
+        replaced = Scenario.of(data, self._source, self._folder)
+        known, none = self._inputs, changes.get("trace", self) is None
+        if known is not None and "profile" not in changes and ("trace" not in changes or none):
+            replaced._inputs = replaced._with(None if none else known.trace, known.profile)
+        return replaced
+
+    @property
+    def seed_list(self) -> tuple[int, ...]:
+        """`seeds: 20` means 0..19; a list is taken as it is."""
+        return tuple(range(self.seeds)) if isinstance(self.seeds, int) else self.seeds
+
+    @property
+    def places(self) -> tuple[int, ...] | None:
+        """The node of each rank; None where nothing says that ranks share any.
+
+        >>> Scenario(workers=5, updates=1, step={"compute": 0.1}, ranks_per_node=2).places
+        (0, 0, 1, 1, 2)
+        """
+        if self.ranks_per_node is None:
+            return self.nodes
+        return tuple(rank // self.ranks_per_node for rank in range(self.workers))
+
+    @property
+    def progress_target(self) -> float | None:
+        """The progress to reach, if one is declared, directly or as an accuracy."""
+        if self.target_accuracy is not None:
+            return self.learner.progress_for(self.target_accuracy)
+        return self.target_progress
+
+    @property
+    def sample_target(self) -> int | None:
+        """`samples` rounded up to a multiple of workers x batch (rule 23)."""
+        if self.samples is None:
+            return None
+        whole = self.workers * self.learner.batch
+        return -(-self.samples // whole) * whole
+
+    @property
+    def declared(self) -> dict[str, Any]:
+        """The keys that are set, as JSON has them: one object for all runs, not to be changed.
+
+        >>> Scenario(workers=8, updates=10, step={"compute": 0.1}).declared
+        {'workers': 8, 'updates': 10, 'step': {'compute': 0.1}}
+        """
+        if self._declared is None:
+            self._declared = self.model_dump(mode="json", exclude_unset=True)
+        return self._declared
+
+    @property
+    def inputs(self) -> Inputs:
+        """The trace and profile this scenario refers to, read once. Raises `InputError`."""
+        if self._inputs is None:
+            self._inputs = self._load()
+        return self._inputs
+
+    def timing(self, seed: int) -> Timing:
+        """The durations of one run; under one trace all but the noise is shared by all seeds."""
+        noise_of_seed = Noise(seed, self.inputs.step.draw)
+        if self.trace_per_seed == "shift":
+            trace = self.inputs.contention
+            moved = None if trace is None else trace.shifted(noise.offset(seed) * trace.end)
+            return self._timing_of(moved, noise_of_seed)
+        if self._timing is None:
+            self._timing = self._timing_of(self.inputs.contention, noise_of_seed)
+        return self._timing.under(noise_of_seed)
+
+    def _timing_of(self, trace: Trace | None, noise_of_seed: Noise) -> Timing:
+        inputs, places, k = self.inputs, self.places, self.ranks_per_node
+        if trace is not None and k is not None and trace.nodes[-1] > (self.workers - 1) // k:
+            raise InputError(
+                f"{trace.source}: node {trace.nodes[-1]} is beyond {self.workers} workers, {k} per "
+                "node; raise `workers`, or choose nodes with `nodes: [...]`"
+            )
+        contention = Contention.of(trace, self.workers, places, self.trace_end, self.allow_speedup)
+        load = self._load_by_server()
+        return Timing(
+            inputs.step, inputs.allreduce, inputs.server, contention, noise_of_seed, places, load
+        )
+
+    def __getstate__(self) -> dict[Any, Any]:
+        """What goes to another process: what was read, not what is made of it; rows as columns."""
+        state = super().__getstate__()
+        private = state["__pydantic_private__"] | {"_timing": None, "_declared": None}
+        own = state["__dict__"] | {"trace": _packed(self.trace)}
+        return state | {"__pydantic_private__": private, "__dict__": own}
+
+    def __setstate__(self, state: dict[Any, Any]) -> None:
+        """A scenario as it was, from what another process sent."""
+        packed = state["__dict__"]["trace"]
+        if isinstance(packed, _Packed):
+            rows = zip(*packed.columns, strict=True)
+            state["__dict__"]["trace"] = tuple(
+                dict(zip(packed.names, r, strict=True)) for r in rows
+            )
+        super().__setstate__(state)
+
+    def write(self, folder: Path) -> None:
+        """Write `scenario.yaml` and the files it refers to, so that the folder stands by itself."""
+        from ruamel.yaml import YAML
+
+        data = self.model_dump(mode="json", exclude_unset=True)
+        if isinstance(self.trace, str):
+            trace = self.inputs.trace
+            assert trace is not None
+            data["trace"] = f"trace{Path(self.trace).suffix}"
+            if not _copy(self._folder / self.trace, folder / data["trace"], trace.sha256):
+                trace.write(folder / data["trace"])
+        if self.profile is not None:
+            profile = self.inputs.profile
+            assert profile is not None
+            data["profile"] = "profile.json"
+            if not _copy(self._folder / self.profile, folder / data["profile"], profile.sha256):
+                (folder / data["profile"]).write_text(profile.model_dump_json(), encoding="utf-8")
+        with (folder / "scenario.yaml").open("w", encoding="utf-8") as file:
+            YAML(typ="safe", pure=True).dump(data, file)
+
+    def _load(self) -> Inputs:
+        trace: Trace | None = None
+        if isinstance(self.trace, str):
+            trace = Trace.read(self._folder / self.trace)
+        elif self.trace is not None:
+            trace = Trace.from_rows(self.trace, source=f"{self._source}: trace")
+        profile = None if self.profile is None else Profile.read(self._folder / self.profile)
+        return self._with(trace, profile)
+
+    def _with(self, trace: Trace | None, profile: Profile | None) -> Inputs:
+        """What it says of a trace and a profile that were read."""
+        times = None if profile is None else self._times_by(profile)
+        step = step_of(self.step, times, self.microbatches)
+        return Inputs(
+            trace, profile, times, step, allreduce_of(self.allreduce, profile),
+            server_of(self.server, profile),
+            None if trace is None else translated(trace, profile, step),
+            () if trace is None else responses_for(trace, profile),
+        )  # fmt: skip
+
+    def _times_by(self, profile: Profile) -> StepTimes | None:
+        """The profile's times of a step at the batch of the learner, where they are needed."""
+        if self.step is not None:
+            return None
+        try:
+            return times_at(profile, self.learner.batch)
+        except InputError as error:
+            raise InputError(f"{self._source}: {error}") from None
+
+    def _ranks_on(self, node: int) -> frozenset[int]:
+        places = self.places or range(self.workers)
+        return frozenset(rank for rank in range(self.workers) if places[rank] == node)
+
+    def _load_by_server(self) -> Load | None:
+        s = self.server_load
+        return None if s is None else Load(self._ranks_on(s.node), s.host, s.net)
+
+
+class _Packed(NamedTuple):
+    """Rows that all have the same keys, column by column: a tenth of the work to send."""
+
+    names: tuple[str, ...]
+    columns: list[list[Any]]
+
+
+def _packed(trace: Any) -> Any:
+    if not isinstance(trace, tuple) or not trace:
+        return trace
+    names = tuple(trace[0])
+    if not all(tuple(row) == names for row in trace):
+        return trace
+    return _Packed(names, [[row[name] for row in trace] for name in names])
+
+
+def _copy(source: Path, target: Path, sha256: str) -> bool:
+    """Copy a file if it still is what was read."""
+    try:
+        data = source.read_bytes()
+    except OSError:
+        return False
+    if hashlib.sha256(data).hexdigest() != sha256:
+        return False
+    target.write_bytes(data)
+    return True

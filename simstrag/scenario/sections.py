@@ -1,0 +1,208 @@
+"""The sections of a scenario file: constants stated inline, which are assumed, not measured."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_serializer, model_validator
+
+from simstrag.errors import InputError
+from simstrag.timing import noise
+from simstrag.timing.noise import Draw
+
+__all__ = [
+    "AllReduceSection",
+    "Count",
+    "LearnerSection",
+    "Positive",
+    "Section",
+    "Seed",
+    "ServerLoadSection",
+    "ServerSection",
+    "StepSection",
+]
+
+Positive = Annotated[float, Field(gt=0)]
+Bandwidth = Annotated[float, Field(gt=0, allow_inf_nan=True)]
+Factor = Annotated[float, Field(ge=1)]
+NonNegative = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**64)]
+
+SUM_TOLERANCE = 1e-9
+"""How far the sum of shards may be from 1: shares such as 1/3 are rounded."""
+
+
+class Section(BaseModel):
+    """What every section has in common: unknown keys, NaN and truth values are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _truth_is_no_number(cls, data: Any) -> Any:
+        """`workers: true` would be read as 1."""
+        for key, value in data.items() if isinstance(data, Mapping) else ():
+            field = cls.model_fields.get(key)
+            if isinstance(value, bool) and field is not None and field.annotation is not bool:
+                raise ValueError(f"{key} cannot be {str(value).lower()}")
+        return data
+
+
+class StepSection(Section):
+    """One training step, stated inline: assumed, not measured.
+
+    compute: seconds in full precision on an idle machine.  host_share: the part of it that reduced
+    precision cannot shorten.  amp_ratio: full over reduced-precision time.  cv: coefficient of
+    variation of the noise.  amp_switch: seconds that a change of precision costs.  fixed_share: the
+    part of it that a smaller batch does not shorten.
+    """
+
+    compute: Positive
+    host_share: Share = 0.0
+    amp_ratio: Positive | None = None
+    cv: NonNegative = 0.0
+    noise: Literal["lognormal", "shifted_exponential"] = "lognormal"
+    amp_switch: NonNegative = 0.0
+    fixed_share: Share = 0.0
+
+    @model_validator(mode="after")
+    def _noise_exists(self) -> Self:
+        if self.noise == "shifted_exponential" and self.cv > 1:
+            raise ValueError(f"cv of shifted_exponential noise must be at most 1, not {self.cv:g}")
+        return self
+
+    @property
+    def draw(self) -> Draw | None:
+        """The noise factors, None for none."""
+        if self.cv == 0:
+            return None
+        return getattr(noise, self.noise)(self.cv)  # type: ignore[no-any-return]
+
+
+class AllReduceSection(Section):
+    """An all-reduce: alpha s per hop, bandwidth bytes/s, bytes, share hidden by backward.
+
+    algorithm: see `simstrag.timing.collectives`.  intra_alpha, intra_bandwidth: of the links
+    inside a node; like those between nodes where they are not given.
+    """
+
+    alpha: NonNegative = 0.0
+    bandwidth: Bandwidth = math.inf
+    bytes: NonNegative = 0.0
+    overlap: Share = 0.0
+    algorithm: Literal["ring", "tree", "halving_doubling", "hierarchical"] = "ring"
+    intra_alpha: NonNegative | None = None
+    intra_bandwidth: Bandwidth | None = None
+
+    @field_serializer("bandwidth", "intra_bandwidth", when_used="json")
+    def _readable(self, bandwidth: float | None) -> float | str | None:
+        """JSON has no infinity; the word for it is read back as the number."""
+        return "inf" if bandwidth == math.inf else bandwidth
+
+    @property
+    def needs_nodes(self) -> str | None:
+        """What here makes a difference only where ranks share nodes, with its value."""
+        if self.algorithm == "hierarchical":
+            return "allreduce.algorithm is hierarchical"
+        for name in ("intra_alpha", "intra_bandwidth"):
+            if getattr(self, name) is not None:
+                return f"allreduce.{name} is {getattr(self, name):g}"
+        return None
+
+
+class ServerSection(Section):
+    """Seconds per gradient: at the parameter server (FIFO), and on the worker's side around it.
+
+    shards: how many servers have an equal share of the service each, or the shares.
+    fused_allreduce: a job that fuses several groups first all-reduces among their contributors.
+    """
+
+    service: NonNegative = 0.0
+    push: NonNegative = 0.0
+    pull: NonNegative = 0.0
+    shards: Count | Annotated[tuple[Positive, ...], Field(min_length=1)] = 1
+    fused_allreduce: bool = False
+
+    @model_validator(mode="after")
+    def _shares_are_whole(self) -> Self:
+        if not math.isclose(sum(self.shares), 1, rel_tol=SUM_TOLERANCE):
+            raise ValueError(f"shards must sum to 1, not {sum(self.shares):.9g}")
+        return self
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Of the service, one per shard.
+
+        >>> ServerSection(shards=4).shares
+        (0.25, 0.25, 0.25, 0.25)
+        """
+        k = self.shards
+        return (1 / k,) * k if isinstance(k, int) else k
+
+
+class ServerLoadSection(Section):
+    """What a parameter server in use costs the ranks on its node: factors >= 1, assumed.
+
+    host: of the host work of their steps.  net: of their pushes, pulls and collectives.
+    """
+
+    node: Annotated[int, Field(ge=0)] = 0
+    host: Factor = 1.0
+    net: Factor = 1.0
+
+
+class LearnerSection(Section):
+    """What updates are worth: the noise-scale model of statistical efficiency.
+
+    batch: samples per gradient.  noise_scale: McCandlish's B_noise, in samples.  c_tau: what a
+    stale sample costs, relative to a fresh one.  curve: (progress, accuracy) points, increasing.
+    staleness_loss: what an update of mean staleness takes from the final accuracy.
+    """
+
+    kind: Literal["noise-scale"] = "noise-scale"
+    batch: Count = 128
+    noise_scale: NonNegative = 500.0
+    c_tau: NonNegative = 1.0
+    curve: tuple[tuple[NonNegative, Share], ...] | None = None
+    staleness_loss: NonNegative = 0.0
+
+    @model_validator(mode="after")
+    def _curve_increases(self) -> Self:
+        points = self.curve or ()
+        if self.curve is not None and len(points) < 2:
+            raise ValueError("curve needs at least two [progress, accuracy] points")
+        for (p0, a0), (p1, a1) in itertools.pairwise(points):
+            if p1 <= p0 or a1 < a0:
+                raise ValueError(f"curve must increase: [{p1:g}, {a1:g}] follows [{p0:g}, {a0:g}]")
+        return self
+
+    def progress_for(self, accuracy: float) -> float:
+        """The least progress at which the declared curve reaches `accuracy`.
+
+        Raises `InputError` without a curve, and for what lies beyond it (no extrapolation).
+        """
+        if self.curve is None:
+            raise InputError("target_accuracy needs learner.curve: [[progress, accuracy], ...]")
+        if self.staleness_loss:
+            raise InputError(
+                "target_accuracy cannot stand beside learner.staleness_loss, which is of the final "
+                "accuracy alone; give target_progress"
+            )
+        accuracies = [a for _, a in self.curve]
+        if not accuracies[0] <= accuracy <= accuracies[-1]:
+            raise InputError(
+                f"target_accuracy {accuracy:g} lies outside learner.curve, which spans "
+                f"{accuracies[0]:g} to {accuracies[-1]:g}"
+            )
+        k = bisect.bisect_left(accuracies, accuracy)
+        p1, a1 = self.curve[k]
+        if a1 == accuracy:
+            return p1
+        p0, a0 = self.curve[k - 1]
+        return p0 + (p1 - p0) * (accuracy - a0) / (a1 - a0)

@@ -1,0 +1,121 @@
+"""The constants of a scenario that may be off: which they are, and on whose word they stand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from simstrag.scenario.scenario import Scenario
+
+__all__ = [
+    "BOUNDS", "DECLARED", "QUANTITIES", "THROUGH", "feels", "kind_of", "uncertain", "value_of",
+    "with_value",
+]  # fmt: skip
+
+QUANTITIES = {
+    "learner.c_tau": "",
+    "learner.noise_scale": "samples",
+    "step.compute": "s",
+    "step.host_share": "",
+    "step.amp_ratio": "",
+    "step.cv": "",
+    "server.service": "s",
+    "server.push": "s",
+    "server.pull": "s",
+    "allreduce.alpha": "s",
+    "allreduce.bandwidth": "bytes/s",
+    "allreduce.bytes": "bytes",
+    "allreduce.overlap": "",
+}
+"""The constants that can be varied, as keys of a scenario, and their units."""
+
+BOUNDS = {
+    "step.host_share": (0.0, 1.0),
+    "step.amp_ratio": (1.0, math.inf),
+    "step.cv": (0.0, 1.0),
+    "allreduce.overlap": (0.0, 1.0),
+}
+"""Between which values a constant is varied; all others are 0 or more."""
+
+DECLARED = "assumed (declared in the scenario)"
+DEFAULT = "assumed (default)"
+NOT_GIVEN = "assumed (nothing given)"
+
+THROUGH = {"server": {"server", "leader"}, "allreduce": {"all-reduce", "model averaging", "leader"}}
+"""The ways of making updates that take any time of a section."""
+
+
+def kind_of(scenario: Scenario, name: str) -> str:
+    """Whether a constant in force is measured, fitted or assumed, and then by whose word.
+
+    >>> case = Scenario(workers=2, updates=1, step={"compute": 0.1})
+    >>> kind_of(case, "step.compute"), kind_of(case, "learner.c_tau")
+    ('assumed (declared in the scenario)', 'assumed (default)')
+    """
+    section, _, key = name.partition(".")
+    stated, inputs = getattr(scenario, section), scenario.inputs
+    if stated is not None and key in stated.model_fields_set:
+        return DECLARED
+    if section == "step" and stated is None:
+        measured = inputs.times
+    else:
+        measured = (
+            None if section in ("step", "learner") else getattr(inputs.profile, section, None)
+        )
+    quantity = getattr(measured, "noise" if key == "cv" else key, None)
+    if quantity is not None:
+        return str(quantity.kind)
+    return NOT_GIVEN if stated is None else DEFAULT
+
+
+def value_of(scenario: Scenario, name: str) -> float:
+    """The constant in force; 0 where there is none, or it is a profile's and cannot be varied."""
+    section, _, key = name.partition(".")
+    if section in ("learner", "step"):
+        stated = getattr(scenario, section)
+        return 0.0 if stated is None else float(getattr(stated, key) or 0.0)
+    value = float(getattr(getattr(scenario.inputs, section), key))
+    return value if math.isfinite(value) else 0.0
+
+
+def uncertain(scenario: Scenario) -> list[str]:
+    """The constants here that nobody measured and that are not 0, as keys of `QUANTITIES`.
+
+    Without a target no time depends on what stale gradients cost.
+
+    >>> uncertain(Scenario(workers=2, samples=256, step={"compute": 0.1}))
+    ['learner.noise_scale', 'step.compute']
+    """
+    return [
+        name
+        for name in QUANTITIES
+        if value_of(scenario, name)
+        and kind_of(scenario, name) != "measured"
+        and (name != "learner.c_tau" or scenario.progress_target is not None)
+    ]
+
+
+def with_value(scenario: Scenario, name: str, value: float) -> Scenario:
+    """The scenario with one constant changed; what its profile says stays for all others."""
+    section, _, key = name.partition(".")
+    stated = getattr(scenario, section)
+    keys = {} if stated is None else stated.model_dump(exclude_unset=True)
+    return scenario.replaced(**{section: keys | {key: value}})
+
+
+def feels(summary: Mapping[str, Any], name: str) -> bool:
+    """Whether another value of a constant can make any difference to a run, by its summary.
+
+    Without stale gradients their cost is no matter; of the server and the all-reduce a policy knows
+    only what it met of them.
+
+    >>> feels({"architecture": "all-reduce", "effective_staleness": 0.0}, "server.service")
+    False
+    """
+    section = name.partition(".")[0]
+    if name == "learner.c_tau":
+        return bool(summary["effective_staleness"] > 0)
+    if section in THROUGH:
+        return not THROUGH[section].isdisjoint(str(summary["architecture"]).split(" + "))
+    return True

@@ -1,0 +1,150 @@
+"""What one step, one collective and one gradient at the server cost when nothing else goes on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from simstrag.errors import InputError
+from simstrag.policies.estimators import detectors
+from simstrag.timing import collectives
+from simstrag.timing.noise import Draw
+
+__all__ = ["FLAT", "AllReduce", "Load", "Server", "Step", "amp_gain"]
+
+FLAT: Final[dict[str, Callable[[int, float, float, float], float]]] = {
+    "ring": collectives.ring,
+    "tree": collectives.tree,
+    "halving_doubling": collectives.halving_doubling,
+}
+"""The algorithms to which all links are alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One training step on an idle machine.
+
+    host: seconds that reduced precision cannot shorten.  gpu: seconds of the computing device in
+    full precision.  amp_ratio: full over reduced-precision time of the whole step, None if unknown.
+    draw: noise factors, None for none.  amp_switch: seconds that a change of precision costs.
+    microbatches: equal parts of a step after which a deadline may stop it.
+    fixed_share: the part of a nominal step's work that a smaller batch does not shorten.
+    """
+
+    host: float
+    gpu: float
+    amp_ratio: float | None = None
+    draw: Draw | None = None
+    amp_switch: float = 0.0
+    microbatches: int = 1
+    fixed_share: float = 0.0
+
+    def effort(self, share: float) -> float:
+        """The work of a step of that share of the nominal batch, over a nominal step's.
+
+        >>> Step(host=0.0, gpu=0.1, fixed_share=0.25).effort(0.5)
+        0.625
+        """
+        return share + self.fixed_share * (1.0 - share)
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduce:
+    """An all-reduce: alpha s per hop, bandwidth bytes/s, bytes, share hidden by backward.
+
+    algorithm: a function of `simstrag.timing.collectives`.  intra_alpha, intra_bandwidth: of the
+    links inside a node; None means that these are like those between nodes.
+    """
+
+    alpha: float = 0.0
+    bandwidth: float = math.inf
+    bytes: float = 0.0
+    overlap: float = 0.0
+    algorithm: str = "ring"
+    intra_alpha: float | None = None
+    intra_bandwidth: float | None = None
+
+    @property
+    def inside(self) -> tuple[float, float]:
+        """Alpha and bandwidth of the links inside a node."""
+        alpha = self.alpha if self.intra_alpha is None else self.intra_alpha
+        bandwidth = self.bandwidth if self.intra_bandwidth is None else self.intra_bandwidth
+        return alpha, bandwidth
+
+    def seconds(self, ranks_per_node: Sequence[int]) -> float:
+        """What backward does not hide of one, on an idle network.
+
+        ranks_per_node: how many members each node has.  A flat algorithm goes at the pace of the
+        links between nodes, unless all members share one.
+
+        >>> slow_outside = AllReduce(alpha=0.01, intra_alpha=0.001)
+        >>> slow_outside.seconds([4]), slow_outside.seconds([3, 1])   # 2 (4 - 1) hops each
+        (0.006, 0.06)
+        """
+        outer = self.alpha, self.bytes, self.bandwidth
+        alpha, bandwidth = self.inside
+        if self.algorithm == "hierarchical":
+            seconds = collectives.hierarchical(ranks_per_node, *outer, alpha, bandwidth)
+        else:
+            links = (alpha, self.bytes, bandwidth) if len(ranks_per_node) == 1 else outer
+            seconds = FLAT[self.algorithm](sum(ranks_per_node), *links)
+        return seconds * (1 - self.overlap)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Seconds per gradient: at the server (first in, first out), and on the worker's side.
+
+    shards: the share of the service that each of several servers does; they sum to 1.
+    fused_allreduce: a job that fuses several groups first all-reduces among all contributors.
+    """
+
+    service: float = 0.0
+    push: float = 0.0
+    pull: float = 0.0
+    shards: tuple[float, ...] = (1.0,)
+    fused_allreduce: bool = False
+
+    @property
+    def job(self) -> float:
+        """Seconds of one job: every shard has the same queue, so the largest is the last.
+
+        >>> Server(service=8.0, shards=(0.25, 0.75)).job
+        6.0
+        """
+        return self.service * max(self.shards)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a parameter server costs the ranks beside it while it is in use: factors >= 1.
+
+    host: of the host work of their steps.  net: of their pushes, pulls and collectives.
+    """
+
+    ranks: frozenset[int]
+    host: float = 1.0
+    net: float = 1.0
+
+
+def amp_gain(step: Step) -> float:
+    """By how much reduced precision speeds up the device's part of a step, r = g / ((h+g)/rho - h).
+
+    Raises `InputError` where `amp_ratio` is unknown, or larger than the host part allows.
+    """
+    rho, total = step.amp_ratio, step.host + step.gpu
+    if rho is None:
+        raise InputError(
+            "the policy uses reduced precision, but nothing says what it gains: "
+            "give step.amp_ratio or a profile"
+        )
+    try:
+        return detectors.amp_gain(rho, step.host, total)
+    except InputError:
+        raise InputError(
+            f"step.amp_ratio {rho:g} is impossible with host_share {step.host / total:g}: "
+            f"reduced precision shortens the device's part only, so it must be below "
+            f"{total / step.host:g}"
+        ) from None

@@ -1,0 +1,175 @@
+"""A trace as the ranks of one job feel it."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from simstrag.errors import InputError
+from simstrag.trace.rows import DURATION, MOST_NODE, SLOWDOWN, UTILISATION
+from simstrag.trace.slowdown import ONE, Piecewise
+from simstrag.trace.step_functions import Pieces, picked
+from simstrag.trace.trace import RESOURCES, Trace
+
+__all__ = ["Contention"]
+
+Ints = npt.NDArray[np.int64]
+
+
+def _nowhere() -> Ints:
+    return np.zeros((1, len(RESOURCES)), np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Contention:
+    """A trace as the ranks feel it.
+
+    pieces: step functions of slowdowns; the first is that of no contention.
+    places: the number of each rank's place; a rank beyond them has the last place.
+    felt: shape (places, resources), which of `pieces` each resource of a place has, in the order
+    of `RESOURCES`; in the last place it is the first of all.
+    durations: rank to recorded local times.
+    end: seconds after which no slowdown is recorded; infinite without any, since recorded
+    durations do not follow the clock, and where all rows are at time 0: constants do not end.
+    trace_end: what then: hold, loop, error.
+    """
+
+    pieces: Pieces = field(default_factory=lambda: Pieces.constants([1.0]))
+    places: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    felt: Ints = field(default_factory=_nowhere)
+    durations: dict[int, tuple[float, ...]] = field(default_factory=dict)
+    end: float = math.inf
+    trace_end: str = "hold"
+
+    @classmethod
+    def of(
+        cls,
+        trace: Trace | None,
+        workers: int,
+        nodes: Sequence[int] | None = None,
+        trace_end: str = "hold",
+        allow_speedup: bool = False,
+    ) -> Contention:
+        """Give each rank the rows of its node (`nodes[rank]`; node k is rank k by default).
+
+        Raises `InputError` for a node beyond the world, utilisation rows, and speed-ups.
+        """
+        if trace is None:
+            return cls()
+        _check(trace, workers, nodes, allow_speedup)
+        period = trace.end if trace_end == "loop" and trace.end > 0 else math.inf
+        h, known = trace.histories, np.array(trace.nodes)
+        of_rank = np.arange(workers) if nodes is None else np.minimum(nodes, MOST_NODE)
+        places = np.searchsorted(known, of_rank)
+        places[known[np.minimum(places, len(known) - 1)] != of_rank] = len(known)
+        of_key = np.searchsorted(known, h.node)
+        here = np.isin(np.arange(len(known)), places)[of_key]
+        slowed = h.appearance[(here & (h.kind == SLOWDOWN))[h.appearance]]
+        rows, starts = picked(h.starts, slowed)
+        own = Pieces.of(h.time[rows], h.value[rows], starts, period)
+        felt = np.zeros((len(known) + 1, len(RESOURCES)), np.int64)
+        felt[of_key[slowed], h.resource[slowed]] = np.arange(len(slowed)) + 1
+        return cls(
+            own.after(Pieces.constants([1.0])), places, felt,
+            _durations(trace, places, np.flatnonzero(here & (h.kind == DURATION)), of_key),
+            trace.end if len(slowed) and trace.end > 0 else math.inf, trace_end,
+        )  # fmt: skip
+
+    @functools.cached_property
+    def slowdowns(self) -> dict[tuple[int, str], Piecewise]:
+        """(rank, resource) to its step function, in the order in which the trace names them."""
+        found: dict[tuple[int, str], Piecewise] = {}
+        ranks = _ranks(self.places)
+        slowed = np.argwhere(self.felt)
+        for place, resource in slowed[np.argsort(self.felt[*slowed.T])].tolist():
+            piece = self.pieces[int(self.felt[place, resource])]
+            found |= {(rank, RESOURCES[resource]): piece for rank in ranks[place]}
+        return found
+
+    def places_of(self, workers: int) -> Ints:
+        """The place of each of so many ranks."""
+        last = np.full(workers - len(self.places), len(self.felt) - 1)
+        return np.append(self.places, last)
+
+    def place(self, rank: int) -> int:
+        """The place of a rank."""
+        return int(self.places[rank]) if rank < len(self.places) else len(self.felt) - 1
+
+    def of_rank(self, rank: int, resource: str) -> Piecewise:
+        """The slowdown of one resource of a rank."""
+        return self.slowdowns.get((rank, resource), ONE)
+
+
+def _ranks(places: Ints) -> dict[int, list[int]]:
+    """The ranks of each place, in order."""
+    found: dict[int, list[int]] = {}
+    for rank, place in enumerate(places.tolist()):
+        found.setdefault(place, []).append(rank)
+    return found
+
+
+def _durations(
+    trace: Trace, places: Ints, recorded: Ints, of_key: Ints
+) -> dict[int, tuple[float, ...]]:
+    """Those of each rank; recorded: the histories that have them.  of_key: the place of each."""
+    h = trace.histories
+    found: dict[int, tuple[float, ...]] = {}
+    ranks = _ranks(places) if len(recorded) else {}
+    for key in recorded.tolist():
+        own = tuple(h.value[h.starts[key] : h.starts[key + 1]].tolist())
+        found |= dict.fromkeys(ranks[int(of_key[key])], own)
+    return found
+
+
+def _few(nodes: Sequence[int]) -> str:
+    return ", ".join(map(str, nodes[:8])) + (", ..." if len(nodes) > 8 else "")
+
+
+def _check(trace: Trace, workers: int, nodes: Sequence[int] | None, allow_speedup: bool) -> None:
+    if nodes is None and trace.nodes[-1] >= workers:
+        raise InputError(
+            f"{trace.source}: node {trace.nodes[-1]} is beyond a world of {workers} workers; "
+            "raise `workers`, or choose nodes with `nodes: [...]`"
+        )
+    if nodes is not None and not set(nodes) & set(trace.nodes):
+        raise InputError(
+            f"{trace.source}: its nodes ({_few(trace.nodes)}) are none that a rank is on "
+            f"({_few(sorted(set(nodes)))}): no contention would be felt; correct `nodes`"
+        )
+    used = trace.histories.kind == UTILISATION
+    if used.any() and (found := trace.first(lambda rows: rows.kind == "utilisation")):
+        where, row = found
+        raise InputError(
+            f"{where}: utilisation {row.value:g} of node {row.node} at {row.time:g} s cannot be "
+            f"translated into a slowdown: that takes a profile with a response of {row.resource} "
+            "(simstrag calibrate measures them); or write factors as kind slowdown (1 is clean), "
+            "or recorded step times as kind duration"
+        )
+    if trace.speeds_up and not allow_speedup and (found := trace.first(lambda r: r.speeds_up)):
+        where, row = found
+        raise InputError(
+            f"{where}: slowdown {row.value:g} of node {row.node} at {row.time:g} s is below 1; "
+            "correct it, or say `allow_speedup: true` in the scenario"
+        )
+    if trace.replays:
+        _refuse_both(trace)
+
+
+def _refuse_both(trace: Trace) -> None:
+    kinds: dict[int, set[str]] = {}
+    keys = trace.keys
+    for key in trace.histories.appearance.tolist():
+        node, resource, kind = keys[key]
+        if resource != "net":
+            kinds.setdefault(node, set()).add(kind)
+    for node, of_node in kinds.items():
+        if len(of_node) > 1:
+            raise InputError(
+                f"{trace.source}: node {node} has durations and slowdowns of its steps; "
+                "durations contain the slowdown already, keep one of the two"
+            )

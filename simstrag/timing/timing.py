@@ -1,0 +1,248 @@
+"""From constants, contention and noise to the instants at which things end.
+
+The other half of the arithmetic that every engine shares (docs/semantics.md, rule 0): a time is
+its predecessor through exactly one method of `Timing`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import copy
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from simstrag.errors import InputError
+from simstrag.timing.collectives import ranks_per_node
+from simstrag.timing.constants import AllReduce, Load, Server, Step, amp_gain
+from simstrag.timing.contention import Contention
+from simstrag.timing.noise import Noise
+from simstrag.trace.slowdown import ONE, Piecewise, finish
+from simstrag.trace.step_functions import Pieces, combined
+from simstrag.trace.trace import RESOURCES
+
+__all__ = ["Timing"]
+
+NET = RESOURCES.index("net")
+OF_STEP = ("step", "host", "gpu")
+CACHED_NETS = 256
+"""Of how many sets of ranks the slowest network is remembered."""
+
+
+class Timing:
+    """When the steps, collectives and transfers of one run end.
+
+    nodes: the node of each rank; None means that every rank has one to itself.
+    load: what a server in use costs the ranks beside it; it acts where `loaded` is said.
+    Raises `InputError` where `load.host` would have to stretch recorded durations.
+
+    >>> from simstrag.timing.noise import Noise
+    >>> step, noise = Step(host=0.0, gpu=0.1), Noise(seed=0, draw=None)
+    >>> timing = Timing(step, AllReduce(), Server(), Contention(), noise)
+    >>> timing.compute(rank=0, k=0, start=1.0, amp=False)
+    1.1
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        allreduce: AllReduce,
+        server: Server,
+        contention: Contention,
+        noise: Noise,
+        nodes: tuple[int, ...] | None = None,
+        load: Load | None = None,
+    ) -> None:
+        self.step = step
+        self.allreduce = allreduce
+        self.server = server
+        self.contention = contention
+        self.nodes = nodes
+        self.load = Load(frozenset()) if load is None else load
+        self._noise = noise
+        self._stretches: dict[tuple[bool, float], Pieces] = {}
+        self._stretch: dict[tuple[int, bool, float], Piecewise] = {}
+        self._net: dict[tuple[int, float], Piecewise] = {}
+        self._slowed = frozenset(np.flatnonzero(contention.felt[contention.places, NET]).tolist())
+        self._slowest = functools.lru_cache(CACHED_NETS)(self._largest)
+        recorded = self.load.ranks & contention.durations.keys()
+        if recorded and self.load.host != 1:
+            raise InputError(
+                f"server_load.host cannot stretch the recorded durations of rank {min(recorded)}: "
+                "what is host work in them is not known; leave host out"
+            )
+
+    def under(self, noise: Noise) -> Timing:
+        """The same under another noise; what is known of the contention is shared."""
+        other = copy.copy(self)
+        other._noise = noise
+        return other
+
+    def compute(
+        self, rank: int, k: int, start: float, amp: bool, share: float = 1.0, loaded: bool = False
+    ) -> float:
+        """When the k-th step of `rank` ends that starts computing at `start` (rules 2, 4, 6, 10).
+
+        share: its samples over the nominal batch.
+        """
+        return self._compute(rank, k, start, amp, share, 1.0, loaded)
+
+    def cut(
+        self,
+        rank: int,
+        k: int,
+        start: float,
+        amp: bool,
+        share: float,
+        deadline: float,
+        loaded: bool = False,
+    ) -> tuple[float, int]:
+        """When a step ends that stops at `deadline` seconds, and its micro-batches by then (6a).
+
+        It stops with the first micro-batch that ends later than that; without one, with the last.
+
+        >>> from simstrag.timing.noise import Noise
+        >>> step = Step(host=0.0, gpu=1.0, microbatches=4)
+        >>> timing = Timing(step, AllReduce(), Server(), Contention(), Noise(seed=0, draw=None))
+        >>> timing.cut(rank=0, k=0, start=5.0, amp=False, share=1.0, deadline=0.5)
+        (5.75, 3)
+        """
+        parts = self.step.microbatches
+
+        def end(done: int) -> float:
+            return self._compute(rank, k, start, amp, share, done / parts, loaded)
+
+        within = bisect.bisect_right(range(1, parts), deadline, key=lambda m: end(m) - start)
+        return end(within + 1), within + 1
+
+    def noise_free(self, rank: int, k: int, start: float) -> float:
+        """Seconds of a noise-free full-precision step started at `start` (rule 27)."""
+        if rank in self.contention.durations:
+            return self._duration(rank, k, amp=False)
+        return finish(start, 1.0, self.stretch(rank, amp=False)) - start
+
+    def reduce(self, members: tuple[int, ...], start: float, loaded: bool = False) -> float:
+        """When an all-reduce among `members` ends that starts at `start` (rule 11)."""
+        seconds = self.allreduce.seconds(ranks_per_node(members, self.nodes))
+        return finish(start, seconds, self.slowest_net(members, loaded))
+
+    def push(self, rank: int, start: float, loaded: bool = False) -> float:
+        """When the gradient of `rank` is at the server."""
+        return finish(start, self.server.push, self.slowest_net((rank,), loaded))
+
+    def pull(self, rank: int, start: float, loaded: bool = False) -> float:
+        """When `rank` has the parameters."""
+        return finish(start, self.server.pull, self.slowest_net((rank,), loaded))
+
+    def serve(self, start: float, union: tuple[int, ...] = (), loaded: bool = False) -> float:
+        """When a job of the server ends that starts at `start`.
+
+        union: all contributors of a job that fuses several groups, who may all-reduce first.
+        """
+        if union and self.server.fused_allreduce:
+            start = self.reduce(union, start, loaded)
+        return start + self.server.job
+
+    def beyond(self, rank: int, k: int, start: float, end: float) -> float:
+        """Seconds of a step that lie beyond the end of the trace (rule 8)."""
+        if self.contention.trace_end != "hold":
+            return 0.0
+        durations = self.contention.durations.get(rank)
+        if durations is not None:
+            return max(0.0, end - start) if k >= len(durations) else 0.0
+        return max(0.0, end - max(start, self.contention.end))
+
+    def stretch(self, rank: int, amp: bool, loaded: bool = False) -> Piecewise:
+        """Seconds per unit of work over time: S * (h*H + g*G/r)."""
+        factor = self.load.host if loaded and rank in self.load.ranks else 1.0
+        place = self.contention.place(rank)
+        known = self._stretch.get((place, amp, factor))
+        if known is None:
+            known = self._stretch[place, amp, factor] = self.stretches(amp, factor)[place]
+        return known
+
+    def stretches(self, amp: bool, factor: float = 1.0) -> Pieces:
+        """The same of each place of the contention, with host work stretched by a factor."""
+        known = self._stretches.get((amp, factor))
+        if known is None:
+            h, g = self.step.host, self.step.gpu
+            r = amp_gain(self.step) if amp else 1.0
+
+            def seconds(*felt: Any) -> Any:
+                S, H, G = (felt[slowed.index(name)] if name in slowed else 1.0 for name in OF_STEP)
+                return S * (h * H * factor + g * G / r)
+
+            felt, pieces = self.contention.felt, self.contention.pieces
+            columns = {name: felt[:, RESOURCES.index(name)] for name in OF_STEP}
+            slowed = [name for name in OF_STEP if columns[name].any()] or ["step"]
+            parts = [pieces.taken(columns[name]) for name in slowed]
+            known = self._stretches[amp, factor] = combined(parts, seconds)
+        return known
+
+    def _compute(
+        self, rank: int, k: int, start: float, amp: bool, share: float, part: float, loaded: bool
+    ) -> float:
+        """When `part` of a step is done."""
+        if rank in self.contention.durations:
+            return start + self._duration(rank, k, amp) * self.step.effort(share) * part
+        work = self._noise.factor(rank, k) * self.step.effort(share) * part
+        return finish(start, work, self.stretch(rank, amp, loaded))
+
+    @property
+    def seed(self) -> int:
+        """Of the noise."""
+        return self._noise.seed
+
+    def net(self, rank: int, loaded: bool) -> Piecewise | None:
+        """The slowdown of a rank's network over time; None where it has none."""
+        if not self._feels_net(rank, loaded):
+            return None
+        key = self.contention.place(rank), self._net_factor(rank, loaded)
+        known = self._net.get(key)
+        if known is None:
+            known = self._net[key] = self.nets([rank], loaded)[0]
+        return known
+
+    def nets(self, ranks: Sequence[int], loaded: bool) -> Pieces:
+        """The same of each of some ranks, of those without any too."""
+        places = [self.contention.place(rank) for rank in ranks]
+        factors = np.array([self._net_factor(rank, loaded) for rank in ranks])
+        return self.contention.pieces.taken(self.contention.felt[places, NET]).scaled(factors)
+
+    def _feels_net(self, rank: int, loaded: bool) -> bool:
+        return rank in self._slowed or (loaded and rank in self.load.ranks)
+
+    def _net_factor(self, rank: int, loaded: bool) -> float:
+        return self.load.net if loaded and rank in self.load.ranks else 1.0
+
+    def slowest_net(self, members: tuple[int, ...], loaded: bool) -> Piecewise:
+        """The largest slowdown of the network among `members` over time."""
+        if len(members) == 1:
+            return self.net(members[0], loaded) or ONE
+        felt = tuple(rank for rank in members if self._feels_net(rank, loaded))
+        return self._slowest(felt, len(felt) < len(members), loaded) if felt else ONE
+
+    def _largest(self, felt: tuple[int, ...], others: bool, loaded: bool) -> Piecewise:
+        """felt: the members that have any slowdown.  others: there are members that have none."""
+        alike = {
+            (self.contention.place(rank), self._net_factor(rank, loaded)): rank for rank in felt
+        }
+        parts = self.nets(list(alike.values()), loaded)
+        one = Pieces.constants([1.0] * others)
+        return one.after(parts).largest()
+
+    def _duration(self, rank: int, k: int, amp: bool) -> float:
+        durations = self.contention.durations[rank]
+        if k >= len(durations) and self.contention.trace_end == "error":
+            raise InputError(
+                f"rank {rank} starts step {k}, but the trace records {len(durations)} durations; "
+                "record more, or say `trace_end: hold` or `loop`"
+            )
+        looped = self.contention.trace_end == "loop"
+        seconds = durations[k % len(durations) if looped else min(k, len(durations) - 1)]
+        if amp:
+            amp_gain(self.step)  # refuses an unknown or impossible ratio
+            seconds /= self.step.amp_ratio or 1.0
+        return seconds

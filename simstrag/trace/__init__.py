@@ -1,0 +1,5 @@
+"""Contention traces: who was slowed, where, when and by how much.
+
+`trace` has the `Trace` type; `rows` checks rows, `files` reads and writes CSV and parquet, and
+`step_functions` integrates piecewise-constant slowdowns. It knows no job and no policy.
+"""

@@ -1,0 +1,280 @@
+"""Contention traces: who was slowed down, where, when and by how much.
+
+A trace is a table in long form, one row per change: `time` (seconds), `node` (number), `resource`
+(gpu, host, net, step), `kind` (slowdown, utilisation, duration) and `value`.  A value holds from
+its time on until the next row of the same node, resource and kind.  "gpu" is the computing device,
+a CPU included; "step" stretches the whole step.  Rows of kind `duration` are recorded local times
+of steps, replayed one per step in their order.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from simstrag.documents.paths import write_whole
+from simstrag.errors import InputError
+from simstrag.trace import files
+from simstrag.trace import rows as trace_rows
+from simstrag.trace.columns import Histories
+from simstrag.trace.rows import (
+    COLUMNS,
+    DURATION,
+    KIND_NAMES,
+    KINDS,
+    RESOURCES,
+    SLOWDOWN,
+    Columns,
+    Key,
+    Row,
+)  # fmt: skip
+from simstrag.trace.step_functions import owners
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["COLUMNS", "KINDS", "RESOURCES", "Changes", "Row", "Trace"]
+
+CHUNK = 1 << 16
+"""Rows that are written out at a time, to be hashed."""
+
+
+class Changes(NamedTuple):
+    """Rows in order of time, a column (an array) for each field of `Row`."""
+
+    time: npt.NDArray[np.float64]
+    node: npt.NDArray[np.int64]
+    resource: npt.NDArray[np.str_]
+    kind: npt.NDArray[np.str_]
+    value: npt.NDArray[np.float64]
+
+    @property
+    def speeds_up(self) -> npt.NDArray[np.bool_]:
+        """Which are slowdowns below 1, which a scenario must allow."""
+        return np.asarray((self.kind == "slowdown") & (self.value < 1))
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """A validated contention trace.
+
+    histories: its rows, sorted by whom they are about.
+    source: where it came from, for messages and provenance.
+    sha256_of_file: of the bytes of the file it was read from, if there is one.
+    shifted_from: the trace as it was recorded, of one that begins elsewhere.
+
+    >>> rows = [(60.0, 3, "gpu", "slowdown", 2.0), (90.0, 3, "gpu", "slowdown", 1.0)]
+    >>> trace = Trace.from_rows(rows)
+    >>> trace.end, trace.nodes
+    (90.0, (3,))
+    """
+
+    histories: Histories
+    source: str = "inline"
+    sha256_of_file: str | None = None
+    shifted_from: Trace | None = None
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it came from the same source with the same rows."""
+        if not isinstance(other, Trace):
+            return NotImplemented
+        same = map(np.array_equal, self.changes, other.changes)
+        return self.source == other.source and all(same)
+
+    def __hash__(self) -> int:
+        return hash((self.source, len(self), self.end))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What goes to another process, which need not write the rows out to hash them again."""
+        return {**self.__dict__, "sha256": self.sha256}
+
+    @classmethod
+    def from_rows(
+        cls,
+        rows: Iterable[Sequence[Any] | Mapping[str, Any]],
+        source: str = "inline trace",
+        first_line: int = 1,
+    ) -> Trace:
+        """Check and keep `rows` (sequences in the order of `COLUMNS`, or mappings).
+
+        Raises `InputError` that names the source, the row and the way out.
+        """
+        rows = list(rows)
+        columns = trace_rows.plain(rows, first_line)
+        return cls(_histories(columns, enumerate(rows, start=first_line), source), source)
+
+    @classmethod
+    def from_columns(
+        cls, time: Any, node: Any, resource: str, kind: str, value: Any, source: str
+    ) -> Trace:
+        """From arrays of one resource and kind, such as a generator makes, in any order of nodes.
+
+        >>> Trace.from_columns([0.0], [3], "gpu", "slowdown", [2.0], "hand-made").rows
+        (Row(time=0.0, node=3, resource='gpu', kind='slowdown', value=2.0),)
+        """
+        n = len(time)
+        columns = trace_rows.right(
+            np.array(time, np.float64), np.array(node, np.float64),
+            trace_rows.codes([resource], RESOURCES).repeat(n),
+            trace_rows.codes([kind], KIND_NAMES).repeat(n),
+            np.array(value, np.float64), np.arange(1, n + 1),
+        )  # fmt: skip
+        same = itertools.repeat(resource), itertools.repeat(kind)
+        rows = enumerate(zip(time, node, *same, value, strict=False), start=1)
+        return cls(_histories(columns, rows, source), source)
+
+    @classmethod
+    def read(cls, path: str | Path) -> Trace:
+        """From a CSV or parquet file with the columns `time, node, resource, kind, value`.
+
+        Raises `InputError` where the file is missing, unreadable or wrong in any row.
+        """
+        path = Path(path)
+        if not path.exists():
+            raise InputError(f"{path}: no such trace file")
+        try:
+            data = path.read_bytes()
+            columns, rows = files.columns(data, path), files.rows(data, path)
+            histories = _histories(columns, rows, str(path))
+            return cls(histories, str(path), hashlib.sha256(data).hexdigest())
+        except UnicodeDecodeError:
+            raise InputError(f"{path}: not a text file in UTF-8; {files.FORMATS}") from None
+        except OSError as error:
+            reason = error.strerror or str(error).splitlines()[0]
+            raise InputError(f"{path}: cannot be read as a trace: {reason}") from None
+
+    @functools.cached_property
+    def sha256(self) -> str:
+        """Of the file's bytes, or of the rows where there is no file."""
+        if self.sha256_of_file is not None:
+            return self.sha256_of_file
+        if self.shifted_from is not None:
+            return self.shifted_from.sha256
+        digest, rows = hashlib.sha256(b"["), self._tuples()
+        for mark in itertools.chain([""], itertools.repeat(", ")):
+            chunk = list(itertools.islice(rows, CHUNK))
+            if not chunk:
+                break
+            digest.update((mark + repr(chunk)[1:-1]).encode())
+        digest.update(b"]")
+        return digest.hexdigest()
+
+    def __len__(self) -> int:
+        return len(self.histories.time)
+
+    @property
+    def end(self) -> float:
+        """Seconds of the last row: what comes after it is not recorded."""
+        return float(self.histories.time[self.histories.starts[1:] - 1].max())
+
+    @property
+    def replays(self) -> bool:
+        """Whether it has recorded durations of steps to replay."""
+        return bool(np.any(self.histories.kind == DURATION))
+
+    @functools.cached_property
+    def speeds_up(self) -> bool:
+        """Whether any slowdown is below 1, as it was recorded, which a scenario must allow."""
+        if self.shifted_from is not None:
+            return self.shifted_from.speeds_up
+        slowed = np.repeat(self.histories.kind == SLOWDOWN, np.diff(self.histories.starts))
+        return bool(np.any(slowed & (self.histories.value < 1)))
+
+    @functools.cached_property
+    def nodes(self) -> tuple[int, ...]:
+        """The nodes that have rows, in order."""
+        return tuple(np.unique(self.histories.node).tolist())
+
+    @property
+    def keys(self) -> list[Key]:
+        """Every (node, resource, kind) that has rows, in order.
+
+        >>> Trace.from_rows([(0, 3, "gpu", "slowdown", 2.0)]).keys
+        [(3, 'gpu', 'slowdown')]
+        """
+        return self.histories.keys
+
+    @property
+    def changes(self) -> Changes:
+        """All rows in order of time; those of equal time keep the order they came in."""
+        found = self.histories
+        owner = owners(found.starts)[found.order]
+        resources, kinds = np.array(RESOURCES), np.array(KIND_NAMES)
+        return Changes(
+            found.time[found.order], found.node[owner], resources[found.resource[owner]],
+            kinds[found.kind[owner]], found.value[found.order],
+        )  # fmt: skip
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The same row by row, made anew each time: for a look at a few, and for tests."""
+        return tuple(map(Row._make, self._tuples()))
+
+    def _tuples(self) -> Iterator[tuple[Any, ...]]:
+        return zip(*(column.tolist() for column in self.changes), strict=True)
+
+    def first(self, wrong: Callable[[Changes], npt.NDArray[np.bool_]]) -> tuple[str, Row] | None:
+        """The first row of which something is so, as it was recorded, and where it stands.
+
+        >>> Trace.from_rows([(0, 3, "gpu", "slowdown", 0.5)]).first(lambda rows: rows.value < 1)
+        ('inline trace, row 1', Row(time=0.0, node=3, resource='gpu', kind='slowdown', value=0.5))
+        """
+        if self.shifted_from is not None:
+            return self.shifted_from.first(wrong)
+        changes, found = self.changes, self.histories
+        places = np.flatnonzero(wrong(changes))
+        if not len(places):
+            return None
+        place = places[0]
+        line = found.line[found.order[place]] if found.line is not None else place + 1
+        row = Row._make(column[place].item() for column in changes)
+        return f"{self.source}, row {line}", row
+
+    def series(self, node: int, resource: str, kind: str) -> list[tuple[float, float]]:
+        """(time, value) of one key in order of time."""
+        return self.by_key().get((node, resource, kind), [])
+
+    def by_key(self) -> dict[Key, list[tuple[float, float]]]:
+        """(time, value) of every (node, resource, kind) in order of time."""
+        rows = list(zip(self.histories.time.tolist(), self.histories.value.tolist(), strict=True))
+        edges = itertools.pairwise(self.histories.starts.tolist())
+        return {key: rows[a:b] for key, (a, b) in zip(self.keys, edges, strict=True)}
+
+    def shifted(self, offset: float) -> Trace:
+        """The same trace begun at `offset` s (0 <= offset < end) and wrapped around its end."""
+        if self.end == 0:
+            return self
+        source = f"{self.source} from {offset:.6g} s on"
+        return Trace(self.histories.shifted(offset, self.end), source, shifted_from=self)
+
+    def to_frame(self) -> pd.DataFrame:
+        """As a pandas DataFrame with one column for each of `COLUMNS`."""
+        import pandas as pd
+
+        return pd.DataFrame(self.changes._asdict())
+
+    def write(self, path: str | Path) -> None:
+        """To a CSV file, or parquet where the name says so."""
+        frame = self.to_frame()
+        write = frame.to_parquet if Path(path).suffix == ".parquet" else frame.to_csv
+        write_whole(path, lambda part: write(part, index=False))
+
+
+def _histories(columns: Columns | None, rows: Iterable[tuple[int, Any]], source: str) -> Histories:
+    """Of columns; where they are not there or not in order, of rows, one by one.
+
+    Raises `InputError` for the first mistake.
+    """
+    found = None if columns is None else Histories.of(columns)
+    if found is None:
+        found = Histories.of(trace_rows.each(rows, source))
+    assert found is not None, "rows that were checked one by one are in order"
+    return found

@@ -1,0 +1,212 @@
+"""Which package may import which, read from the source; imports inside functions count."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import simstrag
+
+ROOT = Path(__file__).parent.parent
+SATELLITES = ("analysis", "calibration", "traces", "validation")
+CONTRACT = {"checks", "errors", "plan", "policy", "quorum", "rendering", "view"}
+"""The modules on the doorstep, which every package may import."""
+
+ROOMS: dict[str, set[str]] = {
+    "documents": set(),
+    "processes": set(),
+    "learning": set(),
+    "policies": {"documents"},
+    "runs": set(),
+    "trace": {"documents"},
+    "timing": {"policies", "trace"},
+    "profile": {"documents", "timing", "trace"},
+    "scenario": {"documents", "profile", "timing", "trace"},
+    "engine": {"learning", "policies", "runs", "scenario", "timing", "trace"},
+    "workloads": {"documents"},
+    "experiments": {"documents", "engine", "policies", "processes", "runs", "scenario"},
+    "ddp": {
+        "documents", "engine", "policies", "processes", "profile", "runs", "scenario", "trace",
+        "workloads",
+    },
+    "traces": {"documents", "timing", "trace"},
+    "calibration": {
+        "ddp", "documents", "processes", "profile", "runs", "timing", "workloads",
+    },
+    "analysis": {
+        "ddp", "documents", "experiments", "profile", "runs", "scenario", "timing", "trace",
+    },
+    "validation": {
+        "analysis", "calibration", "ddp", "documents", "engine", "experiments", "policies",
+        "processes", "profile", "runs", "scenario", "timing", "trace", "workloads",
+    },
+}  # fmt: skip
+"""Every room, lowest first, and the rooms that it may import.
+
+The two roots, `simstrag` itself and `cli`, may import every room."""
+
+HEAVY = {
+    "simpy": {"engine"},
+    "numba": {"engine.compiled", "policies.estimators.loops"},
+    "torch": {"calibration", "ddp", "validation", "workloads"},
+    "matplotlib": {"analysis"},
+    "bokeh": {"analysis"},
+    "jinja2": {"analysis"},
+    "typer": {"cli"},
+    "joblib": {"experiments", "processes"},
+    "distributed": {"experiments.backends"},
+    "ray": {"experiments.backends"},
+}
+"""Packages of others that are slow to import or optional, and who may import them."""
+
+
+class Import(NamedTuple):
+    """One import statement: `by` imports `target`; `simstrag.` is left out of both."""
+
+    by: str
+    target: str
+    ours: bool
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = parts[1:] if parts[0] == "simstrag" else parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = [
+    path for folder in ("simstrag", *SATELLITES) for path in sorted((ROOT / folder).rglob("*.py"))
+]
+MODULES = {module_name(path): path for path in FILES}
+
+
+def imports_of(path: Path) -> Iterator[Import]:
+    by = module_name(path)
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            head, _, rest = name.partition(".")
+            if head != "simstrag":
+                yield Import(by, name, False)
+                continue
+            while rest and rest not in MODULES:  # a name inside a module
+                rest = rest.rpartition(".")[0]
+            yield Import(by, rest, True)
+
+
+IMPORTS = [found for path in FILES for found in imports_of(path)]
+
+
+def room(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def is_within(module: str, packages: set[str]) -> bool:
+    return any(module == name or module.startswith(f"{name}.") for name in packages)
+
+
+def test_every_name_in_this_file_is_a_module() -> None:
+    named = {*ROOMS, *CONTRACT, *(name for allowed in HEAVY.values() for name in allowed)}
+    assert named <= set(MODULES)
+
+
+def test_every_module_stands_in_a_room() -> None:
+    assert {room(name) for name in MODULES} == {*ROOMS, *CONTRACT, "", "__main__", "cli"}
+
+
+def test_rooms_are_listed_lowest_first() -> None:
+    order = list(ROOMS)
+    for name, allowed in ROOMS.items():
+        assert allowed <= set(order[: order.index(name)]), name
+
+
+@pytest.mark.parametrize("name", ROOMS)
+def test_a_room_imports_only_the_rooms_it_may(name: str) -> None:
+    used = {room(i.target) for i in IMPORTS if i.ours and room(i.by) == name}
+    assert used - {name} <= ROOMS[name] | CONTRACT
+
+
+@pytest.mark.parametrize("name", ROOMS)
+def test_no_arrow_is_allowed_that_no_import_needs(name: str) -> None:
+    used = {room(i.target) for i in IMPORTS if i.ours and room(i.by) == name}
+    assert ROOMS[name] <= used
+
+
+def test_no_module_imports_in_a_circle() -> None:
+    graph: dict[str, set[str]] = {name: set() for name in MODULES}
+    for by, target, ours in IMPORTS:
+        if ours and target not in {by, ""}:
+            graph[by].add(target)
+    graphlib.TopologicalSorter(graph).prepare()
+
+
+def test_no_module_imports_the_package_itself() -> None:
+    assert [i.by for i in IMPORTS if i.ours and not i.target] == []
+
+
+def test_the_contract_imports_numpy_and_itself() -> None:
+    found = [i for i in IMPORTS if i.by in CONTRACT]
+    others = {i.target.partition(".")[0] for i in found if not i.ours}
+    assert others - set(sys.stdlib_module_names) == {"numpy"}
+    assert {i.target for i in found if i.ours} <= CONTRACT
+
+
+@pytest.mark.parametrize(
+    "package", ["random", "time", "datetime", "threading", "asyncio", "socket"]
+)
+def test_policies_own_no_clock_and_no_luck(package: str) -> None:
+    deciding = {"policies", *CONTRACT}
+    used = {i.target.partition(".")[0] for i in IMPORTS if is_within(i.by, deciding) and not i.ours}
+    assert package not in used
+
+
+@pytest.mark.parametrize("package", HEAVY)
+def test_a_heavy_package_is_imported_only_where_it_is_needed(package: str) -> None:
+    users = {i.by for i in IMPORTS if not i.ours and i.target.partition(".")[0] == package}
+    assert [user for user in sorted(users) if not is_within(user, HEAVY[package])] == []
+
+
+@pytest.mark.parametrize("heavy", ["torch", "simpy", "numba", "pandas", "pyarrow", "numpy"])
+def test_the_package_itself_imports_nothing_heavy(heavy: str) -> None:
+    program = f"import sys, simstrag; dir(simstrag); sys.exit({heavy!r} in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_policies_load_without_engine_and_framework() -> None:
+    program = (
+        "import sys; from simstrag import policies as p; [p.load(name) for name in p.names()]; "
+        "world = {'simpy', 'torch', 'pandas', 'simstrag.engine', 'simstrag.timing'}; "
+        "print(*world & {*sys.modules})"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert answer.stdout.split() == []
+
+
+def test_every_public_name_resolves() -> None:
+    for name in simstrag.__all__:
+        assert getattr(simstrag, name) is not None
+
+
+def test_there_are_about_twenty_public_names_in_order() -> None:
+    assert simstrag.__all__ == sorted(simstrag.__all__)
+    assert 20 <= len(simstrag.__all__) <= 26
+
+
+def test_a_name_that_is_not_public_says_so() -> None:
+    with pytest.raises(AttributeError, match="module 'simstrag' has no attribute 'simulator'"):
+        _ = simstrag.simulator  # type: ignore[attr-defined]

@@ -1,0 +1,34 @@
+"""Real contention, and whether the simulation of it says what happened.
+
+>>> from simstrag.validation import Injector, Schedule, validate
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from simstrag.validation.loadgen.injector import Injector
+    from simstrag.validation.loadgen.network import Link
+    from simstrag.validation.loadgen.schedule import Episode, Schedule
+    from simstrag.validation.replay import Replayed, replay
+    from simstrag.validation.validation import Calibrating, Validation, validate
+
+__all__ = [
+    "Calibrating", "Episode", "Injector", "Link", "Replayed", "Schedule", "Validation", "replay",
+    "validate",
+]  # fmt: skip
+
+PLACES = {
+    "Episode": "loadgen.schedule", "Injector": "loadgen.injector", "Link": "loadgen.network",
+    "Replayed": "replay",
+    "Schedule": "loadgen.schedule", "Validation": "validation", "replay": "replay",
+    "Calibrating": "validation", "validate": "validation",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{PLACES[name]}"), name)

@@ -1,0 +1,4 @@
+"""Puts real load beside real ranks, by a schedule.
+
+Start with `schedule`, then `injector`.
+"""

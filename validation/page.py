@@ -1,0 +1,111 @@
+"""HTML reports of a validation, and of a replay: files that ask nobody for anything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib import resources
+from typing import Any
+
+from simstrag.analysis.pages.templates import template
+from simstrag.analysis.tables.cells import Cell
+from simstrag.analysis.tables.comparison_tables import Table
+from simstrag.analysis.tables.sheets import data_of, sheet_of
+from simstrag.rendering import html_fragment, html_page
+from simstrag.runs.run import provenance
+from simstrag.validation import pictures, tables
+from simstrag.validation.cases import RULE
+from simstrag.validation.replay import Line, Replayed
+from simstrag.validation.result import Result
+
+__all__: list[str] = []
+
+
+@html_page.register
+def _(result: Result, command: str | None = None) -> str:
+    """The report. command: what made it."""
+    shown = {
+        "cases": tables.cases_table(result),
+        "ranking": tables.ranking_table(result),
+        "mitigation": tables.mitigation_table(result),
+        "windows": tables.windows_table(result),
+        "ranks": tables.ranks_table(result),
+        "loads": tables.loads_table(result),
+        "constants": tables.constants_table(result.constants),
+        "runs": tables.runs_table(result),
+    }
+    drawn = tables.pictured(result)
+    plan = result.plan
+    asked = [
+        ("workload", f"{plan.workload}, {plan.batch} samples per batch of a rank"),
+        ("precisions", plan.precision),
+        ("profile", plan.profile),
+        ("profile sha256", plan.sha256),
+        ("repetitions", f"{result.repetitions} of {result.asked} asked for"),
+        ("seed", str(plan.seed)),
+        ("cores", f"{plan.cores}; rank r on the r-th, round about"),
+        ("schedules", RULE),
+    ]
+    return _rendered(
+        "validation.html",
+        result=result,
+        answer=tables.answer(result),
+        asked=asked,
+        tables=shown,
+        errors=pictures.errors(drawn) if drawn else "",
+        paces=[(each.case.name, pictures.pace(each)) for each in drawn],
+        command=command,
+        provenance=_provenance(),
+        data=data_of(sheet_of(name, table) for name, table in shown.items()),
+    )
+
+
+@html_fragment.register
+def _(result: Result) -> str:
+    """The verdicts as an HTML fragment, for a notebook."""
+    return template("ranking.html").render(table=tables.cases_table(result))
+
+
+@html_page.register
+def _(replayed: Replayed, command: str | None = None) -> str:
+    """The report of a replay.  command: what made it."""
+    shown = {"numbers": _numbers(replayed), "constants": tables.constants_table(replayed.constants)}
+    return _rendered(
+        "replay.html",
+        replayed=replayed,
+        tables=shown,
+        paces=pictures.told_again(replayed.grid, replayed.paces),
+        command=command,
+        provenance=_provenance(),
+        data=data_of(sheet_of(name, table) for name, table in shown.items()),
+    )
+
+
+@html_fragment.register
+def _(replayed: Replayed) -> str:
+    """Its numbers as an HTML fragment, for a notebook."""
+    table = replace(_numbers(replayed), notes=replayed.remarks)
+    return template("ranking.html").render(table=table)
+
+
+def _numbers(replayed: Replayed) -> Table:
+    headers, rows = replayed.rows()
+    cells = tuple(
+        (what, *map(Cell, own, of))
+        for (what, *own), of in zip(rows, map(_values, replayed.lines), strict=True)
+    )
+    return Table(tuple(headers), cells)
+
+
+def _values(line: Line) -> tuple[float, ...]:
+    known = (line.real, line.replayed, 100 * line.error)
+    return known if line.foretold is None else (*known, line.foretold)
+
+
+def _rendered(name: str, **given: Any) -> str:
+    """By a template of this package, which extends those of `simstrag.analysis`."""
+    source = resources.files("simstrag.validation").joinpath(name).read_text("utf-8")
+    return template("page.html").environment.from_string(source).render(**given)
+
+
+def _provenance() -> list[tuple[str, str]]:
+    return [(key, str(value)) for key, value in provenance().items() if not isinstance(value, dict)]

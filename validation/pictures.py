@@ -1,0 +1,103 @@
+"""The pictures of a validation: real runs as points, what was simulated as a line."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from simstrag.analysis.charts import drawing
+from simstrag.analysis.charts.pictures import WIDTH
+from simstrag.validation.measure import Measure
+from simstrag.validation.result import CaseResult
+
+__all__ = ["errors", "pace", "told_again"]
+
+REAL, SIMULATED = drawing.SERIES[0], drawing.SERIES[1]
+
+
+def errors(cases: Sequence[CaseResult]) -> Markup:
+    """Makespans over the mean of the real ones: real runs as points, a line where simulated."""
+    shown = [each for each in cases if each.makespan is not None]
+    with drawing.canvas(WIDTH, 0.8 + 0.27 * len(shown)) as figure:
+        ax = figure.add_subplot()
+        for y, each in enumerate(shown):
+            verdict = each.makespan
+            assert verdict is not None
+            bounds = [1 - verdict.allowed], [1 + verdict.allowed]
+            drawing.boxes(ax, *bounds, [y], 0.62, drawing.WAIT, 0.3)
+            runs = [run.makespan / verdict.real for run in each.real.values()]
+            ax.plot(
+                runs, [y] * len(runs), "o", color=REAL, markersize=4, fillstyle="none",
+                label="a real run" if y == 0 else None,
+            )  # fmt: skip
+            ax.plot(
+                [1 + verdict.error] * 2, [y - 0.36, y + 0.36], color=SIMULATED, linewidth=2,
+                label="simulated" if y == 0 else None,
+            )  # fmt: skip
+        ax.axvline(1.0, color=drawing.MUTED, linewidth=0.8)
+        ax.set_yticks(range(len(shown)), [each.case.name for each in shown])
+        ax.set_ylim(len(shown) - 0.4, -0.6)
+        ax.tick_params(axis="y", length=0)
+        ax.grid(axis="x")
+        ax.set_axisbelow(True)
+        ax.set_xlabel("makespan, over the mean of real runs; grey: allowed")
+        ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        return drawing.svg(figure, "errors", "Makespan of each case, real and simulated")
+
+
+def pace(of: CaseResult) -> Markup:
+    """Seconds of a step over time: each real run a thin line, the mean of simulated ones a thick
+    one, times of load shaded."""
+    grid = np.asarray(of.foretold.grid)
+    last = max(run.makespan for run in (*of.real.values(), *of.foretold.runs))
+    with drawing.canvas(4.4, 2.2) as figure:
+        ax = figure.add_subplot()
+        for start, stop, load in of.spans:
+            if load and start < last:
+                ax.axvspan(
+                    start, min(stop, last), color=drawing.CONTENTION, alpha=0.13, linewidth=0
+                )
+        for run in of.real.values():
+            ax.plot(*_steps(grid, run.pace), color=REAL, linewidth=0.8, alpha=0.7)
+        said = _mean(of.foretold.runs)
+        ax.plot(*_steps(grid, said), color=SIMULATED, linewidth=1.8)
+        ax.set_xlim(0, last)
+        ax.set_ylim(bottom=0)
+        ax.set_xlabel("time (s)")
+        ax.set_ylabel("step (ms)")
+        ax.grid(axis="y")
+        label = f"{of.case.name}: seconds of a step over time, real and simulated"
+        return drawing.svg(figure, f"pace-{of.case.name}", label)
+
+
+def told_again(grid: Sequence[float], paces: Mapping[str, Sequence[float]]) -> Markup:
+    """Seconds of a step over time: a line for the real run, and for each that was made of it."""
+    with drawing.canvas(WIDTH, 2.6) as figure:
+        ax = figure.add_subplot()
+        for (name, pace), colour in zip(paces.items(), drawing.SERIES, strict=False):
+            ax.plot(*_steps(np.asarray(grid), pace), color=colour, linewidth=1.4, label=name)
+        ax.set_xlim(0, max(grid))
+        ax.set_ylim(bottom=0)
+        ax.set_xlabel("time (s)")
+        ax.set_ylabel("step (ms)")
+        ax.grid(axis="y")
+        ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        return drawing.svg(figure, "paces", "Seconds of a step over time")
+
+
+def _mean(runs: Sequence[Measure]) -> list[float]:
+    """Of each span, over the runs that got there if those are most."""
+    found = []
+    for values in zip(*(run.pace for run in runs), strict=True):
+        there = [value for value in values if not math.isnan(value)]
+        found.append(statistics.fmean(there) if 2 * len(there) > len(runs) else math.nan)
+    return found
+
+
+def _steps(grid: Any, values: Sequence[float]) -> tuple[Any, Any]:
+    return (grid[1:] + grid[:-1]) / 2, 1000 * np.asarray(values, np.float64)

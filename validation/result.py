@@ -1,0 +1,387 @@
+"""What came of a validation: of each case, each ranking and mitigation; as values, as JSON."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from simstrag.experiments.paired_statistics import Estimate
+from simstrag.validation.campaign import Outcome
+from simstrag.validation.cases import CLEAN, Case, Plan, windows
+from simstrag.validation.judgement import (
+    FORETOLD,
+    MISSED,
+    Pair,
+    Verdict,
+    judged,
+    mitigations,
+    pairs,
+)
+from simstrag.validation.measure import Measure
+from simstrag.validation.prediction import Constant, Foretold
+
+__all__ = ["CaseResult", "Mitigation", "Ranking", "Result"]
+
+
+class Window(NamedTuple):
+    """Seconds of a step in one window; of one that runs did not get to there is no verdict."""
+
+    start: float
+    stop: float
+    load: str
+    verdict: Verdict | None
+
+
+class Mitigation(NamedTuple):
+    """M of a policy on so many ranks under a schedule; intervals over repetitions and seeds.
+
+    evened: the real one of makespans at the profile's pace.  amp: the share of its steps in reduced
+    precision, real and simulated.
+    """
+
+    policy: str
+    ranks: int
+    schedule: str
+    real: Estimate
+    evened: Estimate
+    simulated: Estimate
+    amp: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """One case: its finished real runs by repetition, why others failed, what was foretold."""
+
+    case: Case
+    real: Mapping[int, Measure]
+    failed: tuple[str, ...]
+    foretold: Foretold
+    spans: tuple[tuple[float, float, str], ...]
+
+    @cached_property
+    def makespan(self) -> Verdict | None:
+        """The verdict; None where no run finished.  That of the mean step is the same."""
+        return self._held("makespan")
+
+    @cached_property
+    def at_pace(self) -> Verdict | None:
+        """The makespan against simulations at the pace of each run, as a share of these."""
+        adapted = self.foretold.adapted
+        shares = [run.makespan / adapted[k] for k, run in self.real.items() if k in adapted]
+        return judged(shares, [1.0]) if shares else None
+
+    @cached_property
+    def step(self) -> Verdict | None:
+        """Seconds per full batch of all ranks: the makespan over the number of steps."""
+        return self._held("step")
+
+    def _held(self, name: str) -> Verdict | None:
+        real = [getattr(each, name) for each in self.real.values()]
+        return judged(real, [getattr(each, name) for each in self.foretold.runs]) if real else None
+
+    @cached_property
+    def windows(self) -> tuple[Window, ...]:
+        """Of those in which the load was the same; the last of them has no end."""
+        found = []
+        for k, (start, stop, load) in enumerate(self.spans):
+            real = known(each.windows[k] for each in self.real.values())
+            said = known(each.windows[k] for each in self.foretold.runs)
+            both = 2 * len(real) > len(self.real) and 2 * len(said) > len(self.foretold.runs)
+            found.append(Window(start, stop, load, judged(real, said) if both else None))
+        return tuple(found)
+
+    def by_rank(self, name: str) -> list[Verdict | None]:
+        """Of `staleness` or `shares` of each rank; None where both are 0, or nothing is known."""
+        found: list[Verdict | None] = []
+        for rank in range(self.case.ranks):
+            real = known(getattr(each, name)[rank] for each in self.real.values())
+            said = known(getattr(each, name)[rank] for each in self.foretold.runs)
+            if not (real and said) or not (any(real) or any(said)):
+                found.append(None)
+            elif any(real):
+                found.append(judged(real, said))
+            else:
+                found.append(Verdict(0.0, mean(said), math.nan, math.nan, 0.0, MISSED))
+        return found
+
+    @property
+    def stale(self) -> bool:
+        """Whether any gradient was applied late, really or simulated."""
+        runs = (*self.real.values(), *self.foretold.runs)
+        return any(value > 0 for each in runs for value in each.staleness)
+
+    @property
+    def accuracy(self) -> tuple[float, float] | None:
+        """Mean and standard deviation over real runs."""
+        found = [run.accuracy for run in self.real.values() if run.accuracy is not None]
+        return (mean(found), deviation(found)) if found else None
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The policies on so many ranks under one schedule, in pairs.
+
+    evened: the same of makespans at the profile's pace.
+    """
+
+    ranks: int
+    schedule: str
+    pairs: tuple[Pair, ...]
+    evened: tuple[Pair, ...] = ()
+
+    @property
+    def decided(self) -> tuple[Pair, ...]:
+        """The pairs of which real runs say who is faster; about ties nothing is shown."""
+        return tuple(pair for pair in self.pairs if not pair.tie)
+
+    @property
+    def foretold(self) -> int:
+        """How many of these the simulation has in the same order."""
+        return sum(pair.right for pair in self.decided)
+
+
+@dataclass(frozen=True)
+class Result:
+    """All of it.  asked: repetitions wanted; repetitions: those for which there was time."""
+
+    plan: Plan
+    cases: tuple[CaseResult, ...]
+    outcomes: tuple[Outcome, ...]
+    constants: tuple[Constant, ...]
+    remarks: tuple[str, ...]
+    asked: int
+    repetitions: int
+
+    @property
+    def failed(self) -> list[Outcome]:
+        """Runs that came to nothing."""
+        return [each for each in self.outcomes if not each.finished]
+
+    @property
+    def verdicts(self) -> list[tuple[Case, Verdict]]:
+        """Of the makespan of every case that has one, in order."""
+        return [(each.case, each.makespan) for each in self.cases if each.makespan is not None]
+
+    @property
+    def at_pace(self) -> list[tuple[Case, Verdict]]:
+        """The same against simulations at the pace of each run."""
+        return [(each.case, each.at_pace) for each in self.cases if each.at_pace is not None]
+
+    @property
+    def paces(self) -> tuple[float, float]:
+        """Seconds of a step of nothing else around runs, the least and the most; NaN of none."""
+        each = (paces(case.case, self.outcomes).values() for case in self.cases)
+        found = [pace for runs in each for cores in runs for pace in cores]
+        return (min(found), max(found)) if found else (math.nan, math.nan)
+
+    @property
+    def median_error(self) -> float:
+        """Of the absolute errors of makespan over cases; NaN without any."""
+        return median_error(self.verdicts)
+
+    @property
+    def worst(self) -> tuple[Case, Verdict] | None:
+        """The case that is off most."""
+        return worst(self.verdicts)
+
+    @cached_property
+    def rankings(self) -> tuple[Ranking, ...]:
+        """One for each schedule with several policies."""
+        found = []
+        for place in dict.fromkeys(each.case.place for each in self.cases):
+            here = [each for each in self.cases if each.case.place == place and each.real]
+            if len(here) > 1:
+                real = {each.case.policy: makespans(each) for each in here}
+                said = {each.case.policy: simulated(each) for each in here}
+                even = {each.case.policy: evened(each) for each in here}
+                found.append(Ranking(*place, tuple(pairs(real, said)), tuple(pairs(even, said))))
+        return tuple(found)
+
+    @cached_property
+    def mitigation(self) -> tuple[Mitigation, ...]:
+        """M of every policy beside bsp under load, where bsp was run without it too."""
+        known = {(each.case.policy, *each.case.place): each for each in self.cases if each.real}
+        found = []
+        for (policy, ranks, schedule), each in known.items():
+            bsp, clean = known.get(("bsp", ranks, schedule)), known.get(("bsp", ranks, CLEAN))
+            if policy == "bsp" or schedule == CLEAN or bsp is None or clean is None:
+                continue
+            trio = each, bsp, clean
+            real, even, said = (
+                mitigations(*map(of, trio)) for of in (makespans, evened, simulated)
+            )
+            runs = each.real.values(), each.foretold.runs
+            real_amp, said_amp = (mean([run.amp for run in own]) for own in runs)
+            amp = real_amp, said_amp
+            found.append(Mitigation(policy, ranks, schedule, real, even, said, amp))
+        return tuple(found)
+
+    def document(self) -> dict[str, Any]:
+        """As plain JSON would have it, but for NaN."""
+        return {
+            "format": "simstrag-validation/2",
+            "plan": self.plan.document(),
+            "repetitions": {"asked": self.asked, "made": self.repetitions},
+            **_summary(self.verdicts),
+            "at_pace": {**_summary(self.at_pace), "least": self.paces[0], "most": self.paces[1]},
+            "cases": [_case(each) for each in self.cases],
+            "rankings": [
+                {"ranks": r.ranks, "schedule": r.schedule, "decided": len(r.decided),
+                 "foretold": r.foretold, "pairs": [pair._asdict() for pair in r.pairs],
+                 "evened": [pair._asdict() for pair in r.evened]}
+                for r in self.rankings
+            ],
+            "mitigation": [
+                {**m._asdict(), "real": m.real._asdict(), "evened": m.evened._asdict(),
+                 "simulated": m.simulated._asdict()}
+                for m in self.mitigation
+            ],
+            "constants": [constant._asdict() for constant in self.constants],
+            "runs": [
+                {"case": each.case.name, "repetition": each.repetition + 1,
+                 "finished": each.finished, "reason": each.reason, "seconds": each.took,
+                 "foreign": each.foreign, "stolen": each.stolen, "load": each.load,
+                 "pace": each.pace, "aside": each.aside, "failed_tries": each.failed_tries}
+                for each in self.outcomes
+            ],
+            "remarks": self.remarks,
+        }  # fmt: skip
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One per case, for a table of others."""
+        return [
+            {
+                "case": each.case.name, "policy": each.case.policy, "ranks": each.case.ranks,
+                "schedule": each.case.schedule, "runs": len(each.real), "failed": len(each.failed),
+                "makespan_real": None if v is None else v.real,
+                "makespan_spread": None if v is None else v.spread,
+                "makespan_simulated": None if v is None else v.simulated,
+                "error": None if v is None else v.error,
+                "allowed": None if v is None else v.allowed,
+                "verdict": "no run finished" if v is None else v.word,
+                "error_at_pace": None if p is None else p.error,
+                "spread_at_pace": None if p is None else p.spread,
+                "verdict_at_pace": None if p is None else p.word,
+                "step_real": None if each.step is None else each.step.real,
+                "step_simulated": None if each.step is None else each.step.simulated,
+                "windows_foretold": sum(word == FORETOLD for word in _words(each)),
+                "windows": len(_words(each)),
+                "accuracy": None if each.accuracy is None else each.accuracy[0],
+            }
+            for each in self.cases
+            for v, p in ((each.makespan, each.at_pace),)
+        ]  # fmt: skip
+
+
+def of_case(case: Case, plan: Plan, foretold: Foretold, outcomes: Sequence[Outcome]) -> CaseResult:
+    """The result of a case, of which some outcomes are."""
+    from simstrag.validation.measure import measure
+
+    spans = windows(plan.schedule(case))
+    edges = [start for start, *_ in spans]
+    own = [each for each in outcomes if each.case == case]
+    real = {
+        each.repetition: measure(each.run(), plan.samples(case), plan.batch, edges, foretold.grid)
+        for each in own
+        if each.finished
+    }
+    failed = tuple(
+        f"repetition {each.repetition + 1}: {each.reason}" for each in own if not each.finished
+    )
+    return CaseResult(case, real, failed, foretold, spans)
+
+
+def paces(case: Case, outcomes: Iterable[Outcome]) -> dict[int, tuple[float, ...]]:
+    """Seconds of a step of nothing else on each core around each finished run, by repetition."""
+    return {
+        each.repetition: tuple(map(statistics.fmean, zip(*each.pace, strict=True)))
+        for each in outcomes
+        if each.case == case and each.finished and each.pace
+    }
+
+
+def median_error(verdicts: Sequence[tuple[Case, Verdict]]) -> float:
+    """Of their absolute errors; NaN without any."""
+    errors = [abs(verdict.error) for _, verdict in verdicts]
+    return statistics.median(errors) if errors else math.nan
+
+
+def worst(verdicts: Sequence[tuple[Case, Verdict]]) -> tuple[Case, Verdict] | None:
+    """The one that is off most."""
+    return max(verdicts, key=lambda each: abs(each[1].error), default=None)
+
+
+def makespans(of: CaseResult) -> dict[int, float]:
+    """Of real runs, by repetition."""
+    return {k: run.makespan for k, run in of.real.items()}
+
+
+def evened(of: CaseResult) -> dict[int, float]:
+    """The same at the profile's pace: as many times as long as the simulation takes at that."""
+    usual, adapted = of.foretold.usual, of.foretold.adapted
+    return {k: run.makespan * usual / adapted[k] for k, run in of.real.items() if k in adapted}
+
+
+def simulated(of: CaseResult) -> dict[int, float]:
+    """Makespans, by seed."""
+    return {seed: run.makespan for seed, run in enumerate(of.foretold.runs)}
+
+
+def known(values: Iterable[float]) -> list[float]:
+    """Those that are numbers."""
+    return [value for value in values if not math.isnan(value)]
+
+
+def mean(values: Sequence[float]) -> float:
+    """NaN of none."""
+    return statistics.fmean(values) if values else math.nan
+
+
+def deviation(values: Sequence[float]) -> float:
+    """The standard deviation, NaN of less than two."""
+    return statistics.stdev(values) if len(values) > 1 else math.nan
+
+
+def counted(words: Iterable[str]) -> Mapping[str, int]:
+    """How often each is there."""
+    found: dict[str, int] = {}
+    for word in words:
+        found[word] = found.get(word, 0) + 1
+    return found
+
+
+def _summary(verdicts: Sequence[tuple[Case, Verdict]]) -> dict[str, Any]:
+    most = worst(verdicts)
+    return {
+        "median_error": median_error(verdicts),
+        "worst": None if most is None else {"case": most[0].name, "error": most[1].error},
+        "verdicts": counted(verdict.word for _, verdict in verdicts),
+    }
+
+
+def _words(of: CaseResult) -> list[str]:
+    return [window.verdict.word for window in of.windows if window.verdict is not None]
+
+
+def _case(of: CaseResult) -> dict[str, Any]:
+    return {
+        "case": of.case.name,
+        "makespan": None if of.makespan is None else of.makespan._asdict(),
+        "at_pace": None if of.at_pace is None else of.at_pace._asdict(),
+        "step": None if of.step is None else of.step._asdict(),
+        "windows": [
+            {"start": w.start, "stop": w.stop, "load": w.load,
+             "step": None if w.verdict is None else w.verdict._asdict()}
+            for w in of.windows
+        ],
+        **{name: [None if v is None else v._asdict() for v in of.by_rank(name)]
+           for name in ("staleness", "shares")},
+        "accuracy": of.accuracy,
+        "failed": of.failed,
+        "real": [each.document() for each in of.real.values()],
+        "simulated": [each.document() for each in of.foretold.runs],
+    }  # fmt: skip
