@@ -1,4 +1,4 @@
-"""What a validation tries, foretells and judges; with made-up runs, whose truth is known."""
+"""What a validation tries, predicts and judges; with made-up runs, whose truth is known."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
 from simstrag.validation.campaign import TRIES, Campaign, Outcome, finished, held
 from simstrag.validation.cases import CLEAN, Case, Plan, cases_of, drawn, windows
-from simstrag.validation.judgement import FORETOLD, MISSED, NOISY, judged, mitigations, pairs
+from simstrag.validation.judgement import MISSED, NOISY, PREDICTED, judged, mitigations, pairs
 from simstrag.validation.loadgen.schedule import Episode, Schedule
 from simstrag.validation.loadgen.slowdowns import slowdowns
 from simstrag.validation.measure import measure
-from simstrag.validation.prediction import Foretelling, with_update
+from simstrag.validation.prediction import Predictor, with_update
 from simstrag.validation.rank_pool import Pace
 from simstrag.validation.replay import replay
 from simstrag.validation.result import Ranking, Result, of_case, paces
@@ -120,7 +120,7 @@ def test_windows_follow_each_other_without_gaps() -> None:
     assert found[2][2] == "rank 0: 0.4, rank 1: 1.3"
 
 
-# -- what is foretold ------------------------------------------------------------------------
+# -- what is predicted ------------------------------------------------------------------------
 
 
 def test_the_update_is_added_to_a_step_in_either_precision() -> None:
@@ -160,13 +160,13 @@ def test_a_clean_cycle_is_step_and_update_and_what_of_the_all_reduce_is_not_hidd
 ) -> None:
     noise = {"kind": "measured", "quantiles": [1.0, 1.0], "n": 9}
     still = digits_profile(step=digits_profile().step.model_dump() | {"noise": noise})  # type: ignore[union-attr]
-    foretelling = Foretelling(still, tmp_path, cores=2)
+    predictor = Predictor(still, tmp_path, cores=2)
     case = Case("bsp", 2, CLEAN, 50)
-    run = simulate(foretelling.scenario(case, Schedule((), 5.0), updates_in_step=True), "bsp")
-    reduced = foretelling.constants["all-reduce of a gradient", "2"].value
+    run = simulate(predictor.scenario(case, Schedule((), 5.0), updates_in_step=True), "bsp")
+    reduced = predictor.constants["all-reduce of a gradient", "2"].value
     cycle = STEP + UPDATE + 1.25 * reduced  # an overlap of -0.25 costs a quarter more
     assert run.summary["makespan"] == pytest.approx(50 * cycle, rel=1e-6)
-    assert foretelling.clean(case) == pytest.approx(50 * cycle, rel=1e-6)
+    assert predictor.clean(case) == pytest.approx(50 * cycle, rel=1e-6)
 
 
 REST, AMONG, BARE, BESIDE = 0.004, 1.03, 1.02, 0.010
@@ -185,33 +185,33 @@ def together(ranks: int, **changes: Any) -> list[dict[str, Any]]:
     return [place | each for each in (clean, *loads)]
 
 
-def test_ranks_that_were_timed_in_lockstep_are_foretold_from_that_alone(tmp_path: Path) -> None:
-    foretelling = Foretelling(digits_profile(locksteps=together(2)), tmp_path, cores=2)
+def test_ranks_that_were_timed_in_lockstep_are_predicted_from_that_alone(tmp_path: Path) -> None:
+    predictor = Predictor(digits_profile(locksteps=together(2)), tmp_path, cores=2)
     case = Case("bsp", 2, CLEAN, 50)
-    run = simulate(foretelling.scenario(case, Schedule((), 5.0), updates_in_step=True), "bsp")
+    run = simulate(predictor.scenario(case, Schedule((), 5.0), updates_in_step=True), "bsp")
     assert run.summary["makespan"] == pytest.approx(50 * (AMONG * STEP + REST), rel=1e-6)
-    whats = {each.what for each in foretelling.constants.values()}
+    whats = {each.what for each in predictor.constants.values()}
     assert not any("update" in what or "all-reduce" in what for what in whats)
     beside = Schedule((Episode(1, "cpu", 2.0, 0.0, 5.0),), 5.0)
-    run = simulate(foretelling.scenario(case, beside, updates_in_step=True), "bsp")
+    run = simulate(predictor.scenario(case, beside, updates_in_step=True), "bsp")
     slowed = AMONG * STEP * 2.5 + (0.007 + BESIDE) / 2
     assert run.summary["makespan"] == pytest.approx(50 * slowed, rel=1e-6)
     assert "slowdown of a step, a core beside cpu 3" in {
-        each.what for each in foretelling.constants.values()
+        each.what for each in predictor.constants.values()
     }
 
 
 def test_the_pace_of_cores_is_that_of_steps_side_by_side(tmp_path: Path) -> None:
     profile = digits_profile(locksteps=together(2))
-    assert Foretelling(profile, tmp_path, cores=2).pace(2) == pytest.approx(BARE * STEP)
-    assert Foretelling(profile, tmp_path, cores=8).pace(2) == pytest.approx(BARE * STEP)
-    assert Foretelling(digits_profile(), tmp_path, cores=2).pace(4) == STEP
+    assert Predictor(profile, tmp_path, cores=2).pace(2) == pytest.approx(BARE * STEP)
+    assert Predictor(profile, tmp_path, cores=8).pace(2) == pytest.approx(BARE * STEP)
+    assert Predictor(digits_profile(), tmp_path, cores=2).pace(4) == STEP
 
 
-def test_other_numbers_of_ranks_and_batches_are_foretold_without_it(tmp_path: Path) -> None:
+def test_other_numbers_of_ranks_and_batches_are_predicted_without_it(tmp_path: Path) -> None:
     cells = [*together(4), *together(2, batch=2 * BATCH), *together(2, precision="bf16")]
-    with_cells = Foretelling(digits_profile(locksteps=cells), tmp_path, cores=2)
-    without = Foretelling(digits_profile(), tmp_path, cores=2)
+    with_cells = Predictor(digits_profile(locksteps=cells), tmp_path, cores=2)
+    without = Predictor(digits_profile(), tmp_path, cores=2)
     case = Case("bsp", 2, CLEAN, 50)
     assert with_cells.clean(case) == without.clean(case)
 
@@ -259,9 +259,9 @@ def test_steps_under_a_server_are_as_slow_as_they_were_timed_there(tmp_path: Pat
     ways = {name: quantity(0.001) for name in ("push", "service", "pull")}
     served = {"bytes": 9, "ranks": 2, **ways, "slowdown": quantity(1.1)}
     profile = digits_profile(transfers=[served], locksteps=together(2))
-    foretelling = Foretelling(profile, tmp_path, cores=2)
-    foretelling.scenario(Case("asgd", 2, CLEAN, 50), Schedule((), 5.0), updates_in_step=False)
-    found = {each.what: each.value for each in foretelling.constants.values()}
+    predictor = Predictor(profile, tmp_path, cores=2)
+    predictor.scenario(Case("asgd", 2, CLEAN, 50), Schedule((), 5.0), updates_in_step=False)
+    found = {each.what: each.value for each in predictor.constants.values()}
     assert found["slowdown of a step by the other ranks, under a server"] == 1.1
 
 
@@ -270,16 +270,16 @@ def test_steps_under_a_server_that_were_not_held_against_steps_alone_are_as_in_l
 ) -> None:
     served = {"bytes": 9, "ranks": 2} | {n: quantity(0.001) for n in ("push", "service", "pull")}
     profile = digits_profile(transfers=[served], locksteps=together(2))
-    foretelling = Foretelling(profile, tmp_path, cores=2)
-    foretelling.scenario(Case("asgd", 2, CLEAN, 50), Schedule((), 5.0), updates_in_step=False)
-    found = {each.what: each.value for each in foretelling.constants.values()}
+    predictor = Predictor(profile, tmp_path, cores=2)
+    predictor.scenario(Case("asgd", 2, CLEAN, 50), Schedule((), 5.0), updates_in_step=False)
+    found = {each.what: each.value for each in predictor.constants.values()}
     assert found["slowdown of a step by the other ranks, in lockstep"] == AMONG
 
 
 def test_at_a_server_the_update_is_in_the_service(tmp_path: Path) -> None:
-    foretelling = Foretelling(digits_profile(), tmp_path, cores=2)
+    predictor = Predictor(digits_profile(), tmp_path, cores=2)
     case = Case("asgd", 2, CLEAN, 50)
-    scenario = foretelling.scenario(case, Schedule((), 5.0), updates_in_step=False)
+    scenario = predictor.scenario(case, Schedule((), 5.0), updates_in_step=False)
     step, server = scenario.inputs.step, scenario.inputs.server
     known = digits_profile().server
     assert known is not None
@@ -294,27 +294,27 @@ def test_a_service_that_ranks_measured_has_the_update_in_it(tmp_path: Path) -> N
         "ranks": 2,
         **{name: quantity(0.001) for name in ("push", "service", "pull")},
     }
-    foretelling = Foretelling(digits_profile(transfers=[cell]), tmp_path, cores=2)
-    scenario = foretelling.scenario(Case("asgd", 2, CLEAN, 50), Schedule((), 5.0), False)
+    predictor = Predictor(digits_profile(transfers=[cell]), tmp_path, cores=2)
+    scenario = predictor.scenario(Case("asgd", 2, CLEAN, 50), Schedule((), 5.0), False)
     known = digits_profile().server
     assert known is not None
     assert scenario.inputs.server.service == known.service.value
 
 
 def test_constants_say_where_they_are_from(tmp_path: Path) -> None:
-    foretelling = Foretelling(digits_profile(), tmp_path, cores=2)
-    foretelling.foretell(case := Case("bsp", 4, "one", 8), a_plan((case,)), seeds=1)
-    origins = {each.what: each.origin for each in foretelling.constants.values()}
+    predictor = Predictor(digits_profile(), tmp_path, cores=2)
+    predictor.predict(case := Case("bsp", 4, "one", 8), a_plan((case,)), seeds=1)
+    origins = {each.what: each.origin for each in predictor.constants.values()}
     assert "assumed" in origins["slowdown by a rank on the same core"]
     assert "taken from 2 ranks" in origins["share of an all-reduce that backward hides"]
     assert "4 ranks, ranks sharing cores" in origins["all-reduce of a gradient"]
 
 
-def planned_and_foretold(profile: Profile, policies: tuple[str, ...], folder: Path) -> None:
+def planned_and_predicted(profile: Profile, policies: tuple[str, ...], folder: Path) -> None:
     plan = planned(profile, policies, (2,), 10, seed=0)
-    foretelling = Foretelling(profile, folder, plan.cores)
+    predictor = Predictor(profile, folder, plan.cores)
     for case in plan.cases:
-        foretelling.foretell(case, plan, seeds=1)
+        predictor.predict(case, plan, seeds=1)
 
 
 @pytest.mark.parametrize(
@@ -333,11 +333,11 @@ def test_what_cannot_be_is_refused_before_anything_runs(
     changes: dict[str, Any], policies: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match=message):
-        planned_and_foretold(digits_profile(**changes), policies, tmp_path)
+        planned_and_predicted(digits_profile(**changes), policies, tmp_path)
 
 
 def test_a_policy_that_asks_how_long_the_run_is_can_be_validated(tmp_path: Path) -> None:
-    planned_and_foretold(digits_profile(), ("sync_switch",), tmp_path)
+    planned_and_predicted(digits_profile(), ("sync_switch",), tmp_path)
 
 
 # -- measuring -------------------------------------------------------------------------------
@@ -386,8 +386,8 @@ def test_staleness_and_shares_are_by_rank() -> None:
 @pytest.mark.parametrize(
     ("spread", "error", "word"),
     [
-        (0.00, 0.049, FORETOLD), (0.00, 0.051, MISSED), (0.00, -0.051, MISSED),
-        (0.04, 0.079, FORETOLD), (0.04, 0.081, MISSED),
+        (0.00, 0.049, PREDICTED), (0.00, 0.051, MISSED), (0.00, -0.051, MISSED),
+        (0.04, 0.079, PREDICTED), (0.04, 0.081, MISSED),
         (0.06, 0.0, NOISY), (0.06, 0.119, NOISY), (0.06, 0.121, MISSED),
     ],
 )  # fmt: skip
@@ -408,7 +408,7 @@ def numbered(*values: float) -> dict[int, float]:
     return dict(enumerate(values))
 
 
-def test_a_pair_in_the_wrong_order_is_not_foretold_and_a_tie_is_neither() -> None:
+def test_a_pair_in_the_wrong_order_is_not_predicted_and_a_tie_is_neither() -> None:
     real = {
         "bsp": numbered(10.0, 10.1, 9.9), "korel": numbered(8.0, 8.1, 7.9),
         "asgd": numbered(10.0, 9.7, 10.2),
@@ -420,7 +420,7 @@ def test_a_pair_in_the_wrong_order_is_not_foretold_and_a_tie_is_neither() -> Non
     assert (wrong.faster, wrong.tie, wrong.right) == ("korel", False, False)
     assert tie.tie
     assert by[frozenset(("korel", "asgd"))].right
-    assert (len(ranking.decided), ranking.foretold) == (2, 1)
+    assert (len(ranking.decided), ranking.predicted) == (2, 1)
 
 
 def test_of_one_repetition_nobody_knows_which_is_faster() -> None:
@@ -457,11 +457,11 @@ def made(tmp_path: Path) -> Result:
         for policy, schedule in (("bsp", CLEAN), ("bsp", "one"), ("korel", "one"), ("asgd", "one"))
     )
     plan = a_plan(cases, Schedule((Episode(1, "cpu", 2.4, 0.3, 2.5),), 20.0))
-    foretelling = Foretelling(digits_profile(), tmp_path / "foretold", 2)
-    foretold = {case: foretelling.foretell(case, plan, seeds=3) for case in cases}
+    predictor = Predictor(digits_profile(), tmp_path / "predicted", 2)
+    predicted = {case: predictor.predict(case, plan, seeds=3) for case in cases}
     outcomes = []
     for case in cases:
-        scenario = foretelling.scenario(case, plan.schedule(case), case.policy != "asgd")
+        scenario = predictor.scenario(case, plan.schedule(case), case.policy != "asgd")
         for k in range(3):
             run = simulate(scenario, case.policy, 100 + k, record_gradients=True)
             known = replace(run, summary={**run.summary, "accuracy": 0.5 + 0.1 * k})
@@ -469,10 +469,10 @@ def made(tmp_path: Path) -> Result:
             pace = ((STEP, STEP), (STEP, STEP))
             outcomes.append(Outcome(case, k, folder, True, "", 9.0, 0.0, 0.0, (), pace))
     adapted = {
-        case: foretelling.adapt(foretold[case], plan, paces(case, outcomes)) for case in cases
+        case: predictor.adapt(predicted[case], plan, paces(case, outcomes)) for case in cases
     }
     results = tuple(of_case(case, plan, adapted[case], outcomes) for case in cases)
-    constants = tuple(foretelling.constants.values())
+    constants = tuple(predictor.constants.values())
     return Result(plan, results, tuple(outcomes), constants, ("a remark",), 3, 3)
 
 
@@ -510,33 +510,33 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
     return made(tmp_path_factory.mktemp("true"))
 
 
-def test_runs_of_the_simulator_itself_are_foretold(result: Result) -> None:
-    assert [verdict.word for _, verdict in result.verdicts] == [FORETOLD] * 4
+def test_runs_of_the_simulator_itself_are_predicted(result: Result) -> None:
+    assert [verdict.word for _, verdict in result.verdicts] == [PREDICTED] * 4
     assert result.median_error < 0.01
-    assert all(ranking.foretold == len(ranking.decided) > 0 for ranking in result.rankings)
+    assert all(ranking.predicted == len(ranking.decided) > 0 for ranking in result.rankings)
     (korel, asgd) = result.mitigation
     assert (korel.policy, asgd.policy) == ("korel", "asgd")
     assert korel.real.value == pytest.approx(korel.simulated.value, abs=0.05)
     assert korel.real.value > 0.1
     words = [w.verdict.word for each in result.cases for w in each.windows if w.verdict]
     assert len(words) > 6
-    assert set(words) == {FORETOLD}
+    assert set(words) == {PREDICTED}
 
 
 def test_a_machine_that_changes_its_pace_is_told_from_a_simulation_that_is_off(
     result: Result, tmp_path: Path
 ) -> None:
-    foretelling = Foretelling(digits_profile(), tmp_path, 2)
+    predictor = Predictor(digits_profile(), tmp_path, 2)
     slow = {0: (1.25 * STEP, 1.25 * STEP), 1: (STEP, STEP), 2: (STEP, 1.25 * STEP)}
-    adapted = foretelling.adapt(result.cases[0].foretold, result.plan, slow).adapted
-    usual = result.cases[0].foretold.makespan
+    adapted = predictor.adapt(result.cases[0].predicted, result.plan, slow).adapted
+    usual = result.cases[0].predicted.makespan
     update = UPDATE / (STEP + UPDATE)
     assert adapted[1] == pytest.approx(usual, rel=0.02)
     assert 1.25 > adapted[0] / usual > 1.25 - update
     assert adapted[2] == pytest.approx(adapted[0], rel=0.02), "bsp waits for the slow core"
     at_pace = result.cases[0].at_pace
     assert at_pace is not None
-    assert at_pace.word == FORETOLD
+    assert at_pace.word == PREDICTED
 
 
 def test_a_simulation_that_is_a_tenth_off_is_found_out(result: Result) -> None:
@@ -577,7 +577,7 @@ def test_what_is_written_is_all_there_and_asks_nobody(result: Result, tmp_path: 
     assert "&lt;svg" not in page, "pictures are drawn, and not read out"
     assert "http://" not in page.replace("http://www.w3.org", "")
     assert "prefers-color-scheme: dark" in page
-    for words in ("one-2-korel", "a remark", "foretold", "by the response"):
+    for words in ("one-2-korel", "a remark", "predicted", "by the response"):
         assert words in page
     assert "<table" in validation._repr_html_()
 
@@ -640,8 +640,8 @@ def test_between_repetitions_that_are_still_to_be_made_there_is_time_for_somethi
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cases = (Case("bsp", 2, CLEAN, 10), Case("korel", 2, CLEAN, 10))
-    foretold, shares = dict.fromkeys(cases, 1.0), list[float]()
-    campaign = Campaign(a_plan(cases), tmp_path, foretold, tmp_path / "p.json", ALONE, 1.0)
+    predicted, shares = dict.fromkeys(cases, 1.0), list[float]()
+    campaign = Campaign(a_plan(cases), tmp_path, predicted, tmp_path / "p.json", ALONE, 1.0)
 
     def tried(ranks: object, case: Case, k: int, aside: Sequence[Any]) -> Outcome:
         folder = campaign._at(case, k)
@@ -760,7 +760,7 @@ def gone(folder: Path, after: int, rank: int) -> None:
     (folder / NAME).write_text("".join(json.dumps(line) + "\n" for line in whole))
 
 
-def test_a_run_is_foretold_beside_the_load_that_was_put_beside_it(
+def test_a_run_is_predicted_beside_the_load_that_was_put_beside_it(
     tmp_path: Path,
 ) -> None:
     hints = {**HINTS, "clean_seconds": 1.0}
@@ -768,19 +768,19 @@ def test_a_run_is_foretold_beside_the_load_that_was_put_beside_it(
     profile = tmp_path / "profile.json"
     profile.write_text(digits_profile().text)
     clean = replay(tmp_path, profile)
-    assert clean.rows()[0][-1] == "foretold without load"
+    assert clean.rows()[0][-1] == "predicted without load"
     done = {"rank": 1, "kind": "cpu", "level": 1.0, "start": 0.0, "stop": 1e6}
     told = {"format": "simstrag-load/1", "done": [done | {"late": 0.0, "share": 0.5}]}
     (tmp_path / "load.json").write_text(json.dumps(told))
     loaded = replay(tmp_path, profile)
-    assert loaded.rows()[0][-1] == "foretold beside its load"
-    assert loaded.lines[0].foretold > 1.3 * clean.lines[0].foretold
-    assert len(loaded.paces["foretold"]) == len(loaded.grid) - 1
+    assert loaded.rows()[0][-1] == "predicted beside its load"
+    assert loaded.lines[0].predicted > 1.3 * clean.lines[0].predicted
+    assert len(loaded.paces["predicted"]) == len(loaded.grid) - 1
     told["done"][0]["kind"] = "memory"
     (tmp_path / "load.json").write_text(json.dumps(told))
     other = replay(tmp_path, profile)
-    assert {line.foretold for line in other.lines} == {None}
-    assert "Not foretold: the load beside it was of kind memory." in other.remarks
+    assert {line.predicted for line in other.lines} == {None}
+    assert "Not predicted: the load beside it was of kind memory." in other.remarks
 
 
 def test_a_profile_of_another_machine_than_that_of_the_run_is_remarked_on(tmp_path: Path) -> None:
@@ -797,7 +797,7 @@ def test_a_profile_of_another_machine_than_that_of_the_run_is_remarked_on(tmp_pa
     assert not any("another machine" in each for each in same.remarks)
     said = "The profile is of another machine: its cores is 2, the run's 8."
     assert said in other.remarks
-    assert other.lines[0].foretold < same.lines[0].foretold, "its ranks have a core each"
+    assert other.lines[0].predicted < same.lines[0].predicted, "its ranks have a core each"
 
 
 def test_a_run_whose_ranks_left_at_its_end_is_replayed_and_one_that_lost_a_rank_is_refused(

@@ -41,7 +41,7 @@ OVERHEAD = 8.0
 """Seconds that a run takes beside its steps: warming up, a server's start, load processes."""
 
 START, PATIENCE = 120.0, 5.0
-"""Seconds, and how many times as long as foretold, after which a run is given up."""
+"""Seconds, and how many times as long as predicted, after which a run is given up."""
 
 OFF, TRIES = 0.15, 5
 """By how much the pace of a core may differ from the calibrated one; how often a run is made, else.
@@ -103,7 +103,7 @@ class Outcome:
 class Campaign:
     """The real runs of a plan, in a folder.
 
-    foretold: seconds that each case should take, by which time is planned and runs are given up.
+    predicted: seconds that each case should take, by which time is planned and runs are given up.
     file: the profile that policies are told.  alone: what the cores' pace is timed with; usual:
     seconds of that by the profile.
     """
@@ -112,25 +112,25 @@ class Campaign:
         self,
         plan: Plan,
         folder: Path,
-        foretold: Mapping[Case, float],
+        predicted: Mapping[Case, float],
         file: Path,
         alone: Pace,
         usual: float,
     ) -> None:
-        self.plan, self.folder, self.foretold, self.file = plan, folder, foretold, file
+        self.plan, self.folder, self.predicted, self.file = plan, folder, predicted, file
         self.alone, self.usual = alone, usual
 
     @property
     def round_seconds(self) -> float:
         """Of one repetition of all cases, about."""
-        return sum(seconds + OVERHEAD for seconds in self.foretold.values())
+        return sum(seconds + OVERHEAD for seconds in self.predicted.values())
 
     def repetitions(self, wanted: int, minutes: float) -> int:
         """How many fit into the time.  Raises `InputError` where not even one does."""
         fit = math.floor(60 * minutes / self.round_seconds)
         if fit < 1:
             raise InputError(
-                f"--minutes {minutes:g}: one repetition of {len(self.foretold)} cases takes about "
+                f"--minutes {minutes:g}: one repetition of {len(self.predicted)} cases takes about "
                 f"{self.round_seconds / 60:.1f} minutes; give as many, or fewer --steps"
             )
         return min(wanted, fit)
@@ -249,7 +249,7 @@ class Campaign:
             str(store), case.ranks, case.policy, plan.workload, plan.batch, plan.samples(case),
             plan.precision, str(self.file), str(folder), plan.seed + repetition, self._warm(case),
         )  # fmt: skip
-        limit = START + PATIENCE * self.foretold[case]
+        limit = START + PATIENCE * self.predicted[case]
         with _loaded(plan.schedule(case), load) as go:
             answers = ranks.run(order, limit, go)
         store.unlink(missing_ok=True)

@@ -38,7 +38,7 @@ LONGEST = 5.0
 RULE = (
     "Times without and with load follow each other, the first without; their lengths are drawn "
     f"evenly from {REST[0]:g} to {REST[1]:g} and from {LOADED[0]:g} to {LOADED[1]:g} of the length "
-    "of a clean run, which the profile foretells. Levels are drawn without repetition until all "
+    "of a clean run, which the profile predicts. Levels are drawn without repetition until all "
     "were used, from those that the profile was not calibrated with. The seed decides all of it."
 )
 

@@ -18,12 +18,12 @@ from scipy import stats
 from simstrag.experiments import paired_statistics
 from simstrag.experiments.paired_statistics import Estimate
 
-__all__ = ["FORETOLD", "MISSED", "NOISY", "Pair", "Verdict", "judged", "mitigations", "pairs"]
+__all__ = ["MISSED", "NOISY", "PREDICTED", "Pair", "Verdict", "judged", "mitigations", "pairs"]
 
 LEAST, MOST = 0.05, 0.10
 """Tolerated relative error: the least, however little runs differ, and the most."""
 
-FORETOLD, MISSED, NOISY = "foretold", "not foretold", "too noisy: not shown"
+PREDICTED, MISSED, NOISY = "predicted", "not predicted", "too noisy: not shown"
 
 
 class Verdict(NamedTuple):
@@ -44,14 +44,14 @@ class Verdict(NamedTuple):
 def judged(real: Sequence[float], simulated: Sequence[float]) -> Verdict:
     """Hold the mean of simulated runs against the mean of real ones.
 
-    Foretold is what is off by at most 5 %, or by at most two standard deviations of the real runs
-    if that is more, but never by more than 10 %.  Where two standard deviations are more than 10 %,
-    nothing can be foretold; only an error beyond them says something: it is not noise.
+    A case is predicted if the error is at most 5 %, or at most two standard deviations of the real
+    runs if that is more, but never more than 10 %.  If two standard deviations exceed 10 %, only an
+    error beyond them is a verdict (not predicted); a smaller one shows nothing.
 
     >>> judged([10.0, 10.2, 9.8], [10.3]).word, judged([10.0, 10.2, 9.8], [11.1]).word
-    ('foretold', 'not foretold')
+    ('predicted', 'not predicted')
     >>> judged([10.0, 12.0, 8.0], [10.0]).word, judged([10.0, 12.0, 8.0], [15.0]).word
-    ('too noisy: not shown', 'not foretold')
+    ('too noisy: not shown', 'not predicted')
     """
     mean, said = statistics.fmean(real), statistics.fmean(simulated)
     spread = statistics.stdev(real) / mean if len(real) > 1 else math.nan
@@ -61,7 +61,7 @@ def judged(real: Sequence[float], simulated: Sequence[float]) -> Verdict:
     if twice > MOST:
         word = NOISY if abs(error) <= twice else MISSED
     else:
-        word = FORETOLD if abs(error) <= allowed else MISSED
+        word = PREDICTED if abs(error) <= allowed else MISSED
     return Verdict(mean, said, spread, error, allowed, word)
 
 

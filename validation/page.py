@@ -98,7 +98,7 @@ def _numbers(replayed: Replayed) -> Table:
 
 def _values(line: Line) -> tuple[float, ...]:
     known = (line.real, line.replayed, 100 * line.error)
-    return known if line.foretold is None else (*known, line.foretold)
+    return known if line.predicted is None else (*known, line.predicted)
 
 
 def _rendered(name: str, **given: Any) -> str:

@@ -53,8 +53,8 @@ def errors(cases: Sequence[CaseResult]) -> Markup:
 def pace(of: CaseResult) -> Markup:
     """Seconds of a step over time: each real run a thin line, the mean of simulated ones a thick
     one, times of load shaded."""
-    grid = np.asarray(of.foretold.grid)
-    last = max(run.makespan for run in (*of.real.values(), *of.foretold.runs))
+    grid = np.asarray(of.predicted.grid)
+    last = max(run.makespan for run in (*of.real.values(), *of.predicted.runs))
     with drawing.canvas(4.4, 2.2) as figure:
         ax = figure.add_subplot()
         for start, stop, load in of.spans:
@@ -64,7 +64,7 @@ def pace(of: CaseResult) -> Markup:
                 )
         for run in of.real.values():
             ax.plot(*_steps(grid, run.pace), color=REAL, linewidth=0.8, alpha=0.7)
-        said = _mean(of.foretold.runs)
+        said = _mean(of.predicted.runs)
         ax.plot(*_steps(grid, said), color=SIMULATED, linewidth=1.8)
         ax.set_xlim(0, last)
         ax.set_ylim(bottom=0)

@@ -37,7 +37,7 @@ from simstrag.validation.loadgen.schedule import Schedule, response_to
 from simstrag.validation.loadgen.slowdowns import slowdowns
 from simstrag.validation.measure import Measure, measure
 
-__all__ = ["GRID", "SEEDS", "Constant", "Foretelling", "Foretold", "synchronous", "with_update"]
+__all__ = ["GRID", "SEEDS", "Constant", "Prediction", "Predictor", "synchronous", "with_update"]
 
 SEEDS = 20
 
@@ -62,7 +62,7 @@ class Constant(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Foretold:
+class Prediction:
     """What was simulated of a case, a measure for each seed; grid: of the pace, in seconds.
 
     adapted: makespans at the pace of the cores around each real run, by repetition; see `adapt`.
@@ -84,7 +84,7 @@ class Foretold:
         return float(np.mean([run.makespan for run in self.runs[:ADAPTED]]))
 
 
-class Foretelling:
+class Predictor:
     """Scenarios of cases, made of a profile.
 
     folder: where the profiles that they refer to are written.  told: by whose profile policies are
@@ -93,7 +93,7 @@ class Foretelling:
     """
 
     def __init__(
-        self, profile: Profile, folder: Path, cores: int, told: Foretelling | None = None
+        self, profile: Profile, folder: Path, cores: int, told: Predictor | None = None
     ) -> None:
         if profile.step is None or profile.workload is None:
             raise InputError(f"profile {profile.name} has no step times; calibrate a workload")
@@ -147,7 +147,7 @@ class Foretelling:
         scenario = self.scenario(bsp, Schedule((), 1.0), updates_in_step=True)
         return float(simulate(scenario, "bsp", 0).summary["makespan"])
 
-    def foretell(self, case: Case, plan: Plan, seeds: int = SEEDS) -> Foretold:
+    def predict(self, case: Case, plan: Plan, seeds: int = SEEDS) -> Prediction:
         """Simulate a case under some seeds."""
         schedule = plan.schedule(case)
         hints = hints_of(self.profile, plan.batch, plan.samples(case))
@@ -161,18 +161,18 @@ class Foretelling:
         grid = tuple(np.linspace(0.0, 1.15 * longest, GRID + 1).tolist())
         edges = [start for start, *_ in windows(schedule)]
         found = (measure(run, plan.samples(case), plan.batch, edges, grid) for run in runs)
-        return Foretold(case, tuple(found), grid)
+        return Prediction(case, tuple(found), grid)
 
     def adapt(
-        self, foretold: Foretold, plan: Plan, paces: Mapping[int, Sequence[float]]
-    ) -> Foretold:
+        self, predicted: Prediction, plan: Plan, paces: Mapping[int, Sequence[float]]
+    ) -> Prediction:
         """Simulate each repetition at its own pace too: seconds of a step of nothing else then, on
         each core.
 
         A machine that is shared changes its pace by the minute.  What is still off then is the
         simulation's own, and what is not was the machine's.
         """
-        case, schedule = foretold.case, plan.schedule(foretold.case)
+        case, schedule = predicted.case, plan.schedule(predicted.case)
         hints = hints_of(self.profile, plan.batch, plan.samples(case))
         told = self._told(case, plan)
         found, usual = {}, self.pace(max(each.ranks for each in plan.cases))
@@ -181,7 +181,7 @@ class Foretelling:
             scenario = self.scenario(case, schedule, synchronous(case, hints), slower)
             runs = [simulate(scenario, case.policy, seed, hints=told) for seed in range(ADAPTED)]
             found[repetition] = float(np.mean([run.summary["makespan"] for run in runs]))
-        return replace(foretold, adapted=found)
+        return replace(predicted, adapted=found)
 
     def _told(self, case: Case, plan: Plan) -> Hints | None:
         """What the other profile would have a simulated policy told, if there is one."""

@@ -5,7 +5,7 @@ the server took is the run's own too, as means, since a run lasts as long as the
 gradient took longer than that on its way to the server, or its rank's parameters before it to be
 served and on theirs, the step's local time is as much longer.  So this tests the mechanism (who
 waits for whom, what is stale, what the policy decides), and no foresight.  With a profile it is
-foretold as well: beside the load that `simstrag ddp --load` put beside it, else without any.
+predicted as well: beside the load that `simstrag ddp --load` put beside it, else without any.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from simstrag.validation.cases import CLEAN, Case
 from simstrag.validation.loadgen.injector import done
 from simstrag.validation.loadgen.schedule import Schedule
 from simstrag.validation.measure import Measure, measure
-from simstrag.validation.prediction import GRID, SEEDS, Constant, Foretelling, synchronous
+from simstrag.validation.prediction import GRID, SEEDS, Constant, Predictor, synchronous
 from simstrag.validation.validation import elsewhere
 
 __all__ = ["Line", "Replayed", "replay"]
@@ -45,13 +45,13 @@ REPLAY = "replay.json"
 
 
 class Line(NamedTuple):
-    """A number of the run, and what was made of it; foretold: None without a profile."""
+    """A number of the run, and what was made of it; predicted: None without a profile."""
 
     what: str
     unit: str
     real: float
     replayed: float
-    foretold: float | None
+    predicted: float | None
 
     @property
     def error(self) -> float:
@@ -64,9 +64,9 @@ class Replayed:
     """What came of it.
 
     constants: that the replay took from the run, besides its local times.  real, again: the record,
-    and what the engine made of its times, to look further into.  beside: what load was foretold.
+    and what the engine made of its times, to look further into.  beside: what load was predicted.
     grid, paces: seconds per full batch between its points of the real run, of the replayed one, and
-    of the one foretold, if there is one.
+    of the one predicted, if there is one.
     """
 
     folder: Path
@@ -110,12 +110,12 @@ class Replayed:
 
     def rows(self) -> tuple[list[str], list[list[str]]]:
         """Headers and rows of a table."""
-        foretold = any(line.foretold is not None for line in self.lines)
-        headers = ["", "real", "replayed", "error (%)"] + [f"foretold {self.beside}"] * foretold
+        predicted = any(line.predicted is not None for line in self.lines)
+        headers = ["", "real", "replayed", "error (%)"] + [f"predicted {self.beside}"] * predicted
         return headers, [
             [f"{line.what} ({line.unit})", f"{line.real:.5g}", f"{line.replayed:.5g}",
              f"{100 * line.error:+.2f}"]
-            + ([] if not foretold else ["" if line.foretold is None else f"{line.foretold:.5g}"])
+            + ([] if not predicted else ["" if line.predicted is None else f"{line.predicted:.5g}"])
             for line in self.lines
         ]  # fmt: skip
 
@@ -126,10 +126,11 @@ class Replayed:
 def replay(folder: str | Path, profile: str | Path | None = None) -> Replayed:
     """Replay a folder with the record of a real run.
 
-    profile: of the same workload and batch, by which it is foretold too.  Raises `InputError` where
-    there is no record or it is of a later part, where a rank was lost or others went on without it,
-    where its steps in reduced precision are of unknown gain, and for a profile of another batch or
-    another full precision.
+    profile: a calibration of the same workload and batch; with it the run is predicted too.
+
+    Raises `InputError` if the folder has no record or only a later part of one, if a rank was lost
+    or left, if the gain of its reduced-precision steps is unknown, or if the profile has another
+    batch or full precision.
     """
     folder = Path(folder)
     if not (folder / journal.NAME).is_file():
@@ -160,24 +161,24 @@ def replay(folder: str | Path, profile: str | Path | None = None) -> Replayed:
     real, replayed = (measure(each, samples, batch, [0.0], grid) for each in (run, again))
     if header["hints"]["amp_ratio"] is None and run.summary["amp_share"]:
         remarks.append("The policy was told no gain of reduced precision; here it is, as measured.")
-    foretold, schedule = None, done(folder)
+    predicted, schedule = None, done(folder)
     kinds = {each.kind for each in schedule.episodes} - {"cpu"}
     if profile is not None and kinds:
-        remarks.append(f"Not foretold: the load beside it was of kind {', '.join(sorted(kinds))}.")
+        remarks.append(f"Not predicted: the load beside it was of kind {', '.join(sorted(kinds))}.")
     elif profile is not None:
         known = Profile.read(profile)
-        foretold = _foretold(known, header, case, samples, folder, schedule, grid)
+        predicted = _predicted(known, header, case, samples, folder, schedule, grid)
         if "device" in header:
             other = elsewhere(known, header["device"])
             remarks += [f"{each[0].upper()}{each[1:]}." for each in other]
         remarks.append(
-            f"Foretold is beside the load that {journal.LOAD} tells of, and no other."
+            f"The prediction includes the load recorded in {journal.LOAD} and no other."
             if schedule.episodes
-            else "Foretold is without load: what contention there was is not in it."
+            else "The prediction is for no load: contention during the run is not in it."
         )
-    told = {"real": real, "replayed": replayed, "foretold": foretold}
+    told = {"real": real, "replayed": replayed, "predicted": predicted}
     return Replayed(
-        folder, case.policy, tuple(_lines(real, replayed, foretold)), tuple(constants.values()),
+        folder, case.policy, tuple(_lines(real, replayed, predicted)), tuple(constants.values()),
         tuple(remarks), run, again, "beside its load" if schedule.episodes else "without load",
         grid, {name: each.pace for name, each in told.items() if each is not None},
     )  # fmt: skip
@@ -272,7 +273,7 @@ def _again(
     return simulate(scenario, header["policy"], record_gradients=True)
 
 
-def _foretold(
+def _predicted(
     profile: Profile,
     header: Mapping[str, Any],
     case: Case,
@@ -299,9 +300,9 @@ def _foretold(
     steps = samples // (case.ranks * batch)
     own = Case(case.policy, case.ranks, CLEAN, steps)
     with tempfile.TemporaryDirectory() as scratch:
-        foretelling = Foretelling(profile, Path(scratch), header.get("cores", len(cores())))
+        predictor = Predictor(profile, Path(scratch), header.get("cores", len(cores())))
         updates = synchronous(own, hints_of(profile, batch, samples))
-        scenario = foretelling.scenario(own, schedule, updates)
+        scenario = predictor.scenario(own, schedule, updates)
         runs = [
             measure(
                 simulate(scenario, own.policy, seed, record_gradients=True), samples, batch, [0.0],
@@ -313,11 +314,11 @@ def _foretold(
     return min(runs, key=lambda each: abs(each.makespan - middle))
 
 
-def _lines(real: Measure, replayed: Measure, foretold: Measure | None) -> list[Line]:
+def _lines(real: Measure, replayed: Measure, predicted: Measure | None) -> list[Line]:
     def told(name: str, rank: int | None = None) -> float | None:
-        if foretold is None:
+        if predicted is None:
             return None
-        value = getattr(foretold, name)
+        value = getattr(predicted, name)
         return float(value if rank is None else value[rank])
 
     found = [

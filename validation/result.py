@@ -13,8 +13,8 @@ from simstrag.experiments.paired_statistics import Estimate
 from simstrag.validation.campaign import Outcome
 from simstrag.validation.cases import CLEAN, Case, Plan, windows
 from simstrag.validation.judgement import (
-    FORETOLD,
     MISSED,
+    PREDICTED,
     Pair,
     Verdict,
     judged,
@@ -22,7 +22,7 @@ from simstrag.validation.judgement import (
     pairs,
 )
 from simstrag.validation.measure import Measure
-from simstrag.validation.prediction import Constant, Foretold
+from simstrag.validation.prediction import Constant, Prediction
 
 __all__ = ["CaseResult", "Mitigation", "Ranking", "Result"]
 
@@ -54,12 +54,12 @@ class Mitigation(NamedTuple):
 
 @dataclass(frozen=True)
 class CaseResult:
-    """One case: its finished real runs by repetition, why others failed, what was foretold."""
+    """One case: its finished real runs by repetition, why others failed, what was predicted."""
 
     case: Case
     real: Mapping[int, Measure]
     failed: tuple[str, ...]
-    foretold: Foretold
+    predicted: Prediction
     spans: tuple[tuple[float, float, str], ...]
 
     @cached_property
@@ -70,7 +70,7 @@ class CaseResult:
     @cached_property
     def at_pace(self) -> Verdict | None:
         """The makespan against simulations at the pace of each run, as a share of these."""
-        adapted = self.foretold.adapted
+        adapted = self.predicted.adapted
         shares = [run.makespan / adapted[k] for k, run in self.real.items() if k in adapted]
         return judged(shares, [1.0]) if shares else None
 
@@ -81,7 +81,7 @@ class CaseResult:
 
     def _held(self, name: str) -> Verdict | None:
         real = [getattr(each, name) for each in self.real.values()]
-        return judged(real, [getattr(each, name) for each in self.foretold.runs]) if real else None
+        return judged(real, [getattr(each, name) for each in self.predicted.runs]) if real else None
 
     @cached_property
     def windows(self) -> tuple[Window, ...]:
@@ -89,8 +89,8 @@ class CaseResult:
         found = []
         for k, (start, stop, load) in enumerate(self.spans):
             real = known(each.windows[k] for each in self.real.values())
-            said = known(each.windows[k] for each in self.foretold.runs)
-            both = 2 * len(real) > len(self.real) and 2 * len(said) > len(self.foretold.runs)
+            said = known(each.windows[k] for each in self.predicted.runs)
+            both = 2 * len(real) > len(self.real) and 2 * len(said) > len(self.predicted.runs)
             found.append(Window(start, stop, load, judged(real, said) if both else None))
         return tuple(found)
 
@@ -99,7 +99,7 @@ class CaseResult:
         found: list[Verdict | None] = []
         for rank in range(self.case.ranks):
             real = known(getattr(each, name)[rank] for each in self.real.values())
-            said = known(getattr(each, name)[rank] for each in self.foretold.runs)
+            said = known(getattr(each, name)[rank] for each in self.predicted.runs)
             if not (real and said) or not (any(real) or any(said)):
                 found.append(None)
             elif any(real):
@@ -111,7 +111,7 @@ class CaseResult:
     @property
     def stale(self) -> bool:
         """Whether any gradient was applied late, really or simulated."""
-        runs = (*self.real.values(), *self.foretold.runs)
+        runs = (*self.real.values(), *self.predicted.runs)
         return any(value > 0 for each in runs for value in each.staleness)
 
     @property
@@ -139,7 +139,7 @@ class Ranking:
         return tuple(pair for pair in self.pairs if not pair.tie)
 
     @property
-    def foretold(self) -> int:
+    def predicted(self) -> int:
         """How many of these the simulation has in the same order."""
         return sum(pair.right for pair in self.decided)
 
@@ -214,7 +214,7 @@ class Result:
             real, even, said = (
                 mitigations(*map(of, trio)) for of in (makespans, evened, simulated)
             )
-            runs = each.real.values(), each.foretold.runs
+            runs = each.real.values(), each.predicted.runs
             real_amp, said_amp = (mean([run.amp for run in own]) for own in runs)
             amp = real_amp, said_amp
             found.append(Mitigation(policy, ranks, schedule, real, even, said, amp))
@@ -223,7 +223,7 @@ class Result:
     def document(self) -> dict[str, Any]:
         """As plain JSON would have it, but for NaN."""
         return {
-            "format": "simstrag-validation/2",
+            "format": "simstrag-validation/3",
             "plan": self.plan.document(),
             "repetitions": {"asked": self.asked, "made": self.repetitions},
             **_summary(self.verdicts),
@@ -231,7 +231,7 @@ class Result:
             "cases": [_case(each) for each in self.cases],
             "rankings": [
                 {"ranks": r.ranks, "schedule": r.schedule, "decided": len(r.decided),
-                 "foretold": r.foretold, "pairs": [pair._asdict() for pair in r.pairs],
+                 "predicted": r.predicted, "pairs": [pair._asdict() for pair in r.pairs],
                  "evened": [pair._asdict() for pair in r.evened]}
                 for r in self.rankings
             ],
@@ -268,7 +268,7 @@ class Result:
                 "verdict_at_pace": None if p is None else p.word,
                 "step_real": None if each.step is None else each.step.real,
                 "step_simulated": None if each.step is None else each.step.simulated,
-                "windows_foretold": sum(word == FORETOLD for word in _words(each)),
+                "windows_predicted": sum(word == PREDICTED for word in _words(each)),
                 "windows": len(_words(each)),
                 "accuracy": None if each.accuracy is None else each.accuracy[0],
             }
@@ -277,7 +277,9 @@ class Result:
         ]  # fmt: skip
 
 
-def of_case(case: Case, plan: Plan, foretold: Foretold, outcomes: Sequence[Outcome]) -> CaseResult:
+def of_case(
+    case: Case, plan: Plan, predicted: Prediction, outcomes: Sequence[Outcome]
+) -> CaseResult:
     """The result of a case, of which some outcomes are."""
     from simstrag.validation.measure import measure
 
@@ -285,14 +287,14 @@ def of_case(case: Case, plan: Plan, foretold: Foretold, outcomes: Sequence[Outco
     edges = [start for start, *_ in spans]
     own = [each for each in outcomes if each.case == case]
     real = {
-        each.repetition: measure(each.run(), plan.samples(case), plan.batch, edges, foretold.grid)
+        each.repetition: measure(each.run(), plan.samples(case), plan.batch, edges, predicted.grid)
         for each in own
         if each.finished
     }
     failed = tuple(
         f"repetition {each.repetition + 1}: {each.reason}" for each in own if not each.finished
     )
-    return CaseResult(case, real, failed, foretold, spans)
+    return CaseResult(case, real, failed, predicted, spans)
 
 
 def paces(case: Case, outcomes: Iterable[Outcome]) -> dict[int, tuple[float, ...]]:
@@ -322,13 +324,13 @@ def makespans(of: CaseResult) -> dict[int, float]:
 
 def evened(of: CaseResult) -> dict[int, float]:
     """The same at the profile's pace: as many times as long as the simulation takes at that."""
-    usual, adapted = of.foretold.usual, of.foretold.adapted
+    usual, adapted = of.predicted.usual, of.predicted.adapted
     return {k: run.makespan * usual / adapted[k] for k, run in of.real.items() if k in adapted}
 
 
 def simulated(of: CaseResult) -> dict[int, float]:
     """Makespans, by seed."""
-    return {seed: run.makespan for seed, run in enumerate(of.foretold.runs)}
+    return {seed: run.makespan for seed, run in enumerate(of.predicted.runs)}
 
 
 def known(values: Iterable[float]) -> list[float]:
@@ -383,5 +385,5 @@ def _case(of: CaseResult) -> dict[str, Any]:
         "accuracy": of.accuracy,
         "failed": of.failed,
         "real": [each.document() for each in of.real.values()],
-        "simulated": [each.document() for each in of.foretold.runs],
+        "simulated": [each.document() for each in of.predicted.runs],
     }  # fmt: skip

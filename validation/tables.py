@@ -10,7 +10,7 @@ from simstrag.analysis.tables.comparison_tables import Table
 from simstrag.analysis.text.number_format import MISSING, percent
 from simstrag.validation.campaign import OFF, TRIES
 from simstrag.validation.cases import SCHEDULES
-from simstrag.validation.judgement import FORETOLD, Pair, Verdict
+from simstrag.validation.judgement import PREDICTED, Pair, Verdict
 from simstrag.validation.prediction import Constant
 from simstrag.validation.result import CaseResult, Ranking, Result, counted, median_error
 
@@ -26,10 +26,10 @@ def answer(result: Result) -> list[str]:
     total, worst = len(result.cases), result.worst
     if worst is None:
         return ["No real run finished: nothing can be said."]
-    right = verdicts.get(FORETOLD, 0)
+    right = verdicts.get(PREDICTED, 0)
     said = [
-        f"The makespan of {right} of {total} cases was foretold"
-        + "".join(f", {n} {word}" for word, n in verdicts.items() if word != FORETOLD)
+        f"The makespan of {right} of {total} cases was predicted"
+        + "".join(f", {n} {word}" for word, n in verdicts.items() if word != PREDICTED)
         + (
             f", {total - len(result.verdicts)} without a run that finished"
             if total > len(result.verdicts)
@@ -42,29 +42,29 @@ def answer(result: Result) -> list[str]:
         least, most = (numbered(1000 * seconds) for seconds in result.paces)
         said.append(
             f"Around the runs a step of nothing else took {least} to {most} ms; held against "
-            f"simulations at the pace of each run, {sum(v.word == FORETOLD for v in at_pace)} of "
-            f"{total} were foretold, with a median error of "
+            f"simulations at the pace of each run, {sum(v.word == PREDICTED for v in at_pace)} of "
+            f"{total} were predicted, with a median error of "
             f"{percent(median_error(result.at_pace))} %."
         )
     words = [w.verdict.word for each in result.cases for w in each.windows if w.verdict]
     if words:
         said.append(
-            f"Of {len(words)} windows with load or none, the step of {words.count(FORETOLD)} was "
-            "foretold."
+            f"Of {len(words)} windows with load or none, the step of {words.count(PREDICTED)} was "
+            "predicted."
         )
     stale = [v for each in result.cases if each.stale for v in each.by_rank("staleness") if v]
     if stale:
         said.append(
-            f"Of the staleness of {len(stale)} ranks {sum(v.word == FORETOLD for v in stale)} were "
-            "foretold."
+            f"The staleness of {sum(v.word == PREDICTED for v in stale)} of {len(stale)} ranks was "
+            "predicted."
         )
     if result.rankings:
         pairs = sum(len(each.pairs) for each in result.rankings)
         decided = sum(len(each.decided) for each in result.rankings)
-        good = sum(each.foretold for each in result.rankings)
+        good = sum(each.predicted for each in result.rankings)
         said.append(
             f"Of {pairs} pairs of policies under the same load, real runs say of {decided} which "
-            f"is faster; {good} of these were foretold."
+            f"is faster; {good} of these were predicted."
         )
     for each in result.mitigation:
         if each.policy == "korel":
@@ -103,9 +103,9 @@ def cases_table(result: Result) -> Table:
         )  # fmt: skip
     notes = (
         "Means over real runs and over seeds; spread is the standard deviation of real runs over "
-        "their mean. Foretold is an error of at most 5 %, or of two standard deviations if those "
-        "are more, never above 10 %; where two standard deviations are more than 10 %, nothing is "
-        "shown but an error beyond them, which is not foretold.",
+        "their mean. A case is predicted if its error is at most 5 %, or at most two standard "
+        "deviations if that is more, and never above 10 %. Where two standard deviations exceed "
+        "10 %, only an error beyond them counts, as not predicted; the rest is too noisy.",
         "At its pace: the same against simulations whose step takes as many times longer than the "
         "profile's as steps of nothing else, timed on all cores right before and after each run, "
         "did, core by core. A machine that others use too changes its pace by the minute; what is "
@@ -113,7 +113,7 @@ def cases_table(result: Result) -> Table:
         "A case is named by its schedule, its number of ranks and its policy: "
         + "; ".join(f"{name}: {about}" for name, about in SCHEDULES.items()) + ".",
         "Accuracy is of real training, on held-out data; the simulator has no learner that could "
-        "foretell it.",
+        "predict it.",
     )  # fmt: skip
     return Table(headers, tuple(rows), 3, (), notes)
 
@@ -177,7 +177,7 @@ def ranking_table(result: Result) -> Table:
     rows = tuple(
         (
             ranking.schedule, f"{ranking.ranks}", pair.faster, pair.slower,
-            "tie" if pair.tie else "foretold" if pair.right else "not foretold",
+            "tie" if pair.tie else "predicted" if pair.right else "not predicted",
             numbered(100 * pair.real), _evened(ranking, pair), numbered(100 * pair.simulated),
         )
         for ranking in result.rankings for pair in ranking.pairs

@@ -29,7 +29,7 @@ from simstrag.validation.campaign import (
     refuse_others,
 )
 from simstrag.validation.cases import CLEAN, Case, Plan, cases_of, drawn
-from simstrag.validation.prediction import SEEDS, Foretelling, synchronous
+from simstrag.validation.prediction import SEEDS, Predictor, synchronous
 from simstrag.validation.rank_pool import Pace
 from simstrag.validation.result import Result, of_case, paces
 from simstrag.workloads.device import describe_device
@@ -162,13 +162,13 @@ def validate(
     plan = planned(known, policies, ranks, steps, seed)
     assert known.workload is not None
     with held(folder, plan):
-        foretelling = Foretelling(known, folder / "foretold", plan.cores)
+        predictor = Predictor(known, folder / "predicted", plan.cores)
         on_run(0, 1, "simulating")
-        foretold = {case: foretelling.foretell(case, plan, SEEDS) for case in plan.cases}
+        predicted = {case: predictor.predict(case, plan, SEEDS) for case in plan.cases}
         campaign = Campaign(
-            plan, folder, {case: each.makespan for case, each in foretold.items()},
+            plan, folder, {case: each.makespan for case, each in predicted.items()},
             file.absolute(), Pace(known.workload.full, plan.batch),
-            foretelling.pace(max(case.ranks for case in plan.cases)),
+            predictor.pace(max(case.ranks for case in plan.cases)),
         )  # fmt: skip
         fit = campaign.repetitions(repetitions, minutes)
         if goes_on is None:
@@ -185,21 +185,21 @@ def validate(
 
             outcomes = campaign.carry_out(fit, on_run, minutes, between)
             known = Profile.read(between(1.0))
-            whole = folder / "foretold" / "whole"
-            foretelling = Foretelling(known, whole, plan.cores, told=foretelling)
+            whole = folder / "predicted" / "whole"
+            predictor = Predictor(known, whole, plan.cores, told=predictor)
             plan = replace(plan, profile=known.name, sha256=known.sha256)
-            foretold = {case: foretelling.foretell(case, plan, SEEDS) for case in plan.cases}
+            predicted = {case: predictor.predict(case, plan, SEEDS) for case in plan.cases}
         fit = len(outcomes) // len(plan.cases)
         on_run(1, 1, "comparing")
         adapted = {
-            case: foretelling.adapt(foretold[case], plan, paces(case, outcomes))
+            case: predictor.adapt(predicted[case], plan, paces(case, outcomes))
             for case in plan.cases
         }
         result = Result(
             plan,
             tuple(of_case(case, plan, adapted[case], outcomes) for case in plan.cases),
             tuple(outcomes),
-            tuple(foretelling.constants.values()),
+            tuple(predictor.constants.values()),
             tuple(_remarks(known, plan, outcomes, repetitions, fit, minutes)),
             repetitions,
             fit,
@@ -244,9 +244,9 @@ def planned(
     load(workload.name)
     cases, count = _possible(policies, ranks, steps, profile, workload.batch), len(cores())
     with tempfile.TemporaryDirectory() as scratch:
-        foretelling = Foretelling(profile, Path(scratch), count)
+        predictor = Predictor(profile, Path(scratch), count)
         one_of = {case.ranks: case for case in cases}  # all of so many ranks take as many steps
-        clean = {world: foretelling.clean(case) for world, case in one_of.items()}
+        clean = {world: predictor.clean(case) for world, case in one_of.items()}
     places = dict.fromkeys(case.place for case in cases)
     return Plan(
         cases,

@@ -19,9 +19,9 @@ import pytest
 from simstrag.calibration.calibrate import derive
 from simstrag.profile.profile import Profile
 from simstrag.validation.cases import Case, Plan
-from simstrag.validation.judgement import FORETOLD, MISSED, NOISY, judged, mitigations
+from simstrag.validation.judgement import MISSED, NOISY, PREDICTED, judged, mitigations
 from simstrag.validation.loadgen.schedule import Schedule
-from simstrag.validation.prediction import Foretelling
+from simstrag.validation.prediction import Predictor
 from simstrag.validation.validation import planned
 from tests.written import numbers
 
@@ -74,12 +74,12 @@ def test_profile_and_plan_make_the_simulated_makespans(
     known = {key: written[key] for key in ("workload", "batch", "precision", "seed", "cores")}
     plan = Plan(cases, schedules, **known, profile=profile.name, sha256=profile.sha256)
     case = next(each for each in cases if each.name == name)
-    told = Foretelling(begun, tmp_path, plan.cores)
-    foretelling = Foretelling(profile, tmp_path / "whole", plan.cores, told=told)
-    foretold = foretelling.foretell(case, plan, seeds=2)
+    told = Predictor(begun, tmp_path, plan.cores)
+    predictor = Predictor(profile, tmp_path / "whole", plan.cores, told=told)
+    predicted = predictor.predict(case, plan, seeds=2)
     (said,) = (each for each in found["cases"] if each["case"] == name)
     expected = [each["makespan"] for each in said["simulated"][:2]]
-    assert [run.makespan for run in foretold.runs] == pytest.approx(expected, rel=1e-9)
+    assert [run.makespan for run in predicted.runs] == pytest.approx(expected, rel=1e-9)
 
 
 def test_the_verdicts_are_those_of_the_rule(found: dict[str, Any]) -> None:
@@ -91,13 +91,13 @@ def test_the_verdicts_are_those_of_the_rule(found: dict[str, Any]) -> None:
         assert verdict._asdict() == pytest.approx(each["makespan"])
         words.append(verdict.word)
         errors.append(abs(verdict.error))
-    assert [words.count(word) for word in (FORETOLD, NOISY, MISSED)] == [12, 4, 0]
+    assert [words.count(word) for word in (PREDICTED, NOISY, MISSED)] == [12, 4, 0]
     assert statistics.median(errors) == pytest.approx(0.015, abs=5e-4)
 
 
 def test_the_page_has_the_table_that_the_numbers_make(found: dict[str, Any]) -> None:
     load = {"clean": "none", "one": "beside rank 1", "both": "beside 0 and 1 in turn"}
-    words = {FORETOLD: "foretold", NOISY: "too noisy", MISSED: "missed"}
+    words = {PREDICTED: "predicted", NOISY: "too noisy", MISSED: "missed"}
     rows = []
     for each in found["cases"]:
         schedule, ranks, policy = each["case"].split("-")
@@ -113,7 +113,7 @@ def test_the_page_has_the_table_that_the_numbers_make(found: dict[str, Any]) -> 
 def test_the_older_rule_for_noise_would_have_kept_fewer_runs(
     found: dict[str, Any], profile: Profile, tmp_path: Path
 ) -> None:
-    usual = Foretelling(profile, tmp_path, 2).pace(4)
+    usual = Predictor(profile, tmp_path, 2).pace(4)
     kept: dict[str, list[float]] = {each["case"]: [] for each in found["cases"]}
     made = {each["case"]: [run["makespan"] for run in each["real"]] for each in found["cases"]}
     for run in found["runs"]:
@@ -127,16 +127,16 @@ def test_the_older_rule_for_noise_would_have_kept_fewer_runs(
         for each in found["cases"]
     ]
     words, errors = [each.word for each in verdicts], [abs(each.error) for each in verdicts]
-    assert [words.count(word) for word in (FORETOLD, NOISY, MISSED)] == [11, 5, 0]
+    assert [words.count(word) for word in (PREDICTED, NOISY, MISSED)] == [11, 5, 0]
     assert statistics.median(errors) == pytest.approx(0.015, abs=5e-4)
 
 
-def test_at_the_pace_of_each_run_most_were_foretold(found: dict[str, Any]) -> None:
+def test_at_the_pace_of_each_run_most_were_predicted(found: dict[str, Any]) -> None:
     words, errors = [], []
     for each in found["cases"]:
         words.append(each["at_pace"]["word"])
         errors.append(abs(each["at_pace"]["error"]))
-    assert [words.count(word) for word in (FORETOLD, NOISY, MISSED)] == [12, 3, 1]
+    assert [words.count(word) for word in (PREDICTED, NOISY, MISSED)] == [12, 3, 1]
     assert statistics.median(errors) == pytest.approx(0.017, abs=5e-4)
 
 
@@ -155,7 +155,7 @@ def test_of_pairs_that_real_runs_decide_one_was_missed_and_that_of_equals(
 def test_no_window_was_missed(found: dict[str, Any]) -> None:
     steps = [window["step"] for each in found["cases"] for window in each["windows"]]
     words = [step["word"] for step in steps if step]
-    assert [words.count(word) for word in (FORETOLD, NOISY, MISSED)] == [42, 12, 0]
+    assert [words.count(word) for word in (PREDICTED, NOISY, MISSED)] == [42, 12, 0]
 
 
 def test_what_korel_is_worth_follows_from_the_makespans(found: dict[str, Any]) -> None:
@@ -179,7 +179,7 @@ def test_what_korel_is_worth_follows_from_the_makespans(found: dict[str, Any]) -
 def test_the_staleness_of_each_rank_is_as_it_is_told(found: dict[str, Any]) -> None:
     made = {each["case"]: each["staleness"] for each in found["cases"]}
     words = [each["word"] for told in made.values() for each in told or [] if each]
-    assert [words.count(word) for word in (FORETOLD, NOISY, MISSED)] == [4, 2, 2]
+    assert [words.count(word) for word in (PREDICTED, NOISY, MISSED)] == [4, 2, 2]
     told = {
         name: [(round(v["real"], 2), round(v["simulated"], 2)) for v in made[name]]
         for name in ("clean-2-asgd", "one-2-asgd", "both-2-asgd", "one-2-ssp")

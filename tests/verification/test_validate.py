@@ -91,4 +91,4 @@ def test_a_run_of_it_can_be_replayed(command: list[str]) -> None:
     assert makespan.real == pytest.approx(run.summary["makespan"])
     assert step.real == pytest.approx(makespan.real / 20)
     assert abs(makespan.error) < 0.1, "its own times, so about as long"
-    assert makespan.foretold is not None
+    assert makespan.predicted is not None

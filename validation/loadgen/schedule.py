@@ -1,7 +1,7 @@
 """Who is disturbed when, by which load and how much: a schedule that an injector carries out.
 
 The simulator is told of it through calibration alone: what a load of some kind and level does to a
-step is read from a profile's measured responses, never from the run that is to be foretold.
+step is read from a profile's measured responses, never from the run that is to be predicted.
 """
 
 from __future__ import annotations
