@@ -11,7 +11,7 @@ import pytest
 from simstrag.calibration.fits import collective_fit
 from simstrag.calibration.fits.collective_fit import ALGORITHMS, Algorithm, Point, around, fit
 from simstrag.calibration.fits.medians import over_visits
-from simstrag.calibration.nccl_profile import choose, left_out
+from simstrag.calibration.nccl import choose, predict_placements
 from simstrag.timing.constants import AllReduce
 
 PLACEMENTS = ((2,), (8,), (8, 8), (8,) * 4, (8,) * 16)
@@ -168,7 +168,7 @@ def test_the_error_left_out_is_of_an_algorithm_chosen_without_what_is_left_out()
     points = [p for p in measured("halving_doubling") if p.bytes >= 1 << 20]
     spoilt = [replace(p, seconds=30 * p.seconds) if p.ranks == 128 else p for p in points]
     without = [p for p in points if p.ranks != 128]
-    found = left_out(spoilt)
+    found = predict_placements(spoilt)
     assert found is not None
     chosen, _ = choose(without)
     law = fit(without, chosen)
@@ -180,23 +180,6 @@ def test_the_error_left_out_is_of_an_algorithm_chosen_without_what_is_left_out()
         assert cell.predicted == pytest.approx(law.seconds(point), rel=1e-5)
     assert "chosen and fitted without it" in found.note
     assert choose(spoilt)[0] != chosen
-
-
-def test_interpolation_knows_nothing_beyond_its_sizes_and_placements() -> None:
-    between = collective_fit.interpolated(measured("ring", ((2,),)))
-    assert math.isfinite(between(Point((2,), 5000, math.nan)))
-    assert math.isnan(between(Point((2,), 100, math.nan)))
-    assert math.isnan(between(Point((2,), 1 << 30, math.nan)))
-    assert math.isnan(between(Point((4,), 5000, math.nan)))
-
-
-def test_two_protocols_are_told_apart_where_one_formula_fails() -> None:
-    sizes = [1 << k for k in range(10, 29)]
-    points = [Point((2,), s, 1e-5 + s / 1e9 if s < 1 << 18 else 2e-4 + s / 2e10) for s in sizes]
-    one = max(map(abs, fit(points).residuals(points)))
-    two = collective_fit.protocols(points, "ring")
-    assert one > 0.3
-    assert max(abs(two(p) / p.seconds - 1) for p in points) < 1e-3
 
 
 def test_around_a_gradient_stay_the_sizes_near_it_and_three_at_least() -> None:

@@ -15,19 +15,13 @@ from typing import Any, Literal
 
 import psutil
 
-from simstrag.calibration.benches.collective_ranks import Group, Reduce, Stamps, reduce_ranks, spans
+from simstrag.calibration.benches.collective_ranks import Group, reduce_ranks, spans
 from simstrag.calibration.benches.crew import Crew
 from simstrag.calibration.benches.traffic import Traffic
 from simstrag.calibration.cells import Cell
 from simstrag.processes.affinity import cores
 
-__all__ = ["HOW", "SIZES", "AllReduceBench", "rank_counts", "sizes_of"]
-
-HOW = (
-    "One process per rank, pinned to a core each where there are enough; barrier, then "
-    "dist.all_reduce of float32 in place. Time of one = latest end - latest start over the "
-    "group. Nothing overlaps it."
-)
+__all__ = ["SIZES", "AllReduceBench", "rank_counts", "sizes_of"]
 
 SIZES = (*(1 << k for k in range(10, 20, 2)), *(1 << k for k in range(20, 29)))
 """1 KiB to 256 MiB: powers of 4 below 1 MiB, powers of 2 from there."""
@@ -148,12 +142,6 @@ class AllReduceBench:
 
     def __exit__(self, *failure: object) -> None:
         self._stack.close()
-
-    def stamps(self, group: Group, size: int, repetitions: int) -> list[Stamps]:
-        """(start, end) of every repetition, by member."""
-        order: Reduce = (group, group, size, repetitions)
-        answers: list[Stamps] = self.crew.ask(dict.fromkeys(group, order))
-        return answers
 
     def _timed(self, cell: Cell) -> dict[str, tuple[float, ...]]:
         """Repetitions enough for the visit, after two that say how long one takes."""

@@ -8,6 +8,7 @@ timed.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,11 +18,10 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from simstrag.calibration.benches.burner import burn, piece
 from simstrag.calibration.benches.crew import STOP, Crew, Under, toil
 from simstrag.processes.affinity import cores, pin
 
-__all__ = ["KINDS", "ON_GPU", "Loads", "levels", "off", "split"]
+__all__ = ["KINDS", "ON_GPU", "Loads", "burn", "levels", "off", "piece", "split"]
 
 KINDS = {"cpu": "spin", "memory": "hog", "gemm": "gemm", "copy": "copy"}
 """Kinds of load, and what their processes do."""
@@ -30,6 +30,9 @@ ON_GPU = ("gemm", "copy")
 
 SHARED = (0.25, 0.5, 0.75, 1.0, 2.0, 3.0)
 """Levels on what the step itself computes with."""
+
+PERIOD = 0.02
+"""Seconds of one busy-and-asleep round of a load with duty below 1."""
 
 SLICE = 0.1
 """Seconds of work between two looks for the next order."""
@@ -256,3 +259,37 @@ def _sized(
         finish()
 
     return once
+
+
+def burn(until: float, duty: float, piece: Callable[[], object]) -> None:
+    """Repeat `piece` until `until` (`time.monotonic`), for `duty` of every period of wall clock."""
+    while (now := time.monotonic()) < until:
+        busy = until if duty >= 1 else min(until, now + duty * PERIOD)
+        while time.monotonic() < busy:
+            piece()
+        if duty < 1:
+            time.sleep(max(0.0, min(until, now + PERIOD) - time.monotonic()))
+
+
+def piece(work: str, room: int = 256 << 20) -> Callable[[], object]:
+    """A short piece of work that can be repeated.
+
+    "spin" stays in registers.  "hog" walks through 256 MB, more than a core's share of any cache,
+    and copies 1 MB at a time.
+
+    room: bytes that a hog may allocate, where that is less than 256 MB.
+    """
+    if work == "spin":
+        return lambda: sum(range(2000))
+    chunk = 1 << 20
+    size = chunk * max(1, min(room, 256 << 20) // (2 * chunk))
+    source, target = memoryview(bytearray(size)), memoryview(bytearray(size))
+    places = itertools.cycle(range(0, size, chunk))
+
+    def copy() -> None:
+        start = next(places)
+        target[start : start + chunk] = source[start : start + chunk]
+
+    for _ in range(0, size, chunk):  # the system gives memory when it is written to
+        copy()
+    return copy

@@ -3,37 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import platform
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-__all__ = ["busy_seconds", "describe_software", "slug", "wait_for_calm"]
-
-
-def busy_seconds() -> float:
-    """CPU seconds that all processes took since boot; 0 where the system does not say."""
-    try:
-        numbers = [int(n) for n in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-    except OSError:
-        return 0.0
-    user, nice, system, _idle, _iowait, irq, softirq, _steal = numbers
-    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
-
-
-def wait_for_calm(patience: float) -> None:
-    """Return when all cores were under 5 % busy for three seconds, or after `patience` seconds."""
-    begun, calm = time.monotonic(), 0
-    while calm < 3 and time.monotonic() - begun < patience:
-        before, busy = time.monotonic(), busy_seconds()
-        time.sleep(1.0)
-        share = (busy_seconds() - busy) / ((time.monotonic() - before) * (os.cpu_count() or 1))
-        calm = calm + 1 if share < 0.05 else 0
+__all__ = ["describe_software", "slug"]
 
 
 def describe_software() -> dict[str, str]:

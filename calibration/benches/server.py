@@ -22,7 +22,7 @@ from simstrag.calibration.cells import Cell
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["HOW", "SIZES", "ServerBench"]
+__all__ = ["SIZES", "ServerBench"]
 
 SIZES = tuple(1 << k for k in range(16, 27, 2))
 """64 KiB to 64 MiB."""
@@ -37,15 +37,6 @@ RATE = 1e-3
 """What the server's update multiplies a gradient by."""
 
 HEADER = struct.Struct("<4q3d")  # kind, rank, version, bytes; compute start and end, loss
-
-HOW = (
-    "One server and one worker process, pinned to a core each, one TCP connection over loopback, "
-    "TCP_NODELAY; one frame = header + one contiguous float32 buffer of all gradients. Before "
-    "each push the worker writes its gradient anew. t0 = gradient there, before it is flattened "
-    "(copied) and sent; s0 = first byte readable at the server; received; applied (parameters -= "
-    "lr * gradient); s1 = reply handed to the kernel; t1 = parameters copied into place. push = "
-    "s0-t0, service = s1-s0, pull = t1-s1. One worker alone: no incast."
-)
 
 Order = tuple[int, int]
 """Bytes of a gradient, round trips."""

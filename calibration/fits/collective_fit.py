@@ -33,7 +33,6 @@ from simstrag.timing.constants import AllReduce
 
 __all__ = [
     "ALGORITHMS", "Algorithm", "Fit", "Point", "around", "between", "errors", "fit",
-    "interpolated", "protocols",
 ]  # fmt: skip
 
 Floats = npt.NDArray[np.float64]
@@ -173,60 +172,6 @@ def between(sizes: Sequence[int], seconds: Sequence[float], size: float) -> floa
     return float(np.exp(y[k] + slope * (math.log(size) - x[k])))
 
 
-def interpolated(points: Sequence[Point]) -> Predictor:
-    """What `between` says of the neighbouring sizes of the same placement.
-
-    The prediction is not a number beyond the sizes of a placement, and at one without two of them.
-
-    >>> found = interpolated([Point((1, 1), 100, 1.0), Point((1, 1), 400, 4.0)])
-    >>> round(found(Point((1, 1), 200, math.nan)), 6)
-    2.0
-    """
-    known: dict[tuple[int, ...], dict[int, float]] = {}
-    for point in sorted(points, key=lambda p: p.bytes):
-        known.setdefault(point.ranks_per_node, {})[point.bytes] = point.seconds
-
-    def predict(point: Point) -> float:
-        times = known.get(point.ranks_per_node, {})
-        if len(times) < 2 or not min(times) <= point.bytes <= max(times):
-            return math.nan
-        return between(list(times), list(times.values()), point.bytes)
-
-    return predict
-
-
-def protocols(points: Sequence[Point], algorithm: Algorithm, count: int = 2) -> Predictor:
-    """One set of constants for each of `count` ranges of sizes, as libraries change protocols.
-
-    The ranges are those that fit best.  Raises `ValueError` where there are too few sizes.
-    """
-    sizes = sorted({point.bytes for point in points})
-    best: tuple[float, list[tuple[int, Fit]]] | None = None
-    for borders in _borders(len(sizes), count):
-        parts, loss = [], 0.0
-        for start, stop in zip((0, *borders), (*borders, len(sizes)), strict=True):
-            within = [p for p in points if sizes[start] <= p.bytes <= sizes[stop - 1]]
-            try:
-                part = fit(within, algorithm)
-            except ValueError:
-                break
-            parts.append((sizes[start], part))
-            loss += sum(min(abs(e), 1.0) for e in part.residuals(within))
-        else:
-            if best is None or loss < best[0]:
-                best = loss, parts
-    if best is None:
-        raise ValueError(f"{len(sizes)} sizes do not tell {count} protocols")
-    chosen = best[1]
-
-    def predict(point: Point) -> float:
-        return next(f for s, f in reversed(chosen) if point.bytes >= s or s == sizes[0]).seconds(
-            point
-        )
-
-    return predict
-
-
 def errors(
     points: Sequence[Point],
     fitter: Callable[[Sequence[Point]], Predictor],
@@ -338,14 +283,3 @@ def _least(matrix: Floats, seconds: Floats) -> _Solved:
         2 * float(solved.cost),
         len(seconds) - int(free.sum()),
     )
-
-
-def _borders(sizes: int, count: int) -> list[tuple[int, ...]]:
-    """Where sizes, in order, can be cut into `count` ranges of two or more."""
-    if count == 1:
-        return [()]
-    return [
-        (*rest, last)
-        for last in range(2 * (count - 1), sizes - 1)
-        for rest in _borders(last, count - 1)
-    ]

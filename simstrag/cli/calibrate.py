@@ -193,7 +193,7 @@ def import_(
     quiet: Quiet = False,
 ) -> None:
     """Make a profile of the logs of another tool."""
-    from simstrag.calibration.nccl_profile import profile
+    from simstrag.calibration.nccl import profile
 
     if tool != "nccl-tests":
         near = nearest(tool, ("nccl-tests",))

@@ -79,7 +79,7 @@ def ratios(_traces: Path) -> Profile:
         "device differ between sources by up to 80 % (ResNet-50 on A100: 2.63 and 1.48): code, "
         "batches and data loading differ. Measure your own.",
         date="2026-11-21",
-        command="python -m simstrag.calibration.public published-amp-ratios TRACES "
+        command="python -m tools.public_profiles published-amp-ratios TRACES "
         "--out published-amp-ratios.json",
         device={"kind": "several"},
         software={},

@@ -56,7 +56,7 @@ def colocation(traces: Path, gpu: str) -> Profile:
         ),
         note=note,
         date="2026-11-21",
-        command=f"python -m simstrag.calibration.public {gpu}-gavel TRACES --out {gpu}-gavel.json",
+        command=f"python -m tools.public_profiles {gpu}-gavel TRACES --out {gpu}-gavel.json",
         device={"kind": "cuda", "model": gpu.upper()},
         software={},
         recordings={"slowdown_beside": slowdowns},

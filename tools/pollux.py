@@ -68,7 +68,7 @@ def t4(traces: Path, application: str) -> Profile:
         f"error of {np.median(errors):.1%}, worst {np.max(errors):.1%}; at larger batches backward "
         "hides more, and errors are larger.",
         date="2026-11-21",
-        command=f"python -m simstrag.calibration.public t4-pollux-{application} TRACES "
+        command=f"python -m tools.public_profiles t4-pollux-{application} TRACES "
         f"--out t4-pollux-{application}.json",
         device={"kind": "cuda", "model": "T4", "gpus_per_node": 4},
         software={},

@@ -1,0 +1,316 @@
+"""Profiles from logs of nccl-tests: what an all-reduce costs on a cluster, and nothing else.
+
+Source of the format: https://github.com/NVIDIA/nccl-tests, `src/common.cu`.  The tag of mpirun,
+`[1,0]<stdout>:`, may precede a line and, where pipes were cut, occur inside one.  GPUs and nodes
+are counted from the lines `#  Rank  0 Pid ... on HOST device 0 ...`; times are microseconds, means
+over the test's iterations.
+
+Constants are fitted to sizes of 1 MiB and more, as gradients have, over all logs at once.  The
+algorithm is chosen by leaving out each placement in turn.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simstrag.calibration.cells import Cell
+from simstrag.calibration.fits import collective_fit
+from simstrag.calibration.fits.collective_fit import ALGORITHMS, Algorithm, Fit, Point, Predictor
+from simstrag.calibration.fits.held_out import LARGE, Prediction, account
+from simstrag.calibration.fits.medians import short
+from simstrag.errors import InputError
+from simstrag.profile.measurements import CollectiveCell, CollectiveFit, HeldOut, Residual
+from simstrag.profile.profile import AllReduceTimes, Profile
+from simstrag.profile.quantity import Quantity
+
+__all__ = [
+    "GRADIENT",
+    "NcclLog",
+    "choose",
+    "points",
+    "predict_placements",
+    "profile",
+    "read",
+    "read_all",
+]
+
+GRADIENT = 4 * 25_557_032
+"""Bytes of ResNet-50's gradient, the default where the user states no size."""
+
+MISSING = (
+    "steps",
+    "parameter server",
+    "overlap of all-reduce and backward, taken to be 0",
+    "spread between runs: each time is the mean of one run",
+)
+
+TAG = re.compile(r"\[\d+,\d+\]<std(?:out|err)>:")
+RANK = re.compile(r"^#\s*Rank\s+(\d+).*?\bon\s+(\S+)\s+device\s+\S+\s*(?:\[\S+\])?\s*(.*)$")
+NUMBER = r"(\d+(?:\.\d+)?)"
+ROW = re.compile(
+    rf"^\s*(\d+)\s+(\d+)\s+([a-z]\S*)\s+([a-z]\S*)\s+(?:-?\d+\s+)?"
+    rf"{NUMBER}\s+{NUMBER}\s+{NUMBER}\s+(\S+)\s+{NUMBER}\s+{NUMBER}\s+{NUMBER}\s+(\S+)\s*$"
+)
+BUS = 0.1
+"""Largest relative difference between the printed busbw and that of an all-reduce."""
+
+
+@dataclass(frozen=True, slots=True)
+class NcclLog:
+    """One run of nccl-tests.
+
+    ranks_per_node: GPUs on each node.
+    gpu: their model.
+    out_of_place, in_place: seconds by bytes, in the log's order.
+    """
+
+    ranks_per_node: tuple[int, ...]
+    gpu: str
+    out_of_place: dict[int, float]
+    in_place: dict[int, float]
+
+    @property
+    def ranks(self) -> int:
+        """GPUs on all nodes."""
+        return sum(self.ranks_per_node)
+
+
+def read(path: Path) -> NcclLog:
+    """Read one log; where a size occurs several times, the last row counts.
+
+    Raises `InputError` for a log of another tool or collective, and for an empty one.
+    """
+    try:
+        lines = [TAG.sub("", line) for line in path.read_text().splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot read the log: {error}") from None
+    nodes: Counter[str] = Counter()
+    gpus: Counter[str] = Counter()
+    out_of_place, in_place = {}, {}
+    for number, line in enumerate(lines, 1):
+        if match := RANK.match(line):
+            nodes[match[2]] += 1
+            gpus[match[3].strip()] += 1
+        elif match := ROW.match(line):
+            if match[4] == "none":
+                raise InputError(
+                    f"{path}: line {number}: redop none reduces nothing, so this is no all-reduce; "
+                    "give the output of all_reduce_perf"
+                )
+            size, out, algorithm, bus, inside = (float(match[k]) for k in (1, 5, 6, 7, 9))
+            if size > 0 and out > 0 and inside > 0:
+                _check_collective(f"{path}: line {number}", algorithm, bus, sum(nodes.values()))
+                out_of_place[int(size)], in_place[int(size)] = out * 1e-6, inside * 1e-6
+    if not nodes or not out_of_place:
+        missing = "lines '# Rank ... on HOST device ...'" if not nodes else "rows of times"
+        raise InputError(
+            f"{path}: has no {missing}, so it is no log of nccl-tests; give the output of "
+            "all_reduce_perf"
+        )
+    if sum(nodes.values()) < 2:
+        raise InputError(f"{path}: is of one GPU, which reduces nothing; give a log of more GPUs")
+    return NcclLog(tuple(nodes.values()), gpus.most_common(1)[0][0], out_of_place, in_place)
+
+
+def points(log: NcclLog) -> list[Point]:
+    """The in-place times as points to fit; training reduces its gradients in place."""
+    return [Point(log.ranks_per_node, size, seconds) for size, seconds in log.in_place.items()]
+
+
+def profile(
+    paths: Sequence[Path], name: str, gradient_bytes: int = 0, **provenance: Any
+) -> Profile:
+    """Make a profile from one log per placement.
+
+    gradient_bytes: bytes of the gradient to simulate, which no log states; 0 for `GRADIENT`.
+    provenance: fields of the profile to add or to replace.
+
+    Raises `InputError` for a log of something else, and where the times do not determine the
+    constants.
+    """
+    logs = read_all(paths)
+    all_points = [point for log in logs for point in points(log)]
+    large = [point for point in all_points if point.bytes >= LARGE] or all_points
+    try:
+        algorithm, errors = choose(large)
+        fit = collective_fit.fit(large, algorithm)
+        single = [_fit(of, "ring", "over all sizes of one placement") for of in _split(all_points)]
+    except ValueError as error:
+        raise InputError(
+            f"{', '.join(map(str, paths))}: {error}; give logs of more sizes from 1 MiB on"
+        ) from None
+    origin = "as stated" if gradient_bytes else "that of ResNet-50, for no log tells it"
+    shown = ", ".join(f"{each} {error:.1%}" for each, error in errors.items())
+    fields = {
+        "name": name,
+        "origin": "derived",
+        "source": "nccl-tests: " + ", ".join(path.name for path in paths),
+        "missing": MISSING,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "command": _command(paths, name, gradient_bytes),
+        "device": {
+            "kind": "cuda",
+            "model": logs[0].gpu,
+            "gpus_per_node": {str(log.ranks): list(log.ranks_per_node) for log in logs},
+        },
+        "software": {},
+    }
+    return Profile(
+        **(fields | provenance),
+        allreduce=AllReduceTimes(
+            **_constants(fit, len(large)),
+            bytes=Quantity(value=gradient_bytes or GRADIENT, kind="assumed", note=origin),
+            overlap=Quantity(value=0, kind="assumed", note="measured without any backward"),
+            algorithm=fit.algorithm,
+        ),
+        collectives=tuple(_cell(point) for point in all_points),
+        collective_fits=(
+            *single,
+            _fit(large, algorithm, f"over all placements; placements left out in turn: {shown}"),
+        ),
+        held_out=tuple(each for each in (predict_placements(large),) if each is not None),
+    )
+
+
+def choose(points: Sequence[Point]) -> tuple[Algorithm, dict[Algorithm, float]]:
+    """The algorithm with the smallest median error, and the error of each that can be fitted.
+
+    Errors are at placements left out in turn, or, of fewer than three placements, at sizes left out
+    in turn.  Of algorithms with equal errors the first of `ALGORITHMS` is chosen.
+    """
+    few = len({point.ranks_per_node for point in points}) < 3
+    medians: dict[Algorithm, float] = {}
+    for algorithm in ALGORITHMS:
+        errors = collective_fit.errors(
+            points,
+            lambda rest, of=algorithm: collective_fit.fit(rest, of).seconds,  # type: ignore[misc]
+            (lambda p: p.bytes) if few else (lambda p: p.ranks_per_node),
+        )
+        if errors:
+            medians[algorithm] = round(float(np.median([abs(error) for _, error in errors])), 6)
+    if not medians:
+        raise ValueError(f"{len(points)} times do not tell the constants of any algorithm")
+    return min(medians, key=lambda a: medians[a]), medians
+
+
+def predict_placements(points: Sequence[Point]) -> HeldOut | None:
+    """Predict each placement by the algorithm that is chosen and fitted without it."""
+
+    def fitter(rest: Sequence[Point]) -> Predictor:
+        algorithm, _ = choose(rest)
+        chosen.append(algorithm)
+        return collective_fit.fit(rest, algorithm).seconds
+
+    chosen: list[Algorithm] = []
+    errors = collective_fit.errors(points, fitter, lambda p: p.ranks_per_node)
+    predictions = [
+        Prediction(
+            Cell("allreduce", backend="nccl", ranks=point.ranks, bytes=point.bytes, group="all"),
+            Quantity(value=short(point.seconds), kind="measured"),
+            (1 + error) * point.seconds,
+        )
+        for point, error in errors
+    ]
+    note = (
+        f"every placement left out in turn, its times of {LARGE} bytes and more predicted by the "
+        f"algorithm chosen and fitted without it ({', '.join(dict.fromkeys(chosen))}); the "
+        "constants of this profile are of all placements, so that the error stated is of the method"
+    )
+    return account("allreduce", predictions, note)
+
+
+def read_all(paths: Sequence[Path]) -> list[NcclLog]:
+    """Read several logs. Raises `InputError` for none, and for two of the same placement."""
+    logs = [read(path) for path in paths]
+    if not logs:
+        raise InputError("no log given; name one or more outputs of all_reduce_perf")
+    seen: dict[tuple[int, ...], Path] = {}
+    for path, log in zip(paths, logs, strict=True):
+        placement = tuple(sorted(log.ranks_per_node))
+        if placement in seen:
+            raise InputError(
+                f"{path}: has the same {log.ranks} GPUs on {len(placement)} nodes as "
+                f"{seen[placement]}; give one log for each placement"
+            )
+        seen[placement] = path
+    return logs
+
+
+def _check_collective(where: str, algorithm: float, bus: float, ranks: int) -> None:
+    """Raise `InputError` unless busbw over algbw is 2(n-1)/n, as it is for an all-reduce.
+
+    No column names the collective.  Both columns are printed with two digits after the point, so
+    that small values show nothing; nor do two GPUs, whose factor is 1 for every collective.
+    """
+    if ranks < 3 or algorithm < 1:
+        return
+    factor = 2 * (ranks - 1) / ranks
+    if abs(bus / algorithm / factor - 1) > BUS:
+        raise InputError(
+            f"{where}: busbw is {bus / algorithm:.2f} times algbw, and {factor:.2f} for an "
+            f"all-reduce over {ranks} GPUs; give a log of all_reduce_perf"
+        )
+
+
+def _command(paths: Sequence[Path], name: str, gradient_bytes: int) -> str:
+    """The command that makes such a profile in the folder of the logs."""
+    size = f" --gradient-bytes {gradient_bytes}" if gradient_bytes else ""
+    logs = " ".join(path.name for path in paths)
+    return f"simstrag calibrate import nccl-tests {logs}{size} --out {name}.json"
+
+
+def _split(points: Sequence[Point]) -> list[list[Point]]:
+    """The points of each placement."""
+    placements = dict.fromkeys(point.ranks_per_node for point in points)
+    return [[p for p in points if p.ranks_per_node == each] for each in placements]
+
+
+def _cell(point: Point) -> CollectiveCell:
+    return CollectiveCell(
+        backend="nccl",
+        ranks=point.ranks,
+        bytes=point.bytes,
+        seconds=Quantity(value=short(point.seconds), kind="measured", note="in place, one run"),
+    )
+
+
+def _fit(points: Sequence[Point], algorithm: Algorithm, note: str) -> CollectiveFit:
+    fit = collective_fit.fit(points, algorithm)
+    return CollectiveFit(
+        backend="nccl",
+        algorithm=algorithm,
+        ranks=tuple(sorted({point.ranks for point in points})),
+        smallest=min(point.bytes for point in points),
+        largest=max(point.bytes for point in points),
+        **_constants(fit, len(points)),
+        residuals=tuple(
+            Residual(ranks=point.ranks, bytes=point.bytes, error=short(error))
+            for point, error in zip(points, fit.residuals(points), strict=True)
+            if fit.freedom
+        ),
+        note=note,
+    )
+
+
+def _constants(fit: Fit, count: int) -> dict[str, Quantity]:
+    """The fitted constants, with their intervals."""
+    constants = {}
+    for name in ("alpha", "bandwidth", "intra_alpha", "intra_bandwidth"):
+        value = getattr(fit, name)
+        if value is None:
+            continue
+        low, high = fit.low.get(name), fit.high.get(name)
+        constants[name] = Quantity(
+            value=short(value), kind="fitted", n=count,
+            note="no interval" if low is None else "interval by the residuals",
+            low=None if low is None else short(low), high=None if high is None else short(high),
+        )  # fmt: skip
+    return constants

@@ -1,0 +1,1 @@
+"""Scripts that made files which the project ships; see README.md."""
