@@ -89,7 +89,6 @@ MISTAKES = {
         ("digits", "-p", "star_h_oracle"), {}, "is for simulation only: it is told the true",
     ),
     "a policy of more ranks": (("digits", "-p", "backup:b=2"), {}, "cannot run here"),
-    "shards of what ranks sum up": (("digits", "--shards", "2"), {}, "which shards cannot do"),
     "unknown precision": (("digits", "--precision", "fp8"), {}, "fp8"),
     "a missing profile": (("digits", "--profile", "none.json"), {}, "none.json"),
     "a missing script": (("none.py",), {}, "none.py: no such script"),

@@ -17,7 +17,7 @@ COUNT = 5000
 
 PROGRAM = """
 import os, signal, sys, torch
-from simstrag.ddp.payload import Offer, accept
+from simstrag.ddp.server.shared_buffer import Offer, accept
 tag = bytes.fromhex(sys.argv[3])
 theirs = accept(Offer(int(sys.argv[1]), int(sys.argv[2]), tag), {count}, torch.float64)
 print(theirs is not None, flush=True)

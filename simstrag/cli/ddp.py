@@ -37,8 +37,7 @@ TURN, HOUR = 5.0, 3600.0
 """Seconds in the mean with load and without, and for how long it is drawn."""
 
 OF_WORKLOADS = (
-    "policy", "samples", "batch", "profile", "precision", "seed", "out", "checkpoint", "shards",
-    "load",
+    "policy", "samples", "batch", "profile", "precision", "seed", "out", "checkpoint", "load",
 )  # fmt: skip
 """Options that a script does not hear of."""
 
@@ -97,9 +96,6 @@ def ddp(
     stall_limit: Annotated[
         float, typer.Option(help="Seconds of silence that end a rank.", hidden=True)
     ] = 60.0,
-    shards: Annotated[
-        int, typer.Option(help="Servers that share the parameters.", min=1, hidden=True)
-    ] = 1,
     load: Annotated[
         str | None,
         typer.Option(
@@ -149,7 +145,7 @@ def ddp(
         own = batch or workload.nominal
         limit = samples or STEPS * ranks * own
         known = None if profile is None else profile_at(profile)
-        _check(policy, ranks, known, own, limit, shards)
+        _check(policy, ranks, known, own, limit)
         schedule = None if load is None else _schedule(load, ranks, seed, pin)
         behind = schedule is not None and any(each.kind == "link" for each in schedule.episodes)
         if behind and on_fault == "restart":
@@ -159,7 +155,7 @@ def ddp(
         with _folder(out) as folder:
             training = Training(
                 what, policy, limit, own, seed, precision, None if known is None else str(known),
-                str(folder), checkpoint, shards=shards,
+                str(folder), checkpoint,
             )  # fmt: skip
             training, done = begun(training, folder, ranks)
             if done and not (quiet or as_json):
@@ -186,9 +182,7 @@ def _refuse(context: typer.Context, script: str) -> None:
         )
 
 
-def _check(
-    policy: str, ranks: int, profile: Path | None, batch: int, samples: int, shards: int
-) -> None:
+def _check(policy: str, ranks: int, profile: Path | None, batch: int, samples: int) -> None:
     """Raise `InputError` where the policy is none, or cannot run for real, before ranks start."""
     from simstrag import policies
     from simstrag.ddp import support
@@ -198,9 +192,6 @@ def _check(
     hints = hints_of(profile, batch, samples)
     first = View(ranks, hints=hints, noise_scale=hints.noise_scale)
     support.check(policies.load(policy), policy, first)
-    if shards > 1:
-        plan = policies.ask(policies.load(policy), first, policy)
-        support.check_sharded(plan.resolved(ranks), policy)
 
 
 def _schedule(load: str, ranks: int, seed: int, pinned: bool) -> Schedule:

@@ -10,7 +10,6 @@ import copy
 import io
 import pickle
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -18,36 +17,26 @@ import torch
 from simstrag.errors import InputError
 
 __all__ = [
-    "Parameters", "check_served", "cut", "flatten", "packed", "put_together", "settings", "spread",
-    "trained",
+    "Parameters", "check_served", "flatten", "packed", "settings", "spread", "trained",
 ]  # fmt: skip
 
 
 class Parameters:
-    """Parameters and optimizer as a rank packed them, or one of several shards of them.
+    """Parameters and optimizer as a rank packed them.
 
-    flat: shape (count,), on the CPU, all parameters of the shard in the optimizer's order.
-    optimizer: works on `flat`.  spans: which elements each shard has; span: this one.
-    whole: how many elements there are.  Raises `InputError` where the optimizer cannot be unpacked
-    here.
+    flat: shape (count,), on the CPU, all parameters in the optimizer's order.
+    optimizer: works on `flat`.
+    Raises `InputError` where the optimizer cannot be unpacked here.
     """
 
-    def __init__(self, given: bytes, shard: int = 0, shards: int = 1) -> None:
+    def __init__(self, given: bytes) -> None:
         try:
-            everything, self.optimizer = pickle.loads(given)
+            parameters, self.optimizer = pickle.loads(given)
         except (AttributeError, ImportError) as error:
             raise InputError(
                 f"the optimizer cannot be built at the server: {error}; its class must stand in a "
                 "module that can be imported, not in the script itself"
             ) from None
-        sizes = [own.numel() for own in everything]
-        edges, shares = list(accumulate(sizes, initial=0)), cut(sizes, shards)
-        self.spans = [slice(edges[first], edges[last]) for first, last in shares]
-        self.span, self.whole = self.spans[shard], edges[-1]
-        self._first, last = shares[shard]
-        parameters = everything[self._first : last]
-        if shards > 1:
-            self._leave_out(everything[: self._first] + everything[last:])
         self.flat = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
         self._gradient = torch.zeros_like(self.flat)
         for parameter, values, gradient in zip(
@@ -75,52 +64,9 @@ class Parameters:
             group.update(own)
 
     def state(self) -> dict[str, Any]:
-        """What the optimizer says of itself, parameters numbered as in the whole; its tensors
-        change with the next step."""
-        found = self.optimizer.state_dict()
-        groups = [
-            {**group, "params": [self._first + number for number in group["params"]]}
-            for group in found["param_groups"]
-        ]
-        state = {self._first + number: own for number, own in found["state"].items()}
-        return {**found, "state": state, "param_groups": groups}
-
-    def _leave_out(self, others: Sequence[torch.Tensor]) -> None:
-        """The optimizer forgets parameters of other shards; its groups stay, some of them empty."""
-        numbers = {id(own) for own in others}
-        for group in self.optimizer.param_groups:
-            group["params"] = [own for own in group["params"] if id(own) not in numbers]
-        for own in others:
-            self.optimizer.state.pop(own, None)
-
-
-def cut(sizes: Sequence[int], shards: int) -> list[tuple[int, int]]:
-    """Which parameters each shard has: from the first up to before the last, as even as can be.
-
-    Raises `InputError` where there are too few.
-
-    >>> cut([100, 100, 10, 10, 10, 170], 2)
-    [(0, 2), (2, 6)]
-    """
-    if len(sizes) < shards:
-        raise InputError(f"{len(sizes)} parameters cannot be cut into {shards} shards")
-    edges = list(accumulate(sizes, initial=0))
-    bounds = [0]
-    for shard in range(1, shards):
-        possible = range(bounds[-1] + 1, len(sizes) - shards + shard + 1)
-        wanted = edges[-1] * shard / shards
-        bounds.append(min(possible, key=lambda edge: abs(edges[edge] - wanted)))
-    return list(pairwise([*bounds, len(sizes)]))
-
-
-def put_together(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The state of a whole optimizer, of what its shards say of themselves in their order."""
-    groups = [
-        {**same[0], "params": [number for own in same for number in own["params"]]}
-        for same in zip(*(own["param_groups"] for own in states), strict=True)
-    ]
-    state = {number: own for each in states for number, own in each["state"].items()}
-    return {**states[0], "state": state, "param_groups": groups}
+        """The optimizer's `state_dict`; its tensors change with the next step."""
+        state: dict[str, Any] = self.optimizer.state_dict()
+        return state
 
 
 def trained(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

@@ -59,7 +59,6 @@ class Course:
 
     policy, facts: from where the first step goes on; see `take_up`.  name: of the policy.
     batch: samples of a rank at a share of 1.  out: a folder for the record.
-    shards: over how many processes a server spreads the parameters.
     way: the mechanism at work; None before the first step.  failed: what came out of the last step,
     if it was no loss, in words: the error itself would keep all tensors of the step.
     """
@@ -73,7 +72,6 @@ class Course:
         hints: Hints,
         sampler: ShareSampler | None,
         out: Path | None,
-        shards: int = 1,
     ) -> None:
         self.replica, self.members, self.policy, self.name = replica, members, policy, name
         self.hints, self.sampler, self.batch = hints, sampler, hints.batch or 1
@@ -85,10 +83,8 @@ class Course:
         self._journal: Journal | None = None
         self._link: Link | None = None
         self._server: subprocess.Popen[bytes] | None = None
-        self._drawn, self._left, self._shards = False, False, shards
+        self._drawn, self._left = False, False
         self.take_up(policy)
-        if shards > 1:
-            support.check_sharded(self._first, name)
         if not support.synchronous(self._first, members.world_size):
             self._check_served(self._first)
         elif sampler is not None:
@@ -340,8 +336,7 @@ class Course:
         if members.rank == 0:
             job = Job(
                 packed(self.replica.optimizer), policy, self.batch, self.name, self.hints, facts,
-                hand_over=self._shards == 1, refusal=self.replica.formats.refusal,
-                shards=self._shards,
+                hand_over=True, refusal=self.replica.formats.refusal,
                 journal=None if self._out is None else partial(Journal, self._out),
             )  # fmt: skip
         now = settings(self.replica.optimizer)

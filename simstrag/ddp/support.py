@@ -16,7 +16,7 @@ from simstrag.policy import Policy, View
 from simstrag.quorum import Via
 
 __all__ = [
-    "check", "check_later", "check_sharded", "how", "obstacle", "refusal", "stays_full",
+    "check", "check_later", "how", "obstacle", "refusal", "stays_full",
     "synchronous",
 ]  # fmt: skip
 
@@ -89,22 +89,6 @@ def check_later(plan: Plan, name: str) -> None:
     """
     if reason := obstacle(plan):
         raise InputError(f"policy {name}: a plan that it made in mid-run is refused: {reason}")
-
-
-def check_sharded(plan: Plan, name: str) -> None:
-    """Raise `InputError` where the parameters cannot be spread over shards under a plan.
-
-    They sum up what is pushed to them.  What ranks sum up among themselves goes to one server.
-
-    >>> check_sharded(policies.load("asgd").plan(View(4)), "asgd")
-    """
-    pushed = all(each.via is Via.SERVER and not each.riders for each in plan.quorums)
-    if not pushed or plan.average:
-        raise InputError(
-            f"policy {name}: by this plan ranks sum up gradients or models among themselves, which "
-            "shards cannot do; leave shards out, or choose a policy that pushes every gradient to "
-            "the server, such as asgd, ssp or bsp:via=server"
-        )
 
 
 def stays_full(name: str, refusal: str) -> str:

@@ -61,7 +61,6 @@ def wrap(
     out: str | Path | None = None,
     stall_limit: float | None = None,
     joined: Joined | None = None,
-    shards: int = 1,
 ) -> Trainer:
     """Train a model under a policy; every rank calls this with the same arguments.
 
@@ -77,8 +76,6 @@ def wrap(
     from a checkpoint, is in a folder inside.
     stall_limit: seconds of silence after which a rank is given up; 60, or what the launcher said.
     joined: the rank's place, where `join` was called already.
-    shards: over how many processes, the server among them, parameters and optimizer are spread
-    where every gradient is pushed to a server; all of them run on its host.
 
     Where all ranks wait for each other, the optimizer steps on every rank, and its hooks see the
     reduced gradients: clip them in a step pre-hook.  Every loss must depend on every parameter.
@@ -97,7 +94,7 @@ def wrap(
     Raises `InputError` where the policy cannot run for real, and for whatever else the caller can
     correct.
     """
-    for what, value in (("batch", batch), ("samples", samples), ("shards", shards)):
+    for what, value in (("batch", batch), ("samples", samples)):
         if value is not None and (type(value) is not int or value < 1):
             raise InputError(f"{what}: {value!r}; give a whole number from 1 on")
     if samples is not None and batch is None and profile is None:
@@ -109,7 +106,7 @@ def wrap(
     elif joined is None:
         joined = found(stall_limit)
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    _agree(policy=name, batch=batch, samples=samples, precision=precision, shards=shards)
+    _agree(policy=name, batch=batch, samples=samples, precision=precision)
     formats = Formats(model, precision)
     hints = hints_of(profile, batch, samples, (formats.full, formats.amp))
     _agree(**{"the profile's amp_ratio": hints.amp_ratio})
@@ -124,7 +121,6 @@ def wrap(
     return Trainer(
         model, optimizer, formats, given, name, rank, world_size, hints=hints, sampler=sampler,
         out=None if out is None else Path(out), stall_limit=stall_limit, joined=joined,
-        shards=shards,
     )  # fmt: skip
 
 
@@ -176,7 +172,6 @@ class Trainer:
         out: Path | None,
         stall_limit: float | None,
         joined: Joined | None,
-        shards: int = 1,
     ) -> None:
         self.name, self.hints, self.sampler = name, hints, sampler
         self.stall_limit = stall_limit or (60.0 if joined is None else joined.stall_limit)
@@ -188,9 +183,7 @@ class Trainer:
             )
         self.replica = Replica(model, optimizer, formats, clock)
         try:
-            self._course = Course(
-                self.replica, self._members, policy, name, hints, sampler, out, shards
-            )  # fmt: skip
+            self._course = Course(self.replica, self._members, policy, name, hints, sampler, out)
         except BaseException as error:
             self._members.close(in_words(error))
             raise

@@ -30,8 +30,7 @@ class Training:
 
     samples: of all ranks together, after which it ends.  batch: of a rank.  checkpoint: after how
     many steps of this rank a checkpoint is written, 0 for none but after a failure.  attempt: how
-    often it was taken up; where there is a checkpoint, it goes on from that.  shards: over how many
-    processes a server spreads the parameters.
+    often it was taken up; where there is a checkpoint, it goes on from that.
     """
 
     workload: str
@@ -44,7 +43,6 @@ class Training:
     out: str | None = None
     checkpoint: int = 0
     attempt: int = 0
-    shards: int = 1
 
 
 def command(training: Training) -> list[str]:
@@ -92,7 +90,7 @@ def train(given: Training, joined: Joined) -> None:
     trainer = wrap(
         model, parts.optimizer, given.policy, given.profile, batch=given.batch,
         samples=given.samples, precision=given.precision,
-        out=out, joined=joined, shards=given.shards,
+        out=out, joined=joined,
     )  # fmt: skip
     if checkpoint is not None and kept:
         trainer.load_state_dict(torch.load(checkpoint, weights_only=True))

@@ -27,11 +27,9 @@ def link() -> Link:
     return Link()
 
 
-def started(
-    link: Link, rank: int, sides: str, policy: str, folder: Path, shards: int = 1
-) -> subprocess.Popen[str]:
+def started(link: Link, rank: int, sides: str, policy: str, folder: Path) -> subprocess.Popen[str]:
     """A rank on its side of the link, under another host name than that of the other side."""
-    training = Training("digits", policy, 1 << 40, 64, out=str(folder), shards=shards)
+    training = Training("digits", policy, 1 << 40, 64, out=str(folder))
     side, before = sides[rank], sides[:rank]
     inside = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', f"host-{side}"]
     place = {
@@ -90,12 +88,11 @@ def test_both_ends_of_a_network_that_stalls_end_in_time_and_name_it(
 
 
 @pytest.mark.parametrize("rate", [None, 8e6], ids=["between-frames", "inside-a-frame"])
-@pytest.mark.parametrize("shards", [1, 2])
 def test_under_a_server_the_near_end_goes_on_and_the_far_one_ends_in_time(
-    tmp_path: Path, link: Link, shards: int, rate: float | None
+    tmp_path: Path, link: Link, rate: float | None
 ) -> None:
     with link:
-        near, far = ranks = [started(link, k, "ab", "asgd", tmp_path, shards) for k in range(2)]
+        near, far = ranks = [started(link, k, "ab", "asgd", tmp_path) for k in range(2)]
         wait_for(20, tmp_path, ranks)
         if rate is not None:  # a gradient, or parameters, are always on their way
             link.limit(rate)

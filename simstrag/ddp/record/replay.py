@@ -68,8 +68,6 @@ def run_of(folder: str | Path) -> Run:
     scenario = Scenario(workers=workers, updates=1, step={"compute": 1.0}, learner=learner)
     # What `summarise` would warn of is said of simulations: nothing is left to real training here.
     summary, _ = summarise(scenario, policy, header["policy"], recorder, live.learner)
-    if (stale := _by_shard(lines)) is not None:
-        summary["staleness_by_shard"] = stale
     tables: dict[str, Any] = {name: recorder.storage.table(name) for name in TABLES}
     made = {**provenance(), **header.get("software", {})}
     said = [] if live.learner.lost is None else [f"progress is unknown: {live.learner.lost}"]
@@ -85,12 +83,6 @@ def run_of(folder: str | Path) -> Run:
         summary, made, **tables, warnings=tuple(said),
         recorded={name: told for name, told in header.items() if name not in UNTOLD},
     )  # fmt: skip
-
-
-def _by_shard(lines: list[list[Any]]) -> list[float] | None:
-    """Mean staleness of the gradients of each shard's slice, the server's first; None without."""
-    found = [line[1]["staleness"] for line in lines if line[0] == "push" and "staleness" in line[1]]
-    return [float(each) for each in np.mean(found, axis=0)] if found else None
 
 
 def _nothing(lines: list[list[Any]], ranks: int) -> int:

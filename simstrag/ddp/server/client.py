@@ -5,13 +5,12 @@ A rank pulls an order, carries it out, answers in one of a few ways, and pulls t
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import pickle
 import select
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -20,7 +19,6 @@ from simstrag.ddp.server.heartbeat import PATIENCE, Pulse, look
 from simstrag.ddp.server.listener import knock
 from simstrag.ddp.server.messages import Compute, Deliver, Finish, Handover, Job, Reduce
 from simstrag.ddp.server.shared_buffer import Offer, Payload, apart, octets, offer
-from simstrag.ddp.server.slices import Place, Slices
 from simstrag.ddp.server.wire import SHARED, Frame, Kind
 from simstrag.errors import InputError, SimstragError
 
@@ -63,9 +61,7 @@ class Link:
         self.order: Compute | Reduce | Deliver | Handover | Finish | None = None
         self.lost: dict[int, str] = {}
         self._payload: Payload | None = None
-        self._own: Payload | None = None
         self._offered: Offer | None = None
-        self._slices: Slices | None = None
         self._phase = "connecting"
         self._told = b""
         self._step = self._version = -1
@@ -97,34 +93,15 @@ class Link:
         memory, self._offered = (None, None) if found is None else found
         said = (count, dtype, self._offered, job)
         self._send(Frame(Kind.BEGIN, self.rank, body=pickle.dumps(said)))
-        self._own, self._told = None, settings
+        self._payload, self._told = None, settings
         accepted = self._next(Kind.WELCOME).body == SHARED
         self._payload = memory if memory is not None and accepted else apart(count, dtype)
-        self._own = self._payload
-
-    def _meet(self, shards: Sequence[Place]) -> None:
-        """The server owns the first slice only, and these the others."""
-        whole, first = self._memory, shards[0][1]
-        self._own = whole.part(slice(0, first))
-        with self._shards_may_fail():
-            self._slices = Slices(
-                shards, self.rank, whole, self._offered if whole.shared else None,
-                server=self._wire, stall_limit=self.stall_limit, patience=self._patience,
-            )  # fmt: skip
 
     def _keep_offer_to_itself(self) -> None:
         """All who are to take it have."""
         if self._offered is not None:
             os.close(self._offered.fd)
             self._offered = None
-
-    @contextlib.contextmanager
-    def _shards_may_fail(self) -> Iterator[None]:
-        """Where one does in here, the server finds out too, and says more of it."""
-        try:
-            yield
-        except ConnectionError as error:
-            raise self._why(error, 0.0 if self._cut_off() else self.stall_limit) from None
 
     @property
     def shared(self) -> bool:
@@ -146,28 +123,17 @@ class Link:
         assert self._payload is not None, "begin first"
         return self._payload
 
-    @property
-    def _part(self) -> Payload:
-        assert self._own is not None, "begin first"
-        return self._own
-
     # -- orders ------------------------------------------------------------------------------
 
     def pull(self) -> Compute | Reduce | Deliver | Handover | Finish:
         """The next order; waits as long as the server lives."""
-        frame = self._next(Kind.ORDER, Kind.SHARDS)
-        if frame.kind is Kind.SHARDS:
-            self._meet(pickle.loads(frame.body))
-            frame = self._next(Kind.ORDER)
+        frame = self._next(Kind.ORDER)
         self._keep_offer_to_itself()
         order, losses = pickle.loads(frame.body)
         self.lost |= {loss.rank: loss.reason for loss in losses}
         self.order = order
         if isinstance(order, Compute):
             self._step, self._version, self._samples = order.step, order.version, order.samples
-            if self._slices is not None:
-                with self._shards_may_fail():
-                    self._slices.pull(order.version)
             self._phase = f"computing step {order.step}"
         return order  # type: ignore[no-any-return]
 
@@ -195,9 +161,6 @@ class Link:
         """
         if finite:
             self._put(gradient)
-            if self._slices is not None:
-                with self._shards_may_fail():
-                    self._slices.push(self._step)
         frame = self._frame(Kind.GRADIENT, seconds, begun, ended, loss, finite, settings)
         self._send(frame, buffer=finite)
 
@@ -281,8 +244,6 @@ class Link:
         self._pulse.close()
         self._wire.close()
         self._keep_offer_to_itself()
-        if self._slices is not None:
-            self._slices.close()
 
     # -- frames ------------------------------------------------------------------------------
 
@@ -304,19 +265,17 @@ class Link:
         changed = b"" if settings == self._told else settings
         self._told = settings
         body = changed if members is None else pickle.dumps((members, changed))
-        if self._slices is not None:
-            body = pickle.dumps(([self._version, *self._slices.versions], changed))
         return Frame(
             kind, self.rank, self._step, self._version, -1, self._samples,
             seconds, begun, ended, loss, finite, body,
         )  # fmt: skip
 
     def _send(self, frame: Frame, buffer: bool = False) -> None:
-        sent = octets(self._part.gradient) if buffer and not self.shared else None
+        sent = octets(self.gradient) if buffer and not self.shared else None
         try:
             self._wire.send(frame, sent)
         except ConnectionError as error:
-            raise self._why(error, 0.0) from None
+            raise self._why(error) from None
         if frame.kind not in {Kind.BEGIN, Kind.STATE}:
             self._phase = f"waiting after step {self._step}"
 
@@ -327,7 +286,7 @@ class Link:
                 silence = time.monotonic() - self._pulse.heard
                 if silence > self._patience():
                     raise ConnectionError(f"{self.name} has been silent for {silence:.3g} s")
-            into = None if self._own is None else octets(self._own.parameters)
+            into = None if self._payload is None else octets(self._payload.parameters)
             frame = self._wire.receive(into)
             if frame is None:
                 raise ConnectionError(f"{self.name} has closed the connection")
@@ -344,9 +303,9 @@ class Link:
         """Seconds of silence that are borne now."""
         return self.stall_limit if self._cut_off() else PATIENCE * self.stall_limit
 
-    def _why(self, error: ConnectionError, seconds: float) -> ConnectionError:
-        """The fault; if the server has said something of it in so many seconds, that is raised."""
-        if select.select([self._wire], [], [], seconds)[0]:
+    def _why(self, error: ConnectionError) -> ConnectionError:
+        """The fault; if the server has said something of it, that is raised."""
+        if select.select([self._wire], [], [], 0.0)[0]:
             self._next(Kind.FAULT)
         return self._while(error)
 

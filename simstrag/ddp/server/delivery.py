@@ -25,7 +25,6 @@ from simstrag.ddp.server.messages import (
     Reduce,
 )  # fmt: skip
 from simstrag.ddp.server.parameter_store import Store
-from simstrag.ddp.server.shards import Shards
 from simstrag.ddp.server.shared_buffer import octets
 from simstrag.ddp.server.wire import Frame, Kind
 from simstrag.engine.live import Live
@@ -44,12 +43,11 @@ class Delivery:
         self,
         peers: Mapping[int, Peer],
         store: Store,
-        shards: Shards | None,
         live: Live,
         losses: Sequence[Loss],
         note: Callable[..., None],
     ) -> None:
-        self._peers, self._store, self._shards = peers, store, shards
+        self._peers, self._store = peers, store
         self._live, self._losses, self._note = live, losses, note
 
     def carry_out(self, order: Order, peer: Peer | None) -> None:
@@ -58,8 +56,6 @@ class Delivery:
         Raises `ConnectionError` where it cannot be told.
         """
         support.check_later(self._live.plan, self._live.name)
-        if self._shards is not None:
-            support.check_sharded(self._live.plan, self._live.name)
         match order:
             case Apply():
                 self._apply(order)
@@ -101,19 +97,12 @@ class Delivery:
         at = time.monotonic()
         for peer in here:
             peer.changed, peer.row["applied"] = b"", at
-            if "versions" in peer.row:
-                peer.row["staleness"] = [order.version - 1 - v for v in peer.row["versions"]]
         self._note("applied", order.version, order.gradients, order.missing)
 
     def _tell(self, peer: Peer, order: Any, flat: torch.Tensor | None = None) -> None:
-        """An order, what has been lost since the last, and parameters if they go along; before the
-        first, where shards are."""
+        """An order, what has been lost since the last, and parameters if they go along."""
         assert peer.payload is not None
         news, peer.losses = self._losses[peer.losses :], len(self._losses)
-        if self._shards is not None and not peer.told:
-            told = pickle.dumps(self._shards.places)
-            peer.wire.send(Frame(Kind.SHARDS, peer.rank, body=told))
-            peer.told = True
         frame = Frame(Kind.ORDER, peer.rank, body=pickle.dumps((order, news)))
         if flat is not None and peer.payload.shared:
             peer.payload.parameters.copy_(flat)

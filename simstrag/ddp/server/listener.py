@@ -46,8 +46,6 @@ class Peer:
     phase: str = "setting up"
     changed: bytes = b""
     row: dict[str, Any] = field(default_factory=dict)
-    told: bool = False
-    """Whether it knows of shards."""
     losses: int = 0
     """Of how many losses it knows."""
 

@@ -34,8 +34,7 @@ class Job:
     on from.  batch: samples of a gradient at a share of 1.  hand_over: whether the ranks can do
     without the server under a plan that does not need it.  journal: makes the record that the
     server goes on with, if it has none of its own.  refusal: why there is no reduced precision;
-    empty where there is.  shards: how many processes own the parameters,
-    the server among them.
+    empty where there is.
     """
 
     packed: bytes
@@ -47,7 +46,6 @@ class Job:
     hand_over: bool = False
     journal: Callable[[], Any] | None = None
     refusal: str = ""
-    shards: int = 1
 
 
 class Loss(NamedTuple):

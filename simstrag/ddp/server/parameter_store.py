@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 
-from simstrag.ddp.parameters import Parameters, put_together
+from simstrag.ddp.parameters import Parameters
 from simstrag.ddp.server.messages import Apply, Compute
-from simstrag.ddp.server.shards import Shards
 from simstrag.ddp.server.shared_buffer import Payload, apart
 from simstrag.errors import InputError
 
@@ -18,37 +17,32 @@ __all__ = ["Store"]
 
 
 class Store:
-    """The parameters of one job, or the first slice of them where there are shards beside it.
+    """The parameters of one job.
 
     version: that of the parameters.  Older ones are kept for ranks whose next step begins there.
     """
 
-    def __init__(self, packed: bytes, version: int, shards: Shards | None = None) -> None:
-        self.parameters = Parameters(packed, shards=1 if shards is None else shards.count)
-        self.version, self.shards = version, shards
+    def __init__(self, packed: bytes, version: int) -> None:
+        self.parameters = Parameters(packed)
+        self.version = version
         self._memory: dict[int, Payload] = {}
         self._kept: dict[int, tuple[int, torch.Tensor]] = {}
         self._leads: dict[int, int] = {}
-        if shards is not None:
-            shards.join(packed, version, self.parameters.spans)
 
-    def admit(self, rank: int, memory: Payload) -> Payload:
-        """A rank that trains with this memory; the part of it that is of this slice."""
-        own, ours = memory.gradient, self.parameters
-        if (own.numel(), own.dtype) != (ours.whole, ours.flat.dtype):
+    def admit(self, rank: int, memory: Payload) -> None:
+        """A rank that trains with this memory."""
+        own, ours = memory.gradient, self.parameters.flat
+        if (own.numel(), own.dtype) != (ours.numel(), ours.dtype):
             raise InputError(
                 f"rank {rank} trains {own.numel()} parameters of {own.dtype}, the job "
-                f"{ours.whole} of {ours.flat.dtype}: all ranks must build the same model"
+                f"{ours.numel()} of {ours.dtype}: all ranks must build the same model"
             )
-        self._memory[rank] = memory.part(ours.span)
-        return self._memory[rank]
+        self._memory[rank] = memory
 
     def apply(self, order: Apply, changed: Sequence[bytes]) -> None:
         """Make a version.  changed: settings of the optimizer to be taken over before."""
         for each in changed:
             self.parameters.set(each)
-        if self.shards is not None:
-            self.shards.apply(order, changed)
         self.parameters.apply([(self._memory[rank].gradient, w) for rank, w in order.parts])
         self.version = order.version
 
@@ -100,9 +94,6 @@ class Store:
         return found[0]
 
     def state(self) -> dict[str, Any]:
-        """Optimizer and parameters (flat), of all shards."""
-        states = [(self.parameters.state(), self.parameters.flat.clone())]
-        if self.shards is not None:
-            states += self.shards.states()
-        optimizers, flats = zip(*states, strict=True)
-        return {"optimizer": put_together(optimizers), "parameters": torch.cat(flats)}
+        """Optimizer and parameters (flat)."""
+        parameters = self.parameters
+        return {"optimizer": parameters.state(), "parameters": parameters.flat.clone()}

@@ -26,7 +26,6 @@ from simstrag.ddp.server.delivery import Delivery
 from simstrag.ddp.server.listener import Door, Peer
 from simstrag.ddp.server.messages import Apply, Handover, Job, Loss, Order
 from simstrag.ddp.server.parameter_store import Store
-from simstrag.ddp.server.shards import Shards
 from simstrag.ddp.server.shared_buffer import Offer, Payload, accept, apart, octets
 from simstrag.ddp.server.wire import SHARED, Frame, Kind
 from simstrag.ddp.server.worker_state import is_fixed
@@ -38,9 +37,6 @@ __all__ = ["Journal", "Server"]
 
 START = 120.0
 """Seconds in which all ranks must begin after the first: importing may take longer than a stall."""
-
-LOOK = 0.02
-"""Seconds between two looks at shards that are being started."""
 
 
 class Journal(Protocol):
@@ -80,8 +76,6 @@ class Server:
         self.store: Store | None = None
         self._door = Door(world_size, host, stall_limit)
         self.address = self._door.address
-        self._host = host
-        self._shards: Shards | None = None
         self._orders: deque[Order] = deque()
         self._desk: Desk | None = None
         self._live: Live | None = None  # that of the last desk, until ranks go on by themselves
@@ -111,10 +105,8 @@ class Server:
             self._note("end", self._now(), policies.counts(live.policy, live.name, taken=()))
 
     def close(self) -> None:
-        """All connections end, and so do shards."""
+        """All connections end."""
         self._door.close()
-        if self._shards is not None:
-            self._shards.close()
 
     def _turn(self) -> None:
         """What has come since; then one frame, or nothing and the time."""
@@ -125,16 +117,13 @@ class Server:
         if self._refusal and self._live is not None and self._live.wanted_reduced:
             self._say(support.stays_full(self._live.name, self._refusal))
             self._refusal = ""
-        if self._desk is None and self._shards is not None:
-            self._begin()  # it may have waited for them
         if self._desk is not None and self._now() >= self._desk.expiry:
             self._do(self._desk.time(self._now()))
 
     def _patience(self) -> float:
         """Seconds until something must be looked at though nothing comes."""
         window = math.inf if self._desk is None else self._desk.expiry - self._now()
-        waits = self._job is not None and self._shards is not None
-        return max(0.0, min(window, self.stall_limit / 8, LOOK if waits else 1.0))
+        return max(0.0, min(window, self.stall_limit / 8, 1.0))
 
     def _now(self) -> float:
         return time.monotonic() - self._zero
@@ -142,10 +131,7 @@ class Server:
     # -- who is there ------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Forget those whose hearts have stopped; give up a job that does not come together, or has
-        lost a shard."""
-        if self._shards is not None:
-            self._shards.watch()
+        """Forget those whose hearts have stopped; give up a job that does not come together."""
         for peer in self._door.silent():
             self._forget(peer, f"was silent for {self.stall_limit:g} s")
         if time.monotonic() - self._waiting_since > self.start_limit:
@@ -210,7 +196,7 @@ class Server:
             case Kind.GRADIENT | Kind.READY:
                 here = frame.kind is Kind.GRADIENT
                 self._slow.heard(rank, frame.step, frame.seconds)
-                peer.changed = self._said(peer, frame.body) or peer.changed
+                peer.changed = frame.body or peer.changed
                 orders = desk.done(
                     rank, frame.step, at, frame.seconds, here=here, finite=frame.finite
                 )
@@ -231,13 +217,6 @@ class Server:
                 raise ConnectionError(f"rank {rank} says {frame.kind.name}, which nobody asked")
         self._do(orders)
 
-    def _said(self, peer: Peer, body: bytes) -> bytes:
-        """Settings that have changed; with shards, after the versions of the slices it had."""
-        if self._shards is None:
-            return body
-        peer.row["versions"], changed = pickle.loads(body)
-        return bytes(changed)
-
     def _stamp(self, peer: Peer, frame: Frame, first: float, at: float) -> None:
         peer.row = {
             "rank": peer.rank, "at": at, "step": frame.step, "version": frame.version,
@@ -253,11 +232,7 @@ class Server:
             raise ConnectionError(f"rank {peer.rank} begins while a job is under way")
         peer.payload = self._mapped(offered, count, dtype)
         peer.begun, peer.phase, peer.changed = True, "waiting for the others to begin", b""
-        peer.told = False
         self._job = job or self._job
-        if job is not None and job.shards > 1 and self._shards is None:
-            given = self.world_size, self._host, self.stall_limit
-            self._shards = Shards(job.shards, *given)
         if job is not None and job.journal is not None and self.journal is None:
             self.journal = job.journal()
         self._waiting_since = min(self._waiting_since, time.monotonic())
@@ -274,21 +249,17 @@ class Server:
         job, here = self._job, [rank for rank, peer in self._door.peers.items() if peer.begun]
         if job is None or not here or len(here) + len(self._door.gone) < self.world_size:
             return
-        if self._shards is not None and not self._shards.listen():
-            return
         version = 0 if job.facts is None else job.facts.version
-        self.store = Store(job.packed, version, self._shards)
+        self.store = Store(job.packed, version)
         for rank in here:
             peer = self._door.peers[rank]
             assert peer.payload is not None
-            peer.payload = self.store.admit(rank, peer.payload)
+            self.store.admit(rank, peer.payload)
         live = Live(
             job.policy, self.world_size, job.batch, job.hints, name=job.name, facts=job.facts,
             note=self._note, fixed=is_fixed, reduced=not job.refusal,
         )  # fmt: skip
-        self._delivery = Delivery(
-            self._door.peers, self.store, self._shards, live, self.losses, self._note
-        )
+        self._delivery = Delivery(self._door.peers, self.store, live, self.losses, self._note)
         self._live, self._refusal = live, job.refusal
         self._desk = Desk(live, self.world_size, job.batch, self._need_no_server(job))
         self._job, self._waiting_since = None, math.inf

@@ -42,10 +42,6 @@ class Payload:
     def __init__(self, gradient: torch.Tensor, parameters: torch.Tensor, shared: bool) -> None:
         self.gradient, self.parameters, self.shared = gradient, parameters, shared
 
-    def part(self, span: slice) -> Payload:
-        """The same memory as far as it is of these elements."""
-        return Payload(self.gradient[span], self.parameters[span], self.shared)
-
 
 def octets(tensor: torch.Tensor) -> memoryview:
     """The memory of a contiguous tensor on the CPU, of any type of number.

@@ -57,12 +57,6 @@ class Kind(enum.IntEnum):
     """Rank: the gradient of which I said that it stays here."""
     LEAVE = 14
     """Rank: I have finished; with a body: I have failed, and that is why."""
-    PULL = 15
-    """Rank to a shard: give me the parameters of this version, or of a later one."""
-    PARAMETERS = 16
-    """Shard: here they are, and which version they are."""
-    SHARDS = 17
-    """Server, before its first order: where the other slices of the parameters are."""
 
 
 @dataclass(frozen=True, slots=True)
