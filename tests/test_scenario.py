@@ -404,11 +404,11 @@ def test_an_unknown_key_is_named_with_the_nearest_known_one(
             {"step": {"noise": "lognorml"}},
             "step.noise is 'lognorml': input should be 'lognormal' or",
         ),
+        ({"trace": 3}, "trace is 3: give the name of a file, or a list of rows"),
         (
-            {"trace": 3},
-            "trace is 3: input should be a valid string or input should be a valid list",
+            {"trace": [3]},
+            "trace, row 1: 3 is not a mapping of time, node, resource, kind, value",
         ),
-        ({"trace": [3]}, "trace.0 is 3: input should be a mapping of keys"),
         ({"trace_end": "holdd"}, "trace_end is 'holdd': input should be 'hold', 'loop' or 'error'"),
         ({"policies": "bsp"}, "policies is 'bsp': input should be a valid list"),
         ({"allow_speedup": "maybe"}, "allow_speedup is 'maybe': input should be a valid boolean"),
@@ -487,7 +487,8 @@ def test_a_value_out_of_range_is_named_with_what_is_allowed(
         ),
         (
             {"step": None},
-            "give step: {compute: ...} or a profile: nothing says how long a step is",
+            "nothing says how long a step is: give step: {compute: ...}, a profile, or a trace "
+            "with durations of every rank's node",
         ),
         ({"nodes": [0, 1]}, "nodes has 2 entries for 4 workers"),
         ({"nodes": [0, 1, 2, -1]}, "nodes.3 is -1: input should be greater than or equal to 0"),

@@ -144,7 +144,7 @@ def timeline(
     """What each rank did between two times of a run: bars for work, grey behind for slowdown.
 
     run: one that kept its steps.  scenario: what it was simulated under, for its contention; for
-    the clean control `scenario.replaced(trace=None)`; without one no slowdown is shown.
+    the clean control `scenario.without_contention()`; without one no slowdown is shown.
     start, end: seconds; by default where contention sets in.
     Raises `InputError` where the run kept no steps, or the scenario has another trace.
 

@@ -26,7 +26,7 @@ def timeline(run: Run, scenario: Scenario | None = None) -> Any:
     """What each rank of a run did when, and below it the whole run with a box that can be dragged.
 
     run: one that kept its steps.  scenario: what it was simulated under, for its contention; for
-    the clean control `scenario.replaced(trace=None)`; without one no slowdown is shown.
+    the clean control `scenario.without_contention()`; without one no slowdown is shown.
     Raises `InputError` where the run kept no steps, or the scenario has another trace.
 
     >>> from simstrag import simulate

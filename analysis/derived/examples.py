@@ -58,7 +58,7 @@ def example(name: str, run: Run, timing: Timing | None, workers: int) -> Example
 def examples_of(comparison: Comparison) -> list[Example]:
     """The example runs of a comparison, those of the first seed, the clean control too."""
     scenario = comparison.scenario
-    clean, first = scenario.replaced(trace=None), scenario.seed_list[0]
+    clean, first = scenario.without_contention(), scenario.seed_list[0]
     return [
         example(
             control_name(name), run, (clean if name == "clean" else scenario).timing(first),
@@ -75,7 +75,7 @@ def timing_of(run: Run, scenario: Scenario) -> Timing:
     if recorded != (None if trace is None else trace.sha256):
         raise InputError(
             f"the run of {run.policy} met another trace than the scenario has; give the scenario "
-            "it was simulated under, for the clean control scenario.replaced(trace=None)"
+            "it was simulated under, for the clean control scenario.without_contention()"
         )
     return scenario.timing(run.seed)
 

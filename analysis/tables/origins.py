@@ -105,7 +105,9 @@ def _step(scenario: Scenario) -> Iterator[Origin]:
             yield _plain(name, value, kind, note)
         return
     step = scenario.inputs.times
-    assert step is not None
+    if step is None:
+        yield Origin("step", "recorded durations", "", "given by the trace", "", "")
+        return
     for name in (
         "compute", "host_share", "amp_ratio", "amp_ratio_contended", "amp_switch", "fixed_share",
     ):  # fmt: skip
@@ -137,7 +139,7 @@ def _section(scenario: Scenario, section: str) -> Iterator[Origin]:
 
 def _all_reduce_of_all(scenario: Scenario) -> Origin:
     a, n = scenario.inputs.allreduce, scenario.workers
-    exposed = a.seconds(ranks_per_node(range(n), scenario.places))
+    exposed = a.seconds(ranks_per_node(range(n), scenario.network_places))
     ring = "2(n-1) alpha + 2(n-1)/n bytes/bandwidth, " if a.algorithm == "ring" else ""
     kind = f"computed by the {a.algorithm.replace('_', '-')} formula"
     what = f"exposed all-reduce of all {n} ranks"

@@ -107,15 +107,17 @@ def _nodes(scenario: Scenario) -> Iterator[str]:
     differ = (a.intra_alpha, a.intra_bandwidth) != (None, None)
     if not differ and a.algorithm != "hierarchical":
         return
-    if scenario.places is None:
+    if scenario.network_places is None:
         yield (
             "The profile tells links inside a node from those between nodes, but nothing says "
-            "which ranks share a node (ranks_per_node): each is taken to have one to itself, so "
-            "every message goes over the links between nodes."
+            "which ranks share a node (ranks_per_node, or the profile's gpus_per_node): each is "
+            "taken to have one to itself, so every message goes over the links between nodes."
         )
         return
+    if scenario.places is None:
+        yield "The scenario does not place ranks: nodes are filled as those of the profile were."
     alpha, bandwidth = a.inside
-    sizes = ranks_per_node(range(scenario.workers), scenario.places)
+    sizes = ranks_per_node(range(scenario.workers), scenario.network_places)
     many = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
     yield (
         f"Links inside a node of {many} ranks are assumed to have {seconds(alpha)} per hop and "

@@ -66,7 +66,8 @@ def cautions(s: Standings) -> list[str]:
     if replays(s):
         found.append(
             "The trace replays recorded step durations: what reduced precision makes of them is "
-            "assumed, so no M is claimed from it."
+            "assumed, so no M is claimed from it. Durations have no run without contention: the "
+            "clean control takes each step at the median over ranks of that step."
         )
     if s.seeds > 1 and len(s.policies) > 2:
         found.append("Intervals are of one policy each, not corrected for looking at several.")
@@ -132,7 +133,10 @@ def _without_effect(scenario: Scenario) -> list[str]:
     inputs = scenario.inputs
     rows = () if inputs.trace is None else inputs.trace.rows
     slowed = {row.resource for row in rows if row.kind == "slowdown" and row.value != 1}
-    server, everybody = inputs.server, ranks_per_node(range(scenario.workers), scenario.places)
+    server, everybody = (
+        inputs.server,
+        ranks_per_node(range(scenario.workers), scenario.network_places),
+    )
     transfers = inputs.allreduce.seconds(everybody) or server.push or server.pull
     reasons = {
         "host": "" if inputs.step.host else "host_share is 0",
@@ -273,7 +277,7 @@ def _free(s: Standings) -> list[str]:
     used = {way for p in s.policies for way in p.architecture.split(" + ")}
     scenario = s.comparison.scenario
     server = scenario.inputs.server
-    everybody = ranks_per_node(range(scenario.workers), scenario.places)
+    everybody = ranks_per_node(range(scenario.workers), scenario.network_places)
     reduces = scenario.inputs.allreduce.seconds(everybody)
     serves = server.service or server.push or server.pull
     which = ["an all-reduce"] if used & REDUCING and not reduces else []

@@ -135,7 +135,7 @@ def _once(names: Sequence[str]) -> tuple[str, ...]:
 def _outcome(scenario: Scenario, task: Task, finished: Finished | None) -> Outcome:
     asked = scenario
     if task.variant == "clean":
-        scenario = scenario.replaced(trace=None)
+        scenario = scenario.without_contention()
     elif task.variant != "contended":
         name, _, value = str(task.variant).partition("=")
         scenario = with_value(scenario, name, float(value))

@@ -131,6 +131,19 @@ class Profile(Part):
         return self
 
     @property
+    def gpus_per_node(self) -> int | None:
+        """Ranks that a full node had where the profile was measured; None where it is not known.
+
+        `device.gpus_per_node` is that number, or GPUs of each node by the number of ranks.
+        """
+        stated = self.device.get("gpus_per_node")
+        sizes = stated.values() if isinstance(stated, dict) else [stated]
+        numbers = [
+            n for size in sizes for n in (size if isinstance(size, list | tuple) else [size])
+        ]
+        return max((n for n in numbers if isinstance(n, int) and n > 0), default=None)
+
+    @property
     def sha256(self) -> str:
         """Of the file's bytes; empty for a profile that was never in a file."""
         return self._sha256

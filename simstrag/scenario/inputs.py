@@ -33,8 +33,10 @@ class Inputs:
     responses: tuple[Response, ...] = ()
 
 
-def step_of(section: StepSection | None, times: StepTimes | None, microbatches: int) -> Step:
-    """The step of a section, or else of a profile; one of them is there."""
+def step_of(
+    section: StepSection | None, times: StepTimes | None, trace: Trace | None, microbatches: int
+) -> Step:
+    """The step of a section, else of a profile, else the median of a trace's recorded durations."""
     if section is not None:
         host = section.compute * section.host_share
         gpu = section.compute - host
@@ -42,7 +44,9 @@ def step_of(section: StepSection | None, times: StepTimes | None, microbatches: 
             host, gpu, section.amp_ratio, section.draw, section.amp_switch, microbatches,
             section.fixed_share,
         )  # fmt: skip
-    assert times is not None
+    if times is None:
+        assert trace is not None, "a scenario says how long a step is"
+        return Step(0.0, trace.median_duration, microbatches=microbatches)
     host = times.compute.value * times.host_share.value
     gpu = times.compute.value - host
     ratio = None if times.amp_ratio is None else times.amp_ratio.value

@@ -5,9 +5,19 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
+from pydantic import (
+    Field,
+    InstanceOf,
+    PrivateAttr,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 
 from simstrag.documents.validation import explain
 from simstrag.documents.yaml_file import read_mapping
@@ -36,6 +46,10 @@ from simstrag.trace.trace import COLUMNS, Trace
 
 __all__ = ["Scenario"]
 
+ROWS_SCHEMA = {"type": "array", "items": {"type": "object", "additionalProperties": True}}
+WAYS_OUT = "give step: {compute: ...}, a profile, or a trace with durations of every rank's node"
+InlineTrace = Annotated[InstanceOf[Trace], WithJsonSchema(ROWS_SCHEMA)]
+
 
 class Scenario(Section):
     """A validated scenario; `Scenario.read(path)` loads YAML, `Scenario(...)` takes the same keys.
@@ -63,9 +77,10 @@ class Scenario(Section):
     server_load: ServerLoadSection | None = None
     learner: LearnerSection = LearnerSection()
     profile: str | None = None
-    trace: str | tuple[dict[str, Any], ...] | None = None
+    trace: str | InlineTrace | None = None
     trace_end: Literal["hold", "loop", "error"] = "hold"
     trace_per_seed: Literal["same", "shift"] = "same"
+    durations: Literal["recorded", "median"] = "recorded"
     nodes: tuple[Annotated[int, Field(ge=0)], ...] | None = None
     ranks_per_node: Count | None = None
     allow_speedup: bool = False
@@ -80,11 +95,15 @@ class Scenario(Section):
 
     @field_validator("trace", mode="before")
     @classmethod
-    def _rows_of_a_trace(cls, value: Any) -> Any:
-        if not isinstance(value, Trace):
-            return value
-        columns = (column.tolist() for column in value.changes)
-        return tuple(dict(zip(COLUMNS, row, strict=True)) for row in zip(*columns, strict=True))
+    def _parse_trace(cls, value: Any, info: ValidationInfo) -> Any:
+        return _inline_trace(value, (info.context or {}).get("source", "scenario"))
+
+    @field_serializer("trace")
+    def _rows(self, trace: str | Trace | None) -> str | list[dict[str, Any]] | None:
+        if not isinstance(trace, Trace):
+            return trace
+        columns = (column.tolist() for column in trace.changes)
+        return [dict(zip(COLUMNS, row, strict=True)) for row in zip(*columns, strict=True)]
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -97,10 +116,8 @@ class Scenario(Section):
             raise ValueError("updates cannot stand beside samples or a target")
         if self.target_progress is not None and self.target_accuracy is not None:
             raise ValueError("give target_progress or target_accuracy, not both")
-        if self.step is None and self.profile is None:
-            raise ValueError(
-                "give step: {compute: ...} or a profile: nothing says how long a step is"
-            )
+        if self.step is None and self.profile is None and self.trace is None:
+            raise ValueError(f"nothing says how long a step is: {WAYS_OUT}")
         if self.microbatches > self.learner.batch:
             raise ValueError(
                 f"microbatches is {self.microbatches}, but a step has learner.batch "
@@ -148,8 +165,10 @@ class Scenario(Section):
         cls, data: Mapping[str, Any], source: str = "scenario", folder: str | Path = "."
     ) -> Scenario:
         """From a mapping with the keys of a scenario file."""
+        if isinstance(data, Mapping) and "trace" in data:
+            data = {**data, "trace": _inline_trace(data["trace"], source)}
         try:
-            scenario = cls.model_validate(data)
+            scenario = cls.model_validate(data, context={"source": source})
         except ValidationError as error:
             raise InputError(explain(error, cls, source)) from None
         scenario._folder, scenario._source = Path(folder), source
@@ -160,7 +179,7 @@ class Scenario(Section):
 
         Files that were read and are not changed stay as they were read.
         """
-        data = self.model_dump(exclude_unset=True) | changes
+        data = {name: getattr(self, name) for name in self.model_fields_set} | changes
         replaced = Scenario.of(data, self._source, self._folder)
         known, none = self._inputs, changes.get("trace", self) is None
         if known is not None and "profile" not in changes and ("trace" not in changes or none):
@@ -182,6 +201,30 @@ class Scenario(Section):
         if self.ranks_per_node is None:
             return self.nodes
         return tuple(rank // self.ranks_per_node for rank in range(self.workers))
+
+    @property
+    def network_places(self) -> tuple[int, ...] | None:
+        """The node of each rank in the network; None where each rank has a node to itself.
+
+        Without `nodes` and `ranks_per_node` the nodes are filled as the profile's were
+        (`gpus_per_node`). The trace's node k is rank k all the same.
+        """
+        profile = self.inputs.profile
+        size = None if profile is None else profile.gpus_per_node
+        if self.places is not None or size is None:
+            return self.places
+        return tuple(rank // size for rank in range(self.workers))
+
+    def without_contention(self) -> Scenario:
+        """The clean control: no trace, or of a trace of durations each step at its median.
+
+        Recorded durations have no run without contention. In their control step k of every rank
+        takes the median over ranks of step k as recorded, and nothing else is slowed.
+        """
+        trace = self.inputs.trace
+        if trace is not None and trace.replays:
+            return self.replaced(durations="median")
+        return self.replaced(trace=None)
 
     @property
     def progress_target(self) -> float | None:
@@ -237,25 +280,15 @@ class Scenario(Section):
         contention = Contention.of(trace, self.workers, places, self.trace_end, self.allow_speedup)
         load = self._load_by_server()
         return Timing(
-            inputs.step, inputs.allreduce, inputs.server, contention, noise_of_seed, places, load
-        )
+            inputs.step, inputs.allreduce, inputs.server, contention, noise_of_seed,
+            self.network_places, load,
+        )  # fmt: skip
 
     def __getstate__(self) -> dict[Any, Any]:
-        """What goes to another process: what was read, not what is made of it; rows as columns."""
+        """The state for another process: what was read, not what is derived from it."""
         state = super().__getstate__()
         private = state["__pydantic_private__"] | {"_timing": None, "_declared": None}
-        own = state["__dict__"] | {"trace": _packed(self.trace)}
-        return state | {"__pydantic_private__": private, "__dict__": own}
-
-    def __setstate__(self, state: dict[Any, Any]) -> None:
-        """A scenario as it was, from what another process sent."""
-        packed = state["__dict__"]["trace"]
-        if isinstance(packed, _Packed):
-            rows = zip(*packed.columns, strict=True)
-            state["__dict__"]["trace"] = tuple(
-                dict(zip(packed.names, r, strict=True)) for r in rows
-            )
-        super().__setstate__(state)
+        return state | {"__pydantic_private__": private}
 
     def write(self, folder: Path) -> None:
         """Write `scenario.yaml` and the files it refers to, so that the folder stands by itself."""
@@ -278,29 +311,47 @@ class Scenario(Section):
             YAML(typ="safe", pure=True).dump(data, file)
 
     def _load(self) -> Inputs:
-        trace: Trace | None = None
         if isinstance(self.trace, str):
-            trace = Trace.read(self._folder / self.trace)
-        elif self.trace is not None:
-            trace = Trace.from_rows(self.trace, source=f"{self._source}: trace")
+            trace: Trace | None = Trace.read(self._folder / self.trace)
+        else:
+            trace = self.trace
         profile = None if self.profile is None else Profile.read(self._folder / self.profile)
         return self._with(trace, profile)
 
     def _with(self, trace: Trace | None, profile: Profile | None) -> Inputs:
-        """What it says of a trace and a profile that were read."""
-        times = None if profile is None else self._times_by(profile)
-        step = step_of(self.step, times, self.microbatches)
+        """The inputs, from a trace and a profile that were read."""
+        times = self._times_by(profile, trace)
+        step = step_of(self.step, times, trace, self.microbatches)
+        contention = None if trace is None else translated(trace, profile, step)
+        if contention is not None and self.durations == "median":
+            contention = contention.without_contention(self.places or range(self.workers))
         return Inputs(
             trace, profile, times, step, allreduce_of(self.allreduce, profile),
-            server_of(self.server, profile),
-            None if trace is None else translated(trace, profile, step),
+            server_of(self.server, profile), contention,
             () if trace is None else responses_for(trace, profile),
         )  # fmt: skip
 
-    def _times_by(self, profile: Profile) -> StepTimes | None:
-        """The profile's times of a step at the batch of the learner, where they are needed."""
+    def _times_by(self, profile: Profile | None, trace: Trace | None) -> StepTimes | None:
+        """The profile's times of a step at the learner's batch; None where they are not needed.
+
+        Raises `InputError` where nothing says how long the steps of some rank are.
+        """
         if self.step is not None:
             return None
+        if profile is None or profile.step is None:
+            recorded = set() if trace is None else trace.nodes_with_durations
+            places = enumerate(self.places or range(self.workers))
+            rank, node = next((place for place in places if place[1] not in recorded), (None, 0))
+            if rank is None:
+                return None
+            if profile is None or recorded:
+                which = (
+                    f"the steps of rank {rank} are: the trace records no duration of node {node}"
+                )
+                raise InputError(
+                    f"{self._source}: nothing says how long {which if recorded else 'a step is'}: "
+                    f"{WAYS_OUT}"
+                )
         try:
             return times_at(profile, self.learner.batch)
         except InputError as error:
@@ -315,20 +366,23 @@ class Scenario(Section):
         return None if s is None else Load(self._ranks_on(s.node), s.host, s.net)
 
 
-class _Packed(NamedTuple):
-    """Rows that all have the same keys, column by column: a tenth of the work to send."""
+def _inline_trace(value: Any, source: str) -> Any:
+    """Rows, or a trace from elsewhere, as the scenario's own trace; other values as they are.
 
-    names: tuple[str, ...]
-    columns: list[list[Any]]
-
-
-def _packed(trace: Any) -> Any:
-    if not isinstance(trace, tuple) or not trace:
-        return trace
-    names = tuple(trace[0])
-    if not all(tuple(row) == names for row in trace):
-        return trace
-    return _Packed(names, [[row[name] for row in trace] for name in names])
+    Raises `InputError` for a row that cannot be in a trace.
+    """
+    source = f"{source}: trace"
+    if isinstance(value, Trace):
+        is_own = (value.source, value.sha256_of_file, value.shifted_from) == (source, None, None)
+        return value if is_own else Trace(value.histories, source)
+    if value is None or isinstance(value, str):
+        return value
+    if not isinstance(value, list | tuple):
+        raise InputError(f"{source} is {value!r}: give the name of a file, or a list of rows")
+    for k, row in enumerate(value, start=1):
+        if not isinstance(row, Mapping):
+            raise InputError(f"{source}, row {k}: {row!r} is not a mapping of {', '.join(COLUMNS)}")
+    return Trace.from_rows(value, source)
 
 
 def _copy(source: Path, target: Path, sha256: str) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.trace.rows import DURATION, KIND_NAMES, RESOURCES, UTILISATION, Columns, Key
+from simstrag.trace.rows import DURATION, KIND_NAMES, RESOURCES, SLOWDOWN, UTILISATION, Columns, Key
 from simstrag.trace.step_functions import Pieces, owners
 
 __all__ = ["Histories"]
@@ -83,6 +84,24 @@ class Histories:
         """As step functions of time; before its first row a slowdown is 1, a utilisation 0."""
         before = np.where(self.kind == UTILISATION, 0.0, 1.0)
         return Pieces.of(self.time, self.value, self.starts, before=before)
+
+    def without_contention(self, places: Sequence[int]) -> Histories:
+        """Recorded durations at the median of their step over ranks, slowdowns at 1.
+
+        places: the node of each rank.
+        """
+        value = np.where(np.repeat(self.kind == SLOWDOWN, np.diff(self.starts)), 1.0, self.value)
+        of_node = {int(self.node[k]): k for k in np.flatnonzero(self.kind == DURATION)}
+        rows = {k: slice(self.starts[k], self.starts[k + 1]) for k in of_node.values()}
+        recorded = [self.value[rows[of_node[node]]] for node in places if node in of_node]
+        longest = max(map(len, recorded), default=0)
+        steps = np.full((len(recorded), longest), np.nan)
+        for row, durations in zip(steps, recorded, strict=True):
+            row[: len(durations)] = durations
+        median = np.nanmedian(steps, axis=0) if recorded else np.zeros(0)
+        for k in rows.values():
+            value[k][:longest] = median[: k.stop - k.start]
+        return replace(self, value=value)
 
     def shifted(self, offset: float, end: float) -> Histories:
         """Begun at `offset` s (0 <= offset < end) and wrapped around the end."""

@@ -145,7 +145,7 @@ def _row(raw: Sequence[Any] | Mapping[str, Any], where: str) -> Row:
         if missing:
             raise InputError(f"{where}: no '{missing[0]}'; a row has {', '.join(COLUMNS)}")
         raw = [raw[key] for key in COLUMNS]
-    if isinstance(raw, str) or len(raw) != len(COLUMNS):
+    if isinstance(raw, str) or not hasattr(raw, "__len__") or len(raw) != len(COLUMNS):
         raise InputError(f"{where}: {raw!r} is not a row of {', '.join(COLUMNS)}")
     time, node, resource, kind, value = raw
     row = Row(

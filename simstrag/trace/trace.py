@@ -13,7 +13,7 @@ import functools
 import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -180,6 +180,17 @@ class Trace:
         """Whether it has recorded durations of steps to replay."""
         return bool(np.any(self.histories.kind == DURATION))
 
+    @property
+    def nodes_with_durations(self) -> set[int]:
+        """The nodes that have recorded durations."""
+        return set(self.histories.node[self.histories.kind == DURATION].tolist())
+
+    @property
+    def median_duration(self) -> float:
+        """The median of all recorded durations, in seconds."""
+        recorded = np.repeat(self.histories.kind == DURATION, np.diff(self.histories.starts))
+        return float(np.median(self.histories.value[recorded]))
+
     @functools.cached_property
     def speeds_up(self) -> bool:
         """Whether any slowdown is below 1, as it was recorded, which a scenario must allow."""
@@ -254,6 +265,18 @@ class Trace:
             return self
         source = f"{self.source} from {offset:.6g} s on"
         return Trace(self.histories.shifted(offset, self.end), source, shifted_from=self)
+
+    def without_contention(self, places: Sequence[int]) -> Trace:
+        """The control of recorded durations: step k takes the median of step k over the ranks.
+
+        Ranks that recorded fewer steps do not count in the later ones; slowdowns are 1.
+        places: the node of each rank.
+
+        >>> rows = [(0, n, "step", "duration", 1.0 + n) for n in (0, 1)]
+        >>> [row.value for row in Trace.from_rows(rows).without_contention([0, 1, 1]).rows]
+        [2.0, 2.0]
+        """
+        return replace(self, histories=self.histories.without_contention(places))
 
     def to_frame(self) -> pd.DataFrame:
         """As a pandas DataFrame with one column for each of `COLUMNS`."""
