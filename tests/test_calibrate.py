@@ -20,7 +20,7 @@ from simstrag.calibration.samples import Samples, read
 from simstrag.errors import InputError
 from simstrag.profile.profile import Profile
 from simstrag.scenario.scenario import Scenario
-from simstrag.validation import Calibrating
+from simstrag.validation import InterleavedCalibration
 from tests.commands import Call
 
 OWN = """
@@ -189,19 +189,19 @@ def test_a_validation_calibrates_into_its_own_folder_before_and_between_its_runs
 ) -> None:
     monkeypatch.setattr("simstrag.calibration.campaign._due", lambda visits, _: list(visits))
     asked = Asked("mine:job", None, ("step",), (4, 8, 16), ("fp32", "bf16"), 0.2)
-    begun = Calibrating(asked, here / "v").begin()
+    begun = InterleavedCalibration(asked, here / "v").begin()
     assert begun == here / "v" / "calibration" / "begun.json"
     before = read(begun.parent)
     assert before.header["plan"]["minutes"] == pytest.approx(0.1)
-    assert Calibrating(asked, here / "v").begin() == begun
+    assert InterleavedCalibration(asked, here / "v").begin() == begun
     assert read(begun.parent) == before
-    later = Calibrating(asked, here / "v").go_on(0.5)
+    later = InterleavedCalibration(asked, here / "v").go_on(0.5)
     after = read(later.parent)
     assert after.header["plan"]["minutes"] == pytest.approx(0.15)
     assert after.visits[: len(before.visits)] == before.visits
     assert len(after.visits) > len(before.visits)
     with pytest.raises(InputError, match="was measured with workload"):
-        Calibrating(replace(asked, batches=(2, 4, 8)), here / "v").begin()
+        InterleavedCalibration(replace(asked, batches=(2, 4, 8)), here / "v").begin()
 
 
 @pytest.mark.usefixtures("quick")

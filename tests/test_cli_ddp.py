@@ -190,7 +190,7 @@ def test_options_of_real_runs_are_refused_beside_a_run_to_replay(folder: Path, c
         (("--workload", "digits", "--out", "full"), "full: holds other files"),
         (
             ("--workload", "digits", "--out", "begun"),
-            "a validation with a profile that was whole before it",
+            "holds a validation of a finished profile",
         ),
     ],
 )

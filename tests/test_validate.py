@@ -24,18 +24,17 @@ from simstrag.errors import InputError
 from simstrag.profile.profile import Profile, StepTimes
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
-from simstrag.validation.campaign import TRIES, Campaign, Outcome, finished, held
-from simstrag.validation.cases import CLEAN, Case, Plan, cases_of, drawn, windows
-from simstrag.validation.judgement import MISSED, NOISY, PREDICTED, judged, mitigations, pairs
+from simstrag.validation.campaign import TRIES, Campaign, RunOutcome, count_finished, lock_folder
+from simstrag.validation.cases import CLEAN, Case, Plan, cases_of, draw_schedule, windows
+from simstrag.validation.judgement import MISSED, NOISY, PREDICTED, judge, mitigations, pairs
 from simstrag.validation.loadgen.schedule import Episode, Schedule
-from simstrag.validation.loadgen.slowdowns import slowdowns
 from simstrag.validation.measure import measure
-from simstrag.validation.prediction import Predictor, with_update
-from simstrag.validation.rank_pool import Pace
+from simstrag.validation.prediction import Predictor, slowdowns, with_update
+from simstrag.validation.rank_pool import PaceRequest
 from simstrag.validation.replay import replay
-from simstrag.validation.result import Ranking, Result, of_case, paces
+from simstrag.validation.result import Ranking, Result, build_case_result, paces
 from simstrag.validation.tables import _signed, answer, runs_table
-from simstrag.validation.validation import Validation, _remarks, planned
+from simstrag.validation.validation import Validation, _remarks, make_plan
 from tests.full_profile import full_profile, quantity
 from tests.test_ddp_journal import HINTS, recorded
 
@@ -69,7 +68,7 @@ def digits_profile(**changes: Any) -> Profile:
     return full_profile(**given | changes)
 
 
-ALONE = Pace("fp64", BATCH)
+ALONE = PaceRequest("fp64", BATCH)
 LOAD = Schedule((Episode(1, "cpu", 1.6, 2.0, 6.0),), 20.0)
 
 
@@ -103,8 +102,8 @@ def test_load_is_of_levels_that_calibration_did_not_see_and_lasts_to_the_end(
     seed: int, clean: float, name: str
 ) -> None:
     profile = digits_profile()
-    found = drawn(name, 2, clean, seed, profile)
-    assert found == drawn(name, 2, clean, seed, profile)
+    found = draw_schedule(name, 2, clean, seed, profile)
+    assert found == draw_schedule(name, 2, clean, seed, profile)
     calibrated = {level.level for each in profile.responses for level in each.levels}
     assert not calibrated & {each.level for each in found.episodes}
     assert found.episodes[0].start < 0.31 * clean, "some load comes early in every run"
@@ -147,9 +146,9 @@ def test_load_stretches_whole_steps_by_the_response_and_a_sibling_is_one_more_le
         values = [v for _, v in shared.series(rank, "step", "slowdown")]
         assert values == pytest.approx([1 + SLOPE, 1 + SLOPE * 2.6, 1 + SLOPE])
     assert slowdowns(Schedule((), 5.0), profile, ranks=2, paces=[1.0, 1.0]) is None
-    elsewhere = Schedule((Episode(1, "memory", 1.0, 2.0, 6.0),), 20.0)
+    describe_differences = Schedule((Episode(1, "memory", 1.0, 2.0, 6.0),), 20.0)
     with pytest.raises(InputError, match="rank 1: load memory: only load cpu is simulated"):
-        slowdowns(elsewhere, profile, ranks=2, paces=[1.0, 1.0])
+        slowdowns(describe_differences, profile, ranks=2, paces=[1.0, 1.0])
     slow = slowdowns(Schedule((), 5.0), profile, ranks=2, paces=[1.0, 1.3])
     assert slow is not None
     assert slow.series(1, "step", "slowdown") == [(0.0, 1.3)]
@@ -196,7 +195,7 @@ def test_ranks_that_were_timed_in_lockstep_are_predicted_from_that_alone(tmp_pat
     run = simulate(predictor.scenario(case, beside, updates_in_step=True), "bsp")
     slowed = AMONG * STEP * 2.5 + (0.007 + BESIDE) / 2
     assert run.summary["makespan"] == pytest.approx(50 * slowed, rel=1e-6)
-    assert "slowdown of a step, a core beside cpu 3" in {
+    assert "slowdown of a step under load cpu 3" in {
         each.what for each in predictor.constants.values()
     }
 
@@ -252,7 +251,7 @@ def test_levels_that_ranks_in_lockstep_were_timed_beside_are_not_tried() -> None
         for each in together(2)[1:2] for level in (0.4, 0.6, 0.9, 1.3, 1.6)
     ]  # fmt: skip
     profile = digits_profile(locksteps=timed)
-    assert {e.level for e in drawn("one", 2, 10.0, 0, profile).episodes} == {2.4}
+    assert {e.level for e in draw_schedule("one", 2, 10.0, 0, profile).episodes} == {2.4}
 
 
 def test_steps_under_a_server_are_as_slow_as_they_were_timed_there(tmp_path: Path) -> None:
@@ -311,7 +310,7 @@ def test_constants_say_where_they_are_from(tmp_path: Path) -> None:
 
 
 def planned_and_predicted(profile: Profile, policies: tuple[str, ...], folder: Path) -> None:
-    plan = planned(profile, policies, (2,), 10, seed=0)
+    plan = make_plan(profile, policies, (2,), 10, seed=0)
     predictor = Predictor(profile, folder, plan.cores)
     for case in plan.cases:
         predictor.predict(case, plan, seeds=1)
@@ -322,7 +321,7 @@ def planned_and_predicted(profile: Profile, policies: tuple[str, ...], folder: P
     [
         ({"server": None}, ("asgd",), "has no parameter server; calibrate with --part server"),
         ({"allreduce": None, "collectives": []}, (), "has no all-reduce"),
-        ({"workload": None, "step": None}, (), "is of no workload"),
+        ({"workload": None, "step": None}, (), "has no workload"),
         ({"device": {"kind": "cuda", "model": "A GPU"}}, (), "is of a GPU"),
         ({}, ("asg",), "there is no policy 'asg'"),
         ({}, ("dropcompute",), "is for simulation only"),
@@ -393,13 +392,13 @@ def test_staleness_and_shares_are_by_rank() -> None:
 )  # fmt: skip
 def test_a_verdict_follows_the_spread_of_real_runs(spread: float, error: float, word: str) -> None:
     real = (10.0 * (1 + spread * np.array([-1.0, 0.0, 1.0]))).tolist()
-    found = judged(real, [10.0 * (1 + error)])
+    found = judge(real, [10.0 * (1 + error)])
     assert (found.word, round(found.error, 6), round(found.spread, 6)) == (word, error, spread)
     assert found.allowed <= 0.10
 
 
 def test_one_real_run_has_no_spread_and_the_least_is_allowed() -> None:
-    found = judged([10.0], [10.6])
+    found = judge([10.0], [10.6])
     assert math.isnan(found.spread)
     assert (found.word, found.allowed) == (MISSED, 0.05)
 
@@ -467,11 +466,11 @@ def made(tmp_path: Path) -> Result:
             known = replace(run, summary={**run.summary, "accuracy": 0.5 + 0.1 * k})
             known.write(folder := tmp_path / case.name / str(k))
             pace = ((STEP, STEP), (STEP, STEP))
-            outcomes.append(Outcome(case, k, folder, True, "", 9.0, 0.0, 0.0, (), pace))
+            outcomes.append(RunOutcome(case, k, folder, True, "", 9.0, 0.0, 0.0, (), pace))
     adapted = {
         case: predictor.adapt(predicted[case], plan, paces(case, outcomes)) for case in cases
     }
-    results = tuple(of_case(case, plan, adapted[case], outcomes) for case in cases)
+    results = tuple(build_case_result(case, plan, adapted[case], outcomes) for case in cases)
     constants = tuple(predictor.constants.values())
     return Result(plan, results, tuple(outcomes), constants, ("a remark",), 3, 3)
 
@@ -556,7 +555,7 @@ def test_failed_runs_are_counted_and_shown(result: Result, tmp_path: Path) -> No
     assert len(found.failed) == 3
     assert found.rows()[-1]["verdict"] == "no run finished"
     assert len(found.verdicts) == 3
-    assert "1 without a run that finished" in " ".join(answer(found))
+    assert "1 without a finished run" in " ".join(answer(found))
     validation = Validation(found, tmp_path)
     assert validation.failed
     assert validation.write().read_text().count("rank 1: its process ended") >= 3
@@ -588,18 +587,18 @@ def test_what_is_written_is_all_there_and_asks_nobody(result: Result, tmp_path: 
 def test_a_folder_is_of_one_plan_and_of_one_process_at_a_time(tmp_path: Path) -> None:
     plan = a_plan((Case("bsp", 2, CLEAN, 10),))
     other = a_plan((Case("bsp", 2, CLEAN, 20),))
-    with held(tmp_path / "v", plan):
-        with pytest.raises(InputError, match="another validation is under way"):
-            held(tmp_path / "v", plan).__enter__()
+    with lock_folder(tmp_path / "v", plan):
+        with pytest.raises(InputError, match="another validation is running"):
+            lock_folder(tmp_path / "v", plan).__enter__()
         (tmp_path / "v" / "runs").mkdir()
-    with held(tmp_path / "v", plan):
+    with lock_folder(tmp_path / "v", plan):
         pass
-    with pytest.raises(InputError, match="another validation is in it"):
-        held(tmp_path / "v", other).__enter__()
+    with pytest.raises(InputError, match="holds another validation"):
+        lock_folder(tmp_path / "v", other).__enter__()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").touch()
     with pytest.raises(InputError, match="holds other files"):
-        held(tmp_path / "mine", plan).__enter__()
+        lock_folder(tmp_path / "mine", plan).__enter__()
 
 
 def test_too_little_time_takes_repetitions_away_first(tmp_path: Path) -> None:
@@ -627,11 +626,11 @@ def test_finished_runs_are_not_made_again_and_broken_ones_are(
     assert (found.finished, found.reason) == (False, "rank 1: ended")
     (folder / "outcome.json").write_text("{cut o")
 
-    def tried(ranks: object, case: Case, k: int, aside: Sequence[Any]) -> Outcome:
-        return Outcome(case, k, folder, True, "", 2.0, 0.0, 0.0, ())
+    def tried(ranks: object, case: Case, k: int, aside: Sequence[Any]) -> RunOutcome:
+        return RunOutcome(case, k, folder, True, "", 2.0, 0.0, 0.0, ())
 
-    monkeypatch.setattr(campaign, "_tried", tried)
-    monkeypatch.setattr(campaign, "_calm", lambda *_: None)
+    monkeypatch.setattr(campaign, "_attempt", tried)
+    monkeypatch.setattr(campaign, "_wait_for_calm", lambda *_: None)
     (found,) = campaign.carry_out(1)
     assert found.finished
 
@@ -643,16 +642,16 @@ def test_between_repetitions_that_are_still_to_be_made_there_is_time_for_somethi
     predicted, shares = dict.fromkeys(cases, 1.0), list[float]()
     campaign = Campaign(a_plan(cases), tmp_path, predicted, tmp_path / "p.json", ALONE, 1.0)
 
-    def tried(ranks: object, case: Case, k: int, aside: Sequence[Any]) -> Outcome:
+    def tried(ranks: object, case: Case, k: int, aside: Sequence[Any]) -> RunOutcome:
         folder = campaign._at(case, k)
         folder.mkdir(parents=True)
         told = {"finished": True, "reason": "", "took": 1.0, "foreign": 0.0, "stolen": 0.0,
                 "load": []}  # fmt: skip
         (folder / "outcome.json").write_text(json.dumps(told))
-        return Outcome(case, k, folder, True, "", 1.0, 0.0, 0.0, ())
+        return RunOutcome(case, k, folder, True, "", 1.0, 0.0, 0.0, ())
 
-    monkeypatch.setattr(campaign, "_tried", tried)
-    monkeypatch.setattr(campaign, "_calm", lambda *_: None)
+    monkeypatch.setattr(campaign, "_attempt", tried)
+    monkeypatch.setattr(campaign, "_wait_for_calm", lambda *_: None)
     campaign.carry_out(2, between=shares.append)
     assert shares == [0.5]
     campaign.carry_out(4, between=shares.append)
@@ -666,13 +665,13 @@ SLOW = [[1.2, 1.0, 1.0], [1.2, 1.0, 1.0]]
 
 def made_of(
     tries: Sequence[Any], folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Outcome, list[str]]:
+) -> tuple[RunOutcome, list[str]]:
     """What becomes of a run whose tries come out so, each a pace or a failure; folders left."""
     case = Case("bsp", 2, CLEAN, 10)
     campaign = Campaign(a_plan((case,)), folder, {case: 1.0}, folder / "p.json", ALONE, 1.0)
     runs, coming = folder / "runs", iter(tries)
 
-    def tried(ranks: object, case: Case, k: int, aside: Sequence[Any]) -> Outcome:
+    def tried(ranks: object, case: Case, k: int, aside: Sequence[Any]) -> RunOutcome:
         outcome = next(coming)
         told = {"finished": outcome != "failed", "reason": "" if outcome != "failed" else "why",
                 "took": 1.0, "foreign": 0.0, "stolen": 0.0, "load": [], "pace": outcome,
@@ -683,8 +682,8 @@ def made_of(
         assert found is not None
         return found
 
-    monkeypatch.setattr(campaign, "_tried", tried)
-    monkeypatch.setattr(campaign, "_calm", lambda *_: None)
+    monkeypatch.setattr(campaign, "_attempt", tried)
+    monkeypatch.setattr(campaign, "_wait_for_calm", lambda *_: None)
     monkeypatch.setattr(Run, "read", lambda folder: SimpleNamespace(summary={"makespan": 7.0}))
     (found,) = campaign.carry_out(1)
     return found, sorted(each.name for each in runs.iterdir())
@@ -714,9 +713,9 @@ def test_a_run_waits_for_cores_of_the_usual_pace(
     campaign = Campaign(a_plan((case,)), tmp_path, {case: 1.0}, tmp_path / "p.json", ALONE, 1.0)
     monkeypatch.setattr("simstrag.validation.campaign.PAUSE", 0.0)
     ranks = SimpleNamespace(pace=lambda alone: looks.pop(0))
-    campaign._calm(ranks, case, math.inf)  # type: ignore[arg-type]
+    campaign._wait_for_calm(ranks, case, math.inf)  # type: ignore[arg-type]
     assert looks == [SLOW[0]] * 2
-    campaign._calm(ranks, case, time.monotonic())  # type: ignore[arg-type]
+    campaign._wait_for_calm(ranks, case, time.monotonic())  # type: ignore[arg-type]
     assert looks == [SLOW[0]] * 2, "when the time is up nothing is waited for"
 
 
@@ -728,8 +727,8 @@ def test_a_restless_run_is_better_than_one_that_failed(
     assert folders == ["clean-2-bsp-1", "clean-2-bsp-1.failed-1"]
     remarks = _remarks(digits_profile(), a_plan((found.case,)), [found], 1, 1, 1.0)
     (said,) = (each for each in remarks if "failed" in each)
-    assert "clean-2-bsp, repetition 1: why (it is kept as runs/clean-2-bsp-1.failed-*)" in said
-    assert finished(tmp_path) == 1, "tries beside it are no runs"
+    assert "clean-2-bsp, repetition 1: why (kept as runs/clean-2-bsp-1.failed-*)" in said
+    assert count_finished(tmp_path) == 1, "tries beside it are no runs"
 
 
 def test_tries_that_failed_are_counted_so_that_an_end_comes(

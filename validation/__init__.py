@@ -10,21 +10,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from simstrag.validation.loadgen.injector import Injector
-    from simstrag.validation.loadgen.network import Link
+    from simstrag.validation.loadgen.network import LimitedLink
     from simstrag.validation.loadgen.schedule import Episode, Schedule
     from simstrag.validation.replay import Replayed, replay
-    from simstrag.validation.validation import Calibrating, Validation, validate
+    from simstrag.validation.validation import InterleavedCalibration, Validation, validate
 
 __all__ = [
-    "Calibrating", "Episode", "Injector", "Link", "Replayed", "Schedule", "Validation", "replay",
+    "Episode",
+    "Injector",
+    "InterleavedCalibration",
+    "LimitedLink",
+    "Replayed",
+    "Schedule",
+    "Validation",
+    "replay",
     "validate",
 ]  # fmt: skip
 
 PLACES = {
-    "Episode": "loadgen.schedule", "Injector": "loadgen.injector", "Link": "loadgen.network",
+    "Episode": "loadgen.schedule", "Injector": "loadgen.injector", "LimitedLink": "loadgen.network",
     "Replayed": "replay",
     "Schedule": "loadgen.schedule", "Validation": "validation", "replay": "replay",
-    "Calibrating": "validation", "validate": "validation",
+    "InterleavedCalibration": "validation", "validate": "validation",
 }  # fmt: skip
 
 

@@ -1,7 +1,7 @@
-"""Real runs of the cases of a plan, one record each, resumed where they stopped.
+"""The real runs of a validation: one folder each, resumable, repeated when disturbed.
 
-Repetition 1 of every case comes before repetition 2 of any, so that what drifts within minutes
-falls on all alike, and what is compared ran side by side.
+Repetition 1 of every case comes before repetition 2 of any case, so slow drift of the machine
+affects all cases alike.
 """
 
 from __future__ import annotations
@@ -29,53 +29,64 @@ from simstrag.validation.cases import Case, Plan
 from simstrag.validation.loadgen.injector import Injector
 from simstrag.validation.loadgen.schedule import Schedule
 from simstrag.validation.prediction import synchronous
-from simstrag.validation.rank_pool import Failed, Order, Pace, Ranks
+from simstrag.validation.rank_pool import PaceRequest, Ranks, RunFailed, RunRequest
 
-__all__ = ["CALIBRATION", "Between", "Campaign", "Outcome", "finished", "held", "refuse_others"]
+__all__ = [
+    "CALIBRATION",
+    "Between",
+    "Campaign",
+    "RunOutcome",
+    "count_finished",
+    "lock_folder",
+    "refuse_others",
+]
 
 PLAN, RUNS, OUTCOME, LOCK = "plan.json", "runs", "outcome.json", ".lock"
 CALIBRATION = "calibration"
-"""Where a validation that calibrates first has its profile."""
+"""Folder of the calibration of a validation that calibrates first."""
 
 OVERHEAD = 8.0
-"""Seconds that a run takes beside its steps: warming up, a server's start, load processes."""
+"""Seconds of a run outside its steps: warm-up, start of a server and of load processes."""
 
 START, PATIENCE = 120.0, 5.0
-"""Seconds, and how many times as long as predicted, after which a run is given up."""
+"""A run is aborted after START seconds plus PATIENCE times its predicted makespan."""
 
 OFF, TRIES = 0.15, 5
-"""By how much the pace of a core may differ from the calibrated one; how often a run is made, else.
+"""Largest relative deviation from the calibrated pace of a core, and attempts per run.
 
-Who computes on the other thread of a core slows steps by a quarter.  Where such neighbours come and
-go every few seconds the calibrated pace lies between both, and either is within `OFF` of it; where
-they are there or not for minutes the other one is not.
+A neighbour on the other hardware thread of a core slows steps by a quarter. If neighbours change
+every few seconds, the calibrated pace lies between both states and either is within `OFF`; if they
+stay for minutes, one state is outside.
 """
 
 CALM, PAUSE = 60.0, 5.0
-"""Seconds for which a run waits for cores of that pace, and between two looks."""
+"""Longest wait for cores at the calibrated pace, and polling interval, in seconds."""
 
 ASIDE, FAILED = ".aside-", ".failed-"
-"""In the names of folders of tries that do not count: those that were disturbed, and those that
-failed where a disturbed one had finished."""
+"""Suffixes of folders of attempts that do not count: disturbed ones, and failures after one."""
 
 TRY = re.compile(f"({re.escape(ASIDE)}|{re.escape(FAILED)})[0-9]+$")
-"""The end of such names."""
+"""Matches such suffixes."""
 
 OnRun = Callable[[int, int, str], None]
-"""Told runs done, runs to do, and what comes next."""
+"""Progress callback: runs done, runs in total, description of the next one."""
 
 Between = Callable[[float], object]
-"""Called between two repetitions with the share of them that is done."""
+"""Callback between two repetitions: the share of repetitions that is done."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """How one run went. reason: of one that failed.  load: what was really done for load.
+class RunOutcome:
+    """How one real run went.
 
-    took: seconds, all included.  foreign, stolen: cores that other processes and other machines
-    took meanwhile.  pace: seconds of a step of nothing else on each core before the run, and after
-    it (`Ranks.pace`).  aside: pace and makespan of tries before it, which were disturbed.
-    failed_tries: why others came to nothing.
+    reason: why it failed; "" if it finished.
+    took: wall-clock seconds, overhead included.
+    foreign: mean cores used by other processes during the run.
+    stolen: mean cores taken by other virtual machines during the run.
+    load: load episodes as carried out.
+    pace: seconds of a bare step on each core before and after the run.
+    aside: pace and makespan of earlier attempts that were disturbed.
+    failed_tries: reasons of attempts that failed after a disturbed one had finished.
     """
 
     case: Case
@@ -92,20 +103,21 @@ class Outcome:
     failed_tries: tuple[str, ...] = ()
 
     def disturbed(self, usual: float) -> bool:
-        """Whether a core that it used was not of the usual pace, before it or after."""
+        """Whether a core that it used was off the usual pace before or after the run."""
         return any(off(each, usual, self.case) for each in self.pace)
 
     def run(self) -> Run:
-        """Its record."""
+        """The recorded run."""
         return Run.read(self.folder)
 
 
 class Campaign:
-    """The real runs of a plan, in a folder.
+    """Runs the cases of a plan for real, in a folder.
 
-    predicted: seconds that each case should take, by which time is planned and runs are given up.
-    file: the profile that policies are told.  alone: what the cores' pace is timed with; usual:
-    seconds of that by the profile.
+    predicted: predicted makespan of each case in seconds, for planning and time limits.
+    file: the profile from which policies get their hints.
+    alone: the step with which the pace of the cores is timed.
+    usual: seconds of that step by the profile.
     """
 
     def __init__(
@@ -114,7 +126,7 @@ class Campaign:
         folder: Path,
         predicted: Mapping[Case, float],
         file: Path,
-        alone: Pace,
+        alone: PaceRequest,
         usual: float,
     ) -> None:
         self.plan, self.folder, self.predicted, self.file = plan, folder, predicted, file
@@ -122,16 +134,16 @@ class Campaign:
 
     @property
     def round_seconds(self) -> float:
-        """Of one repetition of all cases, about."""
+        """Expected seconds of one repetition of all cases."""
         return sum(seconds + OVERHEAD for seconds in self.predicted.values())
 
     def repetitions(self, wanted: int, minutes: float) -> int:
-        """How many fit into the time.  Raises `InputError` where not even one does."""
+        """Number of repetitions that fit into the time.  Raises `InputError` for none."""
         fit = math.floor(60 * minutes / self.round_seconds)
         if fit < 1:
             raise InputError(
                 f"--minutes {minutes:g}: one repetition of {len(self.predicted)} cases takes about "
-                f"{self.round_seconds / 60:.1f} minutes; give as many, or fewer --steps"
+                f"{self.round_seconds / 60:.1f} minutes; give more --minutes or fewer --steps"
             )
         return min(wanted, fit)
 
@@ -141,14 +153,14 @@ class Campaign:
         on_run: OnRun = lambda *_: None,
         minutes: float = math.inf,
         between: Between = lambda _: None,
-    ) -> list[Outcome]:
-        """Do what is not done yet; the outcomes of all runs, in their order.
+    ) -> list[RunOutcome]:
+        """Run what has no outcome yet; returns the outcomes of all runs in order.
 
-        When so many minutes have passed no further repetition is begun, and nothing is made again
-        or waited for; `between` is not counted.
+        minutes: after this time no repetition starts, no run is repeated, and no wait for calm
+            cores begins; time in `between` does not count.
         """
         wanted = [(case, k) for k in range(repetitions) for case in self.plan.cases]
-        found: list[Outcome] = []
+        found: list[RunOutcome] = []
         most = max(case.ranks for case in self.plan.cases)
         until = time.monotonic() + 60 * minutes
         with Ranks(most, self.plan.workload) as ranks:
@@ -163,61 +175,64 @@ class Campaign:
                     break
                 on_run(number, len(wanted), f"{case.name}, repetition {k + 1}")
                 known = self.outcome(case, k)
-                if known is None or (not late and self._is_again(known)):
+                if known is None or (not late and self._must_repeat(known)):
                     known = self._run(ranks, case, k, until)
                 found.append(known)
         return found
 
-    def outcome(self, case: Case, repetition: int) -> Outcome | None:
-        """Of a run that was done before."""
+    def outcome(self, case: Case, repetition: int) -> RunOutcome | None:
+        """The outcome on disk; None for a run that has none."""
         folder = self._at(case, repetition)
         told = _outcome(folder)
         if told is None:
             return None
-        tries = map(_outcome, _beside(folder, FAILED))
+        tries = map(_outcome, _attempts(folder, FAILED))
         failed = tuple(each["reason"] for each in tries if each is not None)
-        return Outcome(case, repetition, folder, **told, failed_tries=failed)
+        return RunOutcome(case, repetition, folder, **told, failed_tries=failed)
 
     def _at(self, case: Case, repetition: int) -> Path:
         return self.folder / RUNS / f"{case.name}-{repetition + 1}"
 
-    def _run(self, ranks: Ranks, case: Case, repetition: int, until: float = math.inf) -> Outcome:
-        """One run; another where cores were not of the usual pace, whatever it came to.
+    def _run(
+        self, ranks: Ranks, case: Case, repetition: int, until: float = math.inf
+    ) -> RunOutcome:
+        """One run, repeated while cores are off their usual pace.
 
-        Those before it are kept beside it.  Where it fails after some of them it is kept too, and
-        the last of them counts.
+        Disturbed attempts stay on disk.  If a later attempt fails, the last disturbed one counts.
         """
         folder = self._at(case, repetition)
         if self.outcome(case, repetition) is not None:
-            _set_aside(folder, ASIDE)
+            _rename_attempt(folder, ASIDE)
         while True:
-            aside = _beside(folder, ASIDE)
-            self._calm(ranks, case, until)
-            found = self._tried(ranks, case, repetition, [_told(each) for each in aside])
+            aside = _attempts(folder, ASIDE)
+            self._wait_for_calm(ranks, case, until)
+            found = self._attempt(
+                ranks, case, repetition, [_read_disturbed(each) for each in aside]
+            )
             if not found.finished and aside:  # a finished one is better than none
-                _set_aside(folder, FAILED)
+                _rename_attempt(folder, FAILED)
                 aside[-1].rename(folder)
                 return self.outcome(case, repetition) or found
-            if time.monotonic() > until or not self._is_again(found):
+            if time.monotonic() > until or not self._must_repeat(found):
                 return found
-            _set_aside(folder, ASIDE)
+            _rename_attempt(folder, ASIDE)
 
-    def _is_again(self, known: Outcome) -> bool:
-        """Whether a run that is there is to be made again."""
+    def _must_repeat(self, known: RunOutcome) -> bool:
+        """Whether a finished run must be repeated."""
         tries = 1 + len(known.aside) + len(known.failed_tries)
         return known.finished and known.disturbed(self.usual) and tries < TRIES
 
-    def _calm(self, ranks: Ranks, case: Case, until: float) -> None:
-        """Wait for cores of the usual pace, for `CALM` seconds at most; a failure is the run's."""
+    def _wait_for_calm(self, ranks: Ranks, case: Case, until: float) -> None:
+        """Wait at most `CALM` seconds for cores at the usual pace; failures are left to the run."""
         until = min(until, time.monotonic() + CALM)
-        with contextlib.suppress(Failed):
+        with contextlib.suppress(RunFailed):
             while time.monotonic() < until and off(ranks.pace(self.alone), self.usual, case):
                 time.sleep(PAUSE)
 
-    def _tried(
+    def _attempt(
         self, ranks: Ranks, case: Case, repetition: int, aside: Sequence[Mapping[str, Any]]
-    ) -> Outcome:
-        """One try from nothing: what a broken one left is taken away."""
+    ) -> RunOutcome:
+        """One attempt in an empty folder."""
         folder = self._at(case, repetition)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -245,12 +260,12 @@ class Campaign:
         self, ranks: Ranks, case: Case, repetition: int, folder: Path, load: list[Mapping[str, Any]]
     ) -> None:
         plan, store = self.plan, folder / "store"
-        order = Order(
+        order = RunRequest(
             str(store), case.ranks, case.policy, plan.workload, plan.batch, plan.samples(case),
             plan.precision, str(self.file), str(folder), plan.seed + repetition, self._warm(case),
         )  # fmt: skip
         limit = START + PATIENCE * self.predicted[case]
-        with _loaded(plan.schedule(case), load) as go:
+        with _load_by(plan.schedule(case), load) as go:
             answers = ranks.run(order, limit, go)
         store.unlink(missing_ok=True)
         result = {"accuracy": answers[0]["accuracy"]}
@@ -258,7 +273,7 @@ class Campaign:
         finish(folder)
 
     def _warm(self, case: Case) -> tuple[tuple[str, int], ...]:
-        """A server is not started twice: its ranks take the same steps as those of DDP."""
+        """Warm-up policies and steps; served policies warm up on bsp, to start one server only."""
         hints = hints_of(self.file, self.plan.batch, self.plan.samples(case))
         own = {case.policy: 3} if synchronous(case, hints) else {}
         reduced = {} if self.plan.precision == "full" else {"amp_all": 3}
@@ -266,45 +281,45 @@ class Campaign:
 
 
 def off(pace: Sequence[float], usual: float, case: Case) -> bool:
-    """Whether a core that a case uses is not of the usual pace."""
+    """Whether a core that a case uses deviates from the usual pace by more than `OFF`."""
     return any(abs(each - usual) > OFF * usual for each in pace[: case.ranks])
 
 
-def finished(folder: Path) -> int:
-    """How many runs of a validation have finished so far, tries that do not count left out."""
+def count_finished(folder: Path) -> int:
+    """Number of finished runs of a validation, without attempts that do not count."""
     runs = [each for each in (folder / RUNS).glob("*") if not TRY.search(each.name)]
     return sum(told["finished"] for each in runs if (told := _outcome(each)) is not None)
 
 
 def _outcome(folder: Path) -> dict[str, Any] | None:
-    """What is written of a try; None of one that was broken off."""
+    """The outcome file of an attempt; None for an interrupted one."""
     try:
         return dict(json.loads((folder / OUTCOME).read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return None
 
 
-def _beside(folder: Path, word: str) -> list[Path]:
-    """The tries beside one that have the word in their names, the first one first."""
+def _attempts(folder: Path, word: str) -> list[Path]:
+    """Folders of the attempts of a run with this suffix, oldest first."""
     found = folder.parent.glob(f"{folder.name}{word}*")
     return sorted(found, key=lambda each: int(each.name.rpartition("-")[2]))
 
 
-def _set_aside(folder: Path, word: str) -> None:
-    folder.rename(folder.with_name(f"{folder.name}{word}{len(_beside(folder, word)) + 1}"))
+def _rename_attempt(folder: Path, word: str) -> None:
+    folder.rename(folder.with_name(f"{folder.name}{word}{len(_attempts(folder, word)) + 1}"))
 
 
-def _told(folder: Path) -> dict[str, Any]:
-    """Pace and makespan of a run that was set aside."""
+def _read_disturbed(folder: Path) -> dict[str, Any]:
+    """PaceRequest and makespan of a disturbed attempt."""
     told = json.loads((folder / OUTCOME).read_text(encoding="utf-8"))
     return {"pace": told["pace"], "makespan": Run.read(folder).summary["makespan"]}
 
 
 @contextlib.contextmanager
-def _loaded(
+def _load_by(
     schedule: Schedule, load: list[Mapping[str, Any]]
 ) -> Iterator[Callable[[float], object]]:
-    """Load by a schedule from the moment that is told; what was really done enters `load`."""
+    """Yields a function that starts the schedule; appends what was carried out to `load`."""
     if not schedule.episodes:
         yield lambda zero: None
         return
@@ -315,10 +330,10 @@ def _loaded(
 
 
 @contextlib.contextmanager
-def held(folder: Path, plan: Plan) -> Iterator[None]:
-    """The folder of a plan, which is written down there; nobody else uses it meanwhile.
+def lock_folder(folder: Path, plan: Plan) -> Iterator[None]:
+    """Write the plan to the folder and lock the folder.
 
-    Raises `InputError` where another validation is in it, or goes on in it, or other files are.
+    Raises `InputError` if another validation uses the folder, or if it holds other files.
     """
     text = json.dumps(plain(plan.document()), indent=1) + "\n"
     written = folder / PLAN
@@ -329,13 +344,14 @@ def held(folder: Path, plan: Plan) -> Iterator[None]:
     except OSError as error:
         raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
     try:
-        taken = "another validation is under way there; wait, or choose another folder"
+        taken = "another validation is running there; wait, or choose another folder"
         hold(lock, f"{folder}: {taken}")
         begun = written.exists() and (folder / RUNS).exists()
         if begun and written.read_text(encoding="utf-8") != text:
             raise InputError(
-                f"{folder}: another validation is in it, with another profile, seed, policies or "
-                "number of steps; choose another folder, or ask for the same to go on"
+                f"{folder}: holds another validation, with another profile, seed, policies or "
+                "number "
+                "of steps; choose another folder, or repeat the same command to resume it"
             )
         write_whole(written, lambda part: part.write_text(text, encoding="utf-8"))
         yield
@@ -344,7 +360,7 @@ def held(folder: Path, plan: Plan) -> Iterator[None]:
 
 
 def refuse_others(folder: Path) -> None:
-    """Raises `InputError` for a folder with files of anything else than a validation."""
+    """Raises `InputError` for a folder that holds files of anything but a validation."""
     there = {each.name for each in folder.iterdir()} if folder.is_dir() else set()
     if PLAN not in there and there - {LOCK, CALIBRATION}:
         raise InputError(f"{folder}: holds other files; choose a folder that does not exist yet")

@@ -1,7 +1,7 @@
-"""What a validation tries: policies, numbers of ranks and schedules of load, fixed beforehand.
+"""The cases of a validation: policies, world sizes and schedules of load, fixed beforehand.
 
-Everything here follows from the seed, the profile and what was asked for, by rules that know
-nothing of any run; it is written down before the first run begins.
+Cases follow from the seed, the profile and the options alone. They are written to disk before the
+first run begins.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from simstrag.errors import InputError
 from simstrag.profile.profile import Profile
 from simstrag.validation.loadgen.schedule import Episode, Schedule
 
-__all__ = ["CLEAN", "RULE", "SCHEDULES", "Case", "Plan", "cases_of", "drawn", "windows"]
+__all__ = ["CLEAN", "RULE", "SCHEDULES", "Case", "Plan", "cases_of", "draw_schedule", "windows"]
 
 CLEAN = "clean"
 
@@ -27,19 +27,19 @@ SCHEDULES = {
 }
 
 LEVELS = (0.4, 0.6, 0.9, 1.3, 1.6, 2.4)
-"""Of load, of which those are left out that the profile was calibrated with."""
+"""Levels of load to draw from; levels used in calibration are left out."""
 
 REST, LOADED = (0.15, 0.3), (0.4, 0.6)
-"""Least and longest of a time without and with load, in lengths of a clean run."""
+"""Shortest and longest interval without and with load, in makespans of a clean run."""
 
 LONGEST = 5.0
-"""Length of a schedule, in lengths of a clean run: no run may outlast it."""
+"""Length of a schedule in makespans of a clean run; every run must end within it."""
 
 RULE = (
-    "Times without and with load follow each other, the first without; their lengths are drawn "
-    f"evenly from {REST[0]:g} to {REST[1]:g} and from {LOADED[0]:g} to {LOADED[1]:g} of the length "
-    "of a clean run, which the profile predicts. Levels are drawn without repetition until all "
-    "were used, from those that the profile was not calibrated with. The seed decides all of it."
+    "Intervals without and with load alternate, starting without; their lengths are uniform, "
+    f"from {REST[0]:g} to {REST[1]:g} and from {LOADED[0]:g} to {LOADED[1]:g} of the makespan of a "
+    "clean run as the profile predicts it. Levels that the profile was not calibrated with are "
+    "drawn without repetition until all are used. The seed determines every draw."
 )
 
 DEFAULT = {
@@ -49,14 +49,15 @@ DEFAULT = {
     (4, CLEAN): ("bsp",),
     (4, "one"): ("bsp", "korel"),
 }
-"""Policies by ranks and schedule, unless others are asked for."""
+"""Default policies, by world size and schedule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A policy on so many ranks under the schedule of a name.
+    """One policy at one world size under one named schedule.
 
-    steps: of each rank, if all take as many.
+    ranks: the world size.
+    steps: steps of each rank, if all take equally many.
 
     >>> Case("ssp:bound=5", 2, "one", 300).name
     'one-2-ssp-bound-5'
@@ -69,7 +70,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """That of its folders."""
+        """Prefix of the names of its folders."""
         spec = "".join(
             letter if letter.isalnum() or letter in "._" else "-" for letter in self.policy
         )
@@ -77,16 +78,20 @@ class Case:
 
     @property
     def place(self) -> tuple[int, str]:
-        """What cases to be ranked against each other have in common."""
+        """World size and schedule: cases that share both are ranked against each other."""
         return self.ranks, self.schedule
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All that is decided before anything runs.
+    """Everything that a validation decides before the first run.
 
-    batch: samples of a rank's batch.  precision: as `simstrag.ddp.wrap` takes it.  cores: how many
-    the ranks share, rank r on the r-th, round about.  schedules: by ranks and name.
+    schedules: by world size and name.
+    batch: samples in the batch of one rank.
+    precision: the argument of `simstrag.ddp.wrap`.
+    cores: number of cores; rank r runs on core r modulo this number.
+    profile: name of the profile.
+    sha256: digest of the profile.
     """
 
     cases: tuple[Case, ...]
@@ -100,15 +105,15 @@ class Plan:
     sha256: str
 
     def samples(self, case: Case) -> int:
-        """Of all ranks together, after which a run of a case is over."""
+        """Applied samples of all ranks that complete a run of a case."""
         return case.steps * case.ranks * self.batch
 
     def schedule(self, case: Case) -> Schedule:
-        """Of a case."""
+        """The schedule of a case."""
         return self.schedules[case.place]
 
     def document(self) -> dict[str, Any]:
-        """As plain JSON, to be written down."""
+        """JSON values of the plan, as written to disk."""
         return {
             "format": "simstrag-validation-plan/1", "workload": self.workload, "batch": self.batch,
             "precision": self.precision, "seed": self.seed, "cores": self.cores,
@@ -124,10 +129,10 @@ class Plan:
 def cases_of(
     policies: Sequence[str], ranks: Sequence[int], steps: int, cores: int
 ) -> tuple[Case, ...]:
-    """The cases for some policies on some numbers of ranks; empty ones take what is the default.
+    """The cases for the given policies and world sizes; empty arguments mean the defaults.
 
-    With policies asked for: each under load beside rank 1, and bsp without and with it, which
-    mitigation is measured against.  Where ranks share cores, they take as many times fewer steps.
+    With explicit policies: each of them under load on the core of rank 1, plus bsp with and without
+    that load, which mitigation needs.  Where ranks share cores, steps are reduced in proportion.
 
     >>> [case.name for case in cases_of(["korel"], [2], 100, cores=2)]
     ['clean-2-bsp', 'one-2-bsp', 'one-2-korel']
@@ -139,11 +144,11 @@ def cases_of(
         if known_world == (world if world in (2, 4) else 4)
     }
     if policies:
-        asked = tuple(dict.fromkeys(("bsp", *policies)))
+        loaded = tuple(dict.fromkeys(("bsp", *policies)))
         chosen = {
             key: each
             for world in ranks or (2,)
-            for key, each in (((world, CLEAN), ("bsp",)), ((world, "one"), asked))
+            for key, each in (((world, CLEAN), ("bsp",)), ((world, "one"), loaded))
         }
     return tuple(
         Case(policy, world, name, max(1, round(steps * min(1.0, cores / world))))
@@ -152,10 +157,12 @@ def cases_of(
     )
 
 
-def drawn(name: str, ranks: int, clean: float, seed: int, profile: Profile) -> Schedule:
-    """The schedule of a name for runs that take `clean` seconds without load (see `RULE`).
+def draw_schedule(name: str, ranks: int, clean: float, seed: int, profile: Profile) -> Schedule:
+    """Draw the named schedule by `RULE`.
 
-    Raises `InputError` where every level that might be drawn was used in calibration.
+    clean: makespan without load, in seconds.
+
+    Raises `InputError` if calibration used every level that could be drawn.
     """
     seconds = round(LONGEST * clean, 3)
     if name == CLEAN:
@@ -164,27 +171,30 @@ def drawn(name: str, ranks: int, clean: float, seed: int, profile: Profile) -> S
     calibrated |= {each.level for each in profile.locksteps}
     levels = [level for level in LEVELS if level not in calibrated]
     if not levels:
-        raise InputError("the profile was calibrated with every level of load that is tried here")
-    luck = random.Random(f"{seed} {ranks} {name}")
+        raise InputError(
+            "the profile was calibrated at every level of load that a validation uses; "
+            "calibrate with the default levels"
+        )
+    rng = random.Random(f"{seed} {ranks} {name}")
     beside = (1,) if name == "one" else (0, 1)
-    return Schedule(tuple(_episodes(luck, beside, seconds, clean, levels)), seconds)
+    return Schedule(tuple(_episodes(rng, beside, seconds, clean, levels)), seconds)
 
 
 def _episodes(
-    luck: random.Random, ranks: Sequence[int], seconds: float, clean: float, levels: Sequence[float]
+    rng: random.Random, ranks: Sequence[int], seconds: float, clean: float, levels: Sequence[float]
 ) -> Iterator[Episode]:
     deck: list[float] = []
-    start, number = clean * luck.uniform(*REST), 0
+    start, number = clean * rng.uniform(*REST), 0
     while round(start, 3) < seconds:
-        stop = start + clean * luck.uniform(*LOADED)
-        deck = deck or luck.sample(levels, len(levels))
+        stop = start + clean * rng.uniform(*LOADED)
+        deck = deck or rng.sample(levels, len(levels))
         rank = ranks[number % len(ranks)]
         yield Episode(rank, "cpu", deck.pop(), round(start, 3), round(min(stop, seconds), 3))
-        start, number = stop + clean * luck.uniform(*REST), number + 1
+        start, number = stop + clean * rng.uniform(*REST), number + 1
 
 
 def windows(schedule: Schedule) -> tuple[tuple[float, float, str], ...]:
-    """(start, stop, load) of each span in which nothing changes, of the last to infinity.
+    """(start, stop, load) of each interval of constant load; the last one never stops.
 
     >>> windows(Schedule((Episode(1, "cpu", 1.3, 2.0, 5.0),), 10.0))
     ((0.0, 2.0, ''), (2.0, 5.0, 'rank 1: 1.3'), (5.0, inf, ''))

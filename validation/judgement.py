@@ -1,7 +1,7 @@
-"""Is what was simulated true of what was measured?  Answers by rules that were fixed beforehand.
+"""Verdicts: whether a simulated number agrees with repeated real runs, by rules fixed beforehand.
 
-Every number is held against the mean of repeated real runs, and the tolerance comes from their own
-spread: where the same run twice differs by more than is allowed, nothing can be shown.
+The tolerance follows from the spread of the real runs. If two real runs of one case differ by more
+than the largest tolerance, the verdict is "too noisy".
 """
 
 from __future__ import annotations
@@ -18,19 +18,22 @@ from scipy import stats
 from simstrag.experiments import paired_statistics
 from simstrag.experiments.paired_statistics import Estimate
 
-__all__ = ["MISSED", "NOISY", "PREDICTED", "Pair", "Verdict", "judged", "mitigations", "pairs"]
+__all__ = ["MISSED", "NOISY", "PREDICTED", "PolicyPair", "Verdict", "judge", "mitigations", "pairs"]
 
 LEAST, MOST = 0.05, 0.10
-"""Tolerated relative error: the least, however little runs differ, and the most."""
+"""Smallest and largest tolerance, as relative errors."""
 
 PREDICTED, MISSED, NOISY = "predicted", "not predicted", "too noisy: not shown"
 
 
 class Verdict(NamedTuple):
-    """A number, real and simulated.
+    """A simulated number against the real one.
 
-    real, simulated: means.  spread: standard deviation of the real runs over their mean, NaN of
-    one.  error: (simulated - real) / real.  allowed: how large it may be.
+    real: mean over real runs.
+    simulated: mean over simulated runs.
+    spread: standard deviation of the real runs over their mean; NaN for a single run.
+    error: (simulated - real) / real.
+    allowed: largest error that counts as predicted.
     """
 
     real: float
@@ -41,36 +44,36 @@ class Verdict(NamedTuple):
     word: str
 
 
-def judged(real: Sequence[float], simulated: Sequence[float]) -> Verdict:
-    """Hold the mean of simulated runs against the mean of real ones.
+def judge(real: Sequence[float], simulated: Sequence[float]) -> Verdict:
+    """The verdict on the mean of simulated runs against the mean of real runs.
 
     A case is predicted if the error is at most 5 %, or at most two standard deviations of the real
     runs if that is more, but never more than 10 %.  If two standard deviations exceed 10 %, only an
     error beyond them is a verdict (not predicted); a smaller one shows nothing.
 
-    >>> judged([10.0, 10.2, 9.8], [10.3]).word, judged([10.0, 10.2, 9.8], [11.1]).word
+    >>> judge([10.0, 10.2, 9.8], [10.3]).word, judge([10.0, 10.2, 9.8], [11.1]).word
     ('predicted', 'not predicted')
-    >>> judged([10.0, 12.0, 8.0], [10.0]).word, judged([10.0, 12.0, 8.0], [15.0]).word
+    >>> judge([10.0, 12.0, 8.0], [10.0]).word, judge([10.0, 12.0, 8.0], [15.0]).word
     ('too noisy: not shown', 'not predicted')
     """
-    mean, said = statistics.fmean(real), statistics.fmean(simulated)
+    mean, prediction = statistics.fmean(real), statistics.fmean(simulated)
     spread = statistics.stdev(real) / mean if len(real) > 1 else math.nan
-    error = (said - mean) / mean
+    error = (prediction - mean) / mean
     twice = 0.0 if math.isnan(spread) else 2 * spread
     allowed = min(max(LEAST, twice), MOST)
     if twice > MOST:
         word = NOISY if abs(error) <= twice else MISSED
     else:
         word = PREDICTED if abs(error) <= allowed else MISSED
-    return Verdict(mean, said, spread, error, allowed, word)
+    return Verdict(mean, prediction, spread, error, allowed, word)
 
 
-class Pair(NamedTuple):
-    """Two policies under one schedule, the one that was really faster first.
+class PolicyPair(NamedTuple):
+    """Two policies under one schedule, ordered by their real makespans.
 
-    real, simulated: by how much the second takes longer, as a share of the first's makespan.
-    tie: whether real runs leave open which is faster.  right: whether the simulation has the same
-    one in front, which says nothing of a tie.
+    real, simulated: extra time of the slower one, as a share of the makespan of the faster one.
+    tie: the real runs do not decide which is faster.
+    right: the simulation has the same order; meaningless for a tie.
     """
 
     faster: str
@@ -83,12 +86,15 @@ class Pair(NamedTuple):
 
 def pairs(
     real: Mapping[str, Mapping[int, float]], simulated: Mapping[str, Mapping[int, float]]
-) -> list[Pair]:
-    """Every pair of policies, of makespans by repetition, and of simulated ones by seed.
+) -> list[PolicyPair]:
+    """All pairs of policies, compared by paired differences of their makespans.
 
-    A repetition of each ran side by side, so differences are paired, and one that only one of them
-    has is left out.  A tie is a mean difference whose 95 % interval (Student's t) has zero in it;
-    of one repetition, or none in common, all are ties.
+    real: makespans by policy and repetition.  Repetitions of two policies ran close in time, so
+        differences are paired; a repetition that only one of them has is left out.
+    simulated: makespans by policy and seed.
+
+    A tie is a mean difference whose 95 % interval (Student's t) contains zero.  With fewer than two
+    common repetitions every pair is a tie.
 
     >>> real = {"a": {1: 1.0, 2: 1.1}, "b": {1: 2.0, 2: 2.1, 3: 9.0}}
     >>> pair, = pairs(real, {"a": {0: 1.0}, "b": {0: 3.0}})
@@ -103,19 +109,19 @@ def pairs(
         swapped = statistics.fmean(differences) < 0
         first, second = (other, one) if swapped else (one, other)
         mean, n = abs(statistics.fmean(differences)), len(differences)
-        said = statistics.fmean(simulated[second].values()) - (
+        gap = statistics.fmean(simulated[second].values()) - (
             base := statistics.fmean(simulated[first].values())
         )
         tie = n == 1 or mean <= stats.t.ppf(0.975, n - 1) * statistics.stdev(differences) / n**0.5
         least = statistics.fmean(real[first][k] for k in both)
-        found.append(Pair(first, second, mean / least, said / base, bool(tie), said > 0))
+        found.append(PolicyPair(first, second, mean / least, gap / base, bool(tie), gap > 0))
     return found
 
 
 def mitigations(
     policy: Mapping[int, float], bsp: Mapping[int, float], clean: Mapping[int, float]
 ) -> Estimate:
-    """M with its interval: a bootstrap over the repetitions, or seeds, that all three have."""
+    """Mitigation M with a bootstrap interval over the repetitions that all three have."""
     common = sorted(policy.keys() & bsp.keys() & clean.keys())
     times = ([each[k] for k in common] for each in (policy, bsp, clean))
     if not common:

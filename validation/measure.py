@@ -1,4 +1,4 @@
-"""What is compared of a run, real or simulated: both are measured by the same code."""
+"""The numbers of a run that a validation compares: real and simulated runs use the same code."""
 
 from __future__ import annotations
 
@@ -20,13 +20,16 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Numbers of one run, up to the update with which its work was done; amp is of all of it.
+    """Numbers of one run up to the update that completes its work.
 
-    makespan: seconds until then.  step: the same per full batch of all ranks.  windows: seconds per
-    full batch in each window, NaN in those that it hardly saw.  pace: the same in each span of a
-    fixed grid.  staleness, shares: of each rank, the mean over its applied gradients and its part
-    of all of them.  amp: the share of its steps in reduced precision.  accuracy: on held-out data
-    after training, of a real run.
+    makespan: seconds until that update.
+    step: makespan per full batch of all ranks, in seconds.
+    windows: seconds per full batch in each window; NaN for a window with fewer than `FEWEST`.
+    pace: seconds per full batch in each interval of a fixed time grid.
+    staleness: mean staleness of the applied gradients of each rank, in updates.
+    shares: each rank's share of all applied gradients.
+    amp: share of steps in reduced precision, over the whole run.
+    accuracy: accuracy of a real run on held-out data after training.
     """
 
     makespan: float
@@ -39,12 +42,12 @@ class Measure:
     accuracy: float | None = None
 
     def document(self) -> dict[str, Any]:
-        """As plain JSON would have it, but for NaN."""
+        """JSON-like values; may contain NaN."""
         return asdict(self)
 
 
 FEWEST = 3.0
-"""Full batches in a window that say how long one takes there."""
+"""Full batches that a window needs for a step time."""
 
 
 def measure(
@@ -52,9 +55,12 @@ def measure(
 ) -> Measure:
     """Measure a run that kept updates and gradients.
 
-    samples: applied, after which its work was done.  batch: samples of a full batch of one rank.
-    edges: where windows begin; the last has no end.  grid: where spans of the pace begin and end.
-    Raises `InputError` where the run ended before.
+    samples: applied samples that complete the work.
+    batch: samples in a full batch of one rank.
+    edges: start of each window in seconds; the last window has no end.
+    grid: edges of the intervals of the pace, in seconds.
+
+    Raises `InputError` if the run ended earlier.
     """
     updates, gradients = run.frame("updates"), run.frame("gradients")
     ranks = len(run.summary["staleness_by_rank"])
@@ -86,9 +92,9 @@ def measure(
 def _paces(
     times: Floats, done: Floats, edges: Sequence[float], makespan: float, full: float, fewest: float
 ) -> tuple[float, ...]:
-    """Seconds per full batch between successive edges, as far as the run went.
+    """Seconds per full batch between successive edges, up to the makespan.
 
-    Samples count as applied evenly between two updates.
+    Between two updates, samples count as applied at a constant rate.
     """
     starts = np.asarray(edges, np.float64)
     clipped = np.minimum(starts, makespan)

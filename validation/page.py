@@ -1,4 +1,4 @@
-"""HTML reports of a validation, and of a replay: files that ask nobody for anything."""
+"""HTML reports of a validation and of a replay, as single files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__: list[str] = []
 
 @html_page.register
 def _(result: Result, command: str | None = None) -> str:
-    """The report. command: what made it."""
+    """The report of a validation."""
     shown = {
         "cases": tables.cases_table(result),
         "ranking": tables.ranking_table(result),
@@ -33,16 +33,16 @@ def _(result: Result, command: str | None = None) -> str:
         "constants": tables.constants_table(result.constants),
         "runs": tables.runs_table(result),
     }
-    drawn = tables.pictured(result)
+    drawn = tables.cases_to_draw(result)
     plan = result.plan
     asked = [
-        ("workload", f"{plan.workload}, {plan.batch} samples per batch of a rank"),
+        ("workload", f"{plan.workload}, batch {plan.batch} per rank"),
         ("precisions", plan.precision),
         ("profile", plan.profile),
         ("profile sha256", plan.sha256),
-        ("repetitions", f"{result.repetitions} of {result.asked} asked for"),
+        ("repetitions", f"{result.repetitions} of {result.asked} requested"),
         ("seed", str(plan.seed)),
-        ("cores", f"{plan.cores}; rank r on the r-th, round about"),
+        ("cores", f"{plan.cores}; rank r on core r modulo {plan.cores}"),
         ("schedules", RULE),
     ]
     return _rendered(
@@ -61,13 +61,13 @@ def _(result: Result, command: str | None = None) -> str:
 
 @html_fragment.register
 def _(result: Result) -> str:
-    """The verdicts as an HTML fragment, for a notebook."""
+    """The table of verdicts for a notebook."""
     return template("ranking.html").render(table=tables.cases_table(result))
 
 
 @html_page.register
 def _(replayed: Replayed, command: str | None = None) -> str:
-    """The report of a replay.  command: what made it."""
+    """The report of a replay."""
     shown = {"numbers": _numbers(replayed), "constants": tables.constants_table(replayed.constants)}
     return _rendered(
         "replay.html",
@@ -82,7 +82,7 @@ def _(replayed: Replayed, command: str | None = None) -> str:
 
 @html_fragment.register
 def _(replayed: Replayed) -> str:
-    """Its numbers as an HTML fragment, for a notebook."""
+    """The numbers of a replay for a notebook."""
     table = replace(_numbers(replayed), notes=replayed.remarks)
     return template("ranking.html").render(table=table)
 
@@ -102,7 +102,7 @@ def _values(line: Line) -> tuple[float, ...]:
 
 
 def _rendered(name: str, **given: Any) -> str:
-    """By a template of this package, which extends those of `simstrag.analysis`."""
+    """Render a template of this package."""
     source = resources.files("simstrag.validation").joinpath(name).read_text("utf-8")
     return template("page.html").environment.from_string(source).render(**given)
 

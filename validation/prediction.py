@@ -1,12 +1,10 @@
-"""What the simulator says of a case, from the profile and the schedule alone.
+"""Predicts a case by simulation, from the profile and the schedule of load alone.
 
-A real cycle is forward and backward, what remains of the all-reduce, and the update of the
-parameters.  Of ranks in lockstep calibration timed that rest as a whole, and how much longer a step
-is among them than alone; load beside them stretches both, as it was measured.  Where a profile has
-no such times for that number of ranks the rest is put together: of the all-reduce what backward
-does not hide, and the update as a part of the step that reduced precision does not shorten; and a
-second rank on a core is taken for one more level of load, though that was measured with load that
-never waits.  At a server the update is in the service.
+A synchronous step is forward and backward, the exposed part of the all-reduce, and the update. If
+calibration timed as many ranks in lockstep, the profile has that remainder as a whole, the slowdown
+of a step by the other ranks, and both beside load. Otherwise the remainder is the exposed part of
+the measured all-reduce plus the update, which reduced precision does not shorten, and a second rank
+on a core counts as one more level of load. Under a server the update is part of the service time.
 """
 
 from __future__ import annotations
@@ -32,27 +30,39 @@ from simstrag.profile.profile import Profile, StepTimes
 from simstrag.profile.quantity import Quantity
 from simstrag.profile.responses import evaluate
 from simstrag.scenario.scenario import Scenario
+from simstrag.trace.trace import Trace
 from simstrag.validation.cases import Case, Plan, windows
 from simstrag.validation.loadgen.schedule import Schedule, response_to
-from simstrag.validation.loadgen.slowdowns import slowdowns
 from simstrag.validation.measure import Measure, measure
 
-__all__ = ["GRID", "SEEDS", "Constant", "Prediction", "Predictor", "synchronous", "with_update"]
+__all__ = [
+    "GRID",
+    "SEEDS",
+    "Constant",
+    "Prediction",
+    "Predictor",
+    "slowdowns",
+    "synchronous",
+    "with_update",
+]
 
 SEEDS = 20
 
 ADAPTED = 4
-"""Seeds for each repetition at its own pace."""
+"""Seeds per repetition for predictions at the pace of a run."""
 
 GRID = 60
-"""Spans in which the pace of a run is told."""
+"""Intervals of the time grid on which the pace of a run is recorded."""
 
 ITEM = {False: 4, True: 8}
-"""Bytes of a parameter; the stand-in's are double."""
+"""Bytes of a parameter, by whether the precision pair is the fp64/fp32 stand-in."""
 
 
 class Constant(NamedTuple):
-    """A number of the simulation: what, of how many ranks ("" for any), its unit and its origin."""
+    """A constant of a simulation and its origin.
+
+    ranks: the world size it holds for; "" for any.
+    """
 
     what: str
     ranks: str
@@ -63,9 +73,11 @@ class Constant(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What was simulated of a case, a measure for each seed; grid: of the pace, in seconds.
+    """The simulated runs of a case.
 
-    adapted: makespans at the pace of the cores around each real run, by repetition; see `adapt`.
+    runs: one measure per seed.
+    grid: edges of the intervals of the pace, in seconds.
+    adapted: mean makespan at the pace of the cores around each real run, by repetition.
     """
 
     case: Case
@@ -75,29 +87,32 @@ class Prediction:
 
     @property
     def makespan(self) -> float:
-        """The mean over seeds."""
+        """Mean makespan over seeds, in seconds."""
         return float(np.mean([run.makespan for run in self.runs]))
 
     @property
     def usual(self) -> float:
-        """That over the seeds of `adapted`, at the profile's pace."""
+        """Mean makespan at the profile's pace, over the seeds that `adapted` uses."""
         return float(np.mean([run.makespan for run in self.runs[:ADAPTED]]))
 
 
 class Predictor:
-    """Scenarios of cases, made of a profile.
+    """Builds scenarios of cases from a profile and simulates them.
 
-    folder: where the profiles that they refer to are written.  told: by whose profile policies are
-    told step times beforehand, if not by this one.  Raises `InputError` for a profile that lacks
-    what is needed.
+    folder: receives the profiles that the scenarios refer to.
+    cores: number of cores that the ranks share.
+    hinting: predictor whose profile gives the policies their hints; by default this one.
+
+    Raises `InputError` if the profile has no step times.
     """
 
     def __init__(
-        self, profile: Profile, folder: Path, cores: int, told: Predictor | None = None
+        self, profile: Profile, folder: Path, cores: int, hinting: Predictor | None = None
     ) -> None:
         if profile.step is None or profile.workload is None:
             raise InputError(f"profile {profile.name} has no step times; calibrate a workload")
-        self.profile, self.folder, self.cores, self.told = profile, folder, cores, told
+        self.profile, self.folder, self.cores = profile, folder, cores
+        self.hinting = hinting
         self.workload = profile.workload
         self.constants: dict[tuple[str, str], Constant] = {}
 
@@ -108,24 +123,25 @@ class Predictor:
         updates_in_step: bool,
         slower: Sequence[float] | None = None,
     ) -> Scenario:
-        """The scenario of a case; updates_in_step: whether every rank applies updates itself.
+        """The scenario of a case.
 
-        slower: how many times as long the steps of ranks take on each core as in the profile.
+        updates_in_step: every rank applies the update itself; no server does.
+        slower: step time on each core relative to the profile.
         """
         paces = [1.0] * self.cores if slower is None else slower
-        known = self._together(case.ranks)
-        together = known if updates_in_step else {}
-        rests = {level: each.rest.value for level, each in together.items()}
+        known = self._lockstep(case.ranks)
+        lockstep = known if updates_in_step else {}
+        rests = {level: each.rest.value for level, each in lockstep.items()}
         trace = slowdowns(
-            schedule, self.profile, case.ranks, paces, self._among(case.ranks, updates_in_step),
-            rests, self._loaded(known),
+            schedule, self.profile, case.ranks, paces,
+            self._slowdown_among(case.ranks, updates_in_step), rests, self._loaded(known),
         )  # fmt: skip
         data: dict[str, Any] = {
             "workers": case.ranks,
             "samples": case.steps * case.ranks * self.workload.batch,
             "learner": {"batch": self.workload.batch},
-            "profile": self._stepping(updates_in_step, together.get(0.0)).name,
-            "allreduce": self._rest(together) if together else self._allreduce(case.ranks),
+            "profile": self._write_step(updates_in_step, lockstep.get(0.0)).name,
+            "allreduce": self._remainder(lockstep) if lockstep else self._allreduce(case.ranks),
             "seeds": SEEDS,
             "policies": (case.policy,),
         }
@@ -136,25 +152,25 @@ class Predictor:
         return Scenario.of(data, source=case.name, folder=self.folder)
 
     def pace(self, ranks: int) -> float:
-        """Seconds of a step of nothing else on each of the cores of so many ranks, all at once."""
-        known = self._together(ranks).get(0.0)
+        """Seconds of a bare step while as many cores as `ranks` compute at once."""
+        known = self._lockstep(ranks).get(0.0)
         slower = 1.0 if known is None or known.interference is None else known.interference.value
         return times_at(self.profile, self.workload.batch).compute.value * slower
 
     def clean(self, case: Case) -> float:
-        """Seconds that bsp takes for as many steps without load; one run, under one seed."""
+        """Simulated makespan of bsp for the same steps without load, in seconds (seed 0)."""
         bsp = Case("bsp", case.ranks, "clean", case.steps)
         scenario = self.scenario(bsp, Schedule((), 1.0), updates_in_step=True)
         return float(simulate(scenario, "bsp", 0).summary["makespan"])
 
     def predict(self, case: Case, plan: Plan, seeds: int = SEEDS) -> Prediction:
-        """Simulate a case under some seeds."""
+        """Simulate a case under several seeds."""
         schedule = plan.schedule(case)
         hints = hints_of(self.profile, plan.batch, plan.samples(case))
         scenario = self.scenario(case, schedule, synchronous(case, hints))
-        told = self._told(case, plan)
+        hints_given = self._hints(case, plan)
         runs = [
-            simulate(scenario, case.policy, seed, record_gradients=True, hints=told)
+            simulate(scenario, case.policy, seed, record_gradients=True, hints=hints_given)
             for seed in range(seeds)
         ]
         longest = max(float(run.summary["makespan"]) for run in runs)
@@ -166,37 +182,40 @@ class Predictor:
     def adapt(
         self, predicted: Prediction, plan: Plan, paces: Mapping[int, Sequence[float]]
     ) -> Prediction:
-        """Simulate each repetition at its own pace too: seconds of a step of nothing else then, on
-        each core.
+        """Add predictions at the pace of each repetition.
 
-        A machine that is shared changes its pace by the minute.  What is still off then is the
-        simulation's own, and what is not was the machine's.
+        paces: seconds of a bare step on each core around a real run, by repetition.
+
+        A shared machine changes its pace by the minute. An error that remains at the pace of the
+        run is the simulation's; the difference is the machine's.
         """
         case, schedule = predicted.case, plan.schedule(predicted.case)
         hints = hints_of(self.profile, plan.batch, plan.samples(case))
-        told = self._told(case, plan)
+        hints_given = self._hints(case, plan)
         found, usual = {}, self.pace(max(each.ranks for each in plan.cases))
         for repetition, seconds in paces.items():
             slower = [round(each / usual, 3) for each in seconds]
             scenario = self.scenario(case, schedule, synchronous(case, hints), slower)
-            runs = [simulate(scenario, case.policy, seed, hints=told) for seed in range(ADAPTED)]
+            runs = [
+                simulate(scenario, case.policy, seed, hints=hints_given) for seed in range(ADAPTED)
+            ]
             found[repetition] = float(np.mean([run.summary["makespan"] for run in runs]))
         return replace(predicted, adapted=found)
 
-    def _told(self, case: Case, plan: Plan) -> Hints | None:
-        """What the other profile would have a simulated policy told, if there is one."""
-        if self.told is None:
+    def _hints(self, case: Case, plan: Plan) -> Hints | None:
+        """Hints from the profile of `hinting`; None means those of the scenario."""
+        if self.hinting is None:
             return None
-        known = hints_of(self.told.profile, plan.batch, plan.samples(case))
+        known = hints_of(self.hinting.profile, plan.batch, plan.samples(case))
         updates_in_step = synchronous(case, known)
-        together = self.told._together(case.ranks) if updates_in_step else {}
-        step = self.told._stepping(updates_in_step, together.get(0.0))
+        lockstep = self.hinting._lockstep(case.ranks) if updates_in_step else {}
+        step = self.hinting._write_step(updates_in_step, lockstep.get(0.0))
         return hints_of(step, plan.batch, plan.samples(case))
 
     # -- constants ---------------------------------------------------------------------------
 
-    def _together(self, ranks: int) -> dict[float, LockstepCell]:
-        """So many ranks in lockstep, by the level of load on a core, 0 among them; or nothing."""
+    def _lockstep(self, ranks: int) -> dict[float, LockstepCell]:
+        """Measured lockstep cells of this world size by level of load; {} without a clean one."""
         found = {
             each.level: each
             for each in self.profile.locksteps
@@ -206,10 +225,10 @@ class Predictor:
         }
         return found if 0.0 in found else {}
 
-    def _among(self, ranks: int, in_step: bool) -> float | None:
-        """How many times as long steps of so many ranks take as alone; None where unknown."""
-        together = self._together(ranks).get(0.0)
-        known = {"in lockstep": None if together is None else together.slowdown}
+    def _slowdown_among(self, ranks: int, in_step: bool) -> float | None:
+        """Slowdown of a step by the other ranks; None if it was not measured."""
+        lockstep = self._lockstep(ranks).get(0.0)
+        known = {"in lockstep": None if lockstep is None else lockstep.slowdown}
         if not in_step:
             served = (each.slowdown for each in self.profile.transfers if each.ranks == ranks)
             known = {"under a server": next(served, None)} | known
@@ -220,35 +239,35 @@ class Predictor:
                 return found.value
         if ranks > self.cores:
             self._note(
-                "slowdown by a rank on the same core", ranks, self._beside(1.0), "",
+                "slowdown by a rank on the same core", ranks, self._respond(1.0), "",
                 "assumed: as one level of load, by the response to load cpu",
             )  # fmt: skip
         return None
 
-    def _loaded(self, together: Mapping[float, LockstepCell]) -> dict[float, float]:
-        """How many times as long steps take among the ranks beside each level as beside none."""
+    def _loaded(self, lockstep: Mapping[float, LockstepCell]) -> dict[float, float]:
+        """Slowdown of a step among the ranks, by level of load on the core."""
         found = {}
-        for level, each in together.items():
+        for level, each in lockstep.items():
             if level and each.slowdown is not None:
-                what = f"slowdown of a step, a core beside cpu {level:g}"
+                what = f"slowdown of a step under load cpu {level:g}"
                 self._note(what, each.ranks, each.slowdown.value, "", _origin(each.slowdown))
                 found[level] = each.slowdown.value
         return found
 
-    def _rest(self, together: Mapping[float, LockstepCell]) -> dict[str, Any]:
-        """An all-reduce that takes as long as all that comes after the slowest gradient."""
-        for level, each in together.items():
-            beside = f", a core beside cpu {level:g}" if level else ""
-            what = f"from the slowest gradient to the next step{beside}"
+    def _remainder(self, lockstep: Mapping[float, LockstepCell]) -> dict[str, Any]:
+        """An all-reduce as long as everything between the slowest gradient and the next step."""
+        for level, each in lockstep.items():
+            load = f", under load cpu {level:g}" if level else ""
+            what = f"from the slowest gradient to the next step{load}"
             self._note(what, each.ranks, each.rest.value, "s", _origin(each.rest))
-        clean = together[0.0]
+        clean = lockstep[0.0]
         alpha = clean.rest.value / (2 * (clean.ranks - 1))
         return {"alpha": alpha, "bandwidth": math.inf, "bytes": float(clean.bytes), "overlap": 0.0}
 
-    def _stepping(self, updates_in_step: bool, together: LockstepCell | None) -> Path:
-        """The file of the profile with the step of a mechanism."""
-        among = f"-among-{together.ranks}" if together else ""
-        with_update_here = updates_in_step and together is None
+    def _write_step(self, updates_in_step: bool, lockstep: LockstepCell | None) -> Path:
+        """Write the profile with the step of a mechanism; returns the file."""
+        among = f"-among-{lockstep.ranks}" if lockstep else ""
+        with_update_here = updates_in_step and lockstep is None
         path = self.folder / f"step-with-update-{str(with_update_here).lower()}{among}.json"
         step = times_at(self.profile, self.workload.batch)
         self._note("step", "", step.compute.value, "s", _origin(step.compute))
@@ -256,11 +275,11 @@ class Predictor:
             self._note(
                 "gain of reduced precision", "", step.amp_ratio.value, "", _origin(step.amp_ratio)
             )
-        if together is not None and together.noise is not None:
-            step = step.model_copy(update={"noise": together.noise})
+        if lockstep is not None and lockstep.noise is not None:
+            step = step.model_copy(update={"noise": lockstep.noise})
         if step.noise is not None:
             spread = float(np.std(step.noise.quantiles))
-            ranks = together.ranks if together and together.noise else ""
+            ranks = lockstep.ranks if lockstep and lockstep.noise else ""
             self._note(
                 "noise of steps", ranks, spread, "", f"{step.noise.kind}: empirical quantiles"
             )
@@ -284,12 +303,12 @@ class Predictor:
         for cell in self.profile.cells:
             if (cell.precision, cell.batch) == (full, batch) and cell.update is not None:
                 return cell.update
-        return Quantity(value=0.0, kind="assumed", note="not in the profile, and taken for nothing")
+        return Quantity(value=0.0, kind="assumed", note="not in the profile; 0")
 
     def _allreduce(self, ranks: int) -> dict[str, Any]:
-        """Constants of an all-reduce among all ranks, what backward hides taken off.
+        """Constants of the exposed part of an all-reduce among all ranks.
 
-        A measured overlap below 0, which costs, cannot be said by `overlap` itself.
+        The exposed part is scaled here because `overlap` cannot be negative, as a measured one may.
         """
         if ranks == 1:
             return {}
@@ -351,12 +370,12 @@ class Predictor:
         service = known.service.value
         if not any(each.ranks for each in self.profile.transfers):  # bytes were moved, no more
             update = self._update()
-            what = "update, by the server beside its service"
+            what = "update, part of the service"
             self._note(what, "", update.value, "s", _origin(update))
             service += update.value
         return {"push": known.push.value, "service": service, "pull": known.pull.value}
 
-    def _beside(self, level: float) -> float:
+    def _respond(self, level: float) -> float:
         return float(evaluate(response_to("cpu", self.profile), [level])[0])
 
     def _note(self, what: str, ranks: int | str, value: float, unit: str, origin: str) -> None:
@@ -364,9 +383,9 @@ class Predictor:
 
 
 def synchronous(case: Case, hints: Hints) -> bool:
-    """Whether DDP carries out the first plan of a policy, each rank updating its own replica.
+    """Whether the first plan of a policy runs on DDP's all-reduce, without a server.
 
-    Raises `InputError` where the policy cannot run for real.
+    Raises `InputError` if the policy cannot run on real ranks.
     """
     policy = policies.load(case.policy)
     first = View(case.ranks, hints=hints, noise_scale=hints.noise_scale)
@@ -375,10 +394,9 @@ def synchronous(case: Case, hints: Hints) -> bool:
 
 
 def with_update(step: StepTimes, update: float) -> StepTimes:
-    """A step with the update of the parameters at its end, which reduced precision leaves alone.
+    """Step times that include the update of the parameters.
 
-    The part that reduced precision works on gains as much as before, and a smaller batch shortens
-    no update.
+    update: seconds.  Neither reduced precision nor a smaller batch shortens it.
     """
     compute, ratio = step.compute.value, step.amp_ratio
     whole = compute + update
@@ -399,8 +417,65 @@ def with_update(step: StepTimes, update: float) -> StepTimes:
     )
 
 
+def slowdowns(
+    schedule: Schedule,
+    profile: Profile,
+    ranks: int,
+    paces: Sequence[float],
+    among: float | None = None,
+    rests: Mapping[float, float] | None = None,
+    loaded: Mapping[float, float] | None = None,
+) -> Trace | None:
+    """The slowdowns of simulated ranks under a schedule, as a trace; None without any.
+
+    Load on a core slows every rank of that core.
+
+    paces: step time on each core relative to the profile, without load.
+    among: slowdown of a step by the other ranks; None counts each other rank on the core as one
+        level of load.
+    rests: seconds from the slowest gradient to the next step, by level of load; interpolated, they
+        slow the `net` of the ranks on that core.
+    loaded: slowdown of a step among the ranks, by level of load; interpolated, and beyond the last
+        level continued by the response to load.
+
+    Raises `InputError` for load of a kind other than "cpu".
+    """
+    cores = len(paces)
+    for each in schedule.episodes:
+        if each.kind != "cpu":
+            raise InputError(
+                f"rank {each.rank}: load {each.kind}: only load cpu is simulated; leave out "
+                "episodes of other kinds"
+            )
+
+    def respond(level: float) -> float:
+        return float(evaluate(response_to("cpu", profile), [level])[0]) if level else 1.0
+
+    def stretch(level: float, others: int) -> float:
+        factors = {0.0: 1.0} | dict(sorted((loaded or {}).items()))
+        last = max(factors)
+        by_response = respond(others + max(level, last)) / respond(others + last)
+        return float(np.interp(level, list(factors), list(factors.values()))) * by_response
+
+    rows: list[tuple[float, int, str, str, float]] = []
+    for rank in range(ranks):
+        others = sum(r % cores == rank % cores for r in range(ranks)) - 1
+        base = paces[rank % cores] * (respond(others) if among is None else among)
+        episodes = [each for each in schedule.episodes if each.rank % cores == rank % cores]
+        edges = sorted({0.0, *(t for each in episodes for t in (each.start, each.stop))})
+        for t in edges:
+            level = sum(e.level for e in episodes if e.start <= t < e.stop)
+            value = base * stretch(level, others)
+            if t or value != 1.0:
+                rows.append((t, rank, "step", "slowdown", value))
+            if rests and rests[0.0] and (t or level):
+                after = float(np.interp(level, sorted(rests), [rests[k] for k in sorted(rests)]))
+                rows.append((t, rank, "net", "slowdown", after / rests[0.0]))
+    return Trace.from_rows(sorted(rows), "load of the schedule") if rows else None
+
+
 def _at_size(cells: Sequence[CollectiveCell], size: int) -> float | None:
-    """Seconds on lines between the sizes around one, in logs; None where it lies beyond them."""
+    """Seconds at a size, interpolated in log-log; None outside the measured sizes."""
     known = sorted({cell.bytes: cell.seconds.value for cell in cells if cell.bytes}.items())
     if not known or not known[0][0] <= size <= known[-1][0]:
         return None

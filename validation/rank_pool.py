@@ -1,7 +1,7 @@
-"""Real ranks that stay alive over many runs, each run in a process group of its own.
+"""A pool of rank processes that serves many runs, each run in its own process group.
 
-Importing torch is most of what starting a rank costs.  A run that fails ends all of them, for one
-may wait for another for ever; the next run begins with new ones.
+Importing torch dominates the start of a rank. A failed run ends the whole pool, because a rank may
+wait for another without end; the next run starts new processes.
 """
 
 from __future__ import annotations
@@ -24,35 +24,36 @@ if TYPE_CHECKING:
     from simstrag.ddp.trainer import Trainer
     from simstrag.workloads import Batch
 
-__all__ = ["Failed", "Order", "Pace", "Ranks"]
+__all__ = ["PaceRequest", "Ranks", "RunFailed", "RunRequest"]
 
 STARTING = 300.0
-"""Seconds in which all processes must have imported torch, on however busy a machine."""
+"""Time limit for the start of all processes, in seconds, on a busy machine."""
 
 AFTER = 3.0
-"""Seconds in which the others may still say what they saw when one has failed."""
+"""Seconds for the other ranks to report after one has failed."""
 
 POOL = 8
-"""Batches of samples that a rank draws before a run, and goes round in."""
+"""Batches that a rank draws before a run and then cycles through."""
 
 SPAN = 0.8
-"""Seconds for which the pace of the cores is timed before and after a run."""
+"""Duration of one timing of the pace of the cores, in seconds."""
 
 STALL = 60.0
-"""Seconds of silence after which a rank gives up the others."""
+"""Stall limit of a rank, in seconds."""
 
 
-class Failed(SimstragError):
-    """A run came to nothing; the message says why, rank by rank."""
+class RunFailed(SimstragError):
+    """A run failed; the message gives the reason of each rank."""
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """One run, the same for all ranks.
+class RunRequest:
+    """One run, the same request for all ranks.
 
-    store: a file that is not there yet, where they meet.  samples: of all ranks together.
-    out: the folder of the record.  warm: policies and steps before it, of models of their own and
-    not recorded, so that code and memory are warm.
+    store: file of the rendezvous; must not exist yet.
+    samples: samples of all ranks together.
+    out: folder of the record.
+    warm: (policy, steps) of unrecorded warm-up trainings on separate models.
     """
 
     store: str
@@ -69,18 +70,17 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """An order to time steps as calibration does, so many samples each, in that precision."""
+class PaceRequest:
+    """A request to time bare steps as calibration does."""
 
     precision: str
     batch: int
 
 
 class Ranks:
-    """Up to `most` processes, started when they are first needed; a context manager.
+    """A pool of up to `most` rank processes, started on first use; a context manager.
 
-    workload: what they train.  Rank r has a core of its own, or shares it where there are fewer;
-    they die with this process.
+    Rank r runs on core r modulo the number of cores.  The processes die with this one.
     """
 
     def __init__(self, most: int, workload: str) -> None:
@@ -94,38 +94,42 @@ class Ranks:
         self.dismiss()
 
     def dismiss(self) -> None:
-        """All leave, those that hang are killed; none is left."""
+        """End all processes; kills those that hang."""
         self._children.reap()
 
     def run(
-        self, order: Order, limit: float, begun: Callable[[float], object]
+        self, request: RunRequest, limit: float, on_start: Callable[[float], object]
     ) -> list[dict[str, Any]]:
-        """Carry out an order; what each rank answers.
+        """Run a request; returns the answer of each rank.
 
-        begun: is told when the first recorded step began (`time.monotonic`), by the clock of the
-        record.  Raises `Failed` where a rank failed or ended, or had not answered after `limit`
-        seconds.
+        on_start: receives the time of the first recorded step (`time.monotonic`).
+
+        Raises `RunFailed` if a rank failed, ended, or did not answer within `limit` seconds.
         """
-        return self._ask(order, order.ranks, limit, begun)
+        return self._ask(request, request.ranks, limit, on_start)
 
-    def pace(self, order: Pace) -> list[float]:
-        """Seconds of a step of nothing else on each core, all cores at once: their mean."""
+    def pace(self, request: PaceRequest) -> list[float]:
+        """Mean seconds of a bare step on each core, all cores at once."""
         count = min(self.most, len(cores()))
-        return [each["seconds"] for each in self._ask(order, count, STALL, lambda at: None)]
+        return [each["seconds"] for each in self._ask(request, count, STALL, lambda at: None)]
 
     def _ask(
-        self, order: Order | Pace, count: int, limit: float, begun: Callable[[float], object]
+        self,
+        request: RunRequest | PaceRequest,
+        count: int,
+        limit: float,
+        on_start: Callable[[float], object],
     ) -> list[dict[str, Any]]:
-        """Give the first `count` ranks an order; what they answer."""
+        """Send a request to the first `count` ranks; returns their answers."""
         try:
             self._start()
             pipes = self._children.pipes[:count]
             for pipe in pipes:
-                pipe.send(order)
-            return self._answers(pipes, limit, begun)
+                pipe.send(request)
+            return self._collect(pipes, limit, on_start)
         except OSError as error:
             self.dismiss()
-            raise Failed(f"a rank ended early: {error}") from None
+            raise RunFailed(f"a rank ended early: {error}") from None
         except BaseException:
             self.dismiss()
             raise
@@ -134,11 +138,11 @@ class Ranks:
         if not self._children.pipes:
             for rank in range(self.most):
                 self._children.start(_rank, rank, self.workload)
-            self._answers(self._children.pipes, STARTING, lambda at: None)
+            self._collect(self._children.pipes, STARTING, lambda at: None)
 
     @staticmethod
-    def _answers(
-        pipes: Sequence[Connection], limit: float, begun: Callable[[float], object]
+    def _collect(
+        pipes: Sequence[Connection], limit: float, on_start: Callable[[float], object]
     ) -> list[dict[str, Any]]:
         waiting = {pipe: rank for rank, pipe in enumerate(pipes)}
         answers: dict[int, dict[str, Any]] = {}
@@ -152,28 +156,30 @@ class Ranks:
                 assert isinstance(pipe, Connection)
                 rank = waiting[pipe]
                 try:
-                    word, said = pipe.recv()
+                    word, value = pipe.recv()
                 except (EOFError, OSError):
-                    word, said = "failed", "its process ended"
+                    word, value = "failed", "its process ended"
                 if word == "begun":
-                    begun(said)
+                    on_start(value)
                     continue
                 del waiting[pipe]
                 if word == "done":
-                    answers[rank] = said
+                    answers[rank] = value
                 else:
-                    failures[rank] = said
+                    failures[rank] = value
                     until = min(until, time.monotonic() + AFTER)
         if failures:
-            raise Failed("; ".join(f"rank {rank}: {why}" for rank, why in sorted(failures.items())))
+            raise RunFailed(
+                "; ".join(f"rank {rank}: {why}" for rank, why in sorted(failures.items()))
+            )
         if waiting:
             silent = " and ".join(map(str, waiting.values()))
-            raise Failed(f"rank {silent} did not answer in {limit:.0f} s")
+            raise RunFailed(f"rank {silent} did not answer in {limit:.0f} s")
         return [answers[rank] for rank in range(len(pipes))]
 
 
 def _rank(pipe: Connection, rank: int, workload: str) -> None:
-    """What the process of a rank does; what takes long at the first time is done before any run."""
+    """Main function of a rank process; imports happen before the first run."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     import torch
 
@@ -183,65 +189,70 @@ def _rank(pipe: Connection, rank: int, workload: str) -> None:
     torch.set_num_threads(1)
     jobs = Jobs(load(workload), device("cpu"))
 
-    def obeyed(order: Order | Pace) -> dict[str, Any]:
-        return _timed(jobs, order) if isinstance(order, Pace) else _run(pipe, rank, order)
+    def carry_out(request: RunRequest | PaceRequest) -> dict[str, Any]:
+        return (
+            _timed(jobs, request) if isinstance(request, PaceRequest) else _run(pipe, rank, request)
+        )
 
-    obey(pipe, obeyed)
+    obey(pipe, carry_out)
 
 
-def _timed(jobs: Jobs, order: Pace) -> dict[str, float]:
-    """A visit as those of which a profile's step is the median, on the core of this rank."""
-    job = jobs.of(order.precision)
-    found = block(job, [job.batch(order.batch) for _ in range(2)], jobs.device, SPAN)
+def _timed(jobs: Jobs, request: PaceRequest) -> dict[str, float]:
+    """Times one visit, as calibration does, on the core of this rank."""
+    job = jobs.of(request.precision)
+    found = block(job, [job.batch(request.batch) for _ in range(2)], jobs.device, SPAN)
     jobs.clear()
     return {"seconds": statistics.fmean(found["seconds"])}
 
 
-def _run(pipe: Connection, rank: int, order: Order) -> dict[str, Any]:
-    """One run of this rank, in a process group of its own."""
+def _run(pipe: Connection, rank: int, request: RunRequest) -> dict[str, Any]:
+    """One run of this rank in a new process group."""
     from datetime import timedelta
 
     import torch.distributed as dist
 
     dist.init_process_group(
         "gloo",
-        store=dist.FileStore(order.store, order.ranks),  # type: ignore[attr-defined]
+        store=dist.FileStore(request.store, request.ranks),  # type: ignore[attr-defined]
         rank=rank,
-        world_size=order.ranks,
+        world_size=request.ranks,
         timeout=timedelta(seconds=STALL),
     )
     try:
-        for policy, steps in order.warm:
-            _train(order, rank, policy, steps * order.ranks * order.batch)
+        for policy, steps in request.warm:
+            _train(request, rank, policy, steps * request.ranks * request.batch)
         dist.barrier()
-        return _train(order, rank, order.policy, order.samples, pipe)
+        return _train(request, rank, request.policy, request.samples, pipe)
     finally:
         dist.destroy_process_group()
 
 
 def _train(
-    order: Order, rank: int, policy: str, samples: int, pipe: Connection | None = None
+    request: RunRequest, rank: int, policy: str, samples: int, pipe: Connection | None = None
 ) -> dict[str, Any]:
-    """Train a fresh model; pipe: of a run that is recorded, and judged at its end."""
+    """Train a fresh model.
+
+    pipe: given for the recorded run; None for a warm-up.
+    """
     from simstrag.ddp import wrap
     from simstrag.workloads import load
 
-    workload = load(order.workload)
-    parts = workload.build(1000 * order.seed + rank)
-    model, draw = parts.model.train(), _Batches(parts.make_batch, order)
+    workload = load(request.workload)
+    parts = workload.build(1000 * request.seed + rank)
+    model, draw = parts.model.train(), _Batches(parts.make_batch, request)
     recorded = pipe is not None
     trainer = wrap(
-        model, parts.optimizer, policy, order.profile, batch=order.batch, samples=samples,
-        precision=order.precision, out=order.out if recorded else None, stall_limit=STALL,
+        model, parts.optimizer, policy, request.profile, batch=request.batch, samples=samples,
+        precision=request.precision, out=request.out if recorded else None, stall_limit=STALL,
     )  # fmt: skip
-    told = not recorded or rank > 0
+    reported = not recorded or rank > 0
 
     def loss() -> Any:
-        nonlocal told
-        if not told and trainer.begun:
+        nonlocal reported
+        if not reported and trainer.begun:
             assert pipe is not None
             pipe.send(("begun", time.monotonic()))
-            told = True
+            reported = True
         return parts.loss(model, batch)
 
     steps = 0
@@ -255,7 +266,7 @@ def _train(
 
 
 def _accuracy(trainer: Trainer, workload: Any) -> float | None:
-    """On held-out data, of the parameters that all updates led to."""
+    """Accuracy of the final parameters on held-out data."""
     if workload.test is None:
         return None
     trainer.model.load_state_dict(trainer.state_dict()["model"])  # a server's, where there is one
@@ -264,19 +275,21 @@ def _accuracy(trainer: Trainer, workload: Any) -> float | None:
 
 
 class _Batches:
-    """Samples drawn before a run, gone round in, for a step is what calibration timed: no drawing.
+    """Batches from a pool drawn before the run: as in calibration, a step does not draw.
 
-    The stand-in's floating inputs are double, as its parameters are.
+    For the stand-in, floating-point inputs are double, as its parameters are.
     """
 
-    def __init__(self, make_batch: Callable[[int], Batch], order: Order) -> None:
+    def __init__(self, make_batch: Callable[[int], Batch], request: RunRequest) -> None:
         from simstrag.workloads import mapped
 
-        self.size, self._next = POOL * order.batch * max(1, order.ranks // 2), 0
-        drawn = make_batch(self.size)
-        double = order.precision == "stand-in"
+        self.size, self._next = POOL * request.batch * max(1, request.ranks // 2), 0
+        samples_pool = make_batch(self.size)
+        double = request.precision == "stand-in"
         self._pool = (
-            mapped(drawn, lambda t: t.double() if t.is_floating_point() else t) if double else drawn
+            mapped(samples_pool, lambda t: t.double() if t.is_floating_point() else t)
+            if double
+            else samples_pool
         )
 
     def __call__(self, samples: int) -> Batch:

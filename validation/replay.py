@@ -33,11 +33,11 @@ from simstrag.rendering import html_fragment, html_page
 from simstrag.runs.run import Run, plain
 from simstrag.scenario.scenario import Scenario
 from simstrag.validation.cases import CLEAN, Case
-from simstrag.validation.loadgen.injector import done
+from simstrag.validation.loadgen.injector import read_load
 from simstrag.validation.loadgen.schedule import Schedule
 from simstrag.validation.measure import Measure, measure
 from simstrag.validation.prediction import GRID, SEEDS, Constant, Predictor, synchronous
-from simstrag.validation.validation import elsewhere
+from simstrag.validation.validation import describe_differences
 
 __all__ = ["Line", "Replayed", "replay"]
 
@@ -161,7 +161,7 @@ def replay(folder: str | Path, profile: str | Path | None = None) -> Replayed:
     real, replayed = (measure(each, samples, batch, [0.0], grid) for each in (run, again))
     if header["hints"]["amp_ratio"] is None and run.summary["amp_share"]:
         remarks.append("The policy was told no gain of reduced precision; here it is, as measured.")
-    predicted, schedule = None, done(folder)
+    predicted, schedule = None, read_load(folder)
     kinds = {each.kind for each in schedule.episodes} - {"cpu"}
     if profile is not None and kinds:
         remarks.append(f"Not predicted: the load beside it was of kind {', '.join(sorted(kinds))}.")
@@ -169,7 +169,7 @@ def replay(folder: str | Path, profile: str | Path | None = None) -> Replayed:
         known = Profile.read(profile)
         predicted = _predicted(known, header, case, samples, folder, schedule, grid)
         if "device" in header:
-            other = elsewhere(known, header["device"])
+            other = describe_differences(known, header["device"])
             remarks += [f"{each[0].upper()}{each[1:]}." for each in other]
         remarks.append(
             f"The prediction includes the load recorded in {journal.LOAD} and no other."

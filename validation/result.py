@@ -1,34 +1,38 @@
-"""What came of a validation: of each case, each ranking and mitigation; as values, as JSON."""
+"""The result of a validation: verdicts per case, rankings and mitigation, as values and as JSON."""
 
 from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from simstrag.experiments.paired_statistics import Estimate
-from simstrag.validation.campaign import Outcome
+from simstrag.validation.campaign import RunOutcome
 from simstrag.validation.cases import CLEAN, Case, Plan, windows
 from simstrag.validation.judgement import (
     MISSED,
     PREDICTED,
-    Pair,
+    PolicyPair,
     Verdict,
-    judged,
+    judge,
     mitigations,
     pairs,
 )
-from simstrag.validation.measure import Measure
+from simstrag.validation.measure import Measure, measure
 from simstrag.validation.prediction import Constant, Prediction
 
 __all__ = ["CaseResult", "Mitigation", "Ranking", "Result"]
 
 
-class Window(NamedTuple):
-    """Seconds of a step in one window; of one that runs did not get to there is no verdict."""
+class WindowResult(NamedTuple):
+    """The step time in one window of constant load.
+
+    verdict: None if most runs ended before the window.
+    """
 
     start: float
     stop: float
@@ -37,10 +41,12 @@ class Window(NamedTuple):
 
 
 class Mitigation(NamedTuple):
-    """M of a policy on so many ranks under a schedule; intervals over repetitions and seeds.
+    """The mitigation M of one policy under one schedule.
 
-    evened: the real one of makespans at the profile's pace.  amp: the share of its steps in reduced
-    precision, real and simulated.
+    real: interval over repetitions.
+    evened: the same of makespans normalised to the profile's pace.
+    simulated: interval over seeds.
+    amp: share of steps in reduced precision, real and simulated.
     """
 
     policy: str
@@ -54,7 +60,12 @@ class Mitigation(NamedTuple):
 
 @dataclass(frozen=True)
 class CaseResult:
-    """One case: its finished real runs by repetition, why others failed, what was predicted."""
+    """One case with its real runs and its prediction.
+
+    real: measures of finished runs, by repetition.
+    failed: reasons of failed runs.
+    spans: windows of constant load (start, stop, load).
+    """
 
     case: Case
     real: Mapping[int, Measure]
@@ -64,133 +75,141 @@ class CaseResult:
 
     @cached_property
     def makespan(self) -> Verdict | None:
-        """The verdict; None where no run finished.  That of the mean step is the same."""
-        return self._held("makespan")
+        """The verdict on the makespan; None if no run finished."""
+        return self._verdict_on("makespan")
 
     @cached_property
     def at_pace(self) -> Verdict | None:
-        """The makespan against simulations at the pace of each run, as a share of these."""
+        """The verdict on real makespans over those simulated at the pace of each run."""
         adapted = self.predicted.adapted
         shares = [run.makespan / adapted[k] for k, run in self.real.items() if k in adapted]
-        return judged(shares, [1.0]) if shares else None
+        return judge(shares, [1.0]) if shares else None
 
     @cached_property
     def step(self) -> Verdict | None:
-        """Seconds per full batch of all ranks: the makespan over the number of steps."""
-        return self._held("step")
+        """The verdict on the mean step: seconds per full batch of all ranks."""
+        return self._verdict_on("step")
 
-    def _held(self, name: str) -> Verdict | None:
+    def _verdict_on(self, name: str) -> Verdict | None:
         real = [getattr(each, name) for each in self.real.values()]
-        return judged(real, [getattr(each, name) for each in self.predicted.runs]) if real else None
+        return judge(real, [getattr(each, name) for each in self.predicted.runs]) if real else None
 
     @cached_property
-    def windows(self) -> tuple[Window, ...]:
-        """Of those in which the load was the same; the last of them has no end."""
+    def windows(self) -> tuple[WindowResult, ...]:
+        """One result per window of constant load; the last window has no end."""
         found = []
         for k, (start, stop, load) in enumerate(self.spans):
-            real = known(each.windows[k] for each in self.real.values())
-            said = known(each.windows[k] for each in self.predicted.runs)
-            both = 2 * len(real) > len(self.real) and 2 * len(said) > len(self.predicted.runs)
-            found.append(Window(start, stop, load, judged(real, said) if both else None))
+            real = drop_nan(each.windows[k] for each in self.real.values())
+            simulations = drop_nan(each.windows[k] for each in self.predicted.runs)
+            both = 2 * len(real) > len(self.real) and 2 * len(simulations) > len(
+                self.predicted.runs
+            )
+            found.append(
+                WindowResult(start, stop, load, judge(real, simulations) if both else None)
+            )
         return tuple(found)
 
     def by_rank(self, name: str) -> list[Verdict | None]:
-        """Of `staleness` or `shares` of each rank; None where both are 0, or nothing is known."""
+        """Verdicts on `staleness` or `shares` of each rank; None where all are 0 or unknown."""
         found: list[Verdict | None] = []
         for rank in range(self.case.ranks):
-            real = known(getattr(each, name)[rank] for each in self.real.values())
-            said = known(getattr(each, name)[rank] for each in self.predicted.runs)
-            if not (real and said) or not (any(real) or any(said)):
+            real = drop_nan(getattr(each, name)[rank] for each in self.real.values())
+            simulations = drop_nan(getattr(each, name)[rank] for each in self.predicted.runs)
+            if not (real and simulations) or not (any(real) or any(simulations)):
                 found.append(None)
             elif any(real):
-                found.append(judged(real, said))
+                found.append(judge(real, simulations))
             else:
-                found.append(Verdict(0.0, mean(said), math.nan, math.nan, 0.0, MISSED))
+                found.append(Verdict(0.0, mean(simulations), math.nan, math.nan, 0.0, MISSED))
         return found
 
     @property
     def stale(self) -> bool:
-        """Whether any gradient was applied late, really or simulated."""
+        """Whether any applied gradient was stale, in real or simulated runs."""
         runs = (*self.real.values(), *self.predicted.runs)
         return any(value > 0 for each in runs for value in each.staleness)
 
     @property
     def accuracy(self) -> tuple[float, float] | None:
-        """Mean and standard deviation over real runs."""
+        """Mean and standard deviation of the accuracy over real runs."""
         found = [run.accuracy for run in self.real.values() if run.accuracy is not None]
         return (mean(found), deviation(found)) if found else None
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """The policies on so many ranks under one schedule, in pairs.
+    """The pairs of policies at one world size under one schedule.
 
-    evened: the same of makespans at the profile's pace.
+    evened: pairs by real makespans normalised to the profile's pace.
     """
 
     ranks: int
     schedule: str
-    pairs: tuple[Pair, ...]
-    evened: tuple[Pair, ...] = ()
+    pairs: tuple[PolicyPair, ...]
+    evened: tuple[PolicyPair, ...] = ()
 
     @property
-    def decided(self) -> tuple[Pair, ...]:
-        """The pairs of which real runs say who is faster; about ties nothing is shown."""
+    def decided(self) -> tuple[PolicyPair, ...]:
+        """The pairs that are no tie."""
         return tuple(pair for pair in self.pairs if not pair.tie)
 
     @property
     def predicted(self) -> int:
-        """How many of these the simulation has in the same order."""
+        """Number of decided pairs that the simulation has in the same order."""
         return sum(pair.right for pair in self.decided)
 
 
 @dataclass(frozen=True)
 class Result:
-    """All of it.  asked: repetitions wanted; repetitions: those for which there was time."""
+    """The whole result of a validation.
+
+    asked: requested repetitions.
+    repetitions: repetitions that fit into the time.
+    """
 
     plan: Plan
     cases: tuple[CaseResult, ...]
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[RunOutcome, ...]
     constants: tuple[Constant, ...]
     remarks: tuple[str, ...]
     asked: int
     repetitions: int
 
     @property
-    def failed(self) -> list[Outcome]:
-        """Runs that came to nothing."""
+    def failed(self) -> list[RunOutcome]:
+        """Failed runs."""
         return [each for each in self.outcomes if not each.finished]
 
     @property
     def verdicts(self) -> list[tuple[Case, Verdict]]:
-        """Of the makespan of every case that has one, in order."""
+        """Verdicts on the makespans, in the order of the cases."""
         return [(each.case, each.makespan) for each in self.cases if each.makespan is not None]
 
     @property
     def at_pace(self) -> list[tuple[Case, Verdict]]:
-        """The same against simulations at the pace of each run."""
+        """Verdicts against simulations at the pace of each run."""
         return [(each.case, each.at_pace) for each in self.cases if each.at_pace is not None]
 
     @property
     def paces(self) -> tuple[float, float]:
-        """Seconds of a step of nothing else around runs, the least and the most; NaN of none."""
+        """Least and most seconds of a bare step around the runs; NaN without any."""
         each = (paces(case.case, self.outcomes).values() for case in self.cases)
         found = [pace for runs in each for cores in runs for pace in cores]
         return (min(found), max(found)) if found else (math.nan, math.nan)
 
     @property
     def median_error(self) -> float:
-        """Of the absolute errors of makespan over cases; NaN without any."""
+        """Median of the absolute errors of the makespans; NaN without any."""
         return median_error(self.verdicts)
 
     @property
     def worst(self) -> tuple[Case, Verdict] | None:
-        """The case that is off most."""
+        """The case with the largest error."""
         return worst(self.verdicts)
 
     @cached_property
     def rankings(self) -> tuple[Ranking, ...]:
-        """One for each schedule with several policies."""
+        """One ranking for each schedule with several policies."""
         found = []
         for place in dict.fromkeys(each.case.place for each in self.cases):
             here = [each for each in self.cases if each.case.place == place and each.real]
@@ -203,7 +222,7 @@ class Result:
 
     @cached_property
     def mitigation(self) -> tuple[Mitigation, ...]:
-        """M of every policy beside bsp under load, where bsp was run without it too."""
+        """M of every policy under load whose world size has bsp with and without load."""
         known = {(each.case.policy, *each.case.place): each for each in self.cases if each.real}
         found = []
         for (policy, ranks, schedule), each in known.items():
@@ -221,7 +240,7 @@ class Result:
         return tuple(found)
 
     def document(self) -> dict[str, Any]:
-        """As plain JSON would have it, but for NaN."""
+        """JSON-like values; may contain NaN."""
         return {
             "format": "simstrag-validation/3",
             "plan": self.plan.document(),
@@ -252,7 +271,7 @@ class Result:
         }  # fmt: skip
 
     def rows(self) -> list[dict[str, Any]]:
-        """One per case, for a table of others."""
+        """Rows of validation.csv, one per case."""
         return [
             {
                 "case": each.case.name, "policy": each.case.policy, "ranks": each.case.ranks,
@@ -277,12 +296,10 @@ class Result:
         ]  # fmt: skip
 
 
-def of_case(
-    case: Case, plan: Plan, predicted: Prediction, outcomes: Sequence[Outcome]
+def build_case_result(
+    case: Case, plan: Plan, predicted: Prediction, outcomes: Sequence[RunOutcome]
 ) -> CaseResult:
-    """The result of a case, of which some outcomes are."""
-    from simstrag.validation.measure import measure
-
+    """The result of a case; `outcomes` may contain those of other cases."""
     spans = windows(plan.schedule(case))
     edges = [start for start, *_ in spans]
     own = [each for each in outcomes if each.case == case]
@@ -297,8 +314,8 @@ def of_case(
     return CaseResult(case, real, failed, predicted, spans)
 
 
-def paces(case: Case, outcomes: Iterable[Outcome]) -> dict[int, tuple[float, ...]]:
-    """Seconds of a step of nothing else on each core around each finished run, by repetition."""
+def paces(case: Case, outcomes: Iterable[RunOutcome]) -> dict[int, tuple[float, ...]]:
+    """Mean seconds of a bare step on each core around each finished run, by repetition."""
     return {
         each.repetition: tuple(map(statistics.fmean, zip(*each.pace, strict=True)))
         for each in outcomes
@@ -307,53 +324,50 @@ def paces(case: Case, outcomes: Iterable[Outcome]) -> dict[int, tuple[float, ...
 
 
 def median_error(verdicts: Sequence[tuple[Case, Verdict]]) -> float:
-    """Of their absolute errors; NaN without any."""
+    """Median of the absolute errors; NaN without any."""
     errors = [abs(verdict.error) for _, verdict in verdicts]
     return statistics.median(errors) if errors else math.nan
 
 
 def worst(verdicts: Sequence[tuple[Case, Verdict]]) -> tuple[Case, Verdict] | None:
-    """The one that is off most."""
+    """The case with the largest error; None without any."""
     return max(verdicts, key=lambda each: abs(each[1].error), default=None)
 
 
 def makespans(of: CaseResult) -> dict[int, float]:
-    """Of real runs, by repetition."""
+    """Real makespans by repetition."""
     return {k: run.makespan for k, run in of.real.items()}
 
 
 def evened(of: CaseResult) -> dict[int, float]:
-    """The same at the profile's pace: as many times as long as the simulation takes at that."""
+    """Real makespans scaled to the profile's pace by the ratio of simulated makespans."""
     usual, adapted = of.predicted.usual, of.predicted.adapted
     return {k: run.makespan * usual / adapted[k] for k, run in of.real.items() if k in adapted}
 
 
 def simulated(of: CaseResult) -> dict[int, float]:
-    """Makespans, by seed."""
+    """Simulated makespans by seed."""
     return {seed: run.makespan for seed, run in enumerate(of.predicted.runs)}
 
 
-def known(values: Iterable[float]) -> list[float]:
-    """Those that are numbers."""
+def drop_nan(values: Iterable[float]) -> list[float]:
+    """The values that are not NaN."""
     return [value for value in values if not math.isnan(value)]
 
 
 def mean(values: Sequence[float]) -> float:
-    """NaN of none."""
+    """The mean; NaN without values."""
     return statistics.fmean(values) if values else math.nan
 
 
 def deviation(values: Sequence[float]) -> float:
-    """The standard deviation, NaN of less than two."""
+    """The sample standard deviation; NaN below two values."""
     return statistics.stdev(values) if len(values) > 1 else math.nan
 
 
-def counted(words: Iterable[str]) -> Mapping[str, int]:
-    """How often each is there."""
-    found: dict[str, int] = {}
-    for word in words:
-        found[word] = found.get(word, 0) + 1
-    return found
+def count_words(words: Iterable[str]) -> Mapping[str, int]:
+    """Number of occurrences of each word."""
+    return Counter(words)
 
 
 def _summary(verdicts: Sequence[tuple[Case, Verdict]]) -> dict[str, Any]:
@@ -361,7 +375,7 @@ def _summary(verdicts: Sequence[tuple[Case, Verdict]]) -> dict[str, Any]:
     return {
         "median_error": median_error(verdicts),
         "worst": None if most is None else {"case": most[0].name, "error": most[1].error},
-        "verdicts": counted(verdict.word for _, verdict in verdicts),
+        "verdicts": count_words(verdict.word for _, verdict in verdicts),
     }
 
 

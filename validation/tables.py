@@ -10,76 +10,86 @@ from simstrag.analysis.tables.comparison_tables import Table
 from simstrag.analysis.text.number_format import MISSING, percent
 from simstrag.validation.campaign import OFF, TRIES
 from simstrag.validation.cases import SCHEDULES
-from simstrag.validation.judgement import PREDICTED, Pair, Verdict
+from simstrag.validation.judgement import PREDICTED, PolicyPair, Verdict
 from simstrag.validation.prediction import Constant
-from simstrag.validation.result import CaseResult, Ranking, Result, counted, median_error
+from simstrag.validation.result import CaseResult, Ranking, Result, count_words, median_error
 
 __all__ = [
-    "answer", "cases_table", "constants_table", "loads_table", "mitigation_table", "pictured",
-    "ranking_table", "ranks_table", "runs_table", "short", "windows_table",
+    "answer",
+    "cases_table",
+    "cases_to_draw",
+    "constants_table",
+    "loads_table",
+    "mitigation_table",
+    "ranking_table",
+    "ranks_table",
+    "runs_table",
+    "short",
+    "windows_table",
 ]  # fmt: skip
 
 
 def answer(result: Result) -> list[str]:
-    """What came of it, in sentences."""
-    verdicts = counted(verdict.word for _, verdict in result.verdicts)
+    """The answer of a validation in sentences."""
+    verdicts = count_words(verdict.word for _, verdict in result.verdicts)
     total, worst = len(result.cases), result.worst
     if worst is None:
-        return ["No real run finished: nothing can be said."]
+        return ["No real run finished, so there is no verdict."]
     right = verdicts.get(PREDICTED, 0)
-    said = [
-        f"The makespan of {right} of {total} cases was predicted"
+    sentences = [
+        f"{right} of {total} cases predicted"
         + "".join(f", {n} {word}" for word, n in verdicts.items() if word != PREDICTED)
         + (
-            f", {total - len(result.verdicts)} without a run that finished"
+            f", {total - len(result.verdicts)} without a finished run"
             if total > len(result.verdicts)
             else ""
         )
-        + f"; the median error is {percent(result.median_error)} %, the worst "
+        + f"; the median error of the makespan is {percent(result.median_error)} %, the largest "
         f"{_signed(worst[1].error)} % ({worst[0].name})."
     ]
     if at_pace := [verdict for _, verdict in result.at_pace]:
         least, most = (numbered(1000 * seconds) for seconds in result.paces)
-        said.append(
-            f"Around the runs a step of nothing else took {least} to {most} ms; held against "
-            f"simulations at the pace of each run, {sum(v.word == PREDICTED for v in at_pace)} of "
-            f"{total} were predicted, with a median error of "
-            f"{percent(median_error(result.at_pace))} %."
+        sentences.append(
+            f"Around the runs a bare step took {least} to {most} ms; against simulations at the "
+            "pace "
+            f"of each run, {sum(v.word == PREDICTED for v in at_pace)} of {total} cases are "
+            f"predicted, with a median error of {percent(median_error(result.at_pace))} %."
         )
     words = [w.verdict.word for each in result.cases for w in each.windows if w.verdict]
     if words:
-        said.append(
-            f"Of {len(words)} windows with load or none, the step of {words.count(PREDICTED)} was "
-            "predicted."
+        sentences.append(
+            f"The step time is predicted in {words.count(PREDICTED)} of {len(words)} windows of "
+            "constant load."
         )
     stale = [v for each in result.cases if each.stale for v in each.by_rank("staleness") if v]
     if stale:
-        said.append(
-            f"The staleness of {sum(v.word == PREDICTED for v in stale)} of {len(stale)} ranks was "
+        sentences.append(
+            f"The staleness of {sum(v.word == PREDICTED for v in stale)} of {len(stale)} ranks is "
             "predicted."
         )
     if result.rankings:
         pairs = sum(len(each.pairs) for each in result.rankings)
         decided = sum(len(each.decided) for each in result.rankings)
         good = sum(each.predicted for each in result.rankings)
-        said.append(
-            f"Of {pairs} pairs of policies under the same load, real runs say of {decided} which "
-            f"is faster; {good} of these were predicted."
+        sentences.append(
+            f"Real runs decide which policy is faster in {decided} of {pairs} pairs under the same "
+            f"load; the simulation agrees in {good}."
         )
     for each in result.mitigation:
         if each.policy == "korel":
             real, simulated = (estimated(e, scale=100) for e in (each.real, each.simulated))
-            said.append(
-                f"Of the delay by load ({each.schedule}, {each.ranks} ranks) korel really removed "
-                f"{real} %, and {simulated} % in simulation."
+            sentences.append(
+                f"Korel removed {real} % of the delay by load ({each.schedule}, {each.ranks} "
+                "ranks) in "
+                f"real runs and {simulated} % in simulation."
             )
     if result.failed:
-        said.append(f"{len(result.failed)} of {len(result.outcomes)} runs failed.")
-    return said
+        sentences.append(f"{len(result.failed)} of {len(result.outcomes)} real runs failed.")
+    return sentences
 
 
 def cases_table(result: Result) -> Table:
-    """A row per case."""
+    """One row per case."""
     headers = (
         "case", "verdict", "runs", "makespan (s)", "spread (%)", "simulated (s)", "error (%)",
         "allowed (%)", "at its pace", "error (%)", "spread (%)", "step (ms)", "simulated (ms)",
@@ -102,24 +112,23 @@ def cases_table(result: Result) -> Table:
             )
         )  # fmt: skip
     notes = (
-        "Means over real runs and over seeds; spread is the standard deviation of real runs over "
+        "Means over real runs and over seeds. Spread: standard deviation of the real runs over "
         "their mean. A case is predicted if its error is at most 5 %, or at most two standard "
         "deviations if that is more, and never above 10 %. Where two standard deviations exceed "
         "10 %, only an error beyond them counts, as not predicted; the rest is too noisy.",
-        "At its pace: the same against simulations whose step takes as many times longer than the "
-        "profile's as steps of nothing else, timed on all cores right before and after each run, "
-        "did, core by core. A machine that others use too changes its pace by the minute; what is "
-        "off only in the first verdict is that.",
-        "A case is named by its schedule, its number of ranks and its policy: "
+        "At its pace: the same against simulations whose step times are scaled, core by core, by "
+        "bare steps timed right before and after each run. A shared machine changes its pace by "
+        "the "
+        "minute; an error that only the first verdict has is that change.",
+        "The name of a case is its schedule, world size and policy. Schedules: "
         + "; ".join(f"{name}: {about}" for name, about in SCHEDULES.items()) + ".",
-        "Accuracy is of real training, on held-out data; the simulator has no learner that could "
-        "predict it.",
+        "Accuracy: of the real training, on held-out data; it has no simulated counterpart.",
     )  # fmt: skip
     return Table(headers, tuple(rows), 3, (), notes)
 
 
 def windows_table(result: Result) -> Table:
-    """A row per window of each case."""
+    """One row per window of each case."""
     headers = (
         "case", "load", "verdict", "from (s)", "to (s)", "step (ms)", "spread (%)",
         "simulated (ms)", "error (%)",
@@ -134,14 +143,12 @@ def windows_table(result: Result) -> Table:
         for each in result.cases for window in each.windows
         for v in (window.verdict,) if v is not None
     ]  # fmt: skip
-    note = (
-        "Seconds per full batch of all ranks. Windows that most runs did not get to are left out."
-    )
+    note = "Time per full batch of all ranks. Windows that most runs did not reach are left out."
     return Table(headers, tuple(rows), 3, (), (note,))
 
 
 def ranks_table(result: Result) -> Table:
-    """Staleness and share of the gradients of each rank, of cases in which any was stale."""
+    """Staleness and gradient share of each rank, for cases with stale gradients."""
     headers = (
         "case", "rank", "of", "verdict", "real", "spread (%)", "simulated", "error (%)",
         "allowed (%)",
@@ -156,23 +163,24 @@ def ranks_table(result: Result) -> Table:
         for rank, v in enumerate(each.by_rank(name)) if v is not None
     ]  # fmt: skip
     note = (
-        "Of each rank, for the mean over all of them is the number of others whatever happens. "
-        "Staleness is in updates; of a rank that was never stale there is no row."
+        "Per rank, because the mean staleness over all ranks is fixed by their number. Staleness "
+        "is "
+        "in updates; a rank without stale gradients has no row."
     )
     return Table(headers, tuple(rows), 4, (), (note,))
 
 
 def ranking_table(result: Result) -> Table:
-    """A row per pair of policies; of a tie nothing is shown."""
+    """One row per pair of policies."""
     headers = (
         "schedule",
         "ranks",
         "faster",
         "slower",
         "verdict",
-        "really by (%)",
-        "at one pace by (%)",
-        "simulated by (%)",
+        "real difference (%)",
+        "at one pace (%)",
+        "simulated difference (%)",
     )
     rows = tuple(
         (
@@ -183,14 +191,15 @@ def ranking_table(result: Result) -> Table:
         for ranking in result.rankings for pair in ranking.pairs
     )  # fmt: skip
     note = (
-        "By how much the slower takes longer. A tie is a difference whose 95 % interval (Student's "
-        "t, of the paired differences of real runs) has zero in it; nothing is shown of it. At one "
-        "pace: of real makespans brought to the profile's pace, below 0 where that turns them over."
+        "Differences: extra time of the slower policy. Tie: the 95 % interval (Student's t) of the "
+        "paired differences of real runs contains zero. At one pace: with real makespans "
+        "normalised "
+        "to the profile's pace; negative where that reverses the order."
     )
     return Table(headers, rows, 5, (), (note,))
 
 
-def _evened(ranking: Ranking, pair: Pair) -> str:
+def _evened(ranking: Ranking, pair: PolicyPair) -> str:
     for each in ranking.evened:
         if {each.faster, each.slower} == {pair.faster, pair.slower}:
             return numbered(100 * each.real * (1 if each.faster == pair.faster else -1))
@@ -198,7 +207,7 @@ def _evened(ranking: Ranking, pair: Pair) -> str:
 
 
 def mitigation_table(result: Result) -> Table:
-    """M of each policy."""
+    """One row per policy with its mitigation M."""
     rows = tuple(
         (
             each.policy, each.schedule, f"{each.ranks}",
@@ -209,11 +218,10 @@ def mitigation_table(result: Result) -> Table:
     )  # fmt: skip
     note = (
         "M is the share of the delay by load that a policy removes: (bsp - policy) / (bsp - bsp "
-        "without load). In brackets 95 % intervals: bootstraps over repetitions, and over seeds. "
-        "At one pace: of real makespans as they would be at the profile's pace, each divided by "
-        "what its simulation at its own pace takes longer. "
-        f"{MISSING}: load delays bsp by less than 0.5 %, or there is one repetition only. Reduced "
-        "is the share of steps in reduced precision, really and in simulation."
+        "without load). Brackets: 95 % bootstrap intervals over repetitions or seeds. At one pace: "
+        "with real makespans normalised to the profile's pace. "
+        f"{MISSING}: load delays bsp by less than 0.5 %, or there is only one repetition. Reduced: "
+        "share of steps in reduced precision."
     )
     return Table(
         (
@@ -234,7 +242,7 @@ def mitigation_table(result: Result) -> Table:
 
 
 def loads_table(result: Result) -> Table:
-    """The schedules as they were drawn."""
+    """The drawn schedules, one row per episode."""
     rows = tuple(
         (
             name, f"{ranks}", f"{each.rank}",
@@ -244,12 +252,12 @@ def loads_table(result: Result) -> Table:
     )  # fmt: skip
     headers = ("schedule", "ranks", "beside rank", "level of load", "from (s)", "to (s)")
     return Table(
-        headers, rows, 3, (), ("A level is so many processes that want the core for themselves.",)
+        headers, rows, 3, (), ("Level: number of processes that each want the whole core.",)
     )
 
 
 def constants_table(constants: Sequence[Constant]) -> Table:
-    """Which number of the simulation came from where."""
+    """The constants of the simulation with their origins."""
     rows = tuple(
         (each.what, each.ranks or "any", numbered(each.value), each.unit, each.origin)
         for each in constants
@@ -258,7 +266,7 @@ def constants_table(constants: Sequence[Constant]) -> Table:
 
 
 def runs_table(result: Result) -> Table:
-    """How each run went."""
+    """One row per real run."""
     rows = tuple(
         (
             each.case.name, f"{each.repetition + 1}", "finished" if each.finished else each.reason,
@@ -269,28 +277,28 @@ def runs_table(result: Result) -> Table:
         for each in result.outcomes
     )  # fmt: skip
     headers = (
-        "case", "repetition", "", "took (s)", "others took (cores)", "stolen (cores)",
-        "pace before (ms)", "pace after (ms)", "made again",
+        "case", "repetition", "", "time (s)", "foreign (cores)", "stolen (cores)",
+        "pace before (ms)", "pace after (ms)", "repeated",
     )  # fmt: skip
     note = (
-        "Pace is that of steps of nothing else, of each core. Where one is more than "
-        f"{100 * OFF:.0f} % off the calibrated pace around a run, "
-        f"the run is made again, whatever it came to, {TRIES} times at most; the last that "
-        "finished counts."
+        "Pace: time of a bare step on each core. A run around which a core deviates from the "
+        f"calibrated pace by more than {100 * OFF:.0f} % is repeated, whatever its result, up to "
+        f"{TRIES} attempts in all; the last finished one counts. Foreign: cores used by other "
+        "processes."
     )
     return Table(headers, rows, 3, (), (note,))
 
 
 def short(result: Result) -> tuple[list[str], list[list[str]]]:
-    """Headers and rows for a terminal."""
+    """Headers and rows of the short table for a terminal."""
     table = cases_table(result)
     kept = [table.headers.index(name) for name in ("case", "verdict", "makespan (s)", "spread (%)")]
     kept += [table.headers.index(name) for name in ("simulated (s)", "error (%)", "allowed (%)")]
     return [table.headers[k] for k in kept], [[row[k] for k in kept] for row in table.rows]
 
 
-def pictured(result: Result) -> Sequence[CaseResult]:
-    """The cases of which there is something to draw."""
+def cases_to_draw(result: Result) -> Sequence[CaseResult]:
+    """The cases with real runs, which can be drawn."""
     return [each for each in result.cases if each.real]
 
 

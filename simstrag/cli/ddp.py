@@ -251,13 +251,13 @@ def _loaded(schedule: Schedule | None, folder: Path, quiet: bool) -> Iterator[Be
         yield None
         return
     from simstrag.calibration.cells import Skipped
-    from simstrag.validation.loadgen.injector import beside
-    from simstrag.validation.loadgen.network import Behind, Link
+    from simstrag.validation.loadgen.injector import inject_beside
+    from simstrag.validation.loadgen.network import Behind, LimitedLink
 
     behind = next((each.rank for each in schedule.episodes if each.kind == "link"), None)
-    with contextlib.nullcontext() if behind is None else Link() as link:
+    with contextlib.nullcontext() if behind is None else LimitedLink() as link:
         network = None if link is None or behind is None else Behind(link, behind)
-        with beside(schedule, folder, link, _gpus(schedule)) as injector:
+        with inject_beside(schedule, folder, link, _gpus(schedule)) as injector:
             yield network
     try:
         injector.check()

@@ -121,21 +121,21 @@ def validate(
             f"{', '.join(given)}: of a calibration, and --profile is one; leave it out"
         )
     from simstrag.calibration.calibrate import Asked
-    from simstrag.validation.validation import Calibrating, elsewhere
+    from simstrag.validation.validation import InterleavedCalibration, describe_differences
     from simstrag.validation.validation import validate as carried_out
 
     try:
-        known: Path | Calibrating
+        known: Path | InterleavedCalibration
         if profile is not None:
             known = profile_at(profile)
             if not (quiet or as_json):
-                warn(elsewhere(Profile.read(known)))
+                warn(describe_differences(Profile.read(known)))
         else:
             asked = Asked(
                 workload, None, (), tuple(batch or ()), tuple(precision or ()),
                 calibration_minutes, seed,
             )  # fmt: skip
-            known = Calibrating(asked, out, policy or (), ranks or ())
+            known = InterleavedCalibration(asked, out, policy or (), ranks or ())
             with measured(quiet) as visit:
                 known.begin(visit)
         with counted(quiet) as show:
@@ -152,9 +152,9 @@ def validate(
 
 
 def _left(folder: Path) -> str:
-    from simstrag.validation.campaign import finished
+    from simstrag.validation.campaign import count_finished
 
-    count = finished(folder)
+    count = count_finished(folder)
     begun = " and a calibration" if (folder / "calibration").exists() else ""
     return f"{count} finished runs{begun} are kept in {folder}; the same command goes on from there"
 

@@ -14,20 +14,22 @@ pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 from simstrag.ddp.workload_main import Training, command
-from simstrag.validation.loadgen.network import DEVICE, Link, probe
+from simstrag.validation.loadgen.network import DEVICE, LimitedLink, probe
 
 STALL, PATIENCE = 4.0, 90.0
 FAR = "the network to the store, or who holds it: no answer for "
 
 
 @pytest.fixture
-def link() -> Link:
+def link() -> LimitedLink:
     if why := probe():
         pytest.skip(why)
-    return Link()
+    return LimitedLink()
 
 
-def started(link: Link, rank: int, sides: str, policy: str, folder: Path) -> subprocess.Popen[str]:
+def started(
+    link: LimitedLink, rank: int, sides: str, policy: str, folder: Path
+) -> subprocess.Popen[str]:
     """A rank on its side of the link, under another host name than that of the other side."""
     training = Training("digits", policy, 1 << 40, 64, out=str(folder))
     side, before = sides[rank], sides[:rank]
@@ -70,7 +72,7 @@ def end_of(ranks: list[subprocess.Popen[str]]) -> tuple[list[str], list[float]]:
 
 @pytest.mark.parametrize("sides", ["ab", "aab"])
 def test_both_ends_of_a_network_that_stalls_end_in_time_and_name_it(
-    tmp_path: Path, link: Link, sides: str
+    tmp_path: Path, link: LimitedLink, sides: str
 ) -> None:
     with link:
         ranks = [started(link, rank, sides, "bsp", tmp_path) for rank in range(len(sides))]
@@ -89,7 +91,7 @@ def test_both_ends_of_a_network_that_stalls_end_in_time_and_name_it(
 
 @pytest.mark.parametrize("rate", [None, 8e6], ids=["between-frames", "inside-a-frame"])
 def test_under_a_server_the_near_end_goes_on_and_the_far_one_ends_in_time(
-    tmp_path: Path, link: Link, rate: float | None
+    tmp_path: Path, link: LimitedLink, rate: float | None
 ) -> None:
     with link:
         near, far = ranks = [started(link, k, "ab", "asgd", tmp_path) for k in range(2)]

@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 from simstrag import Run
-from simstrag.validation.loadgen.network import DEVICE, Link, probe
+from simstrag.validation.loadgen.network import DEVICE, LimitedLink, probe
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train.py"
 PARAMETERS = 4 * (64 * 128 + 128 + 128 * 10 + 10)
@@ -24,7 +24,9 @@ PARAMETERS = 4 * (64 * 128 + 128 + 128 * 10 + 10)
 LIMIT = 120.0
 
 
-def agent(link: Link, host: int, ranks: int, policy: str, out: Path) -> subprocess.Popen[str]:
+def agent(
+    link: LimitedLink, host: int, ranks: int, policy: str, out: Path
+) -> subprocess.Popen[str]:
     """What starts the ranks of one host."""
     alone = ["unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
     named = [*alone, "sh", "-c", 'hostname "$0" && exec "$@"', f"host-{host}"]
@@ -40,7 +42,7 @@ def agent(link: Link, host: int, ranks: int, policy: str, out: Path) -> subproce
     )  # fmt: skip
 
 
-def sent(link: Link, side: str) -> int:
+def sent(link: LimitedLink, side: str) -> int:
     """Bytes that have left one side over the link."""
     counter = f"/sys/class/net/{DEVICE}/statistics/tx_bytes"
     command = ["ip", "netns", "exec", link.namespace(side), "cat", counter]
@@ -54,7 +56,7 @@ def sent(link: Link, side: str) -> int:
 def test_ranks_of_two_hosts_train_one_model(tmp_path: Path, policy: str, ranks: int) -> None:
     if why := probe():
         pytest.skip(why)
-    with Link(rate=1e9) as link:
+    with LimitedLink(rate=1e9) as link:
         agents = [agent(link, host, ranks, policy, tmp_path / "run") for host in range(2)]
         said = [each.communicate(timeout=LIMIT) for each in agents]
         assert [each.returncode for each in agents] == [0, 0], said

@@ -17,7 +17,7 @@ from simstrag import Run
 from simstrag.errors import InputError
 from simstrag.validation.loadgen import network
 from simstrag.validation.loadgen.injector import Injector
-from simstrag.validation.loadgen.network import Link, probe, sweep
+from simstrag.validation.loadgen.network import LimitedLink, probe, remove_stale_links
 from simstrag.validation.loadgen.schedule import Episode, Schedule
 
 SIZE = 4 << 20
@@ -62,7 +62,7 @@ def able(probed: str) -> Iterator[None]:
     assert f"simstrag-{os.getpid()}-" not in network._do("ip", "netns", "list")
 
 
-def seconds(link: Link) -> float:
+def seconds(link: LimitedLink) -> float:
     """The median of three transfers of 4 MiB."""
     listening = link.start(
         "a", [sys.executable, "-c", SERVE, link.address("a")], stdout=subprocess.PIPE, text=True
@@ -81,7 +81,7 @@ def seconds(link: Link) -> float:
 
 @pytest.mark.usefixtures("able")
 def test_a_transfer_takes_as_long_as_the_rate_says() -> None:
-    with Link(rate=400e6) as link:
+    with LimitedLink(rate=400e6) as link:
         limited = seconds(link)
         link.limit(800e6)
         faster = seconds(link)
@@ -95,7 +95,7 @@ def test_a_transfer_takes_as_long_as_the_rate_says() -> None:
 @pytest.mark.usefixtures("able")
 def test_nothing_passes_a_link_that_is_cut() -> None:
     ask = "import socket, sys; socket.create_connection((sys.argv[1], 9), timeout=1)"
-    with Link() as link:
+    with LimitedLink() as link:
         command = [sys.executable, "-c", ask, link.address("a")]
         found = []
         for cuts in (False, True):
@@ -109,7 +109,7 @@ def test_nothing_passes_a_link_that_is_cut() -> None:
 
 @pytest.mark.usefixtures("able")
 def test_what_runs_on_a_link_ends_with_it() -> None:
-    with Link() as link:
+    with LimitedLink() as link:
         process = link.start("a", [sys.executable, "-c", "import time; time.sleep(100)"])
         while str(process.pid) not in network._do("ip", "netns", "pids", link.namespace("a")):
             assert process.poll() is None
@@ -119,8 +119,8 @@ def test_what_runs_on_a_link_ends_with_it() -> None:
 @pytest.mark.usefixtures("able")
 def test_what_runs_on_a_link_ends_with_the_process_that_made_it() -> None:
     program = (
-        "import os, sys; from simstrag.validation.loadgen.network import Link\n"
-        "link = Link(); link.__enter__()\n"
+        "import os, sys; from simstrag.validation.loadgen.network import LimitedLink\n"
+        "link = LimitedLink(); link.__enter__()\n"
         "print(link.start('a', [sys.executable, '-c', 'import time; time.sleep(100)']).pid)\n"
         "sys.stdout.flush(); sys.stdin.readline()"
     )
@@ -139,17 +139,17 @@ def test_what_runs_on_a_link_ends_with_the_process_that_made_it() -> None:
 @pytest.mark.usefixtures("able")
 def test_what_a_killed_process_left_is_removed_by_the_next() -> None:
     program = (
-        "import os; from simstrag.validation.loadgen.network import Link\n"
-        "Link(rate=1e8).__enter__(); os.kill(os.getpid(), 9)"
+        "import os; from simstrag.validation.loadgen.network import LimitedLink\n"
+        "LimitedLink(rate=1e8).__enter__(); os.kill(os.getpid(), 9)"
     )
     with subprocess.Popen([sys.executable, "-c", program]) as process:
         assert process.wait(30) == -9
     left = {f"simstrag-{process.pid}-{side}" for side in "ab"}
-    with Link() as link:
+    with LimitedLink() as link:
         names = network._do("ip", "netns", "list")
         assert link.namespace("a") in names
         assert not any(name in names for name in left)
-    assert sweep() == []
+    assert remove_stale_links() == []
 
 
 def test_a_machine_that_cannot_says_why_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +157,7 @@ def test_a_machine_that_cannot_says_why_in_one_line(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("simstrag.validation.loadgen.network.os.geteuid", lambda: 0)
     monkeypatch.setattr("simstrag.validation.loadgen.network.sys.platform", "linux")
     assert probe() == "a limited link needs ip and tc and setpriv (iproute2, util-linux)"
-    with pytest.raises(InputError, match="needs ip and tc"), Link():
+    with pytest.raises(InputError, match="needs ip and tc"), LimitedLink():
         pass
     monkeypatch.setattr("simstrag.validation.loadgen.network.os.geteuid", lambda: 1000)
     assert probe() == "a limited link needs root, for network namespaces"
@@ -165,11 +165,11 @@ def test_a_machine_that_cannot_says_why_in_one_line(monkeypatch: pytest.MonkeyPa
 
 def test_a_rate_that_is_none_is_refused() -> None:
     with pytest.raises(InputError, match="rate of a link: 0 bit/s"):
-        Link(rate=0.0)
+        LimitedLink(rate=0.0)
 
 
 def test_a_link_has_its_own_rate_again_after_a_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    link, rates = Link(rate=400e6), list[float]()
+    link, rates = LimitedLink(rate=400e6), list[float]()
     monkeypatch.setattr(link, "limit", rates.append)
     with Injector(Schedule((Episode(1, "link", 0.04, 0.0, 0.1),), 1.0), link=link) as injector:
         injector.go()

@@ -19,10 +19,10 @@ import pytest
 from simstrag.calibration.calibrate import derive
 from simstrag.profile.profile import Profile
 from simstrag.validation.cases import Case, Plan
-from simstrag.validation.judgement import MISSED, NOISY, PREDICTED, judged, mitigations
+from simstrag.validation.judgement import MISSED, NOISY, PREDICTED, judge, mitigations
 from simstrag.validation.loadgen.schedule import Schedule
 from simstrag.validation.prediction import Predictor
-from simstrag.validation.validation import planned
+from simstrag.validation.validation import make_plan
 from tests.written import numbers
 
 ROOT = Path(__file__).parent.parent.parent
@@ -55,7 +55,7 @@ def test_the_plan_is_made_by_its_seed_and_of_what_was_calibrated_before(
     found: dict[str, Any], profile: Profile, begun: Profile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("simstrag.validation.validation.cores", lambda: [0, 1])
-    drawn = planned(begun, (), (), 200, seed=0).document()
+    drawn = make_plan(begun, (), (), 200, seed=0).document()
     assert drawn == json.loads((FOLDER / "plan.json").read_text(encoding="utf-8"))
     whole = {"name": profile.name, "sha256": profile.sha256}
     assert found["plan"] == drawn | {"profile": whole}
@@ -75,7 +75,7 @@ def test_profile_and_plan_make_the_simulated_makespans(
     plan = Plan(cases, schedules, **known, profile=profile.name, sha256=profile.sha256)
     case = next(each for each in cases if each.name == name)
     told = Predictor(begun, tmp_path, plan.cores)
-    predictor = Predictor(profile, tmp_path / "whole", plan.cores, told=told)
+    predictor = Predictor(profile, tmp_path / "whole", plan.cores, hinting=told)
     predicted = predictor.predict(case, plan, seeds=2)
     (said,) = (each for each in found["cases"] if each["case"] == name)
     expected = [each["makespan"] for each in said["simulated"][:2]]
@@ -87,7 +87,7 @@ def test_the_verdicts_are_those_of_the_rule(found: dict[str, Any]) -> None:
     for each in found["cases"]:
         real, said = ([run["makespan"] for run in each[kind]] for kind in ("real", "simulated"))
         assert (len(real), len(said)) == (5, 20)
-        verdict = judged(real, said)
+        verdict = judge(real, said)
         assert verdict._asdict() == pytest.approx(each["makespan"])
         words.append(verdict.word)
         errors.append(abs(verdict.error))
@@ -123,7 +123,7 @@ def test_the_older_rule_for_noise_would_have_kept_fewer_runs(
             kept[run["case"]].append(made[run["case"]][run["repetition"] - 1])
     assert sum(map(len, kept.values())) == 80 - 6
     verdicts = [
-        judged(kept[each["case"]], [run["makespan"] for run in each["simulated"]])
+        judge(kept[each["case"]], [run["makespan"] for run in each["simulated"]])
         for each in found["cases"]
     ]
     words, errors = [each.word for each in verdicts], [abs(each.error) for each in verdicts]

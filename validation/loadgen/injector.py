@@ -1,9 +1,8 @@
-"""Carries out a schedule with real load, and says what it really did.
+"""Carries out a schedule of load with real processes and records what they did.
 
-Loads are those that calibration measured beside: the same processes on the same cores, told to work
-and to rest.  "cpu" shares the rank's core, "memory" is on the others, "gemm" and "copy" are on its
-GPU (untried), "net" streams over the loopback.  "link" limits the `Link` behind which a rank is,
-which has the rate again afterwards that it had before.
+The load processes are those of calibration, on the same cores. Load "cpu" shares the core of its
+rank, "memory" runs on the other cores, "gemm" and "copy" run on its GPU (never tried), and "net"
+streams over the loopback. Load "link" limits the rate of the `LimitedLink` of its rank.
 """
 
 from __future__ import annotations
@@ -27,27 +26,27 @@ from simstrag.documents.paths import write_json
 from simstrag.errors import InputError
 from simstrag.processes.affinity import cores
 from simstrag.runs.run import plain
-from simstrag.validation.loadgen.network import Link
+from simstrag.validation.loadgen.network import LimitedLink
 from simstrag.validation.loadgen.schedule import Episode, Schedule
 
-__all__ = ["Done", "Injector", "beside", "done", "seats"]
+__all__ = ["InjectedEpisode", "Injector", "assign_cores", "inject_beside", "read_load"]
 
 FORMAT = "simstrag-load/1"
 
 POLL = 0.02
-"""Seconds between two looks whether a run has begun."""
+"""Polling interval for the start of a run, in seconds."""
 
 PATIENCE = 5.0
-"""Seconds by which the end of a schedule may be overrun before load is taken away by force."""
+"""Seconds after the end of a schedule until load is killed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """What was really done in place of one episode.
+class InjectedEpisode:
+    """One episode as it was carried out.
 
-    episode: with the times at which all its processes were at work, and at which the last ended.
-    planned: what it was to be.  report: what the load measured of itself (see `Loads.on`; of "net",
-    bytes per second).
+    episode: with the real times: when all processes worked, and when the last one stopped.
+    planned: the episode of the schedule.
+    report: measurements of the load itself (see `Loads.on`); for "net", bytes per second.
     """
 
     episode: Episode
@@ -56,11 +55,11 @@ class Done:
 
     @property
     def late(self) -> float:
-        """Seconds after its time at which it began."""
+        """Delay of the start in seconds."""
         return self.episode.start - self.planned.start
 
     def document(self) -> dict[str, Any]:
-        """As plain JSON.  share: of its cores, what it really took; off: that is not its level."""
+        """JSON values. share: used share of a core; off: the load missed its level."""
         return {
             **asdict(self.episode), "late": round(self.late, 4),
             "share": self.report.get("load_share"), "off": bool(self.report.get("load_off")),
@@ -68,14 +67,15 @@ class Done:
 
 
 class Injector:
-    """Loads for a schedule; a context manager that leaves no process behind.
+    """Load processes for a schedule; a context manager that leaves no process behind.
 
-    ranks: those of the schedule that run on this host, else all of it.  cores: of each rank, else
-    rank r has the r-th core, round about, as `simstrag ddp` pins them.  gpus: torch's name of each
-    rank's, by rank.  link: that to the rank of episodes of kind "link".
+    ranks: ranks on this host; by default all ranks of the schedule.
+    cores: core of each rank; by default rank r has core r modulo the number of cores.
+    gpus: torch's device name of each rank's GPU.
+    link: link of the rank with episodes of kind "link".
 
-    Load processes are started on entering, are asleep until their time, and end with this process
-    however it ends; they must be started by a thread that lives as long.
+    Load processes start on entering, sleep until their time, and end with this process. The thread
+    that enters must live as long as they do.
     """
 
     def __init__(
@@ -84,24 +84,24 @@ class Injector:
         ranks: Iterable[int] | None = None,
         cores: Mapping[int, int] | None = None,
         gpus: Mapping[int, str] | None = None,
-        link: Link | None = None,
+        link: LimitedLink | None = None,
     ) -> None:
         self.schedule, self.gpus = schedule, dict(gpus or {})
         wanted = schedule.ranks if ranks is None else sorted(set(ranks) & set(schedule.ranks))
-        self.cores = seats(wanted) if cores is None else dict(cores)
+        self.cores = assign_cores(wanted) if cores is None else dict(cores)
         self._link = link
         self._plans = {rank: schedule.on(rank) for rank in wanted}
         limits = [each for plan in self._plans.values() for each in plan if each.kind == "link"]
         if limits and link is None:
             raise InputError(
-                f"rank {limits[0].rank}: load link needs a Link, and the rank behind it"
+                f"rank {limits[0].rank}: load link needs a LimitedLink and the rank behind it"
             )
         for rank, plan in self._plans.items():
             if any(each.kind in ON_GPU for each in plan) and rank not in self.gpus:
                 raise InputError(f"rank {rank}: loads gemm and copy need to know its GPU")
         self._loads: dict[int, Loads] = {}
         self._traffic: dict[int, Traffic] = {}
-        self._done: list[Done] = []
+        self._done: list[InjectedEpisode] = []
         self._failures: list[Exception] = []
         self._threads: list[threading.Thread] = []
         self._over = threading.Event()
@@ -137,7 +137,7 @@ class Injector:
 
     @contextlib.contextmanager
     def _warm(self, rank: int, plan: Sequence[Episode]) -> Iterator[Loads]:
-        """The loads of a rank; the first order of a kind takes memory and loads kernels."""
+        """The load processes of a rank, each kind run once to allocate memory and load kernels."""
         highest = {each.kind: 0.0 for each in plan}
         for each in plan:
             highest[each.kind] = max(highest[each.kind], each.level)
@@ -149,8 +149,8 @@ class Injector:
             yield loads
 
     def go(self, zero: float | None = None) -> float:
-        """Begin: the schedule's times count from `zero` (`time.monotonic`), else from now."""
-        assert not self._threads, "a schedule is carried out once"
+        """Start the schedule at `zero` (`time.monotonic`), by default now; returns the start."""
+        assert not self._threads, "a schedule runs once"
         zero = time.monotonic() if zero is None else zero
         for rank in self._plans:
             name = f"load of rank {rank}"
@@ -160,24 +160,24 @@ class Injector:
         return zero
 
     def check(self) -> None:
-        """Raises what the first load that failed raised, `Skipped` as a rule."""
+        """Raise the exception of the first load that failed, usually `Skipped`."""
         if self._failures:
             raise self._failures[0]
 
     def wait(self) -> Schedule:
-        """Until all is done; what was done.  Raises what `check` raises."""
+        """Wait for the end; returns the schedule as carried out.  Raises like `check`."""
         for each in self._threads:
             each.join()
-        return self.did
+        return self.schedule_done
 
     @property
-    def done(self) -> tuple[Done, ...]:
-        """What was done so far, in order of time."""
+    def done(self) -> tuple[InjectedEpisode, ...]:
+        """Episodes carried out so far, in order of time."""
         return tuple(sorted(self._done, key=lambda each: each.episode.start))
 
     @property
-    def did(self) -> Schedule:
-        """The same as a schedule, which can be simulated.  Raises what `check` raises."""
+    def schedule_done(self) -> Schedule:
+        """The schedule as carried out, for simulation.  Raises like `check`."""
         self.check()
         episodes = tuple(each.episode for each in self.done)
         last = max((each.stop for each in episodes), default=0.0)
@@ -194,13 +194,13 @@ class Injector:
             if not self._forced.is_set():
                 self._failures.append(failure)
 
-    def _carry_out(self, episode: Episode, zero: float) -> Done:
+    def _carry_out(self, episode: Episode, zero: float) -> InjectedEpisode:
         with self._at_work(episode) as report:
             start = time.monotonic() - zero
             self._over.wait(max(0.0, zero + episode.stop - time.monotonic()))
         stop = time.monotonic() - zero
         real = replace(episode, start=round(start, 6), stop=round(stop, 6))
-        return Done(real, episode, report)
+        return InjectedEpisode(real, episode, report)
 
     @contextlib.contextmanager
     def _at_work(self, episode: Episode) -> Iterator[dict[str, Any]]:
@@ -227,16 +227,16 @@ class Injector:
 
 
 @contextlib.contextmanager
-def beside(
+def inject_beside(
     schedule: Schedule,
     folder: Path,
-    link: Link | None = None,
+    link: LimitedLink | None = None,
     gpus: Mapping[int, str] | None = None,
 ) -> Iterator[Injector]:
-    """Load beside ranks of this host, timed from the moment at which the run in a folder began.
+    """Put load beside the ranks of a run, starting with the run's first recorded step.
 
-    Its first step says when that was.  However it ends, what was done is in `LOAD` in the folder.
-    link, gpus: as of an `Injector`.
+    folder: folder of the run; the file `LOAD` there records the load, however the run ends.
+    link, gpus: as for `Injector`.
     """
     over = threading.Event()
 
@@ -262,8 +262,8 @@ def beside(
             write_json(folder / LOAD, plain(told))
 
 
-def done(folder: Path) -> Schedule:
-    """The load that was beside the run in a folder, as `LOAD` has it; no episodes without that."""
+def read_load(folder: Path) -> Schedule:
+    """The load recorded with the run in a folder; without a record, an empty schedule."""
     if not (folder / LOAD).exists():
         return Schedule((), 1.0)
     told = json.loads((folder / LOAD).read_text(encoding="utf-8"))["done"]
@@ -273,21 +273,21 @@ def done(folder: Path) -> Schedule:
 
 
 def _zero(journal: Path) -> float | None:
-    """When a run began, in `time.monotonic`; None until it has told of a step."""
+    """Start of a run on the clock `time.monotonic`; None before its first recorded step."""
     try:
         for line in journal.read_text(encoding="utf-8").splitlines():
             kind, *values = json.loads(line)
             if kind in ("lockstep", "done"):
                 return time.monotonic() - float(values[2 if kind == "lockstep" else 0])
-    except (OSError, ValueError):  # it is not there yet, or not whole
+    except (OSError, ValueError):  # not there yet, or incomplete
         pass
     return None
 
 
-def seats(ranks: Iterable[int]) -> dict[int, int]:
-    """The core of each rank where ranks are pinned round about.
+def assign_cores(ranks: Iterable[int]) -> dict[int, int]:
+    """The core of each rank if ranks are pinned round-robin.
 
-    >>> list(seats([0, 1])) == [0, 1]
+    >>> list(assign_cores([0, 1])) == [0, 1]
     True
     """
     allowed = cores()

@@ -1,8 +1,8 @@
-"""A link of limited rate between two network namespaces of this host, for real.
+"""A rate-limited link between two network namespaces of this host.
 
-Ranks in the two namespaces see each other over it alone, as two machines would.  It needs root,
-iproute2 and a kernel with veth and tbf; `probe` says what is missing.  Delay is not offered: many
-kernels lack what that takes.
+Ranks in the two namespaces reach each other only over this link, like two machines. It needs root,
+iproute2 and a kernel with veth and tbf; `probe` reports what is missing. There is no delay option,
+because many kernels lack netem.
 """
 
 from __future__ import annotations
@@ -22,32 +22,33 @@ import psutil
 
 from simstrag.errors import InputError
 
-__all__ = ["ADDRESSES", "DEVICE", "Behind", "Link", "probe", "sweep"]
+__all__ = ["ADDRESSES", "DEVICE", "Behind", "LimitedLink", "probe", "remove_stale_links"]
 
 Side = Literal["a", "b"]
 
 ADDRESSES = {"a": "10.213.7.1", "b": "10.213.7.2"}
-"""Of the two ends; they are nobody else's, for a namespace is a network of its own."""
+"""Addresses of the two ends; private to the namespaces."""
 
 NAME = re.compile(r"^simstrag-(\d+)-[ab]$")
 
 DEVICE = "link0"
 
 NETWORK = 0x40000000
-"""CLONE_NEWNET: what of a process `setns` changes."""
+"""CLONE_NEWNET, the namespace type that `setns` changes."""
 
 LATENCY = "200ms"
-"""For how long a packet may wait for its turn before it is dropped."""
+"""Longest time that a packet may queue before it is dropped."""
 
 
-class Link:
-    """Two namespaces and the link between them; a context manager, after which both are gone.
+class LimitedLink:
+    """Two network namespaces and the link between them; a context manager that removes both.
 
-    rate: bits per second each way, none for no limit.  burst: bytes that pass at once; small
-    messages are not slowed.  One at a time in a process.  Raises `InputError` with the line that
-    says why, where this machine cannot.
+    rate: bits per second each way; None for no limit.
+    burst: bytes that pass without delay, so small messages are not slowed.
 
-        with Link(rate=400e6) as link:
+    A process can have one at a time.  Raises `InputError` with the reason if this machine cannot.
+
+        with LimitedLink(rate=400e6) as link:
             server = link.start("a", ["python", "server.py", link.address("a")])
     """
 
@@ -56,10 +57,10 @@ class Link:
             raise InputError(f"rate of a link: {rate:g} bit/s; give at least 8000")
         self.rate, self.burst = rate, burst
 
-    def __enter__(self) -> Link:
+    def __enter__(self) -> LimitedLink:
         if missing := _missing():
             raise InputError(missing)
-        sweep()
+        remove_stale_links()
         try:
             self._build()
             self.limit(self.rate)
@@ -73,57 +74,56 @@ class Link:
 
     def _build(self) -> None:
         a, b = self.namespace("a"), self.namespace("b")
-        _do("ip", "netns", "add", a)
-        _do("ip", "netns", "add", b)
+        _run("ip", "netns", "add", a)
+        _run("ip", "netns", "add", b)
         peer = ("peer", "name", DEVICE, "netns", b)
-        _do("ip", "-n", a, "link", "add", DEVICE, "type", "veth", *peer)
+        _run("ip", "-n", a, "link", "add", DEVICE, "type", "veth", *peer)
         for side, address in ADDRESSES.items():
             inside = ("ip", "-n", self.namespace(side))
-            _do(*inside, "addr", "add", f"{address}/24", "dev", DEVICE)
-            _do(*inside, "link", "set", DEVICE, "up")
-            _do(*inside, "link", "set", "lo", "up")
+            _run(*inside, "addr", "add", f"{address}/24", "dev", DEVICE)
+            _run(*inside, "link", "set", DEVICE, "up")
+            _run(*inside, "link", "set", "lo", "up")
 
     def namespace(self, side: str) -> str:
-        """The name of one side; it carries the number of this process."""
+        """The name of the namespace of one side; contains the process id."""
         return f"simstrag-{os.getpid()}-{side}"
 
     def address(self, side: Side) -> str:
-        """The address at which one side is reached from the other."""
+        """The address of one side."""
         return ADDRESSES[side]
 
     def limit(self, rate: float | None) -> None:
-        """From now on so many bits per second each way; none for no limit."""
+        """Set the rate in bits per second each way; None removes the limit."""
         for side in ADDRESSES:
             tc = ("tc", "-n", self.namespace(side), "qdisc")
             if rate is not None:
                 shape = ("rate", f"{round(rate)}bit", "burst", f"{self.burst}b", "latency", LATENCY)
-                _do(*tc, "replace", "dev", DEVICE, "root", "tbf", *shape)
+                _run(*tc, "replace", "dev", DEVICE, "root", "tbf", *shape)
             elif self.rate is not None:
-                _do(*tc, "del", "dev", DEVICE, "root")
+                _run(*tc, "del", "dev", DEVICE, "root")
         self.rate = rate
 
     def cut(self) -> None:
-        """Nothing passes from now on, and nobody is told so, as behind a switch that fails."""
+        """Drop all packets silently from now on, like a failing switch."""
         for side in ADDRESSES:
             device = ("dev", DEVICE, "root")
-            _do("tc", "-n", self.namespace(side), "qdisc", "replace", *device, "blackhole")
+            _run("tc", "-n", self.namespace(side), "qdisc", "replace", *device, "blackhole")
 
     def start(self, side: Side, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-        """A process on one side; it is killed when the link is removed, and when this thread ends.
+        """Start a process on one side; it is killed with the link, and when this thread ends.
 
-        The namespaces of a process that was killed stay, with nothing in them, until somebody makes
-        the next link.
+        If this process is killed, its empty namespaces stay until the next link is made.
         """
-        return subprocess.Popen(self.placed(side, command), **options)
+        return subprocess.Popen(self.wrap_command(side, command), **options)
 
-    def placed(self, side: Side, command: Sequence[str]) -> list[str]:
-        """The command that runs there."""
+    def wrap_command(self, side: Side, command: Sequence[str]) -> list[str]:
+        """The command line that runs a command on one side."""
         inside = ("ip", "netns", "exec", self.namespace(side), "setpriv", "--pdeathsig", "KILL")
         return [*inside, *command]
 
     @contextlib.contextmanager
     def inside(self, side: Side) -> Iterator[None]:
-        """What this thread opens in here is on that side."""
+        """Within this context, sockets that this thread opens are on that side."""
         setns = ctypes.CDLL(None, use_errno=True).setns
         with (
             open("/proc/thread-self/ns/net") as home,
@@ -138,49 +138,49 @@ class Link:
                     raise OSError(ctypes.get_errno(), "cannot return to the network of this host")
 
     def remove(self) -> None:
-        """Kill what runs on either side, and leave nothing of the link."""
+        """Kill the processes on both sides and remove the namespaces."""
         for side in ADDRESSES:
             _remove(self.namespace(side))
 
 
 @dataclass(frozen=True)
 class Behind:
-    """Where `launch` starts ranks when one of them is behind a link, and all others before it."""
+    """Places one rank behind a link and all others in front of it, for `launch`."""
 
-    link: Link
+    link: LimitedLink
     rank: int
 
     device = DEVICE
 
     def inside(self) -> contextlib.AbstractContextManager[None]:
-        """What is opened in here is where the others are."""
+        """Within this context, sockets that this thread opens are in front of the link."""
         return self.link.inside("a")
 
     def address_of(self, rank: int | None) -> str:
-        """Of that rank's side, or of the store's."""
+        """Address of the side of a rank; None for that of the store."""
         return ADDRESSES[self._side(rank)]
 
     def placed(self, rank: int | None, command: Sequence[str]) -> list[str]:
-        """The command that runs where that rank is, or the server."""
-        return self.link.placed(self._side(rank), command)
+        """The command line on the side of a rank; None for that of the server."""
+        return self.link.wrap_command(self._side(rank), command)
 
     def _side(self, rank: int | None) -> Side:
         return "b" if rank == self.rank else "a"
 
 
 def probe() -> str:
-    """Why this machine can have no limited link, in one line; "" where it can, which is tried."""
+    """Try to make a link; returns "" or one line with the reason why this machine cannot."""
     try:
-        with Link(rate=1e9):
+        with LimitedLink(rate=1e9):
             return ""
     except InputError as error:
         return str(error)
 
 
-def sweep() -> list[str]:
-    """Remove what links of processes that are gone have left; their names."""
+def remove_stale_links() -> list[str]:
+    """Remove the namespaces of processes that no longer exist; returns their names."""
     found = []
-    for line in _do("ip", "netns", "list").splitlines():
+    for line in _run("ip", "netns", "list").splitlines():
         name = line.split()[0] if line.split() else ""
         match = NAME.match(name)
         if match and not psutil.pid_exists(int(match[1])):
@@ -202,15 +202,15 @@ def _missing() -> str:
 
 def _remove(name: str) -> None:
     with contextlib.suppress(InputError):
-        for pid in _do("ip", "netns", "pids", name).split():
+        for pid in _run("ip", "netns", "pids", name).split():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), 9)
     with contextlib.suppress(InputError):
-        _do("ip", "netns", "del", name)
+        _run("ip", "netns", "del", name)
 
 
-def _do(*command: str) -> str:
-    """Run it; what it said.  Raises `InputError` with its complaint."""
+def _run(*command: str) -> str:
+    """Run a command; returns its output.  Raises `InputError` with its error message."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     if done.returncode:
         said = (done.stderr.strip().splitlines() or [f"code {done.returncode}"])[0]

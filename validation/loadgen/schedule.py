@@ -1,7 +1,7 @@
-"""Who is disturbed when, by which load and how much: a schedule that an injector carries out.
+"""Schedules of load: which rank, when, which kind of load and how much.
 
-The simulator is told of it through calibration alone: what a load of some kind and level does to a
-step is read from a profile's measured responses, never from the run that is to be predicted.
+An injector carries a schedule out on real ranks. The simulator turns the same schedule into
+slowdowns through a profile's measured responses, never through the run to be predicted.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ __all__ = ["Episode", "Load", "Schedule"]
 Load = Literal["cpu", "memory", "gemm", "copy", "net", "link"]
 
 STREAMS = 2**63 + 2**62 + 2**61
-"""The first of the random streams used here, beyond those of drawn traces."""
+"""First random stream of schedules; above the streams of drawn traces."""
 
 MOST = 16.0
-"""Processes beside one rank at most: a slip of the pen is not to bring the machine down."""
+"""Largest number of load processes of one rank; protects the machine from a typing error."""
 
 
 LEAST_RATE = 1e5
-"""Bits per second of a limited link at least: with less nothing would come through in time."""
+"""Lowest rate of a limited link in bit/s; below it, messages time out."""
 
 
-class WrittenEpisode(BaseModel):
-    """As it stands in a file."""
+class EpisodeSection(BaseModel):
+    """An episode in a schedule file."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -52,21 +52,22 @@ class WrittenEpisode(BaseModel):
     stop: float
 
 
-class Written(BaseModel):
-    """A schedule as it stands in a file."""
+class ScheduleFile(BaseModel):
+    """The content of a schedule file."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     seconds: float
-    episodes: list[WrittenEpisode]
+    episodes: list[EpisodeSection]
 
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One span of load: from `start` to `stop`, seconds from the schedule's beginning.
+    """One interval of load on one rank.
 
-    level: processes of the load times the share of the time they work, as in a profile; of "link",
-    which load is a limit, Gbit/s of the link between the rank and all others.
+    level: number of load processes times their duty cycle, as in a profile; for kind "link" the
+        rate limit of the link between the rank and all others, in Gbit/s.
+    start, stop: seconds from the start of the schedule.
     """
 
     rank: int
@@ -78,10 +79,10 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Episodes in order of time, within `seconds`.
+    """Episodes of load in order of time, within `seconds`.
 
-    Raises `InputError` for an episode that makes no sense, and for two of one rank at once, since
-    what they do together was not measured.
+    Raises `InputError` for an impossible episode, and for two episodes of one rank that overlap:
+    their joint effect was not measured.
 
     >>> schedule = Schedule((Episode(1, "cpu", 1.0, 2.0, 5.0),), seconds=10.0)
     >>> Schedule.of(schedule.document()) == schedule
@@ -108,7 +109,7 @@ class Schedule:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Those that have episodes, in order."""
+        """Ranks with episodes, in order."""
         return tuple(sorted({each.rank for each in self.episodes}))
 
     def on(self, rank: int) -> tuple[Episode, ...]:
@@ -127,11 +128,13 @@ class Schedule:
         mean_off: float = 40.0,
         least: float = 1.0,
     ) -> Schedule:
-        """Load that comes and goes without memory on each of `ranks`, each independent of others.
+        """Draw independent on/off load (a two-state Markov chain) for each rank.
 
-        Times with and without load are exponential with means `mean_on` and `mean_off` (seconds),
-        kind and level of each episode are drawn evenly; ranks begin in their long-run state.
-        Episodes shorter than `least` are left out.  Another rank changes nothing for the others.
+        mean_on, mean_off: means of the exponential times with and without load, in seconds.
+        kinds, levels: choices of each episode, uniform.
+        least: shorter episodes are left out, in seconds.
+
+        Ranks start in the stationary state.  A rank's load does not depend on the other ranks.
 
         >>> Schedule.drawn([0, 1], 300.0, seed=2) == Schedule.drawn([1, 0], 300.0, seed=2)
         True
@@ -141,7 +144,7 @@ class Schedule:
         found: list[Episode] = []
         for rank in ranks:
             pace, choice = (noise.stream(seed, STREAMS + 2 * rank + k) for k in (0, 1))
-            for began, ended in _turns(pace, seconds, mean_on, mean_off):
+            for began, ended in _intervals(pace, seconds, mean_on, mean_off):
                 kind = kinds[int(choice.integers(len(kinds)))]
                 level = levels[int(choice.integers(len(levels)))]
                 start, stop = round(began, 3), min(round(ended, 3), seconds)
@@ -151,18 +154,15 @@ class Schedule:
 
     @classmethod
     def of(cls, document: Any) -> Schedule:
-        """From what `document` gave, or a person wrote in its shape.
-
-        Raises `InputError` that names what is wrong.
-        """
+        """From JSON-like values, as `document` returns them.  Raises `InputError`."""
         return cls._checked(document, "schedule")
 
     @classmethod
     def _checked(cls, document: Any, source: str) -> Schedule:
         try:
-            found = Written.model_validate(document)
+            found = ScheduleFile.model_validate(document)
         except ValidationError as error:
-            raise InputError(explain(error, Written, source)) from None
+            raise InputError(explain(error, ScheduleFile, source)) from None
         try:
             return cls(tuple(Episode(**dict(each)) for each in found.episodes), found.seconds)
         except InputError as error:
@@ -171,7 +171,7 @@ class Schedule:
 
     @classmethod
     def read(cls, path: str | Path) -> Schedule:
-        """From a JSON file.  Raises `InputError` where it cannot be read or is wrong."""
+        """From a JSON file.  Raises `InputError` that names the mistake."""
         try:
             document = json.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
@@ -181,18 +181,18 @@ class Schedule:
         return cls._checked(document, str(path))
 
     def document(self) -> dict[str, Any]:
-        """As plain JSON."""
+        """JSON values."""
         return {"seconds": self.seconds, "episodes": [asdict(each) for each in self.episodes]}
 
     def write(self, path: str | Path) -> None:
-        """To a JSON file."""
+        """Write a JSON file."""
         write_json(path, self.document())
 
 
 def response_to(kind: str, profile: Profile) -> Response:
-    """What a kind of load does to steps in full precision, or to an all-reduce.
+    """The measured response of full-precision steps, or of an all-reduce, to a kind of load.
 
-    Raises `InputError` where it was not measured.
+    Raises `InputError` if the profile has none.
     """
     full = None if profile.workload is None else profile.workload.full
     fitting = [each for each in profile.responses if each.precision in ("", full)]
@@ -225,10 +225,10 @@ def _check(each: Episode, seconds: float) -> None:
         )
 
 
-def _turns(
+def _intervals(
     rng: np.random.Generator, seconds: float, mean_on: float, mean_off: float
 ) -> Iterator[tuple[float, float]]:
-    """(start, stop) of each time with load, cut at the end."""
+    """(start, stop) of each interval with load, cut at the end."""
     start, loaded = 0.0, bool(rng.random() < mean_on / (mean_on + mean_off))
     while start < seconds:
         stop = start + (mean_on if loaded else mean_off) * rng.standard_exponential()
