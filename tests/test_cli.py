@@ -13,8 +13,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from simstrag.cli.doctor import examine
 from simstrag.cli.examples import EXAMPLES
-from simstrag.cli.installation import examine
 from simstrag.ddp import support
 from simstrag.errors import InputError
 from simstrag.experiments.compare import Comparison
@@ -272,7 +272,7 @@ def test_the_examples_of_every_help_work(
     request: pytest.FixtureRequest,
 ) -> None:
     monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")  # no processes beside this one
-    monkeypatch.setattr("simstrag.cli.installation.examine", functools.cache(examine))
+    monkeypatch.setattr("simstrag.cli.doctor.examine", functools.cache(examine))
     (folder / "examples").mkdir()
     for name in ("examples/demo.yaml", "case.yaml"):
         (folder / name).write_text(SCENARIO)
@@ -561,3 +561,11 @@ def test_what_a_timeline_leaves_out_is_said(
     monkeypatch.setattr("simstrag.analysis.pages.perfetto.MOST", 60)
     _, _, err = call("run", "case.yaml", "--timeline", "t.json")
     assert re.fullmatch(r"warning: the timeline shows .* s, .*; \d+ steps are left out\n", err)
+
+
+def test_a_command_without_its_package_names_the_extra(
+    folder: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    message = 'error: this command needs the package torch; pip install "simstrag[torch]"\n'
+    assert call("calibrate", "--workload", "digits", "--out", "c") == (2, "", message)

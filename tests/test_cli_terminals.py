@@ -16,9 +16,9 @@ import pandas as pd
 import pytest
 
 from simstrag.analysis.tables.comparison_tables import ranking_rows
-from simstrag.cli import unheard
+from simstrag.cli import report_thread_error
 from simstrag.cli.compare import LEAST
-from simstrag.cli.console import table
+from simstrag.cli.console import print_table
 from simstrag.experiments.compare import Comparison
 from tests.commands import SCENARIO, Call, plain_lines
 
@@ -44,7 +44,7 @@ def interrupted(when: Callable[[int], bool], *arguments: str) -> tuple[int, str]
 def test_a_call_that_joblib_no_longer_finds_is_nobodys_concern(
     name: str, shown: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(threading, "excepthook", unheard)
+    monkeypatch.setattr(threading, "excepthook", report_thread_error)
     thread = threading.Thread(target=dict[int, int]().__getitem__, args=(7,), name=name)
     thread.start()
     thread.join()
@@ -206,13 +206,13 @@ def test_the_ranking_leaves_columns_out_and_breaks_no_number(
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", str(columns))
     whole = ranking_rows(Comparison.read(finished))
-    table(*whole, least=LEAST)
+    print_table(*whole, least=LEAST)
     lines = plain_lines(capsys.readouterr().out)
     assert max(map(len, lines)) <= columns
     cells = {row[0]: row[1:] for row in whole[1]}
     shown = {name: line for line in lines for name in cells if line.startswith(f"{name}  ")}
     assert shown.keys() == cells.keys()
-    said = " ".join(" ".join(lines).split()).partition("not in --json: ")[2]
+    said = " ".join(" ".join(lines).split()).partition("all are in --json: ")[2]
     left_out = said.split(", ") if said else []
     assert set(left_out) < set(whole[0])
     for name, line in shown.items():
@@ -225,8 +225,8 @@ def test_who_is_tied_is_shown_longer_than_who_is_faster(
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "60")
-    table(*ranking_rows(Comparison.read(finished)), least=LEAST)
-    shown, _, left_out = capsys.readouterr().out.partition("left out")
+    print_table(*ranking_rows(Comparison.read(finished)), least=LEAST)
+    shown, _, left_out = capsys.readouterr().out.partition("columns that")
     assert "place" in shown
     assert "speed-up by time to target" in " ".join(left_out.split())
 
@@ -239,7 +239,7 @@ def test_a_narrow_terminal_folds_cells_and_cuts_none(
     from simstrag.cli import console
 
     monkeypatch.setattr(console, "console", lambda: Console(width=24, color_system=None))
-    console.table(["policy", "time (s)"], [["korel:k_on=2,z_on=3.5", "123.4 (111.1-140.2)"]])
+    console.print_table(["policy", "time (s)"], [["korel:k_on=2,z_on=3.5", "123.4 (111.1-140.2)"]])
     letters = "".join(capsys.readouterr().out.split())
     assert "…" not in letters
     assert sorted(letters) == sorted("policytime(s)korel:k_on=2,z_on=3.5123.4(111.1-140.2)")

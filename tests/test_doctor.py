@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from simstrag.cli import installation
-from simstrag.cli.installation import Finding, examine
+from simstrag.cli import doctor, errors
+from simstrag.cli.doctor import Finding, examine
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_here_all_that_is_needed_works(findings: dict[str, Finding]) -> None:
 
 
 def test_all_that_may_be_needed_is_looked_for(findings: dict[str, Finding]) -> None:
-    assert {"simstrag", "python", "cores", *installation.OPTIONAL, "cuda"} <= findings.keys()
+    assert {"simstrag", "python", "cores", *doctor.EXTRAS, "cuda"} <= findings.keys()
 
 
 def test_every_library_is_named_with_its_version(findings: dict[str, Finding]) -> None:
@@ -55,16 +55,10 @@ def test_a_missing_package_comes_with_the_extra_that_brings_it(
     without: Callable[[str], None],
 ) -> None:
     without("torch")
-    assert installation._package("torch") == Finding(
-        "torch", False, "not installed", 'pip install -e ".[torch]"'
+    assert doctor._check_optional("torch") == Finding(
+        "torch", None, "not installed", 'pip install "simstrag[torch]"'
     )
-    assert installation._devices()[-1].works is None
-
-
-def test_a_package_that_nothing_asks_for_is_no_fault() -> None:
-    assert installation._package("no-such-package")[1:] == (
-        None, "not installed; nothing in this version uses it", "",
-    )  # fmt: skip
+    assert doctor._check_cuda().works is None
 
 
 def test_a_package_that_cannot_be_imported_is_a_fault_with_its_reason(
@@ -74,7 +68,7 @@ def test_a_package_that_cannot_be_imported_is_a_fault_with_its_reason(
         raise OSError("libcudart.so: cannot open shared object file\nand more")
 
     monkeypatch.setattr(importlib, "import_module", broken)
-    finding = installation._package("torch")
+    finding = doctor._check_optional("torch")
     assert not finding.works
     assert "importing it fails: libcudart.so: cannot open shared object file" in finding.says
     assert "and more" not in finding.says
@@ -82,7 +76,7 @@ def test_a_package_that_cannot_be_imported_is_a_fault_with_its_reason(
 
 def test_a_missing_library_is_a_fault(without: Callable[[str], None]) -> None:
     without("jinja2")
-    assert installation._libraries()[1:3] == (False, "missing: jinja2")
+    assert doctor._check_libraries()[1:3] == (False, "missing: jinja2")
 
 
 def test_a_report_that_cannot_be_drawn_is_a_fault_with_its_reason(
@@ -92,7 +86,7 @@ def test_a_report_that_cannot_be_drawn_is_a_fault_with_its_reason(
         raise RuntimeError("no font")
 
     monkeypatch.setattr("simstrag.analysis.pages.report.render", fails)
-    assert installation._report()[1:3] == (False, "fails: no font")
+    assert doctor._check_report()[1:3] == (False, "fails: no font")
 
 
 @pytest.mark.parametrize(
@@ -107,7 +101,7 @@ def test_bf16_on_a_cpu_is_what_the_kernel_says(
     flags: str, works: bool | None, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: f"processor : 0\nflags : {flags}\n")
-    assert installation._cpu_bf16()[1:3] == (works, says)
+    assert doctor._check_cpu_bf16()[1:3] == (works, says)
 
 
 @pytest.mark.parametrize("bf16", [True, False])
@@ -122,7 +116,7 @@ def test_cuda_devices_are_named_and_their_bf16_asked_for(
     )
     monkeypatch.setattr(importlib, "import_module", lambda _: SimpleNamespace(cuda=cuda))
     word = "computes" if bf16 else "does not compute"
-    assert installation._devices()[-1][1:3] == (
+    assert doctor._check_cuda()[1:3] == (
         True, f"2 device(s): Device 0, Device 1; the first {word} in bf16",
     )  # fmt: skip
 
@@ -130,3 +124,8 @@ def test_cuda_devices_are_named_and_their_bf16_asked_for(
 def test_findings_are_plain_values(findings: dict[str, Finding]) -> None:
     plain = [finding._asdict() for finding in findings.values()]
     assert json.loads(json.dumps(plain)) == plain
+
+
+def test_extras_are_those_that_the_package_declares() -> None:
+    declared = {*metadata.metadata("simstrag").get_all("Provides-Extra", [])}
+    assert {*doctor.EXTRAS.values(), *errors.EXTRAS.values()} <= declared

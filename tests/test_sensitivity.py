@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from simstrag.cli.compare import compare
-from simstrag.cli.mistakes import Interrupted
+from simstrag.cli.errors import Interrupted
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.experiments.sensitivity import FACTORS, sensitivity

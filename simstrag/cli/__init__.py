@@ -1,4 +1,7 @@
-"""The command `simstrag`: what it says of mistakes and of what ends it, and its exit code."""
+"""The command `simstrag`: one file per command; start with `commands`, which lists them.
+
+A command checks its arguments, calls the Python function of the same name and prints the result.
+"""
 
 from __future__ import annotations
 
@@ -7,83 +10,93 @@ import sys
 import threading
 import warnings
 
+from simstrag.cli.console import UNREAD, discard_stdout, replace_closed_streams
 from simstrag.cli.stopping import stoppable
-from simstrag.cli.streams import UNREAD, let_go, opened
 
-__all__ = ["main", "unheard"]
+__all__ = ["main", "report_thread_error"]
 
 INTERRUPTED = 130
-"""What some releases of Typer return where others raise."""
+"""Some releases of Typer return this exit code, others raise."""
 SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
-"""Those for which Typer writes completion."""
+"""The shells that Typer writes completion for."""
 
 
 def main() -> None:
-    """Run the command; a user's mistake is one line on stderr and exit code 2."""
-    opened()
-    if threading.excepthook is threading.__excepthook__:  # nobody else listens
-        threading.excepthook = unheard
-    sys.path.append("")  # so that `module:Class` finds a policy in the working directory
+    """Run the command line and exit: 0 done, 1 part failed, 2 mistake, 128 + n by signal n."""
+    replace_closed_streams()
+    if threading.excepthook is threading.__excepthook__:  # no other hook is set
+        threading.excepthook = report_thread_error
+    sys.path.append("")  # `module:Class` finds a policy in the working directory
     with stoppable() as stop:
         try:
-            code = _code()
-        except KeyboardInterrupt as interrupted:
+            code = _run()
+        except KeyboardInterrupt as interrupt:
             code = stop.code
-            print(f"interrupted; {str(interrupted) or 'nothing was written'}", file=sys.stderr)
+            print(f"interrupted; {str(interrupt) or 'nothing was written'}", file=sys.stderr)
     raise SystemExit(code)
 
 
-def unheard(failed: threading.ExceptHookArgs) -> None:
-    """Say what ended a thread, but for joblib's manager of an interrupted comparison: at times it
-    looks for a call that has just been taken away, and nothing is lost by its end."""
-    named = failed.thread is not None and failed.thread.name == "ExecutorManagerThread"
-    if not (named and failed.exc_type is KeyError):
-        threading.__excepthook__(failed)
+def report_thread_error(failure: threading.ExceptHookArgs) -> None:
+    """Report an uncaught exception of a thread, except one of joblib that does no harm.
+
+    After an interrupt joblib's manager thread may look for a call that has just been removed.
+    """
+    manager = failure.thread is not None and failure.thread.name == "ExecutorManagerThread"
+    if not (manager and failure.exc_type is KeyError):
+        threading.__excepthook__(failure)
 
 
-def _code() -> int:
-    """The exit code of the command. Raises `KeyboardInterrupt` that says what is left."""
+def _run() -> int:
+    """The exit code of the command line. Raises `KeyboardInterrupt` that says what is kept."""
     import typer
 
     from simstrag.cli.commands import command
-    from simstrag.cli.mistakes import Interrupted, UsageError, in_words
+    from simstrag.cli.errors import Interrupted, UsageError, describe_error, describe_missing
     from simstrag.errors import SimstragError
 
-    # joblib's, of an interrupted comparison
+    # joblib's, after an interrupt
     warnings.filterwarnings("ignore", ".* still being processed by the workers", UserWarning)
     try:
-        _ask_for_a_shell(sys.argv[1:])
+        _choose_shell(sys.argv[1:])
         code = command()(prog_name="simstrag", standalone_mode=False) or 0
         sys.stdout.flush()
     except (SimstragError, UsageError) as error:
-        if message := in_words(error):  # there is none where the help was shown instead
-            shown = message if message.startswith("Usage:") else f"error: {message}"
-            print(shown, file=sys.stderr)
-        return 2
+        return _fail(describe_error(error))
+    except ModuleNotFoundError as error:
+        if message := describe_missing(error):
+            return _fail(message)
+        raise
     except BrokenPipeError:
-        let_go()
+        discard_stdout()
         return UNREAD
     except OSError as error:
-        where = "" if error.filename is None else f"{error.filename}: "
-        print(f"error: {where}cannot write: {error.strerror or error}", file=sys.stderr)
-        return 2
-    except (Interrupted, typer.Abort) as interrupted:
-        raise KeyboardInterrupt(str(interrupted)) from None
+        file = "" if error.filename is None else f"{error.filename}: "
+        return _fail(f"{file}cannot write: {error.strerror or error}")
+    except (Interrupted, typer.Abort) as interrupt:
+        raise KeyboardInterrupt(str(interrupt)) from None
     if code == INTERRUPTED:
         raise KeyboardInterrupt
     return int(code)
 
 
-def _ask_for_a_shell(given: list[str]) -> None:
-    """Let `--show-completion zsh` mean that shell: Typer's option knows the present one only.
+def _fail(message: str) -> int:
+    """Print a mistake on stderr; an empty message follows help that was shown instead."""
+    if message:
+        prefix = "" if message.startswith("Usage:") else "error: "
+        print(f"{prefix}{message}", file=sys.stderr)
+    return 2
+
+
+def _choose_shell(arguments: list[str]) -> None:
+    """Make `--show-completion zsh` write for that shell; Typer's option takes no shell.
 
     Raises `InputError` for a shell that Typer does not know.
     """
     from simstrag.errors import InputError
 
-    if len(given) != 2 or given[0] != "--show-completion":
+    if len(arguments) != 2 or arguments[0] != "--show-completion":
         return
-    if given[1] not in SHELLS:
-        known = ", ".join(SHELLS)
-        raise InputError(f"--show-completion {given[1]}: is no shell known here: {known}")
-    os.environ["_SIMSTRAG_COMPLETE"] = f"source_{given[1]}"
+    shell = arguments[1]
+    if shell not in SHELLS:
+        raise InputError(f"--show-completion {shell}: unknown shell; known: {', '.join(SHELLS)}")
+    os.environ["_SIMSTRAG_COMPLETE"] = f"source_{shell}"

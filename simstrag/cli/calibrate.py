@@ -7,11 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simstrag.cli.console import document, paragraphs, sentences, table, warn, written
-from simstrag.cli.mistakes import Interrupted
+from simstrag.cli.console import (
+    print_json,
+    print_paragraphs,
+    print_path,
+    print_sentences,
+    print_table,
+    warn,
+)
+from simstrag.cli.errors import Interrupted
 from simstrag.cli.options import Json, Quiet, Seed
 from simstrag.cli.profiles import profile_at, show_pairs
-from simstrag.cli.progress import measured
+from simstrag.cli.progress import show_seconds
 from simstrag.documents.paths import expect, writable, write_whole
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
@@ -110,19 +117,19 @@ def calibrate(
     if plan:
         return
     try:
-        with measured(quiet) as show:
+        with show_seconds(quiet) as show:
             profile = made.run(show)
     except KeyboardInterrupt:
         raise Interrupted(made.kept) from None
     said = made.remarks()
     path = made.folder / "profile.json"
     if as_json:
-        document({"profile": path, "warnings": said, "held_out": _held_out(profile)})
+        print_json({"profile": path, "warnings": said, "held_out": _held_out(profile)})
         return
     if not quiet:
         _show(profile)
         warn(said)
-    written("profile", path, quiet)
+    print_path("profile", path, quiet)
 
 
 def derive(
@@ -144,12 +151,12 @@ def derive(
     if out is not None:
         write_whole(writable(out, ".json"), lambda path: path.write_text(profile.text))
     if as_json:
-        document({"profile": out, "held_out": _held_out(profile)})
+        print_json({"profile": out, "held_out": _held_out(profile)})
         return
     if not quiet:
         _show(profile)
     if out is not None:
-        written("profile", out, quiet)
+        print_path("profile", out, quiet)
 
 
 def check(
@@ -165,13 +172,13 @@ def check(
     """Measure a few cells again; say whether a profile still holds here."""
     from simstrag.calibration.check import check as checked
 
-    with measured(as_json) as show:
+    with show_seconds(as_json) as show:
         found = checked(profile_at(profile), minutes, device, show)
     if as_json:
-        document({"holds": found.holds, "text": found.text, "cells": found.sides.records})
+        print_json({"holds": found.holds, "text": found.text, "cells": found.sides.records})
     else:
         show_pairs(found.sides.judged)
-        sentences(found.text)
+        print_sentences(found.text)
     if not found.holds:
         raise typer.Exit(1)
 
@@ -201,11 +208,11 @@ def import_(
     found = profile([expect(log) for log in logs], writable(out, ".json").stem, gradient_bytes)
     write_whole(out, lambda path: path.write_text(found.text))
     if as_json:
-        document({"profile": out, "held_out": _held_out(found)})
+        print_json({"profile": out, "held_out": _held_out(found)})
         return
     if not quiet:
         _show(found)
-    written("profile", out, quiet)
+    print_path("profile", out, quiet)
 
 
 def workloads(as_json: Json = False) -> None:
@@ -214,7 +221,7 @@ def workloads(as_json: Json = False) -> None:
 
     known = [load(name) for name in names()]
     if as_json:
-        document([
+        print_json([
             {"name": w.name, "device": w.device, "batches": w.batches, "nominal": w.nominal,
              "real_data": w.real_data}
             for w in known
@@ -223,23 +230,23 @@ def workloads(as_json: Json = False) -> None:
     rows = [
         [w.name, w.device, " ".join(map(str, w.batches)), str(w.nominal), w.about] for w in known
     ]
-    table(["workload", "for", "batches", "nominal", "what it is"], rows, wraps=4)
-    sentences("Your own: --workload module:function; see docs/howto/calibrate.md.")
+    print_table(["workload", "for", "batches", "nominal", "what it is"], rows, wraps=4)
+    print_sentences("Your own: --workload module:function; see docs/howto/calibrate.md.")
 
 
 def _show_plan(found: Forecast, folder: Path, as_json: bool) -> None:
     """What is going to be measured, and how long it takes."""
     if as_json:
-        document({**found._asdict(), "folder": folder})
+        print_json({**found._asdict(), "folder": folder})
         return
     least, most = found.least / 60, found.most / 60
-    sentences(
+    print_sentences(
         f"{found.workload} on {found.device}, {found.precisions[0]} and {found.precisions[1]}: "
         f"{sum(found.cells.values())} cells, {found.held_out} of them held out of every fit; "
         f"{least:.1f} to {most:.1f} minutes, into {folder}"
     )
     rows = [[part, str(count), f"{found.rounds[part]:.0f}"] for part, count in found.cells.items()]
-    table(["part", "cells", "seconds a round"], rows)
+    print_table(["part", "cells", "seconds a round"], rows)
 
 
 def _held_out(profile: Profile) -> list[dict[str, object]]:
@@ -250,4 +257,4 @@ def _show(profile: Profile) -> None:
     """What a person asks first of a profile; `calibrate show` says all of it."""
     from simstrag.analysis.text.profile_text import head
 
-    paragraphs(*head(profile))
+    print_paragraphs(*head(profile))

@@ -9,12 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simstrag.cli.console import document, heard, table, warn, written
-from simstrag.cli.folders import comparison_folder, kept_beside
-from simstrag.cli.inputs import scenario_at
-from simstrag.cli.mistakes import Interrupted
-from simstrag.cli.options import Jobs, Json, Policies, Quiet, ScenarioFile, Seeds
-from simstrag.cli.progress import counted
+from simstrag.cli.console import capture_warnings, print_json, print_path, print_table, warn
+from simstrag.cli.errors import Interrupted
+from simstrag.cli.options import (
+    Jobs,
+    Json,
+    Policies,
+    Quiet,
+    ScenarioFile,
+    Seeds,
+    comparison_folder,
+    partial_folder,
+    read_scenario,
+)
+from simstrag.cli.progress import show_count
 
 if TYPE_CHECKING:
     from simstrag.experiments.compare import Comparison
@@ -58,12 +66,12 @@ def compare(
     from simstrag.experiments.compare import compare as run_comparison
     from simstrag.runs.run import check_directory
 
-    case = scenario_at(scenario)
+    case = read_scenario(scenario)
     folder = comparison_folder(out, scenario)
     check_directory(folder, "comparison.csv")
-    kept = kept_beside(folder)
+    kept = partial_folder(folder)
     try:
-        with heard() as said, counted(quiet) as show:
+        with capture_warnings() as said, show_count(quiet) as show:
             comparison = run_comparison(
                 case, policy, seeds=seeds, sensitivity=sensitivity, jobs=jobs, on_progress=show,
                 keep=kept,
@@ -95,7 +103,7 @@ def _show(
     page = folder / "report.html"
     if as_json:
         turns = comparison.thresholds
-        document({
+        print_json({
             "ranking": comparison.ranking.to_dict("records"),
             "thresholds": None if turns is None else turns.to_dict("records"),
             "warnings": warnings,
@@ -104,6 +112,6 @@ def _show(
         })  # fmt: skip
         return
     if not quiet:
-        table(*ranking_rows(comparison), least=LEAST)
+        print_table(*ranking_rows(comparison), least=LEAST)
         warn(warnings)
-    written("report", page, quiet)
+    print_path("report", page, quiet)

@@ -1,4 +1,4 @@
-"""What a command prints: tables, paragraphs, warnings, one document for machines."""
+"""What a command prints: tables, paragraphs, warnings, JSON; and its standard streams."""
 
 from __future__ import annotations
 
@@ -16,120 +16,131 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 __all__ = [
-    "console", "document", "heard", "paragraphs", "sentences", "table", "text", "warn", "written",
+    "UNREAD", "capture_warnings", "console", "discard_stdout", "format_cell", "print_json",
+    "print_paragraphs", "print_path", "print_sentences", "print_table", "redirect_stdout",
+    "replace_closed_streams", "warn",
 ]  # fmt: skip
 
 WIDE = 200
-"""Columns of what is no terminal."""
+"""Columns of a stream that is no terminal."""
 GAP = 2
-"""Between two columns of a table."""
-LEAST = 8
-"""Letters in a line of a column that gives way."""
+"""Spaces between two columns of a table."""
+NARROWEST = 8
+"""Characters that the wrapped column of a table keeps at least."""
+UNREAD = 1
+"""Exit code where the reader of stdout is gone; Click and Rich use the same."""
+STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
 
 
 def console(stderr: bool = False) -> Console:
-    """Rich's, plain where `NO_COLOR` says so or nobody watches."""
+    """Rich's console; without colours where `NO_COLOR` is set or the stream is no terminal."""
     from rich.console import Console
 
     colours: Any = None if os.environ.get("NO_COLOR") else "auto"
-    found = Console(stderr=stderr, color_system=colours)
-    return found if found.is_terminal else Console(stderr=stderr, color_system=None, width=WIDE)
+    terminal = Console(stderr=stderr, color_system=colours)
+    if terminal.is_terminal:
+        return terminal
+    return Console(stderr=stderr, color_system=None, width=WIDE)
 
 
-def table(
+def print_table(
     headers: list[str], rows: list[list[str]], wraps: int = 0, least: Sequence[str] = ()
 ) -> None:
-    """A table as wide as the terminal; where it is too narrow, column `wraps` alone gives way.
+    """Print a table that fits the terminal.
 
-    least: headers of columns that are left out before, the first of them first; it is said which.
-    Where even that is too little all cells are folded, and none is cut.
+    wraps: index of the column whose cells are wrapped.
+    least: headers of columns that a narrow terminal leaves out, least important first; a line
+        below the table names those left out.
+
+    Where that is not enough, cells of all columns are folded; none is cut.
     """
     from rich.table import Table
 
-    on = console()
-    left_out = _left_out(headers, rows, least, on.width)
-    kept = {k: _width(h, rows, k) for k, h in enumerate(headers) if h not in left_out}
-    fits = sum(kept.values()) - kept[wraps] + GAP * len(kept) + LEAST < on.width
-    whole = sum(max(width, len(headers[k])) + GAP for k, width in kept.items()) <= on.width + GAP
-    shown = Table(box=None, pad_edge=False, header_style="bold")
-    for column, width in kept.items():
+    out = console()
+    left_out = _choose_left_out(headers, rows, least, out.width)
+    widths = {k: _width(h, rows, k) for k, h in enumerate(headers) if h not in left_out}
+    fits = sum(widths.values()) - widths[wraps] + GAP * len(widths) + NARROWEST < out.width
+    full = sum(max(width, len(headers[k])) + GAP for k, width in widths.items())
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column, width in widths.items():
         header = headers[column]
-        if column != wraps and not whole:
+        if column != wraps and full > out.width + GAP:
             header = "\n".join(textwrap.wrap(header, width))
-        shown.add_column(header, no_wrap=fits and column != wraps, overflow="fold")
+        table.add_column(header, no_wrap=fits and column != wraps, overflow="fold")
     for row in rows:
-        shown.add_row(*(row[column] for column in kept))
-    on.print(shown, markup=False)
+        table.add_row(*(row[column] for column in widths))
+    out.print(table, markup=False)
     if left_out:
-        said = f"left out in a terminal of {on.width} columns, not in --json: {', '.join(left_out)}"
-        on.print(said, markup=False, highlight=False)
+        names = ", ".join(left_out)
+        line = f"columns that do not fit {out.width} characters, all are in --json: {names}"
+        out.print(line, markup=False, highlight=False)
 
 
-def _left_out(
+def _choose_left_out(
     headers: list[str], rows: list[list[str]], least: Sequence[str], room: int
 ) -> list[str]:
-    """What a table does without to be no wider than `room`."""
+    """The columns, of those in `least`, that a table of `room` characters leaves out."""
     widths = {h: _width(h, rows, column) for column, h in enumerate(headers)}
-    found: list[str] = []
+    left_out: list[str] = []
     for header in least:
         if sum(widths.values()) + GAP * (len(widths) - 1) <= room:
             break
         if widths.pop(header, None) is not None:
-            found.append(header)
-    return found
+            left_out.append(header)
+    return left_out
 
 
 def _width(header: str, rows: list[list[str]], column: int) -> int:
-    """Of a column whose header may be broken between words, and whose cells are not."""
+    """Width of a column, if its header may be broken between words and its cells may not."""
     cells = (line for row in rows for line in row[column].split("\n"))
     return max(map(len, (*header.split(), *cells, " ")))
 
 
-def paragraphs(*texts: str) -> None:
-    """Each as wide as the terminal, with a line before and one after them all."""
-    on = console()
-    on.print()
+def print_paragraphs(*texts: str) -> None:
+    """Print paragraphs as wide as the terminal, with an empty line before and after each."""
+    out = console()
+    out.print()
     for paragraph in texts:
-        on.print(paragraph, "", sep="\n", markup=False, highlight=False)
+        out.print(paragraph, "", sep="\n", markup=False, highlight=False)
 
 
-def sentences(text: str) -> None:
-    """Broken between words where somebody watches; one line for what reads lines."""
-    on = console()
-    on.print(text, markup=False, highlight=False, soft_wrap=not on.is_terminal)
+def print_sentences(text: str) -> None:
+    """Print text, broken between words on a terminal and as one line elsewhere."""
+    out = console()
+    out.print(text, markup=False, highlight=False, soft_wrap=not out.is_terminal)
 
 
-def document(data: Any) -> None:
-    """One JSON document on stdout; NaN and infinities are null, as in `run.json`."""
+def print_json(data: Any) -> None:
+    """Print one JSON document; NaN and infinities become null, as in `run.json`."""
     from simstrag.runs.run import plain
 
     print(json.dumps(plain(data), indent=2, allow_nan=False))
 
 
-def written(what: str, path: Path, quiet: bool = False) -> None:
-    """Where a file or folder is: with a word before it, or alone for scripts."""
-    print(path if quiet else f"{what}: {path}")
+def print_path(label: str, path: Path, quiet: bool = False) -> None:
+    """Print `label: path`, or the path alone for scripts."""
+    print(path if quiet else f"{label}: {path}")
 
 
-def warn(said: Iterable[str]) -> None:
-    """One line on stderr each."""
-    for warning in said:
-        print(f"warning: {warning}", file=sys.stderr)
+def warn(messages: Iterable[str]) -> None:
+    """Print warnings on stderr, one a line."""
+    for message in messages:
+        print(f"warning: {message}", file=sys.stderr)
 
 
 @contextmanager
-def heard() -> Iterator[list[str]]:
-    """What Python is warned of in here, for `warn`: a line each, there when this has ended."""
+def capture_warnings() -> Iterator[list[str]]:
+    """Collect Python's warnings, one line each; the list is filled when the block ends."""
     lines: list[str] = []
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as caught:
         yield lines
-    lines += [" ".join(str(warning.message).split()) for warning in found]
+    lines += [" ".join(str(warning.message).split()) for warning in caught]
 
 
-def text(value: Any) -> str:
-    """A cell of a table.
+def format_cell(value: Any) -> str:
+    """A value as the text of a table's cell.
 
-    >>> text(None), text(1 / 3), text([1, 2.5])
+    >>> format_cell(None), format_cell(1 / 3), format_cell([1, 2.5])
     ('-', '0.333333', '1 2.5')
     """
     if value is None:
@@ -137,5 +148,39 @@ def text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, list):
-        return " ".join(text(item) for item in value)
+        return " ".join(map(format_cell, value))
     return str(value)
+
+
+def replace_closed_streams() -> None:
+    """Open /dev/null in the place of standard streams that the caller has closed.
+
+    Otherwise the next file that is opened takes the closed stream's descriptor.
+    """
+    while (number := os.open(os.devnull, os.O_RDWR)) < len(STREAMS):
+        os.set_inheritable(number, True)
+    os.close(number)
+    for number, (name, mode) in enumerate(STREAMS):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, mode))
+
+
+def discard_stdout() -> None:
+    """Send the rest of stdout to /dev/null, because its reader is gone."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
+
+
+@contextmanager
+def redirect_stdout() -> Iterator[None]:
+    """Send stdout of this process and of its children to stderr."""
+    sys.stdout.flush()
+    saved = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(saved, 1)
+        os.close(saved)

@@ -13,11 +13,18 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from simstrag.cli.console import document, heard, sentences, table, text, warn, written
-from simstrag.cli.inputs import profile_at
-from simstrag.cli.mistakes import Interrupted
-from simstrag.cli.options import Json, Policy, Quiet, on_command_line
-from simstrag.cli.streams import aside
+from simstrag.cli.console import (
+    capture_warnings,
+    format_cell,
+    print_json,
+    print_path,
+    print_sentences,
+    print_table,
+    redirect_stdout,
+    warn,
+)
+from simstrag.cli.errors import Interrupted
+from simstrag.cli.options import Json, Policy, Quiet, find_profile, given_options
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
@@ -117,7 +124,7 @@ def ddp(
 
     def run(command: list[str], network: Behind | None = None) -> bool:
         """Whether it failed."""
-        with aside() if as_json else contextlib.nullcontext():
+        with redirect_stdout() if as_json else contextlib.nullcontext():
             code = launch.run(
                 command, ranks, on_fault, stall_limit=stall_limit, pinned=pin, network=network
             )
@@ -130,7 +137,7 @@ def ddp(
         except KeyboardInterrupt:
             raise Interrupted("all ranks have ended; what the script wrote is there") from None
         if as_json:
-            document({"failed": failed})
+            print_json({"failed": failed})
     elif arguments:
         raise InputError(f"'{arguments[0]}': arguments are for a script.py; '{what}' is none")
     else:
@@ -144,7 +151,7 @@ def ddp(
         workload = workloads.load(what)
         own = batch or workload.nominal
         limit = samples or STEPS * ranks * own
-        known = None if profile is None else profile_at(profile)
+        known = None if profile is None else find_profile(profile)
         _check(policy, ranks, known, own, limit)
         schedule = None if load is None else _schedule(load, ranks, seed, pin)
         behind = schedule is not None and any(each.kind == "link" for each in schedule.episodes)
@@ -175,7 +182,7 @@ def _refuse(context: typer.Context, script: str) -> None:
     """Raise `InputError` where an option was given that a script would never hear of."""
     if not Path(script).is_file():
         raise InputError(f"{script}: no such script")
-    if given := on_command_line(context, OF_WORKLOADS):
+    if given := given_options(context, OF_WORKLOADS):
         raise InputError(
             f"{', '.join(given)}: of a workload, and {script} is a script; write its own options "
             f"after two dashes, such as simstrag ddp {script} -- --policy asgd"
@@ -290,7 +297,7 @@ def _left(out: Path | None) -> str:
     if out is None:
         return "nothing was written"
     try:
-        with heard():
+        with capture_warnings():
             *_, last = finished(out).values()
     except InputError:
         return "it ended before its first update"
@@ -313,7 +320,7 @@ def _tell(
 
     runs: dict[Path, Run] = {}
     try:
-        with heard() as left_out:
+        with capture_warnings() as left_out:
             runs = finished(folder)
     except InputError as error:
         left_out = [] if failed else [str(error)]  # ranks have said why
@@ -321,7 +328,7 @@ def _tell(
         made = [
             {**json.loads(run.to_json()), "written": out and each} for each, run in runs.items()
         ]
-        document({"failed": failed, "written": out, "runs": made, "warnings": left_out})
+        print_json({"failed": failed, "written": out, "runs": made, "warnings": left_out})
         return
     if runs and not quiet:
         _show(folder, runs)
@@ -330,7 +337,7 @@ def _tell(
     if not quiet:
         warn(left_out)
     if out is not None and runs:
-        written("run", out, quiet)
+        print_path("run", out, quiet)
     applied = list(runs.values())[-1].summary["samples"] if runs else 0
     if out is not None and failed and not quiet and applied < limit:
         print(f"stopped: {_way_on(out)}", file=sys.stderr)
@@ -340,10 +347,10 @@ def _show(folder: Path, runs: dict[Path, Run]) -> None:
     """The summary of each part, and what to know of them."""
     *_, last = runs.values()
     parts = ["first" if each == folder else str(each.relative_to(folder)) for each in runs]
-    rows = [[name, *(text(run.summary[name]) for run in runs.values())] for name in SHOWN]
-    table(["", *(parts if len(parts) > 1 else [last.policy])], rows)
+    rows = [[name, *(format_cell(run.summary[name]) for run in runs.values())] for name in SHOWN]
+    print_table(["", *(parts if len(parts) > 1 else [last.policy])], rows)
     if len(parts) > 1:
-        sentences(
+        print_sentences(
             f"{len(parts)} parts, each a run of its own: time and samples of a part count on from "
             "where it began, and accuracy is of the last."
         )

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from simstrag.cli.console import document, written
-from simstrag.cli.inputs import trace_at
-from simstrag.cli.options import Json, Quiet
+from simstrag.cli.console import print_json, print_path
+from simstrag.cli.options import Json, Quiet, check_trace
 
 __all__ = ["init"]
 
@@ -31,11 +30,11 @@ def init(
     """
     from simstrag.cli.init_template import write_starter
 
-    write_starter(trace_at(trace), out)
+    write_starter(check_trace(trace), out)
     if as_json:
-        document({"scenario": out})
+        print_json({"scenario": out})
         return
-    written("scenario", out, quiet)
+    print_path("scenario", out, quiet)
     if not quiet:
         print("first: put your own numbers where it says ASSUMED")
         print(f"next: simstrag compare {out}")

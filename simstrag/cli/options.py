@@ -1,103 +1,154 @@
-"""Arguments and options that several commands share."""
+"""Arguments and options that several commands share, and the files that they name."""
 
 from __future__ import annotations
 
+import functools
+import os
+import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simstrag.documents.paths import expect
 from simstrag.errors import InputError
 
+if TYPE_CHECKING:
+    from simstrag.scenario.scenario import Scenario
+
 __all__ = [
-    "Jobs", "Json", "Policies", "Policy", "Quiet", "ScenarioFile", "Seed", "Seeds",
-    "complete_policy", "on_command_line", "one_each",
+    "TRACES", "Jobs", "Json", "Policies", "Policy", "Quiet", "ScenarioFile", "Seed", "Seeds",
+    "argument", "check_trace", "comparison_folder", "complete_policy", "find_profile",
+    "given_options", "option", "partial_folder", "read_scenario", "refuse_commas",
 ]  # fmt: skip
+
+TRACES, SCENARIOS = (".csv", ".parquet"), (".yaml", ".yml")
+"""File names of traces and of scenarios, which users mix up."""
+
+argument: Any = functools.partial(typer.Argument, show_default=False)
+option: Any = functools.partial(typer.Option, show_default=False)
 
 
 def complete_policy(incomplete: str) -> list[str]:
-    """The built-in policies whose names begin so, for a shell that completes them."""
+    """Built-in policies whose names begin with `incomplete`, for shell completion."""
     from simstrag.policies import names
 
     return [name for name in names() if name.startswith(incomplete)]
 
 
-def on_command_line(context: typer.Context, names: Iterable[str]) -> list[str]:
-    """Those of some options that were given there, as they are written."""
+def given_options(context: typer.Context, names: Iterable[str]) -> list[str]:
+    """The options among `names` that are on the command line, written as options."""
     sources = {name: context.get_parameter_source(name) for name in names}
     given = [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]
     return [f"--{name.replace('_', '-')}" for name in given]
 
 
-def one_each(given: Any) -> Any:
-    """What `--policy` was given, one policy or a list of some.
+def refuse_commas(value: Any) -> Any:
+    """The value of `--policy`, which is one policy or a list of them.
 
-    Raises `InputError` where several were written into one, which commas between parameters are
-    for.
+    Raises `InputError` if one value names several policies; commas separate parameters.
 
-    >>> one_each("ssp:bound=5,via=server")
+    >>> refuse_commas("ssp:bound=5,via=server")
     'ssp:bound=5,via=server'
-    >>> one_each(["bsp,asgd"])
+    >>> refuse_commas(["bsp,asgd"])
     Traceback (most recent call last):
     simstrag.errors.InputError: --policy bsp,asgd: takes one policy; write -p bsp -p asgd
     """
     from simstrag.policies import names
 
-    for text in [given] if isinstance(given, str) else given or ():
+    for text in [value] if isinstance(value, str) else value or ():
         head, *rest = (part.strip() for part in text.split(","))
-        found = [head]
+        policies = [head]
         for part in rest:
             if part.partition(":")[0] in names():
-                found.append(part)
+                policies.append(part)
             else:  # one more parameter of the policy before it
-                found[-1] += f",{part}"
-        if len(found) > 1:
-            each = " ".join(f"-p {policy}" for policy in found)
-            way_out = "choose one here" if isinstance(given, str) else f"write {each}"
+                policies[-1] += f",{part}"
+        if len(policies) > 1:
+            options = " ".join(f"-p {policy}" for policy in policies)
+            way_out = "choose one here" if isinstance(value, str) else f"write {options}"
             raise InputError(f"--policy {text}: takes one policy; {way_out}")
-    return given
+    return value
 
 
-ScenarioFile = Annotated[
-    Path,
-    typer.Argument(help="A scenario in YAML.", metavar="SCENARIO", show_default=False),
-]
-Policy = Annotated[
-    str,
-    typer.Option(
-        "--policy",
-        "-p",
-        help="Such as ssp:bound=5.",
-        metavar="POLICY",
-        callback=one_each,
-        autocompletion=complete_policy,
-    ),
-]
-Policies = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--policy",
-        "-p",
-        help="Instead of the scenario's; may be repeated.",
-        metavar="POLICY",
-        show_default=False,
-        callback=one_each,
-        autocompletion=complete_policy,
-    ),
-]
+_policy: Any = functools.partial(
+    option, "--policy", "-p", metavar="POLICY", callback=refuse_commas,
+    autocompletion=complete_policy,
+)  # fmt: skip
+
+ScenarioFile = Annotated[Path, argument(help="A scenario in YAML.", metavar="SCENARIO")]
+Policy = Annotated[str, _policy(help="Such as ssp:bound=5.", show_default=True)]
+Policies = Annotated[list[str] | None, _policy(help="Instead of the scenario's; may be repeated.")]
 Seed = Annotated[
     int, typer.Option("--seed", "-s", min=0, metavar="N", help="The same seed, the same luck.")
 ]
 Seeds = Annotated[
-    int | None,
-    typer.Option(help="Number of seeds instead of the scenario's.", min=1, metavar="N"),
+    int | None, option(help="Number of seeds instead of the scenario's.", min=1, metavar="N")
 ]
 Jobs = Annotated[
-    int | None,
-    typer.Option("--jobs", "-j", help="Processes; all cores by default.", min=1, metavar="N"),
+    int | None, option("--jobs", "-j", help="Processes; all cores by default.", min=1, metavar="N")
 ]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Only errors, and the path of what was written.")
+    bool, typer.Option("--quiet", "-q", help="Print errors and the path of the result alone.")
 ]
+
+
+def read_scenario(path: Path) -> Scenario:
+    """The scenario in a file; its folder is searched for `module:Class` policies from then on.
+
+    Raises `InputError`, for a missing file with the nearest name that exists.
+    """
+    from simstrag.scenario.scenario import Scenario
+
+    if expect(path).suffix in TRACES:
+        raise InputError(
+            f"{path}: is a trace by its name; `simstrag init {path}` writes a scenario for it"
+        )
+    scenario = Scenario.read(path)
+    for name in (scenario.trace, scenario.profile):
+        if isinstance(name, str):
+            expect(path.parent / name)
+    sys.path.append(str(path.absolute().parent))
+    return scenario
+
+
+def find_profile(path: Path) -> Path:
+    """A profile's file, or the one in a calibration's folder. Raises `InputError` without it."""
+    expect(path)
+    return path / "profile.json" if path.is_dir() else path
+
+
+def check_trace(path: Path) -> Path:
+    """The path of a trace. Raises `InputError` if it does not exist or is a scenario's."""
+    if expect(path).suffix in SCENARIOS:
+        raise InputError(
+            f"{path}: is a scenario by its name; give its trace, a file named *.csv or *.parquet"
+        )
+    return path
+
+
+def comparison_folder(out: Path | None, scenario: Path) -> Path:
+    """Where a comparison is written: `out`, or reports/<scenario>.
+
+    Raises `InputError` if reports/<scenario> is the comparison of another scenario file.
+    """
+    from simstrag.experiments.compare import origin
+
+    if out is not None:
+        return out
+    folder = Path("reports") / scenario.stem
+    other = origin(folder)
+    if other is not None and other != scenario.resolve():
+        raise InputError(
+            f"{folder}: is of another scenario, {os.path.relpath(other)}; "
+            f"choose a folder for {scenario} with --out"
+        )
+    return folder
+
+
+def partial_folder(folder: Path) -> Path:
+    """Where finished runs are kept until the comparison is written to `folder`."""
+    named = folder if folder.name not in ("", "..") else folder.resolve()
+    return named.with_name(f"{named.name}.partial")

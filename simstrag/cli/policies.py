@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simstrag.cli.console import document, paragraphs, table
+from simstrag.cli.console import print_json, print_paragraphs, print_table
 from simstrag.cli.options import Json, complete_policy
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def policies(
 
     if as_json:
         told = [{**dataclasses.asdict(d), "real": how(d.name)} for d in _asked_for(policy)]
-        document(told if policy is None else told[0])
+        print_json(told if policy is None else told[0])
     elif policy is not None:
         _explain(describe(policy), how(policy))
     else:
@@ -50,7 +50,7 @@ def policies(
             for d in describe()
         ]
         headers = ["policy", "via", "real", "what it decides; its parameters; its paper"]
-        table(headers, rows, wraps=3)
+        print_table(headers, rows, wraps=3)
         print("real: how real ranks carry it out, through DDP or a server process")
         print("more of one: simstrag policies NAME")
         print("your own: package.module:Class, with parameters in the same way")
@@ -72,12 +72,14 @@ def _in_short(described: Description) -> str:
 
 def _explain(described: Description, real: str) -> None:
     print(f"{described.name} ({described.architecture})")
-    paragraphs(described.sentence, *described.details, f"On real ranks: {real}.")
-    table(["plan", "its first, for 8 ranks"], [list(line) for line in described.plan], wraps=1)
+    print_paragraphs(described.sentence, *described.details, f"On real ranks: {real}.")
+    print_table(
+        ["plan", "its first, for 8 ranks"], [list(line) for line in described.plan], wraps=1
+    )
     if described.parameters:
         print()
-        table(["parameter", "default", "meaning; values"], list(_rows(described)), wraps=2)
-    paragraphs(described.source, *described.remarks)
+        print_table(["parameter", "default", "meaning; values"], list(_rows(described)), wraps=2)
+    print_paragraphs(described.source, *described.remarks)
 
 
 def _rows(described: Description) -> Iterator[list[str]]:

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simstrag.cli.console import document, paragraphs, sentences, table, written
+from simstrag.cli.console import (
+    print_json,
+    print_paragraphs,
+    print_path,
+    print_sentences,
+    print_table,
+)
 from simstrag.cli.options import Json
 from simstrag.documents.paths import expect, writable, write_whole
 from simstrag.errors import InputError
@@ -56,16 +62,16 @@ def show(
     if plot is not None:
         _draw(found, plot)
     if as_json:
-        document({"summary": _summary(found, plot), "profile": found.model_dump(mode="json")})
+        print_json({"summary": _summary(found, plot), "profile": found.model_dump(mode="json")})
         return
-    paragraphs(*head(found))
+    print_paragraphs(*head(found))
     for each in tables(found):
-        sentences(f"== {each.title}")
-        table(each.headers, each.rows, wraps=each.wraps, least=each.least)
+        print_sentences(f"== {each.title}")
+        print_table(each.headers, each.rows, wraps=each.wraps, least=each.least)
         for line in (*each.notes, ""):
-            sentences(line)
+            print_sentences(line)
     if plot is not None:
-        written("picture", plot)
+        print_path("picture", plot)
 
 
 def compare(
@@ -78,7 +84,7 @@ def compare(
 
     found = compare_profiles(profile_at(a), profile_at(b))
     if as_json:
-        document(_as_data(found))
+        print_json(_as_data(found))
     else:
         _print(found)
 
@@ -146,13 +152,13 @@ def _print(found: SideBySide) -> None:
     from simstrag.analysis.text.number_format import percent
 
     differs = [f"What differs: {'; '.join(map(str, found.changes))}."] if found.changes else []
-    paragraphs(found.text, *differs)
+    print_paragraphs(found.text, *differs)
     if found.parts:
         rows = [
             [p["part"], str(p["numbers"]), percent(p["agreeing"]), percent(p["half_width"], 2)]
             for p in found.parts
         ]
-        table(["part", "numbers", "agree (%)", "median half-width (%)"], rows)
+        print_table(["part", "numbers", "agree (%)", "median half-width (%)"], rows)
         print()
     if found.pairs:
         show_pairs(found.pairs)
@@ -160,13 +166,13 @@ def _print(found: SideBySide) -> None:
     for name, only in (("a", found.only_a), ("b", found.only_b)):
         if only:
             more = f"; and {len(only) - MOST} more, see --json" if len(only) > MOST else ""
-            sentences(f"In {name} alone: {'; '.join(only[:MOST])}{more}.")
+            print_sentences(f"In {name} alone: {'; '.join(only[:MOST])}{more}.")
 
 
 def show_pairs(pairs: Sequence[Pair]) -> None:
     """A table with a row per number that two profiles have."""
     headers = ["cell", "a", "b", "b / a", "apart (s.e.)", "agrees"]
-    table(headers, [_row(pair) for pair in pairs], least=("b / a",))
+    print_table(headers, [_row(pair) for pair in pairs], least=("b / a",))
 
 
 def _row(pair: Pair) -> list[str]:

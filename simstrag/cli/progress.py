@@ -1,4 +1,4 @@
-"""Progress on stderr, where somebody watches; silent elsewhere."""
+"""Progress bars on stderr, shown only where stderr is a terminal."""
 
 from __future__ import annotations
 
@@ -10,49 +10,44 @@ from typing import TYPE_CHECKING
 from simstrag.cli.console import console
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, ProgressColumn
+    from rich.progress import Progress, ProgressColumn, TaskID
 
     from simstrag.scenario.scenario import Scenario
 
-__all__ = ["counted", "in_words", "measured", "simulated", "waiting"]
+__all__ = ["describe_time_left", "show_count", "show_run", "show_seconds", "show_spinner"]
 
 LONG = 7 * 24 * 3600.0
-"""Seconds over which speed is judged: runs may take minutes each."""
+"""Seconds over which Rich averages speed: one run may take minutes."""
 PAUSE = 0.1
-"""Seconds between two looks at a run."""
+"""Seconds between two updates of a run's bar."""
 
 OnUpdate = Callable[[float, int, float | None], None]
 
 
 @contextmanager
-def counted(quiet: bool = False) -> Iterator[Callable[[int, int, str], None]]:
-    """A bar with done/total, the time left, and what was done last: gives what tells it so."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+def show_count(quiet: bool = False) -> Iterator[Callable[[int, int, str], None]]:
+    """A bar of finished items; yields `update(done, total, last item)`."""
+    from rich.progress import MofNCompleteColumn
 
-    said = TextColumn("{task.fields[left]}"), TextColumn("{task.description}", markup=False)
-    with _bar([BarColumn(), MofNCompleteColumn(), *said], quiet) as bar:
-        task = bar.add_task("reading", total=None, left="")
+    with _task("reading", MofNCompleteColumn(), quiet) as (bar, task):
 
-        def show(done: int, total: int, what: str) -> None:
-            bar.update(task, completed=done, total=total, description=what)
-            bar.update(task, left=in_words(bar.tasks[0].time_remaining) if done < total else "")
+        def update(done: int, total: int, item: str) -> None:
+            bar.update(task, completed=done, total=total, description=item)
+            left = describe_time_left(bar.tasks[0].time_remaining) if done < total else ""
+            bar.update(task, left=left)
 
-        yield show
+        yield update
 
 
 @contextmanager
-def simulated(what: str, scenario: Scenario, quiet: bool = False) -> Iterator[OnUpdate | None]:
-    """A bar for one run: how far it is, the time left, and the seconds that it has simulated.
+def show_run(name: str, scenario: Scenario, quiet: bool = False) -> Iterator[OnUpdate | None]:
+    """A bar of one simulated run; yields the `on_update` of `simulate`, or None if hidden."""
+    from rich.progress import TaskProgressColumn
 
-    Gives what `simulate` is to call after every update; None where nobody watches.
-    """
-    from rich.progress import BarColumn, TaskProgressColumn, TextColumn
+    with _task(name, TaskProgressColumn(), quiet, total=1.0) as (bar, task):
+        shown, updates = time.monotonic(), 0
 
-    said = TextColumn("{task.fields[left]}"), TextColumn("{task.description}", markup=False)
-    with _bar([BarColumn(), TaskProgressColumn(), *said], quiet) as bar:
-        task, shown, updates = bar.add_task(what, total=1.0, left=""), time.monotonic(), 0
-
-        def show(now: float, samples: int, progress: float | None) -> None:
+        def on_update(now: float, samples: int, progress: float | None) -> None:
             nonlocal shown, updates
             updates += 1
             if time.monotonic() - shown < PAUSE:
@@ -60,77 +55,93 @@ def simulated(what: str, scenario: Scenario, quiet: bool = False) -> Iterator[On
             shown = time.monotonic()
             bar.update(
                 task,
-                completed=_far(scenario, updates, samples, progress),
-                description=f"{what}, {now:,.6g} s simulated",
-                left=in_words(bar.tasks[0].time_remaining),
+                completed=_share_done(scenario, updates, samples, progress),
+                description=f"{name}, {now:,.6g} s simulated",
+                left=describe_time_left(bar.tasks[0].time_remaining),
             )
 
-        yield None if bar.disable else show
+        yield None if bar.disable else on_update
 
 
-def _far(scenario: Scenario, updates: int, samples: int, progress: float | None) -> float:
-    """The share of a run that is done: of what ends it, that which is farthest away."""
-    ends = (
+def _share_done(scenario: Scenario, updates: int, samples: int, progress: float | None) -> float:
+    """The share of a run that is done, by the limit that is farthest away."""
+    limits = (
         (updates, scenario.updates),
         (samples, scenario.sample_target),
         (progress or 0.0, scenario.progress_target),
     )
-    return min(done / end for done, end in ends if end is not None)
+    return min(done / limit for done, limit in limits if limit is not None)
 
 
 @contextmanager
-def measured(quiet: bool = False) -> Iterator[Callable[[float, float, str], None]]:
-    """A bar of seconds: gives what tells it those used, those to be used, and what comes next.
+def show_seconds(quiet: bool = False) -> Iterator[Callable[[float, float, str], None]]:
+    """A bar of seconds; yields `update(used, at most, next item)`.
 
-    The total is a bound: what knows enough ends before.  Drawn when it is told, and not by a
-    thread meanwhile, which would take its time from what is being timed.
+    The bar is drawn by `update` and by no thread, which would disturb what is being timed.
     """
-    from rich.progress import BarColumn, TaskProgressColumn, TextColumn
+    from rich.progress import TaskProgressColumn
 
-    said = TextColumn("{task.fields[left]}"), TextColumn("{task.description}", markup=False)
-    with _bar([BarColumn(), TaskProgressColumn(), *said], quiet, by_itself=False) as bar:
-        task = bar.add_task("starting", total=None, left="")
+    with _task("starting", TaskProgressColumn(), quiet, thread=False) as (bar, task):
         bar.refresh()
 
-        def show(used: float, total: float, what: str) -> None:
-            left = in_words(total - used).replace("about", "at most") if used < total else ""
-            bar.update(task, completed=used, total=total, description=what, left=left, refresh=True)
+        def update(used: float, total: float, item: str) -> None:
+            left = describe_time_left(total - used).replace("about", "at most")
+            bar.update(
+                task, completed=used, total=total, description=item, refresh=True,
+                left=left if used < total else "",
+            )  # fmt: skip
 
-        yield show
+        yield update
 
 
 @contextmanager
-def waiting(what: str, quiet: bool = False) -> Iterator[None]:
-    """A sign of life with the seconds so far, for work that nobody can see the end of."""
+def show_spinner(name: str, quiet: bool = False) -> Iterator[None]:
+    """A spinner with the seconds so far, for work of unknown length."""
     from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = [SpinnerColumn("line"), TimeElapsedColumn(), TextColumn("{task.description}")]
     with _bar(columns, quiet) as bar:
-        bar.add_task(what, total=None)
+        bar.add_task(name, total=None)
         yield
 
 
 @contextmanager
-def _bar(columns: list[ProgressColumn], quiet: bool, by_itself: bool = True) -> Iterator[Progress]:
+def _task(
+    name: str,
+    amount: ProgressColumn,
+    quiet: bool,
+    total: float | None = None,
+    thread: bool = True,
+) -> Iterator[tuple[Progress, TaskID]]:
+    """A bar of one task: bar, `amount`, the time left, and what is being done."""
+    from rich.progress import BarColumn, TextColumn
+
+    texts = TextColumn("{task.fields[left]}"), TextColumn("{task.description}", markup=False)
+    with _bar([BarColumn(), amount, *texts], quiet, thread) as bar:
+        yield bar, bar.add_task(name, total=total, left="")
+
+
+@contextmanager
+def _bar(columns: list[ProgressColumn], quiet: bool, thread: bool = True) -> Iterator[Progress]:
     from rich.progress import Progress
 
-    on = console(stderr=True)
+    out = console(stderr=True)
     with Progress(
         *columns,
-        console=on,
+        console=out,
         transient=True,
-        auto_refresh=by_itself,
-        disable=quiet or not on.is_terminal,
+        auto_refresh=thread,
+        disable=quiet or not out.is_terminal,
         speed_estimate_period=LONG,
     ) as bar:
         yield bar
 
 
-def in_words(seconds: float | None) -> str:
-    """A time left, as certain as it is.
+def describe_time_left(seconds: float | None) -> str:
+    """A time left, rounded; empty if it is not known.
 
-    >>> in_words(None), in_words(7), in_words(200), in_words(9000)
-    ('', 'about 10 s left', 'about 3 min left', 'about 2.5 h left')
+    >>> describe_time_left(None), describe_time_left(7), describe_time_left(9000)
+    ('', 'about 10 s left', 'about 2.5 h left')
     """
     if seconds is None:
         return ""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from simstrag.cli.console import document, written
+from simstrag.cli.console import print_json, print_path
 from simstrag.cli.options import Json, Quiet
 from simstrag.documents.paths import expect, writable
 
@@ -39,6 +39,6 @@ def report(
         writable(out, ".html")
     page = write_report(expect(folder), out)
     if as_json:
-        document({"report": page})
+        print_json({"report": page})
     else:
-        written("report", page, quiet)
+        print_path("report", page, quiet)

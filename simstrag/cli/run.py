@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simstrag.cli.console import document, table, text, warn, written
-from simstrag.cli.inputs import scenario_at
-from simstrag.cli.options import Json, Policy, Quiet, ScenarioFile, Seed
-from simstrag.cli.progress import simulated
+from simstrag.cli.console import format_cell, print_json, print_path, print_table, warn
+from simstrag.cli.options import Json, Policy, Quiet, ScenarioFile, Seed, read_scenario
+from simstrag.cli.progress import show_run
 from simstrag.documents.paths import writable
 from simstrag.errors import InputError
 
@@ -60,13 +59,13 @@ def run(
     from simstrag.engine.simulate import simulate
     from simstrag.runs.run import check_directory, plain
 
-    case = scenario_at(scenario)
+    case = read_scenario(scenario)
     if out is not None:
         check_directory(out, "run.json")
     if timeline is not None:
         writable(timeline, ".json", ".gz")
     stretch = _stretch(window, timeline)
-    with simulated(f"{policy}, seed {seed}", case, quiet) as on_update:
+    with show_run(f"{policy}, seed {seed}", case, quiet) as on_update:
         result = simulate(
             case,
             policy,
@@ -79,18 +78,18 @@ def run(
     drawn = None if timeline is None else _draw(result, timeline, case.timing(seed), stretch)
     if as_json:
         about = None if drawn is None else {"path": timeline, **drawn._asdict()}
-        document(json.loads(result.to_json()) | {"written": out, "timeline": about})
+        print_json(json.loads(result.to_json()) | {"written": out, "timeline": about})
         return
     if not quiet:
-        rows = [[key, text(value)] for key, value in plain(result.summary).items()]
-        table(["", f"{result.policy}, seed {seed}"], rows, wraps=1)
+        rows = [[key, format_cell(value)] for key, value in plain(result.summary).items()]
+        print_table(["", f"{result.policy}, seed {seed}"], rows, wraps=1)
         warn(result.warnings)
     elif out is None and timeline is None:
         print(result.summary["makespan" if case.progress_target is None else "time_to_target"])
     if out is not None:
-        written("run", out, quiet)
+        print_path("run", out, quiet)
     if timeline is not None and drawn is not None:
-        written("timeline", timeline, quiet)
+        print_path("timeline", timeline, quiet)
         warn([] if quiet else _left_out(drawn))
 
 

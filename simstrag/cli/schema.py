@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from simstrag.cli.console import document
+from simstrag.cli.console import print_json
 
 __all__ = ["schema"]
 
@@ -22,4 +22,4 @@ def schema(
     """
     from simstrag.experiments.json_schema import schema_of
 
-    document(schema_of(of))
+    print_json(schema_of(of))

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simstrag.cli.console import document, heard, table, warn, written
-from simstrag.cli.inputs import scenario_at
-from simstrag.cli.options import Jobs, Json, Policies, Quiet, ScenarioFile, Seeds
-from simstrag.cli.progress import counted
+from simstrag.cli.console import capture_warnings, print_json, print_path, print_table, warn
+from simstrag.cli.options import Jobs, Json, Policies, Quiet, ScenarioFile, Seeds, read_scenario
+from simstrag.cli.progress import show_count
 from simstrag.documents.paths import writable, write_whole
 
 if TYPE_CHECKING:
@@ -44,10 +43,10 @@ def sensitivity(
     """Find which constant turns the ranking over, and at what value."""
     from simstrag.experiments.sensitivity import sensitivity as run_sensitivity
 
-    case = scenario_at(scenario)
+    case = read_scenario(scenario)
     if out is not None:
         writable(out, ".csv")
-    with heard() as warnings, counted(quiet) as show:
+    with capture_warnings() as warnings, show_count(quiet) as show:
         found = run_sensitivity(
             case, policy, seeds=seeds, quantities=quantity, jobs=jobs, on_progress=show
         )
@@ -55,15 +54,15 @@ def sensitivity(
         write_whole(out, lambda part: found.to_csv(part, index=False))
     if as_json:
         rows = found.to_dict("records")
-        document({"sensitivity": rows, "warnings": warnings, "written": out})
+        print_json({"sensitivity": rows, "warnings": warnings, "written": out})
         return
     if not quiet:
         leader = found["leader"].iloc[0] if len(found) else "nobody"
         print(f"best mean with the scenario as it is: {leader}")
-        table(["quantity", "value", "smaller", "larger"], _rows(found))
+        print_table(["quantity", "value", "smaller", "larger"], _rows(found))
         warn(warnings)
     if out is not None:
-        written("table", out, quiet)
+        print_path("table", out, quiet)
 
 
 def _rows(found: pd.DataFrame) -> list[list[str]]:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simstrag.cli.console import document, heard, warn, written
-from simstrag.cli.mistakes import Interrupted
+from simstrag.cli.console import capture_warnings, print_json, print_path, warn
+from simstrag.cli.errors import Interrupted
 from simstrag.cli.options import Jobs, Json, Quiet
-from simstrag.cli.progress import counted
+from simstrag.cli.progress import show_count
 from simstrag.documents.paths import expect
 from simstrag.errors import InputError
 
@@ -98,7 +98,7 @@ def sweep(
         part, path = _pair(shard), expect(study)
         sys.path.append(str(path.absolute().parent))
         try:
-            with heard() as said, counted(quiet) as show:
+            with capture_warnings() as said, show_count(quiet) as show:
                 found = run_sweep(
                     path, folder, jobs=jobs, backend=backend or "processes", address=address,
                     shard=part, on_progress=show,
@@ -139,7 +139,7 @@ def _show(found: Sweep, said: list[str], as_json: bool, quiet: bool) -> bool:
     finished = len(outcomes) - len(failed)
     tables = [path for name in TABLES if (path := found.folder / name).exists()]
     if as_json:
-        document({
+        print_json({
             "runs": total,
             "finished": finished,
             "failed": [
@@ -159,5 +159,5 @@ def _show(found: Sweep, said: list[str], as_json: bool, quiet: bool) -> bool:
             print(f"and {len(failed) - SHOWN} more; all are in the column 'error'")
         warn(said)
     for path in tables[-1:] or [found.folder]:
-        written("results", path, quiet)
+        print_path("results", path, quiet)
     return finished == total

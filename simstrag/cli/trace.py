@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from simstrag.cli.console import document, sentences, table, text, written
-from simstrag.cli.inputs import TRACES, trace_at
-from simstrag.cli.options import Json, Quiet, Seed
+from simstrag.cli.console import format_cell, print_json, print_path, print_sentences, print_table
+from simstrag.cli.options import TRACES, Json, Quiet, Seed, check_trace
 from simstrag.documents.paths import writable, write_whole
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
@@ -39,7 +38,7 @@ def describe(
 
     if plot is not None and writable(plot, *PICTURES).suffix not in PICTURES:
         raise InputError(f"{plot}: is no name of a picture; name it {' or '.join(PICTURES)}")
-    trace = Trace.read(trace_at(file))
+    trace = Trace.read(check_trace(file))
     found, origin = describe_trace(trace), origin_of(file)
     tables = {"slowdowns": found.slowdowns, "others": found.others}
     if plot is not None:
@@ -49,16 +48,18 @@ def describe(
         write_whole(plot, lambda part: drawn.savefig(part, format=plot.suffix[1:]))
     if as_json:
         records = {name: frame.to_dict("records") for name, frame in tables.items()}
-        document({"text": found.text, "origin": origin, "plot": plot, **records})
+        print_json({"text": found.text, "origin": origin, "plot": plot, **records})
         return
-    sentences(found.text if origin is None else f"{found.text} Its rows are labelled: {origin}.")
+    print_sentences(
+        found.text if origin is None else f"{found.text} Its rows are labelled: {origin}."
+    )
     if plot is not None:
-        written("plot", plot)
+        print_path("plot", plot)
     for frame in tables.values():
         if len(frame):
             rows = frame.astype(object).itertuples(index=False)
-            cells = [[text(value) for value in row] for row in rows]
-            table(list(frame.columns), cells, least=LEAST)
+            cells = [[format_cell(value) for value in row] for row in rows]
+            print_table(list(frame.columns), cells, least=LEAST)
 
 
 def generate(
@@ -114,6 +115,6 @@ def generate(
         )  # fmt: skip
     trace.write(out)
     if as_json:
-        document({"trace": out, "rows": len(trace.rows)})
+        print_json({"trace": out, "rows": len(trace.rows)})
     else:
-        written("trace", out, quiet)
+        print_path("trace", out, quiet)

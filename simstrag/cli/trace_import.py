@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from simstrag.cli.console import document, paragraphs, written
+from simstrag.cli.console import print_json, print_paragraphs, print_path
 from simstrag.cli.options import Json, Quiet
 from simstrag.errors import InputError
 
@@ -62,16 +62,16 @@ def import_(
     )  # fmt: skip
     page = found.write(out)
     if as_json:
-        document({
+        print_json({
             "trace": out, "page": page, "rows": len(found.trace), "origin": found.origin,
             "notes": list(found.notes), "scenario": list(found.scenario),
             "nodes": dict(zip(map(str, found.trace.nodes), found.names, strict=False)),
         })  # fmt: skip
         return
-    written("trace", out, quiet)
+    print_path("trace", out, quiet)
     if not quiet:
-        written("page", page)
-        paragraphs(*found.notes)
+        print_path("page", page)
+        print_paragraphs(*found.notes)
         _more(found.scenario, found.trace.nodes, found.names)
 
 

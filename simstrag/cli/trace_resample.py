@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from simstrag.cli.console import document, paragraphs, written
-from simstrag.cli.inputs import trace_at
-from simstrag.cli.options import Json, Quiet, Seed
+from simstrag.cli.console import print_json, print_paragraphs, print_path
+from simstrag.cli.options import Json, Quiet, Seed, check_trace
 
 __all__ = ["resample"]
 
@@ -50,7 +49,7 @@ def resample(
     from simstrag.traces.resample import resample as resample_trace
 
     page_of(out)
-    trace = Trace.read(trace_at(file))
+    trace = Trace.read(check_trace(file))
     found = resample_trace(
         trace, workers or len(trace.nodes), trace.end if seconds is None else seconds, block, seed
     )
@@ -59,12 +58,12 @@ def resample(
         found = found.noting(f"Source: its rows are no plain record; they are labelled {origin}.")
     page = found.write(out)
     if as_json:
-        document({
+        print_json({
             "trace": out, "page": page, "rows": len(found.trace), "origin": found.origin,
             "notes": list(found.notes),
         })  # fmt: skip
         return
-    written("trace", out, quiet)
+    print_path("trace", out, quiet)
     if not quiet:
-        written("page", page)
-        paragraphs(*found.notes)
+        print_path("page", page)
+        print_paragraphs(*found.notes)

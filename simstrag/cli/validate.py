@@ -9,11 +9,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simstrag.cli.console import document, sentences, table, text, warn, written
-from simstrag.cli.inputs import profile_at
-from simstrag.cli.mistakes import Interrupted
-from simstrag.cli.options import Json, Quiet, Seed, complete_policy, on_command_line, one_each
-from simstrag.cli.progress import counted, measured
+from simstrag.cli.console import (
+    format_cell,
+    print_json,
+    print_path,
+    print_sentences,
+    print_table,
+    warn,
+)
+from simstrag.cli.errors import Interrupted
+from simstrag.cli.options import (
+    Json,
+    Quiet,
+    Seed,
+    complete_policy,
+    find_profile,
+    given_options,
+    refuse_commas,
+)
+from simstrag.cli.progress import show_count, show_seconds
 from simstrag.documents.paths import expect
 from simstrag.errors import InputError
 from simstrag.profile.profile import Profile
@@ -79,7 +93,7 @@ def validate(
         list[str] | None,
         typer.Option(
             "--policy", "-p", help="Instead of the default cases; may be repeated.",
-            metavar="POLICY", show_default=False, callback=one_each,
+            metavar="POLICY", show_default=False, callback=refuse_commas,
             autocompletion=complete_policy,
         ),
     ] = None,
@@ -99,12 +113,12 @@ def validate(
 ) -> None:  # fmt: skip
     """Run policies for real under load, simulate the same, compare."""
     if run is not None:
-        if given := on_command_line(context, OF_REAL_RUNS):
+        if given := given_options(context, OF_REAL_RUNS):
             raise InputError(
                 f"{', '.join(given)}: of real runs, and {run} is one that is replayed as it was; "
                 "leave it out"
             )
-        wanted = on_command_line(context, ("out",))
+        wanted = given_options(context, ("out",))
         _replay(run, profile, out if wanted else None, as_json, quiet)
         return
     if profile is None and workload is None:
@@ -116,7 +130,7 @@ def validate(
         raise InputError(
             "--workload calibrates first, and --profile is a calibration; leave one out"
         )
-    if workload is None and (given := on_command_line(context, OF_CALIBRATION)):
+    if workload is None and (given := given_options(context, OF_CALIBRATION)):
         raise InputError(
             f"{', '.join(given)}: of a calibration, and --profile is one; leave it out"
         )
@@ -127,7 +141,7 @@ def validate(
     try:
         known: Path | InterleavedCalibration
         if profile is not None:
-            known = profile_at(profile)
+            known = find_profile(profile)
             if not (quiet or as_json):
                 warn(describe_differences(Profile.read(known)))
         else:
@@ -136,9 +150,9 @@ def validate(
                 calibration_minutes, seed,
             )  # fmt: skip
             known = InterleavedCalibration(asked, out, policy or (), ranks or ())
-            with measured(quiet) as visit:
+            with show_seconds(quiet) as visit:
                 known.begin(visit)
-        with counted(quiet) as show:
+        with show_count(quiet) as show:
             found = carried_out(
                 known, out, policy or (), ranks or (), steps=steps,
                 repetitions=repetitions, minutes=minutes, seed=seed, on_run=show,
@@ -164,34 +178,34 @@ def _show(found: Validation, page: Path, as_json: bool, quiet: bool) -> None:
 
     result = found.result
     if as_json:
-        document({**result.document(), "report": page})
+        print_json({**result.document(), "report": page})
         return
     if not quiet:
-        table(*short(result))
-        sentences(" ".join(answer(result)))
+        print_table(*short(result))
+        print_sentences(" ".join(answer(result)))
         warn(result.remarks)
-    written("report", page, quiet)
+    print_path("report", page, quiet)
 
 
 def _replay(run: Path, profile: Path | None, out: Path | None, as_json: bool, quiet: bool) -> None:
     from simstrag.validation.replay import replay
 
-    found = replay(expect(run), None if profile is None else profile_at(profile))
+    found = replay(expect(run), None if profile is None else find_profile(profile))
     page = None if out is None else found.write(out, shlex.join(["simstrag", *sys.argv[1:]]))
     if as_json:
-        document({**found.document(), "report": page})
+        print_json({**found.document(), "report": page})
         return
     if not quiet:
         _told(found)
     if page is not None:
-        written("report", page, quiet)
+        print_path("report", page, quiet)
 
 
 def _told(found: Replayed) -> None:
-    table(*found.rows())
+    print_table(*found.rows())
     if found.constants:
-        table(
+        print_table(
             ["from the run", "seconds", ""],
-            [[each.what, text(each.value), each.origin] for each in found.constants],
+            [[each.what, format_cell(each.value), each.origin] for each in found.constants],
         )
-    sentences(" ".join(found.remarks))
+    print_sentences(" ".join(found.remarks))

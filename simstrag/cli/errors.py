@@ -1,0 +1,50 @@
+"""What ends a command early: a mistake, a missing package, or Ctrl-C; and the words for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+__all__ = ["Interrupted", "UsageError", "describe_error", "describe_missing"]
+
+UsageError: Any = typer.BadParameter.__base__
+"""Click's own; Typer raises it and exports only this subclass."""
+
+EXTRAS = {
+    "torch": "torch", "transformers": "models", "sklearn": "models", "accelerate": "accelerate",
+    "distributed": "dask", "dask": "dask", "ray": "ray",
+}  # fmt: skip
+"""Optional packages by the name they are imported by, and the extra that installs each."""
+
+
+class Interrupted(Exception):
+    """Ctrl-C ended a command; the message says what is kept."""
+
+
+def describe_error(error: Exception) -> str:
+    """A mistake in one line; empty where Typer has shown the help instead.
+
+    >>> from simstrag import InputError
+    >>> describe_error(InputError("workers is 0"))
+    'workers is 0'
+    """
+    if not isinstance(error, UsageError):
+        return str(error)
+    near = getattr(error, "possibilities", None)
+    if near:
+        names = " or ".join(f"'{name}'" for name in near)
+        return f"{error.message.rstrip('.')}. Did you mean {names}?"
+    return str(error.format_message())
+
+
+def describe_missing(error: ModuleNotFoundError) -> str | None:
+    """The command that installs an optional package; None if simstrag has no extra for it.
+
+    >>> describe_missing(ModuleNotFoundError("No module named 'ray'", name="ray.util"))
+    'this command needs the package ray; pip install "simstrag[ray]"'
+    """
+    package = (error.name or "").partition(".")[0]
+    if package not in EXTRAS:
+        return None
+    return f'this command needs the package {package}; pip install "simstrag[{EXTRAS[package]}]"'
