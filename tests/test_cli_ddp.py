@@ -173,18 +173,18 @@ def test_load_that_came_after_the_end_is_said_to_have_been_none(
 def test_options_of_real_runs_are_refused_beside_a_run_to_replay(folder: Path, call: Call) -> None:
     code, out, err = call("validate", "r", "--steps", "9", "--seed", "1")
     assert (code, out) == (2, "")
-    assert err.startswith("error: --steps, --seed: of real runs, and r is one that is replayed")
+    assert err.startswith("error: --steps, --seed: a replay of r takes no options of new runs")
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ((), "give either --profile, a calibration of this machine, or --workload"),
+        ((), "give --profile, a calibration of this machine, or --workload"),
         (("--profile", "p.json", "--workload", "digits"), "leave one out"),
         (("full",), "full: has no record of a real run; give a folder"),
         (
             ("--profile", "p.json", "--batch", "8"),
-            "--batch: of a calibration, and --profile is one",
+            "--batch: --profile is already a calibration",
         ),
         (("--workload", "digits", "--policy", "dropcompute"), "is for simulation only"),
         (("--workload", "digits", "--out", "full"), "full: holds other files"),
@@ -230,10 +230,10 @@ def test_a_replay_has_a_report_where_one_is_asked_for(folder: Path, call: Call) 
     assert told["lines"][0]["what"] == "makespan"
     page = (folder / "there" / "report.html").read_text()
     for each in (
-        "One real run told again",
+        "Replay of a real run",
         "makespan (s)",
-        "Seconds of a step over time",
-        "Besides the local",
+        "Step time over time",
+        "In addition to the local",
     ):
         assert each in page
     code, out, err = call("validate", "r", "--out", "there/report.html")

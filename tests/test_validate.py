@@ -576,7 +576,7 @@ def test_what_is_written_is_all_there_and_asks_nobody(result: Result, tmp_path: 
     assert "&lt;svg" not in page, "pictures are drawn, and not read out"
     assert "http://" not in page.replace("http://www.w3.org", "")
     assert "prefers-color-scheme: dark" in page
-    for words in ("one-2-korel", "a remark", "predicted", "by the response"):
+    for words in ("one-2-korel", "a remark", "predicted", "fitted response"):
         assert words in page
     assert "<table" in validation._repr_html_()
 

@@ -1,4 +1,6 @@
-"""Real contention, and whether the simulation of it says what happened.
+"""Validation: predictions of the simulator against real runs on this machine.
+
+Start with `validation`. `loadgen` puts real load beside ranks; `replay` replays a recorded run.
 
 >>> from simstrag.validation import Injector, Schedule, validate
 """

@@ -73,7 +73,7 @@ def _(replayed: Replayed, command: str | None = None) -> str:
         "replay.html",
         replayed=replayed,
         tables=shown,
-        paces=pictures.told_again(replayed.grid, replayed.paces),
+        paces=pictures.replayed_paces(replayed.grid, replayed.paces),
         command=command,
         provenance=_provenance(),
         data=data_of(sheet_of(name, table) for name, table in shown.items()),

@@ -1,4 +1,4 @@
-"""The pictures of a validation: real runs as points, what was simulated as a line."""
+"""Charts of a validation: real runs as points, predictions as lines."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from simstrag.analysis.charts.pictures import WIDTH
 from simstrag.validation.measure import Measure
 from simstrag.validation.result import CaseResult
 
-__all__ = ["errors", "pace", "told_again"]
+__all__ = ["errors", "pace", "replayed_paces"]
 
 REAL, SIMULATED = drawing.SERIES[0], drawing.SERIES[1]
 
 
 def errors(cases: Sequence[CaseResult]) -> Markup:
-    """Makespans over the mean of the real ones: real runs as points, a line where simulated."""
+    """Makespans relative to the mean of the real runs, with the tolerance."""
     shown = [each for each in cases if each.makespan is not None]
     with drawing.canvas(WIDTH, 0.8 + 0.27 * len(shown)) as figure:
         ax = figure.add_subplot()
@@ -33,7 +33,7 @@ def errors(cases: Sequence[CaseResult]) -> Markup:
             runs = [run.makespan / verdict.real for run in each.real.values()]
             ax.plot(
                 runs, [y] * len(runs), "o", color=REAL, markersize=4, fillstyle="none",
-                label="a real run" if y == 0 else None,
+                label="real run" if y == 0 else None,
             )  # fmt: skip
             ax.plot(
                 [1 + verdict.error] * 2, [y - 0.36, y + 0.36], color=SIMULATED, linewidth=2,
@@ -45,14 +45,13 @@ def errors(cases: Sequence[CaseResult]) -> Markup:
         ax.tick_params(axis="y", length=0)
         ax.grid(axis="x")
         ax.set_axisbelow(True)
-        ax.set_xlabel("makespan, over the mean of real runs; grey: allowed")
+        ax.set_xlabel("makespan relative to the mean of real runs; grey: tolerance")
         ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
         return drawing.svg(figure, "errors", "Makespan of each case, real and simulated")
 
 
 def pace(of: CaseResult) -> Markup:
-    """Seconds of a step over time: each real run a thin line, the mean of simulated ones a thick
-    one, times of load shaded."""
+    """Step time over time: real runs thin, mean of simulated runs thick, load shaded."""
     grid = np.asarray(of.predicted.grid)
     last = max(run.makespan for run in (*of.real.values(), *of.predicted.runs))
     with drawing.canvas(4.4, 2.2) as figure:
@@ -64,19 +63,19 @@ def pace(of: CaseResult) -> Markup:
                 )
         for run in of.real.values():
             ax.plot(*_steps(grid, run.pace), color=REAL, linewidth=0.8, alpha=0.7)
-        said = _mean(of.predicted.runs)
-        ax.plot(*_steps(grid, said), color=SIMULATED, linewidth=1.8)
+        simulated_mean = _mean(of.predicted.runs)
+        ax.plot(*_steps(grid, simulated_mean), color=SIMULATED, linewidth=1.8)
         ax.set_xlim(0, last)
         ax.set_ylim(bottom=0)
         ax.set_xlabel("time (s)")
         ax.set_ylabel("step (ms)")
         ax.grid(axis="y")
-        label = f"{of.case.name}: seconds of a step over time, real and simulated"
+        label = f"{of.case.name}: step time over time, real and simulated"
         return drawing.svg(figure, f"pace-{of.case.name}", label)
 
 
-def told_again(grid: Sequence[float], paces: Mapping[str, Sequence[float]]) -> Markup:
-    """Seconds of a step over time: a line for the real run, and for each that was made of it."""
+def replayed_paces(grid: Sequence[float], paces: Mapping[str, Sequence[float]]) -> Markup:
+    """Step time over time of a real run, its replay, and its prediction if there is one."""
     with drawing.canvas(WIDTH, 2.6) as figure:
         ax = figure.add_subplot()
         for (name, pace), colour in zip(paces.items(), drawing.SERIES, strict=False):
@@ -87,11 +86,11 @@ def told_again(grid: Sequence[float], paces: Mapping[str, Sequence[float]]) -> M
         ax.set_ylabel("step (ms)")
         ax.grid(axis="y")
         ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-        return drawing.svg(figure, "paces", "Seconds of a step over time")
+        return drawing.svg(figure, "paces", "Step time over time")
 
 
 def _mean(runs: Sequence[Measure]) -> list[float]:
-    """Of each span, over the runs that got there if those are most."""
+    """Mean pace per interval over runs; NaN where most runs had ended."""
     found = []
     for values in zip(*(run.pace for run in runs), strict=True):
         there = [value for value in values if not math.isnan(value)]

@@ -1,4 +1,4 @@
-"""`simstrag validate`: hold the simulator against real runs on this machine."""
+"""`simstrag validate`: compare predictions with real runs on this machine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ __all__ = ["validate"]
 
 
 OF_CALIBRATION = ("batch", "precision", "calibration_minutes")
-"""Options of the calibration that comes first."""
+"""Options of a calibration that comes first."""
 
 OF_REAL_RUNS = (
     "workload",
@@ -52,7 +52,7 @@ OF_REAL_RUNS = (
     "minutes",
     "seed",
 )
-"""Options that a replay has no use for."""
+"""Options that a replay does not take."""
 
 
 def validate(
@@ -60,7 +60,7 @@ def validate(
     run: Annotated[
         Path | None,
         typer.Argument(
-            help="A recorded real run, to be replayed instead.", metavar="RUN", show_default=False
+            help="Recorded real run to replay instead.", metavar="RUN", show_default=False
         ),
     ] = None,
     profile: Annotated[
@@ -71,20 +71,20 @@ def validate(
         str | None,
         typer.Option(
             "--workload", "-w", metavar="NAME", show_default=False,
-            help="Calibrate with it first, on the CPU, instead of --profile.",
+            help="Calibrate with this workload first, on the CPU, instead of --profile.",
         ),
     ] = None,
     batch: Annotated[
         list[int] | None,
-        typer.Option(help="As `calibrate` takes it; may be repeated.", min=1, metavar="N",
+        typer.Option(help="Batch sizes to calibrate; may be repeated.", min=1, metavar="N",
                      show_default=False),
     ] = None,
     precision: Annotated[
         list[str] | None,
-        typer.Option(help="As `calibrate` takes it, twice.", metavar="WORD", show_default=False),
+        typer.Option(help="Precision to calibrate; give two.", metavar="WORD", show_default=False),
     ] = None,
     calibration_minutes: Annotated[
-        float, typer.Option(help="Calibrate no longer than this.", min=0.1, metavar="M")
+        float, typer.Option(help="Time limit of the calibration.", min=0.1, metavar="M")
     ] = 20.0,
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Folder to write.", metavar="FOLDER")
@@ -92,51 +92,49 @@ def validate(
     policy: Annotated[
         list[str] | None,
         typer.Option(
-            "--policy", "-p", help="Instead of the default cases; may be repeated.",
+            "--policy", "-p", help="Replaces the default cases; may be repeated.",
             metavar="POLICY", show_default=False, callback=refuse_commas,
             autocompletion=complete_policy,
         ),
     ] = None,
     ranks: Annotated[
         list[int] | None,
-        typer.Option(help="2 and 4 by default; may be repeated.", min=2, metavar="N",
+        typer.Option(help="World sizes, by default 2 and 4; may be repeated.", min=2, metavar="N",
                      show_default=False),
     ] = None,
-    steps: Annotated[int, typer.Option(help="Of each rank in a run.", min=1, metavar="N")] = 300,
-    repetitions: Annotated[int, typer.Option(help="Of each case.", min=1, metavar="N")] = 5,
+    steps: Annotated[int, typer.Option(help="Steps of a rank per run.", min=1, metavar="N")] = 300,
+    repetitions: Annotated[int, typer.Option(help="Real runs per case.", min=1, metavar="N")] = 5,
     minutes: Annotated[
-        float, typer.Option(help="Or fewer repetitions.", min=0.1, metavar="M")
+        float, typer.Option(help="Time limit of the real runs.", min=0.1, metavar="M")
     ] = 45.0,
     seed: Seed = 0,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
-    """Run policies for real under load, simulate the same, compare."""
+    """Train under real load, predict the same by simulation, compare."""
     if run is not None:
         if given := given_options(context, OF_REAL_RUNS):
             raise InputError(
-                f"{', '.join(given)}: of real runs, and {run} is one that is replayed as it was; "
-                "leave it out"
+                f"{', '.join(given)}: a replay of {run} takes no options of new runs; leave them "
+                "out"
             )
         wanted = given_options(context, ("out",))
         _replay(run, profile, out if wanted else None, as_json, quiet)
         return
     if profile is None and workload is None:
         raise InputError(
-            "give either --profile, a calibration of this machine, or --workload, such as digits, "
-            "to calibrate first"
+            "give --profile, a calibration of this machine, or --workload, such as digits, to "
+            "calibrate first"
         )
     if profile is not None and workload is not None:
         raise InputError(
             "--workload calibrates first, and --profile is a calibration; leave one out"
         )
     if workload is None and (given := given_options(context, OF_CALIBRATION)):
-        raise InputError(
-            f"{', '.join(given)}: of a calibration, and --profile is one; leave it out"
-        )
+        raise InputError(f"{', '.join(given)}: --profile is already a calibration; leave it out")
     from simstrag.calibration.calibrate import Asked
     from simstrag.validation.validation import InterleavedCalibration, describe_differences
-    from simstrag.validation.validation import validate as carried_out
+    from simstrag.validation.validation import validate as run_validation
 
     try:
         known: Path | InterleavedCalibration
@@ -153,15 +151,15 @@ def validate(
             with show_seconds(quiet) as visit:
                 known.begin(visit)
         with show_count(quiet) as show:
-            found = carried_out(
+            outcome = run_validation(
                 known, out, policy or (), ranks or (), steps=steps,
                 repetitions=repetitions, minutes=minutes, seed=seed, on_run=show,
             )  # fmt: skip
-            page = found.write(shlex.join(["simstrag", *sys.argv[1:]]))
+            page = outcome.write(shlex.join(["simstrag", *sys.argv[1:]]))
     except KeyboardInterrupt:
         raise Interrupted(_left(out)) from None
-    _show(found, page, as_json, quiet)
-    if found.failed:
+    _show(outcome, page, as_json, quiet)
+    if outcome.failed:
         raise typer.Exit(1)
 
 
