@@ -11,9 +11,11 @@ __all__: list[str] = []
 
 @html_fragment.register
 def _(comparison: Comparison) -> str:
-    from simstrag.analysis.tables.comparison_tables import ranking_html
+    from simstrag.analysis.pages.templates import fragment
+    from simstrag.analysis.tables.comparison_tables import ranking_table
+    from simstrag.analysis.tables.standings import standings
 
-    return ranking_html(comparison)
+    return fragment([ranking_table(standings(comparison))])
 
 
 @html_page.register

@@ -15,7 +15,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from simstrag.analysis.tables.comparison_tables import ranking_rows
+from simstrag.analysis.tables.comparison_tables import ranking_table
+from simstrag.analysis.tables.standings import standings
 from simstrag.cli import report_thread_error
 from simstrag.cli.compare import LEAST
 from simstrag.cli.console import print_table
@@ -205,18 +206,19 @@ def test_the_ranking_leaves_columns_out_and_breaks_no_number(
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", str(columns))
-    whole = ranking_rows(Comparison.read(finished))
-    print_table(*whole, least=LEAST)
+    ranking = ranking_table(standings(Comparison.read(finished)))
+    headers, rows = ranking.headers, [*ranking.rows, ranking.control]
+    print_table(headers, rows, least=LEAST)
     lines = plain_lines(capsys.readouterr().out)
     assert max(map(len, lines)) <= columns
-    cells = {row[0]: row[1:] for row in whole[1]}
+    cells = {row[0]: row[1:] for row in rows}
     shown = {name: line for line in lines for name in cells if line.startswith(f"{name}  ")}
     assert shown.keys() == cells.keys()
     said = " ".join(" ".join(lines).split()).partition("all are in --json: ")[2]
     left_out = said.split(", ") if said else []
-    assert set(left_out) < set(whole[0])
+    assert set(left_out) < set(headers)
     for name, line in shown.items():
-        for header, cell in zip(whole[0][1:], cells[name], strict=True):
+        for header, cell in zip(headers[1:], cells[name], strict=True):
             assert (header in left_out) or cell in line
 
 
@@ -225,7 +227,8 @@ def test_who_is_tied_is_shown_longer_than_who_is_faster(
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "60")
-    print_table(*ranking_rows(Comparison.read(finished)), least=LEAST)
+    ranking = ranking_table(standings(Comparison.read(finished)))
+    print_table(ranking.headers, [*ranking.rows, ranking.control], least=LEAST)
     shown, _, left_out = capsys.readouterr().out.partition("columns that")
     assert "place" in shown
     assert "speed-up by time to target" in " ".join(left_out.split())

@@ -16,8 +16,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from simstrag.analysis.charts.profile_figure import draw, save
-from simstrag.analysis.tables.profile_tables import tables
-from simstrag.analysis.text.profile_text import LAWS, Table, head
+from simstrag.analysis.tables.profile_tables import LAWS, describe, tables
+from simstrag.analysis.tables.table import Table
 from simstrag.cli import console
 from simstrag.cli.profiles import show
 from simstrag.errors import InputError
@@ -95,7 +95,7 @@ def test_every_row_has_a_cell_per_header_and_drops_known_columns_only(profile: P
 def test_a_step_is_shown_with_its_interval_and_its_gain_at_the_same_batch() -> None:
     steps = table("Steps")
     medians = {(c.precision, c.batch): c.seconds for c in FULL.cells}
-    row = next(row for row in steps.rows if row[:2] == ["bf16", "8"])
+    row = next(row for row in steps.rows if row[:2] == ("bf16", "8"))
     shown = dict(zip(steps.headers, row, strict=True))
     q = medians["bf16", 8]
     assert q.low is not None
@@ -116,7 +116,7 @@ def test_held_out_cells_are_marked() -> None:
 
 def test_a_law_is_written_out_and_says_where_it_is_extrapolated() -> None:
     row = table("Under contention: laws").rows[0]
-    assert row[:5] == ["cpu", "gpu", "fp32", "1 + 0.900 u; slope 0.882 to 0.918", "3"]
+    assert row[:5] == ("cpu", "gpu", "fp32", "1 + 0.900 u; slope 0.882 to 0.918", "3")
     assert row[5].split()[:2] == ["linear", "2.0,"]
 
 
@@ -129,7 +129,7 @@ def test_every_law_can_be_written_out() -> None:
 
 def test_a_held_out_error_above_its_threshold_stands_out() -> None:
     held_out = FULL.held_out[0].model_dump(mode="json")
-    assert table("Predicted and held out").rows[0][2:5] == ["1.00", "5.00", "yes"]
+    assert table("Predicted and held out").rows[0][2:5] == ("1.00", "5.00", "yes")
     failed = without(FULL, held_out=[held_out | {"median": 0.06, "worst": 0.07}])
     assert table("Predicted and held out", failed).rows[0][4] == "NO"
 
@@ -138,7 +138,7 @@ def test_jobs_that_shared_a_device_are_listed_and_drawn() -> None:
     beside = {"slowdown_beside": {"resnet": {"lm": 1.5, "gan": None, "a3c": 3.5, "gnmt": 2.0}}}
     profile = only(recordings=beside)
     (found,) = tables(profile)
-    assert found.rows == [["resnet", "3", "1.50", "2.00", "3.50", "1"]]
+    assert found.rows == (("resnet", "3", "1.50", "2.00", "3.50", "1"),)
     curve = line(panel("Beside another job", profile), "3 pairs")
     assert curve == pytest.approx({100 / 3: 1.5, 200 / 3: 2.0, 100: 3.5})
 
@@ -146,8 +146,8 @@ def test_jobs_that_shared_a_device_are_listed_and_drawn() -> None:
 def test_an_assumed_constant_is_called_so() -> None:
     profile = Profile.read(SHIPPED[0].parent / "intel-xeon-2-core-amx.json")
     rows = {row[0]: row[1:4] for row in table("What a simulation reads", profile).rows}
-    assert rows["step.host_share"] == ["0", "", "assumed"]
-    assert rows["step.compute"] == ["47.3 (46.8–47.9)", "ms", "measured"]  # noqa: RUF001
+    assert rows["step.host_share"] == ("0", "", "assumed")
+    assert rows["step.compute"] == ("47.3 (46.8–47.9)", "ms", "measured")  # noqa: RUF001
 
 
 def test_a_notebook_shows_the_same_tables() -> None:
@@ -177,8 +177,8 @@ def test_a_measured_profile_says_when_and_how(file: Path) -> None:
 
 def test_clocks_and_temperatures_are_said_where_they_were_seen() -> None:
     warm = without(FULL, conditions={"clock": (2100.0, 3400.0), "temperature": (41.0, 66.0)})
-    assert "Conditions meanwhile: clock 2100 to 3400, temperature 41.0 to 66.0." in head(warm)
-    assert not any("Conditions" in text for text in head(FULL))
+    assert "Conditions meanwhile: clock 2100 to 3400, temperature 41.0 to 66.0." in describe(warm)
+    assert not any("Conditions" in text for text in describe(FULL))
 
 
 def test_a_derived_profile_says_whose_measurements_and_what_is_missing(file: Path) -> None:

@@ -7,9 +7,9 @@ from simstrag.analysis.derived.examples import example
 from simstrag.analysis.tables.staleness import (
     Stale,
     quantiles,
+    stale_by_rank,
     stale_of,
     stale_pictures,
-    stale_sheet,
     stale_table,
 )
 from simstrag.engine.simulate import simulate
@@ -70,7 +70,7 @@ def test_numbers_are_of_gradients_that_there_were() -> None:
     assert quantiles(one, 3)[0].tolist() == [0, 0, 1, 4, 4]
     assert np.isnan(quantiles(one, 3)[1]).all()
     assert stale_table([one]).rows == (("mine", "4", "3.00", "1", "7", "7"),)
-    assert stale_sheet([one], 3).rows[2] == ("mine", 2, 1, 7.0, 7.0, 7.0, 7.0, 7.0)
+    assert stale_by_rank([one], 3).rows[2] == ("mine", 2, 1, 7.0, 7.0, 7.0, 7.0, 7.0)
 
 
 def test_what_the_log_does_not_tell_is_counted() -> None:

@@ -12,15 +12,13 @@ from simstrag.analysis.tables.comparison_tables import (
     behind_table,
     costs_table,
     differences_table,
-    ranking_html,
-    ranking_rows,
     ranking_table,
 )
-from simstrag.analysis.tables.origins import origins_sheet
-from simstrag.analysis.tables.sheets import sheet_of
+from simstrag.analysis.tables.origins import origins_data
 from simstrag.analysis.tables.standings import Standings, standings
+from simstrag.analysis.tables.table import csv_data
 from simstrag.analysis.text.answer import answer
-from simstrag.analysis.text.cautions import cautions, coverage, enough_seeds, turnover
+from simstrag.analysis.text.cautions import cautions, coverage, turnover, warn_of_few_seeds
 from simstrag.analysis.text.number_format import MISSING, estimate, number, percent, seconds
 from simstrag.experiments import paired_statistics
 from simstrag.experiments.compare import Comparison, compare
@@ -100,8 +98,8 @@ class TestFormats:
 
 class TestRanking:
     def test_rows_hold_the_numbers_of_the_ranking(self, comparison: Comparison) -> None:
-        headers, rows = ranking_rows(comparison)
-        by_policy = {row[0]: dict(zip(headers, row, strict=True)) for row in rows}
+        table = ranking_table(standings(comparison))
+        by_policy = {row[0]: dict(zip(table.headers, row, strict=True)) for row in table.rows}
         for row in comparison.ranking.to_dict(orient="records"):
             cells = by_policy[row["policy"]]
             for name, header, scale in (
@@ -117,11 +115,11 @@ class TestRanking:
             assert cells["updates through"] == row["architecture"]
 
     def test_the_clean_control_is_the_last_row_and_no_policy(self, comparison: Comparison) -> None:
-        _, rows = ranking_rows(comparison)
-        assert [row[0] for row in rows[:-1]] == list(comparison.ranking["policy"])
-        assert rows[-1][0] == "bsp without contention"
+        table = ranking_table(standings(comparison))
+        assert [row[0] for row in table.rows] == list(comparison.ranking["policy"])
+        assert table.control[0] == "bsp without contention"
         clean = comparison.column("bsp", "makespan", "clean")
-        assert estimate(*paired_statistics.mean(clean)) in rows[-1]
+        assert estimate(*paired_statistics.mean(clean)) in table.control
 
     def test_every_row_has_a_cell_per_header(self, shown: Standings) -> None:
         tables = (ranking_table(shown), differences_table(shown), behind_table(shown))
@@ -163,10 +161,9 @@ class TestRanking:
         assert any("Makespan is the same number" in note for note in table.notes)
 
     def test_html_says_what_the_terminal_says(self, comparison: Comparison) -> None:
-        page = comparison._repr_html_()
-        assert page == ranking_html(comparison)
-        text = text_of(page)
-        for row in ranking_rows(comparison)[1]:
+        text = text_of(comparison._repr_html_())
+        table = ranking_table(standings(comparison))
+        for row in (*table.rows, table.control, table.notes):
             for cell in row:
                 assert cell in text
 
@@ -216,10 +213,10 @@ class TestBehind:
             assert value == pytest.approx(means["asgd", c_tau], rel=0.01)
 
 
-class TestSheets:
-    def test_a_sheet_holds_what_a_table_rounds(self, shown: Standings) -> None:
-        sheet = sheet_of("ranking", ranking_table(shown))
-        rows = [dict(zip(sheet.columns, row, strict=True)) for row in sheet.rows]
+class TestSaved:
+    def test_a_csv_file_holds_what_a_table_rounds(self, shown: Standings) -> None:
+        saved = csv_data({"ranking": ranking_table(shown)})["ranking"]
+        rows = [dict(zip(saved["columns"], row, strict=True)) for row in saved["rows"]]
         for row, known in zip(rows, shown.comparison.ranking.to_dict("records"), strict=False):
             for end, column in (("", ""), ("_low", ", low"), ("_high", ", high")):
                 assert row[f"makespan (s){column}"] == known[f"makespan{end}"]
@@ -230,14 +227,13 @@ class TestSheets:
     def test_the_control_is_its_last_row_with_nothing_where_the_table_has_nothing(
         self, shown: Standings
     ) -> None:
-        sheet = sheet_of("ranking", ranking_table(shown))
-        last = dict(zip(sheet.columns, sheet.rows[-1], strict=True))
+        last = {header: column[-1] for header, column in ranking_table(shown).fields()}
         assert last["policy"] == "bsp without contention"
         assert last["M by makespan (%)"] is last["M by makespan (%), low"] is None
 
     def test_quantities_keep_their_unit_in_a_column_of_its_own(self) -> None:
-        sheet = origins_sheet(scenario())
-        rows = {row[0]: dict(zip(sheet.columns, row, strict=True)) for row in sheet.rows}
+        table = origins_data(scenario())
+        rows = {row[0]: dict(zip(table.headers, row, strict=True)) for row in table.rows}
         step = rows["step in full precision, idle machine"]
         assert (step["value"], step["unit"]) == (0.05, "s")
 
@@ -437,8 +433,8 @@ class TestCautions:
         for _ in range(trials):
             e = paired_statistics.mean(rng.standard_normal(n))
             hits += e.low <= 0 <= e.high
-        said = float(re.findall(r"mean (\d+) %", enough_seeds(n))[0])
+        said = float(re.findall(r"mean (\d+) %", warn_of_few_seeds(n))[0])
         assert 100 * hits / trials == pytest.approx(said, abs=8)
 
     def test_ten_seeds_are_enough_to_say_nothing(self) -> None:
-        assert enough_seeds(10) == enough_seeds(1) == ""
+        assert warn_of_few_seeds(10) == warn_of_few_seeds(1) == ""

@@ -6,10 +6,8 @@ from dataclasses import replace
 from importlib import resources
 from typing import Any
 
-from simstrag.analysis.pages.templates import template
-from simstrag.analysis.tables.cells import Cell
-from simstrag.analysis.tables.comparison_tables import Table
-from simstrag.analysis.tables.sheets import data_of, sheet_of
+from simstrag.analysis.pages.templates import fragment, template
+from simstrag.analysis.tables.table import Number, Table, csv_data
 from simstrag.rendering import html_fragment, html_page
 from simstrag.runs.run import provenance
 from simstrag.validation import pictures, tables
@@ -55,14 +53,14 @@ def _(result: Result, command: str | None = None) -> str:
         paces=[(each.case.name, pictures.pace(each)) for each in drawn],
         command=command,
         provenance=_provenance(),
-        data=data_of(sheet_of(name, table) for name, table in shown.items()),
+        data=csv_data(shown),
     )
 
 
 @html_fragment.register
 def _(result: Result) -> str:
     """The table of verdicts for a notebook."""
-    return template("ranking.html").render(table=tables.cases_table(result))
+    return fragment([tables.cases_table(result)])
 
 
 @html_page.register
@@ -76,7 +74,7 @@ def _(replayed: Replayed, command: str | None = None) -> str:
         paces=pictures.replayed_paces(replayed.grid, replayed.paces),
         command=command,
         provenance=_provenance(),
-        data=data_of(sheet_of(name, table) for name, table in shown.items()),
+        data=csv_data(shown),
     )
 
 
@@ -84,13 +82,13 @@ def _(replayed: Replayed, command: str | None = None) -> str:
 def _(replayed: Replayed) -> str:
     """The numbers of a replay for a notebook."""
     table = replace(_numbers(replayed), notes=replayed.remarks)
-    return template("ranking.html").render(table=table)
+    return fragment([table])
 
 
 def _numbers(replayed: Replayed) -> Table:
     headers, rows = replayed.rows()
     cells = tuple(
-        (what, *map(Cell, own, of))
+        (what, *map(Number, own, of))
         for (what, *own), of in zip(rows, map(_values, replayed.lines), strict=True)
     )
     return Table(tuple(headers), cells)

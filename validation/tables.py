@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from simstrag.analysis.tables.cells import Cell, estimated, numbered
-from simstrag.analysis.tables.comparison_tables import Table
+from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.number_format import MISSING, percent
 from simstrag.validation.campaign import OFF, TRIES
 from simstrag.validation.cases import SCHEDULES
@@ -48,7 +47,7 @@ def answer(result: Result) -> list[str]:
         f"{_signed(worst[1].error)} % ({worst[0].name})."
     ]
     if at_pace := [verdict for _, verdict in result.at_pace]:
-        least, most = (numbered(1000 * seconds) for seconds in result.paces)
+        least, most = (Number.of(1000 * seconds) for seconds in result.paces)
         sentences.append(
             f"Around the runs a bare step took {least} to {most} ms; against simulations at the "
             "pace "
@@ -77,7 +76,7 @@ def answer(result: Result) -> list[str]:
         )
     for each in result.mitigation:
         if each.policy == "korel":
-            real, simulated = (estimated(e, scale=100) for e in (each.real, each.simulated))
+            real, simulated = (Number.estimate(e, scale=100) for e in (each.real, each.simulated))
             sentences.append(
                 f"Korel removed {real} % of the delay by load ({each.schedule}, {each.ranks} "
                 "ranks) in "
@@ -98,17 +97,17 @@ def cases_table(result: Result) -> Table:
     rows = []
     for each in result.cases:
         count = f"{len(each.real)}" + (f", {len(each.failed)} failed" if each.failed else "")
-        accuracy = numbered(None if each.accuracy is None else 100 * each.accuracy[0])
+        accuracy = Number.of(None if each.accuracy is None else 100 * each.accuracy[0])
         if each.makespan is None or each.step is None:
             rows.append((each.case.name, "no run finished", count, *[""] * 10, accuracy))
             continue
         v, s, p = each.makespan, each.step, each.at_pace
-        paced = ("", "", "") if p is None else (p.word, _error(p), numbered(100 * p.spread, 2))
+        paced = ("", "", "") if p is None else (p.word, _error(p), Number.of(100 * p.spread, 2))
         rows.append(
             (
-                each.case.name, v.word, count, numbered(v.real), numbered(100 * v.spread, 2),
-                numbered(v.simulated), _error(v), numbered(100 * v.allowed), *paced,
-                numbered(1000 * s.real), numbered(1000 * s.simulated), accuracy,
+                each.case.name, v.word, count, Number.of(v.real), Number.of(100 * v.spread, 2),
+                Number.of(v.simulated), _error(v), Number.of(100 * v.allowed), *paced,
+                Number.of(1000 * s.real), Number.of(1000 * s.simulated), accuracy,
             )
         )  # fmt: skip
     notes = (
@@ -135,9 +134,9 @@ def windows_table(result: Result) -> Table:
     )  # fmt: skip
     rows = [
         (
-            each.case.name, window.load or "none", v.word, numbered(window.start),
-            numbered(window.stop) if math.isfinite(window.stop) else Cell("end", None),
-            numbered(1000 * v.real), numbered(100 * v.spread, 2), numbered(1000 * v.simulated),
+            each.case.name, window.load or "none", v.word, Number.of(window.start),
+            Number.of(window.stop) if math.isfinite(window.stop) else Number("end", None),
+            Number.of(1000 * v.real), Number.of(100 * v.spread, 2), Number.of(1000 * v.simulated),
             _error(v),
         )
         for each in result.cases for window in each.windows
@@ -155,8 +154,9 @@ def ranks_table(result: Result) -> Table:
     )  # fmt: skip
     rows = [
         (
-            each.case.name, f"{rank}", what, v.word, numbered(v.real), numbered(100 * v.spread, 2),
-            numbered(v.simulated), _error(v), numbered(100 * v.allowed),
+            each.case.name, f"{rank}", what, v.word, Number.of(v.real),
+            Number.of(100 * v.spread, 2), Number.of(v.simulated), _error(v),
+            Number.of(100 * v.allowed),
         )
         for each in result.cases if each.stale and each.real
         for name, what in (("staleness", "staleness"), ("shares", "share of updates"))
@@ -186,7 +186,7 @@ def ranking_table(result: Result) -> Table:
         (
             ranking.schedule, f"{ranking.ranks}", pair.faster, pair.slower,
             "tie" if pair.tie else "predicted" if pair.right else "not predicted",
-            numbered(100 * pair.real), _evened(ranking, pair), numbered(100 * pair.simulated),
+            Number.of(100 * pair.real), _evened(ranking, pair), Number.of(100 * pair.simulated),
         )
         for ranking in result.rankings for pair in ranking.pairs
     )  # fmt: skip
@@ -202,7 +202,7 @@ def ranking_table(result: Result) -> Table:
 def _evened(ranking: Ranking, pair: PolicyPair) -> str:
     for each in ranking.evened:
         if {each.faster, each.slower} == {pair.faster, pair.slower}:
-            return numbered(100 * each.real * (1 if each.faster == pair.faster else -1))
+            return Number.of(100 * each.real * (1 if each.faster == pair.faster else -1))
     return ""
 
 
@@ -211,8 +211,8 @@ def mitigation_table(result: Result) -> Table:
     rows = tuple(
         (
             each.policy, each.schedule, f"{each.ranks}",
-            *(estimated(one, scale=100) for one in (each.real, each.evened, each.simulated)),
-            *(numbered(100 * share) for share in each.amp),
+            *(Number.estimate(one, scale=100) for one in (each.real, each.evened, each.simulated)),
+            *(Number.of(100 * share) for share in each.amp),
         )
         for each in result.mitigation
     )  # fmt: skip
@@ -246,7 +246,7 @@ def loads_table(result: Result) -> Table:
     rows = tuple(
         (
             name, f"{ranks}", f"{each.rank}",
-            *(numbered(value) for value in (each.level, each.start, each.stop)),
+            *(Number.of(value) for value in (each.level, each.start, each.stop)),
         )
         for (ranks, name), schedule in result.plan.schedules.items() for each in schedule.episodes
     )  # fmt: skip
@@ -259,7 +259,7 @@ def loads_table(result: Result) -> Table:
 def constants_table(constants: Sequence[Constant]) -> Table:
     """The constants of the simulation with their origins."""
     rows = tuple(
-        (each.what, each.ranks or "any", numbered(each.value), each.unit, each.origin)
+        (each.what, each.ranks or "any", Number.of(each.value), each.unit, each.origin)
         for each in constants
     )
     return Table(("constant", "ranks", "value", "unit", "origin"), rows, 5)
@@ -270,8 +270,8 @@ def runs_table(result: Result) -> Table:
     rows = tuple(
         (
             each.case.name, f"{each.repetition + 1}", "finished" if each.finished else each.reason,
-            numbered(each.took), numbered(each.foreign, 2), numbered(each.stolen, 2),
-            *(", ".join(numbered(1000 * s) for s in when) for when in (*each.pace, (), ())[:2]),
+            Number.of(each.took), Number.of(each.foreign, 2), Number.of(each.stolen, 2),
+            *(", ".join(Number.of(1000 * s) for s in when) for when in (*each.pace, (), ())[:2]),
             f"{len(each.aside) + len(each.failed_tries)}",
         )
         for each in result.outcomes
@@ -302,8 +302,8 @@ def cases_to_draw(result: Result) -> Sequence[CaseResult]:
     return [each for each in result.cases if each.real]
 
 
-def _error(verdict: Verdict) -> Cell:
-    return Cell(_signed(verdict.error), 100 * verdict.error)
+def _error(verdict: Verdict) -> Number:
+    return Number(_signed(verdict.error), 100 * verdict.error)
 
 
 def _signed(error: float) -> str:

@@ -12,8 +12,8 @@ from markupsafe import Markup
 from simstrag.analysis.charts import live_charts, pictures
 from simstrag.analysis.charts.figures import front
 from simstrag.analysis.pages.sections import looks
-from simstrag.analysis.tables.sheets import Sheet
 from simstrag.analysis.tables.standings import Standings
+from simstrag.analysis.tables.table import Table
 from simstrag.analysis.text.number_format import listed
 from simstrag.experiments.paired_statistics import Estimate
 
@@ -46,11 +46,11 @@ class Tradeoff(NamedTuple):
         )
 
     @property
-    def sheet(self) -> Sheet:
+    def table(self) -> Table:
         ends = ("", ", low", ", high")
         columns = (f"{axis}{end}" for axis in ("makespan (s)", self.axis) for end in ends)
         rows = ((p.policy, *p.makespan, *p.outcome, str(p.on_front)) for p in self.points)
-        return Sheet("trade-off", ("policy", *columns, "on the front of means"), tuple(rows))
+        return Table(("policy", *columns, "on the front of means"), tuple(rows))
 
     def picture(self, s: Standings) -> Markup:
         """Dots with intervals, filled on the front."""

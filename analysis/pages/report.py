@@ -15,17 +15,15 @@ from simstrag.analysis.derived.examples import example, examples_of
 from simstrag.analysis.pages import sections
 from simstrag.analysis.pages.templates import template
 from simstrag.analysis.tables import series, staleness
-from simstrag.analysis.tables.cells import numbered
 from simstrag.analysis.tables.comparison_tables import (
-    Table,
     behind_table,
     costs_table,
     differences_table,
     ranking_table,
 )
-from simstrag.analysis.tables.origins import origins_sheet, origins_table
-from simstrag.analysis.tables.sheets import data_of, sheet_of
+from simstrag.analysis.tables.origins import origins_data, origins_table
 from simstrag.analysis.tables.standings import standings
+from simstrag.analysis.tables.table import Number, Table, csv_data
 from simstrag.analysis.text.answer import answer
 from simstrag.analysis.text.assumptions import assumptions
 from simstrag.analysis.text.cautions import cautions, coverage, turnover
@@ -55,7 +53,7 @@ def render(comparison: Comparison, command: str | None = None) -> str:
     timelines = sections.timelines(examples, workers)
     plots, timelines["undrawn"] = live.timelines_of(examples, timelines["shown"], workers)
     spent_picture, spent = sections.spent(examples, workers)
-    ranks_picture, ranks_sheet = sections.spent_by_rank(examples, workers)
+    ranks_picture, by_rank = sections.spent_by_rank(examples, workers)
     stale, traded = staleness.stale_of(examples), tradeoff(s)
     tables = {
         "ranking": ranking_table(s),
@@ -70,17 +68,16 @@ def render(comparison: Comparison, command: str | None = None) -> str:
         tables["thresholds"] = turned.table
     if stale:
         tables["staleness"] = staleness.stale_table(stale)
-    sheets = [
-        *(sheet_of(name, table) for name, table in tables.items()),
-        series.progress_sheet(s),
-        series.steps_sheet(examples, timelines["shown"]),
-        series.slowdown_sheet(examples, timelines["shown"]),
-        series.waits_sheet(examples),
-        series.limited(ranks_sheet),
-        staleness.stale_sheet(stale, workers) if stale else None,
-        None if traded is None else traded.sheet,
-        origins_sheet(scenario),
-    ]
+    saved = tables | {
+        "progress-over-time": series.progress_table(s),
+        "steps-of-the-close-look": series.steps_table(examples, timelines["shown"]),
+        "slowdown-of-ranks": series.slowdown_table(examples, timelines["shown"]),
+        "who-waited-for-whom": series.waits_table(examples),
+        "where-time-went-by-rank": by_rank,
+        "staleness-by-rank": staleness.stale_by_rank(stale, workers) if stale else None,
+        "trade-off": None if traded is None else traded.table,
+        "measured-fitted-assumed": origins_data(scenario),
+    }
     return template("report.html").render(
         s=s,
         answer=answer(s),
@@ -104,7 +101,7 @@ def render(comparison: Comparison, command: str | None = None) -> str:
         thresholds=turned,
         costs_picture=sections.costs_picture(s) if comparison.has_target else Markup(),
         origins=origins_table(scenario),
-        data=data_of(filter(None, sheets)),
+        data=csv_data({name: table for name, table in saved.items() if table is not None}),
         profile=_profile(scenario),
         assumptions=assumptions(scenario, runs),
         warnings=comparison.warnings,
@@ -122,20 +119,22 @@ def render_run(run: Run) -> str:
     context: dict[str, Any] = dict.fromkeys(("timelines", "waits", "origins", "assumptions"))
     plots: dict[str, Packed] = {}
     tables = {"summary": _summary(run.summary), "where-time-went": _by_rank(run.summary)}
-    sheets = [sheet_of(name, table) for name, table in tables.items()]
+    saved = dict(tables)
     if run.steps is not None:
         timing = None if scenario is None else scenario.timing(run.seed)
         shown = [example(run.policy, run, timing, workers)]
         timelines = sections.timelines(shown, workers)
         plots, timelines["undrawn"] = live.timelines_of(shown, timelines["shown"], workers)
         context |= {"timelines": timelines, "waits": sections.waits(shown)}
-        slowed = series.slowdown_sheet(shown, timelines["shown"])
-        sheets += [series.steps_sheet(shown, timelines["shown"]), series.waits_sheet(shown)]
-        sheets += [slowed] if slowed else []
+        saved["steps-of-the-close-look"] = series.steps_table(shown, timelines["shown"])
+        saved["who-waited-for-whom"] = series.waits_table(shown)
+        slowed = series.slowdown_table(shown, timelines["shown"])
+        if slowed is not None:
+            saved["slowdown-of-ranks"] = slowed
     if scenario is not None:
         context["origins"] = origins_table(scenario)
         context["assumptions"] = assumptions(scenario, [run])
-        sheets.append(origins_sheet(scenario))
+        saved["measured-fitted-assumed"] = origins_data(scenario)
     parts = {"compute": "full", "communication": "communication", "wait": "wait"}
     ranks = [
         (f"rank {r}", {word: float(run.summary[f"{p}_by_rank"][r]) for p, word in parts.items()})
@@ -149,7 +148,7 @@ def render_run(run: Run) -> str:
         spent=pictures.spent("spent", "Seconds of each rank by what it did", "time (s)", ranks),
         provenance=_provenance(run.provenance),
         scenario=_yaml(run.scenario),
-        data=data_of(sheets),
+        data=csv_data(saved),
         **context,
         **live.page_of(plots),
     )
@@ -290,7 +289,7 @@ def _by_rank(summary: Mapping[str, Any]) -> Table:
     parts = ("compute", "communication", "wait")
     columns = (summary[f"{name}_by_rank"] for name in parts)
     rows = tuple(
-        (numbered(rank), *(numbered(float(value), 4) for value in row))
+        (Number.of(rank), *(Number.of(float(value), 4) for value in row))
         for rank, row in enumerate(zip(*columns, strict=True))
     )
     return Table(("rank", "computing (s)", "communication (s)", "waiting (s)"), rows)

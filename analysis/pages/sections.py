@@ -12,10 +12,9 @@ from markupsafe import Markup
 from simstrag.analysis.charts import drawing, pictures, timeline
 from simstrag.analysis.derived.examples import Example, close_look, excerpts
 from simstrag.analysis.derived.waiting import Waiting
-from simstrag.analysis.tables.cells import numbered, shared
-from simstrag.analysis.tables.comparison_tables import CONTROL, Table
-from simstrag.analysis.tables.sheets import Sheet, Value
+from simstrag.analysis.tables.comparison_tables import CONTROL
 from simstrag.analysis.tables.standings import TIMES, Standings
+from simstrag.analysis.tables.table import Number, Table, Value
 from simstrag.analysis.text.cautions import unknown
 from simstrag.analysis.text.number_format import number, percent
 from simstrag.experiments.compare import BASELINE, Comparison
@@ -197,13 +196,17 @@ def spent(examples: Sequence[Example], workers: int) -> tuple[Markup, Table]:
         "spent", "Seconds of a rank by what it did", "seconds of a rank, mean over ranks", parts
     )
     rows = tuple(
-        (name, numbered(sum(p.values()), 4), *(shared(v / sum(p.values())) for v in p.values()))
+        (
+            name,
+            Number.of(sum(p.values()), 4),
+            *(Number.percent(v / sum(p.values())) for v in p.values()),
+        )
         for name, p in parts
     )
     return picture, Table(("policy", "run (s)", *(f"{word} (%)" for word in DID.values())), rows)
 
 
-def spent_by_rank(examples: Sequence[Example], workers: int) -> tuple[Markup, Sheet]:
+def spent_by_rank(examples: Sequence[Example], workers: int) -> tuple[Markup, Table]:
     """The same of every rank, as a picture and as numbers in seconds."""
     parts = {e.name: parts_of(e, workers) for e in examples}
     rows: list[tuple[Value, ...]] = [
@@ -213,7 +216,7 @@ def spent_by_rank(examples: Sequence[Example], workers: int) -> tuple[Markup, Sh
     ]
     columns = "policy", "rank", *(f"{word} (s)" for word in DID.values())
     picture = pictures.spent_by_rank("spent-by-rank", "Seconds of every rank", parts)
-    return picture, Sheet("where-time-went-by-rank", columns, tuple(rows))
+    return picture, Table(columns, tuple(rows))
 
 
 def means_of(e: Example, workers: int) -> dict[str, float]:

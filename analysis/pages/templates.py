@@ -1,10 +1,14 @@
-"""The jinja2 templates of `html/`; everything they are given is escaped."""
+"""The jinja2 templates of `html/`; they escape every value."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jinja2
 
-__all__ = ["template"]
+from simstrag.analysis.tables.table import Table
+
+__all__ = ["fragment", "template"]
 
 
 def template(name: str) -> jinja2.Template:
@@ -17,3 +21,8 @@ def template(name: str) -> jinja2.Template:
         lstrip_blocks=True,
     )
     return environment.get_template(name)
+
+
+def fragment(tables: Sequence[Table], paragraphs: Sequence[str] = ()) -> str:
+    """Tables with their notes as an HTML fragment for a notebook."""
+    return template("notebook.html").render(tables=tables, paragraphs=paragraphs)

@@ -6,16 +6,14 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from simstrag.analysis.tables.cells import Cell
-from simstrag.analysis.tables.comparison_tables import Table
-from simstrag.analysis.tables.sheets import Sheet
+from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.number_format import MISSING, number, seconds
 from simstrag.profile.quantity import Quantity
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.uncertain_constants import DECLARED, kind_of
 from simstrag.timing.collectives import ranks_per_node
 
-__all__ = ["Origin", "origins", "origins_sheet", "origins_table"]
+__all__ = ["Origin", "origins", "origins_data", "origins_table"]
 
 WORDS = {
     "compute": ("step in full precision, idle machine", "s"),
@@ -83,15 +81,15 @@ def origins_table(scenario: Scenario) -> Table:
     return Table(headers, rows, len(headers))
 
 
-def origins_sheet(scenario: Scenario) -> Sheet:
+def origins_data(scenario: Scenario) -> Table:
     """The quantities with their numbers unrounded, the unit in a column of its own."""
     rows = []
     for o in origins(scenario):
-        value = o.value.value if isinstance(o.value, Cell) else o.value
-        low, high = (isinstance(o.interval, Cell) and o.interval.ends) or (None, None)
+        value = o.value.value if isinstance(o.value, Number) else o.value
+        low, high = (isinstance(o.interval, Number) and o.interval.ends) or (None, None)
         rows.append((o.what, value, o.unit, low, high, o.kind, o.n, o.note))
     columns = ("quantity", "value", "unit", "low", "high", "kind", "n", "note")
-    return Sheet("measured-fitted-assumed", columns, tuple(rows))
+    return Table(columns, tuple(rows))
 
 
 def _step(scenario: Scenario) -> Iterator[Origin]:
@@ -144,7 +142,7 @@ def _all_reduce_of_all(scenario: Scenario) -> Origin:
     kind = f"computed by the {a.algorithm.replace('_', '-')} formula"
     what = f"exposed all-reduce of all {n} ranks"
     note = f"{ring}less the share hidden by backward"
-    return Origin(what, Cell(seconds(exposed), exposed), "", kind, "", note, "s")
+    return Origin(what, Number(seconds(exposed), exposed), "", kind, "", note, "s")
 
 
 def _options(scenario: Scenario) -> Iterator[Origin]:
@@ -202,16 +200,16 @@ def _responses(scenario: Scenario) -> Iterator[Origin]:
 
 def _plain(name: str, value: float | None, kind: str, note: str = "") -> Origin:
     what, unit = WORDS[name]
-    return Origin(what, Cell(_shown(value, unit), value), "", kind, "", note, unit)
+    return Origin(what, Number(_shown(value, unit), value), "", kind, "", note, unit)
 
 
 def _of(name: str, quantity: Quantity) -> Origin:
     what, unit = WORDS[name]
     n = "" if quantity.n is None else str(quantity.n)
-    value, interval = Cell(_shown(quantity.value, unit), quantity.value), ""
+    value, interval = Number(_shown(quantity.value, unit), quantity.value), ""
     if quantity.low is not None and quantity.high is not None:
         text = f"{_shown(quantity.low, unit)} to {_shown(quantity.high, unit)}"
-        interval = Cell(text, None, (quantity.low, quantity.high))
+        interval = Number(text, None, (quantity.low, quantity.high))
     return Origin(what, value, interval, quantity.kind, n, quantity.note, unit)
 
 

@@ -1,95 +1,39 @@
-"""What is in a profile, as tables in words: for a terminal, a notebook, and whoever asks."""
+"""The contents of a profile as tables: for a terminal and a notebook."""
 
-# ruff: noqa: RUF002 - dashes are meant
+# ruff: noqa: RUF001, RUF002 - dashes and multiplication signs are meant
 
 from __future__ import annotations
 
-from html import escape
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from simstrag.analysis.tables.profile_network import (
-    collective_fits,
-    collectives,
-    locksteps,
-    overlaps,
-    transfers,
-)
-from simstrag.analysis.tables.profile_pairs import pairs_table
-from simstrag.analysis.tables.profile_steps import batch_fits, laws, levels, steps
-from simstrag.analysis.text.number_format import number, percent
-from simstrag.analysis.text.profile_text import MS, Table, head, shown
+from simstrag.analysis.pages.templates import fragment
+from simstrag.analysis.tables.table import Table
+from simstrag.analysis.text.number_format import MISSING, estimate, listed, number, percent
+from simstrag.errors import InputError
+from simstrag.profile.batch_laws import seconds
+from simstrag.profile.measurements import CollectiveCell, Law, Response, StepCell
 from simstrag.profile.profile import Profile
+from simstrag.profile.quantity import NoiseSamples, Quantity
+from simstrag.profile.responses import evaluate
 
-__all__ = ["html", "tables"]
+__all__ = ["LAWS", "bytes_of", "describe", "html", "pair_slowdowns", "ranks_of", "shown", "tables"]
 
-
-def tables(profile: Profile) -> list[Table]:
-    """Those that have rows, in the order in which one asks: steps, contention, communication, ...
-
-    >>> from simstrag.profile.profile import Profile
-    >>> median = {"value": 0.02, "kind": "measured", "low": 0.019, "high": 0.021}
-    >>> profile = Profile.model_validate({
-    ...     "name": "a card", "date": "", "command": "", "device": {}, "software": {},
-    ...     "cells": [{"precision": "fp32", "batch": 8, "seconds": median, "mean": median}],
-    ... })
-    >>> (table,) = tables(profile)
-    >>> table.title, table.rows[0][:3]
-    ('Steps', ['fp32', '8', '20 (19–21)'])
-    """
-    made = [
-        steps(profile), batch_fits(profile), laws(profile), levels(profile), pairs_table(profile),
-        *collectives(profile), collective_fits(profile), transfers(profile), overlaps(profile),
-        locksteps(profile), learning(profile), amp_ratios(profile), constants(profile),
-        held_out(profile), skipped(profile),
-    ]  # fmt: skip
-    return [table.trimmed() for table in made if table.rows]
-
-
-def html(profile: Profile) -> str:
-    """All of it as an HTML fragment, for a notebook."""
-    import pandas as pd
-
-    said = [f"<p>{escape(text)}</p>" for text in head(profile)]
-    for table in tables(profile):
-        frame = pd.DataFrame(table.rows, columns=table.headers)
-        said += [f"<h4>{escape(table.title)}</h4>", frame.to_html(index=False)]
-        said += [f"<p><small>{escape(note)}</small></p>" for note in table.notes]
-    return "\n".join(said)
-
-
-def learning(profile: Profile) -> Table:
-    """The gradient noise scale."""
-    rows = [[number(at.batch), str(at.trained), shown(at.scale)] for at in profile.learning]
-    headers = ["small batch", "samples trained", "noise scale (samples)"]
-    return Table("Gradient noise scale along training", headers, rows)
-
-
-def amp_ratios(profile: Profile) -> Table:
-    """Full over reduced precision, by model."""
-    rows = [
-        [r.model, r.device, number(r.batch), f"{r.full} / {r.amp}", shown(r.ratio), r.source]
-        for r in profile.amp_ratios
-    ]
-    headers = ["model", "device", "batch", "precisions", "gain", "source"]
-    return Table("Gain of reduced precision", headers, rows, wraps=5)
-
-
-def constants(profile: Profile) -> Table:
-    """What a simulation takes where its scenario states nothing else."""
-    rows: list[list[str]] = []
-    notes: list[str] = []
-    for part, units in UNITS.items():
-        for name, (unit, scale) in units.items():
-            quantity = getattr(getattr(profile, part), name, None)
-            if quantity is not None:
-                rows.append([
-                    f"{part}.{name}", shown(quantity, scale).removesuffix(" (assumed)"), unit,
-                    quantity.kind, number(quantity.n),
-                ])  # fmt: skip
-                notes += [f"{part}.{name}: {quantity.note}"] if quantity.note else []
-    headers = ["constant", "value", "unit", "how", "samples"]
-    return Table("What a simulation reads", headers, rows, tuple(notes))
-
-
+MS = 1e3
+"""Milliseconds in a second."""
+HELD_OUT = "held out"
+GROUPS = {"all": "", "half": ", one half alone", "halves": ", both halves at once"}
+LAWS: dict[Law, str] = {
+    "none": "1: no slowdown that could be told",
+    "constant": "{factor}, whatever the level",
+    "linear": "1 + {slope} u",
+    "fair_share": "{demand} + u, and at least 1",
+    "reciprocal": "1 / (1 − {share} u)",
+    "power": "1 + {slope} u^{exponent}",
+    "hinge": "1 + {slope} (u − {knee}) above {knee}, else 1",
+    "interpolated": "between the levels measured",
+}
 UNITS = {
     "step": {
         "compute": ("ms", MS), "host_share": ("", 1.0), "amp_ratio": ("", 1.0),
@@ -101,26 +45,435 @@ UNITS = {
     },
     "server": {"service": ("ms", MS), "push": ("ms", MS), "pull": ("ms", MS)},
 }  # fmt: skip
-"""Unit in which a constant is shown, and what its value is multiplied by for that."""
+"""Unit of each constant, and the factor that takes its value there."""
 
 
-def held_out(profile: Profile) -> Table:
-    """How well the fits predict what they were not made of."""
+def describe(profile: Profile) -> tuple[str, ...]:
+    """Paragraphs: origin of the numbers, device, workload, and what the profile lacks.
+
+    >>> from simstrag.profile.profile import Profile
+    >>> data = {"name": "a card", "date": "2026-01-31", "command": "simstrag calibrate"}
+    >>> describe(Profile.model_validate({**data, "device": {"model": "X"}, "software": {}}))
+    ('a card: measured on 2026-01-31 with: simstrag calibrate', 'Device: model X.')
+    """
+    p = profile
+    command = f"with: {p.command}" + (f" ({p.commit[:12]})" if p.commit else "")
+    derived = f"derived, not measured by this project; {p.date}, {command}"
+    ranges = ", ".join(f"{k} {number(a)} to {number(b)}" for k, (a, b) in p.conditions.items())
+    parts = [
+        f"{p.name}: {derived if p.origin == 'derived' else f'measured on {p.date} {command}'}",
+        p.source and f"Source: {p.source}",
+        p.missing and f"Missing: {'; '.join(p.missing)}.",
+        p.note and f"Note: {p.note}",
+        p.device and f"Device: {_pairs(p.device)}.",
+        p.software and f"Software: {_pairs(p.software)}.",
+        ranges and f"Conditions meanwhile: {ranges}.",
+    ]
+    if (w := p.workload) is not None:
+        stand_in = ", a stand-in, since the device gains nothing from it" if w.stand_in else ""
+        parts.append(
+            f"Workload: {w.name}, {w.parameters:,} parameters, batch {w.batch}; full precision is "
+            f"{w.full}, reduced precision {w.amp or 'not known'}{stand_in}."
+        )
+    return tuple(str(text) for text in parts if text)
+
+
+def tables(profile: Profile) -> list[Table]:
+    """The tables that have rows: steps, contention, communication, learning, constants.
+
+    >>> from simstrag.profile.profile import Profile
+    >>> median = {"value": 0.02, "kind": "measured", "low": 0.019, "high": 0.021}
+    >>> profile = Profile.model_validate({
+    ...     "name": "a card", "date": "", "command": "", "device": {}, "software": {},
+    ...     "cells": [{"precision": "fp32", "batch": 8, "seconds": median, "mean": median}],
+    ... })
+    >>> (table,) = tables(profile)
+    >>> table.title, table.rows[0][:3]
+    ('Steps', ('fp32', '8', '20 (19–21)'))
+    """
+    every = [
+        _steps(profile), _batch_fits(profile), _laws(profile), _levels(profile), _pairs_of(profile),
+        *_collectives(profile), _collective_fits(profile), _transfers(profile), _overlaps(profile),
+        _locksteps(profile), _learning(profile), _amp_ratios(profile), _constants(profile),
+        _held_out(profile), _skipped(profile),
+    ]  # fmt: skip
+    return [table.trimmed() for table in every if table.rows]
+
+
+def html(profile: Profile) -> str:
+    """The profile as an HTML fragment for a notebook."""
+    return fragment(tables(profile), describe(profile))
+
+
+def pair_slowdowns(profile: Profile) -> dict[str, list[float | None]]:
+    """Slowdowns of each job beside each other job on one device; None where memory was too small.
+
+    A source that tells no level of a load gives these pairs and no law.
+
+    >>> from simstrag.profile.profile import Profile
+    >>> data = {"name": "a card", "date": "", "command": "", "device": {}, "software": {}}
+    >>> beside = {"slowdown_beside": {"resnet": {"lm": 1.5, "gan": None}}}
+    >>> pair_slowdowns(Profile.model_validate({**data, "recordings": beside}))
+    {'resnet': [1.5, None]}
+    """
+    found = profile.recordings.get("slowdown_beside", {})
+    return {job: list(beside.values()) for job, beside in found.items() if beside}
+
+
+# -- steps and contention ------------------------------------------------------------------------
+
+
+def _steps(profile: Profile) -> Table:
+    full = None if profile.workload is None else profile.workload.full
+    in_full = {c.batch: c.seconds.value for c in profile.cells if c.precision == full}
     rows = [
-        [
+        (
+            c.precision, str(c.batch), shown(c.seconds, MS), shown(c.mean, MS),
+            number(c.batch / c.seconds.value), _gain(c, in_full), *_scatter(c.noise),
+            shown(c.update, MS), shown(c.host, MS), shown(c.host_share), bytes_of(c.peak_bytes),
+            number(c.seconds.n), HELD_OUT if c.held_out else "",
+        )
+        for c in profile.cells
+    ]  # fmt: skip
+    headers = (
+        "precision", "batch", "median (ms)", "mean (ms)", "samples/s", "gain", "scatter (%)",
+        "lag 1", "update (ms)", "host (ms)", "host share", "memory", "steps", "fit",
+    )  # fmt: skip
+    note = (
+        "Forward and backward of one worker, with 95 % intervals in brackets. "
+        f"Gain: over {full or 'full precision'} at the same batch. Scatter: the range of nine in "
+        "ten single steps about their mean. Lag 1: correlation of successive steps."
+    )
+    least = (
+        "lag 1", "memory", "update (ms)", "host (ms)", "steps", "mean (ms)", "scatter (%)",
+        "host share", "samples/s",
+    )  # fmt: skip
+    return _table("Steps", headers, rows, note, least=least)
+
+
+def _gain(cell: StepCell, in_full: dict[int, float]) -> str:
+    full = in_full.get(cell.batch)
+    return MISSING if full is None else number(full / cell.seconds.value)
+
+
+def _scatter(noise: NoiseSamples | None) -> tuple[str, str]:
+    if noise is None:
+        return MISSING, MISSING
+    last = len(noise.quantiles) - 1
+    low, high = (100 * (noise.quantiles[round(last * level)] - 1) for level in (0.05, 0.95))
+    ends = f"{number(low, 2, sign=True)} to {number(high, 2, sign=True)}"
+    return ends, number(noise.lag1_autocorrelation, 2)
+
+
+def _batch_fits(profile: Profile) -> Table:
+    rows = []
+    for fit in profile.batches:
+        errors = [
+            seconds(fit, cell.batch) / cell.seconds.value - 1
+            for cell in profile.cells
+            if cell.precision == fit.precision and not cell.held_out
+        ]
+        knee = "" if fit.knee is None else f", no quicker below {shown(fit.knee)}"
+        rows.append((
+            fit.precision, f"{shown(fit.fixed, MS)} + {shown(fit.per_sample, MS)} × batch{knee}",
+            _list(fit.fitted), _list(fit.held_out), _worst(errors), _ordered(fit.errors),
+        ))  # fmt: skip
+    headers = (
+        "precision", "median step (ms)", "batches in the fit", "held out", "off by at most (%)",
+        "cross-validated error of laws (%)",
+    )  # fmt: skip
+    return _table("Step against batch", headers, rows, wraps=5)
+
+
+def _laws(profile: Profile) -> Table:
+    rows = [
+        (
+            r.load, r.resource, r.precision or "all-reduce", _formula(r), f"{r.highest:g}",
+            _ordered(r.errors),
+        )
+        for r in profile.responses
+    ]  # fmt: skip
+    headers = (
+        "load", "takes", "of steps in", "slowdown at level u", "extrapolated above",
+        "cross-validated error of laws (%)",
+    )  # fmt: skip
+    level = "Level u = 1 takes all of one core's, or of the device's, time; 0.5 half of it."
+    notes = [f"{r.load}, {r.precision}: {r.note}" for r in profile.responses if r.note]
+    return _table("Under contention: laws", headers, rows, level, *notes, wraps=5)
+
+
+def _levels(profile: Profile) -> Table:
+    rows = []
+    for r in profile.responses:
+        for at in r.levels:
+            law = _law_at(r, at.level)
+            errors = [] if law is None else [law / at.slowdown.value - 1]
+            rows.append((
+                r.load, r.precision or "all-reduce", f"{at.level:g}", shown(at.slowdown),
+                number(law), _worst(errors), HELD_OUT if at.held_out else "",
+            ))  # fmt: skip
+    headers = ("load", "of steps in", "level", "slowdown", "by the law", "off by (%)", "fit")
+    return _table("Under contention: what was measured", headers, rows, least=("by the law",))
+
+
+def _law_at(response: Response, level: float) -> float | None:
+    """The law's slowdown; None where the law has no value there."""
+    try:
+        return float(evaluate(response, level))
+    except InputError:
+        return None
+
+
+def _pairs_of(profile: Profile) -> Table:
+    rows = []
+    for job, slowdowns in pair_slowdowns(profile).items():
+        known = [value for value in slowdowns if value is not None]
+        ends = (min(known), statistics.median(known), max(known)) if known else (None,) * 3
+        rows.append((job, str(len(known)), *map(number, ends), str(len(slowdowns) - len(known))))
+    headers = ("job", "beside", "least", "median", "most", "did not fit")
+    note = "Slowdown of the job, alone over shared speed, beside each other job on one device."
+    return _table("Beside another job", headers, rows, note, least=("did not fit", "least"))
+
+
+# -- communication -------------------------------------------------------------------------------
+
+
+def _collectives(profile: Profile) -> Iterator[Table]:
+    """One table per backend and load: a row per size, a column per number and group of ranks."""
+    for backend, load, level in dict.fromkeys(
+        (c.backend, c.load, c.level) for c in profile.collectives
+    ):
+        cells = [
+            c for c in profile.collectives if (c.backend, c.load, c.level) == (backend, load, level)
+        ]
+        groups = dict.fromkeys((c.ranks, c.group) for c in cells)
+        found = {(c.bytes, c.ranks, c.group): c for c in cells}
+        over = {(c.ranks, c.group) for c in cells if c.oversubscribed}
+        rows = [
+            (bytes_of(size), *(_collective(found.get((size, *group))) for group in groups))
+            for size in sorted({c.bytes for c in cells})
+        ]
+        columns = [f"{ranks_of(*g)}{' **' if g in over else ''} (ms)" for g in groups]
+        notes = {
+            "Median from the latest start to the latest end of the members.":
+                profile.origin == "measured",
+            "* held out of the fit.": any(c.held_out for c in cells),
+            "** more ranks than cores: the scheduler's time too.": bool(over),
+        }  # fmt: skip
+        note = " ".join(text for text, holds in notes.items() if holds)
+        beside = f", beside load {load} {level:g}" if load else ""
+        least = tuple(reversed(columns[1:]))
+        yield _table(f"All-reduce, {backend}{beside}", ("bytes", *columns), rows, note, least=least)
+
+
+def _collective(cell: CollectiveCell | None) -> str:
+    return "" if cell is None else shown(cell.seconds, MS) + (" *" if cell.held_out else "")
+
+
+def _collective_fits(profile: Profile) -> Table:
+    rows = []
+    for fit in profile.collective_fits:
+        most = max(fit.residuals, key=lambda r: abs(r.error), default=None)
+        at = "" if most is None else f" at {most.ranks} ranks, {bytes_of(most.bytes)}"
+        rows.append((
+            fit.backend, fit.algorithm, ranks_of(_list(fit.ranks), fit.group),
+            f"{bytes_of(fit.smallest)} to {bytes_of(fit.largest)}", shown(fit.alpha, 1e6),
+            shown(fit.bandwidth, 1e-9), _worst([r.error for r in fit.residuals]) + at,
+        ))  # fmt: skip
+    headers = (
+        "backend", "algorithm", "ranks", "sizes", "alpha (µs)", "bandwidth (GB/s)",
+        "off by at most (%)",
+    )  # fmt: skip
+    notes = dict.fromkeys(fit.note for fit in profile.collective_fits)
+    least = ("backend", "sizes")
+    return _table("All-reduce: fits", headers, rows, *notes, wraps=6, least=least)
+
+
+def _transfers(profile: Profile) -> Table:
+    rows = [
+        (
+            bytes_of(t.bytes), str(t.ranks or ""),
+            *(shown(each, MS) for each in (t.push, t.service, t.pull)),
+            "" if t.slowdown is None else shown(t.slowdown),
+        )
+        for t in profile.transfers
+    ]  # fmt: skip
+    headers = ("bytes", "ranks", "push (ms)", "service (ms)", "pull (ms)", "step slower")
+    note = (
+        "Rows with ranks: these ranks train the workload under the server of simstrag.ddp, and the "
+        "service includes its bookkeeping and its optimizer. Rows without: one worker moves bytes "
+        "over TCP."
+    )
+    return _table(
+        "Parameter server", headers, rows, note if any(t.ranks for t in profile.transfers) else ""
+    )
+
+
+def _overlaps(profile: Profile) -> Table:
+    rows = [
+        (o.backend, str(o.ranks), o.precision, str(o.batch), bytes_of(o.bytes), shown(o.overlap))
+        for o in profile.overlaps
+    ]
+    headers = ("backend", "ranks", "precision", "batch", "bytes", "share hidden")
+    return _table("All-reduce hidden by backward", headers, rows)
+
+
+def _locksteps(profile: Profile) -> Table:
+    rows = [
+        (
+            str(c.ranks), c.precision, str(c.batch), f"{c.load} {c.level:g}" if c.load else "none",
+            shown(c.rest, MS),
+            *("" if q is None else shown(q) for q in (c.slowdown, c.interference)),
+        )
+        for c in profile.locksteps
+    ]  # fmt: skip
+    headers = (
+        "ranks", "precision", "batch", "load on a core", "rest (ms)", "step slower",
+        "bare step slower",
+    )  # fmt: skip
+    note = (
+        "Rest: from the last gradient of the slowest rank to the next step. Step slower: the step "
+        "among the ranks over the step alone on its core; beside a load, over the step among the "
+        "ranks without it. Bare: on all their cores at once, without DDP."
+    )
+    return _table("Ranks in lockstep", headers, rows, note)
+
+
+# -- learning, constants, errors -----------------------------------------------------------------
+
+
+def _learning(profile: Profile) -> Table:
+    rows = [(number(at.batch), str(at.trained), shown(at.scale)) for at in profile.learning]
+    headers = ("small batch", "samples trained", "noise scale (samples)")
+    return _table("Gradient noise scale along training", headers, rows)
+
+
+def _amp_ratios(profile: Profile) -> Table:
+    rows = [
+        (r.model, r.device, number(r.batch), f"{r.full} / {r.amp}", shown(r.ratio), r.source)
+        for r in profile.amp_ratios
+    ]
+    headers = ("model", "device", "batch", "precisions", "gain", "source")
+    return _table("Gain of reduced precision", headers, rows, wraps=5)
+
+
+def _constants(profile: Profile) -> Table:
+    """The constants of a simulation whose scenario states no others."""
+    rows, notes = [], []
+    for part, units in UNITS.items():
+        for name, (unit, scale) in units.items():
+            quantity = getattr(getattr(profile, part), name, None)
+            if quantity is not None:
+                value = shown(quantity, scale).removesuffix(" (assumed)")
+                rows.append((f"{part}.{name}", value, unit, quantity.kind, number(quantity.n)))
+                notes += [f"{part}.{name}: {quantity.note}"] if quantity.note else []
+    headers = ("constant", "value", "unit", "how", "samples")
+    return _table("What a simulation reads", headers, rows, *notes)
+
+
+def _held_out(profile: Profile) -> Table:
+    rows = [
+        (
             h.part, str(len(h.cells)), percent(h.median), percent(h.threshold),
             "yes" if h.median <= h.threshold else "NO",
             f"{percent(h.worst)} ({max(h.cells, key=lambda c: abs(c.error)).cell})",
-        ]
+        )
         for h in profile.held_out
     ]  # fmt: skip
-    headers = ["part", "cells", "median error (%)", "at most (%)", "holds", "worst (%)"]
-    rule = "Absolute errors of cells that no fit had seen, chosen by a rule fixed beforehand."
+    headers = ("part", "cells", "median error (%)", "at most (%)", "holds", "worst (%)")
+    rule = "Absolute errors at cells that no fit used, chosen by a rule that was fixed beforehand."
     notes = [f"{h.part}: {h.note}" for h in profile.held_out if h.note]
-    return Table("Predicted and held out", headers, rows, (rule, *notes), wraps=5)
+    return _table("Predicted and held out", headers, rows, rule, *notes, wraps=5)
 
 
-def skipped(profile: Profile) -> Table:
-    """What could not be measured."""
-    rows = [[each.cell, each.reason] for each in profile.skipped]
-    return Table("Skipped", ["cell", "reason"], rows, wraps=1)
+def _skipped(profile: Profile) -> Table:
+    rows = [(each.cell, each.reason) for each in profile.skipped]
+    return _table("Skipped", ("cell", "reason"), rows, wraps=1)
+
+
+# -- text of cells -------------------------------------------------------------------------------
+
+
+def _table(
+    title: str, headers: tuple[str, ...], rows: Sequence[tuple[str, ...]], *notes: str,
+    wraps: int = 0, least: tuple[str, ...] = (),
+) -> Table:  # fmt: skip
+    kept = tuple(filter(None, notes))
+    return Table(headers, tuple(rows), len(headers), (), kept, title, wraps, least)
+
+
+def shown(quantity: Quantity | None, scale: float = 1.0) -> str:
+    """A quantity with its interval, or with the word `assumed` where it was not measured.
+
+    >>> shown(Quantity(value=0.25, kind="assumed")), shown(None)
+    ('0.250 (assumed)', '–')
+    >>> shown(Quantity(value=500, kind="measured", low=120))
+    '500 (at least 120)'
+    """
+    if quantity is None:
+        return MISSING
+    if quantity.low is not None and quantity.high is not None:
+        return estimate(quantity.value, quantity.low, quantity.high, scale)
+    if quantity.low is not None:
+        return f"{number(quantity.value * scale)} (at least {number(quantity.low * scale)})"
+    assumed = " (assumed)" if quantity.kind == "assumed" else ""
+    return number(quantity.value * scale) + assumed
+
+
+def ranks_of(ranks: int | str, group: str) -> str:
+    """The ranks of an all-reduce, and which of them take part.
+
+    >>> ranks_of(4, "all"), ranks_of(4, "half")
+    ('4 ranks', '4 ranks, one half alone')
+    """
+    return f"{ranks} ranks{GROUPS.get(group, f', {group}')}"
+
+
+def bytes_of(size: int | None) -> str:
+    """A size in the largest binary unit that is not larger than it.
+
+    >>> bytes_of(1024), bytes_of(3 << 20), bytes_of(6_383_872), bytes_of(8), bytes_of(None)
+    ('1 KiB', '3 MiB', '6.088 MiB', '8 B', '–')
+    """
+    if size is None:
+        return MISSING
+    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if size >= 1 << power:
+            return f"{size / (1 << power):.4g} {unit}"
+    return f"{size} B"
+
+
+def _formula(response: Response) -> str:
+    """A law with its constants, and after it the intervals of the constants."""
+    values = {name: number(each.value) for name, each in response.constants.items()}
+    ends = [
+        f"{name} {number(each.low)} to {number(each.high)}"
+        for name, each in response.constants.items()
+        if each.low is not None and each.high is not None
+    ]
+    return "; ".join([LAWS[response.law].format(**values), *ends])
+
+
+def _pairs(facts: dict[str, Any]) -> str:
+    return ", ".join(f"{key} {_plain(value)}" for key, value in facts.items())
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"({_pairs(value)})"
+    return " ".join(map(_plain, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def _list(values: Sequence[int]) -> str:
+    return listed([str(value) for value in values]) or MISSING
+
+
+def _worst(errors: Sequence[float]) -> str:
+    """The largest of relative errors, in percent and with its sign."""
+    return number(100 * max(errors, key=abs), 2, sign=True) if errors else MISSING
+
+
+def _ordered(by_law: dict[str, float]) -> str:
+    """Laws with their relative errors in percent, the best first."""
+    found = sorted(by_law.items(), key=lambda item: item[1])
+    return ", ".join(f"{law} {percent(error, 2)}" for law, error in found) or MISSING

@@ -1,9 +1,8 @@
-"""The numbers behind the charts of a report, as sheets that its page can save."""
+"""The numbers behind the charts of a report, as tables that its page saves."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -11,16 +10,13 @@ from simstrag.analysis.charts.tracks import spans
 from simstrag.analysis.derived.examples import Example
 from simstrag.analysis.derived.windows import Window
 from simstrag.analysis.pages.sections import progress_axis, progress_series
-from simstrag.analysis.tables.sheets import Sheet
 from simstrag.analysis.tables.standings import Standings
+from simstrag.analysis.tables.table import Table
 
-__all__ = ["MOST", "limited", "progress_sheet", "slowdown_sheet", "steps_sheet", "waits_sheet"]
-
-MOST = 10_000
-"""Rows of a sheet, so that a page of very many ranks stays small."""
+__all__ = ["progress_table", "slowdown_table", "steps_table", "waits_table"]
 
 
-def progress_sheet(s: Standings) -> Sheet:
+def progress_table(s: Standings) -> Table:
     """When each policy reached each level: mean, least and most over seeds."""
     rows = [
         (name, *values)
@@ -28,10 +24,10 @@ def progress_sheet(s: Standings) -> Sheet:
         for values in zip(*(column.tolist() for column in series), strict=True)
     ]
     columns = ("policy", "time (s), mean", "time (s), least", "time (s), most", progress_axis(s))
-    return Sheet("progress-over-time", columns, tuple(rows))
+    return Table(columns, tuple(rows))
 
 
-def steps_sheet(examples: Sequence[Example], shown: Window) -> Sheet:
+def steps_table(examples: Sequence[Example], shown: Window) -> Table:
     """The steps of the close look, each whole even where the picture cuts it off."""
     rows: list[tuple[str | float | int, ...]] = []
     for e in examples:
@@ -49,10 +45,10 @@ def steps_sheet(examples: Sequence[Example], shown: Window) -> Sheet:
         "policy", "rank", "computes from (s)", "to (s)", "waited (s)",
         "computes again, or its update is made, at (s)", "precision", "thrown away",
     )  # fmt: skip
-    return limited(Sheet("steps-of-the-close-look", headers, tuple(rows)))
+    return Table(headers, tuple(rows))
 
 
-def slowdown_sheet(examples: Sequence[Example], shown: Window) -> Sheet | None:
+def slowdown_table(examples: Sequence[Example], shown: Window) -> Table | None:
     """Slowdown of the ranks of the close look over the longest run; None without contention."""
     timing = next((e.timing for e in examples if e.timing and e.timing.contention.slowdowns), None)
     if timing is None:
@@ -63,10 +59,10 @@ def slowdown_sheet(examples: Sequence[Example], shown: Window) -> Sheet | None:
         for s in spans(timing, shown.ranks, 0.0, until)
     ]
     columns = ("rank", "what", "from (s)", "to (s)", "slowdown (factor)")
-    return limited(Sheet("slowdown-of-ranks", columns, tuple(rows)))
+    return Table(columns, tuple(rows))
 
 
-def waits_sheet(examples: Sequence[Example]) -> Sheet:
+def waits_table(examples: Sequence[Example]) -> Table:
     """Seconds that ranks waited for ranks, longest first; pairs that never did are left out."""
     rows: list[tuple[str, int, int, float]] = []
     for e in examples:
@@ -75,15 +71,4 @@ def waits_sheet(examples: Sequence[Example]) -> Sheet:
         rows += [(e.name, rank, other, float(seconds[rank, other])) for rank, other in pairs]
     rows.sort(key=lambda row: -row[-1])
     columns = ("policy", "rank that waited", "for rank", "waited (s)")
-    return limited(Sheet("who-waited-for-whom", columns, tuple(rows)))
-
-
-def limited(sheet: Sheet, most: int = MOST) -> Sheet:
-    """The sheet, or its first rows, and then its name says so.
-
-    >>> limited(Sheet("steps", ("rank",), ((0,), (1,), (2,))), most=2).name
-    'steps-first-2-rows'
-    """
-    if len(sheet.rows) <= most:
-        return sheet
-    return replace(sheet, name=f"{sheet.name}-first-{most}-rows", rows=sheet.rows[:most])
+    return Table(columns, tuple(rows))

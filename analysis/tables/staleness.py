@@ -12,13 +12,11 @@ from markupsafe import Markup
 from simstrag.analysis.charts import pictures
 from simstrag.analysis.derived.examples import Example
 from simstrag.analysis.derived.waiting import Steps
-from simstrag.analysis.tables.cells import numbered
-from simstrag.analysis.tables.comparison_tables import Table
-from simstrag.analysis.tables.sheets import Sheet
+from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.number_format import listed
 from simstrag.runs.run import Run
 
-__all__ = ["Stale", "quantiles", "stale_of", "stale_pictures", "stale_sheet", "stale_table"]
+__all__ = ["Stale", "quantiles", "stale_by_rank", "stale_of", "stale_pictures", "stale_table"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -97,10 +95,10 @@ def stale_table(found: Sequence[Stale]) -> Table:
     rows = tuple(
         (
             stale.name,
-            numbered(len(stale.versions)),
-            numbered(float(stale.versions.mean())),
+            Number.of(len(stale.versions)),
+            Number.of(float(stale.versions.mean())),
             *(
-                numbered(int(np.quantile(stale.versions, share, method="inverted_cdf")))
+                Number.of(int(np.quantile(stale.versions, share, method="inverted_cdf")))
                 for share in (0.5, 0.95, 1.0)
             ),
         )
@@ -117,7 +115,7 @@ def stale_table(found: Sequence[Stale]) -> Table:
     return Table(headers, rows, 1, (), notes)
 
 
-def stale_sheet(found: Sequence[Stale], workers: int) -> Sheet:
+def stale_by_rank(found: Sequence[Stale], workers: int) -> Table:
     """The spread of every rank of every run."""
     rows: list[tuple[str | float | int, ...]] = [
         (stale.name, rank, int(np.sum(stale.rank == rank)), *map(float, spread))
@@ -125,7 +123,7 @@ def stale_sheet(found: Sequence[Stale], workers: int) -> Sheet:
         for rank, spread in enumerate(quantiles(stale, workers))
     ]
     columns = ("policy", "rank", "gradients", *(f"{word} (versions)" for word in SHARES))
-    return Sheet("staleness-by-rank", columns, tuple(rows))
+    return Table(columns, tuple(rows))
 
 
 def _caption(stale: Stale) -> str:

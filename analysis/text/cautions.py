@@ -13,8 +13,16 @@ from simstrag.scenario.uncertain_constants import THROUGH
 from simstrag.timing.collectives import ranks_per_node
 
 __all__ = [
-    "REDUCING", "SERVING", "cautions", "classes", "coverage", "enough_seeds", "ignored",
-    "replays", "turnover", "unknown",
+    "REDUCING",
+    "SERVING",
+    "cautions",
+    "classes",
+    "coverage",
+    "ignored",
+    "replays",
+    "turnover",
+    "unknown",
+    "warn_of_few_seeds",
 ]  # fmt: skip
 
 COVERED = {2: 50, 3: 76, 4: 80, 5: 84, 6: 86, 7: 87, 8: 89, 9: 89}
@@ -43,7 +51,7 @@ def cautions(s: Standings) -> list[str]:
     found += _without_effect(s.comparison.scenario)
     found += _of_the_turns(s)
     if s.spread:
-        found.append(enough_seeds(s.seeds))
+        found.append(warn_of_few_seeds(s.seeds))
     if any(p.mitigation[n].value > 1 for p in s.policies for n in s.times):
         found.append(
             "M above 100 % is no error: such a policy is faster than bsp without contention, "
@@ -319,7 +327,7 @@ def coverage(s: Standings) -> str:
     )
 
 
-def enough_seeds(n: int) -> str:
+def warn_of_few_seeds(n: int) -> str:
     """How far a percentile bootstrap over `n` seeds can be trusted; empty from ten seeds on.
 
     The shares are how often it covered the mean of n normal values, 6000 simulated samples each;

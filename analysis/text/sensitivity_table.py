@@ -11,9 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from simstrag.analysis.charts import drawing
-from simstrag.analysis.tables.cells import Cell
-from simstrag.analysis.tables.comparison_tables import Table
 from simstrag.analysis.tables.standings import Standings
+from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.number_format import listed
 from simstrag.analysis.text.sensitivity_text import C_TAU, WORDS, lost_lead, with_unit
 from simstrag.scenario.scenario import Scenario
@@ -103,7 +102,7 @@ def _table(rows: Sequence[Row]) -> Table:
             str(r["kind"]),
             _taker(r) or "nobody",
             *(
-                Cell(with_unit(r[column], r["unit"]), r[column])
+                Number(with_unit(r[column], r["unit"]), r[column])
                 for column in ("value", "tried", "holds_at", "turns_at")
             ),
         )

@@ -255,6 +255,6 @@ def _held_out(profile: Profile) -> list[dict[str, object]]:
 
 def _show(profile: Profile) -> None:
     """What a person asks first of a profile; `calibrate show` says all of it."""
-    from simstrag.analysis.text.profile_text import head
+    from simstrag.analysis.tables.profile_tables import describe
 
-    print_paragraphs(*head(profile))
+    print_paragraphs(*describe(profile))

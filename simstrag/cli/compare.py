@@ -98,7 +98,8 @@ def _left(kept: Path, interrupted: KeyboardInterrupt, sensitivity: bool) -> str:
 def _show(
     comparison: Comparison, warnings: list[str], folder: Path, as_json: bool, quiet: bool
 ) -> None:
-    from simstrag.analysis.tables.comparison_tables import ranking_rows
+    from simstrag.analysis.tables.comparison_tables import ranking_table
+    from simstrag.analysis.tables.standings import standings
 
     page = folder / "report.html"
     if as_json:
@@ -112,6 +113,7 @@ def _show(
         })  # fmt: skip
         return
     if not quiet:
-        print_table(*ranking_rows(comparison), least=LEAST)
+        ranking = ranking_table(standings(comparison))
+        print_table(ranking.headers, [*ranking.rows, ranking.control], least=LEAST)
         warn(warnings)
     print_path("report", page, quiet)

@@ -44,7 +44,7 @@ def console(stderr: bool = False) -> Console:
 
 
 def print_table(
-    headers: list[str], rows: list[list[str]], wraps: int = 0, least: Sequence[str] = ()
+    headers: Sequence[str], rows: Sequence[Sequence[str]], wraps: int = 0, least: Sequence[str] = ()
 ) -> None:
     """Print a table that fits the terminal.
 
@@ -77,7 +77,7 @@ def print_table(
 
 
 def _choose_left_out(
-    headers: list[str], rows: list[list[str]], least: Sequence[str], room: int
+    headers: Sequence[str], rows: Sequence[Sequence[str]], least: Sequence[str], room: int
 ) -> list[str]:
     """The columns, of those in `least`, that a table of `room` characters leaves out."""
     widths = {h: _width(h, rows, column) for column, h in enumerate(headers)}
@@ -90,7 +90,7 @@ def _choose_left_out(
     return left_out
 
 
-def _width(header: str, rows: list[list[str]], column: int) -> int:
+def _width(header: str, rows: Sequence[Sequence[str]], column: int) -> int:
     """Width of a column, if its header may be broken between words and its cells may not."""
     cells = (line for row in rows for line in row[column].split("\n"))
     return max(map(len, (*header.split(), *cells, " ")))

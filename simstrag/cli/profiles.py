@@ -53,8 +53,7 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Say what is in a profile, and how sure it is."""
-    from simstrag.analysis.tables.profile_tables import tables
-    from simstrag.analysis.text.profile_text import head
+    from simstrag.analysis.tables.profile_tables import describe, tables
 
     if plot is not None and writable(plot, *PICTURES).suffix not in PICTURES:
         raise InputError(f"{plot}: is no name of a picture; name it {' or '.join(PICTURES)}")
@@ -64,7 +63,7 @@ def show(
     if as_json:
         print_json({"summary": _summary(found, plot), "profile": found.model_dump(mode="json")})
         return
-    print_paragraphs(*head(found))
+    print_paragraphs(*describe(found))
     for each in tables(found):
         print_sentences(f"== {each.title}")
         print_table(each.headers, each.rows, wraps=each.wraps, least=each.least)
@@ -111,14 +110,14 @@ def _draw(profile: Profile, path: Path) -> None:
 
 
 def _summary(profile: Profile, plot: Path | None) -> dict[str, Any]:
-    from simstrag.analysis.text.profile_text import head
+    from simstrag.analysis.tables.profile_tables import describe
 
     parts = (
         "cells", "batches", "responses", "collectives", "collective_fits", "transfers", "overlaps",
         "locksteps", "learning", "amp_ratios", "skipped",
     )  # fmt: skip
     return {
-        "text": "\n".join(head(profile)),
+        "text": "\n".join(describe(profile)),
         "numbers": {part: len(getattr(profile, part)) for part in parts},
         "held_out": [
             {
@@ -176,8 +175,8 @@ def show_pairs(pairs: Sequence[Pair]) -> None:
 
 
 def _row(pair: Pair) -> list[str]:
+    from simstrag.analysis.tables.profile_tables import shown
     from simstrag.analysis.text.number_format import number
-    from simstrag.analysis.text.profile_text import shown
 
     unit, scale = UNITS.get(pair.number.unit, (pair.number.unit, 1.0))
     verdict = {None: "not judged", True: "yes", False: "NO"}[pair.agrees]
