@@ -20,6 +20,7 @@ import numpy.typing as npt
 from simstrag.checks import choice, real, whole, wholes
 from simstrag.errors import PlanError
 from simstrag.quorum import ALL, Quorum, Via
+from simstrag.ties import TOLERANCE, argsort
 
 __all__ = ["Damping", "Plan", "Precision", "Review", "Weigh"]
 
@@ -41,9 +42,6 @@ class Weigh(enum.Enum):
 
 
 T = TypeVar("T")
-
-SUM_TOLERANCE = 1e-9
-"""How far the sum of batch shares may be from N, relatively: they are products of divisions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +307,7 @@ class Plan:
         exact = (np.array(self.batch) if self._shares is None else self._shares) * batch
         sizes: npt.NDArray[np.int64] = np.floor(exact).astype(np.int64)
         left = world_size * batch - int(sizes.sum())
-        sizes[np.argsort(sizes - exact, kind="stable")[:left]] += 1
+        sizes[argsort(1 + sizes - exact)[:left]] += 1
         if sizes.min() < 1:
             rank = int(np.argmin(sizes))
             raise PlanError(f"rank {rank} gets no sample of {self.batch[rank]:g} x {batch}")
@@ -335,7 +333,7 @@ def _bounds(bound: Any, world_size: int) -> tuple[int | None, ...] | None:
 
 def _shares(batch: Any, world_size: int) -> tuple[float, ...] | None:
     shares = tuple(map(float, _per_rank("batch", batch, world_size, 1.0)))
-    if abs(sum(shares) - world_size) > SUM_TOLERANCE * world_size:
+    if abs(sum(shares) - world_size) > TOLERANCE * world_size:
         raise PlanError(f"batch shares must sum to {world_size}, not {sum(shares):.9g}")
     return None if all(share == 1 for share in shares) else shares
 

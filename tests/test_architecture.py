@@ -16,7 +16,7 @@ import simstrag
 
 ROOT = Path(__file__).parent.parent
 SATELLITES = ("analysis", "calibration", "traces", "validation")
-CONTRACT = {"checks", "errors", "plan", "policy", "quorum", "rendering", "view"}
+CONTRACT = {"checks", "errors", "plan", "policy", "quorum", "rendering", "ties", "view"}
 """The modules on the doorstep, which every package may import."""
 
 ROOMS: dict[str, set[str]] = {

@@ -21,11 +21,12 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from simstrag.policies import counts as ask_counts
 from simstrag.policies import load, names, spec
 from simstrag.policy import WINDOW, Hints, Plan, PlanError, Policy, Precision, View
 
 ALLOWED = {
-    "numpy", "numpy.typing", "simstrag.errors", "simstrag.policy",
+    "numpy", "numpy.typing", "simstrag.errors", "simstrag.policy", "simstrag.ties",
     *(f"simstrag.policies.estimators.{name}" for name in (
         "detectors", "loops", "modes", "noise_tables", "predictors", "windows",
     )),
@@ -48,6 +49,8 @@ class World:
     Every view is what a driver would show after one update; where a quorum counts, only so many of
     its ranks, drawn anew each time, have delivered.
     """
+
+    clean = 1.0
 
     def __init__(self, world_size: int, updates: int = 120, seed: int = 0) -> None:
         self.world_size = world_size
@@ -84,7 +87,8 @@ class World:
             pending_since=self.pending.copy(),
             noise_scale=500.0,
             hints=Hints(
-                amp_ratio=RHO, host_seconds=0.0, clean_seconds=1.0, batch=BATCH, microbatches=4,
+                amp_ratio=RHO, host_seconds=0.0, clean_seconds=self.clean, batch=BATCH,
+                microbatches=4,
                 samples=self.updates * BATCH * self.world_size // 2, noise_scale=500.0,
             ),
             truth=lambda: np.array([self._slowdown(r, version) for r in range(self.world_size)]),
@@ -101,16 +105,22 @@ class World:
         self.pending[delivered] = np.nan
         for rank in delivered:
             amp, share = plan.precision[rank] is Precision.AMP, samples[rank] / BATCH
-            time = self._slowdown(rank, version) * share * self.random.normal(1.0, 0.02)
+            time = self._duration(rank, version) * share
             for window, value in (
                 (self.times, time / RHO if amp else time), (self.amp, amp), (self.shares, share),
-                (self.communication, self.random.uniform(0.01, 0.02)),
+                (self.communication, self._transfer()),
             ):  # fmt: skip
                 window[rank] = np.append(window[rank, 1:], value)
             self.steps[rank] += 1
             self.samples += samples[rank]
         waiting = self.random.permutation(delivered)[: len(delivered) // 2]
         self.pending[waiting] = float(version)
+
+    def _duration(self, rank: int, version: int) -> float:
+        return self._slowdown(rank, version) * self.random.normal(1.0, 0.02)
+
+    def _transfer(self) -> float:
+        return self.random.uniform(0.01, 0.02)
 
     @staticmethod
     def _slowdown(rank: int, version: int) -> float:
@@ -236,6 +246,67 @@ def test_renaming_the_ranks_renames_them_in_the_plan(name: str) -> None:
         seen = dataclasses.replace(view, **arrays, truth=lambda found=truth: found[np.argsort(new)])
         answer = policy.plan(seen).resolved(5)
         assert renamed(answer, same) == renamed(plan.resolved(5), new)
+
+
+class TiedWorld(World):
+    """Every time is a whole multiple of .05 s and most ranks are exactly as fast as another, so
+    that thresholds such as 1.05, 1.1, 1.2 and 2 times the fastest are met to the last bit.
+    """
+
+    clean = 0.1
+
+    def _duration(self, rank: int, version: int) -> float:
+        factors = (1.0, 1.0, 1.05, 1.1, 1.2, 1.25, 2.0, 3.0)
+        return self.clean * factors[(rank + version // 25) % len(factors)]
+
+    def _transfer(self) -> float:
+        return 0.0
+
+
+PERTURBED = ("local_times", "communication", "pending_since")
+
+
+OTHER_MODES = (
+    "cgp:groups=rounds", "cgp:groups=window", "cgp:max_group=2", "dropcompute:warmup=1,measure=6",
+    "korel:rho=1.25", "lb_bsp:deadband=0", "star_dynamic:relative=0.05", "star_h:form=ring",
+    "star_h:interval=interp", "star_h:interval=simulated,staleness=0.3", "star_ring:x=2",
+    "sync_switch:stragglers=greedy", "sync_switch:stragglers=elastic",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*names(), *OTHER_MODES])
+def test_no_decision_depends_on_the_last_bits_of_the_times(name: str) -> None:
+    random, world_size = np.random.default_rng(1), 8
+    original, *policies = [load(name) for _ in range(4)]
+    for view, plan in TiedWorld(world_size).views(original):
+        expected = decision(plan, world_size)
+        for policy in policies:
+            arrays = {
+                field: getattr(view, field) * (1 + 4e-16 * random.integers(-2, 3, shape))
+                for field in PERTURBED
+                for shape in [getattr(view, field).shape]
+            }
+            answer = policy.plan(dataclasses.replace(view, **arrays))
+            assert decision(answer, world_size) == expected
+    counts, *others = [ask_counts(policy, name, taken=()) for policy in (original, *policies)]
+    assert all(other == pytest.approx(counts, rel=1e-9) for other in others)
+
+
+def decision(plan: Plan, world_size: int) -> Plan:
+    """The resolved plan with its continuous values to ten digits, since they follow the times."""
+
+    def rounded(value: float) -> float:
+        return float(f"{value:.10g}")
+
+    plan = plan.resolved(world_size)
+    quorums = [dataclasses.replace(q, window=rounded(q.window)) for q in plan.quorums]
+    samples = plan.samples(BATCH, world_size)
+    return dataclasses.replace(
+        plan,
+        quorums=tuple(quorums),
+        batch=tuple(count / BATCH for count in samples),
+        deadline=None if plan.deadline is None else rounded(plan.deadline),
+    )
 
 
 @every_policy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -188,3 +189,10 @@ def test_grants_are_counted() -> None:
 def test_negative_steps_are_refused(name: str) -> None:
     with pytest.raises(InputError, match=f"{name} must be 0 or more, not -1"):
         load(f"dssp:{name}=-1")
+
+
+@pytest.mark.parametrize("pace", [1 - 1e-15, 1.0, 1 + 1e-15])
+def test_a_push_that_meets_the_slow_ones_up_to_rounding_waits_for_nothing(pace: float) -> None:
+    # The slow rank pushes at 8; the fast one would push at 5, 6, 7 and, with 3 more steps, at 8.
+    shown = view([3, 1], [pace, 3.0], [math.nan, 5.0], now=5.0)
+    assert bounds(load("dssp:low=1,extra=5"), shown) == (4, 1)

@@ -148,3 +148,11 @@ def test_shares_sum_to_n_keep_their_limits_and_between_them_go_by_speed(
 def test_impossible_parameters_are_refused(spec: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         load(spec)
+
+
+@pytest.mark.parametrize("nearby", [0.0, 1.0, 2.0])
+def test_a_change_by_exactly_the_dead_band_changes_nothing(nearby: float) -> None:
+    policy = load("lb_bsp")
+    for times in ([1.0, 1.0], [math.nextafter(1 / 1.05, nearby), math.nextafter(1 / 0.95, nearby)]):
+        policy.plan(view(times))
+    assert policy.summary() == {"rebalances": 0}  # type: ignore[attr-defined]

@@ -378,6 +378,9 @@ def test_what_is_no_yaml_is_refused_with_its_line(file: Path, text: str, message
         ({"learner": {"c_taw": 1}}, "unknown key 'learner.c_taw'. Did you mean 'c_tau'?; known: "),
         ({"allreduce": {"alfa": 1}}, "unknown key 'allreduce.alfa'. Did you mean 'alpha'?; known:"),
         ({"server": {"serve": 1}}, "unknown key 'server.serve'. Did you mean 'service'?; known: "),
+        ({"se[]rver": {"service": 1}}, "unknown key 'se[]rver'. Did you mean 'server'?; known: "),
+        ({"int": 1}, "unknown key 'int'; known: workers, "),
+        ({"server": {"list": 1}}, "unknown key 'server.list'; known: service,"),
     ],
 )
 def test_an_unknown_key_is_named_with_the_nearest_known_one(

@@ -41,7 +41,7 @@ def _problems(error: ValidationError) -> list[list[ErrorDetails]]:
     groups: dict[tuple[str, ...], list[ErrorDetails]] = {}
     for detail in error.errors(include_url=False):
         parts = [str(part) for part in detail["loc"]]
-        tags = [k for k, part in enumerate(parts) if _is_tag(part)]
+        tags = [k for k, part in enumerate(parts) if _is_tag(detail, k)]
         place = tuple(parts[: tags[0]]) if tags else (*parts, detail["type"])
         groups.setdefault(place, []).append(detail)
     deepest = [max(len(detail["loc"]) for detail in group) for group in groups.values()]
@@ -52,7 +52,7 @@ def _problems(error: ValidationError) -> list[list[ErrorDetails]]:
 
 
 def _names(detail: ErrorDetails) -> list[str]:
-    return [str(part) for part in detail["loc"] if not _is_tag(str(part))]
+    return [str(part) for k, part in enumerate(detail["loc"]) if not _is_tag(detail, k)]
 
 
 def _message(detail: ErrorDetails) -> str:
@@ -62,8 +62,14 @@ def _message(detail: ErrorDetails) -> str:
     return (message[:1].lower() + message[1:]).replace("tuple", "list")
 
 
-def _is_tag(part: str) -> bool:
-    """Parts of a location that pydantic adds for members of a union."""
+def _is_tag(detail: ErrorDetails, k: int) -> bool:
+    """Whether pydantic added part k of the location for a member of a union.
+
+    The last part of an unknown key's location is the key itself, however it is spelt.
+    """
+    if detail["type"] == "extra_forbidden" and k == len(detail["loc"]) - 1:
+        return False
+    part = str(detail["loc"][k])
     plain = {"int", "float", "str", "list", "dict"}
     return part in plain or part.startswith("constrained-") or "[" in part
 

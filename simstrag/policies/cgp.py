@@ -32,11 +32,12 @@ import numpy.typing as npt
 
 from simstrag.policies.estimators.detectors import median
 from simstrag.policy import Damping, Plan, Quorum, Review, Via, View
+from simstrag.ties import TOLERANCE, argsort, is_at_most, is_less
 
 Floats = npt.NDArray[np.float64]
 W, LEAST = 10, 3
 """Local times of a rank that are looked at, and that must be known before groups are planned."""
-TOLERANCE, PATIENCE = 0.10, 3
+MARGIN, PATIENCE = 0.10, 3
 """A rank this far outside its band in so many rounds in a row calls for new groups."""
 
 
@@ -139,8 +140,8 @@ class Cgp:
     def _is_due(self, state: State, t: Floats) -> bool:
         if state.planned is None:
             return True
-        low, high = (1 - TOLERANCE) * state.fastest, (1 + TOLERANCE) * self.ratio * state.fastest
-        state.outside = np.where((t < low) | (t > high), state.outside + 1, 0)
+        low, high = (1 - MARGIN) * state.fastest, (1 + MARGIN) * self.ratio * state.fastest
+        state.outside = np.where(is_less(t, low) | is_less(high, t), state.outside + 1, 0)
         leaves = bool((state.outside >= PATIENCE).any())
         return leaves or state.checked - state.planned >= self.every
 
@@ -151,26 +152,30 @@ class Cgp:
             state.fastest[list(group)] = t[group[0]]
         state.outside[:] = 0
         state.planned = state.checked
-        quorums = self._quorums(groups, t, view)
+        quorums = self._quorums(state, groups, t, view)
         plan = self._plan_of(quorums, view)
         if plan.resolved(view.world_size) != state.plan.resolved(view.world_size):
             state.plan = plan
             state.replans += 1
 
-    def _quorums(self, groups: list[tuple[int, ...]], t: Floats, view: View) -> tuple[Quorum, ...]:
+    def _quorums(
+        self, state: State, groups: list[tuple[int, ...]], t: Floats, view: View
+    ) -> tuple[Quorum, ...]:
         if self.groups is Groups.WINDOW:
             clean = view.hints.clean_seconds
             seconds = self.window * (float(t.min()) if clean is None else clean)
+            standing = state.plan.quorums[0].window
+            if is_at_most(seconds, standing) and is_at_most(standing, seconds):
+                seconds = standing
             count = None if self.max_group is None else min(self.max_group, view.world_size)
             return (Quorum(count=count, via=Via.LEADER, window=seconds),)
         slowest = [float(t[group[-1]]) for group in groups]
+        rounds = [1] * len(groups)
+        if self.groups is Groups.ROUNDS:
+            rounds = [math.floor(max(slowest) / own * (1 + TOLERANCE)) for own in slowest]
         return tuple(
-            Quorum(
-                group,
-                via=Via.LEADER,
-                rounds=math.floor(max(slowest) / own) if self.groups is Groups.ROUNDS else 1,
-            )
-            for group, own in zip(groups, slowest, strict=True)
+            Quorum(group, via=Via.LEADER, rounds=count)
+            for group, count in zip(groups, rounds, strict=True)
         )
 
     def _plan_of(self, quorums: tuple[Quorum, ...], view: View) -> Plan:
@@ -193,8 +198,9 @@ def grouped(t: Floats, ratio: float, max_group: int | None = None) -> list[tuple
     [(1, 2), (0, 3)]
     """
     groups: list[list[int]] = []
-    for rank in np.argsort(t, kind="stable").tolist():
-        if groups and t[rank] <= ratio * t[groups[-1][0]] and len(groups[-1]) != max_group:
+    for rank in argsort(t).tolist():
+        joins = bool(groups) and is_at_most(t[rank], ratio * t[groups[-1][0]])
+        if joins and len(groups[-1]) != max_group:
             groups[-1].append(rank)
         else:
             groups.append([rank])

@@ -22,13 +22,12 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag.policy import WINDOW, Plan, Review, View
+from simstrag.ties import TOLERANCE, is_at_most
 
 Floats = npt.NDArray[np.float64]
 CANDIDATES = 200
 FIRST = 6
 """The first candidate is where somebody's sixth micro-batch ends."""
-SAME = 1e-9
-"""Relative difference below which two deadlines are equally good."""
 MEASURING = Plan(review=Review(updates=1))
 
 
@@ -130,7 +129,7 @@ def best_deadline(times: Floats, m: int, overhead: float) -> float:
     first = times.min() * min(FIRST, m) / m
     latest_first = np.linspace(first, times.max(), CANDIDATES)[::-1]
     gains = np.array([effective_speedup(times, m, overhead, theta) for theta in latest_first])
-    return float(latest_first[np.argmax(gains >= gains.max() * (1 - SAME))])
+    return float(latest_first[np.argmax(is_at_most(gains.max(), gains))])
 
 
 def effective_speedup(times: Floats, m: int, overhead: float, theta: float) -> float:
@@ -139,7 +138,7 @@ def effective_speedup(times: Floats, m: int, overhead: float, theta: float) -> f
     >>> effective_speedup(np.array([[1.0], [4.0]]), m=4, overhead=1.0, theta=1.5)  # (1+.5)/2*5/3
     1.25
     """
-    done = np.minimum(np.floor(theta * m / times) + 1, m)
+    done = np.minimum(np.floor(theta * m / times * (1 + TOLERANCE)) + 1, m)
     raw = times.max(axis=0).mean() + overhead
     cut = (times * done / m).max(axis=0).mean() + overhead
     return float((done / m).mean() * raw / cut)

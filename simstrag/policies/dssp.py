@@ -18,6 +18,7 @@ meanwhile add to them, and a threshold stands until the rank blocks at it.  It t
 which may take more than the one push.
 """
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,6 +26,7 @@ import numpy.typing as npt
 
 from simstrag.policies.estimators.predictors import last
 from simstrag.policy import Plan, Quorum, Review, Via, View
+from simstrag.ties import is_at_most
 
 Ints = npt.NDArray[np.int64]
 
@@ -105,10 +107,14 @@ class Dssp:
         """
         pace = last(view.local_times, view.communication)
         next_push = np.maximum(view.pending_since + pace, view.time)[slowest]
-        slow = int(np.argmax(next_push))
+        if np.isnan(next_push).any() or math.isnan(pace[fast]):
+            return 0
+        slow = int(np.argmax(is_at_most(next_push.max(), next_push)))
         ahead = view.time + pace[fast] * np.arange(self.extra + 1) - next_push[slow]
-        waits = np.where(ahead <= 0, -ahead, -ahead % pace[slowest[slow]])
-        return 0 if np.isnan(waits).any() else int(np.argmin(waits))
+        period = pace[slowest[slow]]
+        waits = np.where(ahead <= 0, -ahead, -ahead % period)
+        waits[is_at_most(period, waits) & (ahead > 0)] = 0.0  # a push that comes at once
+        return int(np.argmax(is_at_most(period + waits, period + waits.min())))
 
 
 def _plan_of(bounds: Ints) -> Plan:

@@ -38,6 +38,7 @@ from simstrag.policies.estimators.detectors import (
 from simstrag.policies.estimators.loops import compiled
 from simstrag.policies.estimators.windows import Windows
 from simstrag.policy import WINDOW, Plan, Review, View
+from simstrag.ties import is_at_most, is_less
 
 Floats = npt.NDArray[np.float64]
 COUNTED = ("activations", "recoveries", "efficacy_stops", "probes", "confirmations")
@@ -243,8 +244,8 @@ class Korel:
     def _well(self, x: Floats, against: Baseline) -> npt.NDArray[np.bool_]:
         """Whose times are those of the others again (A.9.11)."""
         scale = max(against.scale, self.f_floor_off * against.reference)
-        near = x <= (1 + self.delta_off) * against.reference
-        return near & (robust_z(x, against.reference, scale) < self.z_off)
+        near: npt.NDArray[np.bool_] = is_at_most(x, (1 + self.delta_off) * against.reference)
+        return near & is_at_most(robust_z(x, against.reference, scale), self.z_off)
 
     def _on(self, state: State, i: int) -> None:
         rank = state.ranks[i]
@@ -284,9 +285,9 @@ class Korel:
         del state.trials[i]
         state.ranks[i]["in_trial"] = False
         if trial.amp_median is None:  # A.9.13
-            if trial.times[-1] <= (1 + self.delta_off) * against.reference:
+            if is_at_most(trial.times[-1], (1 + self.delta_off) * against.reference):
                 self._off(state, i, "recoveries")
-        elif trial.amp_median > self.efficacy * float(median(np.array(trial.times))):  # A.9.15
+        elif not is_less(trial.amp_median, self.efficacy * median(np.array(trial.times))):  # A.9.15
             self._stop(state, i)
         else:
             state.ranks[i]["cooldown"] = self.cooldown
@@ -298,7 +299,7 @@ class Korel:
             return False
         rank["tested"] = True
         amp_median = state.raw.median(i)
-        if amp_median <= self.efficacy * rank["before"]:
+        if is_less(amp_median, self.efficacy * rank["before"]):
             rank["cooldown"] = self.cooldown
             return False
         if self._may_try(view, against):
@@ -335,7 +336,7 @@ class Korel:
     def _may_try(self, view: View, against: Baseline) -> bool:
         switch, clean = view.hints.amp_switch, view.hints.clean_seconds
         step = against.reference if clean is None else clean
-        return self.probes and not (switch is not None and switch > self.dear * step)
+        return self.probes and not (switch is not None and is_less(self.dear * step, switch))
 
     def _planned(self, state: State) -> Plan:
         """The same object unless a precision or a suspect changed."""

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from simstrag.policies.estimators.detectors import median
 from simstrag.policy import WINDOW, Plan, Review, View
+from simstrag.ties import is_less
 
 Floats = npt.NDArray[np.float64]
 EVERY_UPDATE = Review(updates=1)
@@ -74,7 +75,9 @@ class LbBsp:
         b = view.hints.batch
         low = self.low if b is None else max(self.low, 1 / b)  # no rank goes without a sample
         shares = balanced(rate, low, self.high)
-        if (np.abs(shares - state.shares) > self.deadband * state.shares).any():
+        below = is_less(shares, (1 - self.deadband) * state.shares)
+        above = is_less((1 + self.deadband) * state.shares, shares)
+        if (below | above).any():
             state.shares = shares
             state.plan = Plan(batch=shares, review=EVERY_UPDATE)
             state.changes += 1

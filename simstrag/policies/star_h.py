@@ -32,13 +32,11 @@ from simstrag.policies.estimators.modes import (
 from simstrag.policies.estimators.noise_tables import noise_scale
 from simstrag.policies.estimators.predictors import PREDICTORS, Predictor
 from simstrag.policy import ALL, Plan, PlanError, Quorum, Review, Via, View
+from simstrag.ties import is_at_most, is_less
 
 Floats = npt.NDArray[np.float64]
 Quorums = tuple[Quorum, ...]
 COUNTED = ("decisions", "switches", "ssgd", "static", "dynamic", "ring")
-ROUNDING = 1e-9
-"""Groups must be better by more than this share: groups of one rank each are x=1 in other words,
-and by a physical interval equally good."""
 
 
 class Form(enum.Enum):
@@ -147,14 +145,14 @@ class StarH:
             raise PlanError("star_h: nothing says how many samples a gradient has (hints.batch)")
         phi = self._phi(view, n * b)
         T = static_times(t, self.interval, phi, b, self.staleness)
-        x = n - int(np.argmin(T[::-1]))
+        x = 1 + int(np.flatnonzero(is_at_most(T, T.min()))[-1])
         if self.form is Form.RING:
             ring, riders = ring_and_riders(t, x)
             return ("ssgd" if x == n else "ring"), (Quorum(ring if riders else ALL, riders=riders),)
         groups = ward_clusters(t, self._threshold(t))
         if len(groups) > 1:
             T_dyn = dynamic_time(t, groups, phi, b, self.staleness)
-            if T_dyn < T[x - 1] * (1 - ROUNDING):
+            if is_less(T_dyn, T.min()):
                 return "dynamic", tuple(Quorum(group, via=Via.SERVER) for group in groups)
         if x == n:
             return "ssgd", self._together()

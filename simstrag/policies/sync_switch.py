@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 from simstrag.policies.estimators.detectors import median
 from simstrag.policy import Plan, PlanError, Quorum, Review, Via, View
+from simstrag.ties import is_less
 
 RECENT = 5
 """Recent steps of a rank whose median is compared."""
@@ -120,7 +121,7 @@ class SyncSwitch:
         """
         ranks = [rank for rank in range(view.world_size) if rank not in evicted]
         x = median(view.local_times[ranks, -RECENT:])
-        slow = x > self.ratio * median(x)
+        slow = is_less(self.ratio * median(x), x)
         return frozenset(rank for rank, is_slow in zip(ranks, slow, strict=True) if is_slow)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag.errors import InputError
+from simstrag.ties import is_less
 
 __all__ = [
     "Baseline",
@@ -116,7 +117,7 @@ def baseline(
     if values.size == 0:
         return Baseline(math.nan, math.nan)
     reference = _middle(values)
-    shifted = guard and clean is not None and reference > (1 + delta) * clean
+    shifted = guard and clean is not None and is_less((1 + delta) * clean, reference)
     if values.size < 3 or shifted:
         reference = max(clean or 0.0, float(values.min()))
         own = windows()[known]
@@ -144,8 +145,9 @@ def suspects(x: Floats, against: Baseline, z_on: float, delta_on: float) -> npt.
     >>> suspects(np.array([1.0, 1.05, 1.5, math.nan]), Baseline(1.0, 0.01), 3.5, 0.1)
     array([False, False,  True, False])
     """
-    enough = x >= (1 + delta_on) * against.reference
-    return (robust_z(x, against.reference, against.scale) > z_on) & enough
+    enough = is_less((1 + delta_on) * against.reference, x)
+    beyond: npt.NDArray[np.bool_] = is_less(z_on, robust_z(x, against.reference, against.scale))
+    return beyond & enough
 
 
 def amp_gain(rho: float, host: float | None, clean: float | None) -> float:

@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag.policies.estimators.loops import compiled
+from simstrag.ties import TOLERANCE, argsort, is_less
 
 __all__ = [
     "Interval",
@@ -62,8 +63,8 @@ def stragglers(times: Floats, ratio: float) -> frozenset[int]:
     >>> sorted(stragglers(np.array([1.0, 1.2, 1.3]), ratio=0.2))
     [2]
     """
-    fastest = times.min()
-    return frozenset(np.flatnonzero((times - fastest) / fastest > ratio).tolist())
+    slow = is_less((1 + ratio) * times.min(), times)
+    return frozenset(np.flatnonzero(slow).tolist())
 
 
 def ward_clusters(times: Floats, threshold: float) -> tuple[tuple[int, ...], ...]:
@@ -81,7 +82,7 @@ def ward_clusters(times: Floats, threshold: float) -> tuple[tuple[int, ...], ...
     >>> ward_clusters(np.array([0.20, 0.40, 0.21, 0.20]), threshold=0.05)
     ((0, 2, 3), (1,))
     """
-    order = np.argsort(times, kind="stable")
+    order = argsort(times)
     sizes = _merged(times[order].astype(np.float64), threshold)
     clusters = np.split(order, np.cumsum(sizes)[:-1].astype(np.intp))
     return tuple(sorted(tuple(sorted(cluster.tolist())) for cluster in clusters))
@@ -92,10 +93,14 @@ def _merged(means: Any, threshold: float) -> Any:
     """The sizes of the clusters of sorted times, which are lost; `costs` are of neighbours."""
     count = len(means)
     sizes, costs = np.ones(count), means[1:] - means[:-1]
+    tie = TOLERANCE * means[count - 1]
     while count > 1:
-        at = int(np.argmin(costs[: count - 1]))
-        if not costs[at] < threshold:
+        least = costs[: count - 1].min()
+        if least > threshold + tie:
             break
+        at = 0
+        while costs[at] > least + tie:
+            at += 1
         left, right = sizes[at], sizes[at + 1]
         means[at] = (means[at] * left + means[at + 1] * right) / (left + right)
         sizes[at] = left + right
@@ -125,7 +130,8 @@ def intervals(times: Floats, how: Interval) -> Floats:
         return p
     fastest, slowest, harmonic = float(p[0]), float(p[-1]), float(1 / np.sum(1 / p))
     if how is Interval.INTERP:
-        share = (p - fastest) / (slowest - fastest) if slowest > fastest else np.ones_like(p)
+        equal = not is_less(fastest, slowest)
+        share = np.ones_like(p) if equal else (p - fastest) / (slowest - fastest)
         return harmonic + (slowest - harmonic) * share
     return np.concatenate([[harmonic], _simulated(p), [slowest]])[-len(p) :]
 
@@ -139,7 +145,7 @@ def _simulated(p: Floats) -> Floats:
     remaining = np.tile(p, (len(x), 1))
     total = np.zeros_like(x, dtype=np.float64)
     for _ in range(SIMULATED_UPDATES):
-        order = np.argsort(remaining, axis=1, kind="stable")
+        order = argsort(p[-1] + remaining)
         waited = np.take_along_axis(remaining, np.take_along_axis(order, x - 1, axis=1), axis=1)
         place = np.argsort(order, axis=1, kind="stable")
         remaining = np.where(place < x, p, remaining - waited)
@@ -204,7 +210,7 @@ def ring_and_riders(times: Floats, x: int) -> tuple[tuple[int, ...], tuple[tuple
     >>> ring_and_riders(np.array([3.0, 1.0, 2.0, 4.0]), x=2)
     ((1, 2), ((0, 1), (3, 2)))
     """
-    order = np.argsort(times, kind="stable").tolist()
+    order = argsort(times).tolist()
     ring, children = order[:x], order[x:]
     riders = tuple((child, ring[j % x]) for j, child in enumerate(children))
     return tuple(ring), riders
