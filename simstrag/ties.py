@@ -8,17 +8,26 @@ precision, the plan in force.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
 __all__ = ["TOLERANCE", "argsort", "is_at_most", "is_less"]
 
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
 TOLERANCE = 1e-9
 """Relative difference up to which two numbers are tied."""
 
 
+@overload
+def is_less(a: float, b: float) -> bool: ...
+@overload
+def is_less(a: Floats, b: float | Floats) -> Bools: ...
+@overload
+def is_less(a: float, b: Floats) -> Bools: ...
 def is_less(a: Any, b: Any) -> Any:
     """Whether a < b and the two are not tied; element by element, False where either is NaN.
 
@@ -30,6 +39,12 @@ def is_less(a: Any, b: Any) -> Any:
     return a < b * (1 - TOLERANCE)
 
 
+@overload
+def is_at_most(a: float, b: float) -> bool: ...
+@overload
+def is_at_most(a: Floats, b: float | Floats) -> Bools: ...
+@overload
+def is_at_most(a: float, b: Floats) -> Bools: ...
 def is_at_most(a: Any, b: Any) -> Any:
     """Whether a < b or the two are tied; element by element, False where either is NaN.
 
@@ -39,7 +54,7 @@ def is_at_most(a: Any, b: Any) -> Any:
     return a * (1 - TOLERANCE) <= b
 
 
-def argsort(values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+def argsort(values: Floats) -> npt.NDArray[np.int64]:
     """The indices that sort along the last axis; tied values keep the order of their indices.
 
     values: 0 or more, without NaN.  Differences of times must be shifted by a time first, so that

@@ -244,7 +244,7 @@ class Korel:
     def _well(self, x: Floats, against: Baseline) -> npt.NDArray[np.bool_]:
         """Whose times are those of the others again (A.9.11)."""
         scale = max(against.scale, self.f_floor_off * against.reference)
-        near: npt.NDArray[np.bool_] = is_at_most(x, (1 + self.delta_off) * against.reference)
+        near = is_at_most(x, (1 + self.delta_off) * against.reference)
         return near & is_at_most(robust_z(x, against.reference, scale), self.z_off)
 
     def _on(self, state: State, i: int) -> None:

@@ -146,7 +146,7 @@ def suspects(x: Floats, against: Baseline, z_on: float, delta_on: float) -> npt.
     array([False, False,  True, False])
     """
     enough = is_less((1 + delta_on) * against.reference, x)
-    beyond: npt.NDArray[np.bool_] = is_less(z_on, robust_z(x, against.reference, against.scale))
+    beyond = is_less(z_on, robust_z(x, against.reference, against.scale))
     return beyond & enough
 
 
