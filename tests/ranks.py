@@ -34,7 +34,8 @@ from typing import Any
 
 import pytest
 
-from simstrag.processes.affinity import cores, die_with_parent, pin
+from simstrag.processes.affinity import cores, pin
+from simstrag.processes.children import die_with_parent
 
 __all__ = ["RankError", "Ranks", "ranks"]
 

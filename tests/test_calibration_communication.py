@@ -14,12 +14,12 @@ import pytest
 from simstrag.calibration.benches.allreduce import COARSE, AllReduceBench, rank_counts, sizes_of
 from simstrag.calibration.benches.crew import Crew
 from simstrag.calibration.benches.overlap import KINDS, OverlapBench
-from simstrag.calibration.benches.processes import Children
 from simstrag.calibration.benches.server import ServerBench
 from simstrag.calibration.benches.traffic import Traffic
 from simstrag.calibration.benches.trained import FEWEST, TrainedBench
 from simstrag.calibration.cells import Cell, Skipped
 from simstrag.processes.affinity import cores
+from simstrag.processes.children import Children
 
 if TYPE_CHECKING:
     from simstrag.workloads.workload import Parts

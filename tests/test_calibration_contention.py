@@ -19,10 +19,10 @@ from simstrag.calibration.benches.contention import ContentionBench  # noqa: E40
 from simstrag.calibration.benches.crew import Crew  # noqa: E402
 from simstrag.calibration.benches.device import Cpu, device  # noqa: E402
 from simstrag.calibration.benches.loads import SHARED, Loads, levels, piece, split  # noqa: E402
-from simstrag.calibration.benches.processes import Children  # noqa: E402
 from simstrag.calibration.benches.steps import FEWEST, WARM, Jobs  # noqa: E402
 from simstrag.calibration.cells import Skipped  # noqa: E402
 from simstrag.processes.affinity import cores  # noqa: E402
+from simstrag.processes.children import Children  # noqa: E402
 from simstrag.workloads import Job, Parts, Precisions, Workload  # noqa: E402
 
 CHOSEN = Precisions("fp64", "fp32_of_fp64", stand_in=True, probed_gain=1.0)

@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from simstrag.calibration.benches import processes
-from simstrag.calibration.benches.crew import STOP, Crew, Under, obey, toil
-from simstrag.calibration.benches.processes import STALL
+from simstrag.calibration.benches.crew import STALL, STOP, Crew, Under, obey, toil
 from simstrag.calibration.cells import Skipped
+from simstrag.processes import children
 
 
 @pytest.fixture(autouse=True)
@@ -87,8 +86,8 @@ def test_a_crew_that_cannot_start_refuses_every_order() -> None:
 @pytest.fixture
 def grace(monkeypatch: pytest.MonkeyPatch) -> float:
     """Less patience with those that hang."""
-    monkeypatch.setattr(processes, "GRACE", 0.5)
-    return processes.GRACE
+    monkeypatch.setattr(children, "LEAVE_GRACE", 0.5)
+    return children.LEAVE_GRACE
 
 
 @pytest.mark.usefixtures("grace")

@@ -15,10 +15,10 @@ from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
 
 from simstrag.calibration.benches.crew import obey
-from simstrag.calibration.benches.processes import Children
 from simstrag.calibration.benches.steps import Jobs, block
 from simstrag.errors import SimstragError
 from simstrag.processes.affinity import cores
+from simstrag.processes.children import Children
 
 if TYPE_CHECKING:
     from simstrag.ddp.trainer import Trainer

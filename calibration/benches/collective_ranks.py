@@ -14,8 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simstrag.calibration.benches.crew import obey
-from simstrag.calibration.benches.processes import STALL
+from simstrag.calibration.benches.crew import STALL, obey
 
 if TYPE_CHECKING:
     import torch

@@ -9,10 +9,13 @@ from contextlib import AbstractContextManager
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from simstrag.calibration.benches.processes import LEAVE, STALL, Children
 from simstrag.calibration.cells import Skipped
+from simstrag.processes.children import LEAVE, Children
 
-__all__ = ["STOP", "Crew", "obey", "toil"]
+__all__ = ["STALL", "STOP", "Crew", "obey", "toil"]
+
+STALL = 60.0
+"""Seconds after which a silent process is given up."""
 
 STOP = "stop"
 """The order that ends a work of `toil`."""

@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
-from simstrag.calibration.benches.crew import Crew, obey
-from simstrag.calibration.benches.processes import STALL
+from simstrag.calibration.benches.crew import STALL, Crew, obey
 from simstrag.calibration.cells import Cell
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
-from simstrag.calibration.benches.crew import STOP, Crew, Under, toil
-from simstrag.calibration.benches.processes import STALL
+from simstrag.calibration.benches.crew import STALL, STOP, Crew, Under, toil
 
 __all__ = ["PERIOD", "Stream", "Traffic"]
 

@@ -11,7 +11,7 @@ import threading
 import warnings
 
 from simstrag.cli.console import UNREAD, discard_stdout, replace_closed_streams
-from simstrag.cli.stopping import stoppable
+from simstrag.processes.signals import interruptible
 
 __all__ = ["main", "report_thread_error"]
 
@@ -27,7 +27,7 @@ def main() -> None:
     if threading.excepthook is threading.__excepthook__:  # no other hook is set
         threading.excepthook = report_thread_error
     sys.path.append("")  # `module:Class` finds a policy in the working directory
-    with stoppable() as stop:
+    with interruptible() as stop:
         try:
             code = _run()
         except KeyboardInterrupt as interrupt:

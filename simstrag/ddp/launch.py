@@ -12,12 +12,9 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import FrameType
 from typing import Literal, Protocol
 
 import psutil
@@ -25,11 +22,9 @@ import psutil
 from simstrag.ddp.rendezvous import adopted, store_at
 from simstrag.errors import InputError
 from simstrag.processes.affinity import cores
+from simstrag.processes.children import ProcessTree
 
 __all__ = ["Outcome", "launch", "run", "torchrun"]
-
-GRACE = 1.0
-"""Seconds in which processes that are told to end may do so, all together."""
 
 LAST_WORK = 10.0
 """Seconds that a server has for it when all its ranks have come to their end."""
@@ -48,9 +43,6 @@ POLL = 0.02
 
 SERVER = ("-m", "simstrag.ddp.server.server")
 """The program of a server that outlives ranks; it says on the store where it listens."""
-
-SUBREAPER = 36, 37
-"""Numbers of prctl that set and get who takes care of orphans."""
 
 
 class Network(Protocol):
@@ -119,9 +111,9 @@ def torchrun(
         "--max-restarts", str(restarts), "--monitor-interval", "0.1",
         "-m", "simstrag.ddp.rank_main", *(["-m"] if module else []), script, *arguments,
     ]  # fmt: skip
-    with Job(stall_limit, pinned) as job:
+    with _tree(stall_limit, pinned) as tree:
         told = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "3", "SIMSTRAG_ON_FAULT": "restart"}
-        return job.start(command, told).wait()
+        return tree.start(command, told).wait()
 
 
 def launch(
@@ -163,9 +155,9 @@ def launch(
         which = {} if rank is None else {"RANK": str(rank), "LOCAL_RANK": str(rank)}
         return {**place, **there, **which}
 
-    with Job(stall_limit, pinned) as job:
-        served = None if server is None else job.start(placed(None, server), told(None))
-        processes = [job.start(placed(rank, command), told(rank)) for rank in range(ranks)]
+    with _tree(stall_limit, pinned) as tree:
+        served = None if server is None else tree.start(placed(None, server), told(None))
+        processes = [tree.start(placed(rank, command), told(rank)) for rank in range(ranks)]
         moved = broken = time.monotonic()
         while running := [each for each in processes if each.poll() is None]:
             broken = broken if any(each.poll() for each in processes) else time.monotonic()
@@ -173,10 +165,10 @@ def launch(
             moved = moved if all(map(_stopped, running)) else time.monotonic()
             abandoned = time.monotonic() - moved > stall_limit
             if failed or abandoned or (served is not None and served.poll()):
-                job.end(processes, signal.SIGTERM)
+                tree.end(processes, signal.SIGTERM)
             time.sleep(POLL)
         if served is not None:
-            job.end([served], signal.SIGTERM, LAST_WORK)
+            tree.end([served], signal.SIGTERM, LAST_WORK)
         code = None if served is None else served.returncode
         return Outcome(tuple(each.returncode for each in processes), code)
 
@@ -215,111 +207,18 @@ def run(
     return int(failed)
 
 
-class Job:
-    """Processes of one job, and what they start in their turn: none is left on leaving.
-
-    They have a process group of their own, so that Ctrl-C reaches this process alone, which hands
-    it on and gives them `GRACE` seconds.
-    """
-
-    def __init__(self, stall_limit: float, pinned: bool) -> None:
-        self.mark = uuid.uuid4().hex
-        self.environment = {
-            "SIMSTRAG_JOB": self.mark,
-            "SIMSTRAG_PARENT": str(os.getpid()),
-            "SIMSTRAG_STALL_LIMIT": repr(stall_limit),
-            "SIMSTRAG_PINNED": str(int(pinned)),
-        }
-        self._started: list[subprocess.Popen[bytes]] = []
-
-    def start(self, command: Sequence[str], more: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        """A process that ends with this one, if it calls `adopted`."""
-        free = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONUNBUFFERED": "1"}
-        if sys.platform != "linux":
-            del free["GLOO_SOCKET_IFNAME"]
-        environment = {**free, **os.environ, **self.environment, **more}
-        process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, process_group=0
-        )
-        self._started.append(process)
-        return process
-
-    def end(
-        self,
-        processes: Sequence[subprocess.Popen[bytes]],
-        number: signal.Signals,
-        grace: float = GRACE,
-    ) -> None:
-        """Tell them to end, and kill what does not."""
-        running = [each for each in processes if each.poll() is None]
-        try:
-            for each in running:
-                each.send_signal(number)
-            until = time.monotonic() + grace
-            while any(each.poll() is None for each in running) and time.monotonic() < until:
-                time.sleep(POLL)
-        finally:
-            for each in running:
-                each.kill()
-                each.wait()
-
-    def __enter__(self) -> Job:
-        self._stack = contextlib.ExitStack()
-        self._stack.enter_context(_taking_orphans())
-        self._stack.enter_context(_interruptible())
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *failure: object) -> None:
-        try:
-            self.end(self._started, signal.SIGTERM if kind is None else signal.SIGINT)
-        finally:
-            for each in self._left():
-                with contextlib.suppress(psutil.Error):
-                    each.kill()
-                    each.wait(GRACE)
-            self._stack.close()
-
-    def _left(self) -> Iterator[psutil.Process]:
-        for each in psutil.Process().children(recursive=True):
-            with contextlib.suppress(psutil.Error):
-                if each.environ().get("SIMSTRAG_JOB") == self.mark:
-                    yield each
-
-
-@contextlib.contextmanager
-def _taking_orphans() -> Iterator[None]:
-    """What loses its parent in here becomes a child of this process, where the system can."""
-    if sys.platform != "linux":
-        yield
-        return
-    import ctypes
-
-    prctl, before = ctypes.CDLL(None).prctl, ctypes.c_int()
-    prctl(SUBREAPER[1], ctypes.byref(before), 0, 0, 0)
-    prctl(SUBREAPER[0], 1, 0, 0, 0)
-    try:
-        yield
-    finally:
-        prctl(SUBREAPER[0], before.value, 0, 0, 0)
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """A scheduler and a closed terminal end this as Ctrl-C does, where nobody sees to that yet."""
-
-    def hear(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    ours = threading.current_thread() is threading.main_thread()
-    heard = [each for each in numbers if ours and signal.getsignal(each) is signal.SIG_DFL]
-    for number in heard:
-        signal.signal(number, hear)
-    try:
-        yield
-    finally:
-        for number in heard:
-            signal.signal(number, signal.SIG_DFL)
+def _tree(stall_limit: float, pinned: bool) -> ProcessTree:
+    """The processes of one job; ranks that call `adopted` end with this one."""
+    defaults = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    if sys.platform == "linux":
+        defaults["GLOO_SOCKET_IFNAME"] = "lo"
+    return ProcessTree({
+        **defaults,
+        **os.environ,
+        "SIMSTRAG_PARENT": str(os.getpid()),
+        "SIMSTRAG_STALL_LIMIT": repr(stall_limit),
+        "SIMSTRAG_PINNED": str(int(pinned)),
+    })  # fmt: skip
 
 
 def _check(ranks: int, stall_limit: float) -> None:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import os
 import runpy
-import signal
 import sys
-import threading
 import traceback
 
 from simstrag.ddp.rendezvous import adopted
 from simstrag.errors import InputError, SimstragError
 from simstrag.processes.affinity import keep_memory, pin_rank
+from simstrag.processes.signals import postpone_termination
 
 __all__ = ["INTERRUPTED", "main"]
 
@@ -22,14 +21,14 @@ INTERRUPTED = 130
 """The exit code of a rank that Ctrl-C ended."""
 
 LAST_WORDS = 0.5
-"""Seconds that a rank has to say who was lost, when it is told to end."""
+"""Seconds after SIGTERM, which torchrun sends to all when one died, to report which rank it was."""
 
 
 def main() -> None:
     """Make this process a rank, and run the script or module of its command line in it."""
     adopted()
     keep_memory()
-    signal.signal(signal.SIGTERM, _soon)
+    postpone_termination(LAST_WORDS)
     if os.environ.get("SIMSTRAG_PINNED") == "1":
         pin_rank(int(os.environ.get("LOCAL_RANK", "0")))
     script = sys.argv[1]
@@ -54,14 +53,6 @@ def main() -> None:
     except KeyboardInterrupt as error:
         sys.last_value = error
         raise SystemExit(INTERRUPTED) from None
-
-
-def _soon(*_: object) -> None:
-    """Told to end, as torchrun tells all when one has died, whose name may just be being said."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    timer = threading.Timer(LAST_WORDS, os.kill, (os.getpid(), signal.SIGTERM))
-    timer.daemon = True
-    timer.start()
 
 
 def _line_of(error: SimstragError, script: str) -> str:

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from simstrag.errors import InputError, SimstragError
-from simstrag.processes.affinity import die_with_parent
+from simstrag.processes.children import die_with_parent
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store, TCPStore

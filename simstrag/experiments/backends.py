@@ -14,7 +14,6 @@ import logging
 import os
 import signal
 import socket
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
@@ -24,6 +23,7 @@ from typing import Any, Protocol, TypeVar
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError, SimstragError
 from simstrag.processes.pool import Processes, cores
+from simstrag.processes.signals import handler_kept
 
 __all__ = ["BACKENDS", "Backend", "Gone", "Lost", "backend_of", "computed"]
 
@@ -241,7 +241,7 @@ class Ray:
                 local = host in ("localhost", "127.0.0.1")  # Ray does not mean what these say
                 _reach(f"{ray.util.get_node_ip_address()}:{port}" if local else address)
             if self._own:
-                with _signals_kept():
+                with handler_kept(signal.SIGTERM):  # Ray would answer it with a trace of its stack
                     ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
 
     @property
@@ -277,19 +277,6 @@ def _answering(
         if give_up is not None:
             give_up()
         raise InputError(f"no {name} cluster at {address}: {_line(error)}") from None
-
-
-@contextlib.contextmanager
-def _signals_kept() -> Iterator[None]:
-    """Ray answers SIGTERM with a trace of its stack; who calls it may know better."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _line(error: Exception) -> str:

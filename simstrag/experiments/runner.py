@@ -14,7 +14,7 @@ from simstrag.engine.excerpt import ranks_to_show
 from simstrag.engine.simulate import check, simulate
 from simstrag.errors import InputError
 from simstrag.experiments.cache import Finished, Outcome, Task
-from simstrag.processes.pool import cores, spread, stopped
+from simstrag.processes.pool import cores, shut_down, spread
 from simstrag.runs.run import Run, plain
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.uncertain_constants import with_value
@@ -77,7 +77,7 @@ class Work:
 
     def end(self) -> None:
         """Let the processes go."""
-        stopped(self._jobs)
+        shut_down(self._jobs)
 
     def _step(self, runs: int, what: str) -> None:
         self._done += runs

@@ -22,7 +22,7 @@ from simstrag.errors import InputError, SimstragError
 from simstrag.experiments.backends import Backend, Gone, Lost, backend_of, computed
 from simstrag.experiments.cache import key_of, origin_of, program, source_of
 from simstrag.experiments.study import Point, Study, text_of
-from simstrag.processes.pool import WHY
+from simstrag.processes.pool import REASON
 from simstrag.runs.run import plain, provenance
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ PAUSE = 10.0
 """Seconds at least between two times that the tables are made while runs are computed."""
 SHARE = 20
 """And at least so many times as long as making them took."""
-LOST = f"what computed it ended each time it was tried: {WHY}"
+LOST = f"what computed it ended each time it was tried: {REASON}"
 READY = Lock()
 """Threads of one process, as a Dask worker has them, compile the engine once."""
 

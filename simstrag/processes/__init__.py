@@ -1,4 +1,4 @@
-"""Child processes: cores, worker pools, and their end with the parent.
+"""Child processes: how they start, which cores and signals they have, and that none outlives us.
 
-Start with `affinity`. It knows neither ranks nor runs.
+It knows neither ranks nor runs. Start with `children`; `pool` is the worker pool of all runs.
 """

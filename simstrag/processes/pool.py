@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
 import threading
 import time
@@ -14,14 +13,15 @@ from functools import partial
 from typing import Any
 
 from simstrag.errors import SimstragError
+from simstrag.processes.signals import blocked
 
-__all__ = ["WHY", "Processes", "cores", "spread", "stopped"]
+__all__ = ["REASON", "Processes", "cores", "shut_down", "spread"]
 
 PAUSE = 1.0
 """Seconds between two looks whether the parent is alive."""
 TRIES = 3
 """How often a call whose process ended is started: others may have taken the memory."""
-WHY = "killed, or out of memory?"
+REASON = "killed, or out of memory?"
 
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
@@ -60,7 +60,7 @@ def spread(calls: Iterable[Call], jobs: int) -> Iterator[Any]:
             tries += 1
         else:
             return
-    raise SimstragError(f"a process ended {TRIES} times before its run did: {WHY}")
+    raise SimstragError(f"a process ended {TRIES} times before its run did: {REASON}")
 
 
 def _spread(calls: list[Call], jobs: int) -> Iterator[Any]:
@@ -73,11 +73,11 @@ def _spread(calls: list[Call], jobs: int) -> Iterator[Any]:
         initializer=_end_with,
         initargs=(os.getpid(),),
     )
-    with _spared() if jobs > 1 else contextlib.nullcontext():
+    with _starting() if jobs > 1 else contextlib.nullcontext():
         return iter(parallel(calls))
 
 
-def stopped(jobs: int) -> None:
+def shut_down(jobs: int) -> None:
     """Let the processes go: kept ones would go on with the policies they once imported."""
     from joblib.externals.loky import get_reusable_executor
 
@@ -113,7 +113,7 @@ class Processes:
 
     def start(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Compute in a process that is free, or a new one; at most `room` at a time."""
-        with _spared():
+        with _starting():
             process = self._idle.pop() if self._idle else self._fresh()
             future: Future[Any] = process.submit(function, *arguments)
         future.add_done_callback(partial(self._free, process))
@@ -139,11 +139,8 @@ class Processes:
 
 
 @contextlib.contextmanager
-def _spared() -> Iterator[None]:
-    """Processes started meanwhile hear no Ctrl-C and its like, and print no traceback of it.
-
-    A terminal sends it to all; this process hears it afterwards, and ends them.
-    """
+def _starting() -> Iterator[None]:
+    """Processes started inside never receive Ctrl-C and its like; this process ends them."""
     if sys.platform == "win32":
         yield
         return
@@ -151,40 +148,11 @@ def _spared() -> Iterator[None]:
 
     from joblib.externals.loky.backend import resource_tracker as loky_tracker
 
-    told = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, told)
-    try:
-        with _postponed(told):
-            for tracker in (resource_tracker, loky_tracker):
-                tracker.ensure_running()  # where that starts it, it unblocks signals here
-            signal.pthread_sigmask(signal.SIG_BLOCK, told)
+    with blocked():
+        for tracker in (resource_tracker, loky_tracker):
+            tracker.ensure_running()  # where that starts it, it unblocks signals here
+        with blocked():
             yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextlib.contextmanager
-def _postponed(numbers: set[signal.Signals]) -> Iterator[None]:
-    """Signals that come meanwhile are heard afterwards.
-
-    To block them does not do it: a thread of a library that has not blocked them takes them, and
-    Python would raise here what they mean, in the midst of making processes.
-    """
-    if threading.current_thread() is not threading.main_thread():  # which alone may hear them
-        yield
-        return
-    came: list[int] = []
-    handlers = {n: signal.getsignal(n) for n in numbers}
-    heard = [n for n in numbers if handlers[n] not in (signal.SIG_IGN, None)]
-    for number in heard:
-        signal.signal(number, lambda number, frame: came.append(number))
-    try:
-        yield
-    finally:
-        for number in heard:
-            signal.signal(number, handlers[number])
-        for late in came:
-            signal.raise_signal(late)
 
 
 def _end_with(parent: int) -> None:

@@ -254,7 +254,7 @@ import json, os, signal, sys, time
 import torch, torch.distributed as dist
 from simstrag.ddp.board import Board
 from simstrag.ddp.identity import Identity
-from simstrag.ddp.joining import join
+from simstrag.ddp.rendezvous import join
 
 fault, group, limit, out = sys.argv[1], float(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
 joined = join(group)

@@ -43,7 +43,7 @@ main(["--standalone", "--nproc-per-node", sys.argv[1], *sys.argv[2:]])
 HEAD = """
 import json, os, signal, sys, time
 import torch, torch.distributed as dist
-from simstrag.ddp.joining import Fenced, adopted, join, meet, offer, offered, shrink
+from simstrag.ddp.rendezvous import Fenced, adopted, join, meet, offer, offered, shrink
 
 out = sys.argv[1]
 

@@ -28,7 +28,7 @@ from simstrag.ddp.server.server import Server, start_server
 from simstrag.ddp.server.wire import Frame, Kind
 from simstrag.errors import InputError
 from simstrag.policy import Late, Plan, Quorum, Review, Via, View
-from simstrag.processes.affinity import die_with_parent
+from simstrag.processes.children import die_with_parent
 from tests.ranks import Ranks, ranks
 
 __all__ = ["ranks"]

@@ -16,10 +16,11 @@ from simstrag.ddp.failures.slow_ranks import warn
 from simstrag.ddp.rendezvous import adopted, meet, offer, stall_limit_of
 from simstrag.ddp.server.listener import listening
 from simstrag.ddp.server.server_main import Journal, Server
-from simstrag.ddp.server.subprocesses import address_of, begun, told
 from simstrag.engine.live import Live
 from simstrag.errors import InputError
 from simstrag.processes.affinity import cores_of_all, keep_memory, pin
+from simstrag.processes.children import read_address, receive_arguments, start_module
+from simstrag.processes.signals import exit_on
 
 __all__ = ["Journal", "Server", "main", "reachable", "start_server"]
 
@@ -35,8 +36,8 @@ def start_server(
 
     It ends when all ranks have left, and dies with the thread that called this (Linux).
     """
-    process = begun("simstrag.ddp.server.server", world_size, host, stall_limit)
-    return process, address_of(process, "the server")
+    process = start_module("simstrag.ddp.server.server", world_size, host, stall_limit)
+    return process, read_address(process, "the server")
 
 
 def reachable(several: bool) -> str:
@@ -87,15 +88,14 @@ def main() -> None:
     pin(set(cores_of_all()))  # not the one of the rank that started this
     if len(sys.argv) == 1:
         adopted()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: sys.exit(0))  # all ranks have ended, or are to
+        exit_on(signal.SIGTERM, signal.SIGINT)  # all ranks have ended, or are to
         _warm()
         host, size = os.environ.get("SIMSTRAG_HOST", "127.0.0.1"), int(os.environ["WORLD_SIZE"])
         server = Server(size, host, stall_limit_of(), say=warn)
         offer(meet(), server.address)
         server.serve()
         return
-    world_size, host, stall_limit = told()
+    world_size, host, stall_limit = receive_arguments()
     _warm()
     server = Server(world_size, host, stall_limit, say=warn)
     print(server.address, flush=True)
