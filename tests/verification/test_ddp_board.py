@@ -252,8 +252,8 @@ def test_who_comes_to_a_door_that_was_open_before_is_not_shut_out() -> None:
 RANK = """
 import json, os, signal, sys, time
 import torch, torch.distributed as dist
-from simstrag.ddp.board import Board
-from simstrag.ddp.identity import Identity
+from simstrag.ddp.failures.heartbeat import Board
+from simstrag.ddp.failures.process_identity import Identity
 from simstrag.ddp.rendezvous import join
 
 fault, group, limit, out = sys.argv[1], float(sys.argv[2]), float(sys.argv[3]), sys.argv[4]

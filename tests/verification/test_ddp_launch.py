@@ -107,7 +107,7 @@ def place(tmp_path: Path) -> Iterator[Path]:
 
 
 SHRINK = """
-from simstrag.ddp.board import Board
+from simstrag.ddp.failures.heartbeat import Board
 joined = join(4.0)
 board = Board(joined.store, joined.rank, joined.names, 2.0, joined.connections)
 tensor = torch.ones(4)

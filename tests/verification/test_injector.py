@@ -231,8 +231,8 @@ def test_loads_of_a_gpu_need_to_know_it() -> None:
 PROGRAM = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from simstrag.fidelity.injector import Injector
-from simstrag.fidelity.schedule import Episode, Schedule, response_to
+from simstrag.validation.loadgen.injector import Injector
+from simstrag.validation.loadgen.schedule import Episode, Schedule, response_to
 
 if __name__ == "__main__":
     episodes = Episode(0, "cpu", 2.0, 0.0, 60.0), Episode(1, "net", 1.0, 0.0, 60.0)
