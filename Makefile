@@ -1,43 +1,58 @@
-# Two commands set everything up: `make demo` and `make test`.
+# `make demo` installs what a comparison needs; `make test` installs the rest beside it.
 PYTHON ?= python3
 BIN := .venv/bin
+# --no-compile: Python compiles a module when it is first imported.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
-.PHONY: setup demo test verify verify-simulated lint docs screenshots bench clean
+.PHONY: setup setup-all demo test verify verify-simulated lint docs screenshots architecture bench clean
 
-setup: .venv/ready
+setup: .venv/demo
 
-.venv/ready: pyproject.toml constraints.txt
+setup-all: .venv/ready
+
+.venv/demo: pyproject.toml constraints.txt
+	@echo "installing simstrag into .venv (about a minute)"
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[torch,test,lint,docs]"
+	$(INSTALL) -e .
+	@echo "compiling the engine (one to four minutes, once)"
 	$(BIN)/python -c "from simstrag.engine.kernel import ready; ready()"
 	touch $@
 
-demo: setup
+# Tests treat warnings as errors, and some libraries cause one while they are compiled.
+.venv/ready: .venv/demo
+	$(INSTALL) -e ".[torch,test,lint,docs]"
+	-$(BIN)/python -m compileall -qq -j 0 .venv/lib
+	touch $@
+
+demo: .venv/demo
 	$(BIN)/simstrag compare examples/demo.yaml --sensitivity --out reports/demo
 
-test: setup
+test: .venv/ready
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --ignore=tests/verification
 
 # Real ranks and real load want the cores for themselves.
 verify: verify-simulated
 	$(BIN)/python -m pytest -m real tests/verification
 
-verify-simulated: setup
+verify-simulated: .venv/ready
 	$(BIN)/python -m pytest -n 2 -m "not real" tests/verification
 
-lint: setup
+lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-docs: setup
+docs: .venv/ready
 	$(BIN)/sphinx-build -q -W --keep-going docs build/site
 	@echo "site: build/site/index.html"
 
-screenshots: setup
+screenshots: .venv/ready
 	$(BIN)/python docs/screenshots.py reports/demo
 
-bench: setup
+architecture: .venv/demo
+	$(BIN)/python tools/architecture.py
+
+bench: .venv/ready
 	$(BIN)/python -m benchmarks $(if $(QUICK),--quick)
 
 clean:

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import graphlib
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 import simstrag
-
-ROOT = Path(__file__).parent.parent
-SATELLITES = ("analysis", "calibration", "traces", "validation")
-CONTRACT = {"checks", "errors", "plan", "policy", "quorum", "rendering", "ties", "view"}
-"""The modules on the doorstep, which every package may import."""
+from tools.architecture import BOXES, PICTURE, arrows, draw
+from tools.imports import CONTRACT, IMPORTS, MODULES, room
 
 ROOMS: dict[str, set[str]] = {
     "documents": set(),
@@ -65,53 +58,6 @@ HEAVY = {
     "ray": {"experiments.backends"},
 }
 """Packages of others that are slow to import or optional, and who may import them."""
-
-
-class Import(NamedTuple):
-    """One import statement: `by` imports `target`; `simstrag.` is left out of both."""
-
-    by: str
-    target: str
-    ours: bool
-
-
-def module_name(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    parts = parts[1:] if parts[0] == "simstrag" else parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-FILES = [
-    path for folder in ("simstrag", *SATELLITES) for path in sorted((ROOT / folder).rglob("*.py"))
-]
-MODULES = {module_name(path): path for path in FILES}
-
-
-def imports_of(path: Path) -> Iterator[Import]:
-    by = module_name(path)
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        else:
-            continue
-        for name in names:
-            head, _, rest = name.partition(".")
-            if head != "simstrag":
-                yield Import(by, name, False)
-                continue
-            while rest and rest not in MODULES:  # a name inside a module
-                rest = rest.rpartition(".")[0]
-            yield Import(by, rest, True)
-
-
-IMPORTS = [found for path in FILES for found in imports_of(path)]
-
-
-def room(module: str) -> str:
-    return module.partition(".")[0]
 
 
 def is_within(module: str, packages: set[str]) -> bool:
@@ -210,3 +156,19 @@ def test_there_are_about_twenty_public_names_in_order() -> None:
 def test_a_name_that_is_not_public_says_so() -> None:
     with pytest.raises(AttributeError, match="module 'simstrag' has no attribute 'simulator'"):
         _ = simstrag.simulator  # type: ignore[attr-defined]
+
+
+def test_every_room_is_a_box_of_the_drawing_and_every_arrow_points_down() -> None:
+    assert BOXES.keys() == {*ROOMS, "contract", "cli"}
+    assert len(BOXES) <= 20
+    upward = [
+        (name, target)
+        for name, targets in arrows().items()
+        for target in targets
+        if BOXES[target].row <= BOXES[name].row
+    ]
+    assert upward == []
+
+
+def test_the_drawing_is_that_of_the_imports() -> None:
+    assert PICTURE.read_text(encoding="utf-8") == draw(), "run python -m tools.architecture"
