@@ -3,6 +3,7 @@
 import doctest
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ import simstrag
 from simstrag.engine.recorder import GRADIENT_COLUMNS, STEP_COLUMNS
 from simstrag.learning.noise_scale import unmodelled
 from simstrag.policies import WORLD, ask, describe, load, names
+from tests.commands import Call
 
 pytest.importorskip("sphinx", reason="the extra `docs` is not installed")
 
@@ -93,10 +95,11 @@ def test_no_link_of_the_site_is_broken(site: Path) -> None:
     assert broken == []
 
 
-def test_no_link_of_the_readme_is_broken() -> None:
-    links = re.findall(r"\]\(([^)#]+)", read("../README.md"))
-    assert len(links) > 20
-    assert [link for link in links if not (ROOT / link).exists()] == []
+def test_no_link_of_the_front_pages_is_broken() -> None:
+    for page in ("README.md", "CONTRIBUTING.md"):
+        links = re.findall(r"\]\(([^)#]+)", read(f"../{page}"))
+        assert len(links) > 10
+        assert [link for link in links if not (ROOT / link).exists()] == []
 
 
 def test_the_site_loads_nothing_from_outside(site: Path) -> None:
@@ -180,24 +183,46 @@ SOURCES = ["../README.md", *(str(path.relative_to(DOCS)) for path in sorted(DOCS
 PAGES = [page for page in SOURCES if "```console" in read(page)]
 
 
+def answer(command: str, folder: Path, call: Call) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command; a plain `simstrag ...` runs in this process."""
+    program, *arguments = shlex.split(command)
+    if program == "simstrag" and not re.search(r"[|;&$<>]", command):
+        return call(*arguments)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder, env=os.environ | {"PATH": path}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
 @pytest.mark.parametrize("page", PAGES)
-def test_every_command_of_a_page_answers_as_shown(page: str, tmp_path: Path) -> None:
-    here = {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "COLUMNS": "200",
-        "LOKY_MAX_CPU_COUNT": "1",  # processes of its own would import more than they compute
-    }
+def test_every_command_of_a_page_answers_as_shown(
+    page: str, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100" if page == "../README.md" else "200")
+    monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")  # processes would import more than they compute
+    before = {*sys.modules}
     for language, name, text in blocks(page):
         if name:
             (tmp_path / name).write_text(text, encoding="utf-8")
         for shown in commands(text) if language == "console" else ():
-            done = subprocess.run(
-                ["bash", "-c", shown.command],
-                cwd=tmp_path, env=os.environ | here, capture_output=True, text=True, check=False,
-            )  # fmt: skip
-            assert (done.returncode, done.stderr) == (0, ""), shown.command
-            right = doctest.OutputChecker().check_output(shown.answer, done.stdout, ALIKE)
-            assert right, f"{shown.command} answers\n{done.stdout}"
+            code, out, err = answer(shown.command, tmp_path, call)
+            assert (code, err) == (0, ""), shown.command
+            right = doctest.OutputChecker().check_output(shown.answer, out, ALIKE)
+            assert right, f"{shown.command} answers\n{out}"
+    for name in {*sys.modules} - before:  # a page's own policies
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def test_the_readme_shows_every_answer_whole_on_120_lines() -> None:
+    text = read("../README.md")
+    assert text.count("\n") <= 120
+    shown = [one for kind, _, block in blocks("../README.md") for one in commands(block)]
+    assert shown
+    assert [one.command for one in shown if "..." in one.answer] == []
 
 
 def test_the_tutorial_is_run_from_its_trace_to_its_report() -> None:

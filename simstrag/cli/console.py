@@ -22,7 +22,7 @@ __all__ = [
 ]  # fmt: skip
 
 WIDE = 200
-"""Columns of a stream that is no terminal."""
+"""Columns of a stream that is no terminal, unless `COLUMNS` says otherwise."""
 GAP = 2
 """Spaces between two columns of a table."""
 NARROWEST = 8
@@ -40,7 +40,7 @@ def console(stderr: bool = False) -> Console:
     terminal = Console(stderr=stderr, color_system=colours)
     if terminal.is_terminal:
         return terminal
-    return Console(stderr=stderr, color_system=None, width=WIDE)
+    return Console(stderr=stderr, color_system=None, width=int(os.environ.get("COLUMNS") or WIDE))
 
 
 def print_table(
