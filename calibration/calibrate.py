@@ -34,7 +34,7 @@ from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 from simstrag.processes.affinity import keep_memory
 from simstrag.profile.profile import Profile
-from simstrag.workloads import Precisions, Workload, choose, load, precisions
+from simstrag.workloads import Precisions, Workload, available_precisions, choose_precisions, load
 from simstrag.workloads.device import describe_device
 
 __all__ = ["Asked", "Calibration", "Forecast", "derive"]
@@ -102,7 +102,7 @@ class Calibration:
         if asked.batches:
             workload = workload.with_batches(asked.batches, nominal)
         for each in asked.precisions:
-            if each not in (known_here := precisions(place.name)):
+            if each not in (known_here := available_precisions(place.name)):
                 listed = ", ".join(known_here)
                 raise InputError(
                     f"there is no precision '{each}' on {place.name}{nearest(each, known_here)}; "
@@ -124,7 +124,7 @@ class Calibration:
             full, amp = self.asked.precisions
             return Precisions(full, amp, full == "fp64", float("nan"))
         with self.place.placed():
-            return choose(self.workload, self.place.name)
+            return choose_precisions(self.workload, self.place.name)
 
     @cached_property
     def parameters(self) -> tuple[int, int]:

@@ -23,7 +23,7 @@ from simstrag.calibration.benches.steps import FEWEST, WARM, Jobs  # noqa: E402
 from simstrag.calibration.cells import Skipped  # noqa: E402
 from simstrag.processes.affinity import cores  # noqa: E402
 from simstrag.processes.children import Children  # noqa: E402
-from simstrag.workloads import Job, Parts, Precisions, Workload  # noqa: E402
+from simstrag.workloads import Parts, Precisions, TrainingTask, Workload  # noqa: E402
 
 CHOSEN = Precisions("fp64", "fp32_of_fp64", stand_in=True, probed_gain=1.0)
 
@@ -276,12 +276,12 @@ def test_clean_steps_are_taken_without_the_load_before_and_after_it(
     jobs = Jobs(TINY, clock)
     order: list[bool] = []
 
-    def gradient(self: Job, batch: object) -> None:
+    def gradient(self: TrainingTask, batch: object) -> None:
         clock.now += 3 if told.working else 1
         order.append(told.working)
 
-    monkeypatch.setattr(Job, "gradient", gradient)
-    monkeypatch.setattr(Job, "update", lambda self: None)
+    monkeypatch.setattr(TrainingTask, "gradient", gradient)
+    monkeypatch.setattr(TrainingTask, "update", lambda self: None)
     monkeypatch.setattr("simstrag.calibration.benches.contention.SETTLE", 0.0)
     bench = ContentionBench(jobs, CHOSEN, span=0.0)
     bench._loads = told  # type: ignore[assignment]

@@ -16,7 +16,7 @@ from simstrag.calibration.benches.steps import FEWEST, Jobs, StepBench, block  #
 from simstrag.calibration.cells import Cell, Skipped  # noqa: E402
 from simstrag.errors import InputError  # noqa: E402
 from simstrag.processes.affinity import cores  # noqa: E402
-from simstrag.workloads import Job, Parts, Precisions, Workload  # noqa: E402
+from simstrag.workloads import Parts, Precisions, TrainingTask, Workload  # noqa: E402
 
 CHOSEN = Precisions("fp32", "bf16", stand_in=False, probed_gain=2.0)
 NOMINAL = Cell("step", precision="fp32", batch=4)
@@ -101,7 +101,7 @@ class Counted(Cpu):
 
 def test_a_step_is_the_gradient_alone_and_warm_up_does_not_count() -> None:
     clock = Counted(cores()[-1])
-    job = Job(linear())
+    job = TrainingTask(linear())
     calls: list[str] = []
 
     def gradient(batch: object) -> None:
@@ -163,7 +163,7 @@ def test_a_users_batch_that_raises_is_skipped_by_its_name() -> None:
             raise IndexError("only 2 samples left")
         return torch.randn(samples, 256)
 
-    own = replace(TINY, name="m:f", own=True, make=lambda: tuple(linear()._replace(
+    own = replace(TINY, name="m:f", user_defined=True, make=lambda: tuple(linear()._replace(
         make_batch=make_batch)))  # fmt: skip
     with pytest.raises(Skipped, match="'m:f': a step of batch 4 raised IndexError: only 2 samp"):
         bench(own).visit(NOMINAL)

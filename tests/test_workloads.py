@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from simstrag import workloads  # noqa: E402
 from simstrag.errors import InputError  # noqa: E402
-from simstrag.workloads import Job, Parts, Workload, large, load, names  # noqa: E402
+from simstrag.workloads import Parts, TrainingTask, Workload, large, load, names  # noqa: E402
 from simstrag.workloads.precision import tensor_cores  # noqa: E402
 
 SIZES = {
@@ -46,7 +46,7 @@ TINY = Workload("tiny", normed, (4, 8), 8, "cpu")
 
 
 def gradients(precision: str) -> list[torch.Tensor]:
-    job = Job(TINY.build(), precision)
+    job = TrainingTask(TINY.build(), precision)
     job.gradient(job.batch(8))
     return [p.grad for p in job.model.parameters()]
 
@@ -73,7 +73,7 @@ def test_the_nominal_batch_is_one_of_at_least_four(name: str) -> None:
 
 def test_other_batches_bring_their_middle_as_nominal() -> None:
     assert load("mlp").with_batches((4, 16, 8)).nominal == 8
-    with pytest.raises(InputError, match="none of the batches"):
+    with pytest.raises(InputError, match="not one of the batches"):
         load("mlp").with_batches((4, 8), 5)
     with pytest.raises(InputError, match="each >= 1"):
         load("mlp").with_batches((0, 8))
@@ -83,7 +83,7 @@ def test_other_batches_bring_their_middle_as_nominal() -> None:
 @pytest.mark.parametrize("precision", ["fp32", "fp64", "fp32_of_fp64"])
 def test_every_small_workload_has_a_gradient_in_every_precision(name: str, precision: str) -> None:
     workload = load(name)
-    job = Job(workload.build(), precision)
+    job = TrainingTask(workload.build(), precision)
     loss = job.gradient(job.batch(workload.batches[0]))
     assert loss.isfinite()
     for parameter in job.model.parameters():
@@ -109,7 +109,7 @@ def test_large_workloads_have_the_published_numbers_of_parameters(
 def test_models_of_transformers_train(name: str, precision: str) -> None:
     pytest.importorskip("transformers")
     small = {"side": 32} if name in ("resnet50", "vit_b16") else {"tokens": 8, "vocab_size": 32}
-    job = Job(getattr(large, name)(**small, **SIZES[name]), precision)
+    job = TrainingTask(getattr(large, name)(**small, **SIZES[name]), precision)
     assert job.gradient(job.batch(2)).isfinite()
     assert any(p.grad is not None and p.grad.any() for p in job.model.parameters())
     job.update()
@@ -150,7 +150,9 @@ def test_the_stand_in_rounds_where_fp64_does_not() -> None:
 
 
 def test_the_stand_in_keeps_running_means() -> None:
-    full, stand_in = (Job(TINY.build(), precision) for precision in ("fp64", "fp32_of_fp64"))
+    full, stand_in = (
+        TrainingTask(TINY.build(), precision) for precision in ("fp64", "fp32_of_fp64")
+    )
     for job in (full, stand_in):
         job.gradient(job.batch(8))
     assert full.model[1].running_mean.any()
@@ -158,7 +160,7 @@ def test_the_stand_in_keeps_running_means() -> None:
 
 
 def test_fp16_scales_gradients_until_the_update() -> None:
-    scaled, plain = Job(TINY.build(), "fp16"), Job(TINY.build(), "fp32")
+    scaled, plain = TrainingTask(TINY.build(), "fp16"), TrainingTask(TINY.build(), "fp32")
     for job in (scaled, plain):
         job.gradient(job.batch(8))
     ratio = scaled.model[3].bias.grad / plain.model[3].bias.grad
@@ -168,7 +170,7 @@ def test_fp16_scales_gradients_until_the_update() -> None:
 
 
 def test_fp16_ends_up_where_fp32_does_once_its_scale_overflows_no_more() -> None:
-    scaled, plain = Job(TINY.build(), "fp16"), Job(TINY.build(), "fp32")
+    scaled, plain = TrainingTask(TINY.build(), "fp16"), TrainingTask(TINY.build(), "fp32")
     start = plain.model[3].bias.detach().clone()
     batch = plain.batch(8)
     plain.gradient(batch)
@@ -182,7 +184,7 @@ def test_fp16_ends_up_where_fp32_does_once_its_scale_overflows_no_more() -> None
 
 def test_jobs_of_one_number_format_share_parameters() -> None:
     parts = TINY.build()
-    one, other = Job(parts, "fp32"), Job(parts, "bf16")
+    one, other = TrainingTask(parts, "fp32"), TrainingTask(parts, "bf16")
     one.gradient(one.batch(4))
     one.update()
     assert one.model is other.model
@@ -203,7 +205,7 @@ def test_switching_tensor_cores_is_undone(allowed: bool) -> None:
 
 def test_parts_of_a_batch_are_its_samples_whatever_its_shape() -> None:
     batch = {"x": torch.arange(6), "y": (torch.arange(12).reshape(6, 2), "name")}
-    found = workloads.part(batch, 2, 4)
+    found = workloads.slice_batch(batch, 2, 4)
     assert found["x"].tolist() == [2, 3]
     assert found["y"][0].tolist() == [[4, 5], [6, 7]]
     assert found["y"][1] == "name"
@@ -216,6 +218,6 @@ def test_the_pair_of_a_cpu_is_bf16_only_where_that_is_faster(
 
     for gain, pair in ((2.0, ("fp32", "bf16")), (1.1, ("fp64", "fp32_of_fp64"))):
         monkeypatch.setattr(probe, "gain", lambda *_, found=gain, **__: found)
-        chosen = probe.choose(TINY)
+        chosen = probe.choose_precisions(TINY)
         assert (chosen.full, chosen.amp) == pair
         assert chosen.stand_in == (pair[0] == "fp64")

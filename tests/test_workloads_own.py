@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 from simstrag.errors import InputError
-from simstrag.workloads import Job, load
+from simstrag.workloads import TrainingTask, load
 
 GOOD = """
 import torch
@@ -49,7 +49,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
 def test_a_users_function_is_a_workload(written: Write) -> None:
     workload = load(f"{written(GOOD)}:job").with_batches((2, 4, 8))
     assert workload.real_data
-    job = Job(workload.build(), "fp32_of_fp64")
+    job = TrainingTask(workload.build(), "fp32_of_fp64")
     before = job.model.weight.detach().clone()
     job.gradient(job.batch(4))
     job.update()

@@ -281,21 +281,21 @@ class _Batches:
     """
 
     def __init__(self, make_batch: Callable[[int], Batch], request: RunRequest) -> None:
-        from simstrag.workloads import mapped
+        from simstrag.workloads import map_tensors
 
         self.size, self._next = POOL * request.batch * max(1, request.ranks // 2), 0
         samples_pool = make_batch(self.size)
         double = request.precision == "stand-in"
         self._pool = (
-            mapped(samples_pool, lambda t: t.double() if t.is_floating_point() else t)
+            map_tensors(samples_pool, lambda t: t.double() if t.is_floating_point() else t)
             if double
             else samples_pool
         )
 
     def __call__(self, samples: int) -> Batch:
-        from simstrag.workloads import part
+        from simstrag.workloads import slice_batch
 
         if self._next + samples > self.size:
             self._next = 0
         self._next += samples
-        return part(self._pool, self._next - samples, self._next)
+        return slice_batch(self._pool, self._next - samples, self._next)

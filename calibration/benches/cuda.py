@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from simstrag.processes.affinity import cores
 
 if TYPE_CHECKING:
-    from simstrag.workloads import Job
+    from simstrag.workloads import TrainingTask
 
 __all__ = ["Cuda", "covered", "timed"]
 
@@ -72,7 +72,7 @@ class Cuda:
                 found[name] = float(text)
         return found
 
-    def anatomy(self, job: Job, batch: Any, steps: int) -> dict[str, float]:
+    def anatomy(self, job: TrainingTask, batch: Any, steps: int) -> dict[str, float]:
         """`gpu_busy` (where the profiler sees kernels), `host_alone` and `peak_bytes` of a step.
 
         gpu_busy: seconds in which some kernel or copy ran (profiler, median); kernels that overlap

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from simstrag.calibration.benches.cuda import Cuda, timed
 from simstrag.errors import InputError
 from simstrag.processes.affinity import cores, keep_memory, pin
-from simstrag.workloads import mapped
+from simstrag.workloads import map_tensors
 
 if TYPE_CHECKING:
     import torch
 
-    from simstrag.workloads import Job
+    from simstrag.workloads import TrainingTask
 
 __all__ = ["Cpu", "Device", "device", "no_memory"]
 
@@ -62,7 +62,7 @@ class Device(Protocol):
         """Clocks (MHz), temperature (C), power (W), as far as they can be read."""
         ...
 
-    def anatomy(self, job: Job, batch: Any, steps: int) -> dict[str, float]:
+    def anatomy(self, job: TrainingTask, batch: Any, steps: int) -> dict[str, float]:
         """What a few steps are made of, under the profiler and untimed; see the class."""
         ...
 
@@ -129,7 +129,7 @@ class Cpu:
         except (OSError, ValueError):
             return {}
 
-    def anatomy(self, job: Job, batch: Any, steps: int) -> dict[str, float]:
+    def anatomy(self, job: TrainingTask, batch: Any, steps: int) -> dict[str, float]:
         """`host_share`, `profiled_stretch` and `peak_bytes` of a step.
 
         host_share: the part of a profiled step outside of torch's operators, median: Python, the
@@ -201,7 +201,7 @@ def _growth(seen: Any) -> int:
     return max(accumulate(changes), default=0)
 
 
-def _held(job: Job, batch: Any) -> int:
+def _held(job: TrainingTask, batch: Any) -> int:
     """Bytes of what is there before a step: parameters, buffers, optimizer's state, batch."""
     found = {t.data_ptr(): t.nbytes for t in (*job.model.parameters(), *job.model.buffers())}
 
@@ -209,5 +209,5 @@ def _held(job: Job, batch: Any) -> int:
         found[tensor.data_ptr()] = tensor.nbytes
         return tensor
 
-    mapped((list(job.optimizer.state.values()), batch), seen)
+    map_tensors((list(job.optimizer.state.values()), batch), seen)
     return sum(found.values())

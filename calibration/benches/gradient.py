@@ -22,7 +22,7 @@ from simstrag.calibration.cells import Cell
 if TYPE_CHECKING:
     import torch
 
-    from simstrag.workloads import Job
+    from simstrag.workloads import TrainingTask
 
 __all__ = ["PARTS", "GradientBench"]
 
@@ -40,7 +40,7 @@ class GradientBench:
 
     def __init__(self, jobs: Jobs, span: float = 1.0) -> None:
         self.jobs, self.span = jobs, span
-        self._runs: dict[Cell, tuple[Job, int]] = {}
+        self._runs: dict[Cell, tuple[TrainingTask, int]] = {}
 
     @property
     def cells(self) -> Sequence[Cell]:
@@ -84,10 +84,10 @@ class GradientBench:
         facts = {"trained": trained, "small_batch": cell.batch, "large_batch": large}
         return samples, facts
 
-    def _begin(self) -> Job:
-        from simstrag.workloads import Job
+    def _begin(self) -> TrainingTask:
+        from simstrag.workloads import TrainingTask
 
-        return Job(self.jobs.workload.build(), "fp32", self.jobs.device.name)
+        return TrainingTask(self.jobs.workload.build(), "fp32", self.jobs.device.name)
 
     def __enter__(self) -> GradientBench:
         return self
@@ -97,7 +97,7 @@ class GradientBench:
         self.jobs.clear()
 
 
-def _pair(job: Job, samples: int) -> tuple[float, float]:
+def _pair(job: TrainingTask, samples: int) -> tuple[float, float]:
     """Mean squared norm of the parts' gradients and squared norm of their mean, which stays."""
     import torch
 

@@ -20,7 +20,7 @@ from simstrag.calibration.benches.crew import Crew, obey
 from simstrag.calibration.cells import Cell
 
 if TYPE_CHECKING:
-    from simstrag.workloads import Batch, Job, Parts
+    from simstrag.workloads import Batch, Parts, TrainingTask
 
 __all__ = ["KINDS", "OverlapBench"]
 
@@ -117,19 +117,19 @@ def _train(
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
-    from simstrag.workloads import Job
+    from simstrag.workloads import TrainingTask
 
     place = join(rank, world, folder, backend, device)
     group, room = dist.new_group(backend=backend), dist.new_group(backend="gloo")
-    made: dict[tuple[str, int], tuple[Job, Batch, torch.Tensor]] = {}
+    made: dict[tuple[str, int], tuple[TrainingTask, Batch, torch.Tensor]] = {}
 
-    def prepared(precision: str, batch: int) -> tuple[Job, Batch, torch.Tensor]:
+    def prepared(precision: str, batch: int) -> tuple[TrainingTask, Batch, torch.Tensor]:
         """The job, kept for as long as the same is asked for."""
         if (precision, batch) not in made:
             made.clear()
-            bare = Job(build(), precision, str(place))
+            bare = TrainingTask(build(), precision, str(place))
             wrapped = DistributedDataParallel(bare.model, process_group=group)
-            job = Job(bare.parts._replace(model=wrapped), precision, str(place))
+            job = TrainingTask(bare.parts._replace(model=wrapped), precision, str(place))
             flat = torch.zeros(bare.parameters, dtype=bare.dtype, device=place)
             made[precision, batch] = job, bare.batch(batch), flat
             for _ in range(SETTLE):
@@ -140,7 +140,9 @@ def _train(
         if place.type == "cuda":
             torch.cuda.synchronize(place)
 
-    def step(kind: Kind, job: Job, batch: Batch, flat: torch.Tensor) -> tuple[float, float]:
+    def step(
+        kind: Kind, job: TrainingTask, batch: Batch, flat: torch.Tensor
+    ) -> tuple[float, float]:
         model: Any = job.model
         settle()
         dist.barrier(room)

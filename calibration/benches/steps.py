@@ -19,7 +19,7 @@ from typing import Any
 from simstrag.calibration.benches.device import Device, no_memory
 from simstrag.calibration.cells import Cell, Skipped
 from simstrag.errors import InputError
-from simstrag.workloads import Job, Parts, Precisions, Workload, precisions
+from simstrag.workloads import Parts, Precisions, TrainingTask, Workload, available_precisions
 
 __all__ = ["FEWEST", "WARM", "Jobs", "StepBench", "block", "skipping"]
 
@@ -53,9 +53,9 @@ class Jobs:
         self.workload, self.device = workload, device
         self._parts: dict[bool, Parts] = {}
         self._weights: dict[bool, dict[str, Any]] = {}
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, TrainingTask] = {}
 
-    def of(self, precision: str) -> Job:
+    def of(self, precision: str) -> TrainingTask:
         """The job in that precision. Raises what making it raises, memory included."""
         double = precision in ("fp64", "fp32_of_fp64")
         if double not in self._parts:
@@ -65,7 +65,7 @@ class Jobs:
         parts.model.load_state_dict(self._weights[double])
         parts.optimizer.state.clear()
         if precision not in self._jobs:  # kept, so that fp16 keeps the scale that it has found
-            self._jobs[precision] = Job(parts, precision, self.device.name)
+            self._jobs[precision] = TrainingTask(parts, precision, self.device.name)
         return self._jobs[precision]
 
     def clear(self) -> None:
@@ -76,7 +76,7 @@ class Jobs:
 
 
 def block(
-    job: Job, batches: Sequence[Any], device: Device, seconds: float, warm: int = WARM
+    job: TrainingTask, batches: Sequence[Any], device: Device, seconds: float, warm: int = WARM
 ) -> Samples:
     """Time steps for about so many seconds: `seconds` of each, `cpu` or `host`, and `update`.
 
@@ -117,8 +117,8 @@ def skipping(jobs: Jobs, cell: Cell) -> Iterator[None]:
     except Exception as error:
         if no_memory(error):
             why = f"{cell.precision} at batch {cell.batch} needs more than the memory there is"
-        elif jobs.workload.own:
-            why = str(jobs.workload.complaint(f"a step of batch {cell.batch}", error))
+        elif jobs.workload.user_defined:
+            why = str(jobs.workload.describe_failure(f"a step of batch {cell.batch}", error))
         else:
             raise
     finally:
@@ -140,7 +140,7 @@ class StepBench:
         workload = jobs.workload
         self._cells = [
             Cell("step", precision=precision, batch=batch)
-            for precision in precisions(jobs.device.name)
+            for precision in available_precisions(jobs.device.name)
             for batch in workload.batches
             if batch == workload.nominal or precision != "bf16" or not chosen.probed_gain < SLOW
         ]

@@ -196,11 +196,11 @@ def _train(pipe: Connection, rank: int, folder: str, world: int, setup: Setup) -
     from simstrag.calibration.benches.steps import block
     from simstrag.ddp import wrap
     from simstrag.ddp.record.journal import read
-    from simstrag.workloads import Job
+    from simstrag.workloads import TrainingTask
 
     join(rank, world, folder, "gloo", "cpu")
     record = Path(folder) / "run"
-    bare, trained = (Job(setup.build(), setup.precision, "cpu") for _ in range(2))
+    bare, trained = (TrainingTask(setup.build(), setup.precision, "cpu") for _ in range(2))
     model, optimizer = trained.model, trained.optimizer
     trainer = wrap(
         model, optimizer, setup.policy, batch=setup.batch, out=record,

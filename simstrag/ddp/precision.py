@@ -19,9 +19,9 @@ from torch import nn
 
 from simstrag.ddp.failures.membership import own
 from simstrag.errors import InputError
-from simstrag.workloads.precision import precisions, reduced_loss, tensor_cores
+from simstrag.workloads.precision import available_precisions, reduced_loss, tensor_cores
 from simstrag.workloads.probe import MIN_GAIN, gain
-from simstrag.workloads.workload import mapped
+from simstrag.workloads.workload import map_tensors
 
 __all__ = ["PAIRS", "Closure", "Computed", "Formats", "unmoved"]
 
@@ -101,7 +101,7 @@ class Computed(nn.Module):
         def changed(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
-        return mapped(arguments, changed), mapped(named, changed)
+        return map_tensors(arguments, changed), map_tensors(named, changed)
 
 
 class Formats:
@@ -138,7 +138,7 @@ class Formats:
         elif place.type == "cpu":
             self.full, self.amp = PAIRS["bf16"]
         else:
-            modern = "tf32" in precisions(str(place))
+            modern = "tf32" in available_precisions(str(place))
             self.full, self.amp = PAIRS["tf32+bf16" if modern else "fp16"]
         self.checks = self.amp == "fp16"
         self.module = Computed(model, self.full, place.type)

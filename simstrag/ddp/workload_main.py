@@ -73,7 +73,7 @@ def train(given: Training, joined: Joined) -> None:
     from simstrag.ddp.rendezvous import device_of
     from simstrag.documents.paths import write_json
     from simstrag.errors import SimstragError
-    from simstrag.workloads import load, mapped
+    from simstrag.workloads import load, map_tensors
 
     workload = load(given.workload)
     place = torch.device(device_of(int(os.environ.get("LOCAL_RANK", "0"))))
@@ -98,7 +98,7 @@ def train(given: Training, joined: Joined) -> None:
 
     def loss() -> torch.Tensor:
         drawn = parts.make_batch(trainer.next_batch)
-        return parts.loss(model, mapped(drawn, lambda tensor: tensor.to(place)))
+        return parts.loss(model, map_tensors(drawn, lambda tensor: tensor.to(place)))
 
     try:
         while not trainer.over:

@@ -1,7 +1,7 @@
-"""Training tasks that calibration, real training and the real learner share, found by their name.
+"""Training tasks for calibration, real training and the real learner, by name.
 
-A workload is a model with random weights, its loss, its optimizer and its batches: a library's
-configuration or the user's own function.  Nothing here loads torch before it is needed.
+A workload is a model with random weights, its loss, its optimizer and its batches: built in, or a
+user's function.  Nothing here loads torch before a workload is built.  Start with `workload`.
 """
 
 from __future__ import annotations
@@ -11,24 +11,22 @@ from collections.abc import Callable
 
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
-from simstrag.workloads.encoder import Shape, Task, choose_precisions
-from simstrag.workloads.job import Job
 from simstrag.workloads.large import LARGE
-from simstrag.workloads.precision import PRECISIONS, precisions
-from simstrag.workloads.probe import BF16, MIN_GAIN, STAND_IN, Precisions, choose
+from simstrag.workloads.precision import PRECISIONS, available_precisions
+from simstrag.workloads.probe import Precisions, choose_precisions
 from simstrag.workloads.small import SMALL
-from simstrag.workloads.workload import Batch, Parts, Workload, mapped, part
+from simstrag.workloads.training_task import TrainingTask
+from simstrag.workloads.workload import Batch, Parts, Workload, map_tensors, slice_batch
 
 __all__ = [
-    "BF16", "MIN_GAIN", "PRECISIONS", "STAND_IN", "Batch", "Job", "Parts", "Precisions", "Shape",
-    "Task", "Workload", "choose", "choose_precisions", "load", "mapped", "names", "part",
-    "precisions",
+    "PRECISIONS", "Batch", "Parts", "Precisions", "TrainingTask", "Workload",
+    "available_precisions", "choose_precisions", "load", "map_tensors", "names", "slice_batch",
 ]  # fmt: skip
 
 BUILT_IN = {workload.name: workload for workload in (*SMALL, *LARGE)}
 
-OWN_BATCHES = (4, 8, 16, 32, 64)
-"""Batch sizes of a user's own workload, unless others are asked for."""
+USER_BATCHES = (4, 8, 16, 32, 64)
+"""Default batch sizes of a user's workload."""
 
 
 def names(device: str = "") -> tuple[str, ...]:
@@ -37,14 +35,14 @@ def names(device: str = "") -> tuple[str, ...]:
     >>> names("cuda")
     ('resnet50', 'vit_b16', 'bert_base', 'gpt2')
     """
-    return tuple(name for name, each in BUILT_IN.items() if device in ("", each.device))
+    return tuple(w.name for w in BUILT_IN.values() if device in ("", w.device))
 
 
 def load(text: str) -> Workload:
-    """A workload by its name, or a user's own as `module:function`.
+    """A workload by its name, or a user's as `module:function`.
 
-    The function returns (model, loss, optimizer, make_batch), as `Parts` explains.  It is looked
-    up here and called by `Workload.build`.  Raises `InputError` for what is not there.
+    The function returns (model, loss, optimizer, make_batch), as `Parts` explains;
+    `Workload.build` calls it.  Raises `InputError` where there is no such workload or function.
 
     >>> load("mlp").nominal
     128
@@ -54,7 +52,8 @@ def load(text: str) -> Workload:
     """
     if ":" in text:
         return Workload(
-            text, _own(text), OWN_BATCHES, OWN_BATCHES[2], "", real_data=True, own=True
+            text, _import(text), USER_BATCHES, USER_BATCHES[2], "",
+            real_data=True, user_defined=True,
         )  # fmt: skip
     if text not in BUILT_IN:
         raise InputError(
@@ -64,18 +63,19 @@ def load(text: str) -> Workload:
     return BUILT_IN[text]
 
 
-def _own(text: str) -> Callable[[], object]:
+def _import(text: str) -> Callable[[], object]:
     module_name, _, name = text.partition(":")
     try:
         module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:  # whatever a stranger's module does wrong is one line
-        said = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"cannot import '{module_name}' for workload '{text}': {said}") from error
-    found = getattr(module, name, None)
-    if not callable(found):
-        known = [each for each in vars(module) if callable(getattr(module, each))]
+    except (Exception, SystemExit) as error:  # any failure of a user's module is one line
+        message = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(
+            f"cannot import '{module_name}' for workload '{text}': {message}"
+        ) from error
+    function: object = getattr(module, name, None)
+    if not callable(function):
+        known = [member for member in vars(module) if callable(getattr(module, member))]
         raise InputError(
             f"{module_name} has no function '{name}' for workload '{text}'{nearest(name, known)}"
         )
-    made: Callable[[], object] = found
-    return made
+    return function

@@ -1,4 +1,4 @@
-"""What computes steps, in words that name neither the machine nor its owner."""
+"""A description of the device, without the machine's or its owner's name."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_tile", "hypervisor")
 
 
 def describe_device(name: str = "cpu") -> dict[str, Any]:
-    """What computes steps: the CPU, or a GPU by torch's name with the CPU beside it as `host`."""
+    """The CPU, or a GPU (by torch's device name) with its CPU as `host`."""
     if name == "cpu":
         return _describe_cpu()
     import torch
 
-    found = torch.cuda.get_device_properties(name)
+    gpu = torch.cuda.get_device_properties(name)
     return {
         "kind": "cuda",
-        "model": found.name,
+        "model": gpu.name,
         "gpus": torch.cuda.device_count(),
-        "memory_gib": round(found.total_memory / 2**30, 1),
-        "capability": f"{found.major}.{found.minor}",
-        "multiprocessors": found.multi_processor_count,
+        "memory_gib": round(gpu.total_memory / 2**30, 1),
+        "capability": f"{gpu.major}.{gpu.minor}",
+        "multiprocessors": gpu.multi_processor_count,
         "host": _describe_cpu(),
     }
 
 
 def _describe_cpu() -> dict[str, str | int | float]:
-    """CPU model, the flags that matter for reduced precision, cores, memory."""
-    facts = _cpuinfo()
-    flags = set(facts.get("flags", "").split())
-    found: dict[str, str | int | float] = {
+    """CPU model, flags for reduced precision, cores and memory."""
+    cpuinfo = _cpuinfo()
+    flags = set(cpuinfo.get("flags", "").split())
+    description: dict[str, str | int | float] = {
         "kind": "cpu",
-        "model": facts.get("model name", platform.processor() or platform.machine()),
+        "model": cpuinfo.get("model name", platform.processor() or platform.machine()),
         "family_model_stepping": "/".join(
-            facts.get(key, "?") for key in ("cpu family", "model", "stepping")
+            cpuinfo.get(key, "?") for key in ("cpu family", "model", "stepping")
         ),
         "flags": " ".join(flag for flag in FLAGS if flag in flags),
         "cores": os.cpu_count() or 1,
     }
     if hasattr(os, "sysconf"):
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        found["memory_gib"] = round(memory / 2**30, 1)
-    return found
+        description["memory_gib"] = round(memory / 2**30, 1)
+    return description
 
 
 def _cpuinfo() -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Workloads for GPUs: transformers' configurations with random weights and random inputs.
 
-Nothing is downloaded: a model is made of its configuration's class, never of a name on a hub.
+Nothing is downloaded: a model is built from its configuration class, never from a hub.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from simstrag.errors import InputError
-from simstrag.workloads.workload import Batch, Parts, Workload, luck
+from simstrag.workloads.workload import Batch, Parts, Workload, batch_generator
 
 if TYPE_CHECKING:
     import torch
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["LARGE"]
 
 
-def own_loss(model: nn.Module, batch: Batch) -> torch.Tensor:
-    """The loss that transformers' models compute themselves where they are given labels."""
+def model_loss(model: nn.Module, batch: Batch) -> torch.Tensor:
+    """The loss that a model of transformers computes from the labels in its batch."""
     loss: torch.Tensor = model(**batch).loss
     return loss
 
@@ -27,38 +27,38 @@ def resnet50(side: int = 224, **sizes: Any) -> Parts:
     """ResNet-50 on 3x224x224 images and 1000 classes, 25.6 million parameters; SGD."""
     import torch
 
-    library = _library("resnet50")
+    library = _import_transformers("resnet50")
     model = library.ResNetForImageClassification(library.ResNetConfig(num_labels=1000, **sizes))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    return Parts(model, own_loss, optimizer, _images(side))
+    return Parts(model, model_loss, optimizer, _images(side))
 
 
 def vit_b16(side: int = 224, **sizes: Any) -> Parts:
     """ViT-B/16 on 3x224x224 images and 1000 classes, 86.6 million parameters; AdamW."""
-    library = _library("vit_b16")
+    library = _import_transformers("vit_b16")
     config = library.ViTConfig(num_labels=1000, image_size=side, **sizes)
     model = library.ViTForImageClassification(config)
-    return Parts(model, own_loss, _adamw(model), _images(side))
+    return Parts(model, model_loss, _adamw(model), _images(side))
 
 
 def bert_base(tokens: int = 128, **sizes: Any) -> Parts:
     """BERT-base, masked language model on 128 tokens, 109.5 million parameters; AdamW.
 
-    Every token has a label, so that the head works at all positions; dropout as configured, 0.1.
+    Every token has a label, so that the head computes at all positions. Dropout is 0.1.
     """
-    library = _library("bert_base")
+    library = _import_transformers("bert_base")
     model = library.BertForMaskedLM(library.BertConfig(**sizes))
-    return Parts(model, own_loss, _adamw(model), _tokens(tokens, model.config.vocab_size))
+    return Parts(model, model_loss, _adamw(model), _tokens(tokens, model.config.vocab_size))
 
 
 def gpt2(tokens: int = 512, **sizes: Any) -> Parts:
-    """GPT-2 124M on 512 tokens, 124.4 million parameters; AdamW; dropout as configured, 0.1."""
-    library = _library("gpt2")
+    """GPT-2 124M on 512 tokens, 124.4 million parameters; AdamW; dropout 0.1."""
+    library = _import_transformers("gpt2")
     model = library.GPT2LMHeadModel(library.GPT2Config(use_cache=False, **sizes))
-    return Parts(model, own_loss, _adamw(model), _tokens(tokens, model.config.vocab_size))
+    return Parts(model, model_loss, _adamw(model), _tokens(tokens, model.config.vocab_size))
 
 
-def _library(name: str) -> Any:
+def _import_transformers(name: str) -> Any:
     try:
         import transformers
     except ImportError:
@@ -78,7 +78,7 @@ def _adamw(model: nn.Module) -> torch.optim.Optimizer:
 def _images(side: int) -> Any:
     import torch
 
-    generator = luck()
+    generator = batch_generator()
 
     def make_batch(samples: int) -> Batch:
         return {
@@ -92,7 +92,7 @@ def _images(side: int) -> Any:
 def _tokens(tokens: int, vocabulary: int) -> Any:
     import torch
 
-    generator = luck()
+    generator = batch_generator()
 
     def make_batch(samples: int) -> Batch:
         ids = torch.randint(0, vocabulary, (2, samples, tokens), generator=generator)

@@ -1,10 +1,11 @@
-"""The number formats that a step is computed in, and what each asks of torch.
+"""The precisions of a step, and the torch settings of each.
 
-"fp32" is strict: on a GPU the tensor cores' TF32 is off, which torch leaves on for convolutions.
-"tf32" has it on for matrix products too.  "fp16" and "bf16" are autocast.  "fp64" and
-"fp32_of_fp64" are a stand-in for a CPU without a fast 16-bit format: parameters are float64, and
-the second computes in float32, casts of the parameters included; it is a real reduced precision
-with a real gain (about 2 by the width of vector registers), and no number format of a GPU.
+fp32: strict; on a GPU TF32 is off, which torch leaves on for convolutions by default.
+tf32: TF32 for convolutions and matrix products.
+fp16, bf16: autocast.
+fp64, fp32_of_fp64: a stand-in for a CPU without a fast 16-bit format. Parameters are float64; the
+    second casts them and computes in float32, about twice as fast because vector registers hold
+    twice as many numbers. It is a measured reduced precision, and not a number format of a GPU.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ if TYPE_CHECKING:
 
     from simstrag.workloads.workload import Batch
 
-__all__ = ["PRECISIONS", "parameter_dtype", "precisions", "reduced_loss", "tensor_cores"]
+__all__ = ["PRECISIONS", "available_precisions", "parameter_dtype", "reduced_loss", "tensor_cores"]
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp64", "fp32_of_fp64")
 
 
-def precisions(device: str) -> tuple[str, ...]:
-    """Those that can be measured on "cpu" or on a CUDA device of this machine, as torch tells.
+def available_precisions(device: str) -> tuple[str, ...]:
+    """The precisions that "cpu", or a CUDA device of this machine, supports.
 
-    >>> precisions("cpu")
+    >>> available_precisions("cpu")
     ('fp32', 'bf16', 'fp64', 'fp32_of_fp64')
     """
     if device == "cpu":
@@ -39,7 +40,7 @@ def precisions(device: str) -> tuple[str, ...]:
 
 
 def parameter_dtype(precision: str) -> torch.dtype:
-    """Of the parameters, in which the optimizer computes and gradients come back."""
+    """The number format of parameters, gradients and the optimizer's arithmetic."""
     import torch
 
     return torch.float64 if precision in ("fp64", "fp32_of_fp64") else torch.float32
@@ -47,10 +48,10 @@ def parameter_dtype(precision: str) -> torch.dtype:
 
 @contextmanager
 def tensor_cores(allowed: bool) -> Iterator[None]:
-    """TF32 for every float32 product and convolution, or for none; as it was afterwards.
+    """Allow or forbid TF32 in products and convolutions of float32; restore the setting at exit.
 
-    Through `fp32_precision` where torch has it (2.9): reading the older `allow_tf32` after it was
-    set raises, and the other way round warns.
+    Sets `fp32_precision` where torch has it (2.9), because torch raises or warns where a program
+    uses both that and the older `allow_tf32`.
     """
     from torch import backends
 
@@ -77,17 +78,17 @@ def tensor_cores(allowed: bool) -> Iterator[None]:
 def reduced_loss(
     model: nn.Module, loss: Callable[[nn.Module, Batch], torch.Tensor]
 ) -> Callable[[Batch], torch.Tensor]:
-    """The loss computed in float32 on float64 parameters, whose gradients come back as float64.
+    """A loss that computes in float32 on float64 parameters; its gradients are float64.
 
-    Floating buffers are cast too, and what a step makes of them (running means) is kept.
+    Floating buffers are cast too, and their new values (running means) are written back.
     """
     import torch
     from torch import nn
 
-    from simstrag.workloads.workload import mapped
+    from simstrag.workloads.workload import map_tensors
 
-    class Whole(nn.Module):
-        """Model and loss in one, so that whatever the loss asks of the model is cast."""
+    class ModelWithLoss(nn.Module):
+        """Model and loss in one module, so that every use of the model in the loss is cast."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -96,19 +97,19 @@ def reduced_loss(
         def forward(self, batch: Batch) -> torch.Tensor:
             return loss(self.model, batch)
 
-    whole = Whole()
+    module = ModelWithLoss()
 
     def cast(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.float() if tensor.is_floating_point() else tensor
 
-    def computed(batch: Batch) -> torch.Tensor:
-        buffers = {name: b for name, b in whole.named_buffers() if b.is_floating_point()}
+    def compute(batch: Batch) -> torch.Tensor:
+        buffers = {name: b for name, b in module.named_buffers() if b.is_floating_point()}
         reduced = {name: cast(b) for name, b in buffers.items()}
-        values = {name: cast(p) for name, p in whole.named_parameters()} | reduced
-        out: torch.Tensor = torch.func.functional_call(whole, values, (mapped(batch, cast),))
+        values = {name: cast(p) for name, p in module.named_parameters()} | reduced
+        out: torch.Tensor = torch.func.functional_call(module, values, (map_tensors(batch, cast),))
         with torch.no_grad():
             for name, buffer in buffers.items():
                 buffer.copy_(reduced[name])
         return out
 
-    return computed
+    return compute

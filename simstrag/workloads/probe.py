@@ -1,6 +1,6 @@
-"""Which two number formats stand for full and reduced precision on a device: measured, not asked.
+"""Which precisions count as full and as reduced on a device: measured, not read from CPU flags.
 
-CPU flags are no answer: without AMX or AVX512-BF16 bf16 runs, three times slower than fp32.
+A CPU without AMX and AVX512-BF16 runs bf16, three times slower than fp32.
 """
 
 from __future__ import annotations
@@ -11,23 +11,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from simstrag.workloads.precision import available_precisions
+
 if TYPE_CHECKING:
     from simstrag.workloads.workload import Workload
 
-__all__ = ["BF16", "MIN_GAIN", "STAND_IN", "Precisions", "choose", "gain"]
+__all__ = ["MIN_GAIN", "Precisions", "choose_precisions", "gain"]
 
 MIN_GAIN = 1.15
-"""bf16 counts as a reduced precision on a CPU only where it is measured faster by more."""
-
-BF16 = ("fp32", "bf16 autocast")
-STAND_IN = ("fp64", "fp32 compute on fp64 parameters (stand-in)")
+"""The least measured gain at which bf16 counts as reduced precision on a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Precisions:
-    """Which number formats "full" and "amp" stand for, and the gain probed beforehand.
+    """The precisions that "full" and "amp" denote.
 
-    probed_gain: of bf16 over fp32 on a CPU; NaN on a GPU, where nothing was probed.
+    full, amp: names of `PRECISIONS`.
+    stand_in: whether they are the float64 stand-in.
+    probed_gain: the measured gain of bf16 over fp32 on a CPU; NaN on a GPU, which is not probed.
     """
 
     full: str
@@ -36,49 +37,49 @@ class Precisions:
     probed_gain: float
 
 
-def choose(workload: Workload, device: str = "cpu", steps: int = 6) -> Precisions:
-    """The nominal pair of a workload on a device, as names of `PRECISIONS`.
+def choose_precisions(workload: Workload, device: str = "cpu", steps: int = 6) -> Precisions:
+    """The full and the reduced precision of a workload on a device.
 
-    On a GPU the best that its generation has: TF32 and bf16, before 2020 fp32 and fp16.  On a CPU
-    fp32 and bf16 where the gain at the nominal batch exceeds `MIN_GAIN`, else the stand-in.
+    On a GPU: TF32 and bf16, before 2020 fp32 and fp16. On a CPU: fp32 and bf16 if the gain at the
+    nominal batch exceeds `MIN_GAIN`, else the stand-in.
     """
-    from simstrag.workloads.job import Job
-    from simstrag.workloads.precision import precisions
+    from simstrag.workloads.training_task import TrainingTask
 
     if device != "cpu":
-        modern = "tf32" in precisions(device)
+        modern = "tf32" in available_precisions(device)
         full, amp = ("tf32", "bf16") if modern else ("fp32", "fp16")
         return Precisions(full, amp, stand_in=False, probed_gain=float("nan"))
     parts = workload.build()
-    one, other = Job(parts, "fp32"), Job(parts, "bf16")
-    batch = one.batch(workload.nominal)
+    full_task, amp_task = TrainingTask(parts, "fp32"), TrainingTask(parts, "bf16")
+    batch = full_task.batch(workload.nominal)
 
-    def step(job: Job) -> Callable[[int], None]:
-        def once(_number: int) -> None:
-            job.gradient(batch)
-            job.optimizer.zero_grad(set_to_none=True)
+    def step_of(task: TrainingTask) -> Callable[[int], None]:
+        def step(_number: int) -> None:
+            task.gradient(batch)
+            task.optimizer.zero_grad(set_to_none=True)
 
-        return once
+        return step
 
-    found = gain(step(one), step(other), rounds=4, steps=steps)
-    if found > MIN_GAIN:
-        return Precisions("fp32", "bf16", stand_in=False, probed_gain=found)
-    return Precisions("fp64", "fp32_of_fp64", stand_in=True, probed_gain=found)
+    measured = gain(step_of(full_task), step_of(amp_task), rounds=4, steps=steps)
+    if measured > MIN_GAIN:
+        return Precisions("fp32", "bf16", stand_in=False, probed_gain=measured)
+    return Precisions("fp64", "fp32_of_fp64", stand_in=True, probed_gain=measured)
 
 
 def gain(
     full: Callable[[int], object], amp: Callable[[int], object], rounds: int = 4, steps: int = 8
 ) -> float:
-    """Median full step / median amp step, the two in turns of `steps` so that drift hits both.
+    """Median time of a full step over that of an amp step.
 
-    The first step of each turn is left out.
+    The two take turns of `steps` steps, so that drift affects both; the first step of a turn does
+    not count.
     """
     seconds: tuple[list[float], list[float]] = [], []
     for _ in range(rounds):
-        for take, kept in zip((full, amp), seconds, strict=True):
+        for step, times in zip((full, amp), seconds, strict=True):
             for number in range(steps):
-                begun = time.monotonic()
-                take(number)
+                start = time.monotonic()
+                step(number)
                 if number > 0:
-                    kept.append(time.monotonic() - begun)
+                    times.append(time.monotonic() - start)
     return statistics.median(seconds[0]) / statistics.median(seconds[1])

@@ -1,6 +1,6 @@
 """Workloads that one CPU core finishes: random weights, from torch's own layers.
 
-Random inputs, except for `digits`, which is the only one here that can learn anything.
+Inputs are random, except those of `digits`, whose accuracy can improve.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from simstrag.errors import InputError
-from simstrag.workloads.workload import Batch, Parts, Workload, luck
+from simstrag.workloads.workload import Batch, Parts, Workload, batch_generator
 
 if TYPE_CHECKING:
     import torch
@@ -18,7 +18,7 @@ __all__ = ["SMALL"]
 
 
 def cross_entropy(model: nn.Module, batch: Batch) -> torch.Tensor:
-    """Mean over the batch, and over positions where an input is a sequence."""
+    """The mean loss over the batch, and over positions where an input is a sequence."""
     from torch import nn
 
     inputs, targets = batch
@@ -28,13 +28,13 @@ def cross_entropy(model: nn.Module, batch: Batch) -> torch.Tensor:
 def resnet18(width: int = 16) -> Parts:
     """ResNet-18 for 3x32x32 images with a quarter of the usual width; 0.7 million parameters.
 
-    The plan of layers is that of He et al. 2016 (arXiv:1512.03385) with the small-image stem.
+    The layers are those of He et al. 2016 (arXiv:1512.03385) with the stem for small images.
     """
     import torch
     from torch import nn
 
     class Block(nn.Module):
-        """Two convolutions and a way around them."""
+        """Two convolutions and a residual connection."""
 
         def __init__(self, inner: int, outer: int, stride: int) -> None:
             super().__init__()
@@ -45,13 +45,13 @@ def resnet18(width: int = 16) -> Parts:
                 nn.Conv2d(outer, outer, 3, 1, 1, bias=False),
                 nn.BatchNorm2d(outer),
             )
-            around = nn.Sequential(
+            shortcut = nn.Sequential(
                 nn.Conv2d(inner, outer, 1, stride, bias=False), nn.BatchNorm2d(outer)
             )
-            self.around = nn.Identity() if inner == outer else around
+            self.shortcut = nn.Identity() if inner == outer else shortcut
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            out: torch.Tensor = self.main(x) + self.around(x)
+            out: torch.Tensor = self.main(x) + self.shortcut(x)
             return out.relu()
 
     layers: list[nn.Module] = [
@@ -66,7 +66,7 @@ def resnet18(width: int = 16) -> Parts:
         inner = outer
     model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inner, 10))
 
-    generator = luck()
+    generator = batch_generator()
 
     def make_batch(samples: int) -> Batch:
         return torch.randn(samples, 3, 32, 32, generator=generator), torch.randint(
@@ -77,7 +77,7 @@ def resnet18(width: int = 16) -> Parts:
 
 
 def transformer(width: int = 256, tokens: int = 32, vocabulary: int = 1024) -> Parts:
-    """Encoder of 4 layers that names a token per position; 3.7 million parameters, no dropout."""
+    """Encoder of 4 layers that predicts a token per position; 3.7 million parameters."""
     import torch
     from torch import nn
 
@@ -90,17 +90,17 @@ def transformer(width: int = 256, tokens: int = 32, vocabulary: int = 1024) -> P
                 width, 4, 4 * width, dropout=0.0, activation="gelu", batch_first=True
             )
             self.tokens = nn.Embedding(vocabulary, width)
-            self.places = nn.Parameter(0.02 * torch.randn(tokens, width))
+            self.positions = nn.Parameter(0.02 * torch.randn(tokens, width))
             self.layers = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
             self.scores = nn.Linear(width, vocabulary)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            out: torch.Tensor = self.scores(self.layers(self.tokens(x) + self.places))
+            out: torch.Tensor = self.scores(self.layers(self.tokens(x) + self.positions))
             return out
 
     model = Encoder()
 
-    generator = luck()
+    generator = batch_generator()
 
     def make_batch(samples: int) -> Batch:
         ids = torch.randint(0, vocabulary, (2, samples, tokens), generator=generator)
@@ -115,10 +115,10 @@ def mlp(width: int = 1024) -> Parts:
     import torch
     from torch import nn
 
-    hidden = [each for _ in range(3) for each in (nn.Linear(width, width), nn.ReLU())]
+    hidden = [layer for _ in range(3) for layer in (nn.Linear(width, width), nn.ReLU())]
     model = nn.Sequential(*hidden, nn.Linear(width, 10))
 
-    generator = luck()
+    generator = batch_generator()
 
     def make_batch(samples: int) -> Batch:
         return torch.randn(samples, width, generator=generator), torch.randint(
@@ -131,8 +131,8 @@ def mlp(width: int = 1024) -> Parts:
 def digits() -> Parts:
     """A convolutional network on scikit-learn's 1797 handwritten digits of 8x8; real data.
 
-    A batch is drawn with replacement, so that its samples are independent, as the theory of the
-    gradient noise scale has them; never from every fifth image, which `held_out_digits` gives.
+    A batch is drawn with replacement, because the theory of the gradient noise scale assumes
+    independent samples. Every fifth image is held out (`held_out_digits`).
     """
     import torch
     from torch import nn
@@ -150,7 +150,7 @@ def digits() -> Parts:
         nn.Linear(128, 10),
     )
 
-    generator = luck()
+    generator = batch_generator()
 
     def make_batch(samples: int) -> Batch:
         drawn = torch.randint(0, len(images), (samples,), generator=generator)
@@ -160,7 +160,7 @@ def digits() -> Parts:
 
 
 def held_out_digits() -> Batch:
-    """Every fifth digit, 360 of them, on which nothing is trained."""
+    """Every fifth digit, 360 in all, as the test set."""
     return _digits(held_out=True)
 
 
@@ -174,9 +174,9 @@ def _digits(held_out: bool) -> tuple[torch.Tensor, torch.Tensor]:
             "workload 'digits': its data come with scikit-learn, which is not installed; "
             "pip install simstrag[models]"
         ) from None
-    found = load_digits()
-    images = torch.tensor(found.images / 16.0, dtype=torch.float32).unsqueeze(1)
-    labels = torch.tensor(found.target, dtype=torch.int64)
+    data = load_digits()
+    images = torch.tensor(data.images / 16.0, dtype=torch.float32).unsqueeze(1)
+    labels = torch.tensor(data.target, dtype=torch.int64)
     kept = (torch.arange(len(images)) % 5 == 0) == held_out
     return images[kept], labels[kept]
 
@@ -195,4 +195,4 @@ SMALL = (
         "digits", digits, (16, 32, 64, 128, 256), 64, "cpu", real_data=True, test=held_out_digits
     ),
 )
-"""In float32, on one Xeon core with AMX, their nominal steps took 30, 33, 20 and 7 ms."""
+"""Their nominal steps took 30, 33, 20 and 7 ms, measured in float32 on one Xeon core with AMX."""

@@ -1,4 +1,4 @@
-"""What a workload is: parts that make up one training task, and where they come from."""
+"""A workload: the model, loss, optimizer and batches of one training task."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = ["Batch", "Parts", "Workload", "luck", "mapped", "part"]
+__all__ = ["Batch", "Parts", "Workload", "batch_generator", "map_tensors", "slice_batch"]
 
 Batch = Any
-"""A tensor, or tuples, lists and dicts of tensors; samples are counted along dimension 0."""
+"""A tensor, or tuples, lists and dicts of tensors; dimension 0 counts the samples."""
 
 PROTOCOL = "(model, loss, optimizer, make_batch)"
 
 
 class Parts(NamedTuple):
-    """One training task, on the CPU and in float32 when made.
+    """What one training task consists of, on the CPU and in float32.
 
-    loss(model, batch) is the mean over the batch, a tensor of one element that needs a gradient.
-    make_batch(n) is a batch of n samples, on the CPU; it is moved to where the model is.
+    model: the model, in any mode.
+    loss: a function of model and batch; its mean over the batch, one element with a gradient.
+    optimizer: a torch optimizer of the model's parameters.
+    make_batch: a function of a number of samples; a batch of that size on the CPU.
     """
 
     model: nn.Module
@@ -35,12 +37,15 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A training task that can be made anew, and the batch sizes to look at.
+    """A training task that can be built any number of times, and its batch sizes.
 
-    make: returns its `Parts`.  batches: samples, ascending; nominal: the one of them that stands
-    for the workload.  device: what its sizes suit, "cpu" or "cuda" ("" for a user's own).
-    real_data: its batches are drawn from data, so that training it means something.
-    test: a batch of inputs and labels that no training sees, where accuracy can be told.
+    make: the function that returns its `Parts`.
+    batches: samples, ascending.
+    nominal: the batch size that represents the workload.
+    device: the device that its sizes suit, "cpu" or "cuda"; "" for a user's workload.
+    real_data: whether batches are drawn from a data set, so that its accuracy can improve.
+    user_defined: whether `make` is a user's function, whose result is checked.
+    test: a function that returns held-out inputs and labels; None where there are none.
     """
 
     name: str
@@ -49,31 +54,35 @@ class Workload:
     nominal: int
     device: str
     real_data: bool = False
-    own: bool = False
+    user_defined: bool = False
     test: Callable[[], Batch] | None = None
 
     @property
     def about(self) -> str:
-        """What it is, in one line."""
+        """A description in one line."""
         return (self.make.__doc__ or "").strip().partition("\n")[0]
 
     def with_batches(self, batches: tuple[int, ...], nominal: int = 0) -> Workload:
-        """The same with other batch sizes; nominal: the middle one, unless it is given.
+        """This workload with other batch sizes.
+
+        nominal: the batch size that represents it; the middle one by default.
 
         >>> from simstrag.workloads import load
         >>> load("mlp").with_batches((8, 2, 4)).nominal
         4
         """
         if not batches or min(batches) < 1:
-            raise InputError(f"batches {list(batches)} of '{self.name}': want some, each >= 1")
+            raise InputError(
+                f"batches {list(batches)} of '{self.name}': want at least one, each >= 1"
+            )
         ordered = tuple(sorted(set(batches)))
         nominal = nominal or ordered[len(ordered) // 2]
         if nominal not in ordered:
-            raise InputError(f"nominal batch {nominal} is none of the batches {list(ordered)}")
+            raise InputError(f"nominal batch {nominal} is not one of the batches {list(ordered)}")
         return replace(self, batches=ordered, nominal=nominal)
 
     def build(self, seed: int = 0) -> Parts:
-        """Make its parts; the same seed gives the same weights, and torch's own stays as it was.
+        """Build its parts; the same seed gives the same weights. Torch's random state is kept.
 
         Raises `InputError` where a user's function fails or returns something else.
         """
@@ -81,47 +90,48 @@ class Workload:
 
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            if not self.own:
-                made = self.make()
-                assert isinstance(made, Parts)
-                return made
+            if not self.user_defined:
+                parts = self.make()
+                assert isinstance(parts, Parts)
+                return parts
             try:
-                made = self.make()
+                result = self.make()
             except (Exception, SystemExit) as error:
-                raise self.complaint("the function", error) from error
-            parts = _checked(self.name, made)
+                raise self.describe_failure("the function", error) from error
+            parts = _check_parts(self.name, result)
             self._try(parts)
             return parts
 
     def accuracy(self, model: nn.Module) -> float | None:
-        """The share of held-out samples that a model gets right; None where there are none."""
+        """The share of held-out samples that a model classifies correctly; None without any."""
         import torch
 
         if self.test is None:
             return None
-        kind = next(model.parameters())
+        parameter = next(model.parameters())
         inputs, labels = self.test()
         training = model.training
         model.eval()
         with torch.no_grad():
-            scores = model(inputs.to(kind.device, kind.dtype))
+            scores = model(inputs.to(parameter.device, parameter.dtype))
         model.train(training)
         return float((scores.argmax(dim=1).cpu() == labels).double().mean())
 
-    def complaint(self, what: str, error: BaseException) -> InputError:
-        """What a user's code did wrong, in one line."""
-        said = " ".join(str(error).split())[:200]
-        return InputError(f"workload '{self.name}': {what} raised {type(error).__name__}: {said}")
+    def describe_failure(self, what: str, error: BaseException) -> InputError:
+        """The failure of a user's code in one line."""
+        message = " ".join(str(error).split())[:200]
+        kind = type(error).__name__
+        return InputError(f"workload '{self.name}': {what} raised {kind}: {message}")
 
     def _try(self, parts: Parts) -> None:
-        """One batch of the smallest size through the loss, so that mistakes show at once."""
+        """Compute the loss of the smallest batch, so that mistakes show at once."""
         import torch
 
         count = self.batches[0]
         try:
             batch = parts.make_batch(count)
         except Exception as error:
-            raise self.complaint(f"make_batch({count})", error) from error
+            raise self.describe_failure(f"make_batch({count})", error) from error
         sizes = {len(tensor) for tensor in tensors(batch) if tensor.ndim}
         if sizes and count not in sizes:
             raise InputError(
@@ -132,15 +142,15 @@ class Workload:
         try:
             loss: object = parts.loss(parts.model, batch)
         except Exception as error:
-            raise self.complaint(f"loss(model, make_batch({count}))", error) from error
+            raise self.describe_failure(f"loss(model, make_batch({count}))", error) from error
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-            shown = (
+            kind = (
                 f"a tensor of shape {tuple(loss.shape)}"
                 if isinstance(loss, torch.Tensor)
-                else f"{type(loss).__name__}"
+                else type(loss).__name__
             )
             raise InputError(
-                f"workload '{self.name}': loss(model, batch) is {shown}; want one number in a "
+                f"workload '{self.name}': loss(model, batch) is {kind}; want one number in a "
                 "tensor, the mean over the batch"
             )
         if not loss.requires_grad:
@@ -150,30 +160,30 @@ class Workload:
             )
 
 
-def _checked(name: str, made: object) -> Parts:
-    """As parts, or `InputError` that says which of the four is something else."""
+def _check_parts(name: str, result: object) -> Parts:
+    """What a user's function returned, as `Parts`. Raises `InputError` that names a wrong part."""
     import torch
     from torch import nn
 
-    if not isinstance(made, tuple) or len(made) != 4:
-        shown = f"{len(made)} values" if isinstance(made, tuple) else type(made).__name__
-        raise InputError(f"workload '{name}': returned {shown}; want {PROTOCOL}")
-    parts = Parts(*made)
+    if not isinstance(result, tuple) or len(result) != 4:
+        kind = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
+        raise InputError(f"workload '{name}': returned {kind}; want {PROTOCOL}")
+    parts = Parts(*result)
     wanted = (
         ("model", isinstance(parts.model, nn.Module), "a torch.nn.Module"),
         ("loss", callable(parts.loss), "a function of model and batch"),
         ("optimizer", isinstance(parts.optimizer, torch.optim.Optimizer), "a torch optimizer"),
         ("make_batch", callable(parts.make_batch), "a function of a number of samples"),
     )
-    for k, (word, right, kind) in enumerate(wanted):
-        if not right:
+    for part, (word, is_right, kind) in zip(result, wanted, strict=True):
+        if not is_right:
             raise InputError(
-                f"workload '{name}': its {word} is {type(made[k]).__name__}; want {kind}; "
+                f"workload '{name}': its {word} is {type(part).__name__}; want {kind}; "
                 f"it returns {PROTOCOL}"
             )
-    trained = {id(p) for p in parts.model.parameters() if p.requires_grad}
-    held = {id(p) for group in parts.optimizer.param_groups for p in group["params"]}
-    if not trained & held:
+    trainable = {id(p) for p in parts.model.parameters() if p.requires_grad}
+    updated = {id(p) for group in parts.optimizer.param_groups for p in group["params"]}
+    if not trainable & updated:
         raise InputError(
             f"workload '{name}': its optimizer holds no parameter of its model that needs a "
             "gradient; make it with model.parameters()"
@@ -181,44 +191,44 @@ def _checked(name: str, made: object) -> Parts:
     return parts
 
 
-def luck() -> torch.Generator:
-    """Random numbers for batches, from the seed of the build and apart from torch's own."""
+def batch_generator() -> torch.Generator:
+    """A random generator for batches, with the seed of the build."""
     import torch
 
     return torch.Generator().manual_seed(torch.initial_seed())
 
 
-def mapped(batch: Batch, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
-    """The same batch with every tensor changed."""
+def map_tensors(batch: Batch, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
+    """A batch of the same structure, with `change` applied to every tensor."""
     import torch
 
     if isinstance(batch, torch.Tensor):
         return change(batch)
     if isinstance(batch, Mapping):
-        return {name: mapped(each, change) for name, each in batch.items()}
+        return {name: map_tensors(value, change) for name, value in batch.items()}
     if isinstance(batch, (tuple, list)):
-        changed = [mapped(each, change) for each in batch]
+        changed = [map_tensors(value, change) for value in batch]
         return type(batch)(*changed) if hasattr(batch, "_fields") else type(batch)(changed)
     return batch
 
 
 def tensors(batch: Batch) -> list[torch.Tensor]:
-    """All of them.
+    """Every tensor of a batch.
 
     >>> import torch
     >>> [len(tensor) for tensor in tensors({"x": torch.zeros(4), "y": [torch.zeros(3)]})]
     [4, 3]
     """
-    found: list[torch.Tensor] = []
-    mapped(batch, lambda tensor: found.append(tensor) or tensor)  # type: ignore[func-returns-value]
-    return found
+    flat: list[torch.Tensor] = []
+    map_tensors(batch, lambda tensor: flat.append(tensor) or tensor)  # type: ignore[func-returns-value]
+    return flat
 
 
-def part(batch: Batch, start: int, stop: int) -> Batch:
+def slice_batch(batch: Batch, start: int, stop: int) -> Batch:
     """Samples start .. stop-1 of a batch.
 
     >>> import torch
-    >>> part({"x": torch.arange(4)}, 1, 3)
+    >>> slice_batch({"x": torch.arange(4)}, 1, 3)
     {'x': tensor([1, 2])}
     """
-    return mapped(batch, lambda tensor: tensor[start:stop])
+    return map_tensors(batch, lambda tensor: tensor[start:stop])

@@ -1,4 +1,4 @@
-"""A workload being trained: one gradient and one update at a time, on one device."""
+"""A workload in training: one gradient and one update at a time, on one device."""
 
 from __future__ import annotations
 
@@ -6,28 +6,31 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from simstrag.workloads.precision import parameter_dtype, reduced_loss, tensor_cores
-from simstrag.workloads.workload import mapped
+from simstrag.workloads.workload import map_tensors
 
 if TYPE_CHECKING:
     import torch
 
     from simstrag.workloads.workload import Batch, Parts
 
-__all__ = ["Job"]
+__all__ = ["TrainingTask"]
 
 
-class Job:
-    """Parts of a workload on a device in one precision.
+class TrainingTask:
+    """The parts of a workload, on one device and in one precision.
 
-    A *step* is `gradient`: forward and backward on one worker, ending in one gradient.  `update`
-    is no part of it: in data-parallel training it follows the communication, on whoever applies
-    it.  Jobs may share parts whose parameters have the same number format: the model is moved and
-    cast when a job is made, which changes nothing where that is done already.
+    A *step* is `gradient`: forward and backward on one worker, which result in one gradient.
+    `update` is not part of a step: in data-parallel training it follows the communication.
+    Two tasks may share parts if the number format of their parameters is the same.
+
+    parts: moved to the device and cast in place.
+    precision: one of `PRECISIONS`.
+    device: a torch device.
 
     >>> from simstrag.workloads import load
-    >>> job = Job(load("mlp").build(), precision="bf16")
-    >>> loss = job.gradient(job.batch(4))
-    >>> job.update()
+    >>> task = TrainingTask(load("mlp").build(), precision="bf16")
+    >>> loss = task.gradient(task.batch(4))
+    >>> task.update()
     """
 
     def __init__(self, parts: Parts, precision: str = "fp32", device: str = "cpu") -> None:
@@ -49,26 +52,22 @@ class Job:
 
     @property
     def parameters(self) -> int:
-        """How many numbers one gradient has."""
+        """The number of elements of one gradient."""
         return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
 
     def batch(self, samples: int) -> Batch:
-        """A batch where the model is, floating inputs in the parameters' number format."""
-        return self.moved(self.parts.make_batch(samples))
+        """A batch on the model's device; floating inputs in the parameters' number format."""
 
-    def moved(self, batch: Batch) -> Batch:
-        """The same batch where the model is, as `batch` gives it."""
-
-        def placed(tensor: torch.Tensor) -> torch.Tensor:
+        def move(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.to(self.device, self.dtype if tensor.is_floating_point() else None)
 
-        return mapped(batch, placed)
+        return map_tensors(self.parts.make_batch(samples), move)
 
     def gradient(self, batch: Batch) -> torch.Tensor:
-        """Forward and backward, added to the gradients; the loss, still on the device.
+        """Run forward and backward, accumulate the gradients, and return the loss.
 
-        Launched without waiting: on a GPU it may come back before anything is computed.  With
-        fp16 gradients are scaled until `update`.
+        Does not synchronize: on a GPU the call may return before the computation ends. In fp16
+        the gradients stay scaled until `update`.
         """
         import torch
 
@@ -84,10 +83,7 @@ class Job:
         return loss.detach()
 
     def update(self) -> None:
-        """Apply the gradient and clear it.
-
-        With fp16 the scaler looks for infinities first, and waits for the device to say so.
-        """
+        """Apply the gradient and clear it; in fp16 the check for infinities synchronizes."""
         if self._scaler is None:
             self.optimizer.step()
         else:
