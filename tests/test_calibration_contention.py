@@ -311,7 +311,7 @@ def test_cells_are_the_nominal_pair_beside_every_load() -> None:
 
 @pytest.mark.parametrize("own", [False, True])
 def test_a_visit_without_its_load_is_skipped_and_the_next_one_is_not(own: bool) -> None:
-    workload = replace(TINY, own=own)
+    workload = replace(TINY, user_defined=own)
     with ContentionBench(Jobs(workload, device("cpu")), CHOSEN, span=0.02) as bench:
         kill_all()
         with pytest.raises(Skipped, match=r"^the process of load 0 ended early$"):
