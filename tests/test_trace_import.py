@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -133,8 +134,8 @@ def test_the_lines_for_a_scenario_give_the_recorded_time_back(tmp_path: Path) ->
     from ruamel.yaml import YAML
 
     found = bytedance_straggler(operations(tmp_path / "trace.parquet"))
-    keys = YAML(typ="safe", pure=True).load("\n".join(found.scenario))
-    scenario = Scenario(**keys, updates=3, step={"compute": 1.0}, trace=found.trace)
+    keys = YAML(typ="safe", pure=True).load("\n".join(found.lines("t.csv")))
+    scenario = Scenario(**keys | {"trace": found.trace})
     assert simulate(scenario, "bsp").summary["makespan"] == pytest.approx(5.6 + 6.6 + 5.6)
 
 
@@ -253,7 +254,11 @@ def test_a_real_profile_tells_the_slow_rank_from_the_one_that_waits(
     assert len(fast) == len(slow) == 5
     assert min(slow) > 0.1  # it slept for so long in each step
     assert fast[2] < 0.05  # the median: its steps took as long, but it was waiting
-    assert len(found.scenario) == 2
+    assert [line.partition(":")[0] for line in found.scenario] == [
+        "allreduce",
+        "samples",
+        "learner",
+    ]
 
 
 # -- utilisation
@@ -383,3 +388,89 @@ def test_a_file_that_is_not_there_is_missed_by_every_importer(name: str, tmp_pat
 def test_a_second_file_is_taken_only_where_it_makes_sense(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="utilisation takes one file"):
         import_trace("utilisation", [tmp_path / "a.csv", tmp_path / "b.csv"])
+
+
+# -- what is printed runs
+
+
+def kineto_files(tmp_path: Path) -> list[str]:
+    """Ranks 0 and 2, two steps of 2 s of computing each, and 1 s of a collective."""
+    names = []
+    for rank in (0, 2):
+        events = [
+            {"ph": "X", "cat": cat, "name": name, "ts": (4 * k + at) * 1e6, "dur": seconds * 1e6}
+            for k in range(2)
+            for cat, name, at, seconds in (
+                ("user_annotation", f"ProfilerStep#{k}", 0, 4),
+                ("kernel", "gemm", 0, 2),
+                ("kernel", "ncclAllReduce", 2, 1),
+            )
+        ]
+        data = {"traceEvents": events, "distributedInfo": {"rank": rank}}
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps(data))
+        names.append(f"rank{rank}.json")
+    return names
+
+
+def source(name: str, tmp_path: Path) -> list[str]:
+    """Files of a format, in `tmp_path`."""
+    if name == "kineto":
+        return kineto_files(tmp_path)
+    if name == "bytedance-straggler":
+        return [operations(tmp_path / "trace.parquet").name]
+    if name == "alibaba-pai-minibatch":
+        (tmp_path / "job.csv").write_text(PAI)
+        return ["job.csv"]
+    (tmp_path / "load.csv").write_text(LOAD)
+    return ["load.csv"]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_an_importer_prints_and_writes_runs_unchanged(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    files = source(name, tmp_path)
+    assert cli("trace", "import", name, *files, "--out", "sub/t.csv") == 0
+    printed, page = capsys.readouterr().out, (tmp_path / "sub" / "t.md").read_text()
+    blocks = [
+        re.search(r"that runs as it is:\n+((?: +.*\n)+)", text, re.I) for text in (printed, page)
+    ]
+    if name == "utilisation":
+        assert blocks == [None, None]
+        assert "needs a profile with a response of gpu and host" in printed
+        return
+    for block, folder in zip(blocks, ("", "sub"), strict=True):
+        assert block is not None
+        (tmp_path / folder / "s.yaml").write_text(block[1])
+        scenario = Scenario.read(tmp_path / folder / "s.yaml")
+        assert simulate(scenario, "bsp").summary["makespan"] > 0
+    assert cli("compare", "s.yaml", "--seeds", "1", "-q") == 0
+
+
+@pytest.mark.parametrize("name", ["bytedance-straggler", "kineto", "alibaba-pai-minibatch"])
+def test_init_takes_the_tail_that_the_importer_wrote(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tail of ByteDance's steps is 0.6 s, of 2 replicas; of the profiles' collectives 1 s."""
+    monkeypatch.chdir(tmp_path)
+    assert cli("trace", "import", name, *source(name, tmp_path), "--out", "t.csv", "-q") == 0
+    assert cli("init", "t.csv", "-q") == 0
+    scenario = Scenario.read("scenario.yaml")
+    tail = scenario.inputs.allreduce.seconds([1, 1])
+    assert tail == pytest.approx({"bytedance-straggler": 0.6, "kineto": 1.0}.get(name, 0.0))
+    assert (scenario.inputs.step.draw is None) == (name != "alibaba-pai-minibatch")
+    assert cli("compare", "scenario.yaml", "--seeds", "1", "-q") == 0
+
+
+def cli(*arguments: str) -> int:
+    """The exit code of a command."""
+    from simstrag.cli import main
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["simstrag", *arguments])
+        patch.setattr("sys.path", [*sys.path])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    return int(str(ended.value.code))

@@ -23,8 +23,9 @@ from simstrag.documents.paths import expect
 from simstrag.errors import InputError
 from simstrag.trace.trace import Trace
 from simstrag.traces.labelled import Labelled, contents
+from simstrag.traces.scenario_lines import constant_allreduce, run_of
 
-__all__ = ["Collapsed", "bytedance_straggler", "collapsed", "constant_allreduce"]
+__all__ = ["Collapsed", "bytedance_straggler", "collapsed"]
 
 NAME = "bytedance-straggler"
 COLUMNS = ("dp_rank", "step", "optype", "start_ts", "duration")
@@ -97,21 +98,8 @@ def bytedance_straggler(path: str | Path) -> Labelled:
             f"Dropped: {found.dropped} steps in which a replica has no computing; what each stage "
             "and operation did by itself.",
         ),
-        scenario=(f"workers: {replicas}", constant_allreduce(tail, replicas)),
+        scenario=(constant_allreduce(tail, replicas), *run_of(steps, replicas)),
     )
-
-
-def constant_allreduce(seconds: float, ranks: int) -> str:
-    """The line of a scenario by which an all-reduce of so many ranks takes so many seconds.
-
-    A ring of n ranks has 2 (n - 1) hops of alpha; with nothing to send that is all it takes.
-
-    >>> constant_allreduce(0.6, 4)
-    'allreduce: {alpha: 0.1, bytes: 0}  # a ring of 4: 6 hops, 0.6 s in all'
-    """
-    hops = 2 * (ranks - 1)
-    said = f"# a ring of {ranks}: {hops} hops, {seconds:.4g} s in all"
-    return f"allreduce: {{alpha: {seconds / hops:.6g}, bytes: 0}}  {said}"
 
 
 def collapsed(path: str | Path) -> Collapsed:

@@ -30,8 +30,8 @@ import numpy.typing as npt
 from simstrag.documents.paths import expect
 from simstrag.errors import InputError
 from simstrag.trace.trace import Trace
-from simstrag.traces.import_bytedance import constant_allreduce
 from simstrag.traces.labelled import Labelled, contents
+from simstrag.traces.scenario_lines import constant_allreduce, run_of
 
 __all__ = ["Steps", "kineto", "steps_of"]
 
@@ -119,9 +119,8 @@ def kineto(*paths: str | Path) -> Labelled:
             f"Dropped: {dropped} steps that not all files have.",
         ),
         scenario=(
-            (f"workers: {len(ranks)}", constant_allreduce(transfer, len(ranks)))
-            if len(ranks) > 1
-            else ()
+            *([constant_allreduce(transfer, len(ranks))] if len(ranks) > 1 else []),
+            *run_of(len(common), len(ranks)),
         ),
     )
 

@@ -21,12 +21,15 @@ import numpy.typing as npt
 from simstrag.errors import InputError
 from simstrag.trace.trace import Trace
 from simstrag.traces.labelled import Labelled, contents
+from simstrag.traces.scenario_lines import run_of
 from simstrag.traces.sheets import Sheet
 
 __all__ = ["alibaba_pai_minibatch"]
 
 NAME = "alibaba-pai-minibatch"
 VALUE = "batch_time_norm"
+STEPS = 500
+"""Of a run of the scenario that goes with a trace."""
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
@@ -81,6 +84,10 @@ def alibaba_pai_minibatch(path: str | Path, clean: float = 0.0) -> Labelled:
             f"Missing: {missing} cells, where the one before stays in force.",
             f"Dropped: {twice} cells given twice (the later row counts), and "
             f"{int(np.sum(~kept))} rows outside of the time that all workers recorded.",
+        ),
+        scenario=(
+            f"step: {{compute: 1.0}}  # ASSUMED: the seconds of a step at {level:g} units",
+            *run_of(STEPS, len(trace.nodes)),
         ),
     )
 

@@ -86,6 +86,8 @@ def utilisation(
             f"Derived: time 0 is {dated if dated else f'{begin:.10g} s'} of the file.",
             *_of_own(shares, taken.clipped),
             f"Missing: {taken.empty} empty cells, where the one before stays in force.",
+            "Missing: what such a load costs a step. A scenario with this trace needs a profile "
+            f"with a response of {' and '.join(values)} (simstrag calibrate measures them).",
             f"Dropped: {taken.twice} cells given twice with the same value.",
             *_doubtful(highest, fraction),
         ),

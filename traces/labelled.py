@@ -17,12 +17,14 @@ from typing import Any
 from simstrag.documents.paths import writable, write_whole
 from simstrag.errors import InputError
 from simstrag.trace.trace import Trace
+from simstrag.traces.scenario_lines import quoted, workers
 
-__all__ = ["ORIGIN", "Labelled", "contents", "origin_of", "page_of"]
+__all__ = ["ORIGIN", "Labelled", "contents", "origin_of", "page_of", "scenario_of"]
 
 ORIGIN = "origin"
 """The column that holds the label."""
 SUFFIXES = (".csv", ".parquet")
+HEADING = "A scenario that runs as it is:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class Labelled:
     origin: the label, one word such as `resampled`, or the format it was imported from.
     sources: (name, sha256) of the files it was made of.
     notes: sentences on what is measured, derived, assumed, dropped and missing.
-    scenario: lines of YAML that belong into a scenario with this trace.
+    scenario: lines of YAML which, with those about the trace itself, are a scenario; see `lines`.
     names: what each node was called in its source, in the order of `trace.nodes`; or nothing.
 
     >>> trace = Trace.from_rows([(0, 0, "gpu", "slowdown", 2.0)])
@@ -52,9 +54,18 @@ class Labelled:
     scenario: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
 
-    def page(self, title: str) -> str:
-        """The account in Markdown."""
-        trace = self.trace
+    def lines(self, file: str) -> tuple[str, ...]:
+        """A scenario with this trace, which runs as it is; nothing for a trace that cannot alone.
+
+        file: path of the trace as seen from the scenario.
+        """
+        if not self.scenario:
+            return ()
+        return (*workers(self.trace.nodes), f"trace: {quoted(file)}", *self.scenario)
+
+    def page(self, title: str, file: str = "") -> str:
+        """The account in Markdown. file: name of the trace, in the scenario that the page shows."""
+        trace, scenario = self.trace, self.lines(file or f"{title}.csv")
         lines = [
             f"# {title}: a trace, origin {self.origin}",
             "",
@@ -64,8 +75,8 @@ class Labelled:
         if self.sources:
             lines += [f"- from `{name}`, sha256 {digest}" for name, digest in self.sources]
         lines += [f"- {_bold(note)}" for note in self.notes]
-        if self.scenario:
-            lines += ["", "In a scenario:", "", *(f"    {line}" for line in self.scenario)]
+        if scenario:
+            lines += ["", HEADING, "", *(f"    {line}" for line in scenario)]
         if self.names:
             lines += ["", "| node | called |", "|---|---|"]
             pairs = zip(trace.nodes, self.names, strict=True)
@@ -87,7 +98,7 @@ class Labelled:
         frame[ORIGIN] = self.origin
         write = frame.to_parquet if Path(path).suffix == ".parquet" else frame.to_csv
         write_whole(path, lambda part: write(part, index=False))
-        text = self.page(Path(path).stem)
+        text = self.page(Path(path).stem, Path(path).name)
         write_whole(page, lambda part: part.write_text(text, encoding="utf-8"))
         return page
 
@@ -102,6 +113,24 @@ def page_of(path: str | Path) -> Path:
     if writable(path).suffix not in SUFFIXES:
         raise InputError(f"{path}: is no name of a trace; name it *.csv or *.parquet")
     return writable(Path(path).with_suffix(".md"))
+
+
+def scenario_of(path: str | Path) -> tuple[str, ...]:
+    """The lines of the scenario on the page beside a labelled trace; nothing without them.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     trace = Trace.from_rows([(0, 0, "gpu", "slowdown", 2.0)])
+    ...     _ = Labelled(trace, "mine", scenario=("updates: 9",)).write(f"{folder}/slow.csv")
+    ...     scenario_of(f"{folder}/slow.csv")
+    ('workers: 1', 'trace: slow.csv', 'updates: 9')
+    """
+    page = Path(path).with_suffix(".md")
+    if origin_of(path) is None or not page.exists():
+        return ()
+    _, _, below = page.read_text(encoding="utf-8").partition(f"\n{HEADING}\n\n")
+    block = itertools.takewhile(lambda line: line.startswith("    "), below.splitlines())
+    return tuple(line.removeprefix("    ") for line in block)
 
 
 def contents(paths: Sequence[str | Path]) -> tuple[tuple[str, str], ...]:

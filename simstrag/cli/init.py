@@ -28,9 +28,9 @@ def init(
 
     It runs as it is; what nobody measured is marked ASSUMED, to be corrected by you.
     """
-    from simstrag.cli.init_template import write_starter
+    from simstrag.cli.init_template import write_first_scenario
 
-    write_starter(check_trace(trace), out)
+    write_first_scenario(check_trace(trace), out)
     if as_json:
         print_json({"scenario": out})
         return

@@ -64,7 +64,7 @@ def import_(
     if as_json:
         print_json({
             "trace": out, "page": page, "rows": len(found.trace), "origin": found.origin,
-            "notes": list(found.notes), "scenario": list(found.scenario),
+            "notes": list(found.notes), "scenario": list(found.lines(str(out))),
             "nodes": dict(zip(map(str, found.trace.nodes), found.names, strict=False)),
         })  # fmt: skip
         return
@@ -72,13 +72,13 @@ def import_(
     if not quiet:
         print_path("page", page)
         print_paragraphs(*found.notes)
-        _more(found.scenario, found.trace.nodes, found.names)
+        _more(found.lines(str(out)), found.trace.nodes, found.names)
 
 
 def _more(scenario: tuple[str, ...], nodes: tuple[int, ...], names: tuple[str, ...]) -> None:
     """What goes into a scenario, and what its nodes were called."""
     if scenario:
-        print("in a scenario:", *(f"  {line}" for line in scenario), sep="\n")
+        print("a scenario that runs as it is:", *(f"  {line}" for line in scenario), sep="\n")
     if names and list(names) != list(map(str, nodes)):
         called = [f"{node} is {name}" for node, name in zip(nodes, names, strict=True)]
         rest = [f"... ({len(names)} in all, in the page)"] if len(names) > FEW else []
