@@ -79,7 +79,7 @@ def test_describe_draws(name: str, folder: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_generate_has_a_second_model(capsys: pytest.CaptureFixture[str]) -> None:
-    from simstrag.traces.on_off import on_off
+    from simstrag.traces.generate import on_off
 
     options = ("--nodes", "3", "--duration-mean", "30", "--mean-interarrival", "90", "-s", "4")
     assert call(capsys, "generate", "--model", "on-off", *options, "-o", "t.csv", "-q")[0] == 0

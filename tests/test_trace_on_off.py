@@ -12,8 +12,7 @@ from simstrag.errors import InputError
 from simstrag.trace.trace import Trace
 from simstrag.traces.correlation import sampled
 from simstrag.traces.describe import episodes
-from simstrag.traces.generate import generate
-from simstrag.traces.on_off import on_off
+from simstrag.traces.generate import generate, on_off
 
 LONG = 360.0 * 500
 

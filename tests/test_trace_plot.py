@@ -10,7 +10,7 @@ import pytest
 
 from simstrag.analysis.charts.heatmap import heatmap
 from simstrag.trace.trace import Trace
-from simstrag.traces.on_off import on_off
+from simstrag.traces.generate import on_off
 
 
 def shown(trace: Trace) -> dict[str, Any]:

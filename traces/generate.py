@@ -1,16 +1,15 @@
-"""Made-up contention: random fail-slow episodes, reproducible from a seed.
+"""Random contention, reproducible from a seed: fail-slow episodes, or an on-off Markov chain.
 
-When episodes come and how long they last is the rule of the fail-slow injector of Greyhound (Wu et
-al., "Greyhound: Hunting Fail-Slows in Hybrid-Parallel Training at Scale", USENIX ATC 2025; read
-from `detector/injection/injection.py` of wutianyuan1/Greyhound @de4d6b3, not copied): from the end
-of one episode and a gap of 60 s it takes Exp(240 s) until the next begins, which lasts N(120, 20)
-seconds, and at least one.
+Onset and duration of episodes follow the fail-slow injector of Greyhound (Wu et al., "Greyhound:
+Hunting Fail-Slows in Hybrid-Parallel Training at Scale", USENIX ATC 2025; read from
+`detector/injection/injection.py` of wutianyuan1/Greyhound @de4d6b3, not copied): after an episode
+and a gap of 60 s the next one begins in Exp(240 s), and lasts N(120, 20) s, at least 1 s.
 
 Ours are: a clock per node (theirs is one for the cluster, and picks a device for every episode),
-durations that are not cut down to whole seconds, and how severe an episode is (theirs are listed by
-hand).  With the defaults a node is slowed for 120 s of every 420 s in the mean, 29 % of its time,
-so that of eight nodes some one is slowed for 93 % of it.  To have as many episodes in the whole
-cluster as theirs, take `mean_interarrival=420 * nodes - 180`.
+durations that are not rounded down to whole seconds, and the distribution of severities (theirs are
+listed by hand).  By default a node is slowed for 120 s of every 420 s in the mean, 29 % of its
+time, and one or more of eight nodes for 93 %.  For as many episodes in the whole cluster as theirs,
+take `mean_interarrival=420 * nodes - 180`.
 """
 
 from __future__ import annotations
@@ -27,18 +26,20 @@ from simstrag.errors import InputError
 from simstrag.timing import noise
 from simstrag.trace.trace import RESOURCES, Trace
 
-__all__ = ["SEVERITIES", "Severity", "check", "generate"]
+__all__ = ["SEVERITIES", "Severity", "generate", "on_off"]
 
 SHORTEST = 1.0
-"""Seconds; the normal distribution of durations is cut off there."""
+"""Seconds at which the normal distribution of durations is cut off."""
 STREAMS = 2**63
-"""The first of the random streams used here: no rank, whose noise has its own, has this number."""
+"""The first of the random streams of `generate`, beyond those of the noise of any rank."""
+ON_OFF_STREAMS = 2**63 + 2**62
+"""The first of the random streams of `on_off`."""
 
 Sample = Callable[[np.random.Generator], float]
 
 
-class Choice(NamedTuple):
-    """A kind of distribution of slowdowns: its parameters, and what draws from it, given them."""
+class Distribution(NamedTuple):
+    """A kind of distribution of slowdowns: names of its parameters, and its sampler for values."""
 
     parameters: tuple[str, ...]
     sample: Callable[..., Sample]
@@ -57,11 +58,11 @@ def _lognormal(median: float, sigma: float) -> Sample:
 
 
 SEVERITIES = {
-    "fixed": Choice(("slowdown",), _fixed),
-    "uniform": Choice(("low", "high"), _uniform),
-    "lognormal": Choice(("median", "sigma"), _lognormal),
+    "fixed": Distribution(("slowdown",), _fixed),
+    "uniform": Distribution(("low", "high"), _uniform),
+    "lognormal": Distribution(("median", "sigma"), _lognormal),
 }
-"""How severe episodes may be: all the same; evenly spread from low to high; or with a long tail,
+"""Distributions of severity: constant; uniform from low to high; or with a long tail,
 1 + (median-1)*exp(sigma*Z) with Z standard normal.  All are this project's."""
 
 
@@ -76,7 +77,7 @@ class Severity:
     def of(cls, text: str) -> Severity:
         """From its text: `fixed:2`, `uniform:1.2:3` or `lognormal:1.5:0.8`.
 
-        Raises `InputError` where that is none of them.
+        Raises `InputError` for any other text.
 
         >>> Severity.of("uniform:1.2:3")
         Severity(name='uniform', values=(1.2, 3.0))
@@ -99,7 +100,7 @@ class Severity:
 
     @property
     def sample(self) -> Sample:
-        """Draws the slowdown of the next episode from a random stream."""
+        """The function that draws the slowdown of an episode from a random stream."""
         return SEVERITIES[self.name].sample(*self.values)
 
 
@@ -125,75 +126,111 @@ def generate(
     gap: float = 60.0,
     severity: str = "fixed:2",
 ) -> Trace:
-    """Fail-slow episodes on each of `nodes` nodes for `seconds` seconds; every node begins clean.
+    """Fail-slow episodes on each node; every node begins clean.
 
-    resource: what is contended: gpu, host, net or step.  mean_interarrival: seconds, the mean of
-    the exponential clean time before an episode, on top of the gap.  duration_mean, duration_sd:
-    seconds, of the normal distribution of durations; one below 1 s is raised to 1 s.  gap: seconds
-    that are clean after every episode.  severity: the distribution of its slowdown, one draw each;
-    see `SEVERITIES`.  An episode that would outlast the trace ends with it.
+    seconds: length of the trace; an episode that would outlast it ends with it.
+    resource: the contended resource: gpu, host, net or step.
+    mean_interarrival: mean of the exponential clean time before an episode, beside the gap.
+    duration_mean, duration_sd: of the normal distribution of durations, which is cut off at 1 s.
+    gap: clean seconds after every episode.
+    severity: distribution of the slowdown, one draw for each episode; see `SEVERITIES`.
 
-    A pure function: each node has random streams of its own, keyed by seed and node, so that more
-    nodes, a longer trace or another severity leave the episodes of the others where they are.
-    Raises `InputError` for arguments that make no sense.
+    Each node has its own random streams, keyed by seed and node: more nodes, a longer trace or
+    another severity leave the other episodes where they are.
+    Raises `InputError` for arguments out of range.
 
     >>> trace = generate(nodes=1, seconds=600, seed=1)
     >>> [(round(row.time), row.value) for row in trace.rows]
     [(0, 1.0), (148, 2.0), (268, 1.0), (356, 2.0), (480, 1.0), (600, 1.0)]
     """
     numbers = {
-        "seconds": seconds,
-        "mean_interarrival": mean_interarrival,
-        "duration_mean": duration_mean,
-        "duration_sd": duration_sd,
-        "gap": gap,
-    }
-    check(nodes, seed, resource, numbers)
-    draw = Severity.of(severity).sample
+        "seconds": seconds, "mean_interarrival": mean_interarrival, "duration_mean": duration_mean,
+        "duration_sd": duration_sd, "gap": gap,
+    }  # fmt: skip
+
+    def changes(rng: np.random.Generator) -> Iterator[tuple[float, bool]]:
+        free = 0.0
+        yield 0.0, False
+        while (start := free + mean_interarrival * rng.standard_exponential()) < seconds:
+            end = start + max(SHORTEST, duration_mean + duration_sd * rng.standard_normal())
+            yield start, True
+            yield min(end, seconds), False
+            free = end + gap
+
+    return _draw("generate", STREAMS, changes, nodes, seed, resource, severity, numbers)
+
+
+def on_off(
+    nodes: int,
+    seconds: float,
+    seed: int,
+    resource: str = "gpu",
+    mean_on: float = 120.0,
+    mean_off: float = 240.0,
+    severity: str = "fixed:2",
+) -> Trace:
+    """Slowdowns that come and go without memory: a two-state Markov chain on each node.
+
+    mean_on, mean_off: means of the exponential times slowed and clean, in seconds.
+    severity: distribution of the slowdown, one draw for each time slowed; see `SEVERITIES`.
+
+    Each node begins in the long-run state, slowed with probability mean_on / (mean_on + mean_off),
+    so there is no warm-up.  Unlike those of `generate`, durations have a coefficient of variation
+    of 1, and leave no gap.  Streams are as in `generate`.
+    Source: Gilbert, "Capacity of a burst-noise channel", Bell System Technical Journal 39(5), 1960.
+    Raises `InputError` for arguments out of range.
+
+    >>> trace = on_off(nodes=1, seconds=600, seed=1)
+    >>> [(round(row.time), row.value) for row in trace.rows]
+    [(0, 1.0), (11, 2.0), (43, 1.0), (320, 2.0), (388, 1.0), (600, 1.0)]
+    """
+    numbers = {"seconds": seconds, "mean_on": mean_on, "mean_off": mean_off}
+
+    def changes(rng: np.random.Generator) -> Iterator[tuple[float, bool]]:
+        start, slowed = 0.0, bool(rng.random() < mean_on / (mean_on + mean_off))
+        while start < seconds:
+            yield start, slowed
+            start += (mean_on if slowed else mean_off) * rng.standard_exponential()
+            slowed = not slowed
+
+    return _draw("on_off", ON_OFF_STREAMS, changes, nodes, seed, resource, severity, numbers)
+
+
+def _draw(
+    name: str,
+    streams: int,
+    changes: Callable[[np.random.Generator], Iterator[tuple[float, bool]]],
+    nodes: int,
+    seed: int,
+    resource: str,
+    severity: str,
+    numbers: dict[str, float],
+) -> Trace:
+    """A trace in which each node is slowed and clean in turns.
+
+    name: of the generator, which the source of the trace names.
+    changes: times and whether a node is slowed from there on, drawn from a stream.
+    numbers: the generator's seconds by name.
+    """
+    _check(nodes, seed, resource, numbers)
+    sample = Severity.of(severity).sample
     times: list[float] = []
     values: list[float] = []
     rows: list[int] = []
     for node in range(nodes):
-        pace, strength = (noise.stream(seed, STREAMS + 2 * node + k) for k in (0, 1))
-        before = len(times)
-        times.append(0.0)
-        values.append(1.0)
-        for start, end in _episodes(pace, mean_interarrival, duration_mean, duration_sd, gap):
-            if start >= seconds:
-                break
-            times += (start, min(end, seconds))
-            values += (draw(strength), 1.0)
-        times.append(seconds)
-        values.append(1.0)
-        rows.append(len(times) - before)
-    stated = ", ".join(f"{name}={value}" for name, value in numbers.items())
+        pace, strength = (noise.stream(seed, streams + 2 * node + k) for k in (0, 1))
+        states = [*changes(pace), (numbers["seconds"], False)]
+        times += [time for time, _ in states]
+        values += [sample(strength) if slowed else 1.0 for _, slowed in states]
+        rows.append(len(states))
+    stated = ", ".join(f"{key}={value}" for key, value in numbers.items())
     return Trace.from_columns(
         times, np.repeat(np.arange(nodes), rows), resource, "slowdown", values,
-        f"generate(nodes={nodes}, seed={seed}, resource={resource}, {stated}, severity={severity})",
+        f"{name}(nodes={nodes}, seed={seed}, resource={resource}, {stated}, severity={severity})",
     )  # fmt: skip
 
 
-def _episodes(
-    rng: np.random.Generator, mean_interarrival: float, mean: float, sd: float, gap: float
-) -> Iterator[tuple[float, float]]:
-    """(start, end) of one episode after the other, without end."""
-    free = 0.0
-    while True:
-        start = free + mean_interarrival * rng.standard_exponential()
-        end = start + max(SHORTEST, mean + sd * rng.standard_normal())
-        yield start, end
-        free = end + gap
-
-
-def check(nodes: int, seed: int, resource: str, numbers: dict[str, float]) -> None:
-    """Raise `InputError` for arguments of a generator that make no sense.
-
-    numbers: its seconds by name, which must be positive, or 0 for a spread or a gap.
-
-    >>> check(0, seed=1, resource="gpu", numbers={})
-    Traceback (most recent call last):
-    simstrag.errors.InputError: generate: nodes must be 1 or more, not 0
-    """
+def _check(nodes: int, seed: int, resource: str, numbers: dict[str, float]) -> None:
     if nodes < 1:
         raise InputError(f"generate: nodes must be 1 or more, not {nodes}")
     if not 0 <= seed < 2**64:
@@ -204,7 +241,7 @@ def check(nodes: int, seed: int, resource: str, numbers: dict[str, float]) -> No
             f"allowed: {', '.join(RESOURCES)}"
         )
     for name, value in numbers.items():
-        must_be_positive = name not in ("duration_sd", "gap")
-        if not math.isfinite(value) or value < 0 or (must_be_positive and value == 0):
-            least = "positive" if must_be_positive else "0 or more"
+        may_be_0 = name in ("duration_sd", "gap")
+        if not (0 <= value < math.inf if may_be_0 else 0 < value < math.inf):
+            least = "0 or more" if may_be_0 else "positive"
             raise InputError(f"generate: {name} must be {least} seconds, not {value:g}")

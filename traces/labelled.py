@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -82,10 +82,6 @@ class Labelled:
             pairs = zip(trace.nodes, self.names, strict=True)
             lines += [f"| {node} | {name} |" for node, name in pairs]
         return "\n".join(lines) + "\n"
-
-    def noting(self, note: str) -> Labelled:
-        """With one note more."""
-        return replace(self, notes=(*self.notes, note))
 
     def write(self, path: str | Path) -> Path:
         """The labelled trace to `path`, CSV or parquet by its name, and its page beside it.

@@ -22,9 +22,7 @@ from simstrag.cli.run import run
 from simstrag.cli.schema import schema
 from simstrag.cli.sensitivity import sensitivity
 from simstrag.cli.sweep import sweep
-from simstrag.cli.trace import describe, generate
-from simstrag.cli.trace_import import import_
-from simstrag.cli.trace_resample import resample
+from simstrag.cli.trace import describe, generate, import_, resample
 from simstrag.cli.validate import validate
 
 __all__ = ["command"]

@@ -1,30 +1,45 @@
-"""`simstrag trace describe` and `generate`: look into a contention trace, or draw one."""
+"""`simstrag trace`: describe, generate, import and resample contention traces."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simstrag.cli.console import format_cell, print_json, print_path, print_sentences, print_table
+from simstrag.cli.console import (
+    format_cell,
+    print_json,
+    print_paragraphs,
+    print_path,
+    print_sentences,
+    print_table,
+)
 from simstrag.cli.options import TRACES, Json, Quiet, Seed, check_trace
 from simstrag.documents.paths import writable, write_whole
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 
-__all__ = ["describe", "generate"]
+if TYPE_CHECKING:
+    from simstrag.traces.labelled import Labelled
+
+__all__ = ["describe", "generate", "import_", "resample"]
 
 PICTURES = (".png", ".svg", ".pdf")
 MODELS = ("episodes", "on-off")
 LEAST = ("first", "last", "longest_clean")
 """Columns of a description that a narrow terminal does without, the first of them first."""
+SHOWN_NAMES = 8
+"""Names of nodes that are printed; the page has them all."""
+
+TraceFile = Annotated[
+    Path, typer.Argument(help="A CSV or parquet trace.", metavar="TRACE", show_default=False)
+]
 
 
 def describe(
-    file: Annotated[
-        Path, typer.Argument(help="A CSV or parquet trace.", metavar="TRACE", show_default=False)
-    ],
+    file: TraceFile,
     plot: Annotated[
         Path | None,
         typer.Option(help="Draw it: *.png, *.svg or *.pdf.", metavar="FILE", show_default=False),
@@ -39,20 +54,19 @@ def describe(
     if plot is not None and writable(plot, *PICTURES).suffix not in PICTURES:
         raise InputError(f"{plot}: is no name of a picture; name it {' or '.join(PICTURES)}")
     trace = Trace.read(check_trace(file))
-    found, origin = describe_trace(trace), origin_of(file)
-    tables = {"slowdowns": found.slowdowns, "others": found.others}
+    description, origin = describe_trace(trace), origin_of(file)
+    tables = {"slowdowns": description.slowdowns, "others": description.others}
     if plot is not None:
         from simstrag.analysis.charts.heatmap import heatmap
 
-        drawn = heatmap(trace)
-        write_whole(plot, lambda part: drawn.savefig(part, format=plot.suffix[1:]))
+        figure = heatmap(trace)
+        write_whole(plot, lambda part: figure.savefig(part, format=plot.suffix[1:]))
     if as_json:
         records = {name: frame.to_dict("records") for name, frame in tables.items()}
-        print_json({"text": found.text, "origin": origin, "plot": plot, **records})
+        print_json({"text": description.text, "origin": origin, "plot": plot, **records})
         return
-    print_sentences(
-        found.text if origin is None else f"{found.text} Its rows are labelled: {origin}."
-    )
+    label = "" if origin is None else f" Its rows are labelled: {origin}."
+    print_sentences(description.text + label)
     if plot is not None:
         print_path("plot", plot)
     for frame in tables.values():
@@ -94,27 +108,171 @@ def generate(
 ) -> None:
     """Draw episodes of slowdown, the same ones for the same seed."""
     from simstrag.traces.generate import generate as generate_trace
-    from simstrag.traces.on_off import on_off
+    from simstrag.traces.generate import on_off
 
     if writable(out).suffix not in TRACES:
         raise InputError(f"{out}: is no name of a trace; name it *.csv or *.parquet")
-    own = {"duration_sd": duration_sd, "gap": gap}
-    given = {name: value for name, value in own.items() if value is not None}
+    optional = {"duration_sd": duration_sd, "gap": gap}
+    stated = {name: value for name, value in optional.items() if value is not None}
     if model not in MODELS:
         known = ", ".join(MODELS)
         raise InputError(f"--model {model}: there is none{nearest(model, MODELS)}; known: {known}")
     if model == "on-off":
-        for name in given:
-            option = name.replace("_", "-")
-            raise InputError(f"--{option}: is of --model episodes; on-off is without memory")
+        for name in stated:
+            raise InputError(
+                f"--{name.replace('_', '-')}: is of --model episodes; on-off is without memory"
+            )
         trace = on_off(nodes, seconds, seed, resource, duration_mean, mean_interarrival, severity)
     else:
         trace = generate_trace(
             nodes, seconds, seed, resource, mean_interarrival, duration_mean, severity=severity,
-            **given,
+            **stated,
         )  # fmt: skip
     trace.write(out)
     if as_json:
         print_json({"trace": out, "rows": len(trace.rows)})
     else:
         print_path("trace", out, quiet)
+
+
+def import_(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="alibaba-pai-minibatch, bytedance-straggler, kineto or utilisation.",
+            metavar="FORMAT", show_default=False,
+        ),
+    ],
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="What to import.", metavar="FILE...", show_default=False),
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="CSV, or parquet by its name.", metavar="TRACE")
+    ],
+    column: Annotated[
+        list[str] | None,
+        typer.Option(help="Of a utilisation: gpu=NAME, time=NAME, ...", metavar="WHAT=NAME"),
+    ] = None,
+    fraction: Annotated[
+        bool | None,
+        typer.Option("--fraction/--percent", help="Unit of utilisation; percent."),
+    ] = None,
+    own: Annotated[
+        list[str] | None,
+        typer.Option(help="Share of it that is the job's own: gpu=0.6.", metavar="WHAT=SHARE"),
+    ] = None,
+    clean: Annotated[
+        float | None,
+        typer.Option(help="Of a PAI job: quantile that is clean; 0.", metavar="Q"),
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """Make a trace of a record, and a page beside it that says how."""
+    from simstrag.traces.formats import import_trace
+    from simstrag.traces.labelled import page_of
+
+    page_of(out)
+    labelled = import_trace(
+        name, files, clean=clean, fraction=fraction, columns=_pairs("--column", column),
+        own=_numbers("--own", _pairs("--own", own)),
+    )  # fmt: skip
+    names = dict(zip(map(str, labelled.trace.nodes), labelled.names, strict=False))
+    scenario = labelled.lines(str(out))
+    _write(labelled, out, as_json, quiet, scenario=list(scenario), nodes=names)
+    if quiet or as_json:
+        return
+    if scenario:
+        print("a scenario that runs as it is:", *(f"  {line}" for line in scenario), sep="\n")
+    if any(node != name for node, name in names.items()):
+        called = [f"{node} is {name}" for node, name in names.items()]
+        rest = [f"... ({len(names)} in all, in the page)"] if len(names) > SHOWN_NAMES else []
+        print(f"nodes: {', '.join(called[:SHOWN_NAMES] + rest)}")
+
+
+def resample(
+    file: TraceFile,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="CSV, or parquet by its name.", metavar="FILE")
+    ],
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            help="Nodes to make; as many as there are.", min=1, metavar="N", show_default=False
+        ),
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(help="Length to make; that of TRACE.", metavar="S", show_default=False),
+    ] = None,
+    block: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds drawn as a whole; 10 correlation times.", metavar="S", show_default=False
+        ),
+    ] = None,
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Draw more nodes or a longer time from blocks of a recorded trace.
+
+    The rows are labelled as resampled, and a page beside them says how.
+    """
+    from simstrag.trace.trace import Trace
+    from simstrag.traces.labelled import origin_of, page_of
+    from simstrag.traces.resample import resample as resample_trace
+
+    page_of(out)
+    trace = Trace.read(check_trace(file))
+    labelled = resample_trace(
+        trace, workers or len(trace.nodes), trace.end if seconds is None else seconds, block, seed
+    )
+    origin = origin_of(file)
+    if origin is not None:
+        note = f"Source: its rows are no plain record; they are labelled {origin}."
+        labelled = replace(labelled, notes=(*labelled.notes, note))
+    _write(labelled, out, as_json, quiet)
+
+
+def _write(labelled: Labelled, out: Path, as_json: bool, quiet: bool, **more: Any) -> None:
+    """Write a labelled trace with its page, and print what it rests on. more: keys of the JSON."""
+    page = labelled.write(out)
+    if as_json:
+        print_json({
+            "trace": out, "page": page, "rows": len(labelled.trace), "origin": labelled.origin,
+            "notes": list(labelled.notes), **more,
+        })  # fmt: skip
+        return
+    print_path("trace", out, quiet)
+    if not quiet:
+        print_path("page", page)
+        print_paragraphs(*labelled.notes)
+
+
+def _pairs(option: str, texts: list[str] | None) -> dict[str, str] | None:
+    """`WHAT=NAME`, each at most once."""
+    if not texts:
+        return None
+    pairs: dict[str, str] = {}
+    for text in texts:
+        what, equals, name = (part.strip() for part in text.partition("="))
+        if not what or not equals or not name:
+            raise InputError(f"{option} {text}: write it as what=value, such as gpu=...")
+        if what in pairs:
+            raise InputError(f"{option} {text}: {what} is {pairs[what]} already; say it once")
+        pairs[what] = name
+    return pairs
+
+
+def _numbers(option: str, pairs: dict[str, str] | None) -> dict[str, float] | None:
+    if pairs is None:
+        return None
+    numbers = {}
+    for what, text in pairs.items():
+        try:
+            numbers[what] = float(text)
+        except ValueError:
+            raise InputError(f"{option} {what}={text}: '{text}' is not a number") from None
+    return numbers
