@@ -170,6 +170,9 @@ def profile(
             bytes=Quantity(value=gradient_bytes or GRADIENT, kind="assumed", note=origin),
             overlap=Quantity(value=0, kind="assumed", note="measured without any backward"),
             algorithm=fit.algorithm,
+            ranks=tuple(sorted({point.ranks for point in large})),
+            smallest=min(point.bytes for point in large),
+            largest=max(point.bytes for point in large),
         ),
         collectives=tuple(_cell(point) for point in all_points),
         collective_fits=(

@@ -86,6 +86,9 @@ def t4(traces: Path, application: str) -> Profile:
             overlap=Quantity(
                 value=0, kind="assumed", note="sync_time is without what backward hid"
             ),
+            ranks=tuple(sorted({point.ranks for point in points})),
+            smallest=4 * parameters,
+            largest=4 * parameters,
         ),
         cells=tuple(
             StepCell(

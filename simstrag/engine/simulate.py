@@ -23,6 +23,7 @@ from simstrag.learning.noise_scale import NoiseScale, unmodelled
 from simstrag.policy import Hints, Plan, Policy, View
 from simstrag.runs.run import TABLES, Run, provenance, write_directory
 from simstrag.runs.tables import OnDisk
+from simstrag.scenario.beyond_measured import beyond_measured
 from simstrag.scenario.scenario import Scenario
 from simstrag.timing.timing import Timing
 
@@ -176,7 +177,7 @@ class _Job:
             summary,
             made,
             **tables,
-            warnings=warnings,
+            warnings=(*warnings, *map(str, beyond_measured(self.scenario, [summary]))),
             excerpt=self.recorder.storage.excerpt,
         )
 

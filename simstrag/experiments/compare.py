@@ -21,6 +21,7 @@ from simstrag.experiments.runner import LEVELS, Work, prepared
 from simstrag.experiments.sensitivity import Trials, thresholds, variant
 from simstrag.rendering import html_fragment, html_page
 from simstrag.runs.run import Run, write_directory
+from simstrag.scenario.beyond_measured import BeyondMeasured, beyond_measured
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.uncertain_constants import uncertain
 
@@ -95,7 +96,14 @@ class Comparison:
         return (
             *beyond,
             *(f"{p}: {unknown_warning(why)}" for p, why in unknown.itertuples(index=False)),
+            *map(str, self.beyond_measured),
         )
+
+    @property
+    def beyond_measured(self) -> list[BeyondMeasured]:
+        """What the runs take from the profile beyond the range in which that was measured."""
+        rows = [*self.runs.to_dict("records"), *self.controls.to_dict("records")]
+        return beyond_measured(self.scenario, rows)
 
     def column(self, policy: str, name: str, variant: str = "contended") -> Any:
         """One column of one policy over seeds, as an array in the order of the scenario's seeds."""

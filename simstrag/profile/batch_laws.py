@@ -12,7 +12,7 @@ from simstrag.profile.measurements import BatchFit, StepCell
 from simstrag.profile.profile import Profile, StepTimes
 from simstrag.profile.quantity import Quantity
 
-__all__ = ["of_constants", "seconds", "times_at"]
+__all__ = ["fit_of", "of_constants", "seconds", "times_at"]
 
 
 def of_constants(constants: npt.ArrayLike, batches: npt.ArrayLike) -> npt.NDArray[np.float64]:
@@ -49,7 +49,7 @@ def times_at(profile: Profile, batch: int) -> StepTimes:
         fixed = step.fixed_share or _fixed_share(profile, batch)
         return step.model_copy(update={"fixed_share": fixed})
     cells = [cell for cell in profile.cells if cell.precision == workload.full]
-    fit = _fit(profile, workload.full)
+    fit = fit_of(profile, workload.full)
     if fit is None or not cells:
         raise InputError(
             f"learner.batch is {batch}, but the profile timed steps of {workload.batch} samples; "
@@ -86,7 +86,7 @@ def _fixed_share(profile: Profile, batch: int) -> Quantity | None:
     Of a batch below the knee all of it.
     """
     assert profile.workload is not None
-    fit = _fit(profile, profile.workload.full)
+    fit = fit_of(profile, profile.workload.full)
     if fit is None:
         return None
     below = fit.knee is not None and batch <= fit.knee.value
@@ -130,13 +130,14 @@ def _median(profile: Profile, precision: str, batch: int) -> Quantity | None:
     for cell in profile.cells:
         if (cell.precision, cell.batch) == (precision, batch):
             return cell.seconds
-    fit = _fit(profile, precision)
+    fit = fit_of(profile, precision)
     if fit is None or not fit.range[0] <= batch <= fit.range[1]:
         return None
     return Quantity(value=seconds(fit, batch), kind="fitted")
 
 
-def _fit(profile: Profile, precision: str) -> BatchFit | None:
+def fit_of(profile: Profile, precision: str) -> BatchFit | None:
+    """The fit of a precision, if the profile has one."""
     return next((fit for fit in profile.batches if fit.precision == precision), None)
 
 

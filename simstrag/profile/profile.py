@@ -16,11 +16,13 @@ from simstrag.profile.measurements import (
     BatchFit,
     CollectiveCell,
     CollectiveFit,
+    Count,
     HeldOut,
     LockstepCell,
     NoiseScaleAt,
     OverlapCell,
     Response,
+    Size,
     SkippedCell,
     StepCell,
     TransferCell,
@@ -62,7 +64,11 @@ class StepTimes(Part):
 
 
 class AllReduceTimes(Part):
-    """Constants of an all-reduce; see `simstrag.timing.constants.AllReduce`."""
+    """Constants of an all-reduce; see `simstrag.timing.constants.AllReduce`.
+
+    ranks: the numbers of ranks that the constants were fitted to; empty where it is not known.
+    smallest, largest: bytes that they were fitted to.
+    """
 
     alpha: NotNegative
     bandwidth: Positive
@@ -71,6 +77,9 @@ class AllReduceTimes(Part):
     algorithm: Literal["ring", "tree", "halving_doubling", "hierarchical"] = "ring"
     intra_alpha: NotNegative | None = None
     intra_bandwidth: Positive | None = None
+    ranks: tuple[Count, ...] = ()
+    smallest: Size | None = None
+    largest: Size | None = None
 
 
 class ServerTimes(Part):

@@ -1,0 +1,138 @@
+"""Figures that rest on sizes, ranks, batches or loads beyond those that the profile measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from simstrag.profile.batch_laws import fit_of
+from simstrag.profile.profile import AllReduceTimes, Profile
+from simstrag.scenario.scenario import Scenario
+from simstrag.scenario.uncertain_constants import THROUGH
+from simstrag.trace.rows import RESOURCES, UTILISATION
+
+__all__ = ["BeyondMeasured", "beyond_measured"]
+
+
+class BeyondMeasured(NamedTuple):
+    """A quantity that a scenario uses outside the range in which its profile was measured.
+
+    what: the use in words, such as "all-reduce of 0.5 MB".
+    used, low, high: the value in use, and the ends of the measured range.
+    unit: of all three.
+    section: "allreduce" or "server", of runs that make updates through them; "amp", of runs in
+        reduced precision; "contention", of all runs.
+
+    >>> print(BeyondMeasured("all-reduce of 0.5 MB", 0.5e6, 1e6, 4e9, "bytes", "allreduce"))
+    all-reduce of 0.5 MB: measured from 1 MB on; 2x below
+    """
+
+    what: str
+    used: float
+    low: float
+    high: float
+    unit: str
+    section: str
+
+    @property
+    def factor(self) -> float:
+        """How far beyond the nearest measured value, as a ratio above 1."""
+        return self.low / self.used if self.used < self.low else self.used / self.high
+
+    def __str__(self) -> str:
+        if self.used < self.low:
+            measured, side = f"from {_amount(self.low, self.unit)} on", "below"
+        else:
+            measured, side = f"up to {_amount(self.high, self.unit)}", "beyond"
+        return f"{self.what}: measured {measured}; {self.factor:.2g}x {side}"
+
+    def concerns(self, summary: Mapping[Any, Any]) -> bool:
+        """Whether a run with this summary uses the quantity."""
+        if self.section in THROUGH:
+            return not THROUGH[self.section].isdisjoint(summary["architecture"].split(" + "))
+        return self.section != "amp" or summary["amp_share"] > 0
+
+
+def beyond_measured(
+    scenario: Scenario, summaries: Sequence[Mapping[Any, Any]] | None = None
+) -> list[BeyondMeasured]:
+    """What the scenario takes from its profile beyond the range in which that was measured.
+
+    A constant that the scenario states itself does not count, nor one whose range the profile does
+    not know.
+    summaries: of runs; what none of them uses is left out.
+    """
+    profile = scenario.inputs.profile
+    if profile is None:
+        return []
+    found = [
+        *_allreduce(scenario, profile), *_server(scenario, profile), *_amp(scenario, profile),
+        *_loads(scenario),
+    ]  # fmt: skip
+    outside = [each for each in found if not each.low <= each.used <= each.high]
+    if summaries is None:
+        return outside
+    return [each for each in outside if any(map(each.concerns, summaries))]
+
+
+def _allreduce(scenario: Scenario, profile: Profile) -> Iterator[BeyondMeasured]:
+    stated = set() if scenario.allreduce is None else scenario.allreduce.model_fields_set
+    times, size, ranks = profile.allreduce, scenario.inputs.allreduce.bytes, scenario.workers
+    if times is None or {"alpha", "bandwidth"} <= stated or ranks == 1:
+        return
+    fitted = _fitted(times, profile)
+    if fitted.smallest is not None and fitted.largest is not None and size > 0:
+        what, ends = f"all-reduce of {_amount(size, 'bytes')}", (fitted.smallest, fitted.largest)
+        yield BeyondMeasured(what, size, *ends, "bytes", "allreduce")
+    if fitted.ranks:
+        what, ends = f"all-reduce among {ranks} ranks", (min(fitted.ranks), max(fitted.ranks))
+        yield BeyondMeasured(what, ranks, *ends, "ranks", "allreduce")
+
+
+def _fitted(times: AllReduceTimes, profile: Profile) -> Any:
+    """What says where the constants hold: they themselves, or the fit that they are from."""
+    if times.ranks:
+        return times
+    constants = times.alpha.value, times.bandwidth.value
+    fits = (f for f in profile.collective_fits if (f.alpha.value, f.bandwidth.value) == constants)
+    return next(fits, times)
+
+
+def _server(scenario: Scenario, profile: Profile) -> Iterator[BeyondMeasured]:
+    """Ranks of those whose training under a server its times are of; bytes alone have none."""
+    stated = set() if scenario.server is None else scenario.server.model_fields_set
+    ranks = [each.ranks for each in profile.transfers if each.ranks]
+    if profile.server is not None and ranks and not {"service", "push", "pull"} <= stated:
+        what = f"server of {scenario.workers} ranks"
+        yield BeyondMeasured(what, scenario.workers, 1, max(ranks), "ranks", "server")
+
+
+def _amp(scenario: Scenario, profile: Profile) -> Iterator[BeyondMeasured]:
+    """The gain of reduced precision at a batch that was not timed in it."""
+    times, workload, batch = scenario.inputs.times, profile.workload, scenario.learner.batch
+    if times is None or workload is None or times.amp_ratio is None or batch == workload.batch:
+        return
+    fit = fit_of(profile, workload.amp)
+    low, high = (workload.batch, workload.batch) if fit is None else fit.range
+    what = f"gain of reduced precision at a batch of {batch}"
+    yield BeyondMeasured(what, batch, low, high, "samples", "amp")
+
+
+def _loads(scenario: Scenario) -> Iterator[BeyondMeasured]:
+    trace = scenario.inputs.trace
+    for response in scenario.inputs.responses:
+        assert trace is not None
+        h, resource = trace.histories, RESOURCES.index(response.resource)
+        chosen = (h.kind == UTILISATION) & (h.resource == resource)
+        level = float(h.value[np.repeat(chosen, np.diff(h.starts))].max())
+        what = f"utilisation of {response.resource} at {level:.3g}"
+        yield BeyondMeasured(what, level, 0.0, response.highest, "", "contention")
+
+
+def _amount(value: float, unit: str) -> str:
+    if unit != "bytes":
+        return f"{value:.3g} {unit}".strip()
+    power = next((p for p in (3, 2, 1) if value >= 1000**p), 0)
+    return f"{value / 1000**power:.3g} {('bytes', 'kB', 'MB', 'GB')[power]}"

@@ -1,0 +1,78 @@
+"""What a scenario takes from its profile beyond the range that was measured, on every surface."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import simstrag
+from simstrag import Scenario
+from simstrag.analysis.tables.standings import standings
+from simstrag.analysis.text.cautions import cautions
+from simstrag.engine.simulate import simulate
+from simstrag.scenario.beyond_measured import beyond_measured
+
+PROFILES = Path(__file__).parents[1] / "calibration" / "profiles"
+STEP: dict[str, Any] = {"step": {"compute": 0.1}}
+
+
+def found(profile: str, **keys: Any) -> list[str]:
+    stated: dict[str, Any] = {"workers": 4, "updates": 3} | keys
+    path = PROFILES / f"{profile}.json"
+    return list(map(str, beyond_measured(Scenario(**stated, profile=str(path)))))
+
+
+def test_a_gradient_smaller_than_any_of_the_fit_is_said_to_be_beyond_it() -> None:
+    """The constants of the A100s are of 1 MiB and more: 37-290 % off below."""
+    assert found("a100-nccl-tests", **STEP, allreduce={"bytes": 0.5e6}) == [
+        "all-reduce of 500 kB: measured from 1.05 MB on; 2.1x below"
+    ]
+    assert found("a100-nccl-tests", **STEP) == []
+
+
+@pytest.mark.parametrize("application", ["bert", "cifar10", "imagenet"])
+def test_more_gpus_than_pollux_measured_are_said_to_be_beyond_them(application: str) -> None:
+    """Placements of 2 to 16 GPUs: at 64 two of them are 37 % low."""
+    name = f"t4-pollux-{application}"
+    assert found(name, **STEP, workers=16) == []
+    assert found(name, **STEP, workers=64) == [
+        "all-reduce among 64 ranks: measured up to 16 ranks; 4x beyond"
+    ]
+
+
+def test_constants_that_the_scenario_states_are_not_the_profiles() -> None:
+    stated = {"alpha": 0.0, "bandwidth": 1e9, "bytes": 8}
+    assert found("a100-nccl-tests", **STEP, allreduce=stated) == []
+    assert beyond_measured(Scenario(workers=99, updates=1, **STEP)) == []
+
+
+def test_a_load_above_all_measured_is_beyond_them(tmp_path: Path) -> None:
+    """The response of memory was measured up to a level of 0.75."""
+    data = json.loads((PROFILES / "intel-xeon-2-core-amx-mlp.json").read_text())
+    (response,) = [r for r in data["responses"] if r["load"] == "cpu" and r["precision"] == "fp32"]
+    response["levels"] = response["levels"][:3]
+    data["responses"] = [response]
+    (tmp_path / "p.json").write_text(json.dumps(data))
+    row = {"time": 0, "node": 0, "resource": "gpu", "kind": "utilisation"}
+    for level, text in (
+        (0.75, []),
+        (0.9, ["utilisation of gpu at 0.9: measured up to 0.75; 1.2x beyond"]),
+    ):
+        case = Scenario(
+            workers=2, updates=1, profile=str(tmp_path / "p.json"), trace=[row | {"value": level}]
+        )
+        assert list(map(str, beyond_measured(case))) == text
+
+
+def test_run_compare_and_report_say_it_of_what_their_runs_use() -> None:
+    profile = str(PROFILES / "t4-pollux-cifar10.json")
+    case = Scenario(workers=32, samples=32 * 182 * 2, learner={"batch": 182}, profile=profile)
+    text = "all-reduce among 32 ranks: measured up to 16 ranks; 2x beyond"
+    assert simulate(case, "bsp").warnings == (text,)
+    assert simulate(case, "asgd").warnings == ()
+    comparison = simstrag.compare(case, ["bsp"], jobs=1)
+    assert comparison.warnings == (text,)
+    assert sum(text in caution for caution in cautions(standings(comparison))) == 1
