@@ -110,8 +110,8 @@ def _nodes(scenario: Scenario) -> Iterator[str]:
     if scenario.network_places is None:
         yield (
             "The profile tells links inside a node from those between nodes, but nothing says "
-            "which ranks share a node (ranks_per_node, or the profile's gpus_per_node): each is "
-            "taken to have one to itself, so every message goes over the links between nodes."
+            "which ranks share a node (ranks_per_node): each is taken to have one to itself, so "
+            "every message goes over the links between nodes."
         )
         return
     if scenario.places is None:
