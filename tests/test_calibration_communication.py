@@ -159,7 +159,7 @@ def test_ranks_in_lockstep_say_how_long_it_takes_until_they_go_on(
 
 def servers() -> list[psutil.Process]:
     mine = psutil.Process().children(recursive=True)
-    return [each for each in mine if "simstrag.ddp.server.server" in each.cmdline()]
+    return [each for each in mine if "simstrag.ddp.server.server_main" in each.cmdline()]
 
 
 def test_backward_is_timed_alone_together_and_apart() -> None:

@@ -41,7 +41,7 @@ PARTING = 10.0
 POLL = 0.02
 """Seconds between two looks at processes that run."""
 
-SERVER = ("-m", "simstrag.ddp.server.server")
+SERVER = ("-m", "simstrag.ddp.server.server_main")
 """The program of a server that outlives ranks; it says on the store where it listens."""
 
 

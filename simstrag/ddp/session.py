@@ -32,10 +32,10 @@ from simstrag.ddp.precision import Closure
 from simstrag.ddp.record.journal import Journal, facts_as_written, latest, placed
 from simstrag.ddp.rendezvous import START, leave_group, offered
 from simstrag.ddp.replica import Replica
-from simstrag.ddp.server.client import Link, connect
-from simstrag.ddp.server.messages import Job
-from simstrag.ddp.server.server import reachable, start_server
-from simstrag.ddp.server.server_mode import Coordinated
+from simstrag.ddp.server.client import Client
+from simstrag.ddp.server.messages import JobSpec
+from simstrag.ddp.server.server_main import find_host, start_server
+from simstrag.ddp.server.server_mode import ServerMode
 from simstrag.engine.live import Facts, Live
 from simstrag.errors import InputError
 from simstrag.plan import Plan, Review
@@ -75,13 +75,13 @@ class Course:
     ) -> None:
         self.replica, self.members, self.policy, self.name = replica, members, policy, name
         self.hints, self.sampler, self.batch = hints, sampler, hints.batch or 1
-        self.way: Synchronous | Coordinated | None = None
+        self.way: Synchronous | ServerMode | None = None
         self.failed = ""
         self._given = copy.deepcopy(policy)
         self._out = self._whole = out  # a smaller world records in a folder inside
         self._groups = Groups(stall_limit=members.stall_limit)
         self._journal: Journal | None = None
-        self._link: Link | None = None
+        self._link: Client | None = None
         self._server: subprocess.Popen[bytes] | None = None
         self._drawn, self._left = False, False
         self.take_up(policy)
@@ -140,7 +140,7 @@ class Course:
         def called() -> torch.Tensor:
             with own():
                 loss = closure()
-            served = isinstance(self.way, Coordinated)
+            served = isinstance(self.way, ServerMode)
             if served and self._size() != self.batch and not self._drawn:
                 raise InputError(
                     f"policy {self.name} shares batches out unevenly: draw trainer.next_batch "
@@ -193,7 +193,7 @@ class Course:
         if isinstance(way, Synchronous):
             return way.live.policy, way.live.facts(), None
         with self.members.blaming():
-            found = way.link.state()
+            found = way.client.fetch_state()
         return found["policy"], found["facts"], None if way.private else found
 
     def leave(self, failed: str | None = None) -> None:
@@ -261,7 +261,7 @@ class Course:
             sync_state.broadcast(self.replica.model, self.replica.optimizer, 0)
             self._coordinate(live.policy, live.facts())
             return
-        assert isinstance(self.way, Coordinated)
+        assert isinstance(self.way, ServerMode)
         handover = self.way.handover
         assert handover is not None
         if handover.apart:
@@ -331,17 +331,17 @@ class Course:
         members = self.members
         if self._link is None:
             address, limit = self._served_at(), members.stall_limit
-            self._link = connect(address, members.rank, limit, members.cut_off)
+            self._link = Client(address, members.rank, limit, members.cut_off)
         job = None
         if members.rank == 0:
-            job = Job(
+            job = JobSpec(
                 packed(self.replica.optimizer), policy, self.batch, self.name, self.hints, facts,
                 hand_over=True, refusal=self.replica.formats.refusal,
                 journal=None if self._out is None else partial(Journal, self._out),
             )  # fmt: skip
         now = settings(self.replica.optimizer)
         self._link.begin(self.replica.count, self.replica.dtype, job, settings=now)
-        self.way = Coordinated(self.replica, self._link, self._groups, members.mark)
+        self.way = ServerMode(self.replica, self._link, self._groups, members.mark)
 
     def _check_served(self, plan: Plan) -> None:
         """Raise `InputError` for what a server would silently leave out under that plan."""
@@ -377,7 +377,7 @@ class Course:
         """
         networks: list[Any] = [None] * self.members.world_size
         dist.all_gather_object(networks, network())
-        return reachable(several=len(set(networks)) > 1) if self.members.rank == 0 else ""
+        return find_host(several=len(set(networks)) > 1) if self.members.rank == 0 else ""
 
     def _place(self) -> Path | None:
         """Where this start is recorded: a later one inside the folder, if there are others."""

@@ -24,7 +24,7 @@ from simstrag.ddp.hints import hints_of
 from simstrag.ddp.precision import Closure, Formats
 from simstrag.ddp.rendezvous import Joined, found, join
 from simstrag.ddp.replica import Replica
-from simstrag.ddp.server.server_mode import Coordinated
+from simstrag.ddp.server.server_mode import ServerMode
 from simstrag.ddp.session import Course
 from simstrag.ddp.step_timer import DeviceClock, LocalClock, found_cores
 from simstrag.errors import InputError
@@ -242,7 +242,7 @@ class Trainer:
     def over(self) -> bool:
         """Whether the samples that were given to `wrap` have been applied, or all else has left."""
         way = self._course.way
-        if isinstance(way, Coordinated) and way.finished:
+        if isinstance(way, ServerMode) and way.finished:
             return True
         return self.hints.samples is not None and self.samples >= self.hints.samples
 

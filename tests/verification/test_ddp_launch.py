@@ -329,7 +329,7 @@ def test_ranks_can_have_a_core_each(place: Path) -> None:
 
 
 SERVING = """
-from simstrag.ddp.server import start_server
+from simstrag.ddp.server.server_main import start_server
 process, _ = start_server(1)
 say("server", cores=sorted(os.sched_getaffinity(process.pid)))
 process.kill()

@@ -22,10 +22,19 @@ import torch
 from simstrag import policies
 from simstrag.ddp.parameters import packed, settings, spread
 from simstrag.ddp.parameters import trained as trained_by
-from simstrag.ddp.server.client import Link, connect
-from simstrag.ddp.server.messages import Compute, Deliver, Finish, Handover, How, Job, Reduce
-from simstrag.ddp.server.server import Server, start_server
-from simstrag.ddp.server.wire import Frame, Kind
+from simstrag.ddp.server.client import Client
+from simstrag.ddp.server.messages import (
+    Compute,
+    Deliver,
+    Finish,
+    GradientRoute,
+    Handover,
+    JobSpec,
+    Reduce,
+)
+from simstrag.ddp.server.server import Server
+from simstrag.ddp.server.server_main import start_server
+from simstrag.ddp.server.wire import HEADER
 from simstrag.errors import InputError
 from simstrag.policy import Late, Plan, Quorum, Review, Via, View
 from simstrag.processes.children import die_with_parent
@@ -55,9 +64,9 @@ def gradient_of(parameters: torch.Tensor, rank: int, step: int) -> torch.Tensor:
     return 0.3 * parameters + noise
 
 
-def job_of(spec: str | Any, **given: Any) -> Job:
+def job_of(spec: str | Any, **given: Any) -> JobSpec:
     policy = policies.load(spec) if isinstance(spec, str) else spec
-    return Job(packed(optimizer_of()), policy, BATCH, **given)
+    return JobSpec(packed(optimizer_of()), policy, BATCH, **given)
 
 
 @dataclass
@@ -92,8 +101,8 @@ class Rank:
     handed: Handover | None = None
     model: torch.Tensor = field(default_factory=lambda: torch.zeros(COUNT))
 
-    def train(self, address: str, job: Job | None, stall_limit: float = LIMIT) -> None:
-        link = connect(address, self.rank, stall_limit)
+    def train(self, address: str, job: JobSpec | None, stall_limit: float = LIMIT) -> None:
+        link = Client(address, self.rank, stall_limit)
         try:
             link.begin(COUNT, torch.float32, job, self.shared)
             while self._obey(link):
@@ -102,8 +111,8 @@ class Rank:
             link.leave()
             self.lost = link.lost
 
-    def _obey(self, link: Link) -> bool:
-        order = link.pull()
+    def _obey(self, link: Client) -> bool:
+        order = link.receive()
         self.orders.append(order)
         match order:
             case Compute():
@@ -120,7 +129,7 @@ class Rank:
                 if order.average:
                     self.model = total
                 leads = self.rank == order.members[0] and not order.average
-                link.reduced(order.closing, total if leads else None)
+                link.end_reduction(order.closing, total if leads else None)
             case Deliver():
                 link.deliver(self.gradient)
             case Finish():
@@ -130,7 +139,7 @@ class Rank:
                 return False
         return True
 
-    def _passed_on(self, link: Link, order: Compute) -> torch.Tensor:
+    def _passed_on(self, link: Client, order: Compute) -> torch.Tensor:
         """The parameters of an order; those of a group come through its lowest rank."""
         if not order.passed:
             return link.parameters.clone()
@@ -138,29 +147,30 @@ class Rank:
         own = link.parameters.clone() if leads else torch.zeros(COUNT)
         return self.meeting.total(("pull", order.version), order.members, self.rank, own)
 
-    def _compute(self, link: Link, order: Compute) -> bool:
+    def _compute(self, link: Client, order: Compute) -> bool:
         begun = time.monotonic()
         over = begun + self.pace(self.rank, order.step)
         while time.monotonic() < over:
-            if link.aborted():
+            if link.is_aborted():
                 self.gave_up.append(order.step)
                 link.withdraw()
                 return True
             time.sleep(0.001)
         self.gradient = gradient_of(self.model, self.rank, order.step)
         ended = time.monotonic()
-        if order.how is How.PUSH:
-            link.push(self.gradient, ended - begun, begun, ended)
-        elif order.how is How.READY:
+        if order.route is GradientRoute.PUSH:
+            link.finish_step(self.gradient, ended - begun, begun, ended)
+        elif order.route is GradientRoute.READY:
             if order.local:
                 self.model = self.model - 0.1 * self.gradient
-            link.ready(ended - begun, begun, ended)
+            link.finish_step(None, ended - begun, begun, ended)
         else:
             own = self.gradient * order.weight
             key = "group", order.version, order.step
             total = self.meeting.total(key, order.members, self.rank, own)
             if self.rank == order.members[0]:
-                link.group(total, dict.fromkeys(order.members, (ended - begun, True)))
+                both = dict.fromkeys(order.members, (ended - begun, True))
+                link.finish_step(total, ended - begun, members=both)
         return True
 
 
@@ -418,10 +428,10 @@ def test_all_ranks_go_on_without_the_server_when_the_plan_needs_none() -> None:
 @contextlib.contextmanager
 def linked(
     spec: Any, world_size: int, shared: bool = True, **given: Any
-) -> Iterator[tuple[Server, list[Link]]]:
+) -> Iterator[tuple[Server, list[Client]]]:
     """A server and all its ranks, in one thread."""
     with serving(world_size, **given) as server:
-        links = [connect(server.address, rank, LIMIT) for rank in range(world_size)]
+        links = [Client(server.address, rank, LIMIT) for rank in range(world_size)]
         try:
             for link in links:
                 job = job_of(spec) if link.rank == 0 else None
@@ -433,7 +443,7 @@ def linked(
 
 
 @contextlib.contextmanager
-def alone(spec: Any = "asgd", **given: Any) -> Iterator[tuple[Server, Link]]:
+def alone(spec: Any = "asgd", **given: Any) -> Iterator[tuple[Server, Client]]:
     """One rank and its server."""
     with linked(spec, 1, **given) as (server, (link,)):
         yield server, link
@@ -445,28 +455,27 @@ def test_parameters_of_a_group_are_kept_in_case_the_lowest_dies_before_it_has_pa
 ) -> None:
     groups = Plan(tuple(Quorum(ranks, via=Via.LEADER) for ranks in ((0, 2), (1,))))
     with linked(Fixed((groups,)), 3, shared) as (_, links):
-        assert [link.pull().members for link in links] == [(0, 2), (1,), (0, 2)]
+        assert [link.receive().members for link in links] == [(0, 2), (1,), (0, 2)]
         first = links[0].parameters.clone()
         assert first.any()
         assert links[2].parameters.any() == shared  # on one host nothing is passed on
         for version in (1, 2):
-            links[1].group(torch.ones(COUNT), {1: (0.1, True)})
-            assert links[1].pull().version == version
+            links[1].finish_step(torch.ones(COUNT), 0.1, members={1: (0.1, True)})
+            assert links[1].receive().version == version
         links[0].close()
-        links[2].failed()
-        order = links[2].pull()
-        assert (order.how, order.version) == (How.READY, 0)
+        links[2].report_failure()
+        order = links[2].receive()
+        assert (order.route, order.version) == (GradientRoute.READY, 0)
         assert torch.equal(links[2].parameters, first)
 
 
 def in_one_group(rank: int, world: int, near: bool) -> tuple[bool, list[Any]]:
     """Whether parameters were passed on inside the group, and what they are at the end."""
     from simstrag.ddp import wrap
-    from simstrag.ddp.server import client as link
-    from simstrag.ddp.server import server_mode
+    from simstrag.ddp.server import client, server_mode
     from tests.test_ddp_trainer import task
 
-    offer, broadcast, passed = link.offer, server_mode.dist.broadcast, []
+    allocate, broadcast, passed = client.allocate_shared, server_mode.dist.broadcast, []
 
     def counted(*given: Any, **named: Any) -> Any:
         passed.append(given)
@@ -476,14 +485,14 @@ def in_one_group(rank: int, world: int, near: bool) -> tuple[bool, list[Any]]:
     policy = Fixed((Plan((Quorum(via=Via.LEADER),)),))
     try:
         if not near:
-            link.offer = lambda count, dtype: None
+            client.allocate_shared = lambda count, dtype: None
         with wrap(model, optimizer, policy, batch=16, samples=16 * world * 30) as trainer:
             trainer.step(lambda: loss(16))
             server_mode.dist.broadcast = counted
             while not trainer.over:
                 trainer.step(lambda: loss(16))
     finally:
-        link.offer, server_mode.dist.broadcast = offer, broadcast
+        client.allocate_shared, server_mode.dist.broadcast = allocate, broadcast
     return bool(passed), [each.detach().numpy() for each in model.parameters()]
 
 
@@ -503,22 +512,22 @@ def test_what_was_kept_for_a_step_that_never_began_is_not_given_to_the_next() ->
     quorums = Quorum((0, 1), 1, Via.SERVER, Late.ABORT), Quorum((2,), via=Via.SERVER)
     with linked(Fixed((Plan(quorums),)), 3) as (_, links):
         for link in links:
-            link.pull()
+            link.receive()
         for rank, version in ((0, 1), (2, 2), (0, 3)):  # rank 1 is late for two of them
-            links[rank].push(torch.ones(COUNT), 0.1)
-            assert links[rank].pull().version == version
+            links[rank].finish_step(torch.ones(COUNT), 0.1)
+            assert links[rank].receive().version == version
         links[1].withdraw()
-        assert links[1].pull().version == 3
+        assert links[1].receive().version == 3
         assert torch.equal(links[1].parameters, links[0].parameters)
 
 
 def test_a_gradient_that_is_not_finite_changes_nothing_and_counts_as_a_version() -> None:
     notes = Notes()
     with alone(journal=notes) as (_, link):
-        link.pull()
+        link.receive()
         before = link.parameters.clone()
-        link.push(torch.full((COUNT,), math.nan), 0.1, finite=False)
-        order = link.pull()
+        link.finish_step(torch.full((COUNT,), math.nan), 0.1, finite=False)
+        order = link.receive()
         assert isinstance(order, Compute)
         assert order.version == 1
         assert torch.equal(link.parameters, before)
@@ -528,36 +537,36 @@ def test_a_gradient_that_is_not_finite_changes_nothing_and_counts_as_a_version()
 def test_a_learning_rate_is_set_before_the_step_of_the_gradient_it_came_with() -> None:
     own = optimizer_of()
     with alone() as (_, link):
-        link.pull()
+        link.receive()
         before = link.parameters.clone()
         own.param_groups[0]["lr"] = 0.5
-        link.push(torch.ones(COUNT), 0.1, settings=settings(own))
-        link.pull()
+        link.finish_step(torch.ones(COUNT), 0.1, settings=settings(own))
+        link.receive()
         assert torch.equal(link.parameters, before - 0.5)
 
 
 def test_the_state_of_a_server_begins_another_where_the_first_was() -> None:
     with alone() as (_, link):
         for step in range(5):
-            link.pull()
-            link.push(gradient_of(link.parameters, 0, step), 0.1)
-        link.pull()
-        state = link.state()
-        link.push(gradient_of(link.parameters, 0, 5), 0.1)
-        link.pull()
+            link.receive()
+            link.finish_step(gradient_of(link.parameters, 0, step), 0.1)
+        link.receive()
+        state = link.fetch_state()
+        link.finish_step(gradient_of(link.parameters, 0, 5), 0.1)
+        link.receive()
         expected = link.parameters.clone()
     own = optimizer_of()
     own.load_state_dict(state["optimizer"])
     spread(state["parameters"], trained_by(own))
-    job = Job(packed(own), state["policy"], BATCH, facts=state["facts"])
+    job = JobSpec(packed(own), state["policy"], BATCH, facts=state["facts"])
     with serving(1) as server:
-        link = connect(server.address, 0, LIMIT)
+        link = Client(server.address, 0, LIMIT)
         link.begin(COUNT, torch.float32, job)
-        order = link.pull()
+        order = link.receive()
         assert isinstance(order, Compute)
         assert order.version == 5
-        link.push(gradient_of(link.parameters, 0, 5), 0.1)
-        link.pull()
+        link.finish_step(gradient_of(link.parameters, 0, 5), 0.1)
+        link.receive()
         assert torch.equal(link.parameters, expected)
         link.leave()
 
@@ -565,10 +574,12 @@ def test_the_state_of_a_server_begins_another_where_the_first_was() -> None:
 def test_a_row_of_stamps_is_in_order_on_the_clock_of_one_host() -> None:
     with alone() as (server, link):
         for step in range(3):
-            link.pull()
+            link.receive()
             begun = time.monotonic()
-            link.push(gradient_of(link.parameters, 0, step), 0.1, begun, time.monotonic(), loss=2.5)
-        link.pull()
+            link.finish_step(
+                gradient_of(link.parameters, 0, step), 0.1, begun, time.monotonic(), loss=2.5
+            )
+        link.receive()
     names = ("begun", "ended", "first", "received", "applied", "replied")
     for row in stamps(server):
         times = [row[name] for name in names]
@@ -595,10 +606,10 @@ class Broken:
 
 def test_what_is_wrong_with_a_policy_is_said_at_the_ranks() -> None:
     with alone(Broken()) as (_, link):
-        link.pull()
-        link.push(torch.ones(COUNT), 0.1)
+        link.receive()
+        link.finish_step(torch.ones(COUNT), 0.1)
         with pytest.raises(InputError, match="parameter x must be odd"):
-            link.pull()
+            link.receive()
 
 
 def test_a_rank_that_does_not_begin_is_named() -> None:
@@ -617,7 +628,7 @@ def test_strangers_are_let_go_and_disturb_nobody() -> None:
         loud = socket.create_connection((host, int(port)))
         loud.sendall(b"GET / HTTP/1.1\r\n" * 20)
         with pytest.raises(ConnectionError, match="does not take rank 0 in"):
-            connect(f"{host}:{port}:wrong", 0, 5.0)
+            Client(f"{host}:{port}:wrong", 0, 5.0)
         Rank(0, 3).train(server.address, job_of("asgd"), stall_limit=5.0)
         silent.close()
         loud.close()
@@ -625,30 +636,30 @@ def test_strangers_are_let_go_and_disturb_nobody() -> None:
 
 def test_a_rank_that_stalls_inside_a_frame_costs_nobody_else_a_place() -> None:
     with linked("asgd", 2, stall_limit=0.5) as (_, (link, other)):
-        other.pull()
-        other._wire.connection.sendall(Frame(Kind.GRADIENT, 1).packed(4 * COUNT)[:20])
+        other.receive()
+        other._wire.connection.sendall(HEADER.pack(100, 4 * COUNT) + bytes(20))
         for _ in range(200):
-            link.pull()
-            link.push(torch.ones(COUNT), 0.001)
+            link.receive()
+            link.finish_step(torch.ones(COUNT), 0.001)
         assert link.lost == {1: "rank 1 was silent for 0.5 s inside a frame while computing step 0"}
 
 
 def test_a_rank_that_failed_says_why() -> None:
     with linked("asgd", 2) as (_, (link, other)):
-        other.pull()
+        other.receive()
         other.leave("ValueError: no such batch")
         for _ in range(3):
-            link.pull()
-            link.push(torch.ones(COUNT), 0.001)
+            link.receive()
+            link.finish_step(torch.ones(COUNT), 0.001)
         assert link.lost == {1: "rank 1 left while computing step 0: ValueError: no such batch"}
 
 
 def test_a_model_that_differs_from_the_job_s_is_refused() -> None:
     def other(address: str) -> None:
-        link = connect(address, 1, LIMIT)
+        link = Client(address, 1, LIMIT)
         with contextlib.suppress(InputError):
             link.begin(COUNT + 1, torch.float32)
-            link.pull()
+            link.receive()
         link.leave()
 
     with serving(2) as server:
@@ -684,7 +695,7 @@ def train_for_ever(parent: int, address: str, rank: int, pace: float) -> None:
 @contextlib.contextmanager
 def beside(
     spec: str, world_size: int, pace: float = 0.0
-) -> Iterator[tuple[Server, Link, list[int]]]:
+) -> Iterator[tuple[Server, Client, list[int]]]:
     """Rank 0 here, the others as processes (their pids, from rank 1 on), all of them begun."""
     path = [str(Path(__file__).parent.parent.parent), *sys.path]
     processes: list[subprocess.Popen[bytes]] = []
@@ -695,7 +706,7 @@ def beside(
                     path=path, parent=os.getpid(), address=server.address, rank=rank, pace=pace
                 )
                 processes.append(subprocess.Popen([sys.executable, "-c", program]))
-            link = connect(server.address, 0, LIMIT)
+            link = Client(server.address, 0, LIMIT)
             try:
                 link.begin(COUNT, torch.float32, job_of(spec))
                 yield server, link, [process.pid for process in processes]
@@ -707,13 +718,13 @@ def beside(
                 process.wait()
 
 
-def rounds_until(link: Link, over: Callable[[], bool]) -> tuple[int, float]:
+def rounds_until(link: Client, over: Callable[[], bool]) -> tuple[int, float]:
     """Pushes until something is so: how many, and the longest that one of them took."""
     count, longest, until = 0, 0.0, time.monotonic() + LIMIT
     while not over() and time.monotonic() < until:
         begun = time.monotonic()
-        link.pull()
-        link.push(torch.ones(COUNT), 0.001)
+        link.receive()
+        link.finish_step(torch.ones(COUNT), 0.001)
         longest = max(longest, time.monotonic() - begun)
         count += 1
     return count, longest
@@ -775,13 +786,13 @@ def test_a_server_of_its_own_process_trains_and_ends_with_its_ranks() -> None:
 
 def test_a_rank_whose_server_was_killed_says_so_and_what_it_was_at() -> None:
     process, address = start_server(1)
-    link = connect(address, 0, LIMIT)
+    link = Client(address, 0, LIMIT)
     link.begin(COUNT, torch.float32, job_of("asgd"))
-    link.pull()
+    link.receive()
     process.kill()
     process.wait()
     with pytest.raises(ConnectionError, match=r"the server at .* while rank 0 was .* step 0"):
-        link.pull()
+        link.receive()
     link.close()
 
 
@@ -800,9 +811,9 @@ def test_a_rank_that_is_slow_is_named_once() -> None:
     with linked("asgd", 2, say=said.append) as (_, (first, second)):
         reports = ((first, 0.1), (second, 0.1), (second, 3.0), (first, 0.1), (second, 4.0))
         for link, seconds in (*reports, (first, 0.1)):
-            link.pull()
-            link.push(torch.zeros(COUNT), seconds, 0.0, seconds)
-        second.pull()
+            link.receive()
+            link.finish_step(torch.zeros(COUNT), seconds, 0.0, seconds)
+        second.receive()
     assert said == ["rank 1 is slow: it took 3.0 s for step 1, the others 0.1 s"]
 
 
@@ -813,12 +824,12 @@ def test_a_gradient_that_crosses_with_the_end_costs_its_rank_nothing() -> None:
     )
     with linked(Fixed(plans), 2) as (server, (first, second)):
         for link in (first, second):
-            assert isinstance(link.pull(), Compute)
-        first.push(torch.zeros(COUNT), 0.1, 0.0, 0.1)
-        first.pull()
+            assert isinstance(link.receive(), Compute)
+        first.finish_step(torch.zeros(COUNT), 0.1, 0.0, 0.1)
+        first.receive()
         first.leave()
         while not server.journal.of("gone"):
             time.sleep(0.001)
-        second.push(torch.zeros(COUNT), 0.1, 0.0, 0.1)
-        assert isinstance(second.pull(), Finish)
+        second.finish_step(torch.zeros(COUNT), 0.1, 0.0, 0.1)
+        assert isinstance(second.receive(), Finish)
     assert not server.losses

@@ -1,7 +1,7 @@
-"""The heartbeat of a rank: a second connection to the server, and a thread that keeps it going.
+"""Heartbeat of a rank: a second connection to the server, and a thread that keeps it going.
 
-A rank that computes slowly beats on; one that is stopped does not.  The same connection brings the
-word that a step is aborted, so that it need not wait until the rank asks.
+A rank that computes slowly goes on beating; a rank that is stopped does not. On the same
+connection the server tells a rank at once that its step is aborted.
 """
 
 from __future__ import annotations
@@ -13,73 +13,74 @@ import struct
 import threading
 import time
 
-__all__ = ["BEAT", "PATIENCE", "STOP", "WORD", "Pulse", "look"]
+__all__ = ["ABORT", "BEAT", "SIGNAL", "STALL_LIMITS", "Heartbeat", "interval"]
 
-WORD = struct.Struct("!cq")
-"""What the server says here: `BEAT`, or `STOP` and the step that is aborted."""
+SIGNAL = struct.Struct("!cq")
+"""What the server sends here: `BEAT`, or `ABORT` and the number of the step."""
 
-BEAT, STOP = b".", b"x"
+BEAT, ABORT = b".", b"x"
 
 BEATS = 8
 """Heartbeats in one stall limit, at least."""
 
-PATIENCE = 2
-"""Stall limits of silence that are borne of a server: for one it may wait for another rank."""
+STALL_LIMITS = 2
+"""Silence after which a rank gives up the server: it may have to wait for another rank first."""
 
 
-def look(stall_limit: float) -> float:
-    """Seconds between two looks whether a silence has lasted too long."""
+def interval(stall_limit: float) -> float:
+    """Seconds between two checks whether the other side has been silent for too long."""
     return min(1.0, stall_limit / 4)
 
 
-class Pulse:
-    """Beats until closed.
+class Heartbeat:
+    """Beats in a thread of its own until it is closed.
 
-    heard: when the server last answered, on this process's monotonic clock.  aborted: the last
-    step that it called off.
+    connection: to the server, for heartbeats alone.
+    stall_limit: seconds of silence after which the server gives up a rank.
+    last_answer: when the server answered last, on this process's monotonic clock.
+    aborted: number of the last step that the server aborted, -1 before the first.
     """
 
     def __init__(self, connection: socket.socket, stall_limit: float) -> None:
-        self.heard, self.aborted = time.monotonic(), -1
+        self.last_answer, self.aborted = time.monotonic(), -1
         self._interval = min(1.0, stall_limit / BEATS)
         self._connection = connection
-        self._ours, self._theirs = socket.socketpair()
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._stop, self._stopped = socket.socketpair()
         connection.setblocking(False)
-        self._thread = threading.Thread(target=self._beat, name="simstrag-pulse", daemon=True)
+        self._thread = threading.Thread(target=self._beat, name="simstrag-heartbeat", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """The thread ends, and so does the connection."""
+        """End the thread and the connection."""
         with contextlib.suppress(OSError):
-            self._ours.send(BEAT)
+            self._stop.send(BEAT)
         self._thread.join()
-        for each in (self._ours, self._theirs, self._connection):
+        for each in (self._stop, self._stopped, self._connection):
             each.close()
 
     def _beat(self) -> None:
-        said, due = b"", time.monotonic()
+        received, due = b"", time.monotonic()
         with selectors.DefaultSelector() as selector, contextlib.suppress(OSError):
             selector.register(self._connection, selectors.EVENT_READ)
-            selector.register(self._theirs, selectors.EVENT_READ)
+            selector.register(self._stopped, selectors.EVENT_READ)
             while True:
                 if time.monotonic() >= due:
                     with contextlib.suppress(BlockingIOError):
                         self._connection.send(BEAT)
                     due = time.monotonic() + self._interval
                 for key, _ in selector.select(max(0.0, due - time.monotonic())):
-                    if key.fileobj is self._theirs:
+                    if key.fileobj is self._stopped:
                         return
-                    came = self._connection.recv(1 << 12)
-                    if not came:
+                    answer = self._connection.recv(1 << 12)
+                    if not answer:
                         return
-                    said = self._take_in(said + came)
+                    received = self._read(received + answer)
 
-    def _take_in(self, said: bytes) -> bytes:
-        """Whole words; returns what is left of the last."""
-        self.heard = time.monotonic()
-        whole = len(said) // WORD.size * WORD.size
-        for word, step in WORD.iter_unpack(said[:whole]):
-            if word == STOP:
+    def _read(self, received: bytes) -> bytes:
+        """Read all complete signals; the bytes of an incomplete one are returned."""
+        self.last_answer = time.monotonic()
+        complete = len(received) // SIGNAL.size * SIGNAL.size
+        for signal, step in SIGNAL.iter_unpack(received[:complete]):
+            if signal == ABORT:
                 self.aborted = step
-        return said[whole:]
+        return received[complete:]

@@ -1,106 +1,127 @@
-"""Who is connected to the server, and whose turn it is to be heard.
+"""Connections to the server: how a rank joins, and which rank is heard next.
 
-Frames are read in the order in which their first bytes were seen; heartbeats have connections of
-their own and do not wait.  Nobody is heard who does not know the word of the job.
+A connection is a stranger until it has proved that it knows the secret of the job: each side sends
+a random challenge, and answers the other's with an HMAC under the secret, which is never sent.
+Strangers are served without blocking, and nothing that they send is unpickled. Frames of ranks are
+read in the order in which their first bytes were seen.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hmac
-import json
 import math
 import secrets
 import selectors
 import socket
-import sys
+import struct
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from simstrag.ddp.server.heartbeat import BEAT, STOP, WORD
-from simstrag.ddp.server.shared_buffer import Payload
-from simstrag.ddp.server.wire import Frame, Kind, Wire
+from simstrag.ddp.server.heartbeat import ABORT, BEAT, SIGNAL
+from simstrag.ddp.server.shared_buffer import ExchangeBuffers
+from simstrag.ddp.server.wire import Wire
 
-__all__ = ["Door", "Peer", "knock"]
+__all__ = ["Listener", "Peer", "connect_to", "listen"]
 
-STRANGER = 5.0
-"""Seconds of silence inside a frame that are borne of somebody who has not said who it is."""
+MAGIC, PROTOCOL = b"sdst", 3
+
+CHALLENGE = struct.Struct("!4sB32s")
+"""Server to a stranger: magic, protocol, random bytes."""
+
+RESPONSE = struct.Struct("!i?32s32s")
+"""Rank to the server: rank, whether the connection is for heartbeats, random bytes, proof."""
+
+WELCOME = struct.Struct("!32sd")
+"""Server to the rank: proof, seconds after which it gives up a silent rank."""
+
+HANDSHAKE = 10.0
+"""Seconds in which a stranger has to prove that it knows the secret."""
+
+STRANGERS = 64
+"""Most strangers at a time; one more, and the one that came first is dropped."""
 
 
 @dataclass(eq=False)
 class Peer:
-    """One rank, as far as it is connected.
+    """A rank that is connected.
 
-    beats: the other connection.  heard: when its heart last beat.  changed: settings of its
-    optimizer that have not been taken over yet.  row: stamps of its present step.
+    beats: its connection for heartbeats.
+    last_beat: when its last heartbeat came.
+    begun: whether it is ready to train.
+    phase: what it is doing, for messages.
+    changed: settings of its optimizer that the server has not taken over yet.
+    row: times of its present step.
+    losses: how many lost ranks it has been told of.
     """
 
     rank: int
     wire: Wire
     beats: socket.socket | None = None
-    heard: float = math.inf
+    last_beat: float = math.inf
     begun: bool = False
-    payload: Payload | None = None
+    buffers: ExchangeBuffers | None = None
     phase: str = "setting up"
     changed: bytes = b""
     row: dict[str, Any] = field(default_factory=dict)
     losses: int = 0
-    """Of how many losses it knows."""
 
-    def call_off(self, step: int) -> None:
-        """Let it know at once that a step is aborted; if that cannot be sent, it is lost anyway."""
+    def abort(self, step: int) -> None:
+        """Tell it at once that a step is aborted; if that cannot be sent, the rank is lost."""
         if self.beats is not None:
             with contextlib.suppress(OSError):
-                self.beats.send(WORD.pack(STOP, step))
+                self.beats.send(SIGNAL.pack(ABORT, step))
 
 
-class Door:
-    """Lets ranks in, one main connection and one for heartbeats each.
+@dataclass(eq=False)
+class _Stranger:
+    """A connection that has not proved yet that it belongs to the job."""
 
-    address: what a rank needs to connect: host, port and a word that proves it belongs here.
-    peers: who is here, by rank.  gone: who was, and cannot come again.
+    connection: socket.socket
+    challenge: bytes
+    deadline: float
+    received: bytes = b""
+
+
+class Listener:
+    """Accepts the ranks of a job, each with a connection for frames and one for heartbeats.
+
+    address: host, port and secret of the job, for `connect_to`.
+    peers: the ranks that are connected.
+    gone: the ranks that were, and cannot come again.
     """
 
     def __init__(self, world_size: int, host: str, stall_limit: float) -> None:
         self.world_size, self.stall_limit = world_size, stall_limit
         self.peers: dict[int, Peer] = {}
         self.gone: set[int] = set()
-        self._listener = listening(host)
-        self._word = secrets.token_hex(8)
-        self.address = f"{host}:{self._listener.getsockname()[1]}:{self._word}"
+        self._socket = listen(host)
+        self._socket.setblocking(False)
+        self._secret = secrets.token_hex(16)
+        self.address = f"{host}:{self._socket.getsockname()[1]}:{self._secret}"
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ, self._greet)
-        self._queue: deque[tuple[Wire, float]] = deque()
+        self._register(self._socket, self._accept)
+        self._strangers: deque[_Stranger] = deque()  # the oldest first
+        self._queue: deque[tuple[Peer, float]] = deque()
 
-    def next(self, patience: float) -> tuple[Peer, float] | None:
-        """Who speaks next and when its first byte was seen, if somebody does within `patience`.
-
-        Strangers are dealt with here.
-        """
-        for key, _ in self._selector.select(0.0 if self._queue else patience):
-            key.data(key.fileobj)
-        if not self._queue:
-            return None
-        wire, first = self._queue.popleft()
-        for peer in self.peers.values():
-            if peer.wire is wire:
-                return peer, first
-        self._selector.unregister(wire)
-        try:
-            self._introduce(wire)
-        except (ConnectionError, ValueError, KeyError, TypeError):
-            wire.close()
-        return None
+    def next_peer(self, timeout: float) -> tuple[Peer, float] | None:
+        """The rank that is to be heard next, and when its first byte was seen; None if none is."""
+        for key, _ in self._selector.select(0.0 if self._queue else timeout):
+            key.data()
+        while self._strangers and self._strangers[0].deadline < time.monotonic():
+            self._drop(self._strangers[0])
+        return self._queue.popleft() if self._queue else None
 
     def silent(self) -> list[Peer]:
-        """Whose heart has stopped, as far as all that has come by the last `next` tells."""
-        last = time.monotonic() - self.stall_limit
-        return [peer for peer in self.peers.values() if peer.beats and peer.heard < last]
+        """The ranks whose heartbeats have stopped, as of the last `next_peer`."""
+        limit = time.monotonic() - self.stall_limit
+        return [peer for peer in self.peers.values() if peer.beats and peer.last_beat < limit]
 
-    def part(self, peer: Peer) -> None:
-        """Its connections end, and it cannot come again."""
+    def remove(self, peer: Peer) -> None:
+        """Close the connections of a rank; it cannot come again."""
         del self.peers[peer.rank]
         self.gone.add(peer.rank)
         self._selector.unregister(peer.wire)
@@ -108,94 +129,177 @@ class Door:
         if peer.beats is not None:
             self._selector.unregister(peer.beats)
             peer.beats.close()
-        self._queue = deque(each for each in self._queue if each[0] is not peer.wire)
+        self._queue = deque(each for each in self._queue if each[0] is not peer)
 
     def close(self) -> None:
-        """All connections end."""
+        """Close all connections."""
         for key in list(self._selector.get_map().values()):
             if isinstance(key.fileobj, (Wire, socket.socket)):
                 key.fileobj.close()
         self._selector.close()
 
-    def _greet(self, listener: socket.socket) -> None:
-        connection, _ = listener.accept()
-        wire = Wire(connection, min(STRANGER, self.stall_limit), "a stranger")
-        wire.longest = 1 << 10
-        self._selector.register(wire, selectors.EVENT_READ, self._queue_up)
+    # -- strangers ---------------------------------------------------------------------------
 
-    def _queue_up(self, wire: Wire) -> None:
-        if all(wire is not other for other, _ in self._queue):
-            self._queue.append((wire, time.monotonic()))
-
-    def _introduce(self, wire: Wire) -> None:
-        """A stranger says who it is; whoever does not know the word of this job is let go."""
-        frame = wire.receive()
-        if frame is None or frame.kind is not Kind.HELLO:
-            raise ConnectionError("a stranger did not say who it is")
-        said = json.loads(frame.body)
-        if not hmac.compare_digest(str(said["word"]), self._word):
-            raise ConnectionError("a stranger does not belong to this job")
-        rank, known = frame.rank, self.peers.get(frame.rank)
-        if not 0 <= rank < self.world_size or rank in self.gone:
-            raise ConnectionError(f"rank {rank} is not, or no longer, of this job")
-        wire.peer, wire.stall_limit = f"rank {rank}", self.stall_limit
-        wire.longest = sys.maxsize
-        wire.connection.settimeout(self.stall_limit)
-        if said["beats"]:
-            if known is None or known.beats is not None:
-                raise ConnectionError(f"rank {rank} beats before it is here, or twice")
-            known.beats, known.heard = wire.connection, time.monotonic()
-            known.beats.setblocking(False)
-            self._selector.register(
-                known.beats, selectors.EVENT_READ, lambda beats: self._beat(known, beats)
-            )
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._socket.accept()
+        except OSError:  # it has gone again
             return
-        if known is not None:
-            raise ConnectionError(f"rank {rank} is here already")
-        self.peers[rank] = Peer(rank, wire)
-        self._selector.register(wire, selectors.EVENT_READ, self._queue_up)
-        wire.send(Frame(Kind.WELCOME, rank, seconds=self.stall_limit))
+        challenge = CHALLENGE.pack(MAGIC, PROTOCOL, secrets.token_bytes(32))
+        stranger = _Stranger(connection, challenge, time.monotonic() + HANDSHAKE)
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._register(connection, partial(self._respond, stranger))
+        self._strangers.append(stranger)
+        if len(self._strangers) > STRANGERS:
+            self._drop(self._strangers[0])
+        if connection.fileno() >= 0 and not _sent(connection, challenge):
+            self._drop(stranger)
+
+    def _respond(self, stranger: _Stranger) -> None:
+        """Read what a stranger has sent, and let it in when its proof is complete and right."""
+        if stranger.connection.fileno() < 0:  # dropped in this very round
+            return
+        try:
+            received = stranger.connection.recv(RESPONSE.size - len(stranger.received))
+        except BlockingIOError:
+            return
+        except OSError:
+            received = b""
+        stranger.received += received
+        if received and len(stranger.received) < RESPONSE.size:
+            return
+        connection = stranger.connection
+        welcome = self._admit(stranger) if received else None
+        self._drop(stranger, close=welcome is None)
+        if welcome is None:
+            return
+        rank, beats, *_ = RESPONSE.unpack(stranger.received)
+        if beats:
+            self.peers[rank].beats, self.peers[rank].last_beat = connection, time.monotonic()
+            self._register(connection, partial(self._beat, self.peers[rank], connection))
+        else:
+            peer = Peer(rank, Wire(connection, self.stall_limit, f"rank {rank}"))
+            self.peers[rank] = peer
+            self._register(peer.wire, partial(self._enqueue, peer))
+        _sent(connection, welcome)  # a connection that does not take it has ended
+
+    def _admit(self, stranger: _Stranger) -> bytes | None:
+        """The welcome for a rank that belongs to this job and is not here yet; None for others."""
+        rank, beats, nonce, proof = RESPONSE.unpack(stranger.received)
+        expected = _proof(self._secret, b"rank", stranger.challenge, rank, beats, nonce)
+        if not hmac.compare_digest(proof, expected):
+            return None
+        if not 0 <= rank < self.world_size or rank in self.gone:
+            return None
+        peer = self.peers.get(rank)
+        if (peer is None or peer.beats is not None) if beats else peer is not None:
+            return None
+        answer = _proof(self._secret, b"server", stranger.challenge, rank, beats, nonce)
+        return WELCOME.pack(answer, self.stall_limit)
+
+    def _drop(self, stranger: _Stranger, close: bool = True) -> None:
+        self._strangers.remove(stranger)
+        self._selector.unregister(stranger.connection)
+        if close:
+            stranger.connection.close()
+
+    # -- ranks -------------------------------------------------------------------------------
+
+    def _register(self, source: Any, act: Any) -> None:
+        self._selector.register(source, selectors.EVENT_READ, act)
+
+    def _enqueue(self, peer: Peer) -> None:
+        if all(peer is not other for other, _ in self._queue):
+            self._queue.append((peer, time.monotonic()))
 
     def _beat(self, peer: Peer, beats: socket.socket) -> None:
-        """Any byte is a heartbeat, and is answered; the end of the frames says more than this."""
+        """Any byte is a heartbeat, and is answered."""
+        if peer.beats is not beats:
+            return
         try:
-            alive = beats.recv(1 << 10)
-            if alive:
-                peer.heard = time.monotonic()
-                beats.send(WORD.pack(BEAT, -1))
+            if beats.recv(1 << 10):
+                peer.last_beat = time.monotonic()
+                beats.send(SIGNAL.pack(BEAT, -1))
                 return
         except OSError:
             pass
-        self._selector.unregister(beats)
+        self._selector.unregister(beats)  # the end of the frames says more than this one
         beats.close()
         peer.beats = None
 
 
-def listening(host: str) -> socket.socket:
+def listen(host: str) -> socket.socket:
     """A socket that listens on a free port of an address of this host, by IPv4 or IPv6."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, 0), family=family)
 
 
-def knock(
+def connect_to(
     address: str, rank: int, stall_limit: float, name: str, beats: bool = False
-) -> tuple[Wire, float]:
-    """Come to a door: a connection for frames, or for heartbeats, and the silence borne there.
+) -> tuple[socket.socket, float]:
+    """Join a job: an authenticated connection, and the stall limit of the server.
 
-    name: whose door it is, in messages.  Raises `ConnectionError` where nobody lets this rank in.
+    address: `Listener.address`.
+    name: of the server, for messages.
+    beats: whether the connection is for heartbeats.
+    Raises `ConnectionError` where the server cannot be reached, does not let this rank in, or does
+    not know the secret itself.
     """
-    host, port, word = address.rsplit(":", 2)
+    host, port, secret = address.rsplit(":", 2)
     try:
         connection = socket.create_connection((host, int(port)), timeout=stall_limit)
     except OSError as error:
         raise ConnectionError(f"{name} does not answer rank {rank}: {error}") from None
-    wire = Wire(connection, stall_limit, name)
-    said = json.dumps({"word": word, "beats": beats}).encode()
-    wire.send(Frame(Kind.HELLO, rank, body=said))
-    if beats:
-        return wire, stall_limit
-    welcome = wire.receive()
-    if welcome is None:
+    try:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        challenge = _receive(connection, CHALLENGE.size, name, rank)
+        magic, protocol, _ = CHALLENGE.unpack(challenge)
+        if magic != MAGIC:
+            raise ConnectionError(f"{name} does not speak the protocol of simstrag.ddp")
+        if protocol != PROTOCOL:
+            raise ConnectionError(
+                f"{name} speaks protocol {protocol} and this side {PROTOCOL}: "
+                "install one version of simstrag on all hosts"
+            )
+        nonce = secrets.token_bytes(32)
+        proof = _proof(secret, b"rank", challenge, rank, beats, nonce)
+        connection.sendall(RESPONSE.pack(rank, beats, nonce, proof))
+        answer, limit = WELCOME.unpack(_receive(connection, WELCOME.size, name, rank))
+        if not hmac.compare_digest(
+            answer, _proof(secret, b"server", challenge, rank, beats, nonce)
+        ):
+            raise ConnectionError(f"{name} does not know the secret of this job")
+    except BaseException as error:
         connection.close()
+        if isinstance(error, TimeoutError) or (isinstance(error, OSError) and error.errno):
+            raise ConnectionError(f"{name} does not answer rank {rank}: {error}") from None
+        raise
+    return connection, limit
+
+
+def _receive(connection: socket.socket, size: int, name: str, rank: int) -> bytes:
+    received = b""
+    while len(received) < size:
+        with contextlib.suppress(ConnectionResetError):
+            if part := connection.recv(size - len(received)):
+                received += part
+                continue
         raise ConnectionError(f"{name} does not take rank {rank} in")
-    return wire, welcome.seconds
+    return received
+
+
+def _proof(
+    secret: str, side: bytes, challenge: bytes, rank: int, beats: bool, nonce: bytes
+) -> bytes:
+    """HMAC-SHA256, by a rank or by the server, of all that was said in this handshake."""
+    claim = side + challenge + RESPONSE.pack(rank, beats, nonce, b"")
+    return hmac.digest(secret.encode(), claim, "sha256")
+
+
+def _sent(connection: socket.socket, content: bytes) -> bool:
+    """Whether a few bytes went out at once, as they do unless the connection has ended."""
+    try:
+        return connection.send(content) == len(content)
+    except OSError:
+        return False

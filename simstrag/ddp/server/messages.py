@@ -1,40 +1,40 @@
-"""What the server tells ranks to do, and what its desk tells the server itself."""
+"""What ranks and the server say to each other, and what the coordinator tells the server to do.
+
+A rank receives a command, carries it out, sends one answer, and receives the next command.
+"""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import torch
+
+from simstrag.ddp.server.shared_buffer import MemoryHandle
 from simstrag.engine.live import Facts
 from simstrag.policy import Hints, Policy
 
 __all__ = [
-    "Abort",
-    "Apply",
-    "Compute",
-    "Deliver",
-    "Finish",
-    "Handover",
-    "How",
-    "Job",
-    "Keep",
-    "Loss",
-    "Order",
-    "Reduce",
-]
+    "Abort", "Apply", "Begin", "CollectiveFailure", "Command", "CommandMessage", "Compute",
+    "Deliver", "Fault", "Finish", "GradientDelivery", "GradientRoute", "Handover", "JobSpec",
+    "Keep", "Leave", "LostRank", "Reduce", "ReductionEnd", "StateRequest", "StepReport", "Welcome",
+    "Withdrawal",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Job:
-    """What one of the ranks brings: what is trained, and who decides.
+class JobSpec:
+    """What is trained and under which policy; one of the ranks brings it.
 
-    packed: parameters and optimizer, as `parameters.packed` made them.  facts: where the books go
-    on from.  batch: samples of a gradient at a share of 1.  hand_over: whether the ranks can do
-    without the server under a plan that does not need it.  journal: makes the record that the
-    server goes on with, if it has none of its own.  refusal: why there is no reduced precision;
-    empty where there is.
+    packed: parameters and optimizer, as `parameters.packed` made them.
+    batch: samples of a gradient at a share of 1.
+    facts: state of the engine to go on from.
+    hand_over: whether ranks leave the server under a plan that does not need it.
+    journal: makes the journal of the server, if that has none yet.
+    refusal: why there is no reduced precision; empty where there is.
     """
 
     packed: bytes
@@ -48,34 +48,138 @@ class Job:
     refusal: str = ""
 
 
-class Loss(NamedTuple):
-    """A rank that was lost, when in seconds of the books, and why."""
+class LostRank(NamedTuple):
+    """A rank that was lost: when, in seconds since the run began, and why."""
 
     rank: int
     at: float
     reason: str
 
 
-class How(enum.Enum):
+class GradientRoute(enum.Enum):
     """What a rank does with the gradient of a step."""
 
     PUSH = "push"
     """Send it to the server."""
     READY = "ready"
-    """Keep it and say so."""
+    """Keep it and report the end of the step."""
     GROUP = "group"
-    """Sum it up inside the group during backward; the lowest rank sends the sum."""
+    """All-reduce it in the group during backward; the lowest rank sends the sum."""
+
+
+# -- from a rank to the server ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Ready to train `count` parameters; one of the ranks sends the job."""
+
+    count: int
+    dtype: torch.dtype
+    memory: MemoryHandle | None
+    job: JobSpec | None
+
+
+class StepReport(NamedTuple):
+    """The end of a step; a gradient, or the sum of a group, is in the buffer or in shared memory.
+
+    version: of the parameters from which the gradient was computed.
+    samples: of the gradient.
+    seconds: of computing, as the policy sees it.
+    begun, ended: when, on the monotonic clock of the rank.
+    finite: whether the gradient is.
+    settings: of the optimizer, if they have changed.
+    members: of a group, by rank: seconds of computing, and whether its gradient is in the sum.
+    """
+
+    route: GradientRoute
+    step: int
+    version: int
+    samples: int
+    seconds: float
+    begun: float = math.nan
+    ended: float = math.nan
+    loss: float = math.nan
+    finite: bool = True
+    settings: bytes = b""
+    members: Mapping[int, tuple[float, bool]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawal:
+    """The step was aborted, and is given up."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class GradientDelivery:
+    """The gradient that had stayed at the rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReductionEnd:
+    """The all-reduce has ended here; the lowest member sends the sum of gradients."""
+
+    closing: int
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveFailure:
+    """An all-reduce has failed here; `closing` is None for that of a group during backward."""
+
+    closing: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StateRequest:
+    """The state for a checkpoint is wanted; the answer is a dict."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """The rank leaves; with a reason it has failed, and counts as lost."""
+
+    reason: str
+
+
+# -- from the server to a rank ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """The rank may begin; `shared` says whether the server has mapped its memory."""
+
+    shared: bool
+
+
+class CommandMessage(NamedTuple):
+    """The next command, and the ranks that were lost since the last one."""
+
+    command: Compute | Reduce | Deliver | Handover | Finish
+    lost: Sequence[LostRank]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """The job is over; `is_input` says whether the user can correct the reason."""
+
+    is_input: bool
+    reason: str
+
+
+# -- commands -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """A step of so many samples from the parameters of `version`.
+    """Compute a step of `samples` samples from the parameters of `version`.
 
-    amp: in reduced precision.  pull: these parameters come with the order; without it the rank goes
-    on with what it has.  passed: they come with the order of the lowest of `members`, which passes
-    them on.  local: the rank applies its gradient to its own model, by its own optimizer, before it
-    says that it is ready.
-    members, weight: of `How.GROUP`, who sums up, and by what this rank multiplies its gradient.
+    amp: in reduced precision.
+    pull: whether the parameters come along; without it the rank goes on with what it has.
+    passed: whether they come to the lowest of `members` alone, which broadcasts them.
+    local: whether the rank updates a model of its own before it reports the step.
+    members, weight: of `GradientRoute.GROUP`, the group and the factor of this rank's gradient.
     applied: samples of all ranks so far.
     """
 
@@ -84,7 +188,7 @@ class Compute:
     version: int
     amp: bool
     samples: int
-    how: How
+    route: GradientRoute
     pull: bool = True
     passed: bool = False
     local: bool = False
@@ -95,11 +199,10 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """All-reduce among `members`, each multiplying by its own of `weights`; then say `reduced`.
+    """All-reduce among `members`, each with its own of `weights`.
 
-    Gradients, or models where `average`; the lowest member sends the sum of gradients.  A gradient
-    that is not finite counts as zeros.  What goes in must be kept: if a member dies meanwhile, the
-    order comes again without it.
+    Gradients, or models where `average`. A gradient that is not finite counts as zeros. The rank
+    keeps what goes in: if a member dies, the command comes again without that member.
     """
 
     rank: int
@@ -111,17 +214,17 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Send the gradient that you said was ready: by a new plan the server sums up."""
+    """Send the gradient that stayed at the rank: under a new plan the server sums gradients."""
 
     rank: int
 
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """From now on all ranks do without the server, each with a copy of the policy and the books.
+    """Go on without the server, with a copy of the policy and of the engine's state.
 
-    The parameters come with it, and the state of the optimizer, as `state_dict` has it; not where
-    ranks come `apart`, each with a model and an optimizer of its own, which they are to average.
+    The parameters come along, and `optimizer`, its `state_dict`; neither comes where ranks are
+    `apart`, each with a model and an optimizer of its own, which they average first.
     """
 
     rank: int
@@ -133,14 +236,14 @@ class Handover:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """All have left on whom the plan waits; this rank, which it leaves out, can leave too."""
+    """Leave: the plan leaves this rank out, and all ranks that it needs have left."""
 
     rank: int
 
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Give up that step as soon as possible, and say that it is withdrawn."""
+    """Give up that step as soon as possible, and withdraw it."""
 
     rank: int
     step: int
@@ -148,11 +251,12 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """For the server: the parameters become `version`.
+    """For the server: make the parameters of `version`.
 
-    parts: whose buffer, multiplied by what, in order of rank; the buffer may hold the sum of a
-    group.  missing: whose gradients are booked but not in it, being not finite or lost on the way.
-    gradients: (rank, step, version it was computed from, weight), as booked.
+    parts: (rank, factor) of each buffer that is added, in ascending ranks; the buffer of a rank
+    may hold the sum of its group.
+    missing: ranks whose gradients are booked but not added: not finite, or lost on their way.
+    gradients: (rank, step, version it was computed from, weight) of each, as booked.
     """
 
     version: int
@@ -163,9 +267,9 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """For the server: keep the present parameters for this rank, whose next step begins there."""
+    """For the server: keep the present parameters, from which this rank's next step begins."""
 
     rank: int
 
 
-Order = Compute | Reduce | Deliver | Handover | Finish | Abort | Apply | Keep
+Command = Compute | Reduce | Deliver | Handover | Finish | Abort | Apply | Keep

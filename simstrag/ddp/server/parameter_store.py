@@ -1,4 +1,4 @@
-"""What the server holds of the parameters of a job: versions, and which of them a rank gets."""
+"""The parameters at the server: their versions, and which of them a rank pulls."""
 
 from __future__ import annotations
 
@@ -10,88 +10,89 @@ import torch
 
 from simstrag.ddp.parameters import Parameters
 from simstrag.ddp.server.messages import Apply, Compute
-from simstrag.ddp.server.shared_buffer import Payload, apart
+from simstrag.ddp.server.shared_buffer import ExchangeBuffers, allocate_private
 from simstrag.errors import InputError
 
-__all__ = ["Store"]
+__all__ = ["ParameterStore"]
 
 
-class Store:
-    """The parameters of one job.
+class ParameterStore:
+    """Parameters and optimizer of one job.
 
-    version: that of the parameters.  Older ones are kept for ranks whose next step begins there.
+    version: of the parameters. Older ones are kept for ranks whose next step begins there.
     """
 
     def __init__(self, packed: bytes, version: int) -> None:
         self.parameters = Parameters(packed)
         self.version = version
-        self._memory: dict[int, Payload] = {}
+        self._buffers: dict[int, ExchangeBuffers] = {}
         self._kept: dict[int, tuple[int, torch.Tensor]] = {}
-        self._leads: dict[int, int] = {}
+        self._lowest: dict[int, int] = {}  # of the group that passed parameters on to a rank
 
-    def admit(self, rank: int, memory: Payload) -> None:
-        """A rank that trains with this memory."""
-        own, ours = memory.gradient, self.parameters.flat
-        if (own.numel(), own.dtype) != (ours.numel(), ours.dtype):
+    def admit(self, rank: int, buffers: ExchangeBuffers) -> None:
+        """A rank trains with these buffers; raises `InputError` for a model of another size."""
+        one, other = buffers.gradient, self.parameters.flat
+        if (one.numel(), one.dtype) != (other.numel(), other.dtype):
             raise InputError(
-                f"rank {rank} trains {own.numel()} parameters of {own.dtype}, the job "
-                f"{ours.numel()} of {ours.dtype}: all ranks must build the same model"
+                f"rank {rank} trains {one.numel()} parameters of {one.dtype}, the job "
+                f"{other.numel()} of {other.dtype}: all ranks must build the same model"
             )
-        self._memory[rank] = memory
+        self._buffers[rank] = buffers
 
-    def apply(self, order: Apply, changed: Sequence[bytes]) -> None:
-        """Make a version.  changed: settings of the optimizer to be taken over before."""
-        for each in changed:
+    def apply(self, apply: Apply, settings: Sequence[bytes]) -> None:
+        """Make a version; the settings of the optimizer hold from this version on."""
+        for each in settings:
             self.parameters.set(each)
-        self.parameters.apply([(self._memory[rank].gradient, w) for rank, w in order.parts])
-        self.version = order.version
+        self.parameters.apply([(self._buffers[rank].gradient, w) for rank, w in apply.parts])
+        self.version = apply.version
 
     def keep(self, rank: int) -> None:
-        """The next step of this rank will begin from the present parameters."""
+        """Keep the present parameters, from which the next step of this rank begins."""
         self._kept[rank] = self.version, self.parameters.flat.clone()
 
-    def routed(self, order: Compute) -> Compute:
-        """The order, which says whether its parameters are passed on inside a group.
+    def route(self, compute: Compute) -> Compute:
+        """The command, which says whether a group passes its parameters on.
 
-        Where all of a group share memory with the server, each copies from there: a broadcast over
+        Where all members share memory with the server, each copies from there: a broadcast over
         the loopback made steps that do little but communicate longer: 57 ms for 46 (2 ranks, 20
-        MB), 92 for 86 (4 ranks, 20 MB), 22 for 20 (4 ranks, 2 MB).  Else they go to the lowest of
-        them alone.
+        MB), 92 for 86 (4 ranks, 20 MB), 22 for 20 (4 ranks, 2 MB). Else the parameters go to the
+        lowest member, which broadcasts them.
         """
-        near = all(rank in self._memory and self._memory[rank].shared for rank in order.members)
-        return order if near else replace(order, passed=order.pull)
+        near = all(rank in self._buffers and self._buffers[rank].shared for rank in compute.members)
+        return compute if near else replace(compute, passed=compute.pull)
 
-    def pulled(self, order: Compute) -> torch.Tensor | None:
-        """The parameters that go along with an order to compute.
+    def pull(self, compute: Compute) -> torch.Tensor | None:
+        """The parameters that go along with a command; None where none do.
 
-        Of what is passed on a copy stays here, in the memory of the rank that has it first: if the
-        group falls apart meanwhile, the others get it from there.
+        Parameters that are passed on also stay here, in the buffer of the lowest member: if the
+        group falls apart, the others get them from there.
         """
-        if not order.pull:
+        if not compute.pull:
             return None
-        lead = min(order.members) if order.passed else order.rank
-        if lead != order.rank:
-            self._leads[order.rank] = lead
-            self._kept.pop(order.rank, None)
+        lowest = min(compute.members) if compute.passed else compute.rank
+        if lowest != compute.rank:
+            self._lowest[compute.rank] = lowest
+            self._kept.pop(compute.rank, None)
             return None
-        flat = self._of(order)
-        if order.rank not in self._memory:  # it left before the job began
-            self._memory[order.rank] = apart(flat.numel(), flat.dtype)
-        memory = self._memory[order.rank]
-        if order.passed or memory.shared:
-            memory.parameters.copy_(flat)
-            self._kept[order.rank] = order.version, memory.parameters
-            return memory.parameters
+        flat = self._of(compute)
+        if compute.rank not in self._buffers:  # it left before the job began
+            self._buffers[compute.rank] = allocate_private(flat.numel(), flat.dtype)
+        buffers = self._buffers[compute.rank]
+        if compute.passed or buffers.shared:
+            buffers.parameters.copy_(flat)
+            self._kept[compute.rank] = compute.version, buffers.parameters
+            return buffers.parameters
         return flat
 
-    def _of(self, order: Compute) -> torch.Tensor:
-        """The parameters of its version: the present ones, or what was kept for a rank."""
-        if order.version == self.version:
+    def _of(self, compute: Compute) -> torch.Tensor:
+        """The parameters of its version: the present ones, or those kept for a rank."""
+        if compute.version == self.version:
             return self.parameters.flat
-        kept = (self._kept.get(rank) for rank in (order.rank, self._leads.get(order.rank, -1)))
-        found = [flat for version, flat in filter(None, kept) if version == order.version]
-        assert found, f"version {order.version} is not there any more"
-        return found[0]
+        ranks = compute.rank, self._lowest.get(compute.rank, -1)
+        for version, flat in filter(None, map(self._kept.get, ranks)):
+            if version == compute.version:
+                return flat
+        raise AssertionError(f"version {compute.version} is not kept any more")
 
     def state(self) -> dict[str, Any]:
         """Optimizer and parameters (flat)."""

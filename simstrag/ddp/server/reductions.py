@@ -1,121 +1,134 @@
-"""All-reduces that the server orders: who takes part, how it went, and again without the dead."""
+"""All-reduces that the server commands: members, end, and repetition without the dead."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from simstrag.ddp.server.gradient_weights import Sum, averaged, weights
-from simstrag.ddp.server.messages import Order, Reduce
-from simstrag.ddp.server.worker_state import Seat
+from simstrag.ddp.server.messages import Command, Reduce
+from simstrag.ddp.server.worker_state import (
+    ReducedSum,
+    WorkerState,
+    gradient_weights,
+    model_weights,
+)  # fmt: skip
 from simstrag.engine.live import Live, Reduction
 
 __all__ = ["Reductions"]
 
 RETRIES = 3
-"""How often an all-reduce may fail though no member of it has died."""
+"""Failures of one all-reduce that are accepted though none of its members has died."""
 
 
 @dataclass
 class _Open:
-    """One under way: what the books call it, who was told what, who has done it, who failed.
+    """An all-reduce under way.
 
-    everybody: whose gradients the books see in it.
+    number: of the reduction in the engine.
+    members: the ranks whose gradients the engine counts in it.
+    sum: as it was commanded last.
+    failures: how often it failed though all members were alive.
+    done, failed: the ranks at which it has ended, and has failed, since the last command.
     """
 
     number: int
-    everybody: tuple[int, ...]
+    members: tuple[int, ...]
     average: bool
-    told: Sum
+    sum: ReducedSum
     failures: int = 0
     done: set[int] = field(default_factory=set)
     failed: set[int] = field(default_factory=set)
 
 
 class Reductions:
-    """Those under way.  It is over when all who are alive have said so.
+    """The all-reduces under way; one is over when all members that are alive have reported it.
 
-    dead: ranks, as the desk knows them at any time.  whole: samples of all ranks in one step, N*b.
-    Each method returns the orders that follow.
+    dead: ranks; the coordinator adds to this set.
+    whole: samples of all ranks in one step, N*b.
+    Each method returns the commands that follow.
     """
 
-    def __init__(self, live: Live, seats: Sequence[Seat], dead: set[int], whole: int) -> None:
-        self._live, self._seats, self._dead, self._whole = live, seats, dead, whole
+    def __init__(
+        self, live: Live, workers: Sequence[WorkerState], dead: set[int], whole: int
+    ) -> None:
+        self._live, self._workers, self._dead, self._whole = live, workers, dead, whole
         self._open: dict[int, _Open] = {}
         self._count = 0
 
     def __bool__(self) -> bool:
         return bool(self._open)
 
-    def begin(self, reduction: Reduction, at: float) -> list[Order]:
-        """The books say that one begins; that of a group was done on the way."""
-        everybody = tuple(sorted(reduction.members + reduction.riders))
-        on_the_way = self._seats[everybody[0]].sum
-        if on_the_way is not None:
-            assert on_the_way.members == everybody
+    def begin(self, reduction: Reduction, at: float) -> list[Command]:
+        """The engine begins one; that of a group has happened during backward."""
+        members = tuple(sorted(reduction.members + reduction.riders))
+        group = self._workers[members[0]].sum
+        if group is not None:
+            assert group.members == members
             self._live.reduced(reduction.number, at)
             return []
         self._count += 1
-        nobody = Sum(-1, everybody, {}, reduction.average)
-        self._open[self._count] = _Open(reduction.number, everybody, reduction.average, nobody)
-        return self._told(self._count, at)
+        empty = ReducedSum(-1, members, {}, reduction.average)
+        self._open[self._count] = _Open(reduction.number, members, reduction.average, empty)
+        return self._command(self._count, at)
 
-    def done(self, rank: int, closing: int, at: float) -> list[Order]:
+    def on_end(self, rank: int, closing: int, at: float) -> list[Command]:
         """It has ended at a rank."""
         if closing not in self._open:
             return []
         self._open[closing].done.add(rank)
         return self._follow(closing, at)
 
-    def failed(self, rank: int, closing: int, at: float) -> list[Order]:
+    def on_failure(self, rank: int, closing: int, at: float) -> list[Command]:
         """It has failed at a rank."""
         if closing not in self._open:
             return []
         self._open[closing].failed.add(rank)
         return self._follow(closing, at)
 
-    def lost(self, at: float) -> list[Order]:
-        """Somebody is dead whom others may have waited for."""
-        return [order for closing in list(self._open) for order in self._follow(closing, at)]
+    def on_loss(self, at: float) -> list[Command]:
+        """A rank has died, for which others may wait."""
+        return [command for closing in list(self._open) for command in self._follow(closing, at)]
 
-    def _told(self, closing: int, at: float) -> list[Order]:
-        """Tell those of its members who are alive; without any it is over."""
-        one = self._open[closing]
-        alive = tuple(rank for rank in one.everybody if rank not in self._dead)
-        samples = {rank: self._seats[rank].samples for rank in one.everybody}
-        if one.average:
-            shares = averaged({rank: samples[rank] for rank in alive})
+    def _command(self, closing: int, at: float) -> list[Command]:
+        """Command it to the members that are alive; without any it is over."""
+        this = self._open[closing]
+        alive = tuple(rank for rank in this.members if rank not in self._dead)
+        samples = {rank: self._workers[rank].samples for rank in this.members}
+        if this.average:
+            weights = model_weights({rank: samples[rank] for rank in alive})
         else:
-            versions = {rank: self._seats[rank].version for rank in one.everybody}
             live = self._live
-            shares = weights(live.plan, samples, versions, live.version, self._whole)
+            versions = {rank: self._workers[rank].version for rank in this.members}
+            weights = gradient_weights(live.plan, samples, versions, live.version, self._whole)
         root = alive[0] if alive else -1
-        one.told = Sum(root, one.everybody, {rank: shares[rank] for rank in alive}, one.average)
-        one.done.clear()
-        one.failed.clear()
+        this.sum = ReducedSum(
+            root, this.members, {rank: weights[rank] for rank in alive}, this.average
+        )
+        this.done.clear()
+        this.failed.clear()
         if not alive:
             self._settle(closing, at)
-        own = tuple(one.told.weights.values())
-        return [Reduce(rank, closing, alive, own, one.average) for rank in alive]
+        factors = tuple(this.sum.weights.values())
+        return [Reduce(rank, closing, alive, factors, this.average) for rank in alive]
 
-    def _follow(self, closing: int, at: float) -> list[Order]:
-        """Nothing until all who are alive have said how it went; then again if it went wrong."""
-        one = self._open[closing]
-        alive = set(one.told.weights) - self._dead
-        if not alive <= one.done | one.failed:
+    def _follow(self, closing: int, at: float) -> list[Command]:
+        """When all that are alive have reported: the end, or the command again if one failed."""
+        this = self._open[closing]
+        alive = set(this.sum.weights) - self._dead
+        if not alive <= this.done | this.failed:
             return []
-        if not one.failed and one.told.root in one.done:
+        if not this.failed and this.sum.root in this.done:
             self._settle(closing, at)
             return []
-        one.failures += alive == set(one.told.weights)
-        if one.failures > RETRIES:
+        this.failures += alive == set(this.sum.weights)
+        if this.failures > RETRIES:
             raise RuntimeError(
                 f"the all-reduce of ranks {sorted(alive)} fails though all of them are alive"
             )
-        return self._told(closing, at)
+        return self._command(closing, at)
 
     def _settle(self, closing: int, at: float) -> None:
-        one = self._open.pop(closing)
-        for rank in one.everybody:
-            self._seats[rank].sum = one.told
-        self._live.reduced(one.number, at)
+        this = self._open.pop(closing)
+        for rank in this.members:
+            self._workers[rank].sum = this.sum
+        self._live.reduced(this.number, at)

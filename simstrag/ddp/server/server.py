@@ -1,124 +1,385 @@
-"""The server in a process of its own: how it is started, and its program."""
+"""The server of one job: it owns parameters, optimizer, policy and the state of the engine.
+
+One thread reads one frame at a time to its end, asks the coordinator, and carries out the commands.
+A rank that is silent inside a frame, or whose heartbeat stops, is lost after the stall limit, and
+the others go on; a rank that is slow is not lost.
+"""
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
-import subprocess
-import sys
-from ipaddress import ip_address
+import contextlib
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Protocol
 
 import torch
 
 from simstrag import policies
-from simstrag.ddp.failures.slow_ranks import warn
-from simstrag.ddp.rendezvous import adopted, meet, offer, stall_limit_of
-from simstrag.ddp.server.listener import listening
-from simstrag.ddp.server.server_main import Journal, Server
+from simstrag.ddp import support
+from simstrag.ddp.failures.membership import server_goes_on
+from simstrag.ddp.failures.slow_ranks import Slow
+from simstrag.ddp.server.coordinator import Coordinator
+from simstrag.ddp.server.listener import Listener, Peer
+from simstrag.ddp.server.messages import (
+    Abort,
+    Apply,
+    Begin,
+    CollectiveFailure,
+    Command,
+    CommandMessage,
+    Compute,
+    Deliver,
+    Fault,
+    Finish,
+    GradientDelivery,
+    GradientRoute,
+    Handover,
+    JobSpec,
+    Keep,
+    Leave,
+    LostRank,
+    Reduce,
+    ReductionEnd,
+    StateRequest,
+    StepReport,
+    Welcome,
+    Withdrawal,
+)  # fmt: skip
+from simstrag.ddp.server.parameter_store import ParameterStore
+from simstrag.ddp.server.shared_buffer import allocate_private, as_bytes, map_shared
+from simstrag.ddp.server.worker_state import is_fixed
 from simstrag.engine.live import Live
 from simstrag.errors import InputError
-from simstrag.processes.affinity import cores_of_all, keep_memory, pin
-from simstrag.processes.children import read_address, receive_arguments, start_module
-from simstrag.processes.signals import exit_on
 
-__all__ = ["Journal", "Server", "main", "reachable", "start_server"]
+__all__ = ["EventLog", "Server"]
 
-ADVICE = "set SIMSTRAG_HOST, on the host of rank 0, to the address at which others reach that host"
+START = 120.0
+"""Seconds in which all ranks must begin after the first: imports may take longer than a stall."""
 
 
-def start_server(
-    world_size: int,
-    host: str = "127.0.0.1",
-    stall_limit: float = 60.0,
-) -> tuple[subprocess.Popen[bytes], str]:
-    """A server in a process of its own, and its address.
+class EventLog(Protocol):
+    """The journal of the server, to which the engine also writes."""
 
-    It ends when all ranks have left, and dies with the thread that called this (Linux).
+    def note(self, kind: str, *values: Any) -> None:
+        """Write an event: `push` and a row; `applied`, version, gradients and missing ranks, as in
+        `messages.Apply`; `lost`, time, rank and reason; `end`, time and the policy's counts.
+
+        A row is of a finished step: rank, when the server had its report (at), step, version,
+        seconds, samples, loss, and begun, ended (monotonic clock of the rank), first, received,
+        applied, replied (monotonic clock of the server), NaN where that did not happen.
+        """
+
+
+class Server:
+    """Serves one job after the other to the ranks of one world, until all of them have left.
+
+    world_size: number of ranks.
+    host: address at which the server listens.
+    stall_limit: seconds of silence after which a rank is lost.
+    journal: where events are written; None for none, unless a job brings one.
+    start_limit: seconds in which all ranks must begin after the first.
+    say: is called with sentences for the user.
+    address: host, port and secret, for `Client`.
+    losses: the ranks that were lost.
+    store: the parameters, once all ranks have begun.
     """
-    process = start_module("simstrag.ddp.server.server", world_size, host, stall_limit)
-    return process, read_address(process, "the server")
 
+    def __init__(
+        self,
+        world_size: int,
+        host: str = "127.0.0.1",
+        stall_limit: float = 60.0,
+        journal: EventLog | None = None,
+        start_limit: float = START,
+        say: Callable[[str], None] = lambda sentence: None,
+    ) -> None:
+        self.world_size, self.stall_limit, self.journal = world_size, stall_limit, journal
+        self.start_limit, self._say = start_limit, say
+        self._slow = Slow(self._say)
+        self.losses: list[LostRank] = []
+        self.store: ParameterStore | None = None
+        self._listener = Listener(world_size, host, stall_limit)
+        self.address = self._listener.address
+        self._commands: deque[Command] = deque()
+        self._coordinator: Coordinator | None = None
+        self._live: Live | None = None  # of the last job, until the ranks are handed over
+        self._job: JobSpec | None = None  # until all ranks have begun
+        self._refusal = ""
+        self._waiting_since = math.inf
+        self._zero = 0.0
 
-def reachable(several: bool) -> str:
-    """Where a server of this host is to listen: a numeric address of its own.
+    # -- the loop ----------------------------------------------------------------------------
 
-    several: whether ranks are in several networks; then it is the address from which this host
-    speaks to MASTER_ADDR, else the loopback.  SIMSTRAG_HOST is taken instead where it is set.
-    Raises `InputError` where nothing can listen there, or others could not reach it.
-    """
-    given, master = os.environ.get("SIMSTRAG_HOST", ""), os.environ.get("MASTER_ADDR", "")
-    if not (given or several):
-        return "127.0.0.1"
-    name, value = ("SIMSTRAG_HOST", given) if given else ("MASTER_ADDR", master)
-    said = f"{name}={value!r}" if value else f"{name} is not set"
-    try:
-        found = _own_address(value) if given else _towards(value)
-        with listening(found):
-            pass
-    except OSError as error:
-        why = f"no server can listen there ({error.strerror})"
-        raise InputError(f"{said}: {why}; {ADVICE}") from None
-    if several and (ip_address(found).is_loopback or ip_address(found).is_unspecified):
-        raise InputError(f"{said}: ranks are on several hosts, and cannot reach {found}; {ADVICE}")
-    return found
-
-
-def _own_address(name: str) -> str:
-    return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
-
-
-def _towards(name: str) -> str:
-    """This host's own address in the network through which it speaks to another."""
-    failure = OSError(0, "it has no address")
-    for family, kind, _, _, there in socket.getaddrinfo(name or None, 1, type=socket.SOCK_DGRAM):
+    def serve(self) -> None:
+        """Serve until all ranks have left; an error here is sent to all of them, and raised."""
         try:
-            with socket.socket(family, kind) as probe:
-                probe.connect(there)  # sends nothing
-                return str(probe.getsockname()[0])
-        except OSError as error:  # a name may have addresses by IPv6 and IPv4, and a host one way
-            failure = error
-    raise failure
+            while len(self._listener.gone) < self.world_size:
+                self._turn()
+            if (live := self._live) is not None:
+                self._note("end", self._now(), policies.counts(live.policy, live.name, taken=()))
+        except Exception as error:
+            fault = Fault(isinstance(error, InputError), f"{error}")
+            for peer in self._listener.peers.values():
+                with contextlib.suppress(OSError):
+                    peer.wire.send(fault)
+            raise
+        finally:
+            self._listener.close()
 
+    def _turn(self) -> None:
+        """Read at most one frame, then do what time demands."""
+        window = math.inf if self._coordinator is None else self._coordinator.expiry - self._now()
+        event = self._listener.next_peer(max(0.0, min(window, self.stall_limit / 8, 1.0)))
+        self._check_silence()  # before a frame that may stall
+        if event is not None and event[0].rank in self._listener.peers:
+            self._read(*event)
+        if self._refusal and self._live is not None and self._live.wanted_reduced:
+            self._say(support.stays_full(self._live.name, self._refusal))
+            self._refusal = ""
+        if self._coordinator is not None and self._now() >= self._coordinator.expiry:
+            self._carry_out(self._coordinator.on_time(self._now()))
 
-def main() -> None:
-    """The program of `start_server`, and of a launcher, which gives it no argument."""
-    torch.set_num_threads(1)
-    keep_memory()
-    pin(set(cores_of_all()))  # not the one of the rank that started this
-    if len(sys.argv) == 1:
-        adopted()
-        exit_on(signal.SIGTERM, signal.SIGINT)  # all ranks have ended, or are to
-        _warm()
-        host, size = os.environ.get("SIMSTRAG_HOST", "127.0.0.1"), int(os.environ["WORLD_SIZE"])
-        server = Server(size, host, stall_limit_of(), say=warn)
-        offer(meet(), server.address)
-        server.serve()
-        return
-    world_size, host, stall_limit = receive_arguments()
-    _warm()
-    server = Server(world_size, host, stall_limit, say=warn)
-    print(server.address, flush=True)
-    server.serve()
+    def _now(self) -> float:
+        """Seconds since the run began."""
+        return time.monotonic() - self._zero
 
+    def _note(self, kind: str, *values: Any) -> None:
+        if self.journal is not None:
+            self.journal.note(kind, *values)
 
-def _warm() -> None:
-    """Do what takes long at the first time before a run: a first update would be late by it.
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint needs: optimizer, parameters (flat), facts, policy."""
+        assert self.store is not None, "no job has begun"
+        live = None if self._coordinator is None else self._coordinator.live
+        return {
+            **self.store.state(),
+            "facts": None if live is None else live.facts(),
+            "policy": None if live is None else live.policy,
+        }
 
-    An optimizer imports half of torch, and the engine loads its compiled code.
-    """
-    parameter = torch.zeros(1, requires_grad=True)
-    parameter.grad = torch.zeros(1)
-    torch.optim.SGD([parameter], lr=1.0).step()
-    live = Live(policies.load("asgd"), world_size=1, batch=1)
-    live.news()
-    live.done(rank=0, at=1.0, seconds=1.0)
-    live.news()
+    # -- ranks that are lost -----------------------------------------------------------------
 
+    def _check_silence(self) -> None:
+        """Lose the ranks whose heartbeats have stopped; give up a job that does not begin."""
+        for peer in self._listener.silent():
+            self._lose(peer, f"was silent for {self.stall_limit:g} s")
+        if time.monotonic() - self._waiting_since > self.start_limit:
+            here = {rank for rank, peer in self._listener.peers.items() if peer.begun}
+            absent = sorted(set(range(self.world_size)) - here - self._listener.gone)
+            raise ConnectionError(f"ranks {absent} did not begin within {self.start_limit:g} s")
 
-if __name__ == "__main__":
-    from simstrag.ddp.server.server import (
-        main as program,  # what is pickled must not be of `__main__`
-    )
+    def _lose(self, peer: Peer, reason: str, detail: str = "") -> None:
+        """A rank has left, or is lost if there is a reason."""
+        if self._listener.peers.get(peer.rank) is not peer:
+            return
+        self._listener.remove(peer)
+        self._slow.left(peer.rank)
+        if reason:
+            sentence = f"rank {peer.rank} {reason} while {peer.phase}{detail}"
+            self.losses.append(LostRank(peer.rank, self._now(), sentence))
+            self._note("lost", self._now(), peer.rank, sentence)
+            if self._listener.peers:
+                ending = "; the server goes on without it" if server_goes_on() else ""
+                self._say(sentence + ending)
+        if self._coordinator is not None:
+            self._carry_out(self._coordinator.on_loss(peer.rank, self._now()))
+        else:
+            self._begin()
+        if not self._listener.peers:
+            self._waiting_since = min(self._waiting_since, time.monotonic())
 
-    program()
+    # -- messages ----------------------------------------------------------------------------
+
+    def _read(self, peer: Peer, first: float) -> None:
+        """Read one frame; after a fault of the connection that rank alone is lost."""
+        try:
+            into = None if peer.buffers is None else as_bytes(peer.buffers.gradient)
+            message = peer.wire.receive(into)
+            if message is None:
+                self._lose(peer, "closed its connection")
+            elif isinstance(message, Leave):
+                why = message.reason
+                self._lose(peer, "left" if why else "", f": {why}")
+            else:
+                self._handle(peer, message, first)
+        except ConnectionError as error:
+            self._lose(peer, str(error).removeprefix(f"rank {peer.rank} "))
+
+    def _handle(self, peer: Peer, message: Any, first: float) -> None:
+        rank, at, coordinator = peer.rank, self._now(), self._coordinator
+        if isinstance(message, Begin):
+            self._admit(peer, message)
+            return
+        if isinstance(message, StateRequest):
+            peer.wire.send(self.state())
+            return
+        if coordinator is None:
+            if self.store is not None:  # it crossed with the end of the last job
+                return
+            kind = type(message).__name__
+            raise ConnectionError(f"rank {rank} sends {kind} before a job has begun")
+        if isinstance(message, StepReport):
+            self._record(peer, message, first, at)
+        peer.phase = "waiting"
+        match message:
+            case StepReport(step=step, members=dict(members)):
+                commands = coordinator.on_group(rank, step, at, members)
+            case StepReport(route=route, step=step, seconds=seconds, finite=finite):
+                here = route is GradientRoute.PUSH
+                commands = coordinator.on_step(rank, step, at, seconds, here=here, finite=finite)
+            case GradientDelivery():
+                commands = coordinator.on_delivery(rank, at)
+            case Withdrawal(step):
+                commands = coordinator.on_withdrawal(rank, step, at)
+            case ReductionEnd(closing):
+                commands = coordinator.on_reduction(rank, closing, at)
+            case CollectiveFailure(closing):
+                commands = coordinator.on_failure(rank, at, closing)
+            case _:
+                raise ConnectionError(f"rank {rank} sends {type(message).__name__} out of turn")
+        self._carry_out(commands)
+
+    def _record(self, peer: Peer, report: StepReport, first: float, at: float) -> None:
+        peer.changed = report.settings or peer.changed
+        reports = report.members or {peer.rank: (report.seconds, report.finite)}
+        for rank, (seconds, _) in reports.items():
+            self._slow.heard(rank, report.step, seconds)
+        peer.row = {
+            "rank": peer.rank, "at": at, "step": report.step, "version": report.version,
+            "seconds": report.seconds, "samples": report.samples, "loss": report.loss,
+            "begun": report.begun, "ended": report.ended, "first": first,
+            "received": time.monotonic(), "applied": math.nan, "replied": math.nan,
+        }  # fmt: skip
+
+    def _admit(self, peer: Peer, begin: Begin) -> None:
+        """A rank is ready to train."""
+        if self._coordinator is not None or peer.begun:
+            raise ConnectionError(f"rank {peer.rank} begins while a job is under way")
+        count, dtype, memory, job = begin.count, begin.dtype, begin.memory, begin.job
+        mapped = None if memory is None else map_shared(memory, count, dtype)
+        peer.buffers = mapped or allocate_private(count, dtype)
+        peer.begun, peer.phase, peer.changed = True, "waiting for the others to begin", b""
+        self._job = job or self._job
+        if job is not None and job.journal is not None and self.journal is None:
+            self.journal = job.journal()
+        self._waiting_since = min(self._waiting_since, time.monotonic())
+        peer.wire.send(Welcome(peer.buffers.shared))
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin the job if all ranks are ready that have not left."""
+        gone, peers, job = self._listener.gone, self._listener.peers, self._job
+        ready = [rank for rank, peer in peers.items() if peer.begun]
+        if job is None or not ready or len(ready) + len(gone) < self.world_size:
+            return
+        self.store = ParameterStore(job.packed, 0 if job.facts is None else job.facts.version)
+        for rank in ready:
+            buffers = peers[rank].buffers
+            assert buffers is not None
+            self.store.admit(rank, buffers)
+        live = Live(
+            job.policy, self.world_size, job.batch, job.hints, name=job.name, facts=job.facts,
+            note=self._note, fixed=is_fixed, reduced=not job.refusal,
+        )  # fmt: skip
+        self._live, self._refusal = live, job.refusal
+        hand_over, world_size = job.hand_over, self.world_size
+        self._coordinator = Coordinator(
+            live, world_size, job.batch,
+            lambda plan: hand_over and support.synchronous(plan, world_size),
+        )  # fmt: skip
+        self._job, self._waiting_since = None, math.inf
+        self._zero = time.monotonic() - live.now
+        self._carry_out(self._coordinator.begin())
+        for rank in sorted(gone):
+            self._carry_out(self._coordinator.on_loss(rank, self._now()))
+
+    # -- commands ----------------------------------------------------------------------------
+
+    def _carry_out(self, commands: list[Command]) -> None:
+        """Carry out commands in order; a rank that cannot be told is lost, and more may follow."""
+        first = not self._commands
+        self._commands += commands
+        if any(isinstance(command, Handover) for command in commands):
+            self._live = None
+        coordinator = self._coordinator
+        while first and self._commands:
+            command = self._commands[0]
+            peer = None if isinstance(command, Apply) else self._listener.peers.get(command.rank)
+            assert coordinator is not None
+            support.check_later(coordinator.live.plan, coordinator.live.name)
+            try:
+                self._execute(command, peer)
+            except ConnectionError as error:
+                if peer is not None:
+                    self._lose(peer, str(error).removeprefix(f"rank {peer.rank} "))
+            self._commands.popleft()
+        if first and coordinator is not None and coordinator.over:
+            self._coordinator = None
+
+    def _execute(self, command: Command, peer: Peer | None) -> None:
+        """Carry out one command; `peer` is the rank that it is for, None where that has left."""
+        assert self.store is not None
+        match command:
+            case Apply():
+                self._apply(command)
+            case Keep():
+                self.store.keep(command.rank)
+            case Abort() if peer is not None:
+                peer.phase = f"giving up step {command.step}"
+                peer.abort(command.step)
+            case Compute():
+                command = self.store.route(command)
+                parameters = self.store.pull(command)
+                if peer is not None:
+                    peer.phase = f"computing step {command.step}"
+                    self._tell(peer, command, parameters)
+                    self._finish_row(peer)
+            case Reduce() if peer is not None:
+                others = [rank for rank in command.members if rank != command.rank]
+                peer.phase = f"in an all-reduce with ranks {others}"
+                self._tell(peer, command)
+            case Deliver() if peer is not None:
+                peer.phase = "sending its gradient"
+                self._tell(peer, command)
+            case Finish() if peer is not None:
+                peer.phase = "finishing"
+                self._tell(peer, command)
+            case Handover() if peer is not None:
+                peer.begun, peer.phase = False, "training without the server"
+                if command.apart:
+                    self._tell(peer, command)
+                else:
+                    parameters = self.store.parameters.flat
+                    command = replace(command, optimizer=self.store.parameters.state())
+                    self._tell(peer, command, parameters)
+                self._finish_row(peer)
+
+    def _apply(self, apply: Apply) -> None:
+        assert self.store is not None
+        ranks, peers = [rank for rank, *_ in apply.gradients], self._listener.peers
+        here = [peers[rank] for rank in ranks if rank in peers]
+        self.store.apply(apply, [peer.changed for peer in here if peer.changed])
+        at = time.monotonic()
+        for peer in here:
+            peer.changed, peer.row["applied"] = b"", at
+        self._note("applied", apply.version, apply.gradients, apply.missing)
+
+    def _tell(self, peer: Peer, command: Any, parameters: torch.Tensor | None = None) -> None:
+        """Send a command, the losses since the last one, and parameters if they come along."""
+        assert peer.buffers is not None
+        lost, peer.losses = self.losses[peer.losses :], len(self.losses)
+        if parameters is not None and peer.buffers.shared:
+            peer.buffers.parameters.copy_(parameters)
+            parameters = None
+        peer.row["replied"] = time.monotonic()  # before sending, which takes part of the pull
+        buffer = None if parameters is None else as_bytes(parameters)
+        peer.wire.send(CommandMessage(command, lost), buffer)
+
+    def _finish_row(self, peer: Peer) -> None:
+        """A step is over when its rank has the next command."""
+        row, peer.row = peer.row, {}
+        if "step" in row:
+            self._note("push", row)

@@ -1,4 +1,4 @@
-"""Steps under a server's orders: a rank computes, says so, and does what it is told next."""
+"""Steps of a rank under a server: compute, report, and carry out the commands that follow."""
 
 from __future__ import annotations
 
@@ -12,51 +12,56 @@ import torch.distributed as dist
 from simstrag.ddp.allreduce.control_message import unpack
 from simstrag.ddp.failures.membership import is_own
 from simstrag.ddp.parameters import settings
-from simstrag.ddp.server.messages import Compute, Deliver, Finish, Handover, How, Reduce
+from simstrag.ddp.server.messages import (
+    Compute,
+    Deliver,
+    Finish,
+    GradientRoute,
+    Handover,
+    Reduce,
+)  # fmt: skip
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
     from simstrag.ddp.allreduce.hook import Groups
     from simstrag.ddp.precision import Closure
     from simstrag.ddp.replica import Replica
-    from simstrag.ddp.server.client import Link
+    from simstrag.ddp.server.client import Client
 
-__all__ = ["Coordinated"]
+__all__ = ["ServerMode"]
 
 
-class Coordinated:
-    """A rank among ranks that a server coordinates.
+class ServerMode:
+    """The mechanism in which a server decides.
 
-    The first order is pulled at once, and waits until all ranks have come.  finished: nothing that
-    this rank could do would come to anything, for others that it takes have left.
-    mark: is told (step, phase).
+    The constructor receives the first command, and waits until all ranks have come.
+    mark: is called with the step and the phase that begins.
+    handover: the command that ended this mode; None before.
+    finished: the plan leaves this rank out, and all ranks that it needs have left.
+    samples: applied by all ranks, as of the last command to compute.
     """
 
     def __init__(
-        self, replica: Replica, link: Link, groups: Groups, mark: Callable[[int, str], None]
+        self, replica: Replica, client: Client, groups: Groups, mark: Callable[[int, str], None]
     ) -> None:
-        self.replica, self.link, self.groups, self._mark = replica, link, groups, mark
+        self.replica, self.client, self.groups, self._mark = replica, client, groups, mark
         self.handover: Handover | None = None
         self.finished = False
+        self.samples = 0
         self._work: Compute | None = None
         self._gradient = torch.zeros(replica.count, dtype=replica.dtype)
-        self._finite, self._pushed, self._samples = True, False, 0
+        self._finite, self._pushed = True, False
         self._begun = replica.clock.start
-        self._pull()
+        self._obey()
 
     @property
     def over(self) -> bool:
-        """Whether all ranks are to go on without the server."""
+        """Whether all ranks go on without the server."""
         return self.handover is not None
 
     @property
-    def samples(self) -> int:
-        """Applied when this rank heard of it last."""
-        return self._samples
-
-    @property
     def private(self) -> bool:
-        """Whether this rank's model is its own, and the server has none."""
+        """Whether this rank has a model of its own, and the server none."""
         return self._work is not None and self._work.local
 
     @property
@@ -65,147 +70,143 @@ class Coordinated:
         return 0 if self._work is None else self._work.samples
 
     def step(self, closure: Closure) -> torch.Tensor:
-        """A step of the present order, and all orders up to the next; the loss."""
+        """Compute a step and carry out all commands up to the next one; the loss."""
         work = self._work
         if work is None:
             raise InputError("the training is over: the ranks that it would need have left")
         self._mark(work.step, "computing")
         self._begun = self.replica.clock.start
-        loss = self._grouped(work, closure) if work.how is How.GROUP else self._alone(work, closure)
+        in_group = work.route is GradientRoute.GROUP
+        loss = (self._compute_in_group if in_group else self._compute)(work, closure)
         self.replica.clear()
-        self._pull()
+        self._obey()
         return loss
 
     # -- gradients ---------------------------------------------------------------------------
 
-    def _alone(self, work: Compute, closure: Closure) -> torch.Tensor:
-        replica, link = self.replica, self.link
-        loss, whole = replica.own_gradient(closure, work.amp, link.aborted)
+    def _compute(self, work: Compute, closure: Closure) -> torch.Tensor:
+        replica, client = self.replica, self.client
+        loss, complete = replica.own_gradient(closure, work.amp, client.is_aborted)
         self._mark(work.step, "talking to the server")
-        if not whole or link.aborted():
-            link.withdraw()
+        if not complete or client.is_aborted():
+            client.withdraw()
             return loss
-        self._finite = replica.finite()
-        told: dict[str, Any] = {
+        self._finite, gradient = replica.finite(), None
+        report: dict[str, Any] = {
             "seconds": replica.clock.seconds, "begun": self._begun, "ended": time.monotonic(),
             "loss": float(loss), "finite": self._finite, "settings": settings(replica.optimizer),
         }  # fmt: skip
         if work.local:
             if self._finite:
                 replica.update()
-            link.ready(**told)
-        elif work.how is How.PUSH:
-            link.push(replica.flatten(link.gradient), **told)
-            self._pushed = True
+        elif work.route is GradientRoute.PUSH:
+            gradient, self._pushed = replica.flatten(client.gradient), True
         else:
             replica.flatten(self._gradient)
-            link.ready(**told)
+        client.finish_step(gradient, **report)
         return loss
 
-    def _grouped(self, work: Compute, closure: Closure) -> torch.Tensor:
-        """The hook sums up over the group during backward; its lowest rank sends the sum."""
-        replica, link, reducer = self.replica, self.link, self.replica.reducer
+    def _compute_in_group(self, work: Compute, closure: Closure) -> torch.Tensor:
+        """The hook all-reduces in the group during backward; the lowest rank sends the sum."""
+        replica, client, reducer = self.replica, self.client, self.replica.reducer
         reducer.over(self.groups.meet(work.members), self.groups.meet(work.members, control=True))
         reducer.digest, reducer.version = 0, work.version
         reducer.flags = int(work.amp)
         try:
             loss = replica.reduced_gradient(closure, work.amp, lambda: work.weight)
             self._mark(work.step, "reducing")
-            told = unpack(reducer.wait())
+            message = unpack(reducer.wait())
         except RuntimeError as error:
             if is_own(error):
                 raise
-            # a member is lost, and the server will hear of it
+            # a member is lost, and the server finds out
             replica.forget_groups()
-            link.failed()
+            client.report_failure()
             return replica.loss
         finite = replica.finite()
         self._mark(work.step, "talking to the server")
-        if link.rank == min(work.members):
-            members = {
-                rank: (seconds, finite)
-                for rank, seconds in zip(work.members, told.seconds.tolist(), strict=True)
-            }
-            link.group(
-                replica.flatten(link.gradient), members, self._begun, time.monotonic(),
-                loss=float(loss), settings=settings(replica.optimizer),
+        if client.rank == min(work.members):
+            seconds = dict(zip(work.members, message.seconds.tolist(), strict=True))
+            client.finish_step(
+                replica.flatten(client.gradient), seconds[client.rank], self._begun,
+                time.monotonic(), loss=float(loss), settings=settings(replica.optimizer),
+                members={rank: (seconds[rank], finite) for rank in work.members},
             )  # fmt: skip
         return loss
 
-    # -- orders ------------------------------------------------------------------------------
+    # -- commands ----------------------------------------------------------------------------
 
-    def _pull(self) -> None:
-        """Do what is ordered until there is something to compute, or nothing more."""
+    def _obey(self) -> None:
+        """Carry out commands until there is a step to compute, or nothing more to do."""
         self._mark(-1 if self._work is None else self._work.step, "talking to the server")
         while True:
-            order = self.link.pull()
-            if isinstance(order, Compute):
-                if order.pull and not self._pulled(order):
-                    continue
-                self._work, self._samples = order, order.applied
-                self._mark(order.step, "loading")
-                break
-            if isinstance(order, Handover):
-                if not order.apart:
-                    self.replica.spread(self.link.parameters)
-                self._work, self.handover = None, order
-                break
-            if isinstance(order, Finish):
-                self._work, self.finished = None, True
-                break
-            if isinstance(order, Deliver):
-                self.link.deliver(self._kept())
-            else:
-                self._reduce(order)
+            command = self.client.receive()
+            match command:
+                case Compute():
+                    if command.pull and not self._pull(command):
+                        continue
+                    self._work, self.samples = command, command.applied
+                    self._mark(command.step, "loading")
+                    break
+                case Handover():
+                    if not command.apart:
+                        self.replica.spread(self.client.parameters)
+                    self._work, self.handover = None, command
+                    break
+                case Finish():
+                    self._work, self.finished = None, True
+                    break
+                case Deliver():
+                    self.client.deliver(self._kept_gradient())
+                case Reduce():
+                    self._reduce(command)
         self.replica.clock.begin()
 
-    def _pulled(self, order: Compute) -> bool:
-        """Take the parameters of an order; whether they came.
-
-        In a group its lowest rank may have them from the server, and pass them on.
-        """
-        link, members = self.link, order.members
-        if order.passed and len(members) > 1:
+    def _pull(self, command: Compute) -> bool:
+        """Take over the parameters of a command; false if a group could not pass them on."""
+        client, members = self.client, command.members
+        if command.passed and len(members) > 1:
             try:
                 group = self.groups.meet(members, control=True)
-                dist.broadcast(link.parameters, min(members), group=group)
-            except RuntimeError:  # a member is lost, and the server will hear of it
-                link.failed()
+                dist.broadcast(client.parameters, min(members), group=group)
+            except RuntimeError:  # a member is lost, and the server finds out
+                client.report_failure()
                 return False
-        self.replica.spread(link.parameters)
+        self.replica.spread(client.parameters)
         return True
 
-    def _kept(self) -> torch.Tensor:
+    def _kept_gradient(self) -> torch.Tensor:
         """The gradient of the last step, also where it was pushed and a new plan reduces it."""
         if self._pushed:
-            self._gradient.copy_(self.link.gradient)
+            self._gradient.copy_(self.client.gradient)
             self._pushed = False
         return self._gradient
 
-    def _reduce(self, order: Reduce) -> None:
-        """Sum up gradients, or average models, among the members of a closing."""
-        replica, rank = self.replica, self.link.rank
-        weight = order.weights[order.members.index(rank)]
-        tensors = [self._kept()]
-        if order.average:
+    def _reduce(self, command: Reduce) -> None:
+        """Sum gradients, or average models, among the members."""
+        replica, rank = self.replica, self.client.rank
+        weight = command.weights[command.members.index(rank)]
+        tensors = [self._kept_gradient()]
+        if command.average:
             floating = [each for each in replica.model.buffers() if each.is_floating_point()]
             tensors = [*replica.parameters, *floating]
-        whole = torch.cat([each.detach().reshape(-1).to(replica.dtype) for each in tensors])
-        if weight == 0 or not (order.average or self._finite):
-            whole.zero_()
+        flat = torch.cat([each.detach().reshape(-1).to(replica.dtype) for each in tensors])
+        if weight == 0 or not (command.average or self._finite):
+            flat.zero_()
         else:
-            whole.mul_(weight)
-        if len(order.members) > 1:
+            flat.mul_(weight)
+        if len(command.members) > 1:
             try:
-                dist.all_reduce(whole, group=self.groups.meet(order.members))
+                dist.all_reduce(flat, group=self.groups.meet(command.members))
             except RuntimeError:
-                self.link.failed(order.closing)
+                self.client.report_failure(command.closing)
                 return
-        if not order.average:
-            self.link.reduced(order.closing, whole if rank == min(order.members) else None)
+        if not command.average:
+            lowest = rank == min(command.members)
+            self.client.end_reduction(command.closing, flat if lowest else None)
             return
         with torch.no_grad():
-            parts = torch.split(whole, [each.numel() for each in tensors])
+            parts = torch.split(flat, [each.numel() for each in tensors])
             for each, part in zip(tensors, parts, strict=True):
                 each.copy_(part.view(each.shape))
-        self.link.reduced(order.closing)
+        self.client.end_reduction(command.closing)

@@ -1,80 +1,158 @@
-"""Where each rank is, as the desk knows it, and what its gradient is part of."""
+"""The state of each rank as the coordinator knows it, and the weights of gradients and models."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from simstrag.ddp.server.gradient_weights import Sum, factor_of
-from simstrag.ddp.server.messages import Apply, Compute, How
+from simstrag.ddp.server.messages import Apply, Compute, GradientRoute
 from simstrag.engine.live import Update
-from simstrag.plan import Plan
+from simstrag.errors import PlanError
+from simstrag.plan import Plan, Weigh
 from simstrag.quorum import Quorum, Via
 
-__all__ = ["Seat", "booked", "how", "is_fixed"]
+__all__ = [
+    "ReducedSum", "WorkerState", "describe_update", "gradient_weights", "is_fixed", "model_weights",
+    "rescale", "route",
+]  # fmt: skip
+
+TOLERANCE = 1e-9
+"""Relative difference of factors that count as equal: they are products of roundings."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReducedSum:
+    """The result of an all-reduce: each gradient, or model, times its weight.
+
+    root: the rank that has sent the sum to the server.
+    members: the ranks whose gradients the engine counts in it.
+    weights: of the ranks that took part.
+    average: whether it is of models.
+    """
+
+    root: int
+    members: tuple[int, ...]
+    weights: dict[int, float]
+    average: bool
 
 
 @dataclass
-class Seat:
+class WorkerState:
     """One rank.
 
-    work: what it computes, while it is away.  given_up: that was aborted.  held: what comes next.
-    here: its gradient is at the server.  asked: it was told to deliver it.  finite: it can be
-    applied.  samples, version: of its contribution.  sum: what its gradient is a part of.  broken:
-    the collective of its group failed.  own: it has a model of its own.
+    work: the step that it computes; None while it is back.
+    aborted: whether that step was aborted.
+    next_work: the step that it begins when it is back.
+    delivered: whether its gradient is at the server.
+    requested: whether the server has asked for the gradient.
+    finite: whether the gradient is.
+    samples, version: of its contribution.
+    sum: the all-reduce that its gradient is part of.
+    broken: whether the collective of its group has failed.
+    private: whether it has a model of its own.
     """
 
     work: Compute | None = None
-    given_up: bool = False
-    held: Compute | None = None
-    here: bool = False
-    asked: bool = False
+    aborted: bool = False
+    next_work: Compute | None = None
+    delivered: bool = False
+    requested: bool = False
     finite: bool = True
     samples: int = 0
     version: int = 0
-    sum: Sum | None = None
+    sum: ReducedSum | None = None
     broken: bool = False
-    own: bool = False
+    private: bool = False
 
-    def leave(self) -> Compute:
-        """It goes away with what was held for it, and nothing of its last step counts any more."""
-        assert self.held is not None
-        self.work, self.held = self.held, None
-        self.here, self.asked, self.finite, self.sum = False, False, True, None
+    def start(self) -> Compute:
+        """Begin the next step; nothing of the last one counts any more."""
+        assert self.next_work is not None
+        self.work, self.next_work = self.next_work, None
+        self.delivered, self.requested, self.finite, self.sum = False, False, True, None
         return self.work
 
 
 def is_fixed(quorum: Quorum) -> bool:
-    """Whether a group is made before its steps begin, so that it may sum up on the way."""
-    whole = quorum.count is None and quorum.window == math.inf and not quorum.private
-    return quorum.via is Via.LEADER and whole and not quorum.riders
+    """Whether the members of a group are known before its steps, so that DDP can all-reduce."""
+    everyone = quorum.count is None and quorum.window == math.inf and not quorum.private
+    return quorum.via is Via.LEADER and everyone and not quorum.riders
 
 
-def how(rank: int, plan: Plan) -> tuple[How, tuple[int, ...]]:
-    """What a rank is to do with its gradient under a resolved plan, and with whom on the way."""
+def route(rank: int, plan: Plan) -> tuple[GradientRoute, tuple[int, ...]]:
+    """What a rank does with its gradient under a resolved plan, and the group that it is in."""
     for quorum in plan.quorums:
         if rank in quorum.members and quorum.via is Via.SERVER:
-            return How.PUSH, ()
+            return GradientRoute.PUSH, ()
         if rank in quorum.members and is_fixed(quorum):
-            return How.GROUP, quorum.members
-    return How.READY, ()
+            return GradientRoute.GROUP, quorum.members
+    return GradientRoute.READY, ()
 
 
-def booked(update: Update, seats: Sequence[Seat]) -> Apply:
-    """How an update of the books is made of single gradients, and of sums as wholes."""
+def gradient_weights(
+    plan: Plan, samples: Mapping[int, int], versions: Mapping[int, int], version: int, whole: int
+) -> dict[int, float]:
+    """The weight of each gradient, by rank, if it were applied now (rule 24).
+
+    samples, versions: of each gradient, its samples and the version it was computed from.
+    version: of the present parameters.
+    whole: samples of all ranks in one step, N*b.
+
+    >>> gradient_weights(Plan(), {0: 32, 3: 32}, {0: 7, 3: 5}, version=7, whole=128)
+    {0: 0.25, 3: 0.25}
+    """
+    damping = plan.damping
+    staleness = {rank: version - other for rank, other in versions.items()}
+    kept = {rank: n for rank, n in samples.items() if not damping.drops(staleness[rank])}
+    total = whole if plan.weigh is Weigh.WORLD else sum(kept.values())
+    return {
+        rank: n / total * damping.factor(staleness[rank]) if rank in kept else 0.0
+        for rank, n in samples.items()
+    }
+
+
+def model_weights(samples: Mapping[int, int]) -> dict[int, float]:
+    """The weight of each model in an average: its share of the samples.
+
+    >>> model_weights({1: 30, 2: 10})
+    {1: 0.75, 2: 0.25}
+    """
+    return {rank: n / sum(samples.values()) for rank, n in samples.items()}
+
+
+def rescale(reduced: ReducedSum, booked: Mapping[int, float]) -> float:
+    """The factor by which a sum gets the weights that the engine has booked; mostly 1.
+
+    booked: weights by rank.
+    Raises `PlanError` where no single factor does: gradients of different staleness have become
+    staler during the all-reduce.
+    """
+    weights = reduced.weights
+    factors = [booked.get(rank, 0.0) / weight for rank, weight in weights.items() if weight > 0]
+    first = factors[0] if factors else 0.0
+    uneven = any(abs(factor - first) > TOLERANCE * first for factor in factors)
+    if uneven or any(booked.get(rank, 0.0) for rank, weight in weights.items() if not weight):
+        raise PlanError(
+            "a weight that falls with staleness changed while an all-reduce of gradients of "
+            "different age was under way; use via=server with such a damping"
+        )
+    return first
+
+
+def describe_update(update: Update, workers: Sequence[WorkerState]) -> Apply:
+    """The command for an update that the engine has made: single gradients, and whole sums."""
     gradients = sorted(update.gradients)
     weight_of = {gradient.rank: gradient.weight for gradient in gradients}
     parts: dict[int, float] = {}
     missing: set[int] = set()
     for rank, weight in weight_of.items():
-        seat = seats[rank]
-        if not seat.finite or (seat.sum is not None and rank not in seat.sum.weights):
+        worker = workers[rank]
+        if not worker.finite or (worker.sum is not None and rank not in worker.sum.weights):
             missing.add(rank)
-        elif seat.sum is None:
+        elif worker.sum is None:
             parts[rank] = weight
-        elif not seat.sum.average:
-            parts[seat.sum.root] = factor_of(seat.sum, weight_of)
+        elif not worker.sum.average:
+            parts[worker.sum.root] = rescale(worker.sum, weight_of)
     return Apply(
         update.version,
         tuple(sorted(parts.items())),

@@ -11,15 +11,21 @@ from pathlib import Path
 import pytest
 import torch
 
-from simstrag.ddp.server.shared_buffer import Offer, accept, apart, octets, offer
+from simstrag.ddp.server.shared_buffer import (
+    MemoryHandle,
+    allocate_private,
+    allocate_shared,
+    as_bytes,
+    map_shared,
+)  # fmt: skip
 
 COUNT = 5000
 
 PROGRAM = """
 import os, signal, sys, torch
-from simstrag.ddp.server.shared_buffer import Offer, accept
+from simstrag.ddp.server.shared_buffer import MemoryHandle, map_shared
 tag = bytes.fromhex(sys.argv[3])
-theirs = accept(Offer(int(sys.argv[1]), int(sys.argv[2]), tag), {count}, torch.float64)
+theirs = map_shared(MemoryHandle(int(sys.argv[1]), int(sys.argv[2]), tag), {count}, torch.float64)
 print(theirs is not None, flush=True)
 theirs.parameters.copy_(2 * theirs.gradient)
 print("done", flush=True)
@@ -30,8 +36,8 @@ if sys.argv[4] == "die":
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="no memfd here")
 
 
-def other_process(offered: Offer, end: str = "") -> list[str]:
-    arguments = [str(offered.pid), str(offered.fd), offered.tag.hex(), end]
+def other_process(handle: MemoryHandle, end: str = "") -> list[str]:
+    arguments = [str(handle.pid), str(handle.fd), handle.tag.hex(), end]
     program = [sys.executable, "-c", PROGRAM.format(count=COUNT), *arguments]
     root = Path(__file__).parent.parent
     done = subprocess.run(
@@ -48,23 +54,23 @@ def files() -> set[str]:
 
 def test_what_one_process_writes_the_other_reads_and_nothing_is_left_after_a_kill() -> None:
     before = files()
-    found = offer(COUNT, torch.float64)
+    found = allocate_shared(COUNT, torch.float64)
     assert found is not None
-    mine, offered = found
+    mine, handle = found
     mine.gradient.copy_(torch.randn(COUNT, dtype=torch.float64))
-    assert other_process(offered, "die") == ["True", "done"]
+    assert other_process(handle, "die") == ["True", "done"]
     assert torch.equal(mine.parameters, 2 * mine.gradient)
-    os.close(offered.fd)
+    os.close(handle.fd)
     assert files() <= before
 
 
 def test_memory_holds_after_its_file_is_closed() -> None:
-    found = offer(COUNT, torch.float32)
+    found = allocate_shared(COUNT, torch.float32)
     assert found is not None
-    mine, offered = found
-    theirs = accept(offered, COUNT, torch.float32)
+    mine, handle = found
+    theirs = map_shared(handle, COUNT, torch.float32)
     assert theirs is not None
-    os.close(offered.fd)
+    os.close(handle.fd)
     mine.gradient.fill_(3.0)
     theirs.parameters.fill_(4.0)
     assert torch.equal(theirs.gradient, torch.full((COUNT,), 3.0))
@@ -74,33 +80,33 @@ def test_memory_holds_after_its_file_is_closed() -> None:
 
 
 def test_memory_that_is_not_the_one_offered_is_not_taken() -> None:
-    found = offer(COUNT, torch.float32)
+    found = allocate_shared(COUNT, torch.float32)
     assert found is not None
-    _, offered = found
+    _, handle = found
     nobody = 1 << 30
     for other in (
-        replace(offered, tag=bytes(16)), replace(offered, fd=nobody), replace(offered, pid=nobody),
+        replace(handle, tag=bytes(16)), replace(handle, fd=nobody), replace(handle, pid=nobody),
     ):  # fmt: skip
-        assert accept(other, COUNT, torch.float32) is None
-    os.close(offered.fd)
-    assert accept(offered, COUNT, torch.float32) is None
+        assert map_shared(other, COUNT, torch.float32) is None
+    os.close(handle.fd)
+    assert map_shared(handle, COUNT, torch.float32) is None
 
 
 def test_a_count_that_the_memory_cannot_hold_is_not_taken() -> None:
-    found = offer(COUNT, torch.float32)
+    found = allocate_shared(COUNT, torch.float32)
     assert found is not None
-    assert accept(found[1], 100 * COUNT, torch.float32) is None
+    assert map_shared(found[1], 100 * COUNT, torch.float32) is None
     os.close(found[1].fd)
 
 
 def test_memory_of_one_side_is_not_shared() -> None:
-    own = apart(3, torch.float64)
+    own = allocate_private(3, torch.float64)
     assert not own.shared
-    assert octets(own.gradient).nbytes == 24
+    assert as_bytes(own.gradient).nbytes == 24
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_octets_are_the_memory_of_a_tensor(dtype: torch.dtype) -> None:
+def test_bytes_are_the_memory_of_a_tensor(dtype: torch.dtype) -> None:
     one, other = torch.randn(7).to(dtype), torch.zeros(7, dtype=dtype)
-    octets(other)[:] = octets(one)
+    as_bytes(other)[:] = as_bytes(one)
     assert torch.equal(one, other)
