@@ -13,8 +13,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from simstrag.cli.commands import EXAMPLES
 from simstrag.cli.doctor import examine
-from simstrag.cli.examples import EXAMPLES
 from simstrag.ddp import support
 from simstrag.errors import InputError
 from simstrag.experiments.compare import Comparison
@@ -116,8 +116,7 @@ def test_runs_that_nobody_can_use_now_are_named(folder: Path, call: Call) -> Non
     (kept / "finished-runs.txt").write_text("")
     _, _, err = call("compare", "case.yaml", "-o", "c", "--jobs", "1", "--seeds", "1")
     assert err == (
-        "warning: c.partial keeps runs of the scenario or program as it was before; remove it at "
-        "will\n"
+        "warning: c.partial keeps runs of an earlier scenario or program; you may remove it\n"
     )
 
 

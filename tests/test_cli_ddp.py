@@ -16,7 +16,7 @@ pytest.importorskip("sklearn")
 
 from simstrag import Run  # noqa: E402
 from simstrag.cli.ddp import Precision  # noqa: E402
-from simstrag.cli.validate import _left  # noqa: E402
+from simstrag.cli.validate import _describe_kept  # noqa: E402
 from simstrag.ddp.precision import PAIRS  # noqa: E402
 from simstrag.ddp.record.journal import facts_as_written  # noqa: E402
 from simstrag.ddp.workload_main import Training  # noqa: E402
@@ -252,7 +252,7 @@ def test_an_interrupted_validation_says_how_many_runs_have_finished(tmp_path: Pa
         text = json.dumps({"finished": finished})
         (tmp_path / "runs" / name / "outcome.json").write_text(text)
     (tmp_path / "runs" / "d-1").mkdir()
-    assert _left(tmp_path).startswith("2 finished runs are kept in")
+    assert _describe_kept(tmp_path).startswith("2 finished runs are kept in")
 
 
 def test_the_precisions_that_are_known_are_those_that_there_are() -> None:

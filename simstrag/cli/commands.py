@@ -1,20 +1,18 @@
-"""The commands of `simstrag`: thin shells around the Python calls of the same names."""
+"""The commands of `simstrag`, their groups, and the examples at the end of each help."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperOption
 from typer.main import get_command
 
-from simstrag.cli import profiles
-from simstrag.cli.calibrate import calibrate, check, derive, workloads
-from simstrag.cli.calibrate import import_ as import_log
+from simstrag.cli import calibrate, profiles
 from simstrag.cli.compare import compare
 from simstrag.cli.ddp import ddp
 from simstrag.cli.doctor import doctor
-from simstrag.cli.examples import examples
 from simstrag.cli.init import init
 from simstrag.cli.policies import policies
 from simstrag.cli.report import report
@@ -25,14 +23,79 @@ from simstrag.cli.sweep import sweep
 from simstrag.cli.trace import describe, generate, import_, resample
 from simstrag.cli.validate import validate
 
-__all__ = ["command"]
+__all__ = ["COMMANDS", "EXAMPLES", "command"]
 
 ONCE = ("install_completion", "show_completion")
-"""Typer's own; docs/cli.md tells of them."""
+"""Typer's options that are used once; the help hides them, docs/cli.md explains them."""
 
 ABOUT = """\b
 Compare straggler-mitigation policies for data-parallel training.
 Start: simstrag init slow.csv. Exit codes: 0 done, 1 part failed, 2 mistake."""
+
+EXAMPLES = {
+    "run": (
+        "simstrag run examples/demo.yaml --policy korel --seed 3 --out runs/korel-3",
+        "simstrag run examples/demo.yaml --policy ssp:bound=5 --timeline ssp.json.gz",
+        "simstrag run examples/demo.yaml --json",
+    ),
+    "compare": (
+        "simstrag compare examples/demo.yaml --sensitivity --out reports/demo",
+        "simstrag compare examples/demo.yaml -p bsp -p korel --seeds 5 -o reports/two",
+        "simstrag compare examples/demo.yaml --jobs 1 --json",
+    ),
+    "sensitivity": ("simstrag sensitivity examples/demo.yaml -k learner.c_tau --seeds 1",),
+    "sweep": (
+        "simstrag sweep examples/study.yaml --out reports/study",
+        "simstrag sweep examples/study.yaml --shard 1/16",
+    ),
+    "validate": (
+        "simstrag validate --workload digits --batch 256 --batch 384 --batch 512",
+        "simstrag validate --profile profiles/digits --out reports/validation",
+        "simstrag validate runs/mine --profile profiles/digits",
+    ),
+    "policies": ("simstrag policies", "simstrag policies ssp:bound=5", "simstrag policies --json"),
+    "ddp": (
+        "simstrag ddp digits --policy bsp --checkpoint 50 --out runs/real",
+        "simstrag ddp examples/train.py --ranks 2 -- --policy asgd",
+    ),
+    "report": ("simstrag report reports/demo", "simstrag report reports/demo --out page.html"),
+    "init": ("simstrag init slow.csv", "simstrag init slow.csv --out mine.yaml"),
+    "schema": ("simstrag schema study",),
+    "doctor": ("simstrag doctor", "simstrag doctor --json"),
+    "trace describe": (
+        "simstrag trace describe slow.csv",
+        "simstrag trace describe slow.csv --plot slow.png",
+        "simstrag trace describe slow.csv --json",
+    ),
+    "trace generate": ("simstrag trace generate --severity uniform:1.2:3 --out drawn.csv",),
+    "trace import": ("simstrag trace import utilisation load.csv --own gpu=0.6 --out others.csv",),
+    "trace resample": ("simstrag trace resample slow.csv --workers 64 --out more.csv",),
+    "calibrate": (
+        "simstrag calibrate --workload transformer --out profiles/mine",
+        "simstrag calibrate --plan",
+    ),
+    "calibrate show": (
+        "simstrag calibrate show profiles/mine",
+        "simstrag calibrate show profiles/mine --plot mine.png",
+    ),
+    "calibrate compare": ("simstrag calibrate compare profiles/mine profiles/other",),
+    "calibrate check": ("simstrag calibrate check profiles/mine --minutes 4",),
+    "calibrate derive": ("simstrag calibrate derive profiles/mine --out again.json",),
+    "calibrate import": ("simstrag calibrate import nccl-tests 2.log 8.log --out cluster.json",),
+    "calibrate workloads": ("simstrag calibrate workloads",),
+}
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "run": run, "compare": compare, "sensitivity": sensitivity, "sweep": sweep,
+    "validate": validate, "policies": policies, "ddp": ddp, "report": report, "init": init,
+    "schema": schema, "doctor": doctor,
+    "trace describe": describe, "trace generate": generate, "trace import": import_,
+    "trace resample": resample,
+    "calibrate show": profiles.show, "calibrate compare": profiles.compare,
+    "calibrate check": calibrate.check, "calibrate derive": calibrate.derive,
+    "calibrate import": calibrate.import_, "calibrate workloads": calibrate.workloads,
+}  # fmt: skip
+"""Each command's function, in the order of the help."""
 
 PLAIN: dict[str, Any] = {
     "no_args_is_help": True,
@@ -40,45 +103,32 @@ PLAIN: dict[str, Any] = {
     "context_settings": {"help_option_names": ["-h", "--help"]},
 }
 
-app = typer.Typer(
-    name="simstrag",
-    help=ABOUT,
-    pretty_exceptions_enable=False,
-    **PLAIN,
-)
-calibrate_app = typer.Typer(
-    help="Measure this machine; look at, check and compare profiles.",
-    **(PLAIN | {"no_args_is_help": False}),
-)
-trace_app = typer.Typer(help="Look into a contention trace, or make one.", **PLAIN)
 
-app.command(epilog=examples("run"))(run)
-app.command(epilog=examples("compare"))(compare)
-app.command(epilog=examples("sensitivity"))(sensitivity)
-app.command(epilog=examples("sweep"))(sweep)
-app.command(epilog=examples("validate"))(validate)
-app.command(epilog=examples("policies"))(policies)
-app.command(epilog=examples("ddp"))(ddp)
-app.command(epilog=examples("report"))(report)
-app.command(epilog=examples("init"))(init)
-app.command(epilog=examples("schema"), hidden=True)(schema)
-app.command(epilog=examples("doctor"))(doctor)
-app.add_typer(trace_app, name="trace")
-app.add_typer(calibrate_app, name="calibrate", epilog=examples("calibrate"))
-calibrate_app.callback(invoke_without_command=True)(calibrate)
-calibrate_app.command(epilog=examples("calibrate show"))(profiles.show)
-calibrate_app.command(epilog=examples("calibrate compare"))(profiles.compare)
-calibrate_app.command(epilog=examples("calibrate check"))(check)
-calibrate_app.command(epilog=examples("calibrate derive"))(derive)
-calibrate_app.command("import", epilog=examples("calibrate import"))(import_log)
-calibrate_app.command(epilog=examples("calibrate workloads"))(workloads)
-trace_app.command(epilog=examples("trace describe"))(describe)
-trace_app.command(epilog=examples("trace generate"))(generate)
-trace_app.command("import", epilog=examples("trace import"))(import_)
-trace_app.command(epilog=examples("trace resample"))(resample)
+def command() -> Any:
+    """The command line, ready to be called."""
+    app = typer.Typer(name="simstrag", help=ABOUT, pretty_exceptions_enable=False, **PLAIN)
+    app.callback(invoke_without_command=True)(_version)
+    groups = {
+        "trace": typer.Typer(help="Look into a contention trace, or make one.", **PLAIN),
+        "calibrate": typer.Typer(
+            help="Measure this machine; look at, check and compare profiles.",
+            **(PLAIN | {"no_args_is_help": False}),
+        ),
+    }
+    groups["calibrate"].callback(invoke_without_command=True)(calibrate.calibrate)
+    for path, function in COMMANDS.items():
+        *group, name = path.split()
+        owner = groups[group[0]] if group else app
+        owner.command(name, epilog=_epilog(path), hidden=name == "schema")(function)
+    app.add_typer(groups["trace"], name="trace")
+    app.add_typer(groups["calibrate"], name="calibrate", epilog=_epilog("calibrate"))
+    entry = get_command(app)
+    for option in entry.params:
+        if isinstance(option, TyperOption) and option.name in ONCE:
+            option.hidden = True
+    return entry
 
 
-@app.callback(invoke_without_command=True)
 def _version(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
@@ -89,10 +139,6 @@ def _version(
         raise typer.Exit
 
 
-def command() -> Any:
-    """What runs the command line; the help leaves out the options that one needs once."""
-    made = get_command(app)
-    for option in made.params:
-        if isinstance(option, TyperOption) and option.name in ONCE:
-            option.hidden = True
-    return made
+def _epilog(path: str) -> str:
+    """The examples of a command for the end of its help; \\b keeps its lines apart."""
+    return "\n".join(("\b", "Examples:", *(f"  {line}" for line in EXAMPLES[path])))

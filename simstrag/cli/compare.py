@@ -1,4 +1,4 @@
-"""`simstrag compare`: many policies under equal luck, and a report."""
+"""`simstrag compare`: rank policies under equal noise and contention, and write a report."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from simstrag.cli.options import (
     ScenarioFile,
     Seeds,
     comparison_folder,
+    out_option,
     partial_folder,
     read_scenario,
-)
+)  # fmt: skip
 from simstrag.cli.progress import show_count
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ LEAST = (
     "M by makespan (%)", "speed-up by makespan", "makespan (s)", "updates through",
     "M by time to target (%)", "M (%)", "speed-up by time to target", "speed-up", "place",
 )  # fmt: skip
-"""Columns of the ranking that a narrow terminal does without, the first of them first."""
+"""Columns of the ranking that a narrow terminal leaves out, least important first."""
 
 
 def compare(
@@ -41,26 +42,19 @@ def compare(
     policy: Policies = None,
     seeds: Seeds = None,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="Folder to write; reports/<scenario> by default.",
-            metavar="FOLDER",
-            show_default=False,
-        ),
+        Path | None, out_option("Folder to write; reports/<scenario> by default.")
     ] = None,
     sensitivity: Annotated[
         bool,
-        typer.Option("--sensitivity", help="Find what turns it over; about twice the time."),
+        typer.Option("--sensitivity", help="Find what would change the ranking; twice the time."),
     ] = False,
     jobs: Jobs = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Rank policies under equal luck and contention; write a report.
+    """Rank policies under equal contention; write a report.
 
-    Ctrl-C loses no finished run (FOLDER.partial); the same command goes on.
+    Ctrl-C keeps finished runs in FOLDER.partial; the same command goes on.
     """
     from simstrag.experiments.cache import Finished
     from simstrag.experiments.compare import compare as run_comparison
@@ -71,31 +65,31 @@ def compare(
     check_directory(folder, "comparison.csv")
     kept = partial_folder(folder)
     try:
-        with capture_warnings() as said, show_count(quiet) as show:
+        with capture_warnings() as warnings, show_count(quiet) as show:
             comparison = run_comparison(
                 case, policy, seeds=seeds, sensitivity=sensitivity, jobs=jobs, on_progress=show,
                 keep=kept,
             )  # fmt: skip
             show(1, 1, "writing the report")
             comparison.write(folder, shlex.join(["simstrag", *sys.argv[1:]]), scenario)
-    except KeyboardInterrupt as interrupted:
-        raise Interrupted(_left(kept, interrupted, sensitivity)) from None
+    except KeyboardInterrupt as interrupt:
+        raise Interrupted(_describe_kept(kept, interrupt, sensitivity)) from None
     Finished.of(kept, comparison.scenario).forget()
-    _show(comparison, [*said, *comparison.warnings], folder, as_json, quiet)
+    _print(comparison, [*warnings, *comparison.warnings], folder, as_json, quiet)
     if kept.exists() and not quiet:
-        warn([f"{kept} keeps runs of the scenario or program as it was before; remove it at will"])
+        warn([f"{kept} keeps runs of an earlier scenario or program; you may remove it"])
 
 
-def _left(kept: Path, interrupted: KeyboardInterrupt, sensitivity: bool) -> str:
-    """What Ctrl-C leaves behind, in words."""
+def _describe_kept(kept: Path, interrupt: KeyboardInterrupt, sensitivity: bool) -> str:
+    """What an interrupted comparison keeps."""
     if not kept.exists():
         return "nothing was written"
-    found = str(interrupted) or f"finished runs are kept in {kept}"
+    runs = str(interrupt) or f"finished runs are kept in {kept}"
     alone = ", or without --sensitivity with the comparison alone" if sensitivity else ""
-    return f"{found}; the same command goes on from there{alone}"
+    return f"{runs}; the same command goes on from there{alone}"
 
 
-def _show(
+def _print(
     comparison: Comparison, warnings: list[str], folder: Path, as_json: bool, quiet: bool
 ) -> None:
     from simstrag.analysis.tables.comparison_tables import ranking_table
@@ -103,10 +97,10 @@ def _show(
 
     page = folder / "report.html"
     if as_json:
-        turns = comparison.thresholds
+        thresholds = comparison.thresholds
         print_json({
             "ranking": comparison.ranking.to_dict("records"),
-            "thresholds": None if turns is None else turns.to_dict("records"),
+            "thresholds": None if thresholds is None else thresholds.to_dict("records"),
             "warnings": warnings,
             "written": folder,
             "report": page,

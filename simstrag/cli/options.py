@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 __all__ = [
     "TRACES", "Jobs", "Json", "Policies", "Policy", "Quiet", "ScenarioFile", "Seed", "Seeds",
     "argument", "check_trace", "comparison_folder", "complete_policy", "find_profile",
-    "given_options", "option", "partial_folder", "read_scenario", "refuse_commas",
+    "given_options", "option", "out_option", "partial_folder", "policy_option", "read_scenario",
+    "refuse_commas",
 ]  # fmt: skip
 
 TRACES, SCENARIOS = (".csv", ".parquet"), (".yaml", ".yml")
@@ -28,6 +29,11 @@ TRACES, SCENARIOS = (".csv", ".parquet"), (".yaml", ".yml")
 
 argument: Any = functools.partial(typer.Argument, show_default=False)
 option: Any = functools.partial(typer.Option, show_default=False)
+
+
+def out_option(help: str, metavar: str = "FOLDER") -> Any:
+    """The option `--out`, `-o` of a command."""
+    return option("--out", "-o", help=help, metavar=metavar)
 
 
 def complete_policy(incomplete: str) -> list[str]:
@@ -72,16 +78,18 @@ def refuse_commas(value: Any) -> Any:
     return value
 
 
-_policy: Any = functools.partial(
+policy_option: Any = functools.partial(
     option, "--policy", "-p", metavar="POLICY", callback=refuse_commas,
     autocompletion=complete_policy,
 )  # fmt: skip
 
 ScenarioFile = Annotated[Path, argument(help="A scenario in YAML.", metavar="SCENARIO")]
-Policy = Annotated[str, _policy(help="Such as ssp:bound=5.", show_default=True)]
-Policies = Annotated[list[str] | None, _policy(help="Instead of the scenario's; may be repeated.")]
+Policy = Annotated[str, policy_option(help="Such as ssp:bound=5.", show_default=True)]
+Policies = Annotated[
+    list[str] | None, policy_option(help="Instead of the scenario's; may be repeated.")
+]
 Seed = Annotated[
-    int, typer.Option("--seed", "-s", min=0, metavar="N", help="The same seed, the same luck.")
+    int, typer.Option("--seed", "-s", min=0, metavar="N", help="Seed of all random numbers.")
 ]
 Seeds = Annotated[
     int | None, option(help="Number of seeds instead of the scenario's.", min=1, metavar="N")

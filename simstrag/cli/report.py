@@ -1,38 +1,26 @@
-"""`simstrag report`: the page of what was written earlier, written anew."""
+"""`simstrag report`: draw the report of a saved comparison or run again."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from simstrag.cli.console import print_json, print_path
-from simstrag.cli.options import Json, Quiet
+from simstrag.cli.options import Json, Quiet, argument, out_option
 from simstrag.documents.paths import expect, writable
 
 __all__ = ["report"]
 
 
 def report(
-    folder: Annotated[
-        Path,
-        typer.Argument(help="What compare or run wrote.", metavar="FOLDER", show_default=False),
-    ],
+    folder: Annotated[Path, argument(help="What compare or run wrote.", metavar="FOLDER")],
     out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="HTML file; report.html in the folder by default.",
-            metavar="FILE",
-            show_default=False,
-        ),
+        Path | None, out_option("HTML file; report.html in the folder by default.", "FILE")
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write the HTML report of a comparison or run anew."""
+    """Draw the HTML report of a saved comparison or run again."""
     from simstrag.analysis.pages.saved_reports import report as write_report
 
     if out is not None:

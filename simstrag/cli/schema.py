@@ -1,4 +1,4 @@
-"""`simstrag schema`: what an editor needs to complete and check a file."""
+"""`simstrag schema`: the JSON schema by which an editor completes and checks a file."""
 
 from __future__ import annotations
 
@@ -12,14 +12,9 @@ __all__ = ["schema"]
 
 
 def schema(
-    of: Annotated[
-        str, typer.Argument(help="scenario or study.", metavar="[WHAT]", show_default=True)
-    ] = "scenario",
+    of: Annotated[str, typer.Argument(help="scenario or study.", metavar="[WHAT]")] = "scenario",
 ) -> None:
-    """Print the JSON schema of a scenario or a study.
-
-    Editors complete and check a file by it.
-    """
+    """Print the JSON schema of a scenario or a study, for an editor."""
     from simstrag.experiments.json_schema import schema_of
 
     print_json(schema_of(of))

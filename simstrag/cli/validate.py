@@ -16,17 +16,18 @@ from simstrag.cli.console import (
     print_sentences,
     print_table,
     warn,
-)
+)  # fmt: skip
 from simstrag.cli.errors import Interrupted
 from simstrag.cli.options import (
     Json,
     Quiet,
     Seed,
-    complete_policy,
+    argument,
     find_profile,
     given_options,
-    refuse_commas,
-)
+    option,
+    policy_option,
+)  # fmt: skip
 from simstrag.cli.progress import show_count, show_seconds
 from simstrag.documents.paths import expect
 from simstrag.errors import InputError
@@ -43,45 +44,30 @@ OF_CALIBRATION = ("batch", "precision", "calibration_minutes")
 """Options of a calibration that comes first."""
 
 OF_REAL_RUNS = (
-    "workload",
-    *OF_CALIBRATION,
-    "policy",
-    "ranks",
-    "steps",
-    "repetitions",
-    "minutes",
-    "seed",
-)
+    "workload", *OF_CALIBRATION, "policy", "ranks", "steps", "repetitions", "minutes", "seed",
+)  # fmt: skip
 """Options that a replay does not take."""
 
 
 def validate(
     context: typer.Context,
     run: Annotated[
-        Path | None,
-        typer.Argument(
-            help="Recorded real run to replay instead.", metavar="RUN", show_default=False
-        ),
+        Path | None, argument(help="Recorded real run to replay instead.", metavar="RUN")
     ] = None,
     profile: Annotated[
-        Path | None,
-        typer.Option(help="Calibration of this machine.", metavar="FILE", show_default=False),
+        Path | None, option(help="Calibration of this machine.", metavar="FILE")
     ] = None,
     workload: Annotated[
         str | None,
-        typer.Option(
-            "--workload", "-w", metavar="NAME", show_default=False,
-            help="Calibrate with this workload first, on the CPU, instead of --profile.",
-        ),
+        option("--workload", "-w", metavar="NAME",
+               help="Calibrate with this workload first, on the CPU, instead of --profile."),
     ] = None,
     batch: Annotated[
         list[int] | None,
-        typer.Option(help="Batch sizes to calibrate; may be repeated.", min=1, metavar="N",
-                     show_default=False),
+        option(help="Batch sizes to calibrate; may be repeated.", min=1, metavar="N"),
     ] = None,
     precision: Annotated[
-        list[str] | None,
-        typer.Option(help="Precision to calibrate; give two.", metavar="WORD", show_default=False),
+        list[str] | None, option(help="Precision to calibrate; give two.", metavar="WORD")
     ] = None,
     calibration_minutes: Annotated[
         float, typer.Option(help="Time limit of the calibration.", min=0.1, metavar="M")
@@ -90,17 +76,11 @@ def validate(
         Path, typer.Option("--out", "-o", help="Folder to write.", metavar="FOLDER")
     ] = Path("reports/validation"),
     policy: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--policy", "-p", help="Replaces the default cases; may be repeated.",
-            metavar="POLICY", show_default=False, callback=refuse_commas,
-            autocompletion=complete_policy,
-        ),
+        list[str] | None, policy_option(help="Replaces the default cases; may be repeated.")
     ] = None,
     ranks: Annotated[
         list[int] | None,
-        typer.Option(help="World sizes, by default 2 and 4; may be repeated.", min=2, metavar="N",
-                     show_default=False),
+        option(help="World sizes, by default 2 and 4; may be repeated.", min=2, metavar="N"),
     ] = None,
     steps: Annotated[int, typer.Option(help="Steps of a rank per run.", min=1, metavar="N")] = 300,
     repetitions: Annotated[int, typer.Option(help="Real runs per case.", min=1, metavar="N")] = 5,
@@ -111,15 +91,15 @@ def validate(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
-    """Train under real load, predict the same by simulation, compare."""
+    """Train under real load, simulate the same, compare."""
     if run is not None:
         if given := given_options(context, OF_REAL_RUNS):
             raise InputError(
                 f"{', '.join(given)}: a replay of {run} takes no options of new runs; leave them "
                 "out"
             )
-        wanted = given_options(context, ("out",))
-        _replay(run, profile, out if wanted else None, as_json, quiet)
+        folder = out if given_options(context, ("out",)) else None
+        _replay(run, profile, folder, as_json, quiet)
         return
     if profile is None and workload is None:
         raise InputError(
@@ -157,24 +137,25 @@ def validate(
             )  # fmt: skip
             page = outcome.write(shlex.join(["simstrag", *sys.argv[1:]]))
     except KeyboardInterrupt:
-        raise Interrupted(_left(out)) from None
-    _show(outcome, page, as_json, quiet)
+        raise Interrupted(_describe_kept(out)) from None
+    _print(outcome, page, as_json, quiet)
     if outcome.failed:
         raise typer.Exit(1)
 
 
-def _left(folder: Path) -> str:
+def _describe_kept(folder: Path) -> str:
     from simstrag.validation.campaign import count_finished
 
     count = count_finished(folder)
-    begun = " and a calibration" if (folder / "calibration").exists() else ""
-    return f"{count} finished runs{begun} are kept in {folder}; the same command goes on from there"
+    calibration = " and a calibration" if (folder / "calibration").exists() else ""
+    kept = f"{count} finished runs{calibration} are kept in {folder}"
+    return f"{kept}; the same command goes on from there"
 
 
-def _show(found: Validation, page: Path, as_json: bool, quiet: bool) -> None:
+def _print(outcome: Validation, page: Path, as_json: bool, quiet: bool) -> None:
     from simstrag.validation.tables import answer, short
 
-    result = found.result
+    result = outcome.result
     if as_json:
         print_json({**result.document(), "report": page})
         return
@@ -188,22 +169,20 @@ def _show(found: Validation, page: Path, as_json: bool, quiet: bool) -> None:
 def _replay(run: Path, profile: Path | None, out: Path | None, as_json: bool, quiet: bool) -> None:
     from simstrag.validation.replay import replay
 
-    found = replay(expect(run), None if profile is None else find_profile(profile))
-    page = None if out is None else found.write(out, shlex.join(["simstrag", *sys.argv[1:]]))
+    replayed = replay(expect(run), None if profile is None else find_profile(profile))
+    page = None if out is None else replayed.write(out, shlex.join(["simstrag", *sys.argv[1:]]))
     if as_json:
-        print_json({**found.document(), "report": page})
+        print_json({**replayed.document(), "report": page})
         return
     if not quiet:
-        _told(found)
+        _print_replay(replayed)
     if page is not None:
         print_path("report", page, quiet)
 
 
-def _told(found: Replayed) -> None:
-    print_table(*found.rows())
-    if found.constants:
-        print_table(
-            ["from the run", "seconds", ""],
-            [[each.what, format_cell(each.value), each.origin] for each in found.constants],
-        )
-    print_sentences(" ".join(found.remarks))
+def _print_replay(replayed: Replayed) -> None:
+    print_table(*replayed.rows())
+    if replayed.constants:
+        rows = [[c.what, format_cell(c.value), c.origin] for c in replayed.constants]
+        print_table(["from the run", "seconds", ""], rows)
+    print_sentences(" ".join(replayed.remarks))
