@@ -122,7 +122,7 @@ def test_durations_and_utilisations_are_described_apart() -> None:
         [2, "gpu", "utilisation", 2, 0.25, 0.5, 2.0, 4.0],  # 0 before its first row
     ]
     assert "3 recorded steps; a node's mean step takes 1 to 3 s." in described.text
-    assert "Utilisation is described, but cannot be simulated" in described.text
+    assert "Utilisation is simulated only with a profile" in described.text
 
 
 def test_a_node_between_others_that_has_no_rows_is_named() -> None:

@@ -1,8 +1,8 @@
 """What is in a trace: how often, how long and how severely each node is slowed.
 
-An *episode* is an unbroken stretch with a slowdown above 1, however it varies meanwhile.  Time runs
-from 0 to the trace's last row; what is held or repeated beyond it is not counted.  A trace with
-rows at time 0 only describes constants: a slowdown there counts as the whole time.
+An *episode* is an unbroken stretch with a slowdown above 1, of whatever values.  Time runs from 0
+to the trace's last row; what is held or repeated after it does not count.  Of a trace with rows at
+time 0 only, which describes constants, a slowdown counts as the whole time.
 """
 
 from __future__ import annotations
@@ -10,75 +10,35 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
-from simstrag.trace.rows import SLOWDOWN
 from simstrag.trace.step_functions import owners
-from simstrag.trace.trace import RESOURCES, Trace
+from simstrag.trace.trace import Trace
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Description", "Episode", "describe", "episodes"]
+__all__ = ["TraceDescription", "describe", "episodes"]
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-
-
-class Episode(NamedTuple):
-    """A stretch of slowdown above 1, in seconds; mean and max are of its slowdown over time."""
-
-    node: int
-    resource: str
-    start: float
-    end: float
-    mean: float
-    max: float
-
-
-class Episodes(NamedTuple):
-    """Episodes in order of time, an array for each field of `Episode`."""
-
-    node: Ints
-    resource: npt.NDArray[np.str_]
-    start: Floats
-    end: Floats
-    mean: Floats
-    max: Floats
-
-
-class Holding(NamedTuple):
-    """Values and how long they hold, in seconds, history after history.
-
-    starts: where the values of each history begin, and where the last ones end.
-    """
-
-    starts: Ints
-    start: Floats
-    seconds: Floats
-    value: Floats
-
-
-SLOWDOWN_COLUMNS = (
-    *("node", "resource", "episodes", "share_slowed", "mean_slowdown", "max_slowdown"),
-    *("longest_clean", "first", "last"),
-)
-OTHER_COLUMNS = ("node", "resource", "kind", "rows", "mean", "max", "first", "last")
+SLOWDOWN_COLUMNS = [
+    "node", "resource", "episodes", "share_slowed", "mean_slowdown", "max_slowdown",
+    "longest_clean", "first", "last",
+]  # fmt: skip
+OTHER_COLUMNS = ["node", "resource", "kind", "rows", "mean", "max", "first", "last"]
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
+class TraceDescription:
     """A trace in tables (DataFrames) and in one paragraph; times in seconds.
 
     slowdowns: a row per node and resource: episodes; share_slowed, of the time; mean_slowdown, over
-    the slowed time, NaN where there is none; max_slowdown; longest_clean, the longest stretch at 1
-    or below; first and last, when its first and last row come.
-    others: a row per node, resource and kind of utilisations and durations: rows, mean (over time,
-    of durations over steps), max, first, last.
-    text: the most of it in a few sentences.
+        the slowed time, NaN without any; max_slowdown; longest_clean, the longest stretch at 1 or
+        below; first and last, the times of the first and last row.
+    others: a row per node, resource and kind of utilisations and durations: rows, mean (over time;
+        of durations over steps), max, first, last.
+    text: a summary in a few sentences.
     """
 
     slowdowns: pd.DataFrame
@@ -87,7 +47,7 @@ class Description:
 
 
 def episodes(trace: Trace) -> pd.DataFrame:
-    """One row per episode in order of time, columns as in `Episode`.
+    """One row per episode in order of time: node, resource, start, end, mean and max slowdown.
 
     >>> trace = Trace.from_rows([(60, 3, "gpu", "slowdown", 2), (90, 3, "gpu", "slowdown", 1)])
     >>> episodes(trace)
@@ -96,10 +56,14 @@ def episodes(trace: Trace) -> pd.DataFrame:
     """
     import pandas as pd
 
-    return pd.DataFrame(_episodes(trace, _holding(trace))[0]._asdict())
+    stretches = _stretches(trace)
+    stretches = stretches[stretches["slow"] & (stretches["kind"] == "slowdown")]
+    columns = ["node", "resource", "start", "end", "mean", "max"]
+    order = ["start", "node", "place"]
+    return pd.DataFrame(stretches.sort_values(order)[columns]).reset_index(drop=True)
 
 
-def describe(trace: Trace) -> Description:
+def describe(trace: Trace) -> TraceDescription:
     """Tables and a paragraph about a trace.
 
     >>> trace = Trace.from_rows([(60, 3, "gpu", "slowdown", 2), (80, 3, "gpu", "slowdown", 1)])
@@ -109,49 +73,122 @@ def describe(trace: Trace) -> Description:
     """
     import pandas as pd
 
-    holding, h = _holding(trace), trace.histories
-    found, episodes_of, clean = _episodes(trace, holding)
+    segments = dict(list(_segments(trace).groupby("history")))
+    stretches = dict(list(_stretches(trace).groupby("history")))
     slowdowns: list[dict[str, Any]] = []
     others: list[dict[str, Any]] = []
-    for k, (node, resource, kind) in enumerate(trace.keys):
-        rows, held = slice(h.starts[k], h.starts[k + 1]), _of(holding, k)
-        spans = {"first": float(h.time[rows][0]), "last": float(h.time[rows][-1])}
+    for k, (key, rows) in enumerate(trace.by_key().items()):
+        node, resource, kind = key
+        row = {"node": node, "resource": resource, "first": rows[0][0], "last": rows[-1][0]}
+        held = segments[k]
         if kind == "slowdown":
-            measures = _slowdown(held) | {"longest_clean": float(clean[k])}
-            count = {"episodes": int(episodes_of[k])}
-            slowdowns.append({"node": node, "resource": resource} | count | measures | spans)
-        else:
-            values = h.value[rows]
-            measures = {"kind": kind, "rows": len(values)} | _other(values, kind, held)
-            others.append({"node": node, "resource": resource} | measures | spans)
-    table = pd.DataFrame(slowdowns, columns=list(SLOWDOWN_COLUMNS))
-    return Description(
-        table,
-        pd.DataFrame(others, columns=list(OTHER_COLUMNS)),
-        " ".join([
-            _span(trace), *_of_slowdowns(table, found, trace.end), *_absent(trace),
-            *_sped_up(trace), *_held(trace), *_of_others(others),
-        ]),
+            slow, clean = held["value"] > 1, stretches[k][~stretches[k]["slow"]]
+            slowdowns.append(row | {
+                "episodes": int(stretches[k]["slow"].sum()),
+                "share_slowed": _mean(slow.astype(float), held["seconds"]),
+                "mean_slowdown": _mean(held["value"][slow], held["seconds"][slow]),
+                "max_slowdown": float(held["value"].max()),
+                "longest_clean": float(clean["seconds"].max()) if len(clean) else 0.0,
+            })  # fmt: skip
+            continue
+        values = [value for _, value in rows]
+        over_time = kind == "utilisation"
+        mean = _mean(held["value"], held["seconds"]) if over_time else sum(values) / len(values)
+        others.append(row | {"kind": kind, "rows": len(values), "mean": mean, "max": max(values)})
+    table = pd.DataFrame(slowdowns, columns=SLOWDOWN_COLUMNS)
+    text = [
+        _extent(trace), *_of_slowdowns(table, episodes(trace), trace.end), *_absent(trace),
+        *_sped_up(trace), *_held(trace), *_of_others(others),
+    ]  # fmt: skip
+    return TraceDescription(table, pd.DataFrame(others, columns=OTHER_COLUMNS), " ".join(text))
+
+
+def _segments(trace: Trace) -> pd.DataFrame:
+    """Values from 0 to the end of the trace: history, start, end, seconds, value.
+
+    A trace without extent has one value of each history, for 0 s.
+    """
+    import pandas as pd
+
+    pieces = trace.histories.pieces()
+    end = np.append(pieces.times[1:], trace.end)
+    end[pieces.starts[1:] - 1] = trace.end
+    seconds = end - pieces.times
+    columns = {"start": pieces.times, "end": end, "seconds": seconds, "value": pieces.values}
+    frame = pd.DataFrame({"history": owners(pieces.starts), **columns})
+    return frame[(seconds > 0) | (trace.end == 0)]
+
+
+def _stretches(trace: Trace) -> pd.DataFrame:
+    """Segments of one history put together as long as all or none are slow."""
+    import pandas as pd
+
+    segments = _segments(trace)
+    segments["slow"] = segments["value"] > 1
+    segments["area"] = segments["value"] * segments["seconds"]
+    turns = segments[["history", "slow"]].ne(segments[["history", "slow"]].shift()).any(axis=1)
+    found = segments.groupby(turns.cumsum()).agg(
+        history=("history", "first"), slow=("slow", "first"), start=("start", "first"),
+        end=("end", "last"), seconds=("seconds", "sum"), area=("area", "sum"),
+        mean=("value", "first"), max=("value", "max"),
     )  # fmt: skip
+    found["mean"] = found["mean"].where(found["seconds"] == 0, found["area"] / found["seconds"])
+    keys = pd.DataFrame(trace.keys, columns=["node", "resource", "kind"])
+    keys["place"] = trace.histories.resource
+    return found.join(keys, on="history")
+
+
+def _mean(values: Any, seconds: Any) -> float:
+    """The mean over time; of a single instant the value itself."""
+    if not len(values):
+        return math.nan
+    return float(np.average(values, weights=seconds) if seconds.sum() else values.iloc[0])
+
+
+def _extent(trace: Trace) -> str:
+    kinds = sorted({f"{resource} {kind}" for _, resource, kind in trace.keys})
+    nodes = _count(len(trace.nodes), "node")
+    return (
+        f"{trace.source}: {_count(len(trace), 'row')} about {nodes} "
+        f"({', '.join(kinds)}), the last at {trace.end:g} s."
+    )
+
+
+def _of_slowdowns(table: pd.DataFrame, found: pd.DataFrame, end: float) -> list[str]:
+    if table.empty:
+        return []
+    if found.empty:
+        return ["Nothing is ever slowed."]
+    share, worst = table["share_slowed"], found.iloc[found["max"].argmax()]
+    where = f"node {worst['node']}, {worst['resource']}, in the episode from {worst['start']:g} s"
+    sentences = [
+        f"{_count(len(found), 'episode')} of slowdown; a node's resource is slowed for "
+        f"{share.mean():.1%} of the time in the mean ({share.min():.1%} to {share.max():.1%}), "
+        f"by a factor of {table['mean_slowdown'].mean():.3g} then, and by {worst['max']:.3g} at "
+        f"most ({where} on)."
+    ]
+    if end:
+        lengths = np.sort(found["end"] - found["start"])
+        until = found["end"].cummax().shift(fill_value=0.0)
+        covered = (found["end"] - np.maximum(found["start"], until)).clip(lower=0).sum()
+        sentences.append(
+            f"Episodes last {lengths[len(lengths) // 2]:.4g} s in the median, {lengths[-1]:.4g} s "
+            f"at most; some node is slowed for {covered / end:.1%} of the time."
+        )
+    return sentences
 
 
 def _absent(trace: Trace) -> list[str]:
-    """Nodes between others of which the trace says nothing: forgotten, or never slowed."""
+    """Nodes between others without rows: forgotten, or never slowed."""
     gaps = (range(a + 1, b) for a, b in itertools.pairwise(trace.nodes))
-    absent = list(itertools.islice(itertools.chain.from_iterable(gaps), 5))
-    if not absent:
-        return []
-    listed = ", ".join([*map(str, absent[:4])] + ["..."] * (len(absent) > 4))
-    said = (
-        "node {} has no rows, and counts"
-        if len(absent) == 1
-        else "nodes {} have no rows, and count"
-    )
-    return [f"{said.format(listed).capitalize()} as clean."]
+    absent = list(map(str, itertools.islice(itertools.chain.from_iterable(gaps), 5)))
+    if len(absent) < 2:
+        return [f"Node {node} has no rows, and counts as clean." for node in absent]
+    return [f"Nodes {', '.join(_first(absent))} have no rows, and count as clean."]
 
 
 def _sped_up(trace: Trace) -> list[str]:
-    """What is below 1: a mistake in the trace, or meant, which a scenario has to say."""
+    """Slowdowns below 1: a mistake in the trace, or intended, which a scenario has to say."""
     first = trace.first(lambda rows: rows.speeds_up) if trace.speeds_up else None
     if first is None:
         return []
@@ -164,7 +201,7 @@ def _sped_up(trace: Trace) -> list[str]:
 
 
 def _held(trace: Trace) -> list[str]:
-    """Which nodes are slow at the last row: `trace_end: hold` goes on with that for ever."""
+    """The nodes that are slow at the last row, which `trace_end: hold` continues for ever."""
     last = trace.histories.value[trace.histories.starts[1:] - 1].tolist()
     slow = [
         f"node {node} {resource} {value:g}x"
@@ -173,107 +210,8 @@ def _held(trace: Trace) -> list[str]:
     ]
     if not slow:
         return []
-    listed = ", ".join(slow[:4] + ["..."] * (len(slow) > 4))
+    listed = ", ".join(_first(slow))
     return [f"Held after the end unless trace_end says otherwise, and not counted here: {listed}."]
-
-
-def _holding(trace: Trace) -> Holding:
-    """What holds from 0 to the end; of a trace without extent one constant for no time."""
-    held = trace.histories.pieces()
-    last, end = held.starts[1:] - 1, trace.end
-    stop = np.append(held.times[1:], end)
-    stop[last] = end
-    kept = stop > held.times
-    if end == 0:
-        kept[last] = True
-    starts = np.append(0, np.cumsum(kept))[held.starts]
-    return Holding(starts, held.times[kept], (stop - held.times)[kept], held.values[kept])
-
-
-def _of(holding: Holding, k: int) -> Holding:
-    """The values of one history."""
-    rows = slice(holding.starts[k], holding.starts[k + 1])
-    starts = np.array([0, rows.stop - rows.start])
-    return Holding(starts, holding.start[rows], holding.seconds[rows], holding.value[rows])
-
-
-def _mean(seconds: Floats, values: Floats) -> float:
-    """Over time, summed up in its order; of a single instant the value itself."""
-    whole = sum(seconds.tolist())
-    if not whole:
-        return float(values[0]) if len(values) else math.nan
-    return float(sum((seconds * values).tolist()) / whole)
-
-
-def _episodes(trace: Trace, held: Holding) -> tuple[Episodes, Ints, Floats]:
-    """All in order of time, as columns; how many each history has; its longest clean stretch."""
-    h, owner, slow = trace.histories, owners(held.starts), held.value > 1
-    turns = (owner[1:] != owner[:-1]) | (slow[1:] != slow[:-1])
-    begins = np.flatnonzero(np.append(True, turns))
-    ends = np.append(begins[1:], len(owner))
-    seconds, weighed = held.seconds.tolist(), (held.seconds * held.value).tolist()
-    lasting = np.array([sum(seconds[a:b]) for a, b in zip(begins, ends, strict=True)])
-    areas = np.array([sum(weighed[a:b]) for a, b in zip(begins, ends, strict=True)])
-    clean = np.zeros(len(h.kind))
-    np.maximum.at(clean, owner[begins], np.where(slow[begins], 0.0, lasting))
-    own = slow[begins] & (h.kind == SLOWDOWN)[owner[begins]]
-    count = np.bincount(owner[begins][own], minlength=len(h.kind))
-    mean = np.divide(areas, lasting, out=held.value[begins], where=lasting > 0)
-    start, end = held.start[begins], (held.start + held.seconds)[ends - 1]
-    most = np.maximum.reduceat(held.value, begins)
-    whose = owner[begins[own]]
-    order = np.lexsort((h.resource[whose], h.node[whose], start[own]))
-    found = Episodes(
-        h.node[whose][order], np.array(RESOURCES)[h.resource[whose]][order],
-        *(column[own][order] for column in (start, end, mean, most)),
-    )  # fmt: skip
-    return found, count, clean
-
-
-def _slowdown(held: Holding) -> dict[str, Any]:
-    slow = held.value > 1
-    return {
-        "share_slowed": _mean(held.seconds, slow.astype(float)),
-        "mean_slowdown": _mean(held.seconds[slow], held.value[slow]),
-        "max_slowdown": float(held.value.max()),
-    }
-
-
-def _other(values: Floats, kind: str, held: Holding) -> dict[str, Any]:
-    over_time = kind == "utilisation"
-    mean = _mean(held.seconds, held.value) if over_time else sum(values.tolist()) / len(values)
-    return {"mean": mean, "max": float(values.max())}
-
-
-def _span(trace: Trace) -> str:
-    kinds = sorted({f"{resource} {kind}" for _, resource, kind in trace.keys})
-    nodes = _count(len(trace.nodes), "node")
-    return (
-        f"{trace.source}: {_count(len(trace), 'row')} about {nodes} "
-        f"({', '.join(kinds)}), the last at {trace.end:g} s."
-    )
-
-
-def _of_slowdowns(table: pd.DataFrame, found: Episodes, end: float) -> list[str]:
-    if table.empty:
-        return []
-    if not len(found.max):
-        return ["Nothing is ever slowed."]
-    share, worst = table["share_slowed"], Episode(*(column[found.max.argmax()] for column in found))
-    at = f"node {worst.node}, {worst.resource}, in the episode from {worst.start:g} s on"
-    sentences = [
-        f"{_count(len(found.max), 'episode')} of slowdown; a node's resource is slowed for "
-        f"{share.mean():.1%} of the time in the mean ({share.min():.1%} to {share.max():.1%}), "
-        f"by a factor of {table['mean_slowdown'].mean():.3g} then, and by {worst.max:.3g} at most "
-        f"({at})."
-    ]
-    if end:
-        lengths = np.sort(found.end - found.start)
-        sentences.append(
-            f"Episodes last {lengths[len(lengths) // 2]:.4g} s in the median, {lengths[-1]:.4g} s "
-            f"at most; some node is slowed for {_covered(found) / end:.1%} of the time."
-        )
-    return sentences
 
 
 def _of_others(rows: list[dict[str, Any]]) -> list[str]:
@@ -287,14 +225,15 @@ def _of_others(rows: list[dict[str, Any]]) -> list[str]:
             f"{means[-1]:.4g} s."
         )
     if len(recorded) < len(rows):
-        sentences.append("Utilisation is described, but cannot be simulated: no profile maps it.")
+        sentences.append(
+            "Utilisation is simulated only with a profile whose response makes slowdowns of it."
+        )
     return sentences
 
 
-def _covered(found: Episodes) -> float:
-    """Seconds during which there is an episode anywhere."""
-    until = np.append(0.0, np.maximum.accumulate(found.end)[:-1])
-    return float(sum(np.maximum(found.end - np.maximum(found.start, until), 0.0).tolist()))
+def _first(words: list[str]) -> list[str]:
+    """At most four, and dots for more."""
+    return words[:4] + ["..."] * (len(words) > 4)
 
 
 def _count(number: int, noun: str) -> str:
