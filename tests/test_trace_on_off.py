@@ -10,9 +10,9 @@ from scipy import stats
 
 from simstrag.errors import InputError
 from simstrag.trace.trace import Trace
-from simstrag.traces.correlation import sampled
 from simstrag.traces.describe import episodes
 from simstrag.traces.generate import generate, on_off
+from simstrag.traces.resample import sample
 
 LONG = 360.0 * 500
 
@@ -35,7 +35,7 @@ def test_times_slowed_and_clean_are_exponential(long: Trace) -> None:
 
 def test_a_third_of_the_nodes_is_slowed_at_the_start_and_at_any_time() -> None:
     trace = on_off(nodes=6000, seconds=1000, seed=3)
-    values = sampled(trace, "gpu", "slowdown", every=1.0)[:, [0, 500]]
+    values = sample(trace, "gpu", "slowdown", every=1.0)[:, [0, 500]]
     assert np.mean(values > 1, axis=0) == pytest.approx([1 / 3, 1 / 3], abs=0.02)
 
 

@@ -9,8 +9,13 @@ import pytest
 
 from simstrag.errors import InputError
 from simstrag.trace.trace import Trace
-from simstrag.traces.correlation import autocorrelation, between, sampled
-from simstrag.traces.resample import default_block, resample
+from simstrag.traces.resample import (
+    autocorrelation,
+    default_block,
+    mean_correlation,
+    resample,
+    sample,
+)
 
 END = 4000.0
 GRAIN = 10.0
@@ -44,7 +49,7 @@ def recorded() -> Trace:
 
 
 def values(trace: Trace) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    return sampled(trace, "gpu", "slowdown", GRAIN)
+    return sample(trace, "gpu", "slowdown", GRAIN)
 
 
 @pytest.fixture(scope="module")
@@ -67,10 +72,10 @@ def test_nodes_of_a_set_go_together_as_recorded_and_sets_do_not(
 ) -> None:
     found = values(long)
     for own in (found[:4], found[4:]):
-        assert between(own) == pytest.approx(between(values(recorded)), abs=0.05)
+        assert mean_correlation(own) == pytest.approx(mean_correlation(values(recorded)), abs=0.05)
     across = np.asarray(np.corrcoef(found))[:4, 4:]
     assert abs(across.mean()) < 0.05
-    assert between(values(recorded)) > 0.3
+    assert mean_correlation(values(recorded)) > 0.3
 
 
 def test_nodes_drawn_each_by_itself_would_not_go_together(recorded: Trace) -> None:
@@ -80,7 +85,7 @@ def test_nodes_drawn_each_by_itself_would_not_go_together(recorded: Trace) -> No
         one = Trace.from_rows([row for row in recorded.rows if row.node == node])
         drawn = resample(one, workers=1, seconds=50 * END, block=400, seed=node).trace
         alone.append(values(drawn)[0][: int(49 * END / GRAIN)])
-    assert abs(between(np.array(alone))) < 0.05
+    assert abs(mean_correlation(np.array(alone))) < 0.05
 
 
 def test_short_blocks_would_lose_the_autocorrelation(recorded: Trace) -> None:
@@ -117,7 +122,7 @@ def test_durations_are_drawn_in_blocks_of_steps_for_all_nodes_at_once() -> None:
     rows = [(k * 2.0, node, "step", "duration", 1.0 + k + 0.25 * node) for k in range(50)
             for node in (0, 1)]  # fmt: skip
     made = resample(Trace.from_rows(rows), workers=4, seconds=400, block=20, seed=2).trace
-    drawn = sampled(made, "step", "duration", 1.0)
+    drawn = sample(made, "step", "duration", 1.0)
     assert drawn.shape == (4, 200)
     assert np.array_equal(drawn[1] - drawn[0], np.full(200, 0.25))
     inside = np.diff(drawn[0].reshape(-1, 10), axis=1)

@@ -2,16 +2,14 @@
 
 Source: the circular block bootstrap of Politis and Romano, "A circular block-resampling procedure
 for stationary data", in Exploring the Limits of Bootstrap, Wiley 1992: blocks of one length that
-begin anywhere in the record with equal probability, wrapped around its end, are put one after the
-other.  What happens within a block is as recorded, and so is the correlation over times that are
-short against a block; at a lag of t seconds about 1 - t/block of it is left, since so many pairs
-lie in one block.
+begin anywhere in the record with equal probability, wrapped around its end, follow each other.
+Within a block all is as recorded, and so is the correlation over times that are short against a
+block; at a lag of t seconds about 1 - t/block of it is left, the share of pairs in one block.
 
-Nodes of a recorded set went through the same hours together.  So all nodes of a new set, as many
-as were recorded, take the same blocks, which keeps how far they go together, and every further set
-draws its own: sets are independent of each other, as if they were recorded in other hours.  What
-was not recorded, such as a disturbance of all sets at once, or one rarer than the record is long,
-is in no resampled trace.
+Nodes of a record went through the same hours together.  Therefore all nodes of a new set, as many
+as were recorded, take the same blocks, which keeps their correlation, and every further set draws
+its own: sets are independent, as if recorded in other hours.  What was not recorded, such as a
+disturbance of all sets at once, or one rarer than the record is long, is in no resampled trace.
 """
 
 from __future__ import annotations
@@ -28,28 +26,29 @@ from simstrag.trace.columns import Histories
 from simstrag.trace.rows import DURATION, right
 from simstrag.trace.step_functions import Pieces
 from simstrag.trace.trace import Trace
-from simstrag.traces import correlation
 from simstrag.traces.labelled import Labelled
 
-__all__ = ["default_block", "resample"]
+__all__ = [
+    "autocorrelation", "correlation_length", "default_block", "mean_correlation", "resample",
+    "sample",
+]  # fmt: skip
 
 STREAMS = 2**63 + 2**61
-"""The first of the random streams used here; the generators have others."""
-BLOCKS_LAST = 10
-"""Times the correlation time: at that lag nine tenths of the autocorrelation are kept."""
+"""The first of the random streams used here, beyond those of the generators."""
+BLOCK_LENGTHS = 10
+"""Correlation times in a block: nine tenths of the autocorrelation are kept at that lag."""
 POINTS = 2000
-"""In which a record is looked at for its correlation time."""
+"""Points of a record that its correlation time is computed from."""
 CHECKED = 64, 40 * POINTS
-"""Nodes and points at most whose correlation is looked at in what was drawn."""
+"""Nodes and points of the result, at most, that its correlation is computed from."""
 
 Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
-class Drawn(NamedTuple):
-    """Blocks of one set of nodes. chosen: its recorded nodes; start: of each block, in seconds."""
+class Blocks(NamedTuple):
+    """Blocks of one set of nodes. nodes: recorded ones in the set; start: of each block, in s."""
 
-    chosen: tuple[int, ...]
+    nodes: tuple[int, ...]
     start: Floats
 
 
@@ -58,12 +57,13 @@ def resample(
 ) -> Labelled:
     """A trace of `workers` nodes and `seconds` seconds out of blocks of `trace`.
 
-    block: seconds, by default `default_block`.  Slowdowns and utilisations change at the very
-    moments at which they were recorded; a block of recorded durations is as many steps as there
-    are in so many seconds in the mean.  Node k of set g is number g * recorded + k; of a last set
-    that is not whole its nodes are drawn.  The same arguments give the same trace, and further sets
-    or seconds leave what was there as it is.
-    Raises `InputError` for arguments that make no sense, and for a trace without extent.
+    block: seconds, by default `default_block`.  A block of recorded durations has as many steps as
+        were recorded in so many seconds in the mean.
+
+    Slowdowns and utilisations change at the moments at which they were recorded.  Node k of set g
+    is number g * recorded + k; the nodes of an incomplete last set are drawn.  The same arguments
+    give the same trace, and further sets or seconds leave the rest as it is.
+    Raises `InputError` for arguments out of range, and for a trace without extent.
 
     >>> rows = [(4, 0, "gpu", "slowdown", 2), (6, 0, "gpu", "slowdown", 1)]
     >>> rows += [(10, 1, "gpu", "slowdown", 1)]
@@ -89,8 +89,12 @@ def resample(
         f"resample({trace.source}, workers={workers}, seconds={seconds:g}, block={length:g}, "
         f"seed={seed})"
     )
-    found = _resampled(trace, workers, seconds, length, seed, source)
-    return Labelled(found, "resampled", (), _account(trace, found, length, block, seed))
+    resampled = Trace(_histories(trace, workers, seconds, length, seed), source)
+    how = "as asked for" if block is not None else (
+        f"{BLOCK_LENGTHS} times the correlation time, at most half the record"
+    )  # fmt: skip
+    notes = _notes(trace, resampled, f"{length:g} s ({how}), seed {seed}")
+    return Labelled(resampled, "resampled", (), notes)
 
 
 def default_block(trace: Trace) -> float:
@@ -102,27 +106,25 @@ def default_block(trace: Trace) -> float:
     >>> round(default_block(Trace.from_rows(rows)), 3)
     5.0
     """
-    longest = max(_correlation_time(trace, *of) for of in _series(trace))
-    return min(BLOCKS_LAST * longest, trace.end / 2)
+    longest = 0.0
+    for resource, kind in _series(trace):
+        every = _spacing(trace, kind)
+        longest = max(longest, every * correlation_length(sample(trace, resource, kind, every)))
+    return min(BLOCK_LENGTHS * longest, trace.end / 2)
 
 
 def _series(trace: Trace) -> list[tuple[str, str]]:
-    """Each resource and kind that it has."""
+    """Each resource and kind of the trace."""
     return sorted({(resource, kind) for _, resource, kind in trace.keys})
 
 
-def _point(trace: Trace, kind: str) -> float:
-    """Seconds from one point of `correlation.sampled` to the next."""
+def _spacing(trace: Trace, kind: str) -> float:
+    """Seconds between two points of `sample`."""
     return _interval(trace) if kind == "duration" else trace.end / POINTS
 
 
-def _correlation_time(trace: Trace, resource: str, kind: str) -> float:
-    every = _point(trace, kind)
-    return every * correlation.lasting(correlation.sampled(trace, resource, kind, every))
-
-
 def _steps(trace: Trace) -> int:
-    """Recorded durations that every node has that has any."""
+    """Recorded durations that every node with durations has."""
     counts = np.diff(trace.histories.starts)[trace.histories.kind == DURATION]
     return int(counts.min()) if len(counts) else 0
 
@@ -132,26 +134,29 @@ def _interval(trace: Trace) -> float:
     return trace.end / max(_steps(trace) - 1, 1)
 
 
-def _resampled(
-    trace: Trace, workers: int, seconds: float, block: float, seed: int, source: str
-) -> Trace:
+def _per_block(trace: Trace, block: float) -> int:
+    """Recorded steps in a block."""
+    return max(1, round(block / _interval(trace)))
+
+
+def _histories(trace: Trace, workers: int, seconds: float, block: float, seed: int) -> Histories:
     h, held = trace.histories, trace.histories.pieces()
-    whose: list[tuple[int, int]] = []
+    owners: list[tuple[int, int]] = []
     times: list[Floats] = []
     values: list[Floats] = []
     for first in range(0, workers, len(trace.nodes)):
-        drawn = _drawn(trace, first, workers, seconds, block, seed)
+        blocks = _draw(trace, first, workers, seconds, block, seed)
         for k in range(len(h.node)):
-            if int(h.node[k]) not in drawn.chosen:
+            if int(h.node[k]) not in blocks.nodes:
                 continue
             if h.kind[k] == DURATION:
-                at, found = _of_steps(trace, k, drawn, seconds, block)
+                time, value = _of_steps(trace, k, blocks, seconds, block)
             else:
-                at, found = _of_time(held, k, trace.end, drawn, seconds, block)
-            whose.append((first + drawn.chosen.index(int(h.node[k])), k))
-            times.append(at)
-            values.append(found)
-    node, history = np.array(whose).repeat([len(at) for at in times], axis=0).T
+                time, value = _of_time(held, k, trace.end, blocks, seconds, block)
+            owners.append((first + blocks.nodes.index(int(h.node[k])), k))
+            times.append(time)
+            values.append(value)
+    node, history = np.array(owners).repeat([len(time) for time in times], axis=0).T
     columns = right(
         np.concatenate(times), node.astype(float), h.resource[history], h.kind[history],
         np.concatenate(values), np.arange(1, len(node) + 1),
@@ -159,109 +164,170 @@ def _resampled(
     assert columns is not None, "every value was in a trace already"
     histories = Histories.of(columns)
     assert histories is not None, "blocks follow each other"
-    return Trace(histories, source)
+    return histories
 
 
-def _drawn(
+def _draw(
     trace: Trace, first: int, workers: int, seconds: float, block: float, seed: int
-) -> Drawn:
-    """What the set that begins with node `first` plays; each has a random stream of its own."""
+) -> Blocks:
+    """The blocks of the set that begins with node `first`; each set has its own random streams."""
     recorded = trace.nodes
     size = min(len(recorded), workers - first)
-    rng = noise.stream(seed, STREAMS + 2 * (first // len(recorded)))
+    stream = STREAMS + 2 * (first // len(recorded))
     steps = math.ceil(seconds / _interval(trace)) // _per_block(trace, block) + 1
-    start = trace.end * rng.random(max(math.ceil(seconds / block), steps))
+    count = max(math.ceil(seconds / block), steps)
+    start = trace.end * noise.stream(seed, stream).random(count)
     if size == len(recorded):
-        return Drawn(recorded, start)
-    pick = noise.stream(seed, STREAMS + 2 * (first // len(recorded)) + 1)
-    chosen = np.sort(pick.choice(len(recorded), size, replace=False))
-    return Drawn(tuple(recorded[k] for k in chosen), start)
-
-
-def _per_block(trace: Trace, block: float) -> int:
-    """Recorded steps in a block."""
-    return max(1, round(block / _interval(trace)))
+        return Blocks(recorded, start)
+    nodes = noise.stream(seed, stream + 1).choice(len(recorded), size, replace=False)
+    return Blocks(tuple(recorded[k] for k in np.sort(nodes)), start)
 
 
 def _of_time(
-    held: Pieces, k: int, end: float, drawn: Drawn, seconds: float, block: float
+    held: Pieces, k: int, end: float, blocks: Blocks, seconds: float, block: float
 ) -> tuple[Floats, Floats]:
-    """Rows of a step function made of blocks of the k-th, without those that change nothing."""
+    """Times and values of blocks of the k-th step function, without rows that change nothing."""
     rows = slice(held.starts[k], held.starts[k + 1])
     inside = held.times[rows] < end
     time, value = held.times[rows][inside], held.values[rows][inside]
     time, value = np.concatenate([time, time + end]), np.concatenate([value, value])
-    start = drawn.start[: math.ceil(seconds / block)]
+    start = blocks.start[: math.ceil(seconds / block)]
     opens = np.searchsorted(time, start, side="right") - 1
     counts = np.searchsorted(time, start + block, side="left") - opens
-    own = np.repeat(np.arange(len(start)), counts)
-    place = np.arange(len(own)) - np.repeat(np.append(0, np.cumsum(counts)[:-1]), counts)
-    place += opens[own]
-    at = own * block + np.maximum(time[place] - start[own], 0.0)
-    at = np.minimum(at, (own + 1) * block)  # rounding must not carry it into the next block
-    found = value[place]
-    kept = np.append(True, found[1:] != found[:-1]) & (at < seconds)
-    at, found = at[kept], found[kept]
-    return np.append(at, seconds), np.append(found, found[-1])
+    owner = np.repeat(np.arange(len(start)), counts)
+    place = np.arange(len(owner)) - np.repeat(np.append(0, np.cumsum(counts)[:-1]), counts)
+    place += opens[owner]
+    times = owner * block + np.maximum(time[place] - start[owner], 0.0)
+    times = np.minimum(times, (owner + 1) * block)  # rounding must not enter the next block
+    values = value[place]
+    kept = np.append(True, values[1:] != values[:-1]) & (times < seconds)
+    times, values = times[kept], values[kept]
+    return np.append(times, seconds), np.append(values, values[-1])
 
 
 def _of_steps(
-    trace: Trace, k: int, drawn: Drawn, seconds: float, block: float
+    trace: Trace, k: int, blocks: Blocks, seconds: float, block: float
 ) -> tuple[Floats, Floats]:
-    """Durations of steps in blocks of the k-th history, at their mean interval."""
+    """Times and durations of steps in blocks of the k-th history, at their mean interval."""
     h, n, interval = trace.histories, _steps(trace), _interval(trace)
     steps = np.arange(math.ceil(seconds / interval))
-    of, within = np.divmod(steps, _per_block(trace, block))
-    place = ((drawn.start[of] / interval).astype(np.int64) + within) % n
-    at: Floats = steps.astype(np.float64) * interval
-    return at, h.value[h.starts[k] : h.starts[k] + n][place]
+    number, within = np.divmod(steps, _per_block(trace, block))
+    place = ((blocks.start[number] / interval).astype(np.int64) + within) % n
+    times: Floats = steps.astype(np.float64) * interval
+    return times, h.value[h.starts[k] : h.starts[k] + n][place]
 
 
-def _account(
-    trace: Trace, found: Trace, block: float, given: float | None, seed: int
-) -> tuple[str, ...]:
-    recorded, nodes = len(trace.nodes), len(found.nodes)
-    chosen = "as asked for" if given is not None else (
-        f"{BLOCKS_LAST} times the correlation time, at most half the record"
-    )  # fmt: skip
-    left = [
-        f"{int(n)} steps of node {node} beyond those that all have"
-        for node, n in zip(
-            trace.histories.node, np.diff(trace.histories.starts) - _steps(trace), strict=True
-        )
-        if trace.replays and n > 0
+def _notes(trace: Trace, resampled: Trace, blocks: str) -> tuple[str, ...]:
+    recorded, sets = len(trace.nodes), math.ceil(len(resampled.nodes) / len(trace.nodes))
+    counts = np.diff(trace.histories.starts) - _steps(trace)
+    dropped = [
+        f"Dropped: {count} steps of node {node} beyond those that all have."
+        for node, count in zip(trace.histories.node.tolist(), counts.tolist(), strict=True)
+        if trace.replays and count > 0
     ]
     return (
         f"Resampled: from {trace.source}, sha256 {trace.sha256}, {trace.end:g} s of {recorded} "
         f"nodes; nothing here was recorded as it stands.",
-        f"Drawn: circular blocks of {block:g} s ({chosen}), seed {seed}; each set of {recorded} "
-        f"nodes shares its blocks, {math.ceil(nodes / recorded)} sets draw theirs independently.",
-        *(_kept(trace, found, *of) for of in _series(trace)),
+        f"Drawn: circular blocks of {blocks}; each set of {recorded} nodes shares its blocks, "
+        f"{sets} sets draw theirs independently.",
+        *(_note_on_correlation(trace, resampled, *series) for series in _series(trace)),
         "Lost: what lasts longer than a block, the order of blocks, anything that the record is "
         "too short to show, and what would disturb several sets at once.",
-        *(f"Dropped: {words}." for words in left),
+        *dropped,
     )
 
 
-def _kept(trace: Trace, found: Trace, resource: str, kind: str) -> str:
-    """How far the correlations are those of the record."""
-    every = _point(trace, kind)
-    before = correlation.sampled(trace, resource, kind, every)
-    after = correlation.sampled(found, resource, kind, every, *CHECKED)
-    lag = correlation.lasting(before)
-    whole = len(before) * max(len(after) // len(before), 1)
-    sets = [after[k : k + len(before)] for k in range(0, min(whole, len(after)), len(before))]
-    inside = float(np.mean([correlation.between(values) for values in sets]))
-    then, now = (correlation.autocorrelation(values, lag) for values in (before, after))
-    together = correlation.between(before)
+def _note_on_correlation(trace: Trace, resampled: Trace, resource: str, kind: str) -> str:
+    every = _spacing(trace, kind)
+    before = sample(trace, resource, kind, every)
+    after = sample(resampled, resource, kind, every, *CHECKED)
+    lag, size = correlation_length(before), len(before)
+    complete = min(size * max(len(after) // size, 1), len(after))
+    sets = [after[k : k + size] for k in range(0, complete, size)]
+    inside = float(np.mean([mean_correlation(values) for values in sets]))
+    texts = [
+        "unknown" if math.isnan(value) else f"{value:.2f}"  # too few nodes or points, or constant
+        for value in (
+            autocorrelation(after, lag), autocorrelation(before, lag), inside,
+            mean_correlation(before),
+        )
+    ]  # fmt: skip
     return (
-        f"Kept: {resource} {kind}, autocorrelation after {lag * every:.4g} s {_said(now)}, "
-        f"recorded {_said(then)}; mean correlation of two nodes of a set {_said(inside)}, "
-        f"recorded {_said(together)} (seen in {len(after)} nodes for "
-        f"{after.shape[1] * every:.4g} s)."
+        f"Kept: {resource} {kind}, autocorrelation after {lag * every:.4g} s {texts[0]}, "
+        f"recorded {texts[1]}; mean correlation of two nodes of a set {texts[2]}, "
+        f"recorded {texts[3]} (seen in {len(after)} nodes for {after.shape[1] * every:.4g} s)."
     )
 
 
-def _said(correlation: float) -> str:
-    """Of too few nodes or points, or such that never vary, none is known."""
-    return "unknown" if math.isnan(correlation) else f"{correlation:.2f}"
+def sample(
+    trace: Trace,
+    resource: str,
+    kind: str,
+    every: float,
+    nodes: int | None = None,
+    points: int | None = None,
+) -> Floats:
+    """Values of each node at even intervals up to the end, shape (nodes, points).
+
+    every: seconds between two points.  Durations are taken step by step instead.
+    nodes, points: at most so many, the first ones.
+    Nodes without rows of that resource and kind are left out.
+
+    >>> trace = Trace.from_rows([(2, 0, "gpu", "slowdown", 3), (4, 0, "gpu", "slowdown", 1)])
+    >>> sample(trace, "gpu", "slowdown", every=1.0)
+    array([[1., 1., 3., 3.]])
+    """
+    h = trace.histories
+    chosen = [k for k, (_, *of) in enumerate(trace.keys) if of == [resource, kind]][:nodes]
+    if kind == "duration":
+        each = [h.value[h.starts[k] : h.starts[k + 1]] for k in chosen]
+        steps = min(map(len, each), default=0)
+        return np.array([values[:steps][:points] for values in each])
+    pieces = h.pieces()
+    count = math.floor(trace.end / every)
+    times = (np.arange(count if points is None else min(count, points)) + 0.5) * every
+    rows = [slice(pieces.starts[k], pieces.starts[k + 1]) for k in chosen]
+    return np.array([
+        pieces.values[row][np.searchsorted(pieces.times[row], times, side="right") - 1]
+        for row in rows
+    ]).reshape(len(rows), len(times))  # fmt: skip
+
+
+def autocorrelation(values: Floats, lag: int) -> float:
+    """Autocorrelation of series (rows) at a lag in points, pooled by variance; NaN for constants.
+
+    >>> round(autocorrelation(np.array([[0.0, 1.0, 0.0, 1.0, 0.0, 1.0]]), 1), 3)
+    -0.833
+    """
+    apart = values - values.mean(axis=1, keepdims=True)
+    total = float(np.sum(apart**2))
+    if not total or lag >= values.shape[1]:
+        return math.nan
+    return float(np.sum(apart[:, lag:] * apart[:, : values.shape[1] - lag])) / total
+
+
+def correlation_length(values: Floats) -> int:
+    """The first lag, in points, at which the autocorrelation is below 1/e.
+
+    >>> correlation_length(np.array([[0.0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0]]))
+    2
+    """
+    for lag in range(1, values.shape[1]):
+        if not autocorrelation(values, lag) >= math.exp(-1):
+            return lag
+    return 1
+
+
+def mean_correlation(values: Floats) -> float:
+    """The mean correlation of two rows; NaN without two rows that vary.
+
+    >>> round(mean_correlation(np.array([[0.0, 1.0, 0.0], [0.0, 2.0, 0.0], [5.0, 5.0, 5.0]])), 9)
+    1.0
+    """
+    varying = values[np.ptp(values, axis=1) > 0]
+    if len(varying) < 2:
+        return math.nan
+    apart = varying - varying.mean(axis=1, keepdims=True)
+    apart /= np.sqrt(np.sum(apart**2, axis=1, keepdims=True))
+    n = len(apart)
+    return float((np.sum(apart.sum(axis=0) ** 2) - n) / (n * (n - 1)))

@@ -1,4 +1,4 @@
-"""CSV files of others, read as text, with messages that name the file, the row and the column."""
+"""A CSV file read as text; its mistakes are named by file, row and column."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ from simstrag.documents.paths import expect
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 
-__all__ = ["Sheet"]
+__all__ = ["CsvTable"]
 
-Floats = npt.NDArray[np.float64]
-SHOWN = 100
+HEADER_SHOWN = 100
 """Letters of a header in a message."""
 EMPTY = frozenset({"", "nan", "null", "none", "n/a", "-"})
 """What exporters write for a cell that was not measured."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sheet:
-    """The columns of a CSV file as text, and the number of the line of each row.
+class CsvTable:
+    """The columns of a CSV file as text.
 
-    >>> sheet = Sheet.of("node,load\\na,1\\n\\nb,2\\n", "load.csv")
-    >>> sheet.columns["node"], sheet.lines, sheet.numbers("load")
+    source: the file, for messages.
+    lines: the line of each row in the file.
+
+    >>> table = CsvTable.of("node,load\\na,1\\n\\nb,2\\n", "load.csv")
+    >>> table.columns["node"], table.lines, table.numbers("load")
     (['a', 'b'], [2, 4], array([1., 2.]))
     """
 
@@ -39,24 +41,21 @@ class Sheet:
     columns: dict[str, list[str]]
 
     @classmethod
-    def read(cls, path: str | Path, needed: Sequence[str] = ()) -> Sheet:
-        """A file with at least the columns `needed`.
-
-        Raises `InputError` where it is missing, empty, no CSV, or lacks one of them.
-        """
+    def read(cls, path: str | Path, needed: Sequence[str] = ()) -> CsvTable:
+        """From a file. Raises `InputError` for one that is no CSV or lacks a needed column."""
         try:
             text = expect(path).read_text(encoding="utf-8-sig")
         except UnicodeDecodeError:
             raise InputError(f"{path}: not a text file in UTF-8; a CSV file is needed") from None
         except OSError as error:
             raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-        sheet = cls.of(text, str(path))
+        table = cls.of(text, str(path))
         for name in needed:
-            sheet.column(name)
-        return sheet
+            table.column(name)
+        return table
 
     @classmethod
-    def of(cls, text: str, source: str) -> Sheet:
+    def of(cls, text: str, source: str) -> CsvTable:
         """From its text; blank lines are left out."""
         lines: list[int] = []
         rows: list[list[str]] = []
@@ -68,9 +67,7 @@ class Sheet:
             if len(set(header)) < len(header):
                 twice = next(name for name in header if header.count(name) > 1)
                 raise InputError(f"{source}: more than one column '{twice}'; rename one of them")
-            for row in reader:
-                if not any(row):
-                    continue
+            for row in filter(any, reader):
                 if len(row) != len(header):
                     raise InputError(
                         f"{source}, row {reader.line_num}: {len(row)} fields, but the header "
@@ -86,36 +83,35 @@ class Sheet:
         return cls(source, lines, dict(zip(header, columns, strict=True)))
 
     def column(self, name: str) -> list[str]:
-        """The cells of a column. Raises `InputError` where there is none of this name."""
+        """The cells of a column. Raises `InputError` for an unknown name."""
         if name not in self.columns:
-            found = ", ".join(self.columns)
-            found = found if len(found) <= SHOWN else found[: SHOWN - 3] + "..."
+            known = ", ".join(self.columns)
+            known = known if len(known) <= HEADER_SHOWN else known[: HEADER_SHOWN - 3] + "..."
             raise InputError(
-                f"{self.source}: no column '{name}'{nearest(name, self.columns)}; it has {found}"
+                f"{self.source}: no column '{name}'{nearest(name, self.columns)}; it has {known}"
             )
         return self.columns[name]
 
-    def numbers(self, name: str, gaps: bool = False) -> Floats:
-        """The cells of a column as finite numbers; with `gaps`, NaN where one is not measured.
+    def numbers(self, name: str, gaps: bool = False) -> npt.NDArray[np.float64]:
+        """The cells of a column as finite numbers; with `gaps`, NaN for a cell not measured.
 
-        Raises `InputError` that names the row of a cell that is none.
+        Raises `InputError` that names the row of any other cell.
         """
-        cells = self.column(name)
-        found = np.empty(len(cells))
-        for k, cell in enumerate(cells):
+        numbers: list[float] = []
+        for k, cell in enumerate(self.column(name)):
             if gaps and cell.lower() in EMPTY:
-                found[k] = math.nan
+                numbers.append(math.nan)
                 continue
             try:
-                found[k] = float(cell)
+                numbers.append(float(cell))
             except ValueError:
-                found[k] = math.nan
-            if not math.isfinite(found[k]):
-                raise self.wrong(k, name, "is not a number")
-        return found
+                numbers.append(math.nan)
+            if not math.isfinite(numbers[-1]):
+                raise self.mistake(k, name, "is not a number")
+        return np.array(numbers)
 
-    def wrong(self, k: int, name: str, why: str) -> InputError:
-        """What is wrong with the k-th cell of a column."""
+    def mistake(self, k: int, name: str, why: str) -> InputError:
+        """An error about the k-th cell of a column."""
         return InputError(
             f"{self.source}, row {self.lines[k]}: {name} '{self.columns[name][k]}' {why}"
         )
