@@ -18,7 +18,12 @@ __all__ = ["FORMATS", "Format", "import_trace"]
 
 
 class Format(NamedTuple):
-    """An importer: the function, what it reads in a few words, its options, how many files."""
+    """An importer.
+
+    what: the files that it reads, in a few words.
+    options: names of its options.
+    many: whether it takes several files.
+    """
 
     read: Callable[..., Labelled]
     what: str
@@ -39,9 +44,10 @@ FORMATS = {
 
 
 def import_trace(name: str, paths: Sequence[str | Path], **options: Any) -> Labelled:
-    """What the importer called `name` makes of files; options that are None are not given.
+    """Import files of a format.
 
-    Raises `InputError` for a name that is none, an option it has not, and as the importer does.
+    options: of the importer; None stands for its default.
+    Raises `InputError` for an unknown format or option, and as the importer does.
 
     >>> import_trace("kinto", ["rank0.json"])
     Traceback (most recent call last):
@@ -52,12 +58,11 @@ def import_trace(name: str, paths: Sequence[str | Path], **options: Any) -> Labe
         raise InputError(
             f"there is no format '{name}'{nearest(name, FORMATS)}; known: {', '.join(FORMATS)}"
         )
-    found = FORMATS[name]
-    given = {option: value for option, value in options.items() if value is not None}
-    for option in given:
-        if option not in found.options:
-            having = [other for other, f in FORMATS.items() if option in f.options]
-            raise InputError(f"{option} is no option of {name}, but of {' and '.join(having)}")
-    if len(paths) > 1 and not found.many:
+    importer = FORMATS[name]
+    stated = {option: value for option, value in options.items() if value is not None}
+    for option in stated.keys() - set(importer.options):
+        having = [other for other, f in FORMATS.items() if option in f.options]
+        raise InputError(f"{option} is no option of {name}, but of {' and '.join(having)}")
+    if len(paths) > 1 and not importer.many:
         raise InputError(f"{paths[1]}: {name} takes one file; import them one by one")
-    return found.read(*paths, **given)
+    return importer.read(*paths, **stated)

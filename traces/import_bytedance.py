@@ -25,7 +25,7 @@ from simstrag.trace.trace import Trace
 from simstrag.traces.labelled import Labelled, contents
 from simstrag.traces.scenario_lines import constant_allreduce, run_of
 
-__all__ = ["Collapsed", "bytedance_straggler", "collapsed"]
+__all__ = ["ReplicaSteps", "bytedance_straggler", "replica_steps"]
 
 NAME = "bytedance-straggler"
 COLUMNS = ("dp_rank", "step", "optype", "start_ts", "duration")
@@ -34,12 +34,13 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 
-class Collapsed(NamedTuple):
-    """Recorded steps of data-parallel replicas, in seconds.
+class ReplicaSteps(NamedTuple):
+    """Recorded steps of data-parallel replicas, in seconds from the beginning of each step.
 
-    step: their numbers; recorded steps are not contiguous.  local: of each step and replica, when
-    its computing was done.  recorded: when all of the step was.  dropped: steps left out, in which
-    some replica has no computing.
+    step: numbers of the steps, which are not contiguous.
+    local: end of the computing of each step and replica, shape (steps, replicas).
+    recorded: end of each step.
+    dropped: steps left out, in which some replica has no computing.
     """
 
     step: Ints
@@ -52,7 +53,7 @@ class Collapsed(NamedTuple):
         """Seconds from the end of all computing to the end of each step."""
         return np.asarray(self.recorded - self.local.max(axis=1))
 
-    def of(self, chosen: npt.NDArray[np.bool_]) -> Collapsed:
+    def select(self, chosen: npt.NDArray[np.bool_]) -> ReplicaSteps:
         """Some of the steps."""
         return self._replace(
             step=self.step[chosen], local=self.local[chosen], recorded=self.recorded[chosen]
@@ -62,19 +63,19 @@ class Collapsed(NamedTuple):
     def trace(self) -> Trace:
         """A recorded duration per step and replica, as if one step followed the other at once."""
         steps, replicas = self.local.shape
-        begun = np.append(0.0, np.cumsum(self.recorded)[:-1])
+        begin = np.append(0.0, np.cumsum(self.recorded)[:-1])
         return Trace.from_columns(
-            np.repeat(begun, replicas), np.tile(np.arange(replicas), steps), "step", "duration",
+            np.repeat(begin, replicas), np.tile(np.arange(replicas), steps), "step", "duration",
             self.local.ravel(), NAME,
         )  # fmt: skip
 
 
 def bytedance_straggler(path: str | Path) -> Labelled:
-    """Durations of the steps of each data-parallel replica, and the tail as a scenario states it.
+    """Durations of the steps of each data-parallel replica, and the tail as an all-reduce.
 
-    Raises `InputError` for a file that is no such trace.
+    Raises `InputError` for any other file.
     """
-    found = collapsed(path)
+    found = replica_steps(path)
     tail, (steps, replicas) = float(np.median(found.tails)), found.local.shape
     replayed = found.local.max(axis=1) + tail
     error = float(np.mean(np.abs(replayed / found.recorded - 1)))
@@ -102,11 +103,8 @@ def bytedance_straggler(path: str | Path) -> Labelled:
     )
 
 
-def collapsed(path: str | Path) -> Collapsed:
-    """The recorded steps as those of data-parallel replicas.
-
-    Raises `InputError` for a file that is no such trace.
-    """
+def replica_steps(path: str | Path) -> ReplicaSteps:
+    """The recorded steps of data-parallel replicas. Raises `InputError` for any other file."""
     import pandas as pd
     import pyarrow
     import pyarrow.parquet
@@ -118,20 +116,20 @@ def collapsed(path: str | Path) -> Collapsed:
         raise InputError(f"{path}: cannot be read as parquet: {reason}") from None
     for name in COLUMNS:
         if name not in table.column_names:
-            found = ", ".join(table.column_names)
-            raise InputError(f"{path}: no column '{name}'; {NAME} has it, this file {found}")
+            there = ", ".join(table.column_names)
+            raise InputError(f"{path}: no column '{name}'; {NAME} has it, this file {there}")
     frame: pd.DataFrame = table.select(list(COLUMNS)).to_pandas()
     frame["end"] = frame["start_ts"].astype(float) + frame["duration"].astype(float)
     computed = frame[frame["optype"].isin(COMPUTE)]
     if computed.empty:
         raise InputError(f"{path}: no operation is {' or '.join(COMPUTE)}; it is no {NAME} trace")
     local = computed.groupby(["step", "dp_rank"])["end"].max().unstack()
-    whole = local.notna().all(axis=1)
-    local = local[whole]
+    complete = local.notna().all(axis=1)
+    local = local[complete]
     if local.shape[1] < 2 or local.empty:
         raise InputError(f"{path}: no step in which two replicas or more computed")
     recorded = frame.groupby("step")["end"].max()[local.index]
-    return Collapsed(
+    return ReplicaSteps(
         local.index.to_numpy(np.int64), local.to_numpy(float), recorded.to_numpy(float),
-        int(np.sum(~whole)),
+        int(np.sum(~complete)),
     )  # fmt: skip

@@ -1,22 +1,23 @@
 """Local step times from the Chrome traces of PyTorch's profiler, one file per rank.
 
-Source of the format: `torch.profiler.profile.export_chrome_trace` (Kineto), whose `ProfilerStep#k`
-annotations come from `profile.step()`, and whose `distributedInfo` names the rank.
+Source of the format: `torch.profiler.profile.export_chrome_trace` (Kineto).  `profile.step()` makes
+its annotations `ProfilerStep#k`, and `distributedInfo` names the rank.
 
 A synchronous step takes equally long on all ranks, since each waits inside the collectives for the
 others.  A *local* time is the span of the step, less the time in which a collective was under way
-and nothing was computed meanwhile.  On a GPU collectives are the kernels with `nccl` or `rccl` in
-their names, and computing is all other kernels and copies; the step is from its first kernel to the
-first of the next.  Without kernels collectives are the annotations `gloo:...` and their like, and
-computing is the `aten::...` operators; the step is its annotation on the host.
+and nothing was computed.  On a GPU collectives are the kernels with `nccl` or `rccl` in their
+names, computing is all other kernels and copies, and a step lasts from its first kernel to the
+first of the next step.  Without kernels collectives are annotations such as `gloo:...`, computing
+is the `aten::...` operators, and a step is its annotation on the host.
 
-What cannot be told apart: the transfer of data in a collective is taken out together with waiting.
-The rank that comes last waits least, so that its collectives are nearly transfer alone: the median
-over steps of the least such time among the ranks is reported as the cost of communication.
+The transfer of data in a collective cannot be told from waiting, and is taken out with it.  The
+last rank to arrive waits least, and its collectives are nearly transfer alone: the median over
+steps of the least such time among the ranks is reported as the cost of communication.
 """
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 import re
@@ -33,7 +34,7 @@ from simstrag.trace.trace import Trace
 from simstrag.traces.labelled import Labelled, contents
 from simstrag.traces.scenario_lines import constant_allreduce, run_of
 
-__all__ = ["Steps", "kineto", "steps_of"]
+__all__ = ["RankSteps", "kineto", "steps_of"]
 
 NAME = "kineto"
 STEP = re.compile(r"ProfilerStep#(\d+)$")
@@ -45,10 +46,10 @@ MICRO = 1e-6
 Floats = npt.NDArray[np.float64]
 
 
-class Steps(NamedTuple):
-    """The steps of one rank: number, and in seconds their start, span and exposed communication.
+class RankSteps(NamedTuple):
+    """The steps of one rank: number, start, span and exposed communication, in seconds.
 
-    exposed: within the span, what collectives took while nothing was computed.
+    exposed: time of a span in which collectives were under way and nothing was computed.
     """
 
     number: npt.NDArray[np.int64]
@@ -56,60 +57,58 @@ class Steps(NamedTuple):
     span: Floats
     exposed: Floats
 
-    def of(self, numbers: npt.NDArray[np.int64]) -> Steps:
-        """Those of some numbers."""
-        kept = np.isin(self.number, numbers)
-        return Steps(
-            self.number[kept], self.start[kept], self.span[kept], self.exposed[kept]
-        )  # fmt: skip
-
 
 def kineto(*paths: str | Path) -> Labelled:
     """A duration per step and rank from Chrome traces (JSON or .json.gz), a file per rank.
 
-    A rank is the one that its file names, else the file's place among those given.
-    Raises `InputError` for a file that is no such trace, has no steps, or repeats a rank.
+    A file names its rank; without a name its place among the files is the rank.
+    Raises `InputError` for any other file, one without steps, and a second one of a rank.
     """
-    ranks: dict[int, tuple[str, Steps]] = {}
+    files: dict[int, str] = {}
+    by_rank: dict[int, RankSteps] = {}
     unnamed = 0
     for place, path in enumerate(paths):
         data = _read(path)
         named = (data.get("distributedInfo") or {}).get("rank")
         unnamed += named is None
         rank = place if named is None else int(named)
-        if rank in ranks:
+        if rank in files:
             raise InputError(
-                f"{path}: is of rank {rank}, like {ranks[rank][0]}; give one file for each rank"
+                f"{path}: is of rank {rank}, like {files[rank]}; give one file for each rank"
             )
-        ranks[rank] = str(path), steps_of(data["traceEvents"], str(path))
-    if not ranks:
+        files[rank], by_rank[rank] = str(path), steps_of(data["traceEvents"], str(path))
+    if not files:
         raise InputError(f"{NAME}: give a trace file for each rank")
-    found = [ranks[rank][1] for rank in sorted(ranks)]
-    common = found[0].number
-    for steps in found[1:]:
-        common = np.intersect1d(common, steps.number)
+    ranks = sorted(files)
+    common = functools.reduce(np.intersect1d, [by_rank[rank].number for rank in ranks])
     if not len(common):
         raise InputError(f"{paths[0]}: no step number is in all {len(paths)} files")
-    dropped = sum(len(steps.number) - len(common) for steps in found)
-    found = [steps.of(common) for steps in found]
-    span, exposed = (np.array([getattr(s, name) for s in found]) for name in ("span", "exposed"))
-    _positive(span - exposed, common, sorted(ranks))
+    dropped = sum(len(steps.number) - len(common) for steps in by_rank.values())
+    start, span, exposed = (
+        np.array([getattr(by_rank[r], name)[np.isin(by_rank[r].number, common)] for r in ranks])
+        for name in ("start", "span", "exposed")
+    )
+    local = span - exposed
+    if np.any(local <= 0):
+        k, step = np.argwhere(local <= 0)[0]
+        raise InputError(
+            f"{NAME}: rank {ranks[k]} computed for no time in step {common[step]}; "
+            "was the device recorded at all?"
+        )
     trace = Trace.from_columns(
-        np.concatenate([steps.start - steps.start[0] for steps in found]),
-        np.repeat(sorted(ranks), len(common)), "step", "duration", (span - exposed).ravel(), NAME,
+        (start - start[:, :1]).ravel(), np.repeat(ranks, len(common)), "step", "duration",
+        local.ravel(), NAME,
     )  # fmt: skip
     transfer = float(np.median(exposed.min(axis=0)))
-    shares = ", ".join(
-        f"rank {r} {share:.0%}"
-        for r, share in zip(sorted(ranks), exposed.sum(axis=1) / span.sum(axis=1), strict=True)
-    )
+    shares = exposed.sum(axis=1) / span.sum(axis=1)
+    listed = ", ".join(f"rank {r} {share:.0%}" for r, share in zip(ranks, shares, strict=True))
     return Labelled(
         trace,
         NAME,
         contents(paths),
         notes=(
             f"Measured: {len(common)} steps of {len(ranks)} ranks, {span.mean():.4g} s in the "
-            f"mean; collectives under way with nothing computed meanwhile: {shares}.",
+            f"mean; collectives under way with nothing computed meanwhile: {listed}.",
             "Derived: a duration is the span of a step less that time.",
             "Derived: the least of it among the ranks of a step, which is nearly transfer alone, "
             f"is {transfer:.4g} s in the median.",
@@ -142,11 +141,11 @@ def _read(path: str | Path) -> dict[str, Any]:
     return data
 
 
-def steps_of(events: Sequence[dict[str, Any]], source: str = "trace") -> Steps:
+def steps_of(events: Sequence[dict[str, Any]], source: str = "trace") -> RankSteps:
     """The steps in the events of one rank.
 
-    A last one that nothing was computed in, which `profile.step()` opens at the end of a loop, is
-    left out.  Raises `InputError` where there are none.
+    `profile.step()` opens a last one at the end of a loop; if nothing was computed in it, it is
+    left out.  Raises `InputError` for events without steps.
 
     >>> step = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#3", "ts": 0, "dur": 9e6}
     >>> work = {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1e6, "dur": 4e6}
@@ -188,7 +187,7 @@ def steps_of(events: Sequence[dict[str, Any]], source: str = "trace") -> Steps:
     kept = np.ones(len(numbers), np.bool_)
     kept[-1] = busy[-1] > 0 or len(numbers) == 1
     start, end = windows
-    return Steps(np.array(numbers)[kept], start[kept], (end - start)[kept], exposed[kept])
+    return RankSteps(np.array(numbers)[kept], start[kept], (end - start)[kept], exposed[kept])
 
 
 def _windows(spans: Sequence[tuple[float, float]]) -> Floats:
@@ -198,7 +197,7 @@ def _windows(spans: Sequence[tuple[float, float]]) -> Floats:
 
 
 def _covered(spans: Sequence[tuple[float, float]], windows: Floats) -> Floats:
-    """Seconds of each window (starts, ends) in which at least one span is under way."""
+    """Seconds of each window (starts, ends) that at least one span covers."""
     if not spans:
         return np.zeros(windows.shape[1])
     start, end = np.array(sorted(spans)).T
@@ -210,12 +209,3 @@ def _covered(spans: Sequence[tuple[float, float]], windows: Floats) -> Floats:
     passed = np.stack([before[:-1], before[1:]], axis=1).ravel()
     first, last = (np.interp(at, edges, passed) for at in windows)
     return np.asarray(last - first)
-
-
-def _positive(local: Floats, numbers: npt.NDArray[np.int64], ranks: Sequence[int]) -> None:
-    if np.any(local <= 0):
-        rank, step = np.argwhere(local <= 0)[0]
-        raise InputError(
-            f"{NAME}: rank {ranks[rank]} computed for no time in step {numbers[step]}; "
-            "was the device recorded at all?"
-        )

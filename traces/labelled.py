@@ -1,8 +1,7 @@
-"""A trace that is not a record as it stands, with its label and an account of how it was made.
+"""A derived trace, with its label and an account of how it was made.
 
-The label is a column `origin` of the file, which the format allows beside its own, so that it
-stays with the rows wherever the file goes.  The account is a page beside the file, `slow.md` beside
-`slow.csv`, as the recorded traces have one.
+The label is a column `origin` of the file, which stays with the rows wherever the file goes.  The
+account is a page beside the file: `slow.md` beside `slow.csv`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from simstrag.traces.scenario_lines import quoted, workers
 __all__ = ["ORIGIN", "Labelled", "contents", "origin_of", "page_of", "scenario_of"]
 
 ORIGIN = "origin"
-"""The column that holds the label."""
+"""The column of the label."""
 SUFFIXES = (".csv", ".parquet")
 HEADING = "A scenario that runs as it is:"
 
@@ -31,11 +30,11 @@ HEADING = "A scenario that runs as it is:"
 class Labelled:
     """A trace, its label, and what it rests on.
 
-    origin: the label, one word such as `resampled`, or the format it was imported from.
+    origin: the label: the format it was imported from, or a word such as `resampled`.
     sources: (name, sha256) of the files it was made of.
     notes: sentences on what is measured, derived, assumed, dropped and missing.
-    scenario: lines of YAML which, with those about the trace itself, are a scenario; see `lines`.
-    names: what each node was called in its source, in the order of `trace.nodes`; or nothing.
+    scenario: lines of YAML beyond those that `lines` adds; empty for a trace that needs more.
+    names: of the nodes in the source, in the order of `trace.nodes`; or nothing.
 
     >>> trace = Trace.from_rows([(0, 0, "gpu", "slowdown", 2.0)])
     >>> print(Labelled(trace, "mine", notes=("Measured: nothing.",)).page("slow"))
@@ -55,9 +54,9 @@ class Labelled:
     names: tuple[str, ...] = ()
 
     def lines(self, file: str) -> tuple[str, ...]:
-        """A scenario with this trace, which runs as it is; nothing for a trace that cannot alone.
+        """A scenario with this trace that runs as it is; nothing without `scenario`.
 
-        file: path of the trace as seen from the scenario.
+        file: path of the trace, as seen from the scenario.
         """
         if not self.scenario:
             return ()
@@ -84,10 +83,9 @@ class Labelled:
         return "\n".join(lines) + "\n"
 
     def write(self, path: str | Path) -> Path:
-        """The labelled trace to `path`, CSV or parquet by its name, and its page beside it.
+        """Write the trace to `path`, CSV or parquet by its name, and its page; the page's path.
 
-        Returns the page's path. Raises `InputError`, and writes neither, where either exists or
-        cannot be written.
+        Raises `InputError`, and writes neither, where either exists or cannot be written.
         """
         page = page_of(path)
         frame = self.trace.to_frame()
@@ -100,7 +98,7 @@ class Labelled:
 
 
 def page_of(path: str | Path) -> Path:
-    """The page beside a trace that is to be written. Raises `InputError` where it cannot be.
+    """The page beside a new trace. Raises `InputError` where one of them cannot be written.
 
     >>> page_of("slow.txt")
     Traceback (most recent call last):
@@ -135,7 +133,7 @@ def contents(paths: Sequence[str | Path]) -> tuple[tuple[str, str], ...]:
 
 
 def origin_of(path: str | Path) -> str | None:
-    """The label of a file that is a trace; None where it has none, as a record has.
+    """The label of a trace file; None for a plain record.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -145,23 +143,23 @@ def origin_of(path: str | Path) -> str | None:
     'mine'
     """
     path = Path(path)
-    found: list[Any]
+    labels: list[Any]
     if path.suffix == ".parquet":
         import pyarrow.parquet
 
         if ORIGIN not in pyarrow.parquet.read_schema(path).names:
             return None
-        found = pyarrow.parquet.read_table(path, columns=[ORIGIN])[ORIGIN][:1].to_pylist()
+        labels = pyarrow.parquet.read_table(path, columns=[ORIGIN])[ORIGIN][:1].to_pylist()
     else:
         import csv
 
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.DictReader(file, skipinitialspace=True)
-            found = [row.get(ORIGIN) for row in itertools.islice(rows, 1)]
-    return str(found[0]) if found and found[0] else None
+            labels = [row.get(ORIGIN) for row in itertools.islice(rows, 1)]
+    return str(labels[0]) if labels and labels[0] else None
 
 
 def _bold(note: str) -> str:
-    """Its first word, with which it says what kind of note it is, in bold."""
+    """A note with its first word, its kind, in bold."""
     kind, colon, rest = note.partition(":")
     return f"**{kind}:**{rest}" if colon and kind.isalpha() else note

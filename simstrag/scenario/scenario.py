@@ -204,14 +204,15 @@ class Scenario(Section):
 
     @property
     def network_places(self) -> tuple[int, ...] | None:
-        """The node of each rank in the network; None where each rank has a node to itself.
+        """The node of each rank in the network; None where nodes make no difference to links.
 
         Without `nodes` and `ranks_per_node` the nodes are filled as the profile's were
         (`gpus_per_node`). The trace's node k is rank k all the same.
         """
-        profile = self.inputs.profile
+        profile, a = self.inputs.profile, self.inputs.allreduce
         size = None if profile is None else profile.gpus_per_node
-        if self.places is not None or size is None:
+        links_are_alike = a.algorithm != "hierarchical" and a.inside == (a.alpha, a.bandwidth)
+        if self.places is not None or size is None or links_are_alike:
             return self.places
         return tuple(rank // size for rank in range(self.workers))
 

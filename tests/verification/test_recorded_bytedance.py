@@ -16,7 +16,7 @@ import pytest
 
 from simstrag.engine.simulate import simulate
 from simstrag.scenario.scenario import Scenario
-from simstrag.traces.import_bytedance import Collapsed, collapsed
+from simstrag.traces.import_bytedance import ReplicaSteps, replica_steps
 
 FILE = (
     Path(__file__).parents[2].parent / "shared" / "traces" / "bytedance-straggler"
@@ -28,11 +28,11 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def recorded() -> Collapsed:
-    return collapsed(FILE)
+def recorded() -> ReplicaSteps:
+    return replica_steps(FILE)
 
 
-def replayed(steps: Collapsed, tail: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def replayed(steps: ReplicaSteps, tail: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """Seconds of each step under bsp: recorded durations, and the tail as an all-reduce."""
     replicas = steps.local.shape[1]
     scenario = Scenario(
@@ -47,10 +47,10 @@ def replayed(steps: Collapsed, tail: float) -> np.ndarray[tuple[int], np.dtype[n
 
 
 def test_steps_with_odd_numbers_are_replayed_within_three_tenths_of_a_percent(
-    recorded: Collapsed,
+    recorded: ReplicaSteps,
 ) -> None:
-    even = recorded.of(recorded.step % 2 == 0)
-    odd = recorded.of(recorded.step % 2 == 1)
+    even = recorded.select(recorded.step % 2 == 0)
+    odd = recorded.select(recorded.step % 2 == 1)
     assert (len(even.step), len(odd.step)) == (18, 26)
     tail = float(np.median(even.tails))
     error = np.abs(replayed(odd, tail) / odd.recorded - 1)
@@ -58,15 +58,15 @@ def test_steps_with_odd_numbers_are_replayed_within_three_tenths_of_a_percent(
     assert 100 * error.mean() == pytest.approx(0.173, abs=0.002)  # what it comes to
 
 
-def test_a_tail_of_every_second_recorded_step_does_as_well(recorded: Collapsed) -> None:
+def test_a_tail_of_every_second_recorded_step_does_as_well(recorded: ReplicaSteps) -> None:
     """Whichever is meant by even: the number of a step, or its place among the recorded ones."""
     place = np.arange(len(recorded.step)) % 2
-    tail = float(np.median(recorded.of(place == 0).tails))
-    odd = recorded.of(place == 1)
+    tail = float(np.median(recorded.select(place == 0).tails))
+    odd = recorded.select(place == 1)
     assert np.abs(replayed(odd, tail) / odd.recorded - 1).mean() <= 0.003
 
 
-def test_unequal_replicas_cost_what_the_recorded_steps_say(recorded: Collapsed) -> None:
+def test_unequal_replicas_cost_what_the_recorded_steps_say(recorded: ReplicaSteps) -> None:
     """Against replicas that all take the mean, tail included: a simulated ratio of makespans."""
     tail = float(np.median(recorded.tails))
     equal = recorded._replace(
@@ -76,7 +76,7 @@ def test_unequal_replicas_cost_what_the_recorded_steps_say(recorded: Collapsed) 
     assert ratio == pytest.approx(1.618, abs=0.002)
 
 
-def test_the_collapse_is_that_of_the_operations_themselves(recorded: Collapsed) -> None:
+def test_the_collapse_is_that_of_the_operations_themselves(recorded: ReplicaSteps) -> None:
     """One step worked out without the importer."""
     rows = pd.read_parquet(FILE)
     step = rows[rows["step"] == 404]
