@@ -27,7 +27,7 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from simstrag.policies import Description, describe
+from simstrag.policies import PolicyDescription, describe
 
 __all__ = ["Fields", "allowed", "meanings", "name_folders", "page", "table", "write_pages"]
 
@@ -187,7 +187,7 @@ def write_pages(folder: Path) -> None:
             temporary.replace(path)
 
 
-def page(described: Description) -> str:
+def page(described: PolicyDescription) -> str:
     """The page in Markdown.
 
     >>> from simstrag.policies import describe
@@ -219,7 +219,7 @@ def page(described: Description) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _parameters(d: Description) -> list[str]:
+def _parameters(d: PolicyDescription) -> list[str]:
     if not d.parameters:
         return ["## Parameters", "None."]
     rows = [("parameter", "meaning", "allowed", "default")]

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.errors import PlanError
+from simstrag.errors import InputError, PlanError
 
-__all__ = ["WINDOW", "Hints", "View"]
+__all__ = ["WINDOW", "Hints", "View", "device_gain"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,31 @@ class Hints:
     microbatches: int | None = None
     samples: int | None = None
     noise_scale: float | None = None
+
+
+def device_gain(amp_ratio: float, host_seconds: float | None, clean_seconds: float | None) -> float:
+    """The speed-up of the device's part of a step by reduced precision, r = g / ((h+g)/rho - h).
+
+    amp_ratio: rho, full over reduced-precision time of a whole uncontended step.
+    host_seconds: h, the part of a clean step that reduced precision does not shorten.
+    clean_seconds: h+g, a clean full-precision step.
+
+    With h or h+g unknown it is rho.  Raises `InputError` where h makes so large a rho impossible.
+
+    >>> device_gain(1.5, None, None), round(device_gain(1.5, 0.25, 1.0), 6)
+    (1.5, 1.8)
+    """
+    if host_seconds is None or clean_seconds is None:
+        return amp_ratio
+    if amp_ratio == 1 or clean_seconds == host_seconds:
+        return 1.0
+    device_seconds = clean_seconds / amp_ratio - host_seconds
+    if device_seconds <= 0:
+        raise InputError(
+            f"rho {amp_ratio:g} is impossible where {host_seconds:g} of {clean_seconds:g} s do not "
+            f"depend on precision: it must be below {clean_seconds / host_seconds:g}"
+        )
+    return (clean_seconds - host_seconds) / device_seconds
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,7 +19,7 @@ ROOMS: dict[str, set[str]] = {
     "policies": {"documents"},
     "runs": set(),
     "trace": {"documents"},
-    "timing": {"policies", "trace"},
+    "timing": {"trace"},
     "profile": {"documents", "timing", "trace"},
     "scenario": {"documents", "profile", "timing", "trace"},
     "engine": {"learning", "policies", "runs", "scenario", "timing", "trace"},

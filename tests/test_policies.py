@@ -18,7 +18,7 @@ import pytest
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError, PlanError
 from simstrag.policies import describe, load, names, spec
-from simstrag.policies._words import words
+from simstrag.policies._description import describe_plan
 from simstrag.policies.dropcompute import DropCompute, best_deadline, effective_speedup
 from simstrag.policy import (
     WINDOW,
@@ -351,7 +351,7 @@ def test_a_stranger_that_says_nothing_is_described_by_its_plan(outside: str) -> 
 def test_a_plan_in_words_has_a_line_for_what_is_not_at_its_default(
     plan: Plan, said: list[tuple[str, str]]
 ) -> None:
-    assert words(plan, 4) == tuple(said)
+    assert describe_plan(plan, 4) == tuple(said)
 
 
 def test_the_table_in_the_docs_is_what_the_policies_say_of_themselves() -> None:

@@ -29,7 +29,7 @@ from simstrag.policies.estimators.modes import (
 )
 from simstrag.policies.estimators.noise_tables import BATCHES, EPOCHS, TABLES, noise_scale
 from simstrag.policies.estimators.predictors import PREDICTORS, Predictor
-from simstrag.policies.star_h import Noise
+from simstrag.policies.star_h import NoiseSource
 from simstrag.policy import WINDOW, Hints, Plan, PlanError, Quorum, Review, Via, View
 from simstrag.ties import TOLERANCE, is_less
 
@@ -139,7 +139,7 @@ def test_epochs_are_rounded_half_up_and_end_at_nine() -> None:
 
 def test_all_tables_are_complete_and_can_be_asked_for() -> None:
     assert {np.shape(table) for table in TABLES.values()} == {(len(BATCHES), EPOCHS)}
-    assert {noise.value for noise in Noise} == {"live", "hint", *TABLES}
+    assert {noise.value for noise in NoiseSource} == {"live", "hint", *TABLES}
 
 
 # -- clusters --------------------------------------------------------------------------------

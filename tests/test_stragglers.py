@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from simstrag.errors import InputError
 from simstrag.policies.estimators.detectors import (
     Baseline,
-    amp_gain,
     baseline,
     full_precision_time,
     mad,
@@ -20,6 +19,7 @@ from simstrag.policies.estimators.detectors import (
     robust_z,
     suspects,
 )
+from simstrag.view import device_gain
 
 SECONDS = st.floats(1e-3, 1e3)
 
@@ -130,14 +130,14 @@ def test_it_is_exact_under_gpu_contention_too_where_all_is_gpu(c: float, rho: fl
 @given(c=st.floats(1.0, 5.0))
 def test_with_a_known_host_part_gpu_contention_is_still_converted_exactly(c: float) -> None:
     host, gpu, rho = 0.25, 0.75, 1.5
-    amp_time = np.array([host + gpu * c / amp_gain(rho, host, host + gpu)])
+    amp_time = np.array([host + gpu * c / device_gain(rho, host, host + gpu)])
     assert full_precision_time(amp_time, rho, host, 1.0) == pytest.approx([host + gpu * c])
 
 
 def test_a_step_without_a_device_part_gains_nothing() -> None:
-    assert amp_gain(1.5, host=1.0, clean=1.0) == 1.0
+    assert device_gain(1.5, 1.0, 1.0) == 1.0
 
 
 def test_a_ratio_that_the_host_part_forbids_is_refused() -> None:
     with pytest.raises(InputError, match=r"rho 3 is impossible .* must be below 2"):
-        amp_gain(3.0, host=0.5, clean=1.0)
+        device_gain(3.0, 0.5, 1.0)

@@ -10,7 +10,7 @@ from simstrag.cli.console import print_json, print_paragraphs, print_table
 from simstrag.cli.options import Json, argument, complete_policy
 
 if TYPE_CHECKING:
-    from simstrag.policies import Description
+    from simstrag.policies import PolicyDescription
 
 __all__ = ["policies"]
 
@@ -53,7 +53,7 @@ def policies(
         print("your own: package.module:Class, with parameters in the same way")
 
 
-def _summarize(description: Description) -> str:
+def _summarize(description: PolicyDescription) -> str:
     """What a policy decides, its first parameters, and its paper, one a line."""
     parameters = [f"{p.name}={p.default}" for p in description.parameters[:MOST]]
     if (left := len(description.parameters) - MOST) > 0:
@@ -62,7 +62,7 @@ def _summarize(description: Description) -> str:
     return "\n".join(line for line in lines if line)
 
 
-def _explain(description: Description, real: str) -> None:
+def _explain(description: PolicyDescription, real: str) -> None:
     print(f"{description.name} ({description.architecture})")
     print_paragraphs(description.sentence, *description.details, f"On real ranks: {real}.")
     print_table(["plan", "first, for 8 ranks"], [*map(list, description.plan)], wraps=1)
@@ -72,7 +72,7 @@ def _explain(description: Description, real: str) -> None:
     print_paragraphs(description.source, *description.remarks)
 
 
-def _rows(description: Description) -> Iterator[list[str]]:
+def _rows(description: PolicyDescription) -> Iterator[list[str]]:
     """One row per parameter; a meaning that several share is printed once."""
     before = ""
     for p in description.parameters:

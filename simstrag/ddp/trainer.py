@@ -100,7 +100,7 @@ def wrap(
     if samples is not None and batch is None and profile is None:
         raise InputError("samples are counted by batches: give the samples of a rank's batch too")
     given = policies.load(policy) if isinstance(policy, str) else copy.deepcopy(policy)
-    name = policy if isinstance(policy, str) else policies.called(given)
+    name = policy if isinstance(policy, str) else policies.name_of(given)
     if not dist.is_initialized():
         joined = join(stall_limit, patient=True)
     elif joined is None:

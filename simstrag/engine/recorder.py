@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag.plan import Plan
-from simstrag.policies import ways
+from simstrag.policies import architecture
 from simstrag.runs.columns import Column, Lists, Numbers, Table, Words, lists
 from simstrag.runs.tables import InMemory, Storage
 
@@ -84,7 +84,7 @@ class Recorder:
             return
         self._plan = plan
         self.judged = self.judged or plan.suspects is not None
-        way = ways(plan)
+        way = architecture(plan)
         self.ways |= dict.fromkeys(way)
         decided = (_suspects(plan), _amp(plan), " + ".join(way), len(plan.quorums), plan.batch)
         if decided != self._decided:

@@ -94,7 +94,7 @@ def _simulated(
     recorder: Recorder,
     hints: Hints | None,
 ) -> Run:
-    name = policy if isinstance(policy, str) else policies.called(policy)
+    name = policy if isinstance(policy, str) else policies.name_of(policy)
     fresh = policies.load(policy) if isinstance(policy, str) else copy.deepcopy(policy)
     job = _Job(scenario, fresh, name, seed, recorder, hints)
     world = simpy.Environment()

@@ -1,7 +1,8 @@
-"""The built-in policies, one file each, and how a spec such as ``ssp:bound=5`` becomes a policy.
+"""The built-in policies, one file each, and their specs, such as ``ssp:bound=5``.
 
-A policy file holds one class with a `plan` method, and is found by its name: there is no registry.
-One outside the package is named `package.module:Class`, and takes parameters in the same way.
+A policy file defines one class with a `plan` method and is found by its file name; there is no
+registry.  A policy outside the package is named `package.module:Class`.  Policies know neither
+clock nor engine: `simstrag/policy.py` is their contract.  Start with `bsp`.
 """
 
 from __future__ import annotations
@@ -9,48 +10,25 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-from dataclasses import dataclass
 from types import ModuleType
 from typing import overload
 
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
-from simstrag.policies._asking import ask, counts
-from simstrag.policies._docstring import read
-from simstrag.policies._parameters import Parameter, parameters, parse, values, write
-from simstrag.policies._words import ways, words
+from simstrag.policies._calls import ask, counts
+from simstrag.policies._description import PolicyDescription, architecture, describe_policy
+from simstrag.policies._parameters import Parameter, format_changed, parse, values
 from simstrag.policy import Hints, Policy, View
 
 __all__ = [
-    "Description", "Parameter", "ask", "called", "counts", "describe", "load", "names", "spec",
-    "ways",
+    "Parameter", "PolicyDescription", "architecture", "ask", "counts", "describe", "load",
+    "name_of", "names", "spec",
 ]  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Description:
-    """What there is to say of a policy, read from its file and its first plan.
-
-    name: its spec.  sentence: what it decides; details: what more its file says of that.
-    architecture: how its first plan makes updates of gradients: `all-reduce`, `server`, `leader`.
-    plan: that plan in words, (field, what it says), for the world of `WORLD`.
-    paper: its source in short.  source: in full.  remarks: what of it is whose.
-    """
-
-    name: str
-    sentence: str
-    details: tuple[str, ...]
-    architecture: str
-    parameters: tuple[Parameter, ...]
-    plan: tuple[tuple[str, str], ...]
-    paper: str
-    source: str
-    remarks: tuple[str, ...]
 
 
 HINTS = Hints(amp_ratio=1.6, amp_switch=0.0, batch=128, microbatches=8, samples=1_024_000)
 WORLD = View(8, hints=HINTS)
-"""The world for which a description shows a plan, before its first step."""
+"""The view for which a description shows the first plan."""
 
 
 def names() -> tuple[str, ...]:
@@ -59,12 +37,12 @@ def names() -> tuple[str, ...]:
     >>> "korel" in names()
     True
     """
-    found = (module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg)
-    return tuple(sorted(name for name in found if not name.startswith("_")))
+    modules = (module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg)
+    return tuple(sorted(name for name in modules if not name.startswith("_")))
 
 
 def load(text: str) -> Policy:
-    """A fresh policy from its spec: a name, then parameters that differ from their defaults.
+    """A new policy from its spec: a name and the parameters that differ from their defaults.
 
     Raises `InputError` for an unknown policy or parameter and for a value that is not allowed.
 
@@ -76,16 +54,16 @@ def load(text: str) -> Policy:
     """
     name, arguments = _split(text)
     cls = _class(name)
-    given = values(cls, name, parse(name, arguments))
+    parameters = values(cls, name, parse(name, arguments))
     try:
-        policy: Policy = cls(**given)
+        policy: Policy = cls(**parameters)
     except (TypeError, ValueError) as error:
         raise InputError(f"policy '{text}': {error}") from error
     return policy
 
 
 def spec(policy: Policy) -> str:
-    """The shortest spec that loads this policy anew: its name in tables and files.
+    """The shortest spec of a policy, which names it in tables and files.
 
     >>> spec(load("backup: late=abort, b=2")), spec(load("ssp:bound=inf"))
     ('backup:b=2', 'ssp:bound=inf')
@@ -93,12 +71,12 @@ def spec(policy: Policy) -> str:
     cls = type(policy)
     package, _, module = cls.__module__.rpartition(".")
     name = module if package == __name__ else f"{cls.__module__}:{cls.__qualname__}"
-    changed = write(policy)
+    changed = format_changed(policy)
     return f"{name}:{changed}" if changed else name
 
 
-def called(policy: Policy) -> str:
-    """The spec of a policy object, or its class where a spec cannot write its parameters."""
+def name_of(policy: Policy) -> str:
+    """The spec of a policy, or its class where a spec cannot write its parameters."""
     try:
         return spec(policy)
     except InputError:
@@ -107,41 +85,27 @@ def called(policy: Policy) -> str:
 
 
 @overload
-def describe(text: str) -> Description: ...
+def describe(text: str) -> PolicyDescription: ...
 @overload
-def describe(text: None = None) -> tuple[Description, ...]: ...
-def describe(text: str | None = None) -> Description | tuple[Description, ...]:
-    """What there is to say of the policy of a spec, or of all built-in ones in order of name.
+def describe(text: None = None) -> tuple[PolicyDescription, ...]: ...
+def describe(text: str | None = None) -> PolicyDescription | tuple[PolicyDescription, ...]:
+    """The description of the policy of a spec, or of all built-in policies in order of name.
 
-    Raises `InputError` as `load` does, and where its plan does not fit the world of `WORLD`.
+    Raises `InputError` as `load` does, and where the policy's plan does not fit `WORLD`.
 
     >>> describe("ssp:bound=5").plan[1]
     ('bound', '5 steps ahead of the slowest rank at most')
     """
-    return tuple(map(_description, names())) if text is None else _description(text)
-
-
-def _description(text: str) -> Description:
+    if text is None:
+        return tuple(map(describe, names()))
     policy = load(text)
-    cls = type(policy)
-    module = importlib.import_module(cls.__module__)
-    said = read(cls, module, alone=_policies_of(module) == [cls])
-    plan = ask(policy, WORLD, text)
-    return Description(
-        name=spec(policy),
-        sentence=said.decides[0] if said.decides else "",
-        details=said.decides[1:],
-        architecture=" + ".join(ways(plan)),
-        parameters=parameters(cls),
-        plan=words(plan, WORLD.world_size),
-        paper=said.paper,
-        source=said.source,
-        remarks=said.remarks,
-    )
+    module = importlib.import_module(type(policy).__module__)
+    alone = _policies_of(module) == [type(policy)]
+    return describe_policy(policy, spec(policy), ask(policy, WORLD, text), WORLD.world_size, alone)
 
 
 def _split(text: str) -> tuple[str, str | None]:
-    """The name and, unless there is none, the text of the parameters."""
+    """The name and the text of the parameters; None without a colon behind the name."""
     head, *rest = (part.strip() for part in text.split(":"))
     if rest and "=" not in rest[0] and head not in names():
         head = f"{head}:{rest.pop(0)}"
@@ -155,25 +119,25 @@ def _split(text: str) -> tuple[str, str | None]:
 
 def _class(name: str) -> type:
     if ":" in name:
-        return _outside_class(name)
+        return _user_class(name)
     if name not in names():
         known = ", ".join(names())
         raise InputError(f"there is no policy '{name}'; known: {known}{nearest(name, names())}")
-    found = _policies_of(importlib.import_module(f"{__name__}.{name}"))
-    assert len(found) == 1, f"{name}.py must define one class with a plan method, not {found}"
-    return found[0]
+    classes = _policies_of(importlib.import_module(f"{__name__}.{name}"))
+    assert len(classes) == 1, f"{name}.py must define one class with a plan method, not {classes}"
+    return classes[0]
 
 
-def _outside_class(name: str) -> type:
+def _user_class(name: str) -> type:
     module_name, _, class_name = name.partition(":")
     try:
         module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:  # whatever a stranger's module does wrong is one line
-        said = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"cannot import '{module_name}' for policy '{name}': {said}") from error
+    except (Exception, SystemExit) as error:  # any failure of a user's module is one line
+        message = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(f"cannot import '{module_name}' for policy '{name}': {message}") from error
     cls = getattr(module, class_name, None)
     if not (inspect.isclass(cls) and callable(getattr(cls, "plan", None))):
-        known = [found.__name__ for found in _policies_of(module)]
+        known = [policy.__name__ for policy in _policies_of(module)]
         listed = ", ".join(known) or "none"
         raise InputError(
             f"{module_name} has no policy class '{class_name}'; "
@@ -183,7 +147,7 @@ def _outside_class(name: str) -> type:
 
 
 def _policies_of(module: ModuleType) -> list[type]:
-    """The classes with a `plan` method that a module defines itself."""
+    """The classes with a `plan` method that a module defines."""
     classes = [cls for _, cls in inspect.getmembers(module, inspect.isclass)]
-    own = [cls for cls in classes if cls.__module__ == module.__name__]
-    return [cls for cls in own if callable(getattr(cls, "plan", None))]
+    defined = [cls for cls in classes if cls.__module__ == module.__name__]
+    return [cls for cls in defined if callable(getattr(cls, "plan", None))]

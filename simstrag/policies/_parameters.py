@@ -1,4 +1,4 @@
-"""The parameters of a policy as text: its dataclass fields, read and written by their type."""
+"""The parameters of a policy as text: its dataclass fields, parsed and formatted by type."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 
-__all__ = ["Parameter", "parameters", "parse", "values", "write"]
+__all__ = ["Parameter", "format_changed", "parameters", "parse", "values"]
 
 TRUTH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 MEANING = re.compile(r"^(\w+(?:, \w+)*): (.*(?:\n[ ]+\S.*)*)", re.MULTILINE)
@@ -24,9 +24,12 @@ MEANING = re.compile(r"^(\w+(?:, \w+)*): (.*(?:\n[ ]+\S.*)*)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of a policy: its name, its default as a spec writes it, what is allowed.
+    """One parameter of a policy.
 
-    meaning: what the class says of it; parameters explained together have the same.
+    name: the dataclass field.
+    default: the default as a spec writes it.
+    allowed: the allowed values, in words.
+    meaning: the explanation in the class's docstring; parameters explained together share one.
     """
 
     name: str
@@ -37,9 +40,11 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """How values of one type are read, and what is allowed.
+    """How text becomes a value of one type.
 
-    read: from text, ValueError where it cannot be.  none: the word for None, where it is allowed.
+    read: the conversion; raises ValueError.
+    allowed: the allowed values, in words.
+    none: the word for None; None where the parameter may not be None.
     """
 
     read: Callable[[str], Any]
@@ -62,14 +67,14 @@ class _Kind:
 def parameters(cls: type) -> tuple[Parameter, ...]:
     """The parameters of a policy class, in the order of its fields.
 
-    The class says what they mean in lines `name: meaning` or `name, name: meaning` of its
-    docstring; lines that go on are indented.
+    Lines `name: meaning` or `name, name: meaning` of the class's docstring explain them;
+    continuation lines are indented.
     """
     fields = _fields(cls)
     meanings = {
         name: " ".join(text.split())
-        for together, text in MEANING.findall(inspect.getdoc(cls) or "")
-        for name in together.split(", ")
+        for group, text in MEANING.findall(inspect.getdoc(cls) or "")
+        for name in group.split(", ")
     }
     return tuple(
         Parameter(name, kind.text(_default(field)), kind.allowed, meanings.get(name, ""))
@@ -78,7 +83,7 @@ def parameters(cls: type) -> tuple[Parameter, ...]:
 
 
 def parse(policy: str, text: str | None) -> dict[str, str]:
-    """``"b=1, late=drop"`` as a dict of text; None is no parameters at all."""
+    """``"b=1, late=drop"`` as a dict of text; empty for None."""
     if text is None:
         return {}
     pairs: dict[str, str] = {}
@@ -96,7 +101,7 @@ def parse(policy: str, text: str | None) -> dict[str, str]:
 
 
 def values(cls: type, policy: str, texts: dict[str, str]) -> dict[str, Any]:
-    """Texts as values of the types that the fields of `cls` declare."""
+    """Parameter values, converted from text to the types of the fields of `cls`."""
     fields = _fields(cls)
     result = {}
     for name, text in texts.items():
@@ -115,8 +120,8 @@ def values(cls: type, policy: str, texts: dict[str, str]) -> dict[str, Any]:
     return result
 
 
-def write(policy: object) -> str:
-    """The parameters that differ from their defaults, as `parse` and `values` read them."""
+def format_changed(policy: object) -> str:
+    """The parameters that differ from their defaults, in the form that `parse` reads."""
     changed = (
         (field.name, getattr(policy, field.name), kind)
         for field, kind in _fields(type(policy)).values()
@@ -129,8 +134,8 @@ def _fields(cls: type) -> dict[str, tuple[dataclasses.Field[Any], _Kind]]:
     if not dataclasses.is_dataclass(cls):
         return {}
     hints = typing.get_type_hints(cls)
-    given = (field for field in dataclasses.fields(cls) if field.init)
-    return {field.name: (field, _kind(cls, field, hints[field.name])) for field in given}
+    settable = (field for field in dataclasses.fields(cls) if field.init)
+    return {field.name: (field, _kind(cls, field, hints[field.name])) for field in settable}
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:
@@ -141,7 +146,7 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 def _kind(cls: type, field: dataclasses.Field[Any], annotation: Any) -> _Kind:
     """The kind of one field: a plain type, or a plain type or None.
 
-    A field may say how a spec writes its None: `field(default=None, metadata={"none": "auto"})`.
+    The metadata of a field may name its None: `field(default=None, metadata={"none": "auto"})`.
     """
     union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
     options = typing.get_args(annotation) if union else (annotation,)
@@ -170,13 +175,13 @@ def _plain_kind(cls: type, name: str, annotation: Any) -> _Kind | None:
     return kinds.get(annotation)
 
 
-def _accepts(cls: type, given: dict[str, Any]) -> bool:
-    """Whether a policy takes this member of an enumeration: some allow only a part of it."""
+def _accepts(cls: type, parameters: dict[str, Any]) -> bool:
+    """Whether a policy allows this member of an enumeration; some allow only a part of it."""
     try:
-        cls(**given)
+        cls(**parameters)
     except ValueError:
         return False
-    except TypeError:  # it cannot do without another parameter either
+    except TypeError:  # another parameter is required
         return True
     return True
 

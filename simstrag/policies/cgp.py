@@ -41,7 +41,7 @@ MARGIN, PATIENCE = 0.10, 3
 """A rank this far outside its band in so many rounds in a row calls for new groups."""
 
 
-class Groups(enum.Enum):
+class Grouping(enum.Enum):
     """How groups form."""
 
     PLANNED = "planned"
@@ -50,7 +50,7 @@ class Groups(enum.Enum):
 
 
 @dataclass(slots=True)
-class State:
+class _State:
     """The plan in force and what may change it.
 
     checked, planned: the rounds of the last look at the times, and of the last planning.
@@ -79,14 +79,14 @@ class Cgp:
     power: a, where staleness tau takes 1/(1+tau)**a of a gradient's weight.
     """
 
-    groups: Groups = Groups.PLANNED
+    groups: Grouping = Grouping.PLANNED
     ratio: float = 1.2
     every: int = 20
     fuse: bool = True
     window: float = 0.3
     max_group: int | None = None
     power: float = 0.0
-    state_: State | None = field(default=None, init=False, repr=False, compare=False)
+    state_: _State | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.ratio >= 1:
@@ -102,13 +102,13 @@ class Cgp:
     @property
     def unmodelled(self) -> str | None:
         """That its later plans have rounds, which the first has not."""
-        rounds = self.groups is Groups.ROUNDS
+        rounds = self.groups is Grouping.ROUNDS
         return "its groups compute on models of their own between two updates" if rounds else None
 
     @property
     def simulated_only(self) -> str | None:
         """The same of real training: a model and an optimizer for each group are not built."""
-        rounds = self.groups is Groups.ROUNDS
+        rounds = self.groups is Grouping.ROUNDS
         return "its groups need a model and an optimizer of their own" if rounds else None
 
     def plan(self, view: View) -> Plan:
@@ -117,7 +117,7 @@ class Cgp:
         state = self.state_
         if state is None:
             everybody = self._plan_of((Quorum(via=Via.LEADER),), view)
-            state = State(everybody, np.zeros(n), np.zeros(n, dtype=np.int64))
+            state = _State(everybody, np.zeros(n), np.zeros(n, dtype=np.int64))
             object.__setattr__(self, "state_", state)  # frozen are the parameters
         if rounds <= state.checked:
             return state.plan
@@ -137,7 +137,7 @@ class Cgp:
             return {"replans": 0, "groups": 0}
         return {"replans": state.replans, "groups": len(state.plan.quorums)}
 
-    def _is_due(self, state: State, t: Floats) -> bool:
+    def _is_due(self, state: _State, t: Floats) -> bool:
         if state.planned is None:
             return True
         low, high = (1 - MARGIN) * state.fastest, (1 + MARGIN) * self.ratio * state.fastest
@@ -145,7 +145,7 @@ class Cgp:
         leaves = bool((state.outside >= PATIENCE).any())
         return leaves or state.checked - state.planned >= self.every
 
-    def _replan(self, state: State, t: Floats, view: View) -> None:
+    def _replan(self, state: _State, t: Floats, view: View) -> None:
         """The same object unless the groups change."""
         groups = grouped(t, self.ratio, self.max_group)
         for group in groups:
@@ -159,9 +159,9 @@ class Cgp:
             state.replans += 1
 
     def _quorums(
-        self, state: State, groups: list[tuple[int, ...]], t: Floats, view: View
+        self, state: _State, groups: list[tuple[int, ...]], t: Floats, view: View
     ) -> tuple[Quorum, ...]:
-        if self.groups is Groups.WINDOW:
+        if self.groups is Grouping.WINDOW:
             clean = view.hints.clean_seconds
             seconds = self.window * (float(t.min()) if clean is None else clean)
             standing = state.plan.quorums[0].window
@@ -171,7 +171,7 @@ class Cgp:
             return (Quorum(count=count, via=Via.LEADER, window=seconds),)
         slowest = [float(t[group[-1]]) for group in groups]
         rounds = [1] * len(groups)
-        if self.groups is Groups.ROUNDS:
+        if self.groups is Grouping.ROUNDS:
             rounds = [math.floor(max(slowest) / own * (1 + TOLERANCE)) for own in slowest]
         return tuple(
             Quorum(group, via=Via.LEADER, rounds=count)

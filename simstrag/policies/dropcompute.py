@@ -32,7 +32,7 @@ MEASURING = Plan(review=Review(updates=1))
 
 
 @dataclass(slots=True)
-class State:
+class _State:
     """times: shape (N, measure), local times in seconds, NaN where none has been seen.
     began: steps of the slowest rank and the time when the warm-up was over.
     chosen: the plan with a deadline, once there is one.
@@ -57,7 +57,7 @@ class DropCompute:
     warmup: int = 5
     measure: int = 45
     simulated_only = "it cuts steps at a micro-batch, and a real step cannot be cut from outside"
-    state_: State | None = field(default=None, init=False, repr=False, compare=False)
+    state_: _State | None = field(default=None, init=False, repr=False, compare=False)
     cuttable_: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -78,7 +78,7 @@ class DropCompute:
             return self.plan_
         if self.state_ is None:
             times = np.full((view.world_size, self.measure), np.nan)
-            object.__setattr__(self, "state_", State(times))
+            object.__setattr__(self, "state_", _State(times))
         state = self.state_
         assert state is not None
         if state.chosen is None:
@@ -99,7 +99,7 @@ class DropCompute:
         known = {} if theta is None else {"theta": theta}
         return {**known, "cuttable": int(self.cuttable_)}
 
-    def _measure(self, state: State, view: View, m: int) -> None:
+    def _measure(self, state: _State, view: View, m: int) -> None:
         """Enter what the view shows; after the last step needed, choose the deadline."""
         column = view.steps[:, None] - WINDOW + np.arange(WINDOW) - self.warmup
         inside = (column >= 0) & (column < self.measure)

@@ -32,7 +32,7 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
-class State:
+class _State:
     """Arrays have one entry per rank.
 
     began: steps known when the first plan was made; ranks are ahead by what they did since.
@@ -58,7 +58,7 @@ class Dssp:
 
     low: int = 3
     extra: int = 12
-    state_: State | None = field(default=None, init=False, repr=False, compare=False)
+    state_: _State | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("low", "extra"):
@@ -91,11 +91,11 @@ class Dssp:
             return {"grants": 0, "extra_steps": 0}
         return {"grants": state.grants, "extra_steps": state.extra_steps}
 
-    def _state(self, view: View) -> State:
+    def _state(self, view: View) -> _State:
         if self.state_ is None:
             n = view.world_size
             bounds = np.full(n, self.low)
-            state = State(view.steps, bounds, np.full(n, -1), _plan_of(bounds))
+            state = _State(view.steps, bounds, np.full(n, -1), _plan_of(bounds))
             object.__setattr__(self, "state_", state)  # frozen are the parameters
             return state
         return self.state_

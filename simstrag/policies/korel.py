@@ -60,7 +60,7 @@ RANK = np.dtype(
 
 
 @dataclass(slots=True)
-class Trial:
+class _Trial:
     """Full-precision steps of a rank in AMP mode: a probe, or the confirmation of a stop.
 
     needed: how many.  amp_median: what a confirmation compares them with; None in a probe.
@@ -72,7 +72,7 @@ class Trial:
 
 
 @dataclass(slots=True)
-class State:
+class _State:
     """Everything learnt so far.
 
     ranks: a record of `RANK` each.  raw: their last W times as they were, all in one precision
@@ -82,7 +82,7 @@ class State:
     ranks: npt.NDArray[np.void]
     raw: Windows
     plan: Plan
-    trials: dict[int, Trial] = field(default_factory=dict)
+    trials: dict[int, _Trial] = field(default_factory=dict)
     version: int = -1
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
 
@@ -130,7 +130,7 @@ class Korel:
     f_floor_off: float = 0.025
     global_shift_guard: bool = True
     rho: float | None = None
-    state_: State | None = field(default=None, init=False, repr=False, compare=False)
+    state_: _State | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         least = dict.fromkeys(("W", "k_on", "k_off", "P_probe"), 1)
@@ -176,7 +176,7 @@ class Korel:
         on_and_off = sum(counts[kind] for kind in ("activations", "recoveries", "efficacy_stops"))
         return {"switches": on_and_off, **counts}
 
-    def _state(self, n: int) -> State:
+    def _state(self, n: int) -> _State:
         if self.state_ is None:
             ranks = np.zeros(n, dtype=RANK)
             ranks["dwell"], ranks["cooldown"], ranks["last_off"] = (
@@ -184,14 +184,14 @@ class Korel:
                 self.cooldown,
                 -math.inf,
             )
-            state = State(
+            state = _State(
                 ranks, Windows(n, self.W), _plan_of(np.zeros(n, dtype=np.bool_), frozenset())
             )
             object.__setattr__(self, "state_", state)  # frozen are the parameters
             return state
         return self.state_
 
-    def _enter(self, state: State, view: View) -> npt.NDArray[np.int64]:
+    def _enter(self, state: _State, view: View) -> npt.NDArray[np.int64]:
         """A.9.2: the times that are new; returns how many entered of each rank.
 
         Those of another mode do not, that is of a step begun before a switch or of a trial (A.9.9).
@@ -206,7 +206,7 @@ class Korel:
         unusable |= amp != state.ranks["in_amp"][:, np.newaxis]
         return state.raw.follow(view.steps, times, unusable)
 
-    def _values(self, state: State, view: View) -> Floats:
+    def _values(self, state: _State, view: View) -> Floats:
         """x of every rank, NaN where its window is not full (A.9.5)."""
         x = state.raw.medians()
         if state.plan.suspects:
@@ -215,7 +215,7 @@ class Korel:
             x[i] = (self._equivalent(low[i], view) + self._equivalent(high[i], view)) / 2
         return x
 
-    def _windows(self, state: State, view: View) -> Floats:
+    def _windows(self, state: _State, view: View) -> Floats:
         """The equivalents of all ranks' times, NaN where there is none."""
         raw = state.raw.of(slice(None))
         return np.where(state.ranks["in_amp"][:, np.newaxis], self._equivalent(raw, view), raw)
@@ -229,7 +229,7 @@ class Korel:
         return full_precision_time(time, rho, hints.host_seconds, hints.clean_seconds)
 
     def _count(
-        self, state: State, x: Floats, against: Baseline, entered: npt.NDArray[np.int64]
+        self, state: _State, x: Floats, against: Baseline, entered: npt.NDArray[np.int64]
     ) -> bool:
         """Go on counting, and mark the ranks for which there is more to do; whether it is any."""
         flagged = suspects(x, against, self.z_on, self.delta_on)
@@ -247,7 +247,7 @@ class Korel:
         near = is_at_most(x, (1 + self.delta_off) * against.reference)
         return near & is_at_most(robust_z(x, against.reference, scale), self.z_off)
 
-    def _on(self, state: State, i: int) -> None:
+    def _on(self, state: _State, i: int) -> None:
         rank = state.ranks[i]
         since = state.version - rank["last_off"]
         if since <= self.flap:  # A.9.12
@@ -261,25 +261,25 @@ class Korel:
         state.raw.clear(i)  # A.9.4: times of two modes are never mixed, nor converted
         state.counts["activations"] += 1
 
-    def _off(self, state: State, i: int, why: str) -> None:
+    def _off(self, state: _State, i: int, why: str) -> None:
         rank = state.ranks[i]
         rank["in_amp"], rank["last_off"] = False, state.version
         state.raw.clear(i)
         state.counts[why] += 1
 
-    def _try(self, state: State, i: int, trial: Trial, kind: str) -> None:
+    def _try(self, state: _State, i: int, trial: _Trial, kind: str) -> None:
         state.trials[i] = trial
         state.ranks[i]["in_trial"] = True
         state.counts[kind] += 1
 
-    def _attend(self, state: State, view: View, i: int, x: float, against: Baseline) -> None:
+    def _attend(self, state: _State, view: View, i: int, x: float, against: Baseline) -> None:
         """A.9.2 for one rank in AMP mode: the first action ends its check."""
         if state.ranks[i]["in_trial"]:
             self._judge_trial(state, i, state.trials[i], against)
         elif not (self._fails(state, view, i, against) or self._recovers(state, i, x, against)):
             self._probe(state, view, i, against)
 
-    def _judge_trial(self, state: State, i: int, trial: Trial, against: Baseline) -> None:
+    def _judge_trial(self, state: _State, i: int, trial: _Trial, against: Baseline) -> None:
         if len(trial.times) < trial.needed:
             return
         del state.trials[i]
@@ -292,7 +292,7 @@ class Korel:
         else:
             state.ranks[i]["cooldown"] = self.cooldown
 
-    def _fails(self, state: State, view: View, i: int, against: Baseline) -> bool:
+    def _fails(self, state: _State, view: View, i: int, against: Baseline) -> bool:
         """A.9.14-16: once, 2W steps after ON, whether raw times have become shorter at all."""
         rank = state.ranks[i]
         if rank["tested"] or rank["steps"] < 2 * self.W:
@@ -303,19 +303,19 @@ class Korel:
             rank["cooldown"] = self.cooldown
             return False
         if self._may_try(view, against):
-            self._try(state, i, Trial(self.W, amp_median), "confirmations")
+            self._try(state, i, _Trial(self.W, amp_median), "confirmations")
         else:
             self._stop(state, i)
         return True
 
-    def _stop(self, state: State, i: int) -> None:
+    def _stop(self, state: _State, i: int) -> None:
         """A.9.16."""
         rank = state.ranks[i]
         self._off(state, i, "efficacy_stops")
         rank["cooldown_until"] = state.version + rank["cooldown"]
         rank["cooldown"] = min(2 * rank["cooldown"], self.cooldown_cap)
 
-    def _recovers(self, state: State, i: int, x: float, against: Baseline) -> bool:
+    def _recovers(self, state: _State, i: int, x: float, against: Baseline) -> bool:
         """A.9.11; a rank without an x keeps its count."""
         rank = state.ranks[i]
         if math.isnan(x):
@@ -326,19 +326,19 @@ class Korel:
         self._off(state, i, "recoveries")
         return True
 
-    def _probe(self, state: State, view: View, i: int, against: Baseline) -> None:
+    def _probe(self, state: _State, view: View, i: int, against: Baseline) -> None:
         """A.9.13; the first of two steps is not counted, it may pay for the change of precision."""
         rank = state.ranks[i]
         if rank["since_probe"] >= self.P_probe and self._may_try(view, against):
             rank["since_probe"] = 0
-            self._try(state, i, Trial(1 if view.hints.amp_switch == 0 else 2), "probes")
+            self._try(state, i, _Trial(1 if view.hints.amp_switch == 0 else 2), "probes")
 
     def _may_try(self, view: View, against: Baseline) -> bool:
         switch, clean = view.hints.amp_switch, view.hints.clean_seconds
         step = against.reference if clean is None else clean
         return self.probes and not (switch is not None and is_less(self.dear * step, switch))
 
-    def _planned(self, state: State) -> Plan:
+    def _planned(self, state: _State) -> Plan:
         """The same object unless a precision or a suspect changed."""
         in_amp, plan = state.ranks["in_amp"], state.plan
         taken, reduced = (

@@ -30,7 +30,7 @@ EVERY_UPDATE = Review(updates=1)
 
 
 @dataclass(slots=True)
-class State:
+class _State:
     """The shares in force, shape (N,), their plan, and how often they were changed."""
 
     shares: Floats
@@ -51,7 +51,7 @@ class LbBsp:
     deadband: float = 0.05
     low: float = 0.25
     high: float = 4.0
-    state_: State | None = field(default=None, init=False, repr=False, compare=False)
+    state_: _State | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 1 <= self.window <= WINDOW:
@@ -64,7 +64,7 @@ class LbBsp:
     def plan(self, view: View) -> Plan:
         state = self.state_
         if state is None:
-            state = State(np.ones(view.world_size))
+            state = _State(np.ones(view.world_size))
             object.__setattr__(self, "state_", state)  # frozen are the parameters
         batch, times, cancelled = (
             view.newest(name, self.window) for name in ("batch", "local_times", "lower_bound")

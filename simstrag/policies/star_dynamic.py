@@ -21,7 +21,7 @@ from simstrag.policy import Plan, Quorum, Review, Via, View
 
 
 @dataclass(slots=True)
-class State:
+class _State:
     """The last answer and the version it was given at."""
 
     plan: Plan | None = None
@@ -41,7 +41,7 @@ class StarDynamic:
     relative: float = 0.2
     absolute: float | None = None
     predictor: Predictor = Predictor.MEDIAN
-    state_: State = field(default_factory=State, init=False, repr=False, compare=False)
+    state_: _State = field(default_factory=_State, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("relative", "absolute"):

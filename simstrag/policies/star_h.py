@@ -46,7 +46,7 @@ class Form(enum.Enum):
     RING = "ring"
 
 
-class Noise(enum.Enum):
+class NoiseSource(enum.Enum):
     """Where the noise scale comes from: the view, its hints, or a table of
     `simstrag.policies.estimators.noise_tables`.
     """
@@ -60,7 +60,7 @@ class Noise(enum.Enum):
 
 
 @dataclass(slots=True)
-class State:
+class _State:
     """The last answer, the version it was given at (before the first update nothing is decided),
     and what was done so far.
     """
@@ -88,12 +88,12 @@ class StarH:
     interval: Interval = Interval.ORDER
     staleness: float = 0.0
     predictor: Predictor = Predictor.MEDIAN
-    noise: Noise = Noise.LIVE
+    noise: NoiseSource = NoiseSource.LIVE
     phi: float | None = None
     ratio: float = 0.2
     relative: float = 0.2
     absolute: float | None = None
-    state_: State = field(default_factory=State, init=False, repr=False, compare=False)
+    state_: _State = field(default_factory=_State, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("ratio", "relative", "absolute"):
@@ -163,9 +163,9 @@ class StarH:
 
     def _phi(self, view: View, total_batch: int) -> float:
         phi = self.phi
-        if phi is None and self.noise is Noise.LIVE:
+        if phi is None and self.noise is NoiseSource.LIVE:
             phi = view.noise_scale
-        elif phi is None and self.noise is Noise.HINT:
+        elif phi is None and self.noise is NoiseSource.HINT:
             phi = view.hints.noise_scale
         elif phi is None:
             phi = noise_scale(self.noise.value, total_batch, view.samples)

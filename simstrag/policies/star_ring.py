@@ -27,7 +27,7 @@ EVERYBODY = Plan(suspects=frozenset(), review=REVIEW)
 
 
 @dataclass(slots=True)
-class State:
+class _State:
     """The last answer and the version it was given at."""
 
     plan: Plan = EVERYBODY
@@ -47,7 +47,7 @@ class StarRing:
     x: int | None = field(default=None, metadata={"none": "auto"})
     ratio: float = 0.2
     predictor: Predictor = Predictor.MEDIAN
-    state_: State = field(default_factory=State, init=False, repr=False, compare=False)
+    state_: _State = field(default_factory=_State, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.x is not None and self.x < 1:

@@ -28,7 +28,7 @@ EVERY_UPDATE = Review(updates=1)
 ASYNCHRONOUS = Quorum(count=1, via=Via.SERVER)
 
 
-class Stragglers(enum.Enum):
+class StragglerHandling(enum.Enum):
     """What is done about a straggler in the synchronous part."""
 
     NONE = "none"
@@ -37,7 +37,7 @@ class Stragglers(enum.Enum):
 
 
 @dataclass(slots=True)
-class State:
+class _State:
     """The last plan, who has been left out, and how often the protocol has changed."""
 
     plan: Plan | None = None
@@ -59,11 +59,11 @@ class SyncSwitch:
     """
 
     share: float = 0.125
-    stragglers: Stragglers = Stragglers.NONE
+    stragglers: StragglerHandling = StragglerHandling.NONE
     ratio: float = 1.2
     via: Via = Via.ALLREDUCE
     samples: int | None = field(default=None, metadata={"none": "auto"})
-    state_: State = field(default_factory=State, init=False, repr=False, compare=False)
+    state_: _State = field(default_factory=_State, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
@@ -90,14 +90,14 @@ class SyncSwitch:
         """How often the protocol changed, and how many ranks were left out until the switch."""
         return {"switches": self.state_.switches, "evictions": len(self.state_.evicted)}
 
-    def _planned(self, view: View, state: State) -> Plan:
+    def _planned(self, view: View, state: _State) -> Plan:
         left = math.ceil(self.share * self._total(view)) - view.samples
         if left <= 0:
             return Plan((ASYNCHRONOUS,))
-        if self.stragglers is Stragglers.NONE:
+        if self.stragglers is StragglerHandling.NONE:
             return Plan((Quorum(via=self.via),), review=Review(samples=left))
         slow = self._slow(view, state.evicted)
-        if self.stragglers is Stragglers.GREEDY:
+        if self.stragglers is StragglerHandling.GREEDY:
             quorum = ASYNCHRONOUS if slow else Quorum(via=self.via)
             return Plan((quorum,), suspects=slow, review=EVERY_UPDATE)
         state.evicted |= slow

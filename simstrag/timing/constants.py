@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from simstrag.errors import InputError
-from simstrag.policies.estimators import detectors
 from simstrag.timing import collectives
 from simstrag.timing.noise import Draw
+from simstrag.view import device_gain
 
 __all__ = ["FLAT", "AllReduce", "Load", "Server", "Step", "amp_gain"]
 
@@ -141,7 +141,7 @@ def amp_gain(step: Step) -> float:
             "give step.amp_ratio or a profile"
         )
     try:
-        return detectors.amp_gain(rho, step.host, total)
+        return device_gain(rho, step.host, total)
     except InputError:
         raise InputError(
             f"step.amp_ratio {rho:g} is impossible with host_share {step.host / total:g}: "

@@ -17,12 +17,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.errors import InputError
 from simstrag.ties import is_less
+from simstrag.view import device_gain
 
 __all__ = [
     "Baseline",
-    "amp_gain",
     "baseline",
     "full_precision_time",
     "mad",
@@ -150,42 +149,21 @@ def suspects(x: Floats, against: Baseline, z_on: float, delta_on: float) -> npt.
     return beyond & enough
 
 
-def amp_gain(rho: float, host: float | None, clean: float | None) -> float:
-    """By how much reduced precision speeds up the device's part, r = g / ((h+g)/rho - h).
-
-    rho: full over reduced-precision time of a whole clean step; host: h, seconds of a clean step
-    that precision does not change; clean: h+g, seconds.  With h or h+g unknown, rho itself.
-    Raises `InputError` where so large a rho cannot be.
-
-    >>> amp_gain(1.5, None, None), round(amp_gain(1.5, host=0.25, clean=1.0), 6)
-    (1.5, 1.8)
-    """
-    if host is None or clean is None:
-        return rho
-    if rho == 1 or clean == host:
-        return 1.0
-    left = clean / rho - host
-    if left <= 0:
-        raise InputError(
-            f"rho {rho:g} is impossible where {host:g} of {clean:g} s do not depend on precision: "
-            f"it must be below {clean / host:g}"
-        )
-    return (clean - host) / left
-
-
 def full_precision_time(
     amp_time: Floats, rho: float, host: float | None, clean: float | None
 ) -> Floats:
     """What a step in reduced precision would have taken in full precision, in seconds (A.9.17).
 
-    amp_time: any shape, seconds; rho, host, clean: as for `amp_gain`.  With a known host part h
-    the form is affine, h + r*(t - h); otherwise rho*t.  Exact without contention.
+    With a known host part h it is h + r*(t - h), else rho*t.  Exact without contention.
+
+    amp_time: seconds, any shape.
+    rho, host, clean: the arguments of `device_gain`.
 
     >>> full_precision_time(np.array([1.0, 2.0]), rho=1.5, host=None, clean=None)
     array([1.5, 3. ])
     >>> full_precision_time(np.array([1 / 1.5]), rho=1.5, host=0.25, clean=1.0).round(6)
     array([1.])
     """
-    gain = amp_gain(rho, host, clean)
+    gain = device_gain(rho, host, clean)
     fixed = 0.0 if host is None or clean is None else host
     return fixed + gain * (amp_time - fixed)

@@ -1,0 +1,79 @@
+"""Calls of a policy, built in or a user's: each failure becomes one line that says where."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Collection, Mapping
+from numbers import Real
+from pathlib import Path
+from typing import Any, TypeVar
+
+from simstrag.errors import PlanError, SimstragError
+from simstrag.plan import Plan
+from simstrag.policy import Policy
+from simstrag.view import View
+
+__all__ = ["ask", "counts"]
+
+T = TypeVar("T")
+
+
+def ask(policy: Policy, view: View, name: str) -> Plan:
+    """The plan of a policy for a view.
+
+    name: the policy's name in messages.
+
+    Raises `PlanError` where the policy fails or returns something else.
+    """
+    plan = _call(policy, name, lambda: policy.plan(view), f"at version {view.version}")
+    if not isinstance(plan, Plan):
+        raise PlanError(f"policy {name} returned {plan!r}, not a Plan")
+    return plan
+
+
+def counts(policy: Policy, name: str, taken: Collection[str]) -> dict[str, int | float]:
+    """The counts of a policy's `summary()`; none where it has no such method.
+
+    name: the policy's name in messages.
+    taken: keys that the policy must not use.
+
+    Raises `PlanError` for a taken key and for a value that is not a number.
+    """
+    summary: Callable[[], Any] = getattr(policy, "summary", dict)
+    values = _call(policy, name, summary, "in summary()")
+    if not isinstance(values, Mapping):
+        raise PlanError(f"policy {name}: summary() must return a dict of numbers, not {values!r}")
+    for key, value in values.items():
+        if key in taken:
+            raise PlanError(f"policy {name}: summary() uses '{key}', which is a word of the run")
+        if not isinstance(value, Real):
+            raise PlanError(f"policy {name}: summary()['{key}'] must be a number, not {value!r}")
+    return dict(values)
+
+
+def _call(policy: Policy, name: str, call: Callable[[], T], moment: str) -> T:
+    try:
+        return call()
+    except SimstragError as error:
+        message = _line(error)
+        if message.startswith(f"{name.partition(':')[0]}:"):  # the message names the policy
+            raise
+        raise PlanError(f"policy {name}: {message}{_place(policy, error)}") from None
+    except (Exception, SystemExit) as error:  # no policy ends the program
+        place = _place(policy, error)
+        raise PlanError(
+            f"policy {name} raised {type(error).__name__}: {_line(error)}{place} {moment}"
+        ) from error
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+def _place(policy: Policy, error: BaseException) -> str:
+    """The innermost line of the policy's file, or of any file without one in the traceback."""
+    frames = traceback.extract_tb(error.__traceback__)
+    file = getattr(sys.modules.get(type(policy).__module__), "__file__", None)
+    frame = ([frame for frame in frames if frame.filename == file] or frames)[-1]
+    return f" ({Path(frame.filename).name}, line {frame.lineno})"
