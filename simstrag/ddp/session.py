@@ -153,13 +153,25 @@ class Course:
     def _taken(self, closure: Closure) -> torch.Tensor:
         if self.way is None:
             self._begin(closure)
+            self._change_where_due(closure)
+            if self._finished:  # no plan wanted a step of this rank
+                return self.replica.loss
+            self.replica.clock.begin()
         assert self.way is not None
         loss = self.way.step(closure)
         self._drawn = False
         self.members.hurry()
-        if self.way.over:
-            self._change(closure)
+        self._change_where_due(closure)
         return loss
+
+    def _change_where_due(self, closure: Closure) -> None:
+        """A rank that rests may be told to change again before it has taken a step."""
+        while self.way is not None and self.way.over:
+            self._change(closure)
+
+    @property
+    def _finished(self) -> bool:
+        return isinstance(self.way, Coordinated) and self.way.finished
 
     def next_batch(self) -> int:
         """Samples of this rank's next batch; who asks sees to it that they are so many."""
@@ -249,7 +261,6 @@ class Course:
             self._check_served(self._first)
             replica.settle(closure)
             self._coordinate(self.policy, self.facts)
-        replica.clock.begin()
 
     def _change(self, closure: Closure) -> None:
         """The plan needs the other mechanism."""
