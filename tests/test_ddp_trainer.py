@@ -133,6 +133,37 @@ def plain(rank: int, world: int, steps: int, clip: float | None = None) -> str:
     return sync_state.digest(model, optimizer)
 
 
+@dataclass
+class Rest:
+    """Rank 0 alone makes updates `first` to `last`, all ranks the others."""
+
+    first: int
+    last: float
+
+    def plan(self, view: View) -> Plan:
+        alone = self.first <= view.version < self.last
+        return Plan((Quorum((0,)) if alone else Quorum(),), review=Review(updates=1))
+
+
+@pytest.mark.parametrize(
+    ("first", "world"), [(2, 2), (2, 3), (2, 4), (0, 2)], ids=["2", "3", "4", "from the start"]
+)
+def test_a_policy_may_rest_ranks_and_take_them_back(
+    first: int, world: int, ranks: Ranks, tmp_path: Path
+) -> None:
+    found = ranks.run(train, world, Rest(first, 5), 4, str(tmp_path))
+    assert len({each["samples"] for each in found}) == 1
+    alone = [0 if first <= k < 5 else world - 1 for k in range(int(finish(tmp_path).summary["updates"]))]
+    made = run_of(tmp_path).frame("gradients").query("fate == 'applied'").groupby("update")["rank"]
+    assert [each - 1 for each in made.nunique()] == alone
+
+
+def test_a_rank_that_no_plan_wants_ends_with_the_others(ranks: Ranks) -> None:
+    found = ranks.run(train, 2, Rest(0, np.inf), 4)
+    assert [len(each["losses"]) for each in found] == [8, 1]
+    assert np.isnan(found[1]["losses"])
+
+
 def test_bsp_is_plain_ddp_bit_for_bit_on_three_ranks(ranks: Ranks) -> None:
     found = [each["digest"] for each in ranks.run(train, 3, "bsp", 100, None, 0.0, "full")]
     assert found == ranks.run(plain, 3, 100)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from simstrag.policy import Late, Plan, Precision, Quorum, Review, Via
 from tests.stories import Engine, tell, world
 from tests.strategies import Script
@@ -392,6 +394,28 @@ def test_a_rank_that_leaves_is_dropped_at_its_finish_and_may_enter_again(engine:
         3    start 0.2 1.1 2.1 on 2
         5.5  update 0.2 1.1 2.1 to 3
         dropped 1.0
+        """,
+    )
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_ranks_that_rest_start_with_the_update_that_takes_them_back(
+    engine: Engine, ranks: int
+) -> None:
+    # Rank 0 alone makes update 2; the others, which rest from 1 to 2, then take their step 1.
+    everybody, alone = Plan(), Plan((Quorum((0,)),))
+    first, second = (" ".join(f"{r}.{k}" for r in range(ranks)) for k in range(2))
+    tell(
+        engine,
+        world([[1]] * ranks, updates=3),
+        Script(((0, everybody), (1, alone), (2, everybody))),
+        f"""
+        0  start {first} on 0
+        1  update {first} to 1
+        1  start 0.1 on 1
+        2  update 0.1 to 2
+        2  start 0.2 {second.partition(" ")[2]} on 2
+        3  update 0.2 {second.partition(" ")[2]} to 3
         """,
     )
 

@@ -127,7 +127,8 @@ def trace_of(run: Run, more: Mapping[tuple[int, float], float] | None = None) ->
         )
     if more is not None:
         ends = zip(frame["rank"].tolist(), frame["finish"].tolist(), strict=True)
-        seconds = np.maximum(seconds + [more.get(end, 0.0) for end in ends], LEAST)
+        seconds = seconds + [more.get(end, 0.0) for end in ends]
+    seconds = np.maximum(seconds, LEAST)
     seconds = np.where(amp, seconds * (gain or 1.0), seconds)
     rows = zip(frame["start"].tolist(), frame["rank"].tolist(), seconds.tolist(), strict=True)
     in_order = sorted(rows)
