@@ -6,6 +6,7 @@ The ranks here have ways to the server that differ, by rank and from step to ste
 from __future__ import annotations
 
 import heapq
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,9 @@ import pytest
 
 from simstrag import policies
 from simstrag.ddp.record.journal import Journal
-from simstrag.ddp.record.server_latency import trips
+from simstrag.ddp.record.server_latency import round_trips
 from simstrag.engine.live import Live
-from simstrag.policy import Hints
+from simstrag.policy import Hints, Plan, Quorum, Review, View
 from simstrag.validation.replay import replay
 
 WORLD, BATCH, SERVICE = 3, 4, 0.004
@@ -106,5 +107,56 @@ def test_so_has_one_whose_finished_steps_never_follow_each_other() -> None:
          "replied": k + 0.5}
         for k in range(3)
     ]  # fmt: skip
-    (found,) = trips([["push", row] for row in rows]).values()
-    assert [trip["push"] for trip in found] == [pytest.approx(0.03)] * 3
+    (found,) = round_trips([["push", row] for row in rows]).values()
+    assert [trip.push for trip in found] == [pytest.approx(0.03)] * 3
+
+
+@dataclass
+class Rest:
+    """Rank 0 alone makes updates `first` to `last`, all ranks the others."""
+
+    first: int
+    last: float
+
+    def plan(self, view: View) -> Plan:
+        alone = self.first <= view.version < self.last
+        return Plan((Quorum((0,)) if alone else Quorum(),), review=Review(updates=1))
+
+
+def test_a_rank_that_rests_is_replayed_with_what_its_peer_waited_for(tmp_path: Path) -> None:
+    """All-reduce, 0.1 s of change, 20 steps of rank 0 under a server, 0.2 s of change, all-reduce.
+
+    A step takes 10 ms, what is left of an all-reduce 1 ms, a gradient under the server 2 ms to it,
+    3 ms there and 4 ms back.
+    """
+    policy = "tests.test_ddp_replayed:Rest:first=10,last=30"
+    hints = {"amp_ratio": None, "noise_scale": None, "batch": BATCH, "clean_seconds": 0.01}
+    header = {"policy": policy, "world_size": 2, "batch": BATCH, "hints": hints}
+    journal = Journal(tmp_path, header)
+    live = Live(policies.load(policy), 2, BATCH, Hints(**hints), name=policy, note=journal.note)
+
+    def together(at: float, steps: int) -> float:
+        for _ in range(steps):
+            live.lockstep(at, np.array([0.01, 0.008]))
+            journal.note("lockstep", at, [0.01, 0.008], at + 0.01)
+            at += 0.011
+        return at
+
+    begun = 0.1 + together(0.0, 10)
+    for step in range(10, 30):
+        live.news()
+        at = begun + 0.012
+        live.done(0, at, 0.01)
+        (reduction,) = live.news()
+        live.reduced(reduction.number, at)
+        journal.note("push", {
+            "rank": 0, "step": step, "version": step, "at": at, "seconds": 0.01, "begun": begun,
+            "first": at, "received": at, "applied": at + 0.003, "replied": at + 0.003,
+        })  # fmt: skip
+        begun = at + 0.007
+    end = together(begun + 0.2, 10)
+    journal.note("end", end, {})
+    journal.close()
+    lines = {line.what: line for line in replay(tmp_path).lines}
+    assert lines["makespan"].real == pytest.approx(end, abs=0.01)
+    assert lines["makespan"].replayed == pytest.approx(end, abs=0.01)

@@ -2,8 +2,8 @@
 
 Its own local times, step by step, go through the engine under its own policy.  What collectives and
 the server took is the run's own too, as means, since a run lasts as long as their sum; where a
-gradient took longer than that on its way to the server, or its rank's parameters before it to be
-served and on theirs, the step's local time is as much longer.  So this tests the mechanism (who
+step waited longer than that for the server or for a change of mechanism, its local time is as much
+longer.  So this tests the mechanism (who
 waits for whom, what is stale, what the policy decides), and no foresight.  With a profile it is
 predicted as well: beside the load that `simstrag ddp --load` put beside it, else without any.
 """
@@ -23,7 +23,13 @@ import numpy as np
 from simstrag.ddp.hints import hints_of
 from simstrag.ddp.record import journal
 from simstrag.ddp.record.replay import gain_of, run_of, trace_of
-from simstrag.ddp.record.server_latency import WAYS, Trip, rests, trips
+from simstrag.ddp.record.server_latency import (
+    PARTS,
+    RoundTrip,
+    beyond_constants,
+    reduction_rests,
+    round_trips,
+)  # fmt: skip
 from simstrag.documents.paths import write_json, write_whole
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
@@ -153,9 +159,10 @@ def replay(folder: str | Path, profile: str | Path | None = None) -> Replayed:
     samples = int(run.summary["samples"]) // full * full
     if not samples:
         raise InputError(f"{folder}: the run ended before its first {full} samples; run it longer")
-    ways = trips(lines)
-    constants, remarks = _constants(lines, ways, ranks), [WHAT, *run.warnings]
-    again = _again(run, header, constants, _late(ways, constants), samples)
+    trips = round_trips(lines)
+    constants, remarks = _constants(lines, trips, ranks), [WHAT, *run.warnings]
+    means = {name: constant.value for name, constant in constants.items()}
+    again = _again(run, header, constants, beyond_constants(lines, trips, means), samples)
     longest = max(float(each.summary["makespan"]) for each in (run, again))
     grid = tuple(np.linspace(0.0, 1.15 * longest, GRID + 1).tolist())
     real, replayed = (measure(each, samples, batch, [0.0], grid) for each in (run, again))
@@ -208,7 +215,7 @@ def _left(lines: Sequence[Sequence[Any]]) -> int | None:
 
 
 def _constants(
-    lines: Sequence[Sequence[Any]], ways: Mapping[int, list[Trip]], ranks: int
+    lines: Sequence[Sequence[Any]], trips: Mapping[int, list[RoundTrip]], ranks: int
 ) -> dict[str, Constant]:
     """What communication took, in the mean, by the record."""
     found: dict[str, Constant] = {}
@@ -219,28 +226,9 @@ def _constants(
             mean = max(0.0, statistics.fmean(values))
             found[what] = Constant(what, str(ranks), mean, "s", f"mean of {len(values)} here")
 
-    note("rest", rests(lines))
-    for name in WAYS:
-        note(name, [trip[name] for own in ways.values() for trip in own if name in trip])
-    return found
-
-
-def _late(
-    ways: Mapping[int, list[Trip]], constants: Mapping[str, Constant]
-) -> dict[tuple[int, float], float]:
-    """Of a rank's step that was done then: how much longer than in the mean its ways took.
-
-    Its own push, and pull and service before it, all of which it has waited for.
-    """
-    found, lacking = {}, Constant("", "", 0.0, "s", "")
-
-    def beyond(trip: Trip, *names: str) -> float:
-        told = [name for name in names if name in trip and not math.isnan(trip[name])]
-        return sum(trip[name] - constants.get(name, lacking).value for name in told)
-
-    for rank, own in ways.items():
-        for before, trip in zip([{}, *own], own, strict=False):
-            found[rank, trip["at"]] = beyond(trip, "push", "pull") + beyond(before, "service")
+    note("rest", reduction_rests(lines))
+    for part in PARTS:
+        note(part, [getattr(t, part) for own in trips.values() for t in own if t.charged])
     return found
 
 

@@ -234,19 +234,20 @@ def _train(pipe: Connection, rank: int, folder: str, world: int, setup: Setup) -
 
 def _served(lines: Sequence[Sequence[Any]], rank: int, fresh: int) -> Series:
     """The ways of a rank's gradients to the server and back, from number `fresh` on."""
-    from simstrag.ddp.record.server_latency import WAYS, trips
+    from simstrag.ddp.record.server_latency import PARTS, round_trips
 
-    own = trips(lines)[rank][fresh:]
-    found = {name: tuple(t[name] for t in own if name in t) for name in WAYS}
-    return found | {"local": tuple(t["seconds"] for t in own)}
+    own = round_trips(lines)[rank][fresh:]
+    parts = {name: [getattr(trip, name) for trip in own] for name in PARTS}
+    known = {name: tuple(s for s in own if not math.isnan(s)) for name, own in parts.items()}
+    return known | {"local": tuple(trip.seconds for trip in own)}
 
 
 def _locked(lines: Sequence[Sequence[Any]], fresh: int) -> Series:
     """The local steps of all ranks, from number `fresh` on, and the rest up to the next step."""
-    from simstrag.ddp.record.server_latency import rests
+    from simstrag.ddp.record.server_latency import reduction_rests
 
     steps = [line[2] for line in lines if line[0] == "lockstep"][fresh:]
     return {
         "local": tuple(s for own in zip(*steps, strict=True) for s in own),
-        "rest": tuple(rests(lines)[fresh:]),
+        "rest": tuple(reduction_rests(lines)[fresh:]),
     }

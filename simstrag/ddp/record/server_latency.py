@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import itertools
 import math
-import statistics
 from bisect import bisect
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,7 @@ from simstrag.ddp.record.journal import plan_of
 from simstrag.plan import Plan
 from simstrag.quorum import Via
 
-__all__ = ["PARTS", "RoundTrip", "beyond_constants", "mean_seconds", "reduction_rests", "round_trips"]
+__all__ = ["PARTS", "RoundTrip", "beyond_constants", "reduction_rests", "round_trips"]
 
 PARTS = ("push", "service", "pull")
 
@@ -33,6 +32,8 @@ class RoundTrip:
 
     at: when it arrived, on the clock of the run.
     step, seconds: the rank's step and its local time.
+    version: of the parameters that it was computed from.
+    mode: number of lockstep steps before it.
     begun: start of the step, on the clock of the rank.
     first, received, applied, replied: first byte, last byte, update and answer, on the server's.
     via, members: how the plan makes updates of it, and with how many ranks.
@@ -46,6 +47,8 @@ class RoundTrip:
 
     at: float
     step: int
+    version: int
+    mode: int
     seconds: float
     begun: float
     first: float
@@ -75,19 +78,18 @@ def round_trips(lines: Lines) -> dict[int, list[RoundTrip]]:
     together = sorted(line[1] for line in lines if line[0] == "lockstep")
     rows = [line[1] for line in lines if line[0] == "push"]
     for row in sorted(rows, key=lambda row: float(row["begun"])):
-        rank, stamps = row["rank"], [row.get(name) for name in STAMPS]
-        stamped = (math.nan if stamp is None else float(stamp) for stamp in stamps)
-        trip = RoundTrip(float(row["at"]), row["step"], *stamped)
-        if (plan := plans.get((rank, row["at"]))) is not None:
+        rank, at, version = row["rank"], float(row["at"]), int(row.get("version", 0))
+        stamps: dict[str, Any] = {
+            name: math.nan if row.get(name) is None else row[name] for name in STAMPS
+        }
+        trip = RoundTrip(at, row["step"], version, bisect(together, at), **stamps)
+        if (plan := plans.get((rank, at))) is not None:
             trip.via, trip.members = _quorum_of(plan, rank)
         trip.push = trip.first - trip.begun - trip.seconds
         earlier = trips[rank]
-        mode = bisect(together, trip.at)
-        if not earlier and not mode and not row.get("version"):
-            trip.pull = trip.begun - _zero(trip)
-        elif earlier and trip.step == earlier[-1].step + 1 and (
-            bisect(together, earlier[-1].at) == mode
-        ):
+        if not earlier and not trip.mode and not trip.version:
+            trip.pull = trip.begun - (trip.received - trip.at)
+        elif earlier and (trip.step, trip.mode) == (earlier[-1].step + 1, earlier[-1].mode):
             trip.pull = trip.begun - earlier[-1].replied
         earlier.append(trip)
     for own in trips.values():
@@ -97,11 +99,6 @@ def round_trips(lines: Lines) -> dict[int, list[RoundTrip]]:
 
 
 STAMPS = ("seconds", "begun", "first", "received", "applied", "replied")
-
-
-def _zero(trip: RoundTrip) -> float:
-    """The start of the run on the server's clock."""
-    return trip.received - trip.at
 
 
 def _plans_at_arrivals(lines: Lines) -> dict[tuple[int, float], Plan]:
@@ -169,3 +166,59 @@ def reduction_rests(lines: Lines) -> list[float]:
         for (_, start, seconds, *_), (_, then, *_) in itertools.pairwise(steps)
         if bisect(served, start) == bisect(served, then)
     ]
+
+
+def beyond_constants(
+    lines: Lines, trips: Mapping[int, Sequence[RoundTrip]], constants: Mapping[str, float]
+) -> dict[tuple[int, float], float]:
+    """Seconds by which a step waited longer than a simulation charges, by rank and finish.
+
+    constants: of `PARTS`, and "rest", which the simulation charges.
+
+    A step has waited for its own push and pull, and for the service before it; after a change
+    between all-reduce and server also for that change.
+    """
+    beyond = defaultdict[tuple[int, float], float](float)
+    ranks = max((len(line[2]) for line in lines if line[0] == "lockstep"), default=1)
+
+    def waited(trip: RoundTrip, part: str) -> float:
+        charge = constants.get(part, 0.0) if trip.charged else 0.0
+        if part == "service" and not trip.charged and trip.members > 1:
+            charge = constants.get("rest", 0.0) * (trip.members - 1) / max(1, ranks - 1)
+        seconds = float(getattr(trip, part))
+        return 0.0 if math.isnan(seconds) else seconds - charge
+
+    for rank, own in trips.items():
+        for before, trip in zip([None, *own], own, strict=False):
+            seconds = waited(trip, "push") + waited(trip, "pull")
+            beyond[rank, trip.at] += seconds + (
+                0.0 if before is None else waited(before, "service")
+            )
+    for rank, finish, seconds in _changes(lines, trips, constants):
+        beyond[rank, finish] += seconds
+    return beyond
+
+
+def _changes(
+    lines: Lines, trips: Mapping[int, Sequence[RoundTrip]], constants: Mapping[str, float]
+) -> Iterator[tuple[int, float, float]]:
+    """What each change of mechanism took: rank and finish of the first step after it, seconds."""
+    over = [line[1] + max(line[2]) for line in lines if line[0] == "lockstep"]
+    for mode in {trip.mode for own in trips.values() for trip in own} - {0}:
+        served = [(rank, t) for rank, own in trips.items() for t in own if t.mode == mode]
+        first = min(trip.version for _, trip in served)
+        for rank, trip in served:
+            if trip.version == first:
+                begun = trip.at - (trip.received - trip.first) - trip.push - trip.seconds
+                yield rank, trip.at, begun - over[mode - 1] - constants.get("rest", 0.0)
+    last: RoundTrip | None = None
+    at_arrival = {trip.at: trip for own in trips.values() for trip in own}
+    for kind, *values in lines:
+        if kind == "done":
+            last = at_arrival.get(values[0])
+        elif kind == "lockstep" and last is not None:
+            start, seconds = values[:2]
+            charges = constants.get("service", 0.0) + constants.get("pull", 0.0)
+            change = start - last.at - (charges if last.charged else 0.0)
+            yield from ((rank, start + own, change) for rank, own in enumerate(seconds))
+            last = None
