@@ -18,7 +18,7 @@ from simstrag import Run  # noqa: E402
 from simstrag.cli.ddp import Precision  # noqa: E402
 from simstrag.cli.validate import _describe_kept  # noqa: E402
 from simstrag.ddp.precision import PAIRS  # noqa: E402
-from simstrag.ddp.record.journal import facts_as_written  # noqa: E402
+from simstrag.ddp.record.journal import facts_to_json  # noqa: E402
 from simstrag.ddp.workload_main import Training  # noqa: E402
 from simstrag.engine.live import Live  # noqa: E402
 from tests.commands import Call  # noqa: E402
@@ -63,7 +63,7 @@ class Launcher:
     def stops(self, folder: Path) -> int:
         """With a checkpoint."""
         assert self.live is not None
-        state = {"world_size": RANKS, "facts": facts_as_written(self.live.facts())}
+        state = {"world_size": RANKS, "facts": facts_to_json(self.live.facts())}
         torch.save(state, folder / "checkpoint.pt")
         return 1
 

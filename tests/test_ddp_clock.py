@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from simstrag.ddp.step_timer import LocalClock, cores_per_rank, found_cores
+from simstrag.ddp.step_timer import CpuStepTimer, cores_per_rank, measure_cores_per_rank
 from simstrag.processes.affinity import cores
 from tests.ranks import Ranks, ranks
 
@@ -15,7 +15,7 @@ __all__ = ["ranks"]
 
 
 def test_time_between_steps_counts_and_time_after_the_last_gradient_does_not() -> None:
-    clock = LocalClock(cores=1.0)
+    clock = CpuStepTimer(cores=1.0)
     time.sleep(0.03)
     clock.ended()
     between = clock.seconds
@@ -44,7 +44,7 @@ def test_cores_are_shared_out_among_those_that_may_use_them(
 
 
 def rank_finds_its_cores(rank: int, world: int) -> float:
-    return found_cores()
+    return measure_cores_per_rank()
 
 
 def test_pinned_ranks_find_out_how_much_of_a_core_they_have(ranks: Ranks) -> None:
@@ -66,6 +66,6 @@ def test_the_correction_is_a_choice_with_a_reason(
     monkeypatch: pytest.MonkeyPatch, cores: float, threads: int, corrected: bool, reason: str
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    clock = LocalClock(cores)
+    clock = CpuStepTimer(cores)
     assert clock.corrected is corrected
     assert reason in clock.reason

@@ -16,9 +16,9 @@ from torch.nn.functional import cross_entropy
 from simstrag.ddp import precision as module
 from simstrag.ddp.allreduce.hook import Reducer
 from simstrag.ddp.allreduce.sync_state import digest
-from simstrag.ddp.precision import Formats
+from simstrag.ddp.precision import NumberFormats
 from simstrag.ddp.record.replay import run_of
-from simstrag.ddp.step_timer import LocalClock
+from simstrag.ddp.step_timer import CpuStepTimer
 from simstrag.errors import InputError
 from simstrag.policy import Plan, Precision, Quorum, Via, View
 from tests.ranks import Ranks, ranks
@@ -44,8 +44,8 @@ class Rank:
 
     def __init__(self, precision: str) -> None:
         self.model = network()
-        self.formats = Formats(self.model, precision)
-        self.reducer = Reducer(LocalClock(cores=1.0))
+        self.formats = NumberFormats(self.model, precision)
+        self.reducer = Reducer(CpuStepTimer(cores=1.0))
         self.ddp = self.reducer.wrap(self.formats.module)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.9)
 
@@ -159,7 +159,7 @@ def test_a_scale_grows_after_as_many_good_steps_as_gradscaler_s(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "INTERVAL", 5)
-    own = Formats(network(), "fp16")
+    own = NumberFormats(network(), "fp16")
     theirs = torch.amp.GradScaler("cpu", growth_interval=5)
     parameter = nn.Parameter(torch.ones(1))
     optimizer = torch.optim.SGD([parameter], lr=0.0)
@@ -225,7 +225,7 @@ def test_the_stand_in_computes_in_float32_and_casts_what_the_bare_model_is_given
     seen: list[torch.dtype] = []
     model = network()
     model[3].register_forward_hook(lambda _m, _a, out: seen.append(out.dtype))  # type: ignore[index, union-attr]
-    formats = Formats(model, "stand-in")
+    formats = NumberFormats(model, "stand-in")
     x, y = batch_of(0)
     for amp in (True, False):
         with formats.context(amp):
@@ -253,7 +253,7 @@ def test_bf16_that_is_no_faster_is_refused_with_what_was_measured(
 ) -> None:
     monkeypatch.setattr(module, "gain", gain_of(ratio))
     model = network()
-    formats = Formats(model)
+    formats = NumberFormats(model)
     with pytest.raises(InputError, match="measured at the first step"), formats.context(True):
         pass
     formats.settle(lambda: cross_entropy(model(batch_of(0)[0]), batch_of(0)[1]))
@@ -268,7 +268,7 @@ def test_bf16_that_is_no_faster_is_refused_with_what_was_measured(
 def test_bf16_that_is_faster_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "gain", gain_of(1.2))
     model = network()
-    formats = Formats(model)
+    formats = NumberFormats(model)
     formats.settle(lambda: cross_entropy(model(batch_of(0)[0]), batch_of(0)[1]))
     assert formats.label == "fp32 and bf16 autocast"
     with formats.context(True):
@@ -283,7 +283,7 @@ def test_settling_leaves_everything_as_it_was() -> None:
     cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
     gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     before, luck = digest(model, None), torch.get_rng_state()
-    formats = Formats(model)
+    formats = NumberFormats(model)
     formats.settle(lambda: cross_entropy(model(x), y))
     assert formats.gain > 0
     assert digest(model, None) == before
@@ -299,7 +299,7 @@ def test_the_gain_of_a_pair_that_was_asked_for_is_told_and_decides_nothing(
     """A trace of full precision needs it."""
     monkeypatch.setattr(module, "gain", gain_of(0.5))
     model = network()
-    formats = Formats(model, "bf16")
+    formats = NumberFormats(model, "bf16")
     formats.settle(lambda: cross_entropy(model(batch_of(0)[0]), batch_of(0)[1]))
     assert (formats.gain, formats.amp) == (0.5, "bf16")
     monkeypatch.setattr(module, "gain", gain_of(2.0))
@@ -309,7 +309,7 @@ def test_the_gain_of_a_pair_that_was_asked_for_is_told_and_decides_nothing(
 
 def rank_settles(rank: int, world: int) -> tuple[str, float]:
     model = network()
-    formats = Formats(model)
+    formats = NumberFormats(model)
     with patch.object(module, "gain", gain_of((2.0, 1.1, 1.5)[rank])):
         formats.settle(lambda: cross_entropy(model(batch_of(0)[0]), batch_of(0)[1]))
     return formats.amp, formats.gain
@@ -320,7 +320,7 @@ def test_the_rank_that_gains_least_decides_for_all(ranks: Ranks) -> None:
 
 
 def test_a_checkpoint_keeps_the_scale() -> None:
-    one, other = Formats(network(), "fp16"), Formats(network(), "fp16")
+    one, other = NumberFormats(network(), "fp16"), NumberFormats(network(), "fp16")
     with one.context(True):
         pass
     one.update(False)
@@ -330,20 +330,20 @@ def test_a_checkpoint_keeps_the_scale() -> None:
     with other.context(True):
         assert other.scale == 2.0**15
     with pytest.raises(InputError, match="full precision is fp32 does not fit fp64"):
-        Formats(network(), "stand-in").load_state_dict(one.state_dict())
+        NumberFormats(network(), "stand-in").load_state_dict(one.state_dict())
 
 
 def test_what_there_is_not_is_refused() -> None:
     with pytest.raises(InputError, match="no precision 'fp8'; known: auto, full, bf16"):
-        Formats(network(), "fp8")
+        NumberFormats(network(), "fp8")
     with pytest.raises(InputError, match="needs a GPU"):
-        Formats(network(), "tf32+bf16")
+        NumberFormats(network(), "tf32+bf16")
     with pytest.raises(InputError, match="'full' has no reduced precision"):
-        Formats(network(), "full").context(True).__enter__()
+        NumberFormats(network(), "full").context(True).__enter__()
 
 
 def test_only_where_somebody_may_run_fp16_are_gradients_looked_at() -> None:
     bad = [torch.tensor([1.0, float("nan")]), None]
-    assert Formats(network(), "bf16").finite(bad)
-    assert not Formats(network(), "fp16").finite(bad)
-    assert Formats(network(), "fp16").finite([torch.ones(2), None])
+    assert NumberFormats(network(), "bf16").finite(bad)
+    assert not NumberFormats(network(), "fp16").finite(bad)
+    assert NumberFormats(network(), "fp16").finite([torch.ones(2), None])

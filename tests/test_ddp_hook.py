@@ -12,11 +12,11 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from simstrag.ddp.allreduce.control_message import Digests, disagreement, unpack
-from simstrag.ddp.allreduce.hook import Groups, Reducer
+from simstrag.ddp.allreduce.control_message import PlanDigests, describe_disagreement, unpack
+from simstrag.ddp.allreduce.hook import ProcessGroups, Reducer
 from simstrag.ddp.allreduce.sync_state import average
 from simstrag.ddp.allreduce.sync_state import digest as bytes_of
-from simstrag.ddp.step_timer import LocalClock
+from simstrag.ddp.step_timer import CpuStepTimer
 from simstrag.policy import Plan, Precision
 from tests.ranks import Ranks, ranks
 
@@ -36,7 +36,7 @@ def batch_of(seed: int, samples: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def hooked(model: nn.Module, megabytes: float = 0.01) -> tuple[DistributedDataParallel, Reducer]:
-    reducer = Reducer(LocalClock(cores=1.0))
+    reducer = Reducer(CpuStepTimer(cores=1.0))
     return reducer.wrap(model, bucket_cap_mb=megabytes), reducer
 
 
@@ -162,11 +162,11 @@ def rank_partitioned(rank: int, world: int) -> tuple[list[str], int, list[str]]:
         optimizer.zero_grad(set_to_none=True)
         reducer.digest = number
         cross_entropy(ddp(x), y).backward()
-        said = disagreement(unpack(reducer.wait()), members)
+        said = describe_disagreement(unpack(reducer.wait()), members)
         assert said is None, said
         optimizer.step()
 
-    reducer.over(Groups().meet(own))
+    reducer.over(ProcessGroups().meet(own))
     reducer.weight = 0.5
     for number in range(count):
         step(number, own)
@@ -201,7 +201,7 @@ def rank_meets(rank: int, world: int) -> list[tuple[float, list[float]]]:
     """
     ddp, reducer = hooked(network())
     reducer.settle(lambda: cross_entropy(ddp(batch_of(0)[0]), batch_of(0)[1]))
-    groups = Groups()
+    groups = ProcessGroups()
     found = []
     for members in ((0, 1), (0, 3), (1, 2), (0, 1), (0, 1, 2, 3), (3, 1, 2)):
         if rank not in members:
@@ -231,7 +231,7 @@ def test_groups_meet_that_only_their_members_know_of(ranks: Ranks) -> None:
 def rank_decides(rank: int, world: int, odd: int) -> tuple[int, str]:
     """Each decides from what all heard; rank `odd` does otherwise once, at step 10."""
     ddp, reducer = hooked(network())
-    digests, said = Digests(), None
+    digests, said = PlanDigests(), None
     step = 0
     plan = Plan().resolved(world)
     while said is None and step < 30:
@@ -239,7 +239,7 @@ def rank_decides(rank: int, world: int, odd: int) -> tuple[int, str]:
         x, y = batch_of(step)
         cross_entropy(ddp(x), y).backward()
         slots = unpack(reducer.wait())
-        said = disagreement(slots)
+        said = describe_disagreement(slots)
         slow = int(slots.version.sum()) % world
         if rank == odd and step == 10:
             slow = (slow + 1) % world

@@ -12,8 +12,15 @@ from simstrag import Run, policies
 from simstrag.analysis.derived.examples import example
 from simstrag.analysis.pages.perfetto import write_timeline
 from simstrag.analysis.pages.report import render_run
-from simstrag.ddp.record.journal import NAME, Journal, facts_as_written, facts_of, latest, read
-from simstrag.ddp.record.replay import finish, finished, parts, run_of, trace_of
+from simstrag.ddp.record.journal import (
+    NAME,
+    Journal,
+    facts_from_json,
+    facts_to_json,
+    latest_attempt,
+    read_journal,
+)
+from simstrag.ddp.record.replay import finish, finish_all, part_folders, run_of, trace_of
 from simstrag.engine.live import Live
 from simstrag.errors import InputError
 from simstrag.policy import Hints
@@ -29,7 +36,7 @@ def recorded(
     facts = None if live is None else live.facts()
     known = {"policy": spec, "world_size": 4, "batch": 32, "hints": HINTS, **header}
     if facts is not None:
-        known["facts"] = facts_as_written(facts)
+        known["facts"] = facts_to_json(facts)
     journal = Journal(folder, known)
     policy = policies.load(spec) if live is None else live.policy
     live = Live(policy, 4, 32, Hints(**known["hints"]), name=spec, facts=facts, note=journal.note)
@@ -79,7 +86,7 @@ def test_the_trace_of_a_run_has_the_local_times_that_were_told(tmp_path: Path) -
     trace = trace_of(run)
     steps = run.frame("steps")
     assert len(trace) == len(steps)
-    lines = [line for line in read(tmp_path)[1] if line[0] == "done"]
+    lines = [line for line in read_journal(tmp_path)[1] if line[0] == "done"]
     for rank in range(4):
         told = [line[3] for line in lines if line[2] == rank]
         kept = trace.changes.value[trace.changes.node == rank].tolist()
@@ -99,7 +106,7 @@ def test_a_folder_without_a_journal_is_named(tmp_path: Path) -> None:
 
 def test_facts_survive_being_written(tmp_path: Path) -> None:
     facts = recorded(tmp_path, "korel", gradients=100).facts()
-    found = facts_of(facts_as_written(facts))
+    found = facts_from_json(facts_to_json(facts))
     for each in fields(facts):
         expected: Any = getattr(facts, each.name)
         if each.name == "windows":
@@ -119,7 +126,7 @@ def taken_up(folder: Path, spec: str = "bsp") -> Path:
     live = recorded(folder, spec, 80)
     live = recorded(folder / "generation-1", spec, 40, live)
     recorded(folder / "attempt-2", spec, 40, live)
-    Journal(folder / "attempt-10", read(folder)[0]).close()
+    Journal(folder / "attempt-10", read_journal(folder)[0]).close()
     (folder / "notes").mkdir()
     return folder
 
@@ -127,7 +134,7 @@ def taken_up(folder: Path, spec: str = "bsp") -> Path:
 def test_the_parts_of_a_training_are_found_in_the_order_of_what_happened(tmp_path: Path) -> None:
     taken_up(tmp_path)
     recorded(tmp_path / "attempt-2" / "attempt-1", "bsp", 8)
-    found = [str(each.relative_to(tmp_path)) for each in parts(tmp_path)]
+    found = [str(each.relative_to(tmp_path)) for each in part_folders(tmp_path)]
     assert found == [".", "generation-1", "attempt-2", "attempt-2/attempt-1", "attempt-10"]
 
 
@@ -135,7 +142,7 @@ def test_each_part_becomes_a_run_and_the_last_has_the_accuracy(tmp_path: Path) -
     taken_up(tmp_path)
     (tmp_path / "result.json").write_text('{"accuracy": 0.75}')
     with pytest.warns(UserWarning, match="attempt-10: the run ended before"):
-        runs = finished(tmp_path)
+        runs = finish_all(tmp_path)
     assert [each.name for each in runs][1:] == ["generation-1", "attempt-2"]
     assert [run.summary["accuracy"] for run in runs.values()] == [None, None, 0.75]
     assert [run.summary["samples"] for run in runs.values()] == [2560, 3840, 5120]
@@ -147,7 +154,7 @@ def test_each_part_becomes_a_run_and_the_last_has_the_accuracy(tmp_path: Path) -
 def test_what_a_part_counts_goes_on_from_the_part_before(tmp_path: Path) -> None:
     live = recorded(tmp_path, "asgd", 80)
     recorded(tmp_path / "attempt-1", "asgd", 40, live)
-    first, second = finished(tmp_path).values()
+    first, second = finish_all(tmp_path).values()
     assert second.summary["updates"] == first.summary["updates"] + 40
     assert second.summary["makespan"] > first.summary["makespan"]
     assert second.frame()["version"].min() == first.summary["updates"] + 1
@@ -205,7 +212,7 @@ def page_of(folder: Path) -> str:
 def test_a_real_run_has_its_report_and_its_timeline(spec: str, part: str, tmp_path: Path) -> None:
     live = recorded(tmp_path, spec, 80)
     recorded(tmp_path / "attempt-1", spec, 80, live)
-    finished(tmp_path)
+    finish_all(tmp_path)
     page = page_of(tmp_path / part)
     assert f"One real run: {spec} on 4 ranks" in page
     for wrong in (
@@ -232,9 +239,9 @@ def test_who_waited_for_whom_in_a_real_run_is_shown(tmp_path: Path) -> None:
 
 
 def test_the_latest_start_is_that_of_the_highest_number_with_a_record(tmp_path: Path) -> None:
-    assert latest(tmp_path) is None
+    assert latest_attempt(tmp_path) is None
     for name in ("", "attempt-1", "attempt-10", "attempt-2", "attempt-x"):
         (tmp_path / name).mkdir(exist_ok=True)
         (tmp_path / name / NAME).touch()
     (tmp_path / "attempt-11").mkdir()
-    assert latest(tmp_path) == 10
+    assert latest_attempt(tmp_path) == 10

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from simstrag.ddp.failures.connections import Connections
-from simstrag.ddp.rendezvous import Joined
+from simstrag.ddp.rendezvous import RankPlace
 from tests.ranks import Ranks, ranks
 from tests.test_ddp_trainer import BATCH, task
 
@@ -65,11 +65,11 @@ class End(NamedTuple):
     phase: str
 
 
-def place(rank: int, world: int) -> Joined:
+def place(rank: int, world: int) -> RankPlace:
     """As a launcher would have it."""
     store = dist.PrefixStore("board", distributed_c10d._get_default_store())
     names = tuple(range(world))
-    return Joined(rank, world, store, 0, 0, names, STALL, store, "gloo", Connections())
+    return RankPlace(rank, world, store, 0, 0, names, STALL, store, "gloo", Connections())
 
 
 def failing(rank: int, world: int, policy: str, culprit: int, where: str) -> End:

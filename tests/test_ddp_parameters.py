@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from simstrag.ddp.parameters import (
-    Parameters,
+    FlatParameters,
     check_served,
-    flatten,
-    packed,
-    settings,
-    spread,
-    trained,
+    flatten_gradients,
+    pack_optimizer,
+    pack_settings,
+    trained_parameters,
+    unflatten,
 )
 from simstrag.errors import InputError
 
@@ -45,13 +45,13 @@ def test_the_server_s_optimizer_makes_the_steps_of_the_user_s(
     name: str, dtype: torch.dtype
 ) -> None:
     own = OPTIMIZERS[name](groups_of(model_of(dtype)))
-    parameters = trained(own)
+    parameters = trained_parameters(own)
     flat = torch.zeros(sum(p.numel() for p in parameters), dtype=dtype)
-    server = Parameters(packed(own))
+    server = FlatParameters(pack_optimizer(own))
     for step in range(5):
         for parameter in parameters:
             parameter.grad = torch.full_like(parameter, 0.1 * step) + parameter.detach()
-        flatten(parameters, flat)
+        flatten_gradients(parameters, flat)
         own.step()
         server.apply([(flat, 1.0)])
         assert torch.equal(server.flat, torch.cat([p.detach().reshape(-1) for p in parameters]))
@@ -62,21 +62,23 @@ def test_an_optimizer_goes_on_where_it_was_when_it_was_packed() -> None:
     own = OPTIMIZERS["adam"](groups_of(model_of()))
     for steps in (3, 2):
         for _ in range(steps):
-            for parameter in trained(own):
+            for parameter in trained_parameters(own):
                 parameter.grad = torch.ones_like(parameter)
             own.step()
         if steps == 3:
-            server = Parameters(packed(own))
+            server = FlatParameters(pack_optimizer(own))
     for _ in range(2):
         server.apply([(torch.ones_like(server.flat), 1.0)])
-    assert torch.equal(server.flat, torch.cat([p.detach().reshape(-1) for p in trained(own)]))
+    assert torch.equal(
+        server.flat, torch.cat([p.detach().reshape(-1) for p in trained_parameters(own)])
+    )
     again = OPTIMIZERS["adam"](groups_of(model_of()))
     again.load_state_dict(server.state())
     assert again.state_dict()["state"][0]["step"] == 5
 
 
 def test_gradients_are_weighted_and_added_up_in_their_order() -> None:
-    server = Parameters(packed(torch.optim.SGD(model_of().parameters(), lr=1.0)))
+    server = FlatParameters(pack_optimizer(torch.optim.SGD(model_of().parameters(), lr=1.0)))
     before = server.flat.clone()
     one, other = torch.randn_like(before), torch.randn_like(before)
     server.apply([(one, 0.25), (other, 0.5)])
@@ -84,7 +86,7 @@ def test_gradients_are_weighted_and_added_up_in_their_order() -> None:
 
 
 def test_an_update_without_any_gradient_changes_nothing() -> None:
-    server = Parameters(packed(OPTIMIZERS["adam"](model_of().parameters())))
+    server = FlatParameters(pack_optimizer(OPTIMIZERS["adam"](model_of().parameters())))
     before = server.flat.clone()
     server.apply([])
     assert torch.equal(server.flat, before)
@@ -93,12 +95,12 @@ def test_an_update_without_any_gradient_changes_nothing() -> None:
 
 def test_a_model_gets_back_what_was_flattened_in_the_order_of_its_optimizer() -> None:
     own = OPTIMIZERS["sgd"](groups_of(model_of()))
-    server = Parameters(packed(own))
+    server = FlatParameters(pack_optimizer(own))
     other = model_of()
     with torch.no_grad():
         for parameter in other.parameters():
             parameter.zero_()
-    spread(server.flat, trained(OPTIMIZERS["sgd"](groups_of(other))))
+    unflatten(server.flat, trained_parameters(OPTIMIZERS["sgd"](groups_of(other))))
     for one, two in zip(model_of().parameters(), other.parameters(), strict=True):
         assert torch.equal(one, two)
 
@@ -107,38 +109,38 @@ def test_a_parameter_without_a_gradient_counts_as_zeros() -> None:
     parameters = [torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(3))]
     parameters[1].grad = torch.full((3,), 7.0)
     into = torch.full((5,), -1.0)
-    flatten(parameters, into)
+    flatten_gradients(parameters, into)
     assert into.tolist() == [0, 0, 7, 7, 7]
 
 
 def test_settings_differ_only_when_something_has_changed() -> None:
     own = OPTIMIZERS["sgd"](groups_of(model_of()))
-    first = settings(own)
+    first = pack_settings(own)
     own.param_groups[0]["params"][0].data.zero_()
-    assert settings(own) == first
+    assert pack_settings(own) == first
     own.param_groups[1]["lr"] = 0.5
-    assert settings(own) != first
-    server = Parameters(packed(OPTIMIZERS["sgd"](groups_of(model_of()))))
-    server.set(settings(own))
+    assert pack_settings(own) != first
+    server = FlatParameters(pack_optimizer(OPTIMIZERS["sgd"](groups_of(model_of()))))
+    server.set(pack_settings(own))
     assert [group["lr"] for group in server.optimizer.param_groups] == [0.05, 0.5]
 
 
 def test_parameters_of_several_types_are_refused() -> None:
     mixed = [torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2).double())]
     with pytest.raises(InputError, match="of types float32, float64; one buffer holds one"):
-        packed(torch.optim.SGD(mixed, lr=0.1))
+        pack_optimizer(torch.optim.SGD(mixed, lr=0.1))
 
 
 def test_an_optimizer_of_the_script_itself_is_refused_with_the_way_out() -> None:
-    given = packed(OPTIMIZERS["sgd"](model_of().parameters()))
+    given = pack_optimizer(OPTIMIZERS["sgd"](model_of().parameters()))
     stranger = given.replace(b"torch.optim.sgd", b"torch.optim.sgx")
     assert stranger != given
     with pytest.raises(InputError, match="must stand in a module that can be imported"):
-        Parameters(stranger)
+        FlatParameters(stranger)
 
 
 def test_what_is_packed_is_plain_pickle_of_both_together() -> None:
-    parameters, optimizer = pickle.loads(packed(OPTIMIZERS["sgd"](model_of().parameters())))
+    parameters, optimizer = pickle.loads(pack_optimizer(OPTIMIZERS["sgd"](model_of().parameters())))
     held = [p for group in optimizer.param_groups for p in group["params"]]
     assert all(one is two for one, two in zip(parameters, held, strict=True))
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
-from simstrag.ddp.sampler import ShareSampler, spread
+from simstrag.ddp.sampler import ShareSampler, share_out
 from simstrag.errors import InputError
 
 
@@ -45,7 +45,7 @@ def test_every_sample_of_an_epoch_is_used_once_whatever_the_sizes_do(
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=6), st.integers(0, 200))
 def test_a_spread_gives_everyone_a_part_near_its_proportion(sizes: list[int], extra: int) -> None:
-    parts = spread(len(sizes) + extra, sizes)
+    parts = share_out(len(sizes) + extra, sizes)
     assert sum(parts) == len(sizes) + extra
     for part, size in zip(parts, sizes, strict=True):
         assert abs(part - 1 - extra * size / sum(sizes)) < 1

@@ -12,9 +12,9 @@ import torch
 
 from simstrag.ddp.allreduce.control_message import (
     WIDTH,
-    Digests,
-    Slots,
-    disagreement,
+    ControlMessages,
+    PlanDigests,
+    describe_disagreement,
     gather,
     pack,
     unpack,
@@ -46,12 +46,12 @@ def rich(suspects: str = "{3, 1}") -> Plan:
 
 
 def digest(plan: object, version: int) -> int:
-    return Digests().of(plan, version)
+    return PlanDigests().of(plan, version)
 
 
-def slots(digests: list[int], versions: list[int] | None = None) -> Slots:
+def slots(digests: list[int], versions: list[int] | None = None) -> ControlMessages:
     n = len(digests)
-    return Slots(
+    return ControlMessages(
         np.zeros(n), np.ones(n), np.array(digests), np.array(versions or [4] * n), np.zeros(n, int)
     )
 
@@ -109,7 +109,7 @@ def test_every_field_of_a_plan_is_in_its_digest(changed: Plan) -> None:
 
 
 def test_a_plan_that_stands_is_not_written_out_again() -> None:
-    digests, plan = Digests(), rich()
+    digests, plan = PlanDigests(), rich()
     assert [digests.of(plan, v) for v in (1, 2)] == [digest(plan, v) for v in (1, 2)]
     taken = []
     for version in range(300):
@@ -125,24 +125,24 @@ def test_what_reads_differently_in_each_process_is_refused() -> None:
 
 
 def test_equal_slots_are_no_disagreement() -> None:
-    assert disagreement(slots([7, 7, 7])) is None
+    assert describe_disagreement(slots([7, 7, 7])) is None
 
 
 def test_the_odd_rank_is_named_where_the_others_are_a_majority() -> None:
-    said = disagreement(slots([7, 7, 8]))
+    said = describe_disagreement(slots([7, 7, 8]))
     assert said is not None
     assert said.startswith("rank 2 is at version 4 with plan 000000000008, the other 2 ranks")
-    said = disagreement(slots([7, 8, 7, 7]), ranks=[4, 5, 6, 9])
+    said = describe_disagreement(slots([7, 8, 7, 7]), ranks=[4, 5, 6, 9])
     assert said is not None
     assert said.startswith("rank 5 ")
-    said = disagreement(slots([7, 7, 7], [4, 3, 4]))
+    said = describe_disagreement(slots([7, 7, 7], [4, 3, 4]))
     assert said is not None
     assert said.startswith("rank 1 is at version 3 with plan 000000000007, the other 2 ranks")
 
 
 @pytest.mark.parametrize("digests", [[1, 2], [1, 2, 3], [1, 1, 2, 2]])
 def test_without_a_majority_every_digest_is_shown(digests: list[int]) -> None:
-    said = disagreement(slots(digests))
+    said = describe_disagreement(slots(digests))
     assert said is not None
     assert "other" not in said
     for rank, own in enumerate(digests):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from simstrag.ddp.failures.slow_ranks import Slow
+from simstrag.ddp.failures.diagnosis import SlowRankDetector
 
 
 def told(*reports: tuple[int, float]) -> list[str]:
     said: list[str] = []
-    slow = Slow(said.append)
+    slow = SlowRankDetector(said.append)
     for step, (rank, seconds) in enumerate(reports):
         slow.heard(rank, step, seconds)
     return said
@@ -37,7 +37,7 @@ def test_one_that_reports_often_does_not_outvote_the_others() -> None:
 
 def test_who_has_left_is_not_waited_for() -> None:
     said: list[str] = []
-    slow = Slow(said.append)
+    slow = SlowRankDetector(said.append)
     for rank in range(5):
         slow.heard(rank, 0, 0.05)
     slow.heard(3, 1, 4.0)

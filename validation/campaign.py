@@ -20,8 +20,8 @@ from typing import Any
 
 from simstrag.calibration.benches.occupancy import Occupancy
 from simstrag.calibration.cells import Skipped
-from simstrag.ddp.hints import hints_of
 from simstrag.ddp.record.replay import finish
+from simstrag.ddp.support import profile_hints
 from simstrag.documents.paths import hold, write_json, write_whole
 from simstrag.errors import InputError, SimstragError
 from simstrag.runs.run import Run, plain
@@ -274,7 +274,7 @@ class Campaign:
 
     def _warm(self, case: Case) -> tuple[tuple[str, int], ...]:
         """Warm-up policies and steps; served policies warm up on bsp, to start one server only."""
-        hints = hints_of(self.file, self.plan.batch, self.plan.samples(case))
+        hints = profile_hints(self.file, self.plan.batch, self.plan.samples(case))
         own = {case.policy: 3} if synchronous(case, hints) else {}
         reduced = {} if self.plan.precision == "full" else {"amp_all": 3}
         return tuple(({"bsp": 5} | reduced | own).items())

@@ -19,7 +19,7 @@ import numpy as np
 
 from simstrag import policies
 from simstrag.ddp import support
-from simstrag.ddp.hints import hints_of
+from simstrag.ddp.support import profile_hints
 from simstrag.documents.paths import write_whole
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
@@ -166,7 +166,7 @@ class Predictor:
     def predict(self, case: Case, plan: Plan, seeds: int = SEEDS) -> Prediction:
         """Simulate a case under several seeds."""
         schedule = plan.schedule(case)
-        hints = hints_of(self.profile, plan.batch, plan.samples(case))
+        hints = profile_hints(self.profile, plan.batch, plan.samples(case))
         scenario = self.scenario(case, schedule, synchronous(case, hints))
         hints_given = self._hints(case, plan)
         runs = [
@@ -190,7 +190,7 @@ class Predictor:
         run is the simulation's; the difference is the machine's.
         """
         case, schedule = predicted.case, plan.schedule(predicted.case)
-        hints = hints_of(self.profile, plan.batch, plan.samples(case))
+        hints = profile_hints(self.profile, plan.batch, plan.samples(case))
         hints_given = self._hints(case, plan)
         found, usual = {}, self.pace(max(each.ranks for each in plan.cases))
         for repetition, seconds in paces.items():
@@ -206,11 +206,11 @@ class Predictor:
         """Hints from the profile of `hinting`; None means those of the scenario."""
         if self.hinting is None:
             return None
-        known = hints_of(self.hinting.profile, plan.batch, plan.samples(case))
+        known = profile_hints(self.hinting.profile, plan.batch, plan.samples(case))
         updates_in_step = synchronous(case, known)
         lockstep = self.hinting._lockstep(case.ranks) if updates_in_step else {}
         step = self.hinting._write_step(updates_in_step, lockstep.get(0.0))
-        return hints_of(step, plan.batch, plan.samples(case))
+        return profile_hints(step, plan.batch, plan.samples(case))
 
     # -- constants ---------------------------------------------------------------------------
 
@@ -389,8 +389,8 @@ def synchronous(case: Case, hints: Hints) -> bool:
     """
     policy = policies.load(case.policy)
     first = View(case.ranks, hints=hints, noise_scale=hints.noise_scale)
-    support.check(policies.load(case.policy), case.policy, first)
-    return support.synchronous(policies.ask(policy, first, case.policy), case.ranks)
+    support.check_policy(policies.load(case.policy), case.policy, first)
+    return support.is_synchronous(policies.ask(policy, first, case.policy), case.ranks)
 
 
 def with_update(step: StepTimes, update: float) -> StepTimes:

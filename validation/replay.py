@@ -20,9 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from simstrag.ddp.hints import hints_of
 from simstrag.ddp.record import journal
-from simstrag.ddp.record.replay import gain_of, run_of, trace_of
+from simstrag.ddp.record.replay import amp_gain, run_of, trace_of
 from simstrag.ddp.record.server_latency import (
     PARTS,
     RoundTrip,
@@ -30,6 +29,7 @@ from simstrag.ddp.record.server_latency import (
     reduction_rests,
     round_trips,
 )  # fmt: skip
+from simstrag.ddp.support import profile_hints
 from simstrag.documents.paths import write_json, write_whole
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
@@ -144,7 +144,7 @@ def replay(folder: str | Path, profile: str | Path | None = None) -> Replayed:
             f"{folder}: has no record of a real run; give a folder that `simstrag ddp --out` or "
             "wrap(..., out=...) wrote"
         )
-    header, lines = journal.read(folder)
+    header, lines = journal.read_journal(folder)
     if header.get("facts") is not None:
         raise InputError(f"{folder}: the record goes on from another; give that of the first part")
     if (left := _left(lines)) is not None:
@@ -246,7 +246,7 @@ def _again(
         return constants[name].value if name in constants else 0.0
 
     step: dict[str, Any] = {"compute": float(hints["clean_seconds"] or 1.0)}
-    gain = gain_of(header)
+    gain = amp_gain(header)
     if gain is not None:
         step["amp_ratio"] = gain
     scenario = Scenario.of(
@@ -289,7 +289,7 @@ def _predicted(
     own = Case(case.policy, case.ranks, CLEAN, steps)
     with tempfile.TemporaryDirectory() as scratch:
         predictor = Predictor(profile, Path(scratch), header.get("cores", len(cores())))
-        updates = synchronous(own, hints_of(profile, batch, samples))
+        updates = synchronous(own, profile_hints(profile, batch, samples))
         scenario = predictor.scenario(own, schedule, updates)
         runs = [
             measure(

@@ -15,7 +15,7 @@ from typing import Any
 from simstrag.calibration.benches.occupancy import LIMIT
 from simstrag.calibration.calibrate import PROFILE, Asked, Calibration
 from simstrag.calibration.campaign import OnVisit
-from simstrag.ddp.hints import hints_of
+from simstrag.ddp.support import profile_hints
 from simstrag.documents.paths import write_json, write_whole
 from simstrag.errors import InputError
 from simstrag.processes.affinity import cores
@@ -281,7 +281,7 @@ def _check_cases(
         raise InputError(f"ranks {min(ranks)}: a single rank waits for no other; give 2 or more")
     cases = cases_of(policies, ranks, steps, len(cores()))
     for case in cases:
-        synchronous(case, hints_of(profile, batch, case.steps * case.ranks * batch))
+        synchronous(case, profile_hints(profile, batch, case.steps * case.ranks * batch))
     return cases
 
 

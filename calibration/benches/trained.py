@@ -195,7 +195,7 @@ def _train(pipe: Connection, rank: int, folder: str, world: int, setup: Setup) -
     from simstrag.calibration.benches.device import device
     from simstrag.calibration.benches.steps import block
     from simstrag.ddp import wrap
-    from simstrag.ddp.record.journal import read
+    from simstrag.ddp.record.journal import read_journal
     from simstrag.workloads import TrainingTask
 
     join(rank, world, folder, "gloo", "cpu")
@@ -212,7 +212,7 @@ def _train(pipe: Connection, rank: int, folder: str, world: int, setup: Setup) -
     def work(order: Bare | Together | Tell) -> Any:
         nonlocal done, fresh
         if isinstance(order, Tell):
-            told = read(record)[1]
+            told = read_journal(record)[1]
             return _locked(told, fresh) if setup.policy == "bsp" else _served(told, rank, fresh)
         if isinstance(order, Bare):
             bare.model.load_state_dict(weights[0])  # what is trained for long may step otherwise

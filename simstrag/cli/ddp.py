@@ -144,8 +144,8 @@ def ddp(
         if checkpoint and out is None:
             raise InputError(f"--checkpoint {checkpoint}: needs a folder; give one with --out")
         from simstrag import workloads
-        from simstrag.ddp.record.journal import placed
-        from simstrag.ddp.resume import begun
+        from simstrag.ddp.checkpoint import prepare
+        from simstrag.ddp.record.journal import attempt_folder
         from simstrag.ddp.workload_main import Training, command
 
         workload = workloads.load(what)
@@ -164,11 +164,11 @@ def ddp(
                 what, policy, limit, own, seed, precision, None if known is None else str(known),
                 str(folder), checkpoint,
             )  # fmt: skip
-            training, done = begun(training, folder, ranks)
+            training, done = prepare(training, folder, ranks)
             if done and not (quiet or as_json):
                 print(f"going on at {done} of {limit} samples", file=sys.stderr)
             try:
-                record = placed(folder, training.attempt)
+                record = attempt_folder(folder, training.attempt)
                 with _loaded(schedule, record, quiet or as_json) as network:
                     failed = run(command(training), network)
             except KeyboardInterrupt:
@@ -193,12 +193,12 @@ def _check(policy: str, ranks: int, profile: Path | None, batch: int, samples: i
     """Raise `InputError` where the policy is none, or cannot run for real, before ranks start."""
     from simstrag import policies
     from simstrag.ddp import support
-    from simstrag.ddp.hints import hints_of
+    from simstrag.ddp.support import profile_hints
     from simstrag.view import View
 
-    hints = hints_of(profile, batch, samples)
+    hints = profile_hints(profile, batch, samples)
     first = View(ranks, hints=hints, noise_scale=hints.noise_scale)
-    support.check(policies.load(policy), policy, first)
+    support.check_policy(policies.load(policy), policy, first)
 
 
 def _schedule(load: str, ranks: int, seed: int, pinned: bool) -> Schedule:
@@ -292,13 +292,13 @@ def _folder(out: Path | None) -> Iterator[Path]:
 
 def _left(out: Path | None) -> str:
     """What Ctrl-C leaves: a run as far as it came, and perhaps a checkpoint."""
-    from simstrag.ddp.record.replay import finished
+    from simstrag.ddp.record.replay import finish_all
 
     if out is None:
         return "nothing was written"
     try:
         with capture_warnings():
-            *_, last = finished(out).values()
+            *_, last = finish_all(out).values()
     except InputError:
         return "it ended before its first update"
     return f"{out} holds the run up to {last.summary['samples']} samples; {_way_on(out)}"
@@ -316,12 +316,12 @@ def _tell(
     folder: Path, out: Path | None, limit: int, failed: bool, as_json: bool, quiet: bool
 ) -> None:
     """Make runs of what was recorded, and say what they were."""
-    from simstrag.ddp.record.replay import finished
+    from simstrag.ddp.record.replay import finish_all
 
     runs: dict[Path, Run] = {}
     try:
         with capture_warnings() as left_out:
-            runs = finished(folder)
+            runs = finish_all(folder)
     except InputError as error:
         left_out = [] if failed else [str(error)]  # ranks have said why
     if as_json:

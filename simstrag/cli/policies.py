@@ -32,18 +32,18 @@ def policies(
 
     Explains what it decides, its first plan, its parameters, its source, and what is ours in it.
     """
-    from simstrag.ddp.support import how
+    from simstrag.ddp.support import mechanism
     from simstrag.policies import describe
 
     if as_json:
         described = describe() if policy is None else (describe(policy),)
-        records = [{**dataclasses.asdict(d), "real": how(d.name)} for d in described]
+        records = [{**dataclasses.asdict(d), "real": mechanism(d.name)} for d in described]
         print_json(records if policy is None else records[0])
     elif policy is not None:
-        _explain(describe(policy), how(policy))
+        _explain(describe(policy), mechanism(policy))
     else:
         rows = [
-            [d.name, d.architecture, how(d.name).partition(":")[0], _summarize(d)]
+            [d.name, d.architecture, mechanism(d.name).partition(":")[0], _summarize(d)]
             for d in describe()
         ]
         headers = ["policy", "via", "real", "what it decides; its parameters; its paper"]

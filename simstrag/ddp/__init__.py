@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from simstrag.ddp.sampler import ShareSampler
     from simstrag.ddp.trainer import RankFailure, Trainer, wrap
 
-__all__ = [
-    "Disagreement", "RankFailure", "ShareSampler", "Trainer", "join", "torchrun", "wrap",
-]  # fmt: skip
+__all__ = ["Disagreement", "RankFailure", "ShareSampler", "Trainer", "join", "torchrun", "wrap"]
 
 PLACES = {
     "Disagreement": "allreduce.allreduce_mode", "RankFailure": "trainer", "ShareSampler": "sampler",

@@ -19,12 +19,12 @@ from typing import Literal, Protocol
 
 import psutil
 
-from simstrag.ddp.rendezvous import adopted, store_at
+from simstrag.ddp.rendezvous import end_with_launcher, open_store
 from simstrag.errors import InputError
 from simstrag.processes.affinity import cores
 from simstrag.processes.children import ProcessTree
 
-__all__ = ["Outcome", "launch", "run", "torchrun"]
+__all__ = ["ExitCodes", "launch", "run", "torchrun"]
 
 LAST_WORK = 10.0
 """Seconds that a server has for it when all its ranks have come to their end."""
@@ -65,7 +65,7 @@ class Network(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ExitCodes:
     """How ranks ended: exit codes, below 0 the signal that killed one.  server: the server's."""
 
     codes: tuple[int, ...]
@@ -125,7 +125,7 @@ def launch(
     stall_limit: float = 60.0,
     pinned: bool = False,
     network: Network | None = None,
-) -> Outcome:
+) -> ExitCodes:
     """Run a command, such as `["train.py", "--epochs", "3"]`, on so many ranks of this host.
 
     on_fault: whether the others go on when one fails; ranks that are stopped are killed when only
@@ -136,7 +136,7 @@ def launch(
     _check(ranks, stall_limit)
     address = "127.0.0.1" if network is None else network.address_of(None)
     with contextlib.nullcontext() if network is None else network.inside():
-        store = store_at(address, 0, True, stall_limit)
+        store = open_store(address, 0, True, stall_limit)
     place = {
         "MASTER_ADDR": address, "MASTER_PORT": str(store.port), "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks), "SIMSTRAG_STORE": "launcher",
@@ -170,7 +170,7 @@ def launch(
         if served is not None:
             tree.end([served], signal.SIGTERM, LAST_WORK)
         code = None if served is None else served.returncode
-        return Outcome(tuple(each.returncode for each in processes), code)
+        return ExitCodes(tuple(each.returncode for each in processes), code)
 
 
 def run(
@@ -257,7 +257,7 @@ def _command(command: Sequence[str]) -> list[str]:
 
 def agent() -> None:
     """torchrun, as a process that ends with its launcher and whose ranks end with it."""
-    adopted()
+    end_with_launcher()
     os.environ["SIMSTRAG_PARENT"] = str(os.getpid())
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.run import main

@@ -17,11 +17,12 @@ import torch
 from simstrag.errors import InputError
 
 __all__ = [
-    "Parameters", "check_served", "flatten", "packed", "settings", "spread", "trained",
+    "FlatParameters", "check_served", "flatten_gradients", "pack_optimizer", "pack_settings",
+    "trained_parameters", "unflatten",
 ]  # fmt: skip
 
 
-class Parameters:
+class FlatParameters:
     """Parameters and optimizer as a rank packed them.
 
     flat: shape (count,), on the CPU, all parameters in the optimizer's order.
@@ -69,7 +70,7 @@ class Parameters:
         return state
 
 
-def trained(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+def trained_parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """The parameters of an optimizer, group by group; what it does not train stays at home.
 
     Raises `InputError` where they are not of one floating type.
@@ -98,9 +99,9 @@ def check_served(optimizer: torch.optim.Optimizer, name: str) -> None:
         )
 
 
-def packed(optimizer: torch.optim.Optimizer) -> bytes:
+def pack_optimizer(optimizer: torch.optim.Optimizer) -> bytes:
     """An optimizer and its parameters, of whatever device, for a process that has the CPU only."""
-    parameters = trained(optimizer)
+    parameters = trained_parameters(optimizer)
     if any(own.device.type != "cpu" for own in parameters):
         parameters, optimizer = copy.deepcopy((parameters, optimizer))
         for own in parameters:
@@ -112,13 +113,13 @@ def packed(optimizer: torch.optim.Optimizer) -> bytes:
     return buffer.getvalue()
 
 
-def settings(optimizer: torch.optim.Optimizer) -> bytes:
+def pack_settings(optimizer: torch.optim.Optimizer) -> bytes:
     """Everything of the parameter groups but the parameters: equal bytes, nothing has changed."""
     groups = optimizer.param_groups
     return pickle.dumps([{k: v for k, v in own.items() if k != "params"} for own in groups])
 
 
-def flatten(parameters: Iterable[torch.Tensor], into: torch.Tensor) -> None:
+def flatten_gradients(parameters: Iterable[torch.Tensor], into: torch.Tensor) -> None:
     """Copy all gradients into a flat buffer; a parameter without one counts as zeros."""
     parameters = list(parameters)
     for parameter, part in zip(parameters, _parts(into, parameters), strict=True):
@@ -129,7 +130,7 @@ def flatten(parameters: Iterable[torch.Tensor], into: torch.Tensor) -> None:
 
 
 @torch.no_grad()
-def spread(flat: torch.Tensor, parameters: Iterable[torch.Tensor]) -> None:
+def unflatten(flat: torch.Tensor, parameters: Iterable[torch.Tensor]) -> None:
     """Copy a flat buffer into the parameters."""
     parameters = list(parameters)
     for parameter, part in zip(parameters, _parts(flat, parameters), strict=True):

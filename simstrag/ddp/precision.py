@@ -17,13 +17,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from simstrag.ddp.failures.membership import own
+from simstrag.ddp.failures.membership import local_error
 from simstrag.errors import InputError
 from simstrag.workloads.precision import available_precisions, reduced_loss, tensor_cores
 from simstrag.workloads.probe import MIN_GAIN, gain
 from simstrag.workloads.workload import map_tensors
 
-__all__ = ["PAIRS", "Closure", "Computed", "Formats", "unmoved"]
+__all__ = ["PAIRS", "Closure", "ComputedLoss", "NumberFormats", "without_side_effects"]
 
 PAIRS = {
     "full": ("fp32", ""),
@@ -49,7 +49,7 @@ Closure = Callable[[], torch.Tensor]
 
 
 @contextmanager
-def unmoved(model: nn.Module) -> Iterator[None]:
+def without_side_effects(model: nn.Module) -> Iterator[None]:
     """Steps on trial: buffers and torch's random numbers are afterwards as they were."""
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with torch.random.fork_rng():
@@ -60,7 +60,7 @@ def unmoved(model: nn.Module) -> Iterator[None]:
                 buffer.data.copy_(before[name])
 
 
-def checked(loss: object) -> torch.Tensor:
+def check_loss(loss: object) -> torch.Tensor:
     """What a closure returned.  Raises `InputError` where that is no loss."""
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
         raise InputError(
@@ -70,7 +70,7 @@ def checked(loss: object) -> torch.Tensor:
     return loss
 
 
-class Computed(nn.Module):
+class ComputedLoss(nn.Module):
     """What DDP wraps, so that its closure can use the bare model: `ddp(closure)` is the loss.
 
     format: in which the closure is computed.  Casts stand inside, so that DDP sees the parameters
@@ -104,7 +104,7 @@ class Computed(nn.Module):
         return map_tensors(arguments, changed), map_tensors(named, changed)
 
 
-class Formats:
+class NumberFormats:
     """The two number formats of one rank's model.
 
     precision: "auto" or one of `PAIRS`.  Automatic is, on a GPU, TF32 and bf16, before Ampere fp32
@@ -141,7 +141,7 @@ class Formats:
             modern = "tf32" in available_precisions(str(place))
             self.full, self.amp = PAIRS["tf32+bf16" if modern else "fp16"]
         self.checks = self.amp == "fp16"
-        self.module = Computed(model, self.full, place.type)
+        self.module = ComputedLoss(model, self.full, place.type)
         if self.stand_in:
             model.to(torch.float64)
             model.register_forward_pre_hook(self.module.cast, with_kwargs=True, prepend=True)
@@ -204,12 +204,12 @@ class Formats:
         def stepping(format: str) -> Callable[[int], object]:
             def step(_: int) -> object:
                 self.module.format = format
-                loss = checked(self.module(closure))
+                loss = check_loss(self.module(closure))
                 return torch.autograd.grad(loss, parameters, allow_unused=True)
 
             return step
 
-        with unmoved(self.module), own():
+        with without_side_effects(self.module), local_error():
             try:
                 return gain(stepping(self.full), stepping(self.amp), rounds=3, steps=4)
             finally:

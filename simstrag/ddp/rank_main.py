@@ -10,7 +10,7 @@ import runpy
 import sys
 import traceback
 
-from simstrag.ddp.rendezvous import adopted
+from simstrag.ddp.rendezvous import end_with_launcher
 from simstrag.errors import InputError, SimstragError
 from simstrag.processes.affinity import keep_memory, pin_rank
 from simstrag.processes.signals import postpone_termination
@@ -26,7 +26,7 @@ LAST_WORDS = 0.5
 
 def main() -> None:
     """Make this process a rank, and run the script or module of its command line in it."""
-    adopted()
+    end_with_launcher()
     keep_memory()
     postpone_termination(LAST_WORDS)
     if os.environ.get("SIMSTRAG_PINNED") == "1":

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from simstrag.ddp.failures.connections import Connections
 
 __all__ = [
-    "START", "Fenced", "Joined", "adopted", "device_of", "found", "hurry", "join",
-    "launcher_holds_store", "leave_group", "meet", "offer", "offered", "shrink",
-    "stall_limit_of", "store_at",
+    "START", "Fenced", "RankPlace", "announce_server", "device_of", "end_with_launcher", "join",
+    "launcher_holds_store", "leave_group", "open_job_store", "open_store", "regroup",
+    "shorten_timeout", "stall_limit_seconds", "use_existing_group", "wait_for_server",
 ]  # fmt: skip
 
 START = 120.0
@@ -35,7 +35,7 @@ class Fenced(SimstragError, RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class RankPlace:
     """A rank's place in a generation of the group.
 
     names: the ranks of this generation as they were numbered when all were started.  store: of this
@@ -58,7 +58,7 @@ class Joined:
     ours: bool = True
 
 
-def adopted() -> None:
+def end_with_launcher() -> None:
     """The first thing in a rank: from now on it ends with the process that started it.
 
     Nothing where no launcher did, and in processes that a rank starts itself.
@@ -70,7 +70,7 @@ def adopted() -> None:
         die_with_parent(int(ours) if ours else os.getppid())
 
 
-def meet(stall_limit: float | None = None) -> Store:
+def open_job_store(stall_limit: float | None = None) -> Store:
     """The job's store, of this attempt; also for a server, which is no rank.
 
     Raises `InputError` where no launcher has said where it is.
@@ -80,7 +80,7 @@ def meet(stall_limit: float | None = None) -> Store:
     _present(NEEDED[1:])
     address = os.environ["MASTER_ADDR"], _number("MASTER_PORT")
     ours = os.environ.get("RANK") == "0" and not launcher_holds_store()
-    store = store_at(*address, ours, max(stall_limit_of(stall_limit), START))
+    store = open_store(*address, ours, max(stall_limit_seconds(stall_limit), START))
     return PrefixStore(f"attempt{_attempt()}", store)
 
 
@@ -90,12 +90,12 @@ def launcher_holds_store() -> bool:
     return agents or "SIMSTRAG_STORE" in os.environ
 
 
-def offer(root: Store, address: str) -> None:
+def announce_server(root: Store, address: str) -> None:
     """Say where the server listens."""
     root.set("server", address)
 
 
-def offered(root: Store, seconds: float) -> str:
+def wait_for_server(root: Store, seconds: float) -> str:
     """Where the server listens; it is waited for.  Raises torch's `DistStoreError` if in vain."""
     root.wait(["server"], timedelta(seconds=seconds))
     return str(root.get("server").decode())
@@ -103,7 +103,7 @@ def offered(root: Store, seconds: float) -> str:
 
 def join(
     stall_limit: float | None = None, backend: str | None = None, patient: bool = False
-) -> Joined:
+) -> RankPlace:
     """Make the process group, and say which place in it this process has.
 
     At the end of the program it is left, if it is there still; see `leave_group`.
@@ -116,21 +116,21 @@ def join(
     """
     from simstrag.ddp.failures.connections import Connections
 
-    adopted()
+    end_with_launcher()
     _present(NEEDED)
     atexit.register(leave_group)
     size = _number("WORLD_SIZE")
-    root = meet(stall_limit)
+    root = open_job_store(stall_limit)
     return _grouped(
-        Joined(
+        RankPlace(
             _number("RANK"), size, root, _attempt(), 0, tuple(range(size)),
-            stall_limit_of(stall_limit), root, backend or _agreed(root, size), Connections(),
+            stall_limit_seconds(stall_limit), root, backend or _agreed(root, size), Connections(),
         ),
         patient,
     )  # fmt: skip
 
 
-def found(stall_limit: float | None = None) -> Joined | None:
+def use_existing_group(stall_limit: float | None = None) -> RankPlace | None:
     """The place in a process group that is there already; None where its store has no room.
 
     All its ranks call this equally often.
@@ -145,13 +145,13 @@ def found(stall_limit: float | None = None) -> Joined | None:
         return None
     own = PrefixStore(f"simstrag/attempt{_attempt()}", store)
     root = PrefixStore(f"{own.add(str(rank), 1)}", own)
-    return Joined(
-        rank, size, root, _attempt(), 0, tuple(range(size)), stall_limit_of(stall_limit), root,
+    return RankPlace(
+        rank, size, root, _attempt(), 0, tuple(range(size)), stall_limit_seconds(stall_limit), root,
         dist.get_backend(), Connections(), ours=False,
     )  # fmt: skip
 
 
-def hurry(joined: Joined) -> None:
+def shorten_timeout(joined: RankPlace) -> None:
     """From now on a collective fails after the stall limit.
 
     Until then ranks have `START` seconds: some import and compile longer than others.
@@ -174,7 +174,9 @@ def leave_group() -> None:
         dist.destroy_process_group()
 
 
-def shrink(joined: Joined, members: Collection[int], patience: float | None = None) -> Joined:
+def regroup(
+    joined: RankPlace, members: Collection[int], patience: float | None = None
+) -> RankPlace:
     """Meet again without those that are lost, numbered anew in the same order.
 
     members: the ranks of the present generation that go on, by what this rank knows.  The first to
@@ -221,13 +223,13 @@ def _all_here(meeting: Store, decided: Sequence[int], seconds: float) -> bool:
     try:
         if not meeting.check(["complete"]):
             meeting.wait([f"here/{name}" for name in decided], timedelta(seconds=seconds))
-        found = "yes"
+        use_existing_group = "yes"
     except dist.DistStoreError:
-        found = "no"
-    return bool(meeting.compare_set("complete", "", found) == b"yes")
+        use_existing_group = "no"
+    return bool(meeting.compare_set("complete", "", use_existing_group) == b"yes")
 
 
-def _grouped(joined: Joined, patient: bool = False) -> Joined:
+def _grouped(joined: RankPlace, patient: bool = False) -> RankPlace:
     """With a process group of its generation."""
     import torch
     import torch.distributed as dist
@@ -250,14 +252,14 @@ def _grouped(joined: Joined, patient: bool = False) -> Joined:
     return replace(joined, store=store)
 
 
-def store_at(host: str, port: int, held: bool, seconds: float) -> TCPStore:
+def open_store(host: str, port: int, held: bool, seconds: float) -> TCPStore:
     """The store at an address; held: by this process, on a free port where `port` is 0."""
     import torch.distributed as dist
 
-    found: TCPStore = dist.TCPStore(  # type: ignore[attr-defined]
+    use_existing_group: TCPStore = dist.TCPStore(  # type: ignore[attr-defined]
         host, port, None, held, timedelta(seconds=seconds), wait_for_workers=False
     )
-    return found
+    return use_existing_group
 
 
 def device_of(local_rank: int) -> str:
@@ -306,6 +308,6 @@ def _attempt() -> int:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
-def stall_limit_of(given: float | None = None) -> float:
+def stall_limit_seconds(given: float | None = None) -> float:
     """Seconds: as given, or as the launcher was told, or 60."""
     return float(os.environ.get("SIMSTRAG_STALL_LIMIT", "60")) if given is None else given

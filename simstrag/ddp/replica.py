@@ -13,12 +13,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from simstrag.ddp import parameters
 from simstrag.ddp.allreduce.hook import Reducer
-from simstrag.ddp.failures.membership import own
-from simstrag.ddp.precision import Closure, Formats, checked, unmoved
+from simstrag.ddp.failures.membership import local_error
+from simstrag.ddp.precision import Closure, NumberFormats, check_loss, without_side_effects
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
-    from simstrag.ddp.step_timer import DeviceClock, LocalClock
+    from simstrag.ddp.step_timer import CpuStepTimer, CudaStepTimer
 
 __all__ = ["Replica"]
 
@@ -37,11 +37,11 @@ class Replica:
         self,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
-        formats: Formats,
-        clock: LocalClock | DeviceClock,
+        formats: NumberFormats,
+        clock: CpuStepTimer | CudaStepTimer,
     ) -> None:
         self.model, self.optimizer, self.formats, self.clock = model, optimizer, formats, clock
-        self.parameters = parameters.trained(optimizer)
+        self.parameters = parameters.trained_parameters(optimizer)
         held = {id(each) for each in model.parameters()}
         if not all(id(each) in held for each in self.parameters):
             raise InputError(
@@ -105,7 +105,7 @@ class Replica:
             nothing = 0.0 * sum((each.sum() for each in trained), start=torch.zeros(()))
             return self._forward(self._ddp, closure) + nothing
 
-        with unmoved(self.model), self.formats.context(amp=False):
+        with without_side_effects(self.model), self.formats.context(amp=False):
             self.reducer.settle(forward)
         self.clear()
 
@@ -133,7 +133,7 @@ class Replica:
 
     def _forward(self, module: nn.Module | None, closure: Closure) -> torch.Tensor:
         assert module is not None
-        loss = checked(module(closure))
+        loss = check_loss(module(closure))
         self.loss = loss.detach()
         return loss
 
@@ -144,7 +144,7 @@ class Replica:
         except RuntimeError:
             if self._reducer is not None and self._reducer.failed:
                 raise
-            with own():
+            with local_error():
                 raise
 
     def _incomplete(self) -> str:
@@ -168,16 +168,16 @@ class Replica:
 
     def flatten(self, into: torch.Tensor) -> torch.Tensor:
         """All gradients, shape (count,)."""
-        parameters.flatten(self.parameters, into)
+        parameters.flatten_gradients(self.parameters, into)
         return into
 
     def spread(self, flat: torch.Tensor) -> None:
         """Take these parameters, shape (count,)."""
-        parameters.spread(flat, self.parameters)
+        parameters.unflatten(flat, self.parameters)
 
     def update(self) -> None:
         """Apply the gradients that are there."""
-        with own():
+        with local_error():
             self.optimizer.step()
 
     def clear(self) -> None:

@@ -16,7 +16,7 @@ from torch.utils.data import Sampler
 
 from simstrag.errors import InputError
 
-__all__ = ["ShareSampler", "spread"]
+__all__ = ["ShareSampler", "share_out"]
 
 
 class ShareSampler(Sampler[list[int]]):
@@ -115,7 +115,7 @@ class ShareSampler(Sampler[list[int]]):
         after = left - sum(self.sizes)
         if after == 0 or after >= self.world_size:
             return self.sizes
-        return spread(left, self.sizes)
+        return share_out(left, self.sizes)
 
     def _checked(self, sizes: Sequence[int]) -> tuple[int, ...]:
         checked = tuple(int(size) for size in sizes)
@@ -144,7 +144,7 @@ class ShareSampler(Sampler[list[int]]):
         self._drawn.clear()
 
 
-def spread(total: int, sizes: Sequence[int]) -> tuple[int, ...]:
+def share_out(total: int, sizes: Sequence[int]) -> tuple[int, ...]:
     """`total` samples in the proportion of `sizes`, at least one each; lower ranks round up first.
 
     >>> spread(9, (8, 4, 4)), spread(3, (100, 1, 1))

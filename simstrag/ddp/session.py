@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import copy
 import dataclasses
+import math
 import os
 import time
 from functools import partial
@@ -21,16 +22,16 @@ import torch.distributed as dist
 from simstrag import policies
 from simstrag.ddp import support
 from simstrag.ddp.allreduce import sync_state
-from simstrag.ddp.allreduce.allreduce_mode import Synchronous
-from simstrag.ddp.allreduce.hook import Groups
-from simstrag.ddp.failures.heartbeat import in_words
-from simstrag.ddp.failures.membership import Membership, RankFailure, own
-from simstrag.ddp.failures.process_identity import network
-from simstrag.ddp.failures.slow_ranks import warn
-from simstrag.ddp.parameters import check_served, packed, settings
+from simstrag.ddp.allreduce.allreduce_mode import AllReduceMode
+from simstrag.ddp.allreduce.hook import ProcessGroups
+from simstrag.ddp.failures.diagnosis import warn
+from simstrag.ddp.failures.heartbeat import describe_error
+from simstrag.ddp.failures.membership import Membership, RankFailure, local_error
+from simstrag.ddp.failures.process_identity import network_namespace
+from simstrag.ddp.parameters import check_served, pack_optimizer, pack_settings
 from simstrag.ddp.precision import Closure
-from simstrag.ddp.record.journal import Journal, facts_as_written, latest, placed
-from simstrag.ddp.rendezvous import START, leave_group, offered
+from simstrag.ddp.record.journal import Journal, attempt_folder, facts_to_json, latest_attempt
+from simstrag.ddp.rendezvous import START, leave_group, wait_for_server
 from simstrag.ddp.replica import Replica
 from simstrag.ddp.server.client import Client
 from simstrag.ddp.server.messages import JobSpec
@@ -48,13 +49,13 @@ if TYPE_CHECKING:
 
     from simstrag.ddp.sampler import ShareSampler
 
-__all__ = ["Course"]
+__all__ = ["Session"]
 
 SETTLED = 2
 """Synchronous steps after which DDP asks nothing of other ranks any more but what the hook does."""
 
 
-class Course:
+class Session:
     """What takes the steps of `replica`, a rank among `members`, under a policy.
 
     policy, facts: from where the first step goes on; see `take_up`.  name: of the policy.
@@ -75,17 +76,17 @@ class Course:
     ) -> None:
         self.replica, self.members, self.policy, self.name = replica, members, policy, name
         self.hints, self.sampler, self.batch = hints, sampler, hints.batch or 1
-        self.way: Synchronous | ServerMode | None = None
+        self.way: AllReduceMode | ServerMode | None = None
         self.failed = ""
         self._given = copy.deepcopy(policy)
         self._out = self._whole = out  # a smaller world records in a folder inside
-        self._groups = Groups(stall_limit=members.stall_limit)
+        self._groups = ProcessGroups(stall_limit=members.stall_limit)
         self._journal: Journal | None = None
         self._link: Client | None = None
         self._server: subprocess.Popen[bytes] | None = None
         self._drawn, self._left = False, False
         self.take_up(policy)
-        if not support.synchronous(self._first, members.world_size):
+        if not support.is_synchronous(self._first, members.world_size):
             self._check_served(self._first)
         elif sampler is not None:
             sampler.set_sizes(self._first.samples(self.batch, members.world_size))
@@ -110,7 +111,7 @@ class Course:
         try:
             loss = self._step(self._guarded(closure))
         except BaseException as error:
-            self.failed = in_words(error)
+            self.failed = describe_error(error)
             raise
         self.failed = ""
         self.replica.clock.begin()
@@ -129,7 +130,7 @@ class Course:
                         raise ConnectionError("; ".join(self._link.lost.values()))
                 return loss
             except RankFailure as failure:
-                shrinks = self.sampler is None and isinstance(self.way, Synchronous)
+                shrinks = self.sampler is None and isinstance(self.way, AllReduceMode)
                 if not shrinks or not self.members.goes_on(failure.blame):
                     raise
                 failed = failure
@@ -138,7 +139,7 @@ class Course:
         """The closure, whose errors come out, and whose batch must be of the size that counts."""
 
         def called() -> torch.Tensor:
-            with own():
+            with local_error():
                 loss = closure()
             served = isinstance(self.way, ServerMode)
             if served and self._size() != self.batch and not self._drawn:
@@ -155,12 +156,12 @@ class Course:
             self._begin(closure)
             self._change_where_due(closure)
             if self._finished:  # no plan wanted a step of this rank
-                return self.replica.loss
+                return torch.tensor(math.nan)
             self.replica.clock.begin()
         assert self.way is not None
         loss = self.way.step(closure)
         self._drawn = False
-        self.members.hurry()
+        self.members.first_step_taken()
         self._change_where_due(closure)
         return loss
 
@@ -171,7 +172,7 @@ class Course:
 
     @property
     def _finished(self) -> bool:
-        return isinstance(self.way, Coordinated) and self.way.finished
+        return isinstance(self.way, ServerMode) and self.way.finished
 
     def next_batch(self) -> int:
         """Samples of this rank's next batch; who asks sees to it that they are so many."""
@@ -202,7 +203,7 @@ class Course:
         way = self.way
         if way is None:
             return self.policy, self.facts, None
-        if isinstance(way, Synchronous):
+        if isinstance(way, AllReduceMode):
             return way.live.policy, way.live.facts(), None
         with self.members.blaming():
             found = way.client.fetch_state()
@@ -214,7 +215,7 @@ class Course:
         Without a failure the rank that started the server waits until the others have left it too;
         with one nothing is waited for, and those who lose this rank can read why.
         """
-        if isinstance(self.way, Synchronous) and self._journal is not None:
+        if isinstance(self.way, AllReduceMode) and self._journal is not None:
             taken = policies.counts(self.way.live.policy, self.name, taken=())
             self._journal.note("end", time.monotonic() - self.way.zero, taken)
         if failed is not None:
@@ -250,7 +251,7 @@ class Course:
         self._record()
         dist.barrier()  # the journal has its header before anybody else writes
         replica.reducer.over(None)  # all ranks build DDP together, whether they need it now or not
-        if support.synchronous(self._first, self.members.world_size):
+        if support.is_synchronous(self._first, self.members.world_size):
             try:
                 self._host()  # it is better known now than after hours
             except InputError as error:
@@ -264,7 +265,7 @@ class Course:
 
     def _change(self, closure: Closure) -> None:
         """The plan needs the other mechanism."""
-        if isinstance(self.way, Synchronous):
+        if isinstance(self.way, AllReduceMode):
             live = self.way.live
             self._check_served(live.plan)
             if self.way.steps < SETTLED:
@@ -290,13 +291,13 @@ class Course:
         where the smaller world needs one, it starts its own.
         """
         way, replica, members = self.way, self.replica, self.members
-        assert isinstance(way, Synchronous)
+        assert isinstance(way, AllReduceMode)
         replica.forget_groups()
         generation = members.without(failure.blame.lost)
         if self._link is not None:
             self._link.leave()
             self._link = None
-        self._groups = Groups(stall_limit=members.stall_limit)
+        self._groups = ProcessGroups(stall_limit=members.stall_limit)
         replica.clear()
         told: list[Any] = [None] * members.world_size
         dist.all_gather_object(told, (way.live.version, way.live.samples, way.live.now))
@@ -315,7 +316,7 @@ class Course:
             self._out = self._whole / f"generation-{generation}"
         self._record()
         self._synchronise(self.policy, self.facts)
-        if not support.synchronous(self.facts.plan, members.world_size):
+        if not support.is_synchronous(self.facts.plan, members.world_size):
             self._change(closure)
         if members.rank == 0:
             warn(f"{failure}; the others go on without it")
@@ -327,7 +328,7 @@ class Course:
             policy, world_size, self.batch, self.hints, name=self.name, facts=facts, note=note,
             reduced=not self.replica.formats.refusal,
         )  # fmt: skip
-        self.way = Synchronous(
+        self.way = AllReduceMode(
             self.replica, live, rank, world_size, self.batch, self.members.mark, note,
             self.sampler, () if self.members.joined is None else self.members.joined.names,
         )  # fmt: skip
@@ -346,11 +347,12 @@ class Course:
         job = None
         if members.rank == 0:
             job = JobSpec(
-                packed(self.replica.optimizer), policy, self.batch, self.name, self.hints, facts,
+                pack_optimizer(self.replica.optimizer), policy, self.batch, self.name, self.hints,
+                facts,
                 hand_over=True, refusal=self.replica.formats.refusal,
                 journal=None if self._out is None else partial(Journal, self._out),
             )  # fmt: skip
-        now = settings(self.replica.optimizer)
+        now = pack_settings(self.replica.optimizer)
         self._link.begin(self.replica.count, self.replica.dtype, job, settings=now)
         self.way = ServerMode(self.replica, self._link, self._groups, members.mark)
 
@@ -371,10 +373,10 @@ class Course:
         joined = members.joined
         first = joined is not None and joined.ours and not joined.generation
         if joined is not None and first and os.environ.get("SIMSTRAG_SERVER"):
-            return offered(joined.root, START)
+            return wait_for_server(joined.root, START)
         address, host = [""], self._host()
         if members.rank == 0:
-            with own():
+            with local_error():
                 self._server, address[0] = start_server(
                     members.world_size, host, members.stall_limit
                 )
@@ -387,16 +389,16 @@ class Course:
         Raises `InputError` there, where the others could not reach it.
         """
         networks: list[Any] = [None] * self.members.world_size
-        dist.all_gather_object(networks, network())
+        dist.all_gather_object(networks, network_namespace())
         return find_host(several=len(set(networks)) > 1) if self.members.rank == 0 else ""
 
     def _place(self) -> Path | None:
         """Where this start is recorded: a later one inside the folder, if there are others."""
         joined = self.members.joined
         again = self.facts is not None or (joined is not None and joined.attempt > 0)
-        if self._out is None or not again or (before := latest(self._out)) is None:
+        if self._out is None or not again or (before := latest_attempt(self._out)) is None:
             return self._out
-        return placed(self._out, before + 1)
+        return attempt_folder(self._out, before + 1)
 
     def _record(self) -> None:
         """The lowest rank begins a record, and ends that of a world that was larger."""
@@ -417,5 +419,5 @@ class Course:
             "backend": dist.get_backend(), "began": time.time(),
             "software": {"torch": torch.__version__}, "cores": len(cores_of_all()),
             "device": describe_device("cpu" if place.type == "cpu" else str(place)),
-            "facts": None if facts is None else facts_as_written(facts),
+            "facts": None if facts is None else facts_to_json(facts),
         }  # fmt: skip

@@ -22,7 +22,7 @@ from fractions import Fraction
 import torch
 import torch.distributed as dist
 
-__all__ = ["DeviceClock", "LocalClock", "cores_per_rank", "found_cores"]
+__all__ = ["CpuStepTimer", "CudaStepTimer", "cores_per_rank", "measure_cores_per_rank"]
 
 
 def cores_per_rank(own: Sequence[int], of_all: Sequence[Sequence[int]]) -> float:
@@ -38,7 +38,7 @@ def cores_per_rank(own: Sequence[int], of_all: Sequence[Sequence[int]]) -> float
     return float(sum(Fraction(1, sum(core in theirs for theirs in of_all)) for core in own))
 
 
-def found_cores(group: dist.ProcessGroup | None = None) -> float:
+def measure_cores_per_rank(group: dist.ProcessGroup | None = None) -> float:
     """`cores_per_rank` on this host as it is; every rank of the group calls this together."""
     own = (socket.gethostname(), _usable())
     told: list[tuple[str, tuple[int, ...]]] = [own] * dist.get_world_size(group)
@@ -53,13 +53,13 @@ def _usable() -> tuple[int, ...]:
     return tuple(range(os.cpu_count() or 1))
 
 
-class LocalClock:
+class CpuStepTimer:
     """Stamps of one rank that computes on the CPU.
 
     `begin` when a step returned, `ended` when the last gradient exists: both in the thread that
     computes, in which DDP also runs its hook.  Times are of `time.monotonic`, in seconds.
 
-    cores: that the rank has to itself, such as `found_cores()` says.
+    cores: that the rank has to itself, such as `measure_cores_per_rank()` says.
     corrected: whether the CPU time of other threads is subtracted; `reason` says why.  Threads that
     feed batches count among them: on a single core, load data in the main thread or in processes.
 
@@ -105,7 +105,7 @@ def _others() -> float:
     return time.process_time() - time.thread_time()
 
 
-class DeviceClock:
+class CudaStepTimer:
     """Stamps of one rank that computes on a CUDA device, by events on its compute stream.
 
     The host runs ahead of the device, so `seconds` waits until the device has come to the last

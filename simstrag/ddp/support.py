@@ -8,16 +8,18 @@ parameters, policy and books, since only somebody who sees arrivals can tell who
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 from simstrag import policies
 from simstrag.errors import InputError, PlanError
 from simstrag.plan import Plan
-from simstrag.policy import Policy, View
+from simstrag.policy import Hints, Policy, View
+from simstrag.profile.profile import Profile
 from simstrag.quorum import Via
 
 __all__ = [
-    "check", "check_later", "how", "obstacle", "refusal", "stays_full",
-    "synchronous",
+    "check_plan", "check_policy", "full_precision_notice", "is_synchronous", "mechanism",
+    "plan_obstacle", "profile_hints", "refusal_reason",
 ]  # fmt: skip
 
 CUT = "a deadline cuts steps at a micro-batch, and a real step cannot be cut from outside"
@@ -25,7 +27,7 @@ ROUNDS = "groups with rounds of their own need an optimizer per group, which is 
 ORACLE = "it is told the true contention, which nobody knows of a real cluster"
 
 
-def synchronous(plan: Plan, world_size: int) -> bool:
+def is_synchronous(plan: Plan, world_size: int) -> bool:
     """Whether every update of a plan takes one gradient of everybody, by one all-reduce.
 
     >>> synchronous(Plan(), 4), synchronous(policies.load("asgd").plan(View(4)), 4)
@@ -45,7 +47,7 @@ def synchronous(plan: Plan, world_size: int) -> bool:
     )
 
 
-def obstacle(plan: Plan) -> str | None:
+def plan_obstacle(plan: Plan) -> str | None:
     """Why real processes cannot carry out a plan; None where they can.
 
     >>> obstacle(Plan(deadline=0.5))
@@ -58,21 +60,21 @@ def obstacle(plan: Plan) -> str | None:
     return None
 
 
-def refusal(policy: Policy, name: str, world: View) -> str | None:
+def refusal_reason(policy: Policy, name: str, world: View) -> str | None:
     """Why a policy cannot run for real, as far as it and its first plan tell; None where it can."""
     if getattr(policy, "oracle", False):
         return ORACLE
     declared: str | None = getattr(policy, "simulated_only", None)
-    return declared or obstacle(policies.ask(policy, world, name))
+    return declared or plan_obstacle(policies.ask(policy, world, name))
 
 
-def check(policy: Policy, name: str, world: View) -> None:
+def check_policy(policy: Policy, name: str, world: View) -> None:
     """Raise `InputError` where a policy cannot run for real, before anything has begun.
 
     It is asked for a plan; let it be a copy of the one that will decide.
     """
     try:
-        reason = refusal(policy, name, world)
+        reason = refusal_reason(policy, name, world)
     except PlanError as error:
         raise InputError(f"policy {name} cannot run here: {error}") from None
     if reason:
@@ -82,29 +84,63 @@ def check(policy: Policy, name: str, world: View) -> None:
         )
 
 
-def check_later(plan: Plan, name: str) -> None:
+def check_plan(plan: Plan, name: str) -> None:
     """Raise `InputError` where a plan that a policy made in mid-run cannot be carried out.
 
     >>> check_later(Plan(), "bsp")
     """
-    if reason := obstacle(plan):
+    if reason := plan_obstacle(plan):
         raise InputError(f"policy {name}: a plan that it made in mid-run is refused: {reason}")
 
 
-def stays_full(name: str, refusal: str) -> str:
+def full_precision_notice(name: str, refusal: str) -> str:
     """What is said of a policy that asks for reduced precision where there is none."""
     return f"policy {name} asks for reduced precision, and all steps stay in full: {refusal}"
 
 
-def how(text: str) -> str:
+def mechanism(text: str) -> str:
     """How a policy runs on real processes, in a few words; "no: why" where it cannot.
 
     >>> how("korel"), how("asgd")
     ('DDP', 'server')
     """
     policy = policies.load(text)
-    reason = refusal(policy, text, policies.WORLD)
+    reason = refusal_reason(policy, text, policies.WORLD)
     if reason:
         return f"no: {reason}"
     plan = policies.ask(policies.load(text), policies.WORLD, text)
-    return "DDP" if synchronous(plan, policies.WORLD.world_size) else "server"
+    return "DDP" if is_synchronous(plan, policies.WORLD.world_size) else "server"
+
+
+def profile_hints(
+    profile: str | Path | Profile | None,
+    batch: int | None = None,
+    samples: int | None = None,
+    pair: tuple[str, str] | None = None,
+) -> Hints:
+    """The hints of a profile, as a simulation from the same profile would give them.
+
+    Times are those of the profile's own batch and precisions; where the run's are others, they are
+    left out.  pair: full and reduced precision of the run, by their names in profiles; reduced is
+    "" where it has none.  Raises `InputError` where the profile cannot be read.
+
+    >>> hints_of(None, batch=32).amp_ratio is None
+    True
+    """
+    if profile is None:
+        return Hints(batch=batch, samples=samples)
+    known = profile if isinstance(profile, Profile) else Profile.read(profile)
+    times, workload = known.step, known.workload
+    if times is None or workload is None or batch not in (None, workload.batch):
+        return Hints(batch=batch, samples=samples)
+    if pair is not None and pair not in ((workload.full, workload.amp), (workload.full, "")):
+        return Hints(batch=batch, samples=samples)
+    clean = times.compute.value
+    return Hints(
+        amp_ratio=None if times.amp_ratio is None else times.amp_ratio.value,
+        host_seconds=clean * times.host_share.value,
+        clean_seconds=clean,
+        amp_switch=times.amp_switch.value,
+        batch=batch or workload.batch,
+        samples=samples,
+    )

@@ -16,17 +16,17 @@ from torch import nn
 
 from simstrag import policies
 from simstrag.ddp import checkpoint, support
-from simstrag.ddp.allreduce.allreduce_mode import Synchronous
-from simstrag.ddp.failures.heartbeat import in_words
+from simstrag.ddp.allreduce.allreduce_mode import AllReduceMode
+from simstrag.ddp.failures.diagnosis import warn
+from simstrag.ddp.failures.heartbeat import describe_error
 from simstrag.ddp.failures.membership import Membership, RankFailure
-from simstrag.ddp.failures.slow_ranks import warn
-from simstrag.ddp.hints import hints_of
-from simstrag.ddp.precision import Closure, Formats
-from simstrag.ddp.rendezvous import Joined, found, join
+from simstrag.ddp.precision import Closure, NumberFormats
+from simstrag.ddp.rendezvous import RankPlace, join, use_existing_group
 from simstrag.ddp.replica import Replica
 from simstrag.ddp.server.server_mode import ServerMode
-from simstrag.ddp.session import Course
-from simstrag.ddp.step_timer import DeviceClock, LocalClock, found_cores
+from simstrag.ddp.session import Session
+from simstrag.ddp.step_timer import CpuStepTimer, CudaStepTimer, measure_cores_per_rank
+from simstrag.ddp.support import profile_hints
 from simstrag.errors import InputError
 from simstrag.plan import Plan
 from simstrag.policy import Hints, Policy, View
@@ -60,7 +60,7 @@ def wrap(
     sampler: ShareSampler | None = None,
     out: str | Path | None = None,
     stall_limit: float | None = None,
-    joined: Joined | None = None,
+    joined: RankPlace | None = None,
 ) -> Trainer:
     """Train a model under a policy; every rank calls this with the same arguments.
 
@@ -70,7 +70,7 @@ def wrap(
     without it they measure as they go.
     batch: samples of a rank's batch; without it a gradient counts as one sample.  samples: of the
     whole training, where a policy wants to know.
-    precision: what full and reduced precision are, see `Formats`.
+    precision: what full and reduced precision are, see `NumberFormats`.
     sampler: makes batches of uneven shares (`ShareSampler`), which some policies need.
     out: a folder for the record of the run; that of a new start by torchrun, or of one that goes on
     from a checkpoint, is in a folder inside.
@@ -104,18 +104,18 @@ def wrap(
     if not dist.is_initialized():
         joined = join(stall_limit, patient=True)
     elif joined is None:
-        joined = found(stall_limit)
+        joined = use_existing_group(stall_limit)
     rank, world_size = dist.get_rank(), dist.get_world_size()
     _agree(policy=name, batch=batch, samples=samples, precision=precision)
-    formats = Formats(model, precision)
-    hints = hints_of(profile, batch, samples, (formats.full, formats.amp))
+    formats = NumberFormats(model, precision)
+    hints = profile_hints(profile, batch, samples, (formats.full, formats.amp))
     _agree(**{"the profile's amp_ratio": hints.amp_ratio})
     if formats.amp and not formats.unsettled and hints.amp_ratio is not None:
         formats.gain = hints.amp_ratio
     if profile is not None and hints.clean_seconds is None and rank == 0:
         warn(UNTOLD)
     first = View(world_size, hints=hints, noise_scale=hints.noise_scale)
-    support.check(copy.deepcopy(given), name, first)
+    support.check_policy(copy.deepcopy(given), name, first)
     if sampler is not None:
         sampler.check(rank, world_size, hints.batch)
     return Trainer(
@@ -124,10 +124,10 @@ def wrap(
     )  # fmt: skip
 
 
-def _leave(course: Course) -> None:
+def _leave(course: Session) -> None:
     """A script has ended that did not say so, well or early."""
     error = getattr(sys, "last_value", None)
-    failed = course.failed or (None if error is None else in_words(error))
+    failed = course.failed or (None if error is None else describe_error(error))
     # What is silent from here on is not lost.
     course.members.close(failed or "its script had come to its end")
     course.leave(failed)
@@ -161,7 +161,7 @@ class Trainer:
         self,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
-        formats: Formats,
+        formats: NumberFormats,
         policy: Policy,
         name: str,
         rank: int,
@@ -171,21 +171,23 @@ class Trainer:
         sampler: ShareSampler | None,
         out: Path | None,
         stall_limit: float | None,
-        joined: Joined | None,
+        joined: RankPlace | None,
     ) -> None:
         self.name, self.hints, self.sampler = name, hints, sampler
         self.stall_limit = stall_limit or (60.0 if joined is None else joined.stall_limit)
         self._members = Membership(rank, world_size, joined, self.stall_limit)
         device = next(model.parameters()).device
         with self._members.blaming():
-            clock: LocalClock | DeviceClock = (
-                DeviceClock(device) if device.type == "cuda" else LocalClock(found_cores())
+            clock: CpuStepTimer | CudaStepTimer = (
+                CudaStepTimer(device)
+                if device.type == "cuda"
+                else CpuStepTimer(measure_cores_per_rank())
             )
         self.replica = Replica(model, optimizer, formats, clock)
         try:
-            self._course = Course(self.replica, self._members, policy, name, hints, sampler, out)
+            self._course = Session(self.replica, self._members, policy, name, hints, sampler, out)
         except BaseException as error:
-            self._members.close(in_words(error))
+            self._members.close(describe_error(error))
             raise
         self._at_exit = atexit.register(partial(_leave, self._course))
         by_itself: list[bool] = []
@@ -250,7 +252,7 @@ class Trainer:
     def plan(self) -> Plan | None:
         """The plan in force, resolved; None under a server, which has it, and before all begins."""
         way = self._course.way
-        return way.live.plan if isinstance(way, Synchronous) else None
+        return way.live.plan if isinstance(way, AllReduceMode) else None
 
     @property
     def next_batch(self) -> int:
@@ -281,7 +283,7 @@ class Trainer:
     def __exit__(self, kind: object, failure: BaseException | None, trace: object) -> None:
         if failure is not None:
             self._unused.detach()
-        self._end(None if failure is None else in_words(failure))
+        self._end(None if failure is None else describe_error(failure))
 
     def _end(self, failed: str | None) -> None:
         atexit.unregister(self._at_exit)
@@ -295,7 +297,7 @@ class Trainer:
         pulled, for its next gradient is booked as that of these parameters.  Where models are
         averaged each rank gets its own model.
         """
-        return checkpoint.written(
+        return checkpoint.to_checkpoint(
             self.replica, self.name, self.world_size, self.sampler, *self._course.books()
         )
 
@@ -307,5 +309,7 @@ class Trainer:
         if self.begun:
             raise InputError("a checkpoint is loaded before the first step; call wrap() anew")
         self._course.take_up(
-            *checkpoint.taken_up(state, self.replica, self.name, self.world_size, self.sampler)
+            *checkpoint.from_checkpoint(
+                state, self.replica, self.name, self.world_size, self.sampler
+            )
         )

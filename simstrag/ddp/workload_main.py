@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from simstrag.ddp.rendezvous import Joined
+    from simstrag.ddp.rendezvous import RankPlace
     from simstrag.ddp.trainer import Trainer
 
 __all__ = ["ASKED", "CHECKPOINT", "RESULT", "Training", "command", "main"]
@@ -65,7 +65,7 @@ def main() -> None:
         os._exit(INTERRUPTED)  # the launcher says what is left; an orderly end waits for the others
 
 
-def train(given: Training, joined: Joined) -> None:
+def train(given: Training, joined: RankPlace) -> None:
     """The training loop."""
     import torch
 

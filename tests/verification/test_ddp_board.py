@@ -24,8 +24,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /pro
 from simstrag.ddp.failures import heartbeat as module  # noqa: E402
 from simstrag.ddp.failures import process_identity  # noqa: E402
 from simstrag.ddp.failures.connections import Connections  # noqa: E402
-from simstrag.ddp.failures.heartbeat import Board  # noqa: E402
-from simstrag.ddp.failures.process_identity import Identity  # noqa: E402
+from simstrag.ddp.failures.heartbeat import HeartbeatStore  # noqa: E402
+from simstrag.ddp.failures.process_identity import ProcessIdentity  # noqa: E402
 
 NAMES = (0, 3, 5)
 FATES: tuple[tuple[str, set[int]], ...] = (
@@ -34,11 +34,13 @@ FATES: tuple[tuple[str, set[int]], ...] = (
 
 
 @pytest.fixture
-def boards(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Board]]:
+def boards(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[HeartbeatStore]]:
     """Of three ranks, which are threads of this process here, in the middle of step 7."""
     monkeypatch.setattr(module, "BEATS", 400)
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    found = [Board(dist.PrefixStore("g", store), k, NAMES, stall_limit=20.0) for k in range(3)]
+    found = [
+        HeartbeatStore(dist.PrefixStore("g", store), k, NAMES, stall_limit=20.0) for k in range(3)
+    ]
     for each in found:
         each.mark(7, "reducing")
     yield found
@@ -46,18 +48,18 @@ def boards(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Board]]:
         each.close()
 
 
-def falls_silent(board: Board) -> None:
+def falls_silent(board: HeartbeatStore) -> None:
     board._over.set()
     board._thread.join()
 
 
-def elsewhere(board: Board, host: str) -> None:
+def elsewhere(board: HeartbeatStore, host: str) -> None:
     """As if it ran on another host."""
-    there = Identity(host, os.getpid(), 1.0)
+    there = ProcessIdentity(host, os.getpid(), 1.0)
     board._store.set(f"who/{board.rank}", json.dumps(there))
 
 
-def test_one_that_beats_and_has_not_come_is_slow(boards: list[Board]) -> None:
+def test_one_that_beats_and_has_not_come_is_slow(boards: list[HeartbeatStore]) -> None:
     boards[1].mark(7, "computing")
     blame = boards[0].blame()
     assert (blame.kind, blame.ranks, blame.lost) == ("slow", (1,), ())
@@ -67,13 +69,13 @@ def test_one_that_beats_and_has_not_come_is_slow(boards: list[Board]) -> None:
     )
 
 
-def test_one_that_is_still_in_an_earlier_step_is_slow(boards: list[Board]) -> None:
+def test_one_that_is_still_in_an_earlier_step_is_slow(boards: list[HeartbeatStore]) -> None:
     boards[2].mark(6, "updating")
     blame = boards[0].blame()
     assert (blame.ranks, blame.kind) == ((2,), "slow")
 
 
-def test_the_slow_one_itself_says_what_the_others_found(boards: list[Board]) -> None:
+def test_the_slow_one_itself_says_what_the_others_found(boards: list[HeartbeatStore]) -> None:
     boards[1].mark(7, "computing")
     found = boards[0].blame()
     boards[0].close()
@@ -84,13 +86,13 @@ def test_the_slow_one_itself_says_what_the_others_found(boards: list[Board]) -> 
     assert boards[1].blame() == found
 
 
-def test_where_all_beat_and_wait_it_is_the_network(boards: list[Board]) -> None:
+def test_where_all_beat_and_wait_it_is_the_network(boards: list[HeartbeatStore]) -> None:
     blame = boards[0].blame()
     assert (blame.kind, blame.ranks) == ("network", ())
     assert "all are alive and wait at step 7 while reducing" in str(blame)
 
 
-def test_one_that_does_not_beat_is_stopped(boards: list[Board]) -> None:
+def test_one_that_does_not_beat_is_stopped(boards: list[HeartbeatStore]) -> None:
     falls_silent(boards[1])
     blame = boards[0].blame()
     assert (blame.kind, blame.ranks, blame.lost) == ("stopped", (1,), (1,))
@@ -98,7 +100,7 @@ def test_one_that_does_not_beat_is_stopped(boards: list[Board]) -> None:
 
 
 def test_of_a_host_of_which_nothing_is_heard_it_is_the_rank_or_the_network(
-    boards: list[Board],
+    boards: list[HeartbeatStore],
 ) -> None:
     elsewhere(boards[1], "there")
     falls_silent(boards[1])
@@ -107,14 +109,14 @@ def test_of_a_host_of_which_nothing_is_heard_it_is_the_rank_or_the_network(
     assert str(blame).startswith("the network to rank 3, or rank 3: nothing heard for")
 
 
-def test_one_of_a_host_of_which_others_are_heard_is_stopped(boards: list[Board]) -> None:
+def test_one_of_a_host_of_which_others_are_heard_is_stopped(boards: list[HeartbeatStore]) -> None:
     elsewhere(boards[1], "there")
     elsewhere(boards[2], "there")
     falls_silent(boards[1])
     assert boards[0].blame().kind == "stopped"
 
 
-def test_one_that_left_with_an_error_is_named_with_it(boards: list[Board]) -> None:
+def test_one_that_left_with_an_error_is_named_with_it(boards: list[HeartbeatStore]) -> None:
     with pytest.raises(ValueError, match="no data"), boards[1]:
         raise ValueError("no data")
     blame = boards[0].blame()
@@ -123,7 +125,7 @@ def test_one_that_left_with_an_error_is_named_with_it(boards: list[Board]) -> No
 
 
 def test_one_that_had_noticed_the_failure_before_it_left_is_no_culprit(
-    boards: list[Board],
+    boards: list[HeartbeatStore],
 ) -> None:
     assert boards[1].blame().kind == "network"
     boards[1]._say("noticed")  # before it came to a verdict
@@ -132,22 +134,24 @@ def test_one_that_had_noticed_the_failure_before_it_left_is_no_culprit(
 
 
 def test_one_that_noticed_and_ended_since_the_board_was_read_is_no_culprit(
-    boards: list[Board], monkeypatch: pytest.MonkeyPatch
+    boards: list[HeartbeatStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = boards[0].read()
     boards[1]._say("noticed")
-    monkeypatch.setattr(Identity, "state", lambda self: "ended")
+    monkeypatch.setattr(ProcessIdentity, "state", lambda self: "ended")
     assert boards[0]._judge.fates(before) == ((2,), (), ())
 
 
-def test_one_that_slept_itself_says_so(boards: list[Board]) -> None:
+def test_one_that_slept_itself_says_so(boards: list[HeartbeatStore]) -> None:
     boards[0]._gap, boards[0]._woke = 13.0, time.monotonic()
     blame = boards[0].blame()
     assert (blame.kind, blame.ranks) == ("stopped", (0,))
     assert str(blame).startswith("this one, rank 0, was stopped for 13.0 s")
 
 
-def test_time_in_which_the_watcher_slept_is_not_the_silence_of_others(boards: list[Board]) -> None:
+def test_time_in_which_the_watcher_slept_is_not_the_silence_of_others(
+    boards: list[HeartbeatStore],
+) -> None:
     board = boards[0]
     falls_silent(board)
     falls_silent(boards[1])
@@ -164,7 +168,7 @@ def test_time_in_which_the_watcher_slept_is_not_the_silence_of_others(boards: li
 
 @pytest.mark.parametrize(("fate", "given_up"), FATES)
 def test_one_whose_board_was_closed_with_good_reason_is_not_killed(
-    boards: list[Board], fate: str, given_up: set[int], monkeypatch: pytest.MonkeyPatch
+    boards: list[HeartbeatStore], fate: str, given_up: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed = set()
     monkeypatch.setattr(boards[0], "kill", killed.add)
@@ -173,7 +177,7 @@ def test_one_whose_board_was_closed_with_good_reason_is_not_killed(
     assert boards[0]._give_up([1]) == given_up == killed
 
 
-def test_a_mark_costs_some_microseconds(boards: list[Board]) -> None:
+def test_a_mark_costs_some_microseconds(boards: list[HeartbeatStore]) -> None:
     begun = time.perf_counter()
     for step in range(500):
         boards[0].mark(step, "computing")
@@ -183,7 +187,7 @@ def test_a_mark_costs_some_microseconds(boards: list[Board]) -> None:
 def test_what_is_said_without_a_store_is_no_error_and_blames_the_way_to_it() -> None:
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     client = dist.TCPStore("127.0.0.1", store.port, is_master=False)
-    board = Board(client, 0, (0, 1), stall_limit=2.0)
+    board = HeartbeatStore(client, 0, (0, 1), stall_limit=2.0)
     del store
     for _ in range(3):
         board.mark(1, "reducing")
@@ -203,16 +207,20 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 def test_a_process_with_the_number_of_one_that_has_ended_is_left_alone(
     sleeper: subprocess.Popen[bytes],
 ) -> None:
-    me = Identity.here()
-    other = Identity(me.host, sleeper.pid, process_identity._born(sleeper.pid) - 1)
+    me = ProcessIdentity.here()
+    other = ProcessIdentity(me.host, sleeper.pid, process_identity._born(sleeper.pid) - 1)
     assert (other.state(), other.kill()) == ("ended", False)
-    assert Identity("there", sleeper.pid, process_identity._born(sleeper.pid)).kill() is False
+    assert (
+        ProcessIdentity("there", sleeper.pid, process_identity._born(sleeper.pid)).kill() is False
+    )
     assert me.kill() is False
     assert sleeper.poll() is None
 
 
 def test_a_process_is_known_as_stopped_and_as_ended(sleeper: subprocess.Popen[bytes]) -> None:
-    there = Identity(Identity.here().host, sleeper.pid, process_identity._born(sleeper.pid))
+    there = ProcessIdentity(
+        ProcessIdentity.here().host, sleeper.pid, process_identity._born(sleeper.pid)
+    )
     assert there.state() == ""
     sleeper.send_signal(signal.SIGSTOP)
     while psutil.Process(sleeper.pid).status() != psutil.STATUS_STOPPED:

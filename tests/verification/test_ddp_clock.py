@@ -15,7 +15,7 @@ from torch import nn
 
 from simstrag.ddp.allreduce.control_message import unpack
 from simstrag.ddp.allreduce.hook import Reducer
-from simstrag.ddp.step_timer import LocalClock
+from simstrag.ddp.step_timer import CpuStepTimer
 from simstrag.validation.loadgen.injector import Injector
 from simstrag.validation.loadgen.schedule import Episode, Schedule
 from tests.ranks import Ranks, ranks
@@ -65,7 +65,7 @@ class Net(nn.Module):
         return x
 
 
-class Watched(LocalClock):
+class Watched(CpuStepTimer):
     """A clock beside which it is measured what programs that are none of ours took of its core.
 
     That is local time, and rightly told; but these tests know only what their own ranks do.
@@ -118,7 +118,7 @@ def test_the_slow_rank_is_seen_and_the_healthy_one_looks_as_before(ranks: Ranks)
 def rank_sleeps(rank: int, world: int, cores: float) -> dict[bool, list[float]]:
     """Own local seconds as the clock tells them; rank 1 sleeps in every other ten steps."""
     net = Net(512)
-    clock = LocalClock(cores)
+    clock = CpuStepTimer(cores)
     reducer = Reducer(clock)
     ddp = reducer.wrap(net, bucket_cap_mb=1)
     x = torch.randn(64, 512)
@@ -151,7 +151,7 @@ def rank_beside_load(rank: int, world: int) -> dict[bool, float]:
     Kept in a group of all ranks, so that rank 0 waits for rank 1.
     """
     net = Net(1024)
-    clock = LocalClock(1.0)
+    clock = CpuStepTimer(1.0)
     reducer = Reducer(clock)
     ddp = reducer.wrap(net, bucket_cap_mb=1)
     x = torch.randn(256, 1024)

@@ -45,17 +45,17 @@ def network() -> nn.Module:
 def stepping(rank: int, world: int, steps: int) -> list[tuple[int, float, float, float]]:
     """Seconds of each step: variant, wait for the message, policy and books and digest, whole."""
     from simstrag import policies
-    from simstrag.ddp.allreduce.control_message import Digests, disagreement, unpack
-    from simstrag.ddp.precision import Formats
+    from simstrag.ddp.allreduce.control_message import PlanDigests, describe_disagreement, unpack
+    from simstrag.ddp.precision import NumberFormats
     from simstrag.ddp.replica import Replica
-    from simstrag.ddp.step_timer import LocalClock
+    from simstrag.ddp.step_timer import CpuStepTimer
     from simstrag.engine.live import Live
     from simstrag.policy import Hints
 
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    replica = Replica(model, optimizer, Formats(model, "full"), LocalClock(cores=1.0))
-    live, digests = Live(policies.load("korel"), world, 64, Hints(batch=64)), Digests()
+    replica = Replica(model, optimizer, NumberFormats(model, "full"), CpuStepTimer(cores=1.0))
+    live, digests = Live(policies.load("korel"), world, 64, Hints(batch=64)), PlanDigests()
     reducer, rows = replica.reducer, []
     x, y = torch.randn(64, 512), torch.randint(0, 10, (64,))
     for step in range(steps):
@@ -70,7 +70,7 @@ def stepping(rank: int, world: int, steps: int) -> list[tuple[int, float, float,
         reduced = time.perf_counter()
         if variant != NONE:
             told = unpack(reducer.wait())
-            assert disagreement(told) is None
+            assert describe_disagreement(told) is None
         here = time.perf_counter()
         replica.update()
         replica.clear()

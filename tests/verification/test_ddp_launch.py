@@ -19,7 +19,7 @@ import pytest
 pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs prctl")
 
-from simstrag.ddp.launch import Outcome, launch  # noqa: E402
+from simstrag.ddp.launch import ExitCodes, launch  # noqa: E402
 from simstrag.ddp.rendezvous import join  # noqa: E402
 from simstrag.errors import InputError  # noqa: E402
 
@@ -508,6 +508,6 @@ def test_a_slip_of_the_keyboard_starts_nothing(ranks: int) -> None:
 
 
 def test_an_outcome_is_a_sentence() -> None:
-    found = Outcome((0, -9, 3), server=0)
+    found = ExitCodes((0, -9, 3), server=0)
     assert found.lost == (1, 2)
     assert str(found).startswith("rank 0 ended with 0, rank 1 was killed by SIGKILL, ")

@@ -47,7 +47,7 @@ def told(rank: int, world: int, policy: str, steps: int) -> tuple[list[str], str
     """
     from simstrag.ddp import wrap
     from simstrag.ddp.allreduce import sync_state
-    from simstrag.ddp.record.journal import plan_as_written
+    from simstrag.ddp.record.journal import plan_to_json
 
     model, optimizer, loss = task(rank)
     plans, switched = [], []
@@ -60,7 +60,7 @@ def told(rank: int, world: int, policy: str, steps: int) -> tuple[list[str], str
         for _ in range(steps):
             trainer.step(lambda: loss(trainer.next_batch))
             assert trainer.plan is not None
-            plans.append(json.dumps(plan_as_written(trainer.plan), sort_keys=True))
+            plans.append(json.dumps(plan_to_json(trainer.plan), sort_keys=True))
             sizes = tuple(trainer.plan.samples(BATCH, world))
             switched.append((tuple(trainer.plan.in_amp.tolist()), sizes))
     return plans, sync_state.digest(without_statistics(model), optimizer), switched

@@ -20,8 +20,8 @@ import pytest
 import torch
 
 from simstrag import policies
-from simstrag.ddp.parameters import packed, settings, spread
-from simstrag.ddp.parameters import trained as trained_by
+from simstrag.ddp.parameters import pack_optimizer, pack_settings, unflatten
+from simstrag.ddp.parameters import trained_parameters as trained_by
 from simstrag.ddp.server.client import Client
 from simstrag.ddp.server.messages import (
     Compute,
@@ -66,7 +66,7 @@ def gradient_of(parameters: torch.Tensor, rank: int, step: int) -> torch.Tensor:
 
 def job_of(spec: str | Any, **given: Any) -> JobSpec:
     policy = policies.load(spec) if isinstance(spec, str) else spec
-    return JobSpec(packed(optimizer_of()), policy, BATCH, **given)
+    return JobSpec(pack_optimizer(optimizer_of()), policy, BATCH, **given)
 
 
 @dataclass
@@ -214,7 +214,7 @@ def stamps(server: Server) -> list[dict[str, Any]]:
     return [row for (row,) in server.journal.of("push")]
 
 
-def trained(spec: Any, ranks: list[Rank], **given: Any) -> Server:
+def trained_parameters(spec: Any, ranks: list[Rank], **given: Any) -> Server:
     """Train with ranks as threads, until each has done its steps."""
     meeting = Meeting()
     with serving(len(ranks), **given) as server:
@@ -292,7 +292,7 @@ def test_every_gradient_of_asgd_is_one_update_and_the_recorded_order_gives_the_s
 ) -> None:
     notes = Notes()
     ranks = [Rank(rank, 40, shared=shared) for rank in range(3)]
-    server = trained("asgd", ranks, journal=notes)
+    server = trained_parameters("asgd", ranks, journal=notes)
     expected, updates = replayed(notes)
     assert updates == 120
     assert len(notes.of("end")) == 1
@@ -303,14 +303,14 @@ def test_shared_memory_and_sockets_give_the_same_bits() -> None:
     finals = []
     for shared in (True, False):
         ranks = [Rank(rank, 30, shared=shared) for rank in range(2)]
-        finals.append(flat_of(trained("bsp:via=server", ranks)))
+        finals.append(flat_of(trained_parameters("bsp:via=server", ranks)))
     assert torch.equal(*finals)
 
 
 def test_under_ssp_nobody_is_further_ahead_than_the_bound() -> None:
     notes = Notes()
     ranks = [Rank(0, 12, lambda rank, step: 0.02), Rank(1, 12)]
-    trained("ssp:bound=2", ranks, journal=notes)
+    trained_parameters("ssp:bound=2", ranks, journal=notes)
     finished = [0, 0]
     ahead = []
     for _, rank, _ in notes.of("done"):
@@ -323,7 +323,7 @@ def test_under_ssp_nobody_is_further_ahead_than_the_bound() -> None:
 def test_k_async_applies_two_gradients_at_a_time() -> None:
     notes = Notes()
     ranks = [Rank(rank, 20) for rank in range(3)]
-    server = trained("k_async:x=2", ranks, journal=notes)
+    server = trained_parameters("k_async:x=2", ranks, journal=notes)
     sizes = [len(gradients) for _, gradients, _ in notes.of("applied")]
     assert set(sizes[:20]) == {2}
     expected, _ = replayed(notes)
@@ -334,7 +334,7 @@ def test_k_async_applies_two_gradients_at_a_time() -> None:
 def test_a_backup_worker_s_gradient_is_given_up_or_thrown_away(late: str) -> None:
     notes = Notes()
     ranks = [Rank(0, 15), Rank(1, 15), Rank(2, 15, lambda rank, step: 0.1)]
-    server = trained(f"backup:b=1,late={late}", ranks, journal=notes)
+    server = trained_parameters(f"backup:b=1,late={late}", ranks, journal=notes)
     assert bool(ranks[2].gave_up) == (late == "abort")
     first = [{rank for rank, *_ in gradients} for _, gradients, _ in notes.of("applied")[:10]]
     assert first == [{0, 1}] * 10
@@ -346,7 +346,7 @@ def test_an_all_reduce_with_a_window_closes_without_the_slow_rank() -> None:
     notes = Notes()
     plan = Plan((Quorum(window=0.03),))
     ranks = [Rank(0, 8), Rank(1, 8), Rank(2, 2, lambda rank, step: 0.2)]
-    server = trained(Fixed((plan,)), ranks, journal=notes)
+    server = trained_parameters(Fixed((plan,)), ranks, journal=notes)
     sums = [order for order in ranks[0].orders if isinstance(order, Reduce)]
     assert {(order.members, order.weights) for order in sums} >= {((0, 1), (1 / 3, 1 / 3))}
     expected, _ = replayed(notes, reduced=range(1000))
@@ -357,7 +357,7 @@ def test_groups_sum_up_on_the_way_and_push_their_sums() -> None:
     notes = Notes()
     plan = Plan(tuple(Quorum(ranks, via=Via.LEADER) for ranks in ((0, 2), (1,))))
     ranks = [Rank(0, 10), Rank(1, 20), Rank(2, 10)]
-    server = trained(Fixed((plan,)), ranks, journal=notes)
+    server = trained_parameters(Fixed((plan,)), ranks, journal=notes)
     pairs = [tuple(rank for rank, *_ in gradients) for _, gradients, _ in notes.of("applied")]
     assert pairs.count((0, 2)) == 10
     assert pairs.count((1,)) == 20
@@ -367,7 +367,7 @@ def test_groups_sum_up_on_the_way_and_push_their_sums() -> None:
 
 def test_models_of_their_own_are_averaged_after_two_steps_of_each() -> None:
     ranks = [Rank(rank, 6) for rank in range(3)]
-    trained("local_sgd:h=2", ranks)
+    trained_parameters("local_sgd:h=2", ranks)
     torch.manual_seed(0)
     models = [torch.cat([torch.randn(100), torch.randn(COUNT - 100)])] * 3
     for step in range(6):
@@ -385,7 +385,7 @@ def test_a_gradient_kept_for_an_all_reduce_is_fetched_when_the_server_sums_up() 
         Plan((Quorum(via=Via.SERVER),)),
     )
     ranks = [Rank(0, 4), Rank(1, 4), Rank(2, 3, lambda rank, step: 0.1 * (step == 0))]
-    server = trained(Fixed(plans), ranks, journal=notes)
+    server = trained_parameters(Fixed(plans), ranks, journal=notes)
     assert [type(order) for order in ranks[2].orders[:2]] == [Compute, Deliver]
     _, (_, gradients, _), *_ = notes.of("applied")
     assert [(rank, pulled) for rank, _, pulled, _ in gradients] == [(0, 1), (1, 1), (2, 0)]
@@ -540,7 +540,7 @@ def test_a_learning_rate_is_set_before_the_step_of_the_gradient_it_came_with() -
         link.receive()
         before = link.parameters.clone()
         own.param_groups[0]["lr"] = 0.5
-        link.finish_step(torch.ones(COUNT), 0.1, settings=settings(own))
+        link.finish_step(torch.ones(COUNT), 0.1, settings=pack_settings(own))
         link.receive()
         assert torch.equal(link.parameters, before - 0.5)
 
@@ -557,8 +557,8 @@ def test_the_state_of_a_server_begins_another_where_the_first_was() -> None:
         expected = link.parameters.clone()
     own = optimizer_of()
     own.load_state_dict(state["optimizer"])
-    spread(state["parameters"], trained_by(own))
-    job = JobSpec(packed(own), state["policy"], BATCH, facts=state["facts"])
+    unflatten(state["parameters"], trained_by(own))
+    job = JobSpec(pack_optimizer(own), state["policy"], BATCH, facts=state["facts"])
     with serving(1) as server:
         link = Client(server.address, 0, LIMIT)
         link.begin(COUNT, torch.float32, job)
@@ -802,7 +802,7 @@ def test_a_rank_that_the_plan_leaves_out_is_told_when_all_others_have_left() -> 
         Plan((Quorum((0,), via=Via.SERVER),)),
     )
     ranks = [Rank(0, 5), Rank(1, 5)]
-    trained(Fixed(plans), ranks)
+    trained_parameters(Fixed(plans), ranks)
     assert [type(order) for order in ranks[1].orders] == [Compute, Finish]
 
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from simstrag.ddp import support
-from simstrag.ddp.allreduce.control_message import Digests, disagreement, unpack
-from simstrag.ddp.failures.slow_ranks import Slow
+from simstrag.ddp.allreduce.control_message import PlanDigests, describe_disagreement, unpack
+from simstrag.ddp.failures.diagnosis import SlowRankDetector
 from simstrag.errors import InputError, SimstragError
 
 if TYPE_CHECKING:
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from simstrag.engine.live import Live
     from simstrag.plan import Plan
 
-__all__ = ["Disagreement", "Synchronous"]
+__all__ = ["AllReduceMode", "Disagreement"]
 
 
 class Disagreement(SimstragError, RuntimeError):
     """Replicas of the policy have decided differently; the message names who did."""
 
 
-class Synchronous:
+class AllReduceMode:
     """A rank among ranks that take every step together.
 
     live: the replica of policy and books.  zero: when the run began on rank 0's monotonic clock,
@@ -57,20 +57,20 @@ class Synchronous:
         self.replica, self.live, self.rank, self.world_size = replica, live, rank, world_size
         self.batch, self.sampler = batch, sampler
         self.zero = time.monotonic() - live.now
-        self._mark, self._note, self._digests = mark, note, Digests()
+        self._mark, self._note, self._digests = mark, note, PlanDigests()
         self.steps = 0
         self._reducer = replica.reducer
         self._reducer.over(None)
         self._planned: Plan | None = None
         self._said = False
-        self._slow, self._names = Slow(), names or range(world_size)
+        self._slow, self._names = SlowRankDetector(), names or range(world_size)
         live.news()
         self._prepare()
 
     @property
     def over(self) -> bool:
         """Whether the plan from now on needs a server."""
-        return not support.synchronous(self.live.plan, self.world_size)
+        return not support.is_synchronous(self.live.plan, self.world_size)
 
     @property
     def samples(self) -> int:
@@ -90,7 +90,7 @@ class Synchronous:
         loss = replica.reduced_gradient(closure, bool(amp), self._weight)
         self._mark(version, "reducing")
         told = unpack(reducer.wait())
-        if odd := disagreement(told):
+        if odd := describe_disagreement(told):
             raise Disagreement(f"at version {version}: {odd}; parameters are those of that version")
         if self.rank == 0:
             for name, seconds in zip(self._names, told.seconds.tolist(), strict=True):
@@ -125,10 +125,10 @@ class Synchronous:
             self._said = True
             if self.rank == 0:
                 refusal = self.replica.formats.refusal
-                warnings.warn(support.stays_full(self.live.name, refusal), stacklevel=2)
+                warnings.warn(support.full_precision_notice(self.live.name, refusal), stacklevel=2)
         if self.live.plan is not self._planned:
             self._planned = self.live.plan
-            support.check_later(self._planned, self.live.name)
+            support.check_plan(self._planned, self.live.name)
             self._shares = self._planned.samples(self.batch, self.world_size)
         self._sizes, self._heeded = self._shares, False
         if self.sampler is not None:

@@ -18,7 +18,10 @@ import numpy.typing as npt
 import torch
 import torch.distributed as dist
 
-__all__ = ["WIDTH", "Digests", "Slots", "disagreement", "gather", "pack", "unpack"]
+__all__ = [
+    "WIDTH", "ControlMessages", "PlanDigests", "describe_disagreement", "gather", "pack",
+    "unpack",
+]  # fmt: skip
 
 WIDTH = 5
 """Numbers in a slot."""
@@ -27,7 +30,7 @@ DIGEST_BYTES = 6
 """48 bits: a float64 holds each of them exactly."""
 
 
-class Slots(NamedTuple):
+class ControlMessages(NamedTuple):
     """What was gathered, one entry per rank, each of shape (members,).
 
     start: when its step began, on its own clock.  seconds: its local time.  version, digest: of the
@@ -48,7 +51,7 @@ def pack(
     slot.numpy()[:] = start, seconds, digest, version, flags
 
 
-def unpack(gathered: torch.Tensor) -> Slots:
+def unpack(gathered: torch.Tensor) -> ControlMessages:
     """The facts of all members from what was gathered, float64 of shape (members, 5).
 
     >>> slots = torch.zeros(2, WIDTH, dtype=torch.float64)
@@ -58,7 +61,7 @@ def unpack(gathered: torch.Tensor) -> Slots:
     """
     start, seconds, *whole = gathered.numpy().copy().T
     digests, versions, flags = (each.astype(np.int64) for each in whole)
-    return Slots(start, seconds, digests, versions, flags)
+    return ControlMessages(start, seconds, digests, versions, flags)
 
 
 def gather(
@@ -73,7 +76,7 @@ def gather(
     return work
 
 
-class Digests:
+class PlanDigests:
     """Digests of plans: the text of the last plan is kept, for most plans stand for many updates.
 
     A plan is known again by identity, so what it holds must not be changed; a resolved plan cannot.
@@ -128,7 +131,7 @@ def _text(value: Any) -> str:
     raise TypeError(f"a plan cannot hold {value!r}: its text would differ between processes")
 
 
-def disagreement(slots: Slots, ranks: Sequence[int] | None = None) -> str | None:
+def describe_disagreement(slots: ControlMessages, ranks: Sequence[int] | None = None) -> str | None:
     """None where all members decided the same, else one sentence that names who did not.
 
     From three members on those are named that more than half stand against; of two, or where there

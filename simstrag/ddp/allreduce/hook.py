@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from simstrag.ddp.allreduce.control_message import WIDTH, gather, pack
 
-__all__ = ["Clock", "Groups", "Members", "Reducer", "reduce_bucket"]
+__all__ = ["Clock", "Members", "ProcessGroups", "Reducer", "reduce_bucket"]
 
 Members = tuple[int, ...]
 """The ranks of a group, ascending."""
@@ -172,7 +172,7 @@ def reduce_bucket(
     return whole
 
 
-class Groups:
+class ProcessGroups:
     """Process groups by their members, which only these know of, made when they first meet.
 
     All members call `meet` at the same point of their collectives; where they are in several

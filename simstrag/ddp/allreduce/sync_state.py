@@ -26,7 +26,7 @@ Key = tuple[int, str]
 """Of one thing in an optimizer's state: the number of its parameter, and its name."""
 
 
-class Shape(NamedTuple):
+class TensorSpec(NamedTuple):
     """Stands for a tensor of the state, so that who has none can make one; device: its type."""
 
     size: tuple[int, ...]
@@ -116,7 +116,7 @@ def digest(model: nn.Module, optimizer: Optimizer) -> str:
         whole.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
         whole.update(_bytes(tensor).cpu().numpy().data)
     for key, value in sorted(_outline(optimizer).state.items()):
-        if not isinstance(value, Shape):
+        if not isinstance(value, TensorSpec):
             whole.update(f"{key} {value!r};".encode())
     return whole.hexdigest()
 
@@ -157,7 +157,7 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 def _outline(optimizer: Optimizer) -> Outline:
     state = {
-        key: Shape(tuple(value.shape), value.dtype, value.device.type)
+        key: TensorSpec(tuple(value.shape), value.dtype, value.device.type)
         if isinstance(value, torch.Tensor)
         else value
         for key, value in _held(optimizer)
@@ -177,7 +177,7 @@ def _adopt(optimizer: Optimizer, outline: Outline) -> None:
     for (number, name), value in outline.state.items():
         parameter, own = parameters[number], before.get((number, name))
         held = value
-        if isinstance(value, Shape):
+        if isinstance(value, TensorSpec):
             fits = isinstance(own, torch.Tensor) and (tuple(own.shape), own.dtype) == value[:2]
             device = parameter.device if value.device == parameter.device.type else value.device
             held = own if fits else torch.zeros(value.size, dtype=value.dtype, device=device)

@@ -20,10 +20,10 @@ from datetime import timedelta
 from torch.distributed.distributed_c10d import Store
 
 from simstrag.ddp.failures.connections import Connections
-from simstrag.ddp.failures.diagnosis import PHASES, Blame, Entry, Judge
-from simstrag.ddp.failures.process_identity import Identity
+from simstrag.ddp.failures.diagnosis import PHASES, Diagnoser, Diagnosis, RankState
+from simstrag.ddp.failures.process_identity import ProcessIdentity
 
-__all__ = ["Board", "in_words"]
+__all__ = ["HeartbeatStore", "describe_error"]
 
 BEATS = 40
 """Beats in a stall limit, where that makes them neither too many nor too few."""
@@ -35,7 +35,7 @@ ANSWER = 5.0
 """Seconds in which the store has to answer."""
 
 
-class Board:
+class HeartbeatStore:
     """A rank's side of the board; a context manager, which says on leaving how this rank left.
 
     store: of this generation of the group only.  names: the ranks as users know them, which are
@@ -70,13 +70,13 @@ class Board:
             self._asks.set_timeout(timedelta(seconds=ANSWER))
         self._asked = math.inf
         self._noticed, self._beat, self._here = False, 0, (0, PHASES[0])
-        self._identities: dict[int, Identity] = {}
+        self._identities: dict[int, ProcessIdentity] = {}
         self._heard = dict.fromkeys(self._others, -1)
         self._silent = dict.fromkeys(self._others, 0.0)
         self._last, self._gap, self._woke = time.monotonic(), 0.0, 0.0
         self._over = threading.Event()
-        self._identity = Identity.here()
-        self._judge = Judge(self, rank, self.names, self.patience)
+        self._identity = ProcessIdentity.here()
+        self._judge = Diagnoser(self, rank, self.names, self.patience)
         store.set(f"beat/{rank}", "0")
         store.set(f"fate/{rank}", "")
         store.set(self._place, f"0 {PHASES[0]}")
@@ -113,7 +113,7 @@ class Board:
         seconds = time.monotonic() - self._asked
         return seconds if seconds > self.stall_limit / 2 else 0.0
 
-    def blame(self) -> Blame:
+    def blame(self) -> Diagnosis:
         """Who is to blame for a collective that has just failed.
 
         At once for one that ended, left, or is stopped on this host, and where somebody has been
@@ -138,7 +138,7 @@ class Board:
             except RuntimeError as error:
                 return self._cut_off(_first_line(error))
 
-    def _cut_off(self, reason: str) -> Blame:
+    def _cut_off(self, reason: str) -> Diagnosis:
         self.broken = reason
         self._lines.shut()
         step, phase = self._here
@@ -146,7 +146,7 @@ class Board:
             f"the network to the store, or who holds it: {reason}; this one, "
             f"rank {self.names[self.rank]}, was at step {step} while {phase}"
         )
-        return Blame((), "network", step, phase, 0.0, (), sentence)
+        return Diagnosis((), "network", step, phase, 0.0, (), sentence)
 
     @contextlib.contextmanager
     def _at_most(self, seconds: float) -> Iterator[None]:
@@ -175,16 +175,16 @@ class Board:
         """Where this rank runs."""
         return self._identity.host
 
-    def who(self, rank: int, store: Store | None = None) -> Identity | None:
+    def who(self, rank: int, store: Store | None = None) -> ProcessIdentity | None:
         """Its process; None before it has come.  store: where to ask, instead of this one's own."""
         if rank not in self._identities:
             store = store or self._asks
             if not store.check([f"who/{rank}"]):
                 return None
-            self._identities[rank] = Identity(*json.loads(store.get(f"who/{rank}")))
+            self._identities[rank] = ProcessIdentity(*json.loads(store.get(f"who/{rank}")))
         return self._identities[rank]
 
-    def read(self) -> dict[int, Entry]:
+    def read(self) -> dict[int, RankState]:
         """Of all ranks that have come to the board; itself too."""
         there = [k for k in range(len(self.names)) if self.who(k) is not None]
         wanted = [f"{what}/{k}" for k in there for what in ("at", "beat", "fate")]
@@ -193,7 +193,7 @@ class Board:
         for number, rank in enumerate(there):
             place, beat, fate = (value.decode() for value in said[3 * number : 3 * number + 3])
             step, _, phase = place.partition(" ")
-            found[rank] = Entry(int(step), phase, int(beat), fate)
+            found[rank] = RankState(int(step), phase, int(beat), fate)
         return found
 
     def fate(self, rank: int) -> str:
@@ -222,14 +222,14 @@ class Board:
             with contextlib.suppress(RuntimeError):
                 self._judge.await_the_others(but)
 
-    def __enter__(self) -> Board:
+    def __enter__(self) -> HeartbeatStore:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             self.close()
         else:
-            self.close(in_words(error))
+            self.close(describe_error(error))
 
     def _say(self, fate: str) -> None:
         self._store.set(f"fate/{self.rank}", fate)
@@ -311,7 +311,7 @@ def _own(store: Store) -> Store:
     return found
 
 
-def in_words(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """What came out, as others are told.
 
     >>> in_words(ValueError("no such batch"))

@@ -7,12 +7,15 @@ import os
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
-from simstrag.ddp.failures.diagnosis import Blame
-from simstrag.ddp.failures.heartbeat import Board
-from simstrag.ddp.rendezvous import Joined, hurry, launcher_holds_store, shrink
+from simstrag.ddp.failures.diagnosis import Diagnosis
+from simstrag.ddp.failures.heartbeat import HeartbeatStore
+from simstrag.ddp.rendezvous import RankPlace, launcher_holds_store, regroup, shorten_timeout
 from simstrag.errors import SimstragError
 
-__all__ = ["Membership", "RankFailure", "going_on", "is_own", "own", "server_goes_on"]
+__all__ = [
+    "Membership", "RankFailure", "is_local_error", "launcher_continues", "local_error",
+    "server_continues",
+]  # fmt: skip
 
 OWN = "_simstrag_own"
 """The mark on an error for which no other rank is to blame."""
@@ -24,13 +27,13 @@ class RankFailure(SimstragError, RuntimeError):
     blame: what the board of heartbeats said.
     """
 
-    def __init__(self, blame: Blame) -> None:
+    def __init__(self, blame: Diagnosis) -> None:
         super().__init__(str(blame))
         self.blame = blame
 
 
 @contextlib.contextmanager
-def own() -> Iterator[None]:
+def local_error() -> Iterator[None]:
     """What fails in here is this rank's own affair, and comes out as it is."""
     try:
         yield
@@ -39,17 +42,17 @@ def own() -> Iterator[None]:
         raise
 
 
-def is_own(error: BaseException) -> bool:
+def is_local_error(error: BaseException) -> bool:
     """Whether it is this rank's own affair."""
     return hasattr(error, OWN)
 
 
-def going_on() -> bool:
+def launcher_continues() -> bool:
     """Whether the launcher lets the others go on when a rank is lost."""
     return os.environ.get("SIMSTRAG_ON_FAULT") == "continue"
 
 
-def server_goes_on() -> bool:
+def server_continues() -> bool:
     """Whether ranks under a server go on when one is lost: no launcher says that all are to end."""
     return os.environ.get("SIMSTRAG_ON_FAULT", "continue") == "continue"
 
@@ -62,24 +65,24 @@ class Membership:
     """
 
     def __init__(
-        self, rank: int, world_size: int, joined: Joined | None, stall_limit: float
+        self, rank: int, world_size: int, joined: RankPlace | None, stall_limit: float
     ) -> None:
         self.rank, self.world_size = rank, world_size
         self.joined, self.stall_limit = joined, stall_limit
         self._board = self._heartbeats()
-        self._closed: Board | None = None
-        self._hurried = False
+        self._closed: HeartbeatStore | None = None
+        self._running = False
 
     def mark(self, step: int, phase: str) -> None:
         """Say where this rank is."""
         if self._board is not None:
             self._board.mark(step, phase)
 
-    def hurry(self) -> None:
+    def first_step_taken(self) -> None:
         """A step has been taken: from now on who is silent for the stall limit is given up."""
-        if not self._hurried and self.joined is not None:
-            hurry(self.joined)
-            self._hurried = True
+        if not self._running and self.joined is not None:
+            shorten_timeout(self.joined)
+            self._running = True
 
     def cut_off(self) -> bool:
         """Whether the board's store has not answered for long."""
@@ -94,7 +97,7 @@ class Membership:
         except (RuntimeError, ConnectionError) as error:
             if self.joined is None or self._board is None:
                 raise
-            if isinstance(error, SimstragError) or is_own(error):
+            if isinstance(error, SimstragError) or is_local_error(error):
                 raise
             apart, blame = self.cut_off(), self._board.blame()
             if isinstance(error, ConnectionError) and not (blame.lost or apart):
@@ -105,10 +108,10 @@ class Membership:
             self.joined.connections.shut()  # what still waits in the group fails now, not at exit
             raise RankFailure(blame) from error
 
-    def goes_on(self, blame: Blame) -> bool:
+    def goes_on(self, blame: Diagnosis) -> bool:
         """Whether whoever is left is to go on, this rank among them."""
         ours = self.joined is not None and self.joined.ours
-        return going_on() and ours and bool(blame.lost) and self.rank not in blame.lost
+        return launcher_continues() and ours and bool(blame.lost) and self.rank not in blame.lost
 
     @property
     def all_end(self) -> bool:
@@ -132,7 +135,7 @@ class Membership:
         assert self._board is not None
         left = [rank for rank in range(self.world_size) if rank not in lost]
         self._board.close("the group is made anew")
-        self.joined = shrink(self.joined, left)
+        self.joined = regroup(self.joined, left)
         self.rank, self.world_size = self.joined.rank, self.joined.world_size
         self._board = self._heartbeats()
         return self.joined.generation
@@ -150,11 +153,11 @@ class Membership:
             self._closed.see_off()
         self._closed = None
 
-    def _heartbeats(self) -> Board | None:
+    def _heartbeats(self) -> HeartbeatStore | None:
         if self.joined is None:
             return None
         joined = self.joined
-        return Board(
+        return HeartbeatStore(
             joined.store, joined.rank, joined.names, self.stall_limit, joined.connections,
             holds=joined.names[joined.rank] == 0 and not launcher_holds_store(),
         )  # fmt: skip

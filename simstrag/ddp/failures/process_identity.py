@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import psutil
 
-__all__ = ["Identity", "network"]
+__all__ = ["ProcessIdentity", "network_namespace"]
 
 
-class Identity(NamedTuple):
+class ProcessIdentity(NamedTuple):
     """A process among all: the system it runs on, its number there, and when it was started."""
 
     host: str
@@ -23,7 +23,7 @@ class Identity(NamedTuple):
     born: float
 
     @classmethod
-    def here(cls) -> Identity:
+    def here(cls) -> ProcessIdentity:
         """This one."""
         return cls(_host(), os.getpid(), _born(os.getpid()))
 
@@ -53,7 +53,7 @@ class Identity(NamedTuple):
         return False
 
 
-def network() -> str:
+def network_namespace() -> str:
     """The network of this process: who has the same one has the same loopback."""
     return _namespace("net")
 

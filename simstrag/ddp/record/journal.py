@@ -23,8 +23,8 @@ from simstrag.quorum import Late, Quorum, Via
 from simstrag.runs.run import plain
 
 __all__ = [
-    "ATTEMPT", "FORMAT", "LOAD", "NAME", "Journal", "facts_as_written", "facts_of", "latest",
-    "placed", "plan_as_written", "plan_of", "read",
+    "ATTEMPT", "FORMAT", "LOAD", "NAME", "Journal", "attempt_folder", "facts_from_json",
+    "facts_to_json", "latest_attempt", "plan_from_json", "plan_to_json", "read_journal",
 ]  # fmt: skip
 
 FORMAT = "simstrag-journal/1"
@@ -60,7 +60,7 @@ class Journal:
 
     def note(self, kind: str, *values: Any) -> None:
         """One line; plans are written out, numpy's numbers become Python's."""
-        written = [plan_as_written(v) if isinstance(v, Plan) else plain(v) for v in values]
+        written = [plan_to_json(v) if isinstance(v, Plan) else plain(v) for v in values]
         os.write(self._file, (json.dumps([kind, *written]) + "\n").encode())
 
     def close(self) -> None:
@@ -68,12 +68,12 @@ class Journal:
         os.close(self._file)
 
 
-def placed(folder: str | Path, attempt: int) -> Path:
+def attempt_folder(folder: str | Path, attempt: int) -> Path:
     """Where a start of the training is recorded: the first in the folder, later ones inside it."""
     return Path(folder) / f"{ATTEMPT}-{attempt}" if attempt else Path(folder)
 
 
-def latest(folder: str | Path) -> int | None:
+def latest_attempt(folder: str | Path) -> int | None:
     """The number of the latest start that was recorded in a folder, 0 for the first, if any was."""
     found = Path(folder).glob(f"{ATTEMPT}-*/{NAME}")
     numbers = [each.parent.name.rpartition("-")[2] for each in found]
@@ -81,7 +81,7 @@ def latest(folder: str | Path) -> int | None:
     return max([*first, *(int(each) for each in numbers if each.isdecimal())], default=None)
 
 
-def read(folder: str | Path) -> tuple[dict[str, Any], list[list[Any]]]:
+def read_journal(folder: str | Path) -> tuple[dict[str, Any], list[list[Any]]]:
     """The header and all other lines; a last line that was cut off is left out.
 
     Raises `InputError` where there is no journal.
@@ -108,7 +108,7 @@ KINDS = {"known": np.int64, "amp": np.bool_, "lower_bound": np.bool_}
 ENUMS = {"via": Via, "late": Late, "weigh": Weigh}
 
 
-def plan_as_written(plan: Plan) -> dict[str, Any]:
+def plan_to_json(plan: Plan) -> dict[str, Any]:
     """A resolved plan as JSON: fields that differ from their defaults.
 
     >>> plan_as_written(Plan(bound=2, quorums=(Quorum((0, 1), count=1, via=Via.SERVER),)))
@@ -127,7 +127,7 @@ def plan_as_written(plan: Plan) -> dict[str, Any]:
     return written
 
 
-def plan_of(written: Mapping[str, Any]) -> Plan:
+def plan_from_json(written: Mapping[str, Any]) -> Plan:
     """The plan of what `plan_as_written` gave.
 
     >>> plan = Plan(precision=(Precision.FULL, Precision.AMP), suspects={1}).resolved(2)
@@ -145,23 +145,23 @@ def plan_of(written: Mapping[str, Any]) -> Plan:
     return Plan(**given)
 
 
-def facts_as_written(facts: Facts) -> dict[str, Any]:
+def facts_to_json(facts: Facts) -> dict[str, Any]:
     """The same of where bookkeeping goes on from."""
     written = {name: plain(getattr(facts, name)) for name in ("version", "samples", "now", "asked")}
     windows = {name: plain(window.tolist()) for name, window in facts.windows.items()}
     return {
-        **written, "plan": plan_as_written(facts.plan), "reviewed": list(facts.reviewed),
+        **written, "plan": plan_to_json(facts.plan), "reviewed": list(facts.reviewed),
         "started": facts.started.tolist(), "lost": sorted(facts.lost), "windows": windows,
     }  # fmt: skip
 
 
-def facts_of(written: Mapping[str, Any]) -> Facts:
-    """The facts of what `facts_as_written` gave."""
+def facts_from_json(written: Mapping[str, Any]) -> Facts:
+    """The facts of what `facts_to_json` gave."""
     updates, samples, seconds = written["reviewed"]
     windows = written["windows"].items()
     given = {name: written[name] for name in ("version", "samples", "now", "asked")}
     return Facts(
-        **given, plan=plan_of(written["plan"]), reviewed=(updates, samples, seconds),
+        **given, plan=plan_from_json(written["plan"]), reviewed=(updates, samples, seconds),
         started=np.array(written["started"], dtype=np.int64), lost=frozenset(written["lost"]),
         windows={name: np.array(window, dtype=KINDS.get(name, float)) for name, window in windows},
     )  # fmt: skip

@@ -18,7 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from simstrag.ddp.record.journal import ATTEMPT, LOAD, NAME, facts_of, plan_of, read
+from simstrag.ddp.record.journal import (
+    ATTEMPT,
+    LOAD,
+    NAME,
+    facts_from_json,
+    plan_from_json,
+    read_journal,
+)
 from simstrag.engine.live import Live
 from simstrag.engine.recorder import Recorder
 from simstrag.engine.summary import summarise
@@ -30,7 +37,7 @@ from simstrag.runs.tables import write_table
 from simstrag.scenario.scenario import Scenario
 from simstrag.trace.trace import Row, Trace
 
-__all__ = ["finish", "finished", "gain_of", "parts", "run_of", "trace_of"]
+__all__ = ["amp_gain", "finish", "finish_all", "part_folders", "run_of", "trace_of"]
 
 GENERATION = "generation"
 """Folders of ranks that went on without others, numbered."""
@@ -53,7 +60,7 @@ def run_of(folder: str | Path) -> Run:
     count on from where it was.  Progress is unknown unless the noise scale is known.  Raises
     `InputError` where there is no journal, or nothing was applied.
     """
-    header, lines = read(folder)
+    header, lines = read_journal(folder)
     policy = _Recorded(header, lines)
     if not policy.known:
         raise InputError(f"{folder}: {BEFORE}")
@@ -92,7 +99,7 @@ def _nothing(lines: list[list[Any]], ranks: int) -> int:
     return len(missing) + ranks * len(skipped)
 
 
-def parts(folder: str | Path) -> list[Path]:
+def part_folders(folder: str | Path) -> list[Path]:
     """The folders of a training that have a journal, in the order of what happened.
 
     Its own, those of smaller worlds (`generation-1`, ...), and those of later starts (`attempt-1`,
@@ -101,7 +108,7 @@ def parts(folder: str | Path) -> list[Path]:
     folder = Path(folder)
     later = [*_numbered(folder, GENERATION), *_numbered(folder, ATTEMPT)]
     own = [folder] if (folder / NAME).exists() else []
-    return own + [each for inner in later for each in parts(inner)]
+    return own + [each for inner in later for each in part_folders(inner)]
 
 
 def _numbered(folder: Path, word: str) -> list[Path]:
@@ -116,7 +123,7 @@ def trace_of(run: Run, more: Mapping[tuple[int, float], float] | None = None) ->
     more: seconds to add to the step that a rank finished at that time.  Raises `InputError` where
     nothing says what reduced precision gained.
     """
-    gain = gain_of(run.recorded or {})
+    gain = amp_gain(run.recorded or {})
     frame = run.frame("steps")
     seconds = (frame["finish"] - frame["start"]).to_numpy()
     amp = (frame["precision"] == "amp").to_numpy()
@@ -135,7 +142,7 @@ def trace_of(run: Run, more: Mapping[tuple[int, float], float] | None = None) ->
     return Trace.from_rows([Row(t, rank, "step", "duration", s) for t, rank, s in in_order])
 
 
-def gain_of(header: Mapping[str, Any]) -> float | None:
+def amp_gain(header: Mapping[str, Any]) -> float | None:
     """How many times as long a step takes in full precision: by the profile, else as measured."""
     known = header.get("hints", {}).get("amp_ratio")
     return header.get("gain") if known is None else known
@@ -143,10 +150,10 @@ def gain_of(header: Mapping[str, Any]) -> float | None:
 
 def finish(folder: str | Path) -> Run:
     """Make runs of a training, as `finished` does; the one of its last part."""
-    return list(finished(folder).values())[-1]
+    return list(finish_all(folder).values())[-1]
 
 
-def finished(folder: str | Path) -> dict[Path, Run]:
+def finish_all(folder: str | Path) -> dict[Path, Run]:
     """Make a run of each part, and write it beside its journal, with the trace of its local times.
 
     What a training measured at its end, such as its accuracy, enters the summary of the last part.
@@ -156,7 +163,7 @@ def finished(folder: str | Path) -> dict[Path, Run]:
     folder = Path(folder)
     measured, asked = _document(folder / "result.json"), _document(folder / "training.json")
     runs, failed = {}, []
-    for each in parts(folder) or [folder]:
+    for each in part_folders(folder) or [folder]:
         try:
             runs[each] = run_of(each)
         except InputError as error:
@@ -214,14 +221,14 @@ class _Recorded:
 
     def __init__(self, header: Mapping[str, Any], lines: list[list[Any]]) -> None:
         self._plans: dict[int, Plan] = {
-            line[1]: plan_of(line[3]) for line in lines if line[0] == "plan"
+            line[1]: plan_from_json(line[3]) for line in lines if line[0] == "plan"
         }
         ended = [line[2] for line in lines if line[0] == "end"]
         self._summary: dict[str, int | float] = ended[-1] if ended else {}
         facts = header.get("facts")
         self.began = 0 if facts is None else int(facts["version"])
         self._asked = 0 if facts is None else int(facts["asked"])
-        self._plan = None if facts is None else plan_of(facts["plan"])
+        self._plan = None if facts is None else plan_from_json(facts["plan"])
 
     @property
     def known(self) -> bool:
@@ -244,7 +251,8 @@ def _told_again(
     facts = header.get("facts")
     live = Live(
         policy, header["world_size"], header["batch"], Hints(**header["hints"]),
-        name=header["policy"], facts=None if facts is None else facts_of(facts), recorder=recorder,
+        name=header["policy"], recorder=recorder,
+        facts=None if facts is None else facts_from_json(facts),
     )  # fmt: skip
     for kind, *values in lines:
         if kind == "done":

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simstrag.ddp.record.journal import plan_of
+from simstrag.ddp.record.journal import plan_from_json
 from simstrag.plan import Plan
 from simstrag.quorum import Via
 
@@ -106,7 +106,7 @@ def _plans_at_arrivals(lines: Lines) -> dict[tuple[int, float], Plan]:
     plans, plan = {}, None
     for kind, *values in lines:
         if kind == "plan":
-            plan = plan_of(values[2])
+            plan = plan_from_json(values[2])
         elif kind == "done" and plan is not None:
             plans[values[1], values[0]] = plan
     return plans

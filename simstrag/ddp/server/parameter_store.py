@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from simstrag.ddp.parameters import Parameters
+from simstrag.ddp.parameters import FlatParameters
 from simstrag.ddp.server.messages import Apply, Compute
 from simstrag.ddp.server.shared_buffer import ExchangeBuffers, allocate_private
 from simstrag.errors import InputError
@@ -23,7 +23,7 @@ class ParameterStore:
     """
 
     def __init__(self, packed: bytes, version: int) -> None:
-        self.parameters = Parameters(packed)
+        self.parameters = FlatParameters(packed)
         self.version = version
         self._buffers: dict[int, ExchangeBuffers] = {}
         self._kept: dict[int, tuple[int, torch.Tensor]] = {}

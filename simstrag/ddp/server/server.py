@@ -19,8 +19,8 @@ import torch
 
 from simstrag import policies
 from simstrag.ddp import support
-from simstrag.ddp.failures.membership import server_goes_on
-from simstrag.ddp.failures.slow_ranks import Slow
+from simstrag.ddp.failures.diagnosis import SlowRankDetector
+from simstrag.ddp.failures.membership import server_continues
 from simstrag.ddp.server.coordinator import Coordinator
 from simstrag.ddp.server.listener import Listener, Peer
 from simstrag.ddp.server.messages import (
@@ -98,7 +98,7 @@ class Server:
     ) -> None:
         self.world_size, self.stall_limit, self.journal = world_size, stall_limit, journal
         self.start_limit, self._say = start_limit, say
-        self._slow = Slow(self._say)
+        self._slow = SlowRankDetector(self._say)
         self.losses: list[LostRank] = []
         self.store: ParameterStore | None = None
         self._listener = Listener(world_size, host, stall_limit)
@@ -137,7 +137,7 @@ class Server:
         if event is not None and event[0].rank in self._listener.peers:
             self._read(*event)
         if self._refusal and self._live is not None and self._live.wanted_reduced:
-            self._say(support.stays_full(self._live.name, self._refusal))
+            self._say(support.full_precision_notice(self._live.name, self._refusal))
             self._refusal = ""
         if self._coordinator is not None and self._now() >= self._coordinator.expiry:
             self._carry_out(self._coordinator.on_time(self._now()))
@@ -182,7 +182,7 @@ class Server:
             self.losses.append(LostRank(peer.rank, self._now(), sentence))
             self._note("lost", self._now(), peer.rank, sentence)
             if self._listener.peers:
-                ending = "; the server goes on without it" if server_goes_on() else ""
+                ending = "; the server goes on without it" if server_continues() else ""
                 self._say(sentence + ending)
         if self._coordinator is not None:
             self._carry_out(self._coordinator.on_loss(peer.rank, self._now()))
@@ -288,7 +288,7 @@ class Server:
         hand_over, world_size = job.hand_over, self.world_size
         self._coordinator = Coordinator(
             live, world_size, job.batch,
-            lambda plan: hand_over and support.synchronous(plan, world_size),
+            lambda plan: hand_over and support.is_synchronous(plan, world_size),
         )  # fmt: skip
         self._job, self._waiting_since = None, math.inf
         self._zero = time.monotonic() - live.now
@@ -309,7 +309,7 @@ class Server:
             command = self._commands[0]
             peer = None if isinstance(command, Apply) else self._listener.peers.get(command.rank)
             assert coordinator is not None
-            support.check_later(coordinator.live.plan, coordinator.live.name)
+            support.check_plan(coordinator.live.plan, coordinator.live.name)
             try:
                 self._execute(command, peer)
             except ConnectionError as error:

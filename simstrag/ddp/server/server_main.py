@@ -12,8 +12,13 @@ from ipaddress import ip_address
 import torch
 
 from simstrag import policies
-from simstrag.ddp.failures.slow_ranks import warn
-from simstrag.ddp.rendezvous import adopted, meet, offer, stall_limit_of
+from simstrag.ddp.failures.diagnosis import warn
+from simstrag.ddp.rendezvous import (
+    announce_server,
+    end_with_launcher,
+    open_job_store,
+    stall_limit_seconds,
+)
 from simstrag.ddp.server.listener import listen
 from simstrag.ddp.server.server import Server
 from simstrag.engine.live import Live
@@ -87,16 +92,16 @@ def main() -> None:
     keep_memory()
     pin(set(cores_of_all()))  # the starting rank has one core of its own
     if launched := len(sys.argv) == 1:
-        adopted()
+        end_with_launcher()
         exit_on(signal.SIGTERM, signal.SIGINT)  # all ranks have ended, or are to
         host, world_size = os.environ.get("SIMSTRAG_HOST", "127.0.0.1"), os.environ["WORLD_SIZE"]
-        arguments = int(world_size), host, stall_limit_of()
+        arguments = int(world_size), host, stall_limit_seconds()
     else:
         arguments = receive_arguments()
     _warm_up()
     server = Server(*arguments, say=warn)
     if launched:
-        offer(meet(), server.address)
+        announce_server(open_job_store(), server.address)
     else:
         print(server.address, flush=True)
     server.serve()

@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 
 from simstrag.ddp.allreduce.control_message import unpack
-from simstrag.ddp.failures.membership import is_own
-from simstrag.ddp.parameters import settings
+from simstrag.ddp.failures.membership import is_local_error
+from simstrag.ddp.parameters import pack_settings
 from simstrag.ddp.server.messages import (
     Compute,
     Deliver,
@@ -23,7 +23,7 @@ from simstrag.ddp.server.messages import (
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
-    from simstrag.ddp.allreduce.hook import Groups
+    from simstrag.ddp.allreduce.hook import ProcessGroups
     from simstrag.ddp.precision import Closure
     from simstrag.ddp.replica import Replica
     from simstrag.ddp.server.client import Client
@@ -42,7 +42,11 @@ class ServerMode:
     """
 
     def __init__(
-        self, replica: Replica, client: Client, groups: Groups, mark: Callable[[int, str], None]
+        self,
+        replica: Replica,
+        client: Client,
+        groups: ProcessGroups,
+        mark: Callable[[int, str], None],
     ) -> None:
         self.replica, self.client, self.groups, self._mark = replica, client, groups, mark
         self.handover: Handover | None = None
@@ -94,7 +98,8 @@ class ServerMode:
         self._finite, gradient = replica.finite(), None
         report: dict[str, Any] = {
             "seconds": replica.clock.seconds, "begun": self._begun, "ended": time.monotonic(),
-            "loss": float(loss), "finite": self._finite, "settings": settings(replica.optimizer),
+            "loss": float(loss), "finite": self._finite,
+            "settings": pack_settings(replica.optimizer),
         }  # fmt: skip
         if work.local:
             if self._finite:
@@ -117,7 +122,7 @@ class ServerMode:
             self._mark(work.step, "reducing")
             message = unpack(reducer.wait())
         except RuntimeError as error:
-            if is_own(error):
+            if is_local_error(error):
                 raise
             # a member is lost, and the server finds out
             replica.forget_groups()
@@ -129,7 +134,7 @@ class ServerMode:
             seconds = dict(zip(work.members, message.seconds.tolist(), strict=True))
             client.finish_step(
                 replica.flatten(client.gradient), seconds[client.rank], self._begun,
-                time.monotonic(), loss=float(loss), settings=settings(replica.optimizer),
+                time.monotonic(), loss=float(loss), settings=pack_settings(replica.optimizer),
                 members={rank: (seconds[rank], finite) for rank in work.members},
             )  # fmt: skip
         return loss
