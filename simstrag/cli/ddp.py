@@ -144,9 +144,8 @@ def ddp(
         if checkpoint and out is None:
             raise InputError(f"--checkpoint {checkpoint}: needs a folder; give one with --out")
         from simstrag import workloads
-        from simstrag.ddp.checkpoint import prepare
         from simstrag.ddp.record.journal import attempt_folder
-        from simstrag.ddp.workload_main import Training, command
+        from simstrag.ddp.workload_main import Training, command, prepare
 
         workload = workloads.load(what)
         own = batch or workload.nominal

@@ -75,14 +75,14 @@ class ExitCodes:
     def lost(self) -> tuple[int, ...]:
         """The ranks that failed.
 
-        >>> Outcome((0, -9, 0)).lost
+        >>> ExitCodes((0, -9, 0)).lost
         (1,)
         """
         return tuple(rank for rank, code in enumerate(self.codes) if code)
 
     def __str__(self) -> str:
         """
-        >>> print(Outcome((0, -9, 3)))
+        >>> print(ExitCodes((0, -9, 3)))
         rank 0 ended with 0, rank 1 was killed by SIGKILL, rank 2 ended with 3
         """
         names = [f"rank {k}" for k in range(len(self.codes))]
@@ -208,7 +208,7 @@ def run(
 
 
 def _tree(stall_limit: float, pinned: bool) -> ProcessTree:
-    """The processes of one job; ranks that call `adopted` end with this one."""
+    """The processes of one job; ranks that call `end_with_launcher` end with this one."""
     defaults = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     if sys.platform == "linux":
         defaults["GLOO_SOCKET_IFNAME"] = "lo"

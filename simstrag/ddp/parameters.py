@@ -60,7 +60,7 @@ class FlatParameters:
         self.optimizer.step()
 
     def set(self, changed: bytes) -> None:
-        """Settings of the optimizer as `settings` packed them, such as a learning rate."""
+        """Settings of the optimizer as `pack_settings` made them, such as a learning rate."""
         for group, own in zip(self.optimizer.param_groups, pickle.loads(changed), strict=True):
             group.update(own)
 

@@ -116,7 +116,7 @@ class NumberFormats:
     module: to be wrapped in DDP and called with a closure.
 
     >>> model = nn.Linear(3, 1)
-    >>> formats = Formats(model, "stand-in")
+    >>> formats = NumberFormats(model, "stand-in")
     >>> with formats.context(amp=True):
     ...     loss = formats.module(lambda: model(torch.ones(2, 3)).mean())
     ...     formats.scaled(loss).backward()

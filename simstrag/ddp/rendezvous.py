@@ -111,7 +111,7 @@ def join(
     stall_limit: seconds, also the timeout of collectives; else what the launcher was told, else 60.
     backend: else gloo, also for GPUs that ranks share; where each rank of this host has one of its
         own, NCCL for what is on GPUs (untried).
-    patient: collectives may take `START` seconds until `hurry` is called.
+    patient: collectives may take `START` seconds until `shorten_timeout` is called.
     Raises `InputError` where no launcher started this process.
     """
     from simstrag.ddp.failures.connections import Connections

@@ -147,7 +147,7 @@ class ShareSampler(Sampler[list[int]]):
 def share_out(total: int, sizes: Sequence[int]) -> tuple[int, ...]:
     """`total` samples in the proportion of `sizes`, at least one each; lower ranks round up first.
 
-    >>> spread(9, (8, 4, 4)), spread(3, (100, 1, 1))
+    >>> share_out(9, (8, 4, 4)), share_out(3, (100, 1, 1))
     ((4, 3, 2), (1, 1, 1))
     """
     rest = total - len(sizes)

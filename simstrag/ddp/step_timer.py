@@ -63,7 +63,7 @@ class CpuStepTimer:
     corrected: whether the CPU time of other threads is subtracted; `reason` says why.  Threads that
     feed batches count among them: on a single core, load data in the main thread or in processes.
 
-    >>> clock = LocalClock(cores=1.0)
+    >>> clock = CpuStepTimer(cores=1.0)
     >>> clock.begin(); clock.ended()
     >>> 0 <= clock.seconds < 1
     True

@@ -30,7 +30,7 @@ ORACLE = "it is told the true contention, which nobody knows of a real cluster"
 def is_synchronous(plan: Plan, world_size: int) -> bool:
     """Whether every update of a plan takes one gradient of everybody, by one all-reduce.
 
-    >>> synchronous(Plan(), 4), synchronous(policies.load("asgd").plan(View(4)), 4)
+    >>> is_synchronous(Plan(), 4), is_synchronous(policies.load("asgd").plan(View(4)), 4)
     (True, False)
     """
     (first, *others) = plan.resolved(world_size).quorums
@@ -50,7 +50,7 @@ def is_synchronous(plan: Plan, world_size: int) -> bool:
 def plan_obstacle(plan: Plan) -> str | None:
     """Why real processes cannot carry out a plan; None where they can.
 
-    >>> obstacle(Plan(deadline=0.5))
+    >>> plan_obstacle(Plan(deadline=0.5))
     'a deadline cuts steps at a micro-batch, and a real step cannot be cut from outside'
     """
     if plan.deadline is not None:
@@ -87,7 +87,7 @@ def check_policy(policy: Policy, name: str, world: View) -> None:
 def check_plan(plan: Plan, name: str) -> None:
     """Raise `InputError` where a plan that a policy made in mid-run cannot be carried out.
 
-    >>> check_later(Plan(), "bsp")
+    >>> check_plan(Plan(), "bsp")
     """
     if reason := plan_obstacle(plan):
         raise InputError(f"policy {name}: a plan that it made in mid-run is refused: {reason}")
@@ -101,7 +101,7 @@ def full_precision_notice(name: str, refusal: str) -> str:
 def mechanism(text: str) -> str:
     """How a policy runs on real processes, in a few words; "no: why" where it cannot.
 
-    >>> how("korel"), how("asgd")
+    >>> mechanism("korel"), mechanism("asgd")
     ('DDP', 'server')
     """
     policy = policies.load(text)
@@ -124,7 +124,7 @@ def profile_hints(
     left out.  pair: full and reduced precision of the run, by their names in profiles; reduced is
     "" where it has none.  Raises `InputError` where the profile cannot be read.
 
-    >>> hints_of(None, batch=32).amp_ratio is None
+    >>> profile_hints(None, batch=32).amp_ratio is None
     True
     """
     if profile is None:

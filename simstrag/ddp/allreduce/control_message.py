@@ -82,7 +82,7 @@ class PlanDigests:
     A plan is known again by identity, so what it holds must not be changed; a resolved plan cannot.
 
     >>> from simstrag.policy import Plan, Precision
-    >>> digests = Digests()
+    >>> digests = PlanDigests()
     >>> one, other = (Plan(precision={rank: Precision.AMP}).resolved(3) for rank in (1, 2))
     >>> digests.of(one, 5) == digests.of(Plan(precision={1: Precision.AMP}).resolved(3), 5)
     True

@@ -266,7 +266,7 @@ class SlowRankDetector:
     after it: where everybody paused, as for an evaluation, one of them is long.  Half of the others
     are waited for.
 
-    >>> slow = Slow(print)
+    >>> slow = SlowRankDetector(print)
     >>> for rank, seconds in ((0, 0.05), (1, 0.05), (2, 6.0), (0, 0.05)):
     ...     slow.heard(rank, 7, seconds)
     rank 2 is slow: it took 6.0 s for step 7, the others 0.05 s

@@ -314,7 +314,7 @@ def _own(store: Store) -> Store:
 def describe_error(error: BaseException) -> str:
     """What came out, as others are told.
 
-    >>> in_words(ValueError("no such batch"))
+    >>> describe_error(ValueError("no such batch"))
     'ValueError: no such batch'
     """
     return f"{type(error).__name__}: {_first_line(error)}"

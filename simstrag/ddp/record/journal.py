@@ -111,7 +111,7 @@ ENUMS = {"via": Via, "late": Late, "weigh": Weigh}
 def plan_to_json(plan: Plan) -> dict[str, Any]:
     """A resolved plan as JSON: fields that differ from their defaults.
 
-    >>> plan_as_written(Plan(bound=2, quorums=(Quorum((0, 1), count=1, via=Via.SERVER),)))
+    >>> plan_to_json(Plan(bound=2, quorums=(Quorum((0, 1), count=1, via=Via.SERVER),)))
     {'quorums': [{'ranks': [0, 1], 'count': 1, 'via': 'server'}], 'bound': 2}
     """
     written = _changed(plan, Plan())
@@ -128,10 +128,10 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
 
 
 def plan_from_json(written: Mapping[str, Any]) -> Plan:
-    """The plan of what `plan_as_written` gave.
+    """The plan of what `plan_to_json` gave.
 
     >>> plan = Plan(precision=(Precision.FULL, Precision.AMP), suspects={1}).resolved(2)
-    >>> plan_of(plan_as_written(plan)) == plan
+    >>> plan_from_json(plan_to_json(plan)) == plan
     True
     """
     given: dict[str, Any] = _read(written)
