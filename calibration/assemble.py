@@ -1,21 +1,36 @@
-"""Makes a profile of the samples: same samples, same bytes."""
+"""Makes a profile from samples; the same samples make the same bytes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from simstrag.calibration.cells import Cell
+import numpy as np
+
+from simstrag.calibration.cells import MeasurementCell
 from simstrag.calibration.fits import collective_cells, contended, step_cells
-from simstrag.calibration.fits.held_out import account
-from simstrag.calibration.fits.medians import short
-from simstrag.calibration.fits.noise_scale import learning
-from simstrag.calibration.fits.sections import allreduce_times, server_times, step_times
-from simstrag.calibration.fits.trained_cells import locksteps
+from simstrag.calibration.fits.collective_fit import AllReducePoint, interpolate, points_around
+from simstrag.calibration.fits.estimates import (
+    CellEstimate,
+    clip,
+    measured,
+    ratio,
+    round_digits,
+    visit_medians,
+)
+from simstrag.calibration.fits.held_out import summarize_errors
+from simstrag.calibration.fits.noise_scale import noise_scales
 from simstrag.calibration.samples import Samples
-from simstrag.profile.measurements import SkippedCell
-from simstrag.profile.profile import Profile, Workload
+from simstrag.profile.measurements import (
+    CollectiveCell,
+    OverlapCell,
+    SkippedCell,
+    StepCell,
+    TransferCell,
+)
+from simstrag.profile.profile import AllReduceTimes, Profile, ServerTimes, StepTimes, Workload
+from simstrag.profile.quantity import Quantity
 
 __all__ = ["assemble"]
 
@@ -27,58 +42,8 @@ NOTE = (
     "is a measured cell's is that cell's."
 )
 
-
-def assemble(samples: Samples, files: Mapping[str, str] | None = None) -> Profile:
-    """The profile of what was measured; nothing but the samples and their header is looked at.
-
-    files: name to SHA-256 of the file that the samples are kept in.
-    """
-    header = samples.header
-    workload = _workload(header["workload"])
-    left_out = frozenset(Cell(**cell) for cell in header["plan"].get("held_out", ()))
-    gradient = int(header["workload"].get("gradient_bytes") or 0)
-    cells = step_cells.step_cells(samples, left_out)
-    fits = step_cells.batch_fits(samples, left_out)
-    reduced = collective_cells.collective_cells(samples, left_out)
-    ranks = max((c.ranks for c in reduced if not c.oversubscribed), default=0)
-    responses = contended.responses(samples, left_out, ranks)
-    overlaps, transfers = collective_cells.overlaps(samples), collective_cells.transfers(samples)
-    scales, untold = learning(samples)
-    accounts = (
-        account("step", step_cells.predictions(cells, fits), OF_STEPS),
-        account("contention", contended.predictions(responses), OF_LOADS),
-        collective_cells.at_sizes_left_out(reduced),
-    )
-    return Profile(
-        name=header["name"],
-        note=NOTE,
-        missing=tuple(_missing(samples)),
-        date=header["date"],
-        command=header["command"],
-        commit=header.get("commit") or "",
-        device=header["device"],
-        conditions=_conditions(samples),
-        software=header["software"],
-        workload=workload,
-        step=step_times(samples, cells, workload),
-        allreduce=allreduce_times(samples, reduced, overlaps, gradient),
-        server=server_times(transfers, gradient),
-        cells=cells,
-        batches=fits,
-        responses=responses,
-        collectives=reduced,
-        collective_fits=collective_cells.collective_fits(samples, reduced),
-        transfers=transfers,
-        overlaps=overlaps,
-        locksteps=locksteps(samples),
-        learning=scales,
-        held_out=tuple(each for each in accounts if each is not None),
-        skipped=(*_skipped(samples), *untold),
-        samples=dict(files or {}),
-    )
-
-
 OF_STEPS = "median step at batches that no fit against the batch saw"
+
 OF_LOADS = (
     "slowdown of a step, or an all-reduce, at levels that no law saw: a step beside the load over "
     "one without in the same visit, so that its error is that of the step's time"
@@ -95,37 +60,225 @@ PARTS = {
 """What a profile lacks where a part was not measured."""
 
 
-def _workload(given: Mapping[str, Any]) -> Workload:
+def assemble(samples: Samples, files: Mapping[str, str] | None = None) -> Profile:
+    """Make the profile of samples and their header.
+
+    files: SHA-256 by name of the file that holds the samples.
+    """
+    header = samples.header
+    workload = _workload(header["workload"])
+    held_out = frozenset(MeasurementCell(**cell) for cell in header["plan"].get("held_out", ()))
+    gradient = int(header["workload"].get("gradient_bytes") or 0)
+    steps = step_cells.step_cells(samples, held_out)
+    fits = step_cells.batch_fits(samples, held_out)
+    reduces = collective_cells.collective_cells(samples, held_out)
+    ranks = max((c.ranks for c in reduces if not c.oversubscribed), default=0)
+    responses = contended.responses(samples, held_out, ranks)
+    overlaps = collective_cells.overlap_cells(samples)
+    transfers = collective_cells.transfer_cells(samples)
+    scales, without_scale = noise_scales(samples)
+    errors = (
+        summarize_errors("step", step_cells.predictions(steps, fits), OF_STEPS),
+        summarize_errors("contention", contended.predictions(responses), OF_LOADS),
+        collective_cells.predict_held_out_sizes(reduces),
+    )
+    return Profile(
+        name=header["name"],
+        note=NOTE,
+        missing=tuple(_missing(samples)),
+        date=header["date"],
+        command=header["command"],
+        commit=header.get("commit") or "",
+        device=header["device"],
+        conditions=_conditions(samples),
+        software=header["software"],
+        workload=workload,
+        step=_step_times(samples, steps, workload),
+        allreduce=_allreduce_times(samples, reduces, overlaps, gradient),
+        server=_server_times(transfers, gradient),
+        cells=steps,
+        batches=fits,
+        responses=responses,
+        collectives=reduces,
+        collective_fits=collective_cells.collective_fits(samples, reduces),
+        transfers=transfers,
+        overlaps=overlaps,
+        locksteps=step_cells.lockstep_cells(samples),
+        learning=scales,
+        held_out=tuple(each for each in errors if each is not None),
+        skipped=(*_skipped(samples), *without_scale),
+        samples=dict(files or {}),
+    )
+
+
+def _workload(header: Mapping[str, Any]) -> Workload:
     return Workload(
-        name=given["name"],
-        parameters=given["parameters"],
-        batch=given["nominal_batch"],
-        full=given["full"],
-        amp=given["amp"],
-        stand_in=given["stand_in"],
+        name=header["name"],
+        parameters=header["parameters"],
+        batch=header["nominal_batch"],
+        full=header["full"],
+        amp=header["amp"],
+        stand_in=header["stand_in"],
     )
 
 
 def _conditions(samples: Samples) -> dict[str, tuple[float, float]]:
-    """Least and most of each clock, temperature and power that visits saw."""
+    """Range over all visits of each clock, temperature and power."""
     seen: dict[str, list[float]] = {}
     for visit in samples.visits:
         for name, value in (visit.facts.get("state") or {}).items():
             if math.isfinite(value):
                 seen.setdefault(name, []).append(value)
-    return {name: (short(min(values)), short(max(values))) for name, values in seen.items()}
+    return {
+        name: (round_digits(min(values)), round_digits(max(values)))
+        for name, values in seen.items()
+    }
 
 
 def _missing(samples: Samples) -> Iterator[str]:
-    there = {cell.part for cell in samples.cells}
-    yield from (words for part, words in PARTS.items() if part not in there)
+    parts = {cell.part for cell in samples.cells}
+    yield from (words for part, words in PARTS.items() if part not in parts)
     yield "cost of a change of precision"
     yield "c_tau, what a stale gradient costs"
 
 
 def _skipped(samples: Samples) -> Iterator[SkippedCell]:
-    seen: set[Cell] = set()
+    reasons: dict[MeasurementCell, str] = {}
     for visit in samples.visits:
-        if visit.skipped and visit.cell not in seen:
-            seen.add(visit.cell)
-            yield SkippedCell(cell=str(visit.cell), reason=visit.skipped)
+        if visit.skipped:
+            reasons.setdefault(visit.cell, visit.skipped)
+    yield from (SkippedCell(cell=str(cell), reason=reason) for cell, reason in reasons.items())
+
+
+def _step_times(
+    samples: Samples, cells: Sequence[StepCell], workload: Workload
+) -> StepTimes | None:
+    """The step at the nominal batch; None where it was not timed."""
+    nominal = (workload.full, workload.batch)
+    cell = next((c for c in cells if (c.precision, c.batch) == nominal), None)
+    if cell is None:
+        return None
+    gain = _gain(samples, workload)
+    return StepTimes(
+        compute=cell.mean,
+        host_share=_host_share(samples, cell, gain),
+        amp_ratio=gain,
+        amp_ratio_contended=contended.contended_gain(samples, workload.full, workload.amp),
+        amp_switch=Quantity(value=0, kind="assumed", note="not measured by calibration"),
+        noise=cell.noise,
+    )
+
+
+def _gain(samples: Samples, workload: Workload) -> Quantity | None:
+    """Step time in full over reduced precision at the nominal batch; None where one is missing."""
+    both: list[tuple[CellEstimate, int]] = []
+    for precision in (workload.full, workload.amp):
+        visits = samples.of(MeasurementCell("step", precision=precision, batch=workload.batch))
+        if not visits:
+            return None
+        both.append((visit_medians(visits), sum(len(v.samples["seconds"]) for v in visits)))
+    (full, n), (amp, m) = both
+    note = f"median clean step in {workload.full} over that in {workload.amp}, timed in turn"
+    return measured(ratio(full, amp), note, n + m)
+
+
+def _host_share(samples: Samples, cell: StepCell, gain: Quantity | None) -> Quantity:
+    """The part of a step that neither the device's contention nor reduced precision changes.
+
+    On a CPU it is 0, for a load on a core slows Python as well.  On a GPU the idle share may not
+    exceed what reduced precision left of a step, for the host's part stays as it is.
+    """
+    share = cell.host_share
+    if samples.header["device"].get("kind") == "cpu":
+        most = "" if share is None else f" (operators leave {share.value:.1%} of it at most)"
+        return Quantity(
+            value=0, kind="assumed",
+            note=f"a load on a core stretches all of a step there, so all of it{most} is booked "
+            "as the device's",
+        )  # fmt: skip
+    if share is None:
+        return Quantity(value=0, kind="assumed", note="not measured")
+    limit = 1.0 if gain is None else 0.99 / max(1.0, gain.value)
+    if share.value <= limit:
+        return share
+    note = (
+        f"{share.value:.3g} of a step was measured to be no kernel's, but reduced precision "
+        f"made steps {gain.value if gain else 1:.3g} times as fast: as much as that leaves room for"
+    )
+    return Quantity(value=round_digits(limit), kind="fitted", note=note)
+
+
+def _allreduce_times(
+    samples: Samples,
+    cells: Sequence[CollectiveCell],
+    overlaps: Sequence[OverlapCell],
+    gradient_bytes: int,
+) -> AllReduceTimes | None:
+    """The ring's constants, fitted to sizes around the gradient's, where the formula holds.
+
+    They are of the largest number of ranks with a core each; None for too few sizes.
+    """
+    alone = [cell for cell in cells if collective_cells.is_fitted(cell) and not cell.oversubscribed]
+    ranks = max((cell.ranks for cell in alone), default=0)
+    chosen = [cell for cell in alone if cell.ranks == ranks]
+    if not chosen or not gradient_bytes:
+        return None
+    points = [AllReducePoint((ranks,), cell.bytes, cell.seconds.value) for cell in chosen]
+    near = {point.bytes for point in points_around(points, gradient_bytes)}
+    nearest = [cell for cell in chosen if cell.bytes in near]
+    fit = collective_cells.fit_ring(samples, nearest, "around the gradient's size")
+    if fit is None:
+        return None
+    worst = max((abs(residual.error) for residual in fit.residuals), default=None)
+    off = "nothing checks the fit" if worst is None else f"off by {worst:.1%} there at most"
+    note = (
+        f"{fit.backend}, {ranks} ranks, {len(nearest)} sizes of {fit.smallest} to {fit.largest} "
+        f"bytes around the gradient's, {off}; other numbers of ranks are an extrapolation by the "
+        f"ring formula; {fit.alpha.note}"
+    )
+    return AllReduceTimes(
+        alpha=fit.alpha.model_copy(update={"note": note}),
+        bandwidth=fit.bandwidth,
+        bytes=Quantity(value=gradient_bytes, kind="measured", note="of one gradient"),
+        overlap=_overlap(overlaps, fit.backend, ranks),
+    )
+
+
+def _overlap(cells: Sequence[OverlapCell], backend: str, ranks: int) -> Quantity:
+    """The measured overlap among as many ranks, clipped to 0..1; of the first precision timed."""
+    first = next((o for o in cells if (o.backend, o.ranks) == (backend, ranks)), None)
+    if first is None:
+        return Quantity(value=0, kind="assumed", note="not measured: nothing is taken to be hidden")
+    note = f"{first.overlap.note}; {first.precision}, batch {first.batch}"
+    return clip(first.overlap.model_copy(update={"note": note}), 0.0, 1.0)
+
+
+def _server_times(transfers: Sequence[TransferCell], gradient_bytes: int) -> ServerTimes | None:
+    """Push, service and pull of a gradient.
+
+    They are those of ranks that train the workload, else of a transfer of as many bytes, else on
+    lines between the measured sizes.
+    """
+    if not transfers or not gradient_bytes:
+        return None
+    same = [t for t in transfers if t.bytes == gradient_bytes]
+    if same:
+        best = max(same, key=lambda t: t.ranks or 0)
+        return ServerTimes(service=best.service, push=best.push, pull=best.pull)
+    if len(transfers) < 2:
+        return None
+    sizes = [t.bytes for t in transfers]
+    beyond = not sizes[0] <= gradient_bytes <= sizes[-1]
+
+    def at(name: str) -> Quantity:
+        seconds = [getattr(t, name).value for t in transfers]
+        if min(seconds) > 0:
+            value = interpolate(sizes, seconds, gradient_bytes)
+            where = "prolonged beyond" if beyond else "between"
+            note = f"on lines {where} the sizes measured, in logs"
+        else:
+            value = float(np.interp(gradient_bytes, sizes, seconds))
+            note = "on lines between the sizes measured, not prolonged, since one took no time"
+        return Quantity(value=round_digits(value), kind="fitted", n=len(sizes), note=note)
+
+    return ServerTimes(service=at("service"), push=at("push"), pull=at("pull"))

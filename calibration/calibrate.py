@@ -1,51 +1,102 @@
-"""Calibrates this machine: one device, one workload, one profile.
+"""One calibration of this machine: one device, one workload, one profile.
 
->>> asked = Asked("mlp", "cpu", parts=("step",), precisions=("fp64", "fp32_of_fp64"), minutes=2)
->>> Calibration.of(asked).forecast().cells
+>>> request = CalibrationRequest(
+...     "mlp", "cpu", parts=("step",), precisions=("fp64", "fp32_of_fp64"), minutes=2
+... )
+>>> Calibration.of(request).forecast().cells
 {'step': 10}
 """
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import math
+import shlex
 from collections import Counter, defaultdict
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from simstrag.calibration import campaign
 from simstrag.calibration import samples as files
 from simstrag.calibration.assemble import assemble
-from simstrag.calibration.benches.device import Device, device
-from simstrag.calibration.benches.equipment import equipped
+from simstrag.calibration.benches.device import Device, find_device
 from simstrag.calibration.benches.gradient import GradientBench
-from simstrag.calibration.benches.machine import slug
+from simstrag.calibration.benches.machine import describe_software, slug
 from simstrag.calibration.benches.steps import Jobs
-from simstrag.calibration.campaign import FEWEST, TARGET, Bounds, OnVisit, run
-from simstrag.calibration.cells import PARTS, Bench, Cell, Part
-from simstrag.calibration.fits.held_out import held_out
-from simstrag.calibration.header import Asked, header_of, refuse_other
-from simstrag.calibration.remarks import remarks
-from simstrag.calibration.samples import Journal, Samples
+from simstrag.calibration.benches.suite import build_benches
+from simstrag.calibration.campaign import FEWEST, TARGET, Limits, OnVisit
+from simstrag.calibration.cells import PARTS, Bench, MeasurementCell, Part
+from simstrag.calibration.fits.held_out import choose_held_out
+from simstrag.calibration.samples import Samples, VisitJournal
 from simstrag.documents.paths import write_whole
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 from simstrag.processes.affinity import keep_memory
 from simstrag.profile.profile import Profile
+from simstrag.runs.run import provenance
 from simstrag.workloads import Precisions, Workload, available_precisions, choose_precisions, load
 from simstrag.workloads.device import describe_device
 
-__all__ = ["Asked", "Calibration", "Forecast", "derive"]
+__all__ = ["PROFILE", "Calibration", "CalibrationRequest", "Forecast", "derive"]
 
 PROFILE = "profile.json"
 
+DEFAULT_MINUTES = 10
+
+DEFAULT_WORKLOAD = {"cpu": "mlp", "cuda": "resnet50"}
+
+OPTIONS = {"parts": "part", "batches": "batch", "precisions": "precision"}
+"""Command-line names of fields of `CalibrationRequest`, where they differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationRequest:
+    """What to measure; defaults depend on the device.
+
+    workload: a name, or module:function.
+    device: "cpu" or "cuda".
+    parts: names of `PARTS`; all by default.
+    batches: samples of a step, the middle one nominal.
+    precisions: full and reduced, and no others.
+    minutes: limit of the whole; by default ten, or more where the fewest rounds take more.
+    seed: of the order of the visits.
+    """
+
+    workload: str | None = None
+    device: str | None = None
+    parts: tuple[str, ...] = ()
+    batches: tuple[int, ...] = ()
+    precisions: tuple[str, ...] = ()
+    minutes: float | None = None
+    seed: int = 0
+
+    def command(self, folder: Path) -> str:
+        """The command line of this request.
+
+        >>> CalibrationRequest("mlp", parts=("step",), minutes=5).command(Path("there"))
+        'simstrag calibrate --workload mlp --part step --minutes 5 --seed 0 --out there'
+        """
+        words = ["simstrag", "calibrate"]
+        for name, value in asdict(self).items():
+            for each in value if isinstance(value, tuple) else (value,):
+                if each is not None:
+                    shown = f"{each:g}" if isinstance(each, float) else str(each)
+                    words += [f"--{OPTIONS.get(name, name)}", shown]
+        return shlex.join([*words, "--out", folder.name])
+
 
 class Forecast(NamedTuple):
-    """What is going to be measured: cells of each part, and seconds of one round and in all.
+    """What a calibration is going to measure.
 
-    least: seconds of the fewest rounds; more are made, up to the bound, where intervals are wide.
+    cells: number of cells of each part.
+    rounds: seconds of one round, of each part.
+    least: seconds of the fewest rounds.
+    most: the limit in seconds; rounds continue up to it where intervals are wide.
+    held_out: number of cells that no fit sees.
     """
 
     workload: str
@@ -59,228 +110,279 @@ class Forecast(NamedTuple):
 
 
 def derive(folder: str | Path) -> Profile:
-    """Make the profile anew of a folder's samples, finished or not; nothing is written.
+    """Make the profile of a folder's samples, finished or not, and write nothing.
 
-    Raises `InputError` where there are none.
+    Raises `InputError` where there are no samples.
     """
     path = Path(folder)
-    return _profile(files.read(path), path)
+    return _assemble(files.read(path), path)
 
 
 class Calibration:
-    """One calibration in its folder, asked for and not yet run; see `of`."""
+    """One calibration in its folder; `of` makes it and `run` measures."""
 
     def __init__(
-        self, asked: Asked, workload: Workload, place: Device, folder: Path, only: Collection[Cell]
+        self,
+        request: CalibrationRequest,
+        workload: Workload,
+        device: Device,
+        folder: Path,
+        only: Collection[MeasurementCell],
     ) -> None:
-        self.asked, self.workload, self.place, self.folder = asked, workload, place, folder
+        self.request, self.workload, self.device, self.folder = request, workload, device, folder
         self.only = only
-        self.parts: tuple[Part, ...] = tuple(p for p in PARTS if p in (asked.parts or PARTS))
-        self.jobs = Jobs(workload, place)
-        self.journal = Journal(folder)
+        self.parts: tuple[Part, ...] = tuple(p for p in PARTS if p in (request.parts or PARTS))
+        self.jobs = Jobs(workload, device)
+        self.journal = VisitJournal(folder)
 
     @classmethod
     def of(
         cls,
-        asked: Asked,
+        request: CalibrationRequest,
         folder: str | Path | None = None,
         nominal: int = 0,
-        only: Collection[Cell] = (),
+        only: Collection[MeasurementCell] = (),
     ) -> Calibration:
-        """Find device and workload. folder: profiles/<name> by default.
+        """Find device and workload of a request.
 
-        nominal: one of the batches asked for, the middle one by default.  only: of all cells, if
-        there are any, these.  Raises `InputError` for what there is not.
+        folder: of samples and profile; profiles/<device>-<workload> by default.
+        nominal: one of the requested batches, the middle one by default.
+        only: the cells to measure; all by default.
+
+        Raises `InputError` for an unknown part, device, workload or precision.
         """
-        for part in asked.parts:
+        for part in request.parts:
             if part not in PARTS:
                 known = ", ".join(PARTS)
                 raise InputError(f"there is no part '{part}'{nearest(part, PARTS)}; known: {known}")
-        place = device(asked.device or "")
-        kind = "cpu" if place.name == "cpu" else "cuda"
-        workload = load(asked.workload or DEFAULT[kind])
-        if asked.batches:
-            workload = workload.with_batches(asked.batches, nominal)
-        for each in asked.precisions:
-            if each not in (known_here := available_precisions(place.name)):
-                listed = ", ".join(known_here)
+        device = find_device(request.device or "")
+        workload = load(
+            request.workload or DEFAULT_WORKLOAD["cpu" if device.name == "cpu" else "cuda"]
+        )
+        if request.batches:
+            workload = workload.with_batches(request.batches, nominal)
+        for each in request.precisions:
+            if each not in (available := available_precisions(device.name)):
+                listed = ", ".join(available)
                 raise InputError(
-                    f"there is no precision '{each}' on {place.name}{nearest(each, known_here)}; "
+                    f"there is no precision '{each}' on {device.name}{nearest(each, available)}; "
                     f"known: {listed}"
                 )
-        if asked.precisions and len(asked.precisions) != 2:
+        if request.precisions and len(request.precisions) != 2:
             raise InputError("give two precisions, full and reduced, or none")
-        name = f"{slug(describe_device(place.name))}-{workload.name.replace(':', '-')}"
-        return cls(asked, workload, place, Path(folder or Path("profiles") / name), only)
+        name = f"{slug(describe_device(device.name))}-{workload.name.replace(':', '-')}"
+        return cls(request, workload, device, Path(folder or Path("profiles") / name), only)
 
     @cached_property
-    def chosen(self) -> Precisions:
-        """The nominal pair: of what was begun here, or asked for, or what suits the device."""
-        begun = files.find(self.folder)
-        if begun is not None:
-            w = files.read(begun).header["workload"]
+    def precisions(self) -> Precisions:
+        """The nominal pair: that of the folder's samples, else the requested, else a probed one."""
+        path = files.find(self.folder)
+        if path is not None:
+            w = files.read(path).header["workload"]
             return Precisions(w["full"], w["amp"], w["stand_in"], w["probed_gain"] or float("nan"))
-        if self.asked.precisions:
-            full, amp = self.asked.precisions
+        if self.request.precisions:
+            full, amp = self.request.precisions
             return Precisions(full, amp, full == "fp64", float("nan"))
-        with self.place.placed():
-            return choose_precisions(self.workload, self.place.name)
+        with self.device.on_core():
+            return choose_precisions(self.workload, self.device.name)
 
     @cached_property
     def parameters(self) -> tuple[int, int]:
-        """Of the model: how many, and the bytes of a gradient."""
-        job = self.jobs.of(self.chosen.full)
+        """Number of the model's parameters, and bytes of its gradient."""
+        job = self.jobs.of(self.precisions.full)
         return job.parameters, job.parameters * job.dtype.itemsize
 
     @cached_property
     def benches(self) -> list[Bench]:
-        """What measures, nothing of it started.
+        """The benches, not started.
 
-        Raises `InputError` for a part asked for by name that this workload has nothing of.
+        Raises `InputError` for a requested part of which this workload has no cell.
         """
-        found = equipped(self.jobs, self.chosen, self.parameters[1], self.gpus, self.parts)
-        for bench in found:
-            if isinstance(bench, GradientBench) and bench.why and self.asked.parts:
-                raise InputError(bench.why)
-        if "lockstep" in self.asked.parts and not any(
-            cell.part == "lockstep" for bench in found for cell in bench.cells
+        benches = build_benches(
+            self.jobs, self.precisions, self.parameters[1], self.gpus, self.parts
+        )
+        for bench in benches:
+            if isinstance(bench, GradientBench) and bench.why_not and self.request.parts:
+                raise InputError(bench.why_not)
+        if "lockstep" in self.request.parts and not any(
+            cell.part == "lockstep" for bench in benches for cell in bench.cells
         ):
             raise InputError(
                 "--part lockstep: ranks train on the CPU, in fp32 or the stand-in's fp64; give "
                 "--device cpu, or leave it out"
             )
-        return found
+        return benches
 
     @cached_property
     def minutes(self) -> float:
-        """The bound of the whole: what was asked for, or ten, or what the fewest rounds take."""
-        if self.asked.minutes is not None:
-            return self.asked.minutes
-        return float(max(USUAL, math.ceil(FEWEST * sum(self._round.values()) / 60)))
+        """The limit of the whole: as requested, else ten or as many as the fewest rounds take."""
+        if self.request.minutes is not None:
+            return self.request.minutes
+        return float(max(DEFAULT_MINUTES, math.ceil(FEWEST * sum(self._round.values()) / 60)))
 
     @cached_property
-    def _round(self) -> dict[Cell, float]:
-        """What is to be measured, and the seconds of each in a round."""
-        return {c: b.seconds(c) for b in self.benches for c in b.cells if self.wanted(c)}
+    def _round(self) -> dict[MeasurementCell, float]:
+        """The cells to measure, and the seconds of each in a round."""
+        return {c: b.seconds(c) for b in self.benches for c in b.cells if self.is_wanted(c)}
 
     @property
     def gpus(self) -> int:
-        """How many there are, 0 where steps run on the CPU."""
+        """Number of GPUs; 0 where steps run on the CPU."""
         import torch
 
-        return 0 if self.place.name == "cpu" else torch.cuda.device_count()
+        return 0 if self.device.name == "cpu" else torch.cuda.device_count()
 
-    def wanted(self, cell: Cell) -> bool:
-        """Whether a cell is to be measured: with precisions asked for, no others."""
+    def is_wanted(self, cell: MeasurementCell) -> bool:
+        """Whether a cell is to be measured; a request for precisions excludes all others."""
         if self.only:
             return cell in self.only
-        return not (self.asked.precisions and cell.precision) or (
-            cell.precision in self.asked.precisions
-        )
+        requested = self.request.precisions
+        return not (requested and cell.precision) or cell.precision in requested
 
     def forecast(self) -> Forecast:
         """What `run` will do.
 
-        Raises `InputError` where the minutes do not even suffice for the fewest rounds.
+        Raises `InputError` where the minutes do not suffice for the fewest rounds.
         """
         cells = self._round
         rounds: defaultdict[str, float] = defaultdict(float)
         for cell, seconds in cells.items():
             rounds[cell.part] += seconds
-        bounds = self._bounds(self.minutes)
-        bounds.check(sum(rounds.values()), len(cells))
+        limits = self._limits(self.minutes)
+        limits.check(sum(rounds.values()), len(cells))
         return Forecast(
-            self.workload.name, self.place.name, (self.chosen.full, self.chosen.amp),
+            self.workload.name, self.device.name, (self.precisions.full, self.precisions.amp),
             dict(Counter(cell.part for cell in cells)), dict(rounds),
-            FEWEST * sum(rounds.values()), bounds.seconds, len(held_out(cells)),
+            FEWEST * sum(rounds.values()), limits.seconds, len(choose_held_out(cells)),
         )  # fmt: skip
 
     def run(self, on_visit: OnVisit | None = None, minutes: float | None = None) -> Profile:
-        """Measure and write samples and `profile.json`; the profile.
+        """Measure, write samples and `profile.json`, and return the profile.
 
-        What was interrupted goes on, and so does what is finished where more minutes are asked for
-        than it was given; else that is read.  minutes: after which to stop for now, of those asked
-        for.  Raises `InputError` for what cannot be measured here, and for a folder with another
+        An interrupted calibration goes on, and so does a finished one with more minutes than it
+        had; otherwise its samples are read.
+
+        minutes: stop after these, of all minutes requested.
+
+        Raises `InputError` for what cannot be measured here, and for a folder with another
         calibration.
         """
         minutes = self.minutes if minutes is None else minutes
-        begun, header = files.find(self.folder), self._header()
-        kept = None if begun is None else files.read(begun)
-        given = minutes
-        if kept is not None:
-            refuse_other(kept.header, header, self.folder)
-            header, given = kept.header, max(minutes, kept.header["plan"]["minutes"])
-        header = {**header, "plan": {**header["plan"], "minutes": given}}
+        path, header = files.find(self.folder), self._header()
+        earlier = None if path is None else files.read(path)
+        granted = minutes
+        if earlier is not None:
+            _check_same(earlier.header, header, self.folder)
+            header, granted = earlier.header, max(minutes, earlier.header["plan"]["minutes"])
+        header = {**header, "plan": {**header["plan"], "minutes": granted}}
         if not self._has(minutes):
             self.forecast()
-            if begun != self.journal.path:
-                self.journal.start(header, () if kept is None else kept.visits)
-            planned = {Cell(**cell) for cell in header["plan"]["cells"]}
-            with self.journal.held():
-                found = run(
-                    self.benches, self.journal, self._bounds(minutes), on_visit or _silent,
-                    planned.__contains__,
+            if path != self.journal.path:
+                self.journal.start(header, () if earlier is None else earlier.visits)
+            planned = {MeasurementCell(**cell) for cell in header["plan"]["cells"]}
+            with self.journal.lock():
+                samples = campaign.run(
+                    self.benches, self.journal, self._limits(minutes),
+                    on_visit or (lambda used, total, what: None), planned.__contains__,
                 )  # fmt: skip
-                begun = files.write(Samples(header, found.visits), self.folder)
-        assert begun is not None
-        profile = _profile(files.read(begun), begun)
+                path = files.write(Samples(header, samples.visits), self.folder)
+        assert path is not None
+        profile = _assemble(files.read(path), path)
         write_whole(self.folder / PROFILE, lambda path: path.write_text(profile.text))
         return Profile.read(self.folder / PROFILE)
 
-    def check_kept(self) -> None:
-        """Raises `InputError` where its folder has another calibration, or one of elsewhere."""
-        begun = files.find(self.folder)
-        if begun is not None:
-            refuse_other(files.read(begun).header, self._header(), self.folder)
+    def check_folder(self) -> None:
+        """Raise `InputError` where the folder has another calibration or another machine's."""
+        path = files.find(self.folder)
+        if path is not None:
+            _check_same(files.read(path).header, self._header(), self.folder)
 
     @property
-    def finished(self) -> bool:
-        """Whether there is nothing left to measure in the minutes asked for."""
+    def is_finished(self) -> bool:
+        """Whether the folder has a calibration of at least the requested minutes."""
         return self._has(self.minutes)
 
     def _has(self, minutes: float) -> bool:
-        found = files.find(self.folder)
-        if found is None or found == self.journal.path:
+        path = files.find(self.folder)
+        if path is None or path == self.journal.path:
             return False
-        return bool(files.read(found).header["plan"]["minutes"] >= minutes)
+        return bool(files.read(path).header["plan"]["minutes"] >= minutes)
 
     def remarks(self) -> list[str]:
-        """What somebody who reads the profile should know of how it went, a line each."""
-        return remarks(files.read(self.folder))
+        """What went wrong, a line each."""
+        return campaign.remarks(files.read(self.folder))
 
     @property
-    def kept(self) -> str:
+    def interruption_note(self) -> str:
         """What an interruption leaves, in words."""
         if not self.journal.path.exists():
             return "nothing was written"
         count = len(self.journal.read().visits)
         return f"{count} visits are kept in {self.folder}; the same command goes on from there"
 
-    def _bounds(self, minutes: float) -> Bounds:
-        return Bounds(60 * minutes, TARGET, self.asked.seed)
+    def _limits(self, minutes: float) -> Limits:
+        return Limits(60 * minutes, TARGET, self.request.seed)
 
     def _header(self) -> dict[str, Any]:
-        cells = [c for b in self.benches for c in b.cells if self.wanted(c)]
-        return header_of(
-            replace(self.asked, minutes=self.minutes), self.folder, self.place.name,
-            self.workload, self.chosen, *self.parameters, cells,
-            () if self.only else held_out(cells), keep_memory(),
-        )  # fmt: skip
+        """Machine, software, workload and plan: all that `assemble` needs beside the samples."""
+        cells = [c for b in self.benches for c in b.cells if self.is_wanted(c)]
+        request = replace(self.request, minutes=self.minutes)
+        parameters, gradient_bytes = self.parameters
+        gain = self.precisions.probed_gain
+        return {
+            "name": self.folder.name,
+            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+            "command": request.command(self.folder),
+            "commit": provenance()["commit"],
+            "device": describe_device(self.device.name),
+            "software": {
+                **describe_software(),
+                "freed_memory": "kept" if keep_memory() else "given back",
+            },
+            "workload": {
+                "name": self.workload.name,
+                "parameters": parameters,
+                "gradient_bytes": gradient_bytes,
+                "batches": list(self.workload.batches),
+                "nominal_batch": self.workload.nominal,
+                "full": self.precisions.full,
+                "amp": self.precisions.amp,
+                "stand_in": self.precisions.stand_in,
+                "probed_gain": gain if math.isfinite(gain) else None,
+                "real_data": self.workload.real_data,
+            },
+            "plan": {
+                "minutes": request.minutes,
+                "seed": request.seed,
+                "target": TARGET,
+                "parts": list(request.parts),
+                "precisions": list(request.precisions),
+                "cells": [cell.document for cell in cells],
+                "held_out": [
+                    cell.document for cell in (() if self.only else choose_held_out(cells))
+                ],
+            },
+        }
 
 
-USUAL = 10
-"""Minutes, where none are given and the fewest rounds need no more."""
+def _check_same(kept: dict[str, Any], now: dict[str, Any], path: Path) -> None:
+    """Raise `InputError` where two headers differ in machine, software, workload or request."""
+    for name in ("device", "software", "workload"):
+        for key, value in now[name].items():
+            if key != "probed_gain" and kept[name].get(key) != value:
+                raise InputError(
+                    f"{path}: was measured with {name} {key} {kept[name].get(key)}, now it is "
+                    f"{value}; choose another --out"
+                )
+    for key in ("parts", "precisions", "seed"):
+        if kept["plan"][key] != now["plan"][key]:
+            raise InputError(
+                f"{path}: was measured with {key} {kept['plan'][key]}, now {key} is "
+                f"{now['plan'][key]}; choose another --out"
+            )
 
-DEFAULT = {"cpu": "mlp", "cuda": "resnet50"}
-"""The workload where none is named."""
 
-
-def _silent(used: float, total: float, what: str) -> None:
-    """Told nobody."""
-
-
-def _profile(samples: Samples, path: Path) -> Profile:
-    found = path if path.is_file() else files.find(path)
-    assert found is not None
-    digest = hashlib.sha256(found.read_bytes()).hexdigest()
-    return assemble(samples, {found.name: digest})
+def _assemble(samples: Samples, path: Path) -> Profile:
+    file = path if path.is_file() else files.find(path)
+    assert file is not None
+    return assemble(samples, {file.name: hashlib.sha256(file.read_bytes()).hexdigest()})

@@ -1,10 +1,9 @@
-"""Goes round all cells, visit by visit, until every interval is narrow enough or time is up.
+"""Visits all cells in rounds until every interval is narrow enough or the time is over.
 
-Rounds, and not one cell after the other: what drifts within minutes (clocks, neighbours on a
-shared machine) then falls on all cells alike, and shows in the spread between visits, from which
-the intervals are taken.  In the first rounds all cells are visited, later only those whose interval
-is too wide.  The order within a round is drawn anew each time, so that no cell always follows the
-same other.
+Drift within minutes (clocks, neighbours on a shared machine) affects all cells of a round alike and
+shows in the spread between visits, from which the intervals are taken.  The first rounds visit all
+cells, later rounds those whose interval is too wide.  Each round has a new random order, so that no
+cell always follows the same other cell.
 """
 
 from __future__ import annotations
@@ -12,38 +11,57 @@ from __future__ import annotations
 import contextlib
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from simstrag.calibration.benches.occupancy import LIMIT, Occupancy
-from simstrag.calibration.benches.pace import paces, usual
-from simstrag.calibration.cells import Bench, Cell, Skipped, Visit
-from simstrag.calibration.fits.medians import half_width, statistic
-from simstrag.calibration.samples import Journal, Samples, calm
+import numpy as np
+
+from simstrag.calibration.benches.machine import (
+    FOREIGN_LIMIT,
+    PACE_LIMIT,
+    Occupancy,
+    measure_paces,
+    usual_paces,
+    visit_deviation,
+)
+from simstrag.calibration.cells import Bench, MeasurementCell, Skipped, Visit
+from simstrag.calibration.fits.estimates import relative_half_width, visit_statistic
+from simstrag.calibration.samples import Samples, VisitJournal, calm_visits
 from simstrag.errors import InputError
 
-__all__ = ["FEWEST", "MOST", "TARGET", "Bounds", "OnVisit", "run", "wide"]
+__all__ = ["FEWEST", "MOST", "TARGET", "Limits", "OnVisit", "remarks", "run", "wide_cells"]
 
 FEWEST, MOST = 5, 24
-"""Visits to a cell: with less an interval between visits means little; more add little."""
+"""Visits to a cell: fewer make no interval, more make it little narrower."""
 
 TARGET = 0.02
-"""Relative half-width of a cell's 95 % interval at which it is left alone."""
+"""Relative half-width of a cell's 95 % interval at which its visits end."""
+
+NOISY = 0.03
+"""Median relative half-width of the cells' intervals above which a machine is called noisy."""
+
+SHOWN = 5
+"""Number of cells that one remark names."""
 
 OnVisit = Callable[[float, float, str], None]
-"""Told seconds used, seconds to use, and what comes next."""
+"""Receives seconds used, seconds to use, and what comes next."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """How long to measure: seconds in all, and the half-width that is enough."""
+class Limits:
+    """How long to measure.
+
+    seconds: of the whole campaign.
+    target: relative half-width of an interval that is narrow enough.
+    seed: of the order within rounds.
+    """
 
     seconds: float
     target: float = TARGET
     seed: int = 0
 
     def check(self, round_seconds: float, cells: int) -> None:
-        """Raises `InputError` where not even the fewest rounds fit."""
+        """Raise `InputError` where not even the fewest rounds fit."""
         needed = FEWEST * round_seconds
         if needed > self.seconds:
             raise InputError(
@@ -54,37 +72,37 @@ class Bounds:
 
 def run(
     benches: Sequence[Bench],
-    journal: Journal,
-    bounds: Bounds,
+    journal: VisitJournal,
+    limits: Limits,
     on_visit: OnVisit = lambda used, total, what: None,
-    wanted: Callable[[Cell], bool] = lambda cell: True,
+    is_wanted: Callable[[MeasurementCell], bool] = lambda cell: True,
 ) -> Samples:
-    """Visit the cells of all benches; what the journal has already counts.
+    """Visit the wanted cells of all benches; visits that the journal already has count.
 
-    Every visit is in the journal before the next begins, so that whatever ends this loses one.
-    A visit during which others took more than `LIMIT` cores says so in its facts.  Raises
-    `InputError` where time is up before every cell was visited once.
+    Every visit is in the journal before the next one starts.  A visit during which other processes
+    used more than `FOREIGN_LIMIT` cores has the fact `disturbed`.  Raises `InputError` where the
+    time is over before every cell was visited once.
     """
-    owner = {cell: bench for bench in benches for cell in bench.cells if wanted(cell)}
+    owner = {cell: bench for bench in benches for cell in bench.cells if is_wanted(cell)}
     samples = journal.read()
-    visits: dict[Cell, list[Visit]] = {cell: [] for cell in owner}
+    visits: dict[MeasurementCell, list[Visit]] = {cell: [] for cell in owner}
     for visit in samples.visits:
         if visit.cell in visits:
             visits[visit.cell].append(visit)
     used = sum(visit.facts.get("took", 0.0) for visit in samples.visits)
-    if used >= bounds.seconds or not _due(visits, bounds):
-        _enough(visits, bounds)
+    if used >= limits.seconds or not _due(visits, limits):
+        _check_all_visited(visits, limits)
         return samples
     with contextlib.ExitStack() as stack:
         for bench in dict.fromkeys(owner.values()):
-            on_visit(used, bounds.seconds, "starting what measures")
+            on_visit(used, limits.seconds, "starting the benches")
             stack.enter_context(bench)
-        while due := _due(visits, bounds):
+        while due := _due(visits, limits):
             for cell in due:
-                if used >= bounds.seconds:
-                    _enough(visits, bounds)
+                if used >= limits.seconds:
+                    _check_all_visited(visits, limits)
                     return journal.read()
-                on_visit(used, bounds.seconds, str(cell))
+                on_visit(used, limits.seconds, str(cell))
                 visit = _visit(owner[cell], cell, len(visits[cell]))
                 journal.add(visit)
                 visits[cell].append(visit)
@@ -92,54 +110,122 @@ def run(
     return journal.read()
 
 
-def _enough(visits: Mapping[Cell, Sequence[Visit]], bounds: Bounds) -> None:
-    left = [cell for cell, of in visits.items() if not of]
-    if left:
-        raise InputError(
-            f"{bounds.seconds / 60:g} minutes of calibration are over, and {len(left)} of "
-            f"{len(visits)} cells were not visited once, such as {left[0]}; what was measured "
-            "is kept: the same command with more minutes goes on, or leave out parts or batches"
-        )
-
-
-def wide(visits: Mapping[Cell, Sequence[Visit]], target: float) -> list[Cell]:
+def wide_cells(
+    visits: Mapping[MeasurementCell, Sequence[Visit]], target: float
+) -> list[MeasurementCell]:
     """The cells whose interval is wider than the target, the widest first."""
-    known = usual(visit for of in visits.values() for visit in of)
+    usual = usual_paces(visit for of in visits.values() for visit in of)
     widths = {
-        c: half_width([statistic(v) for v in calm(of, known)]) for c, of in visits.items() if of
+        cell: relative_half_width([visit_statistic(v) for v in calm_visits(of, usual)])
+        for cell, of in visits.items()
+        if of
     }
     return sorted((c for c, w in widths.items() if w > target), key=lambda c: -widths[c])
 
 
-def _due(visits: dict[Cell, list[Visit]], bounds: Bounds) -> list[Cell]:
-    """The cells of the next round, in its order; none when all is done."""
-    open_ = {c: of for c, of in visits.items() if not any(v.skipped for v in of)}
-    number = min((len(of) for of in open_.values()), default=FEWEST)
+def _check_all_visited(visits: Mapping[MeasurementCell, Sequence[Visit]], limits: Limits) -> None:
+    left = [cell for cell, of in visits.items() if not of]
+    if left:
+        raise InputError(
+            f"{limits.seconds / 60:g} minutes of calibration are over, and {len(left)} of "
+            f"{len(visits)} cells were not visited once, such as {left[0]}; the samples are kept: "
+            "the same command with more minutes goes on, or leave out parts or batches"
+        )
+
+
+def _due(visits: dict[MeasurementCell, list[Visit]], limits: Limits) -> list[MeasurementCell]:
+    """The cells of the next round, in its order; none at the end."""
+    measurable = {c: of for c, of in visits.items() if not any(v.skipped for v in of)}
+    number = min((len(of) for of in measurable.values()), default=FEWEST)
     if number < FEWEST:
-        cells = [cell for cell, of in open_.items() if len(of) == number]
+        cells = [cell for cell, of in measurable.items() if len(of) == number]
     else:
-        measured = {c: of for c, of in open_.items() if len(of) < MOST}
-        cells = wide(measured, bounds.target)
-        number = max((len(open_[c]) for c in cells), default=0)
-    random.Random(f"{bounds.seed} {number} {len(cells)}").shuffle(cells)
+        cells = wide_cells({c: of for c, of in measurable.items() if len(of) < MOST}, limits.target)
+        number = max((len(measurable[c]) for c in cells), default=0)
+    random.Random(f"{limits.seed} {number} {len(cells)}").shuffle(cells)
     return cells
 
 
-def _visit(bench: Bench, cell: Cell, number: int) -> Visit:
-    begun, before, began = time.monotonic(), paces(), time.time()
+def _visit(bench: Bench, cell: MeasurementCell, number: int) -> Visit:
+    start, before, began = time.monotonic(), measure_paces(), time.time()
     try:
-        with Occupancy() as seen:
+        with Occupancy() as occupancy:
             samples, facts = bench.visit(cell)
     except Skipped as reason:
-        took = {"took": round(time.monotonic() - begun, 3)}
+        took = {"took": round(time.monotonic() - start, 3)}
         return Visit(cell, number, round(began, 3), facts=took, skipped=str(reason))
-    after = paces()
+    after = measure_paces()
     facts = facts | {
         "pace": [[core, round(before[core], 7), round(after[core], 7)] for core in before],
-        "took": round(time.monotonic() - begun, 3),
-        "foreign": round(seen.foreign, 4),
-        "stolen": round(seen.stolen, 4),
+        "took": round(time.monotonic() - start, 3),
+        "foreign": round(occupancy.foreign, 4),
+        "stolen": round(occupancy.stolen, 4),
     }
-    if seen.foreign > LIMIT:
+    if occupancy.foreign > FOREIGN_LIMIT:
         facts["disturbed"] = True
     return Visit(cell, number, round(began, 3), samples, facts)
+
+
+def remarks(samples: Samples) -> list[str]:
+    """What went wrong in a campaign, a line each: skipped cells, disturbances, wide intervals."""
+    return [*_skipped(samples), *_load_errors(samples), *_disturbances(samples), *_wide(samples)]
+
+
+def _skipped(samples: Samples) -> Iterator[str]:
+    for visit in samples.visits:
+        if visit.skipped:
+            yield f"skipped: {visit.cell}: {visit.skipped}"
+
+
+def _load_errors(samples: Samples) -> Iterator[str]:
+    off = [visit.cell for visit in samples.visits if visit.facts.get("load_off")]
+    if off:
+        cells = ", ".join(map(str, list(dict.fromkeys(off))[:SHOWN]))
+        yield f"loads did less or more than their level in {len(off)} visits: {cells}"
+
+
+def _disturbances(samples: Samples) -> Iterator[str]:
+    disturbed = [v.facts["foreign"] for v in samples.visits if v.facts.get("disturbed")]
+    if disturbed:
+        yield (
+            f"other processes were at work: during {len(disturbed)} of {len(samples.visits)} "
+            f"visits they used more than {FOREIGN_LIMIT:g} cores, {np.median(disturbed):.2g} in "
+            "the median; these visits do not count for a cell that has enough calm ones"
+        )
+    usual = usual_paces(samples.visits)
+    slowed = sum(visit_deviation(visit, usual) > PACE_LIMIT for visit in samples.visits)
+    if slowed:
+        yield (
+            f"this machine has neighbours that change: around {slowed} of {len(samples.visits)} "
+            f"visits the pace of a core differed from its usual pace by more than a factor of "
+            f"{PACE_LIMIT:g}; these visits do not count for a cell with as many usual ones"
+        )
+    stolen = [v.facts.get("stolen", 0.0) for v in samples.visits]
+    if stolen and np.mean(stolen) > FOREIGN_LIMIT / 10:
+        yield f"the hypervisor used {np.mean(stolen):.2g} cores for other machines on average"
+
+
+def _wide(samples: Samples) -> Iterator[str]:
+    widths = {
+        cell: relative_half_width([visit_statistic(visit) for visit in samples.of(cell)])
+        for cell in samples.cells
+        if cell.part != "gradient"
+    }
+    target = float(samples.header["plan"]["target"])
+    wide = sorted((c for c, w in widths.items() if w > target), key=lambda c: -widths[c])
+    if not wide:
+        return
+    fewest = min(len(samples.of(cell)) for cell in widths)
+    if fewest < FEWEST:
+        yield f"the minutes sufficed for only {fewest} visits to some cells; give more --minutes"
+    middle = float(np.median([*widths.values()]))
+    if middle > NOISY:
+        yield (
+            f"this machine is too noisy: the median interval is {middle:.1%} to either side, above "
+            f"{NOISY:.0%}; measure when the machine is idle, or give more --minutes"
+        )
+    worst = ", ".join(f"{cell} {widths[cell]:.1%}" for cell in wide[:SHOWN])
+    yield (
+        f"the 95 % intervals of {len(wide)} of {len(widths)} cells are wider than {target:.0%} to "
+        f"either side; the widest: {worst}"
+    )

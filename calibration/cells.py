@@ -1,9 +1,9 @@
-"""What calibration measures, cell by cell, and what one visit to a cell found.
+"""What calibration measures, cell by cell, and the samples of one visit to a cell.
 
-A *cell* is one thing that is timed: a step in one precision and batch, the same beside one load, an
-all-reduce of one size.  No cell is measured in one go: calibration goes round all of them several
-times, and each *visit* adds a few samples.  What drifts within minutes on a shared machine then
-shows in the spread between visits, from which every interval is taken.
+A *cell* is one thing that is timed: a step in one precision and batch, the same step beside one
+load, an all-reduce of one size.  Calibration goes round all cells several times, and each *visit*
+adds a few samples to one of them.  Drift over minutes then shows in the spread between visits, from
+which every interval is taken.
 """
 
 from __future__ import annotations
@@ -12,25 +12,30 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, Protocol, get_args
 
-__all__ = ["PARTS", "Bench", "Cell", "Part", "Skipped", "Visit"]
+__all__ = ["PARTS", "Bench", "MeasurementCell", "Part", "Series", "Skipped", "Visit"]
 
 Part = Literal["step", "contention", "allreduce", "overlap", "lockstep", "server", "gradient"]
 
 PARTS: tuple[Part, ...] = get_args(Part)
 
+Series = dict[str, tuple[float, ...]]
+"""Samples of a visit by the name of their series."""
+
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """Coordinates of what is timed; those that do not apply stay as they are by default.
+class MeasurementCell:
+    """Coordinates of one thing that is timed; a coordinate that does not apply has its default.
 
-    precision: a name of `simstrag.workloads.PRECISIONS`.  batch: samples of a step.
-    load, level: kind of the load beside it, and its processes times their duty; "" is none.
+    precision: a name of `simstrag.workloads.PRECISIONS`.
+    batch: samples of a step.
+    load: kind of the load beside it; "" for none.
+    level: processes of the load times their duty.
     backend, ranks, bytes: of a collective or a transfer.
-    group: who of the ranks reduces: "all", "half" (one half alone) or "halves" (both at once).
+    group: the ranks that reduce: "all", "half" (one half alone) or "halves" (both at once).
 
-    >>> str(Cell("step", precision="fp32", batch=8))
+    >>> str(MeasurementCell("step", precision="fp32", batch=8))
     'step fp32 batch 8'
-    >>> str(Cell("allreduce", backend="gloo", ranks=2, bytes=1024, group="all"))
+    >>> str(MeasurementCell("allreduce", backend="gloo", ranks=2, bytes=1024, group="all"))
     'allreduce gloo 2 ranks 1024 B'
     """
 
@@ -54,49 +59,51 @@ class Cell:
         return " ".join(filter(None, words))
 
     @property
-    def changed(self) -> dict[str, Any]:
-        """The coordinates that apply, as JSON has them."""
-        plain = {f.name: f.default for f in fields(self)}
-        return {name: value for name, value in asdict(self).items() if value != plain[name]}
+    def document(self) -> dict[str, Any]:
+        """The coordinates that apply, as JSON."""
+        defaults = {f.name: f.default for f in fields(self)}
+        return {name: value for name, value in asdict(self).items() if value != defaults[name]}
 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """Samples of one visit to a cell, each series by its name; seconds, unless the name says else.
+    """Samples of one visit to a cell.
 
-    number: of the visit to this cell, from 0.  began: seconds since the epoch.
-    facts: what else was seen (peak memory, clocks, the share of the machine that others took).
-    skipped: why this cell cannot be measured; then there are no samples and no further visits.
+    number: of the visit to this cell, from 0.
+    began: seconds since the epoch.
+    samples: each series by its name; seconds, unless the name says otherwise.
+    facts: other observations (peak memory, clocks, cores that other processes used).
+    skipped: the reason why this cell cannot be measured; there are no samples then.
     """
 
-    cell: Cell
+    cell: MeasurementCell
     number: int
     began: float
-    samples: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    samples: Series = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     skipped: str = ""
 
 
 class Skipped(Exception):
-    """A cell that cannot be measured here, with the reason: no memory for this batch, say."""
+    """A cell cannot be measured here; the message is the reason, such as too little memory."""
 
 
 class Bench(Protocol):
-    """Measures the cells of some parts; a context manager that holds what they need meanwhile.
+    """Measures the cells of some parts.
 
-    Its processes, groups and loads live from `__enter__` to `__exit__`, which leaves none behind.
+    A context manager: its processes and groups live from `__enter__` to `__exit__`.
     """
 
     @property
-    def cells(self) -> Sequence[Cell]:
-        """What it can measure, in no particular order."""
+    def cells(self) -> Sequence[MeasurementCell]:
+        """The cells that it can measure, in no particular order."""
         ...
 
-    def seconds(self, cell: Cell) -> float:
-        """What one visit to a cell will roughly take, for the plan that is shown beforehand."""
+    def seconds(self, cell: MeasurementCell) -> float:
+        """Expected seconds of one visit to a cell, for the plan."""
         ...
 
-    def visit(self, cell: Cell) -> tuple[dict[str, tuple[float, ...]], dict[str, Any]]:
+    def visit(self, cell: MeasurementCell) -> tuple[Series, dict[str, Any]]:
         """Samples and facts of one more visit. Raises `Skipped`, and nothing else expected."""
         ...
 

@@ -1,4 +1,4 @@
-"""Does a profile still hold here? Measures a few of its cells again and puts both side by side."""
+"""Checks whether a profile still holds here: measures a few of its cells again and compares."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from simstrag.calibration.calibrate import Asked, Calibration
+from simstrag.calibration.calibrate import Calibration, CalibrationRequest
 from simstrag.calibration.campaign import OnVisit
-from simstrag.calibration.cells import Cell
-from simstrag.calibration.comparing import Pair, SideBySide, compare, half_width
+from simstrag.calibration.cells import MeasurementCell
+from simstrag.calibration.compare import ComparedNumber, SideBySide, compare, median_half_width
 from simstrag.errors import InputError
 from simstrag.profile.profile import Profile
 
-__all__ = ["NEAR", "Checked", "cells_to_check", "check"]
+__all__ = ["NEAR", "CheckResult", "cells_to_check", "check"]
 
 NEAR = 0.05
-"""A cell that is no farther off than this holds, however narrow both intervals are."""
+"""A cell that differs by no more than this holds, however narrow both intervals are."""
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """What was measured again (b) beside the profile (a)."""
+class CheckResult:
+    """The new measurements (b) beside the profile (a)."""
 
     sides: SideBySide
 
     @property
-    def off(self) -> tuple[Pair, ...]:
-        """The cells that differ by more than their errors and by more than `NEAR`."""
+    def off(self) -> tuple[ComparedNumber, ...]:
+        """The numbers that differ by more than their errors and by more than `NEAR`."""
         judged = self.sides.judged
         return tuple(p for p in judged if not p.agrees and abs(p.ratio - 1) > NEAR)
 
     @property
     def holds(self) -> bool:
-        """Whether every cell that could be judged does."""
+        """Whether some number could be judged and none is off."""
         return bool(self.sides.judged) and not self.off
 
     @property
@@ -45,58 +45,64 @@ class Checked:
         if not judged:
             return f"{profile.name}: no cell could be judged; give more --minutes.{where}"
         rule = f"within errors or {NEAR:.0%}"
-        sure = (
-            f" They are now known to {half_width([p.b for p in judged]):.1%} to either side in "
-            "the median: the wider that is, the easier they agree."
+        width = (
+            f" The median half-width of their new intervals is "
+            f"{median_half_width([p.b for p in judged]):.1%}: the wider it is, the easier they "
+            "agree."
         )
         if self.holds:
-            found = f"{len(judged)} numbers measured again, all {rule}"
-            return f"{profile.name} holds here: {found}.{sure}"
+            return (
+                f"{profile.name} holds here: {len(judged)} numbers measured again, all {rule}."
+                f"{width}"
+            )
         worst = max(self.off, key=lambda p: abs(p.ratio - 1))
         return (
             f"{profile.name} does not hold here: {len(self.off)} of {len(judged)} numbers measured "
             f"again are not {rule}; {worst.number.cell} ({worst.number.name}) is "
-            f"{worst.ratio:.3g} times the profile's.{sure}{where} Calibrate again."
+            f"{worst.ratio:.3g} times the profile's.{width}{where} Calibrate again."
         )
 
 
 def check(
     profile: Profile, minutes: float = 2.0, device: str | None = None,
     on_visit: OnVisit | None = None,
-) -> Checked:  # fmt: skip
-    """Measure the cells of `cells_to_check` again; nothing is written.
+) -> CheckResult:  # fmt: skip
+    """Measure the cells of `cells_to_check` again, and keep nothing.
 
-    Raises `InputError` for a profile that was not measured by `simstrag calibrate`, or whose
-    workload or device is not here.
+    Raises `InputError` for a profile that `simstrag calibrate` did not measure, and where its
+    workload or device is missing here.
     """
     workload = profile.workload
     if workload is None or not profile.cells or profile.origin != "measured":
         raise InputError(
-            f"the profile {profile.name} was not measured by simstrag calibrate: nothing in it "
-            "could be measured again"
+            f"the profile {profile.name} was not measured by simstrag calibrate, so nothing in it "
+            "can be measured again; give a profile that simstrag calibrate wrote"
         )
     cells = cells_to_check(profile)
-    batches = {cell.batch for cell in cells if cell.batch}
     with tempfile.TemporaryDirectory() as folder:
-        asked = Asked(
+        request = CalibrationRequest(
             workload.name,
             device or str(profile.device.get("kind", "cpu")),
             tuple(dict.fromkeys(cell.part for cell in cells)),
-            tuple(sorted(batches)),
+            tuple(sorted({cell.batch for cell in cells if cell.batch})),
             (workload.full, workload.amp),
             minutes,
         )
-        again = Calibration.of(asked, Path(folder) / "again", workload.batch, cells)
-        return Checked(compare(profile, again.run(on_visit)))
+        again = Calibration.of(request, Path(folder) / "again", workload.batch, cells)
+        return CheckResult(compare(profile, again.run(on_visit)))
 
 
-def cells_to_check(profile: Profile) -> frozenset[Cell]:
-    """Steps at the nominal batch in both precisions and at the largest in full, the first level of
-    each load from 1 on, messages of the gradient's size, and ranks in lockstep without load."""
+def cells_to_check(profile: Profile) -> frozenset[MeasurementCell]:
+    """The cells that a check measures again.
+
+    They are steps at the nominal batch in both precisions and at the largest batch in full
+    precision, the first level of each load from 1 on, messages of the gradient's size, and ranks in
+    lockstep without load.
+    """
     return frozenset(_cells(profile))
 
 
-def _cells(profile: Profile) -> Iterator[Cell]:
+def _cells(profile: Profile) -> Iterator[MeasurementCell]:
     workload = profile.workload
     assert workload is not None
     timed = {(cell.precision, cell.batch) for cell in profile.cells}
@@ -105,12 +111,12 @@ def _cells(profile: Profile) -> Iterator[Cell]:
         (workload.full, workload.batch), (workload.amp, workload.batch), (workload.full, largest),
     ):  # fmt: skip
         if (precision, batch) in timed:
-            yield Cell("step", precision=precision, batch=batch)
+            yield MeasurementCell("step", precision=precision, batch=batch)
     for response in profile.responses:
         if response.precision == workload.full:
             level = min((each.level for each in response.levels if each.level >= 1), default=0.0)
             if level:
-                yield Cell(
+                yield MeasurementCell(
                     "contention", precision=response.precision,
                     batch=response.batch or workload.batch, load=response.load, level=level,
                 )  # fmt: skip
@@ -118,19 +124,19 @@ def _cells(profile: Profile) -> Iterator[Cell]:
     for each in profile.collectives:
         alone = each.group == "all" and not each.load and not each.oversubscribed
         if each.bytes == gradient and alone:
-            yield Cell(
+            yield MeasurementCell(
                 "allreduce", backend=each.backend, ranks=each.ranks, bytes=gradient, group="all"
             )
-    for together in profile.locksteps:
-        if not together.load:
-            yield Cell(
-                "lockstep", precision=together.precision, batch=together.batch,
-                ranks=together.ranks, bytes=together.bytes,
+    for lockstep in profile.locksteps:
+        if not lockstep.load:
+            yield MeasurementCell(
+                "lockstep", precision=lockstep.precision, batch=lockstep.batch,
+                ranks=lockstep.ranks, bytes=lockstep.bytes,
             )  # fmt: skip
     for transfer in profile.transfers:
         if transfer.bytes == gradient:
             served = (workload.full, workload.batch) if transfer.ranks else ("", 0)
-            yield Cell(
+            yield MeasurementCell(
                 "server", precision=served[0], batch=served[1], ranks=transfer.ranks or 0,
                 bytes=gradient,
             )  # fmt: skip

@@ -21,11 +21,17 @@ from typing import Any
 
 import numpy as np
 
-from simstrag.calibration.cells import Cell
+from simstrag.calibration.cells import MeasurementCell
 from simstrag.calibration.fits import collective_fit
-from simstrag.calibration.fits.collective_fit import ALGORITHMS, Algorithm, Fit, Point, Predictor
-from simstrag.calibration.fits.held_out import LARGE, Prediction, account
-from simstrag.calibration.fits.medians import short
+from simstrag.calibration.fits.collective_fit import (
+    ALGORITHMS,
+    Algorithm,
+    AllReduceFit,
+    AllReducePoint,
+    Predictor,
+)
+from simstrag.calibration.fits.estimates import round_digits
+from simstrag.calibration.fits.held_out import LARGE, CellPrediction, summarize_errors
 from simstrag.errors import InputError
 from simstrag.profile.measurements import CollectiveCell, CollectiveFit, HeldOut, Residual
 from simstrag.profile.profile import AllReduceTimes, Profile
@@ -120,9 +126,11 @@ def read(path: Path) -> NcclLog:
     return NcclLog(tuple(nodes.values()), gpus.most_common(1)[0][0], out_of_place, in_place)
 
 
-def points(log: NcclLog) -> list[Point]:
+def points(log: NcclLog) -> list[AllReducePoint]:
     """The in-place times as points to fit; training reduces its gradients in place."""
-    return [Point(log.ranks_per_node, size, seconds) for size, seconds in log.in_place.items()]
+    return [
+        AllReducePoint(log.ranks_per_node, size, seconds) for size, seconds in log.in_place.items()
+    ]
 
 
 def profile(
@@ -183,7 +191,7 @@ def profile(
     )
 
 
-def choose(points: Sequence[Point]) -> tuple[Algorithm, dict[Algorithm, float]]:
+def choose(points: Sequence[AllReducePoint]) -> tuple[Algorithm, dict[Algorithm, float]]:
     """The algorithm with the smallest median error, and the error of each that can be fitted.
 
     Errors are at placements left out in turn, or, of fewer than three placements, at sizes left out
@@ -192,7 +200,7 @@ def choose(points: Sequence[Point]) -> tuple[Algorithm, dict[Algorithm, float]]:
     few = len({point.ranks_per_node for point in points}) < 3
     medians: dict[Algorithm, float] = {}
     for algorithm in ALGORITHMS:
-        errors = collective_fit.errors(
+        errors = collective_fit.left_out_errors(
             points,
             lambda rest, of=algorithm: collective_fit.fit(rest, of).seconds,  # type: ignore[misc]
             (lambda p: p.bytes) if few else (lambda p: p.ranks_per_node),
@@ -204,20 +212,22 @@ def choose(points: Sequence[Point]) -> tuple[Algorithm, dict[Algorithm, float]]:
     return min(medians, key=lambda a: medians[a]), medians
 
 
-def predict_placements(points: Sequence[Point]) -> HeldOut | None:
+def predict_placements(points: Sequence[AllReducePoint]) -> HeldOut | None:
     """Predict each placement by the algorithm that is chosen and fitted without it."""
 
-    def fitter(rest: Sequence[Point]) -> Predictor:
+    def fitter(rest: Sequence[AllReducePoint]) -> Predictor:
         algorithm, _ = choose(rest)
         chosen.append(algorithm)
         return collective_fit.fit(rest, algorithm).seconds
 
     chosen: list[Algorithm] = []
-    errors = collective_fit.errors(points, fitter, lambda p: p.ranks_per_node)
+    errors = collective_fit.left_out_errors(points, fitter, lambda p: p.ranks_per_node)
     predictions = [
-        Prediction(
-            Cell("allreduce", backend="nccl", ranks=point.ranks, bytes=point.bytes, group="all"),
-            Quantity(value=short(point.seconds), kind="measured"),
+        CellPrediction(
+            MeasurementCell(
+                "allreduce", backend="nccl", ranks=point.ranks, bytes=point.bytes, group="all"
+            ),
+            Quantity(value=round_digits(point.seconds), kind="measured"),
             (1 + error) * point.seconds,
         )
         for point, error in errors
@@ -227,7 +237,7 @@ def predict_placements(points: Sequence[Point]) -> HeldOut | None:
         f"algorithm chosen and fitted without it ({', '.join(dict.fromkeys(chosen))}); the "
         "constants of this profile are of all placements, so that the error stated is of the method"
     )
-    return account("allreduce", predictions, note)
+    return summarize_errors("allreduce", predictions, note)
 
 
 def read_all(paths: Sequence[Path]) -> list[NcclLog]:
@@ -270,22 +280,24 @@ def _command(paths: Sequence[Path], name: str, gradient_bytes: int) -> str:
     return f"simstrag calibrate import nccl-tests {logs}{size} --out {name}.json"
 
 
-def _split(points: Sequence[Point]) -> list[list[Point]]:
+def _split(points: Sequence[AllReducePoint]) -> list[list[AllReducePoint]]:
     """The points of each placement."""
     placements = dict.fromkeys(point.ranks_per_node for point in points)
     return [[p for p in points if p.ranks_per_node == each] for each in placements]
 
 
-def _cell(point: Point) -> CollectiveCell:
+def _cell(point: AllReducePoint) -> CollectiveCell:
     return CollectiveCell(
         backend="nccl",
         ranks=point.ranks,
         bytes=point.bytes,
-        seconds=Quantity(value=short(point.seconds), kind="measured", note="in place, one run"),
+        seconds=Quantity(
+            value=round_digits(point.seconds), kind="measured", note="in place, one run"
+        ),
     )
 
 
-def _fit(points: Sequence[Point], algorithm: Algorithm, note: str) -> CollectiveFit:
+def _fit(points: Sequence[AllReducePoint], algorithm: Algorithm, note: str) -> CollectiveFit:
     fit = collective_fit.fit(points, algorithm)
     return CollectiveFit(
         backend="nccl",
@@ -295,7 +307,7 @@ def _fit(points: Sequence[Point], algorithm: Algorithm, note: str) -> Collective
         largest=max(point.bytes for point in points),
         **_constants(fit, len(points)),
         residuals=tuple(
-            Residual(ranks=point.ranks, bytes=point.bytes, error=short(error))
+            Residual(ranks=point.ranks, bytes=point.bytes, error=round_digits(error))
             for point, error in zip(points, fit.residuals(points), strict=True)
             if fit.freedom
         ),
@@ -303,7 +315,7 @@ def _fit(points: Sequence[Point], algorithm: Algorithm, note: str) -> Collective
     )
 
 
-def _constants(fit: Fit, count: int) -> dict[str, Quantity]:
+def _constants(fit: AllReduceFit, count: int) -> dict[str, Quantity]:
     """The fitted constants, with their intervals."""
     constants = {}
     for name in ("alpha", "bandwidth", "intra_alpha", "intra_bandwidth"):
@@ -312,8 +324,9 @@ def _constants(fit: Fit, count: int) -> dict[str, Quantity]:
             continue
         low, high = fit.low.get(name), fit.high.get(name)
         constants[name] = Quantity(
-            value=short(value), kind="fitted", n=count,
+            value=round_digits(value), kind="fitted", n=count,
             note="no interval" if low is None else "interval by the residuals",
-            low=None if low is None else short(low), high=None if high is None else short(high),
+            low=None if low is None else round_digits(low),
+            high=None if high is None else round_digits(high),
         )  # fmt: skip
     return constants

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from simstrag.calibration.cells import Cell, Visit
-from simstrag.calibration.fits.held_out import held_out
+from simstrag.calibration.cells import MeasurementCell, Visit
+from simstrag.calibration.fits.held_out import choose_held_out
 from simstrag.calibration.samples import FORMAT, Samples
 
 __all__ = ["Machine", "cells_of", "samples_of"]
@@ -52,7 +52,9 @@ class Machine:
             e[k] = self.lag * e[k - 1] + np.sqrt(1 - self.lag**2) * e[k]
         return tuple((seconds * factor * np.exp(self.cv * e)).tolist())
 
-    def visit(self, rng: np.random.Generator, cell: Cell) -> tuple[dict[str, Any], dict[str, Any]]:
+    def visit(
+        self, rng: np.random.Generator, cell: MeasurementCell
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Samples and facts of one visit to a cell."""
         if cell.part == "step":
             seconds = self.step[cell.precision](cell.batch)
@@ -71,7 +73,9 @@ class Machine:
             return {"seconds": self.steps(rng, seconds)}, {"oversubscribed": n > 2}
         return self._other(rng, cell)
 
-    def _other(self, rng: np.random.Generator, cell: Cell) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _other(
+        self, rng: np.random.Generator, cell: MeasurementCell
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         if cell.part == "overlap":
             parts = {"compute": 0.05, "apart": 0.07, "together": 0.05 + (1 - SHARE_HIDDEN) * 0.02}
             still = Machine(drift=0.0, cv=0.001)
@@ -104,26 +108,26 @@ class Machine:
         return norms, {"small_batch": small, "large_batch": large, "trained": 0}
 
 
-def cells_of(machine: Machine, batches: Sequence[int] = BATCHES) -> list[Cell]:
+def cells_of(machine: Machine, batches: Sequence[int] = BATCHES) -> list[MeasurementCell]:
     """Steps, contention at batch 8, all-reduces of 2 and 4 ranks, overlap, server, gradient."""
     return [
-        *(Cell("step", precision=p, batch=b) for p in machine.step for b in batches),
+        *(MeasurementCell("step", precision=p, batch=b) for p in machine.step for b in batches),
         *(
-            Cell("contention", precision=p, batch=8, load=load, level=u)
+            MeasurementCell("contention", precision=p, batch=8, load=load, level=u)
             for p in machine.step for load in machine.slowdown for u in LEVELS
         ),
         *(
-            Cell("allreduce", backend="gloo", ranks=n, bytes=size, group="all")
+            MeasurementCell("allreduce", backend="gloo", ranks=n, bytes=size, group="all")
             for n in (2, 4) for size in SIZES
         ),
-        Cell("overlap", backend="gloo", ranks=2, precision="fp32", batch=8),
-        *(Cell("server", bytes=size) for size in (1 << 20, 1 << 24)),
-        Cell("gradient", batch=8),
+        MeasurementCell("overlap", backend="gloo", ranks=2, precision="fp32", batch=8),
+        *(MeasurementCell("server", bytes=size) for size in (1 << 20, 1 << 24)),
+        MeasurementCell("gradient", batch=8),
     ]  # fmt: skip
 
 
 def samples_of(
-    machine: Machine, cells: Sequence[Cell] | None = None, visits: int = 5, seed: int = 0
+    machine: Machine, cells: Sequence[MeasurementCell] | None = None, visits: int = 5, seed: int = 0
 ) -> Samples:
     """Rounds over all cells, as a campaign goes."""
     rng = np.random.default_rng(seed)
@@ -138,7 +142,7 @@ def samples_of(
     return Samples(_header(machine, cells), tuple(found))
 
 
-def _header(machine: Machine, cells: Sequence[Cell]) -> dict[str, Any]:
+def _header(machine: Machine, cells: Sequence[MeasurementCell]) -> dict[str, Any]:
     return {
         "format": FORMAT, "name": "a-machine", "date": "2026-11-21",
         "command": "simstrag calibrate", "commit": "abc",
@@ -148,5 +152,5 @@ def _header(machine: Machine, cells: Sequence[Cell]) -> dict[str, Any]:
             "nominal_batch": 8, "full": "fp32", "amp": "bf16", "stand_in": False,
             "real_data": False, "batches": list(BATCHES),
         },
-        "plan": {"held_out": [cell.changed for cell in held_out(cells)]},
+        "plan": {"held_out": [cell.document for cell in choose_held_out(cells)]},
     }  # fmt: skip

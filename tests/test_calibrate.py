@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from simstrag.calibration import calibrate as module
-from simstrag.calibration.calibrate import Asked, Calibration, derive
-from simstrag.calibration.cells import Cell
-from simstrag.calibration.check import Checked, cells_to_check
-from simstrag.calibration.comparing import compare
-from simstrag.calibration.remarks import remarks
+from simstrag.calibration.calibrate import Calibration, CalibrationRequest, derive
+from simstrag.calibration.campaign import remarks
+from simstrag.calibration.cells import MeasurementCell
+from simstrag.calibration.check import CheckResult, cells_to_check
+from simstrag.calibration.compare import compare
 from simstrag.calibration.samples import Samples, read
 from simstrag.errors import InputError
 from simstrag.profile.profile import Profile
@@ -45,10 +45,10 @@ ARGUMENTS = (
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Visits of a twentieth of a second, one message size."""
-    equipped = module.equipped
+    build_benches = module.build_benches
 
     def short(*arguments: Any) -> Any:
-        benches = equipped(*arguments)
+        benches = build_benches(*arguments)
         for bench in benches:
             if hasattr(bench, "span"):
                 bench.span = 0.05
@@ -56,8 +56,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
                 bench.sizes = bench.sizes[:1]
         return benches
 
-    monkeypatch.setattr(module, "equipped", short)
-    monkeypatch.setattr("simstrag.calibration.benches.trained.VISIT", 0.05)
+    monkeypatch.setattr(module, "build_benches", short)
+    monkeypatch.setattr("simstrag.calibration.benches.training.VISIT", 0.05)
     monkeypatch.setattr("simstrag.calibration.benches.server.VISIT", 0.02)
     monkeypatch.setattr("simstrag.calibration.campaign.MOST", 8)
 
@@ -141,7 +141,7 @@ def test_ctrl_c_keeps_what_was_measured_and_the_same_command_goes_on(
 
     visit, visited = StepBench.visit, 0
 
-    def interrupted(bench: StepBench, cell: Cell) -> Any:
+    def interrupted(bench: StepBench, cell: MeasurementCell) -> Any:
         nonlocal visited
         visited += 1
         if visited == 4:
@@ -167,7 +167,7 @@ def test_a_profile_of_ones_own_runs_a_scenario(done: Path) -> None:
 
 def test_a_profile_agrees_with_itself_and_holds(done: Path) -> None:
     profile = Profile.read(done / "profile.json")
-    found = Checked(compare(profile, profile))
+    found = CheckResult(compare(profile, profile))
     assert found.holds
     assert "holds here" in found.text
 
@@ -178,7 +178,7 @@ def test_a_profile_of_another_speed_does_not_hold_and_it_is_said_by_how_much(don
     for cell in data["cells"]:
         for key in ("value", "low", "high"):
             cell["seconds"][key] *= 3
-    found = Checked(compare(profile, Profile.model_validate(data)))
+    found = CheckResult(compare(profile, Profile.model_validate(data)))
     assert not found.holds
     assert "is 3 times the profile's" in found.text
 
@@ -188,7 +188,7 @@ def test_a_validation_calibrates_into_its_own_folder_before_and_between_its_runs
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("simstrag.calibration.campaign._due", lambda visits, _: list(visits))
-    asked = Asked("mine:job", None, ("step",), (4, 8, 16), ("fp32", "bf16"), 0.2)
+    asked = CalibrationRequest("mine:job", None, ("step",), (4, 8, 16), ("fp32", "bf16"), 0.2)
     begun = InterleavedCalibration(asked, here / "v").begin()
     assert begun == here / "v" / "calibration" / "begun.json"
     before = read(begun.parent)
@@ -266,7 +266,7 @@ def test_the_workloads_are_listed(call: Call) -> None:
 def test_a_noisy_machine_is_called_so_and_by_how_much() -> None:
     from simstrag.calibration.cells import Visit
 
-    cell = Cell("step", precision="fp32", batch=8)
+    cell = MeasurementCell("step", precision="fp32", batch=8)
     times = (0.1, 0.2, 0.1, 0.15)
     visits = tuple(
         Visit(cell, k, 0.0, {"seconds": (t,) * 3}, {"foreign": 0.6, "disturbed": True})
@@ -279,7 +279,7 @@ def test_a_noisy_machine_is_called_so_and_by_how_much() -> None:
 
 
 def test_a_calibration_may_be_called_from_python(here: Path) -> None:
-    asked = Asked("mine:job", "cpu", ("step",), precisions=("fp64", "fp32_of_fp64"))
+    asked = CalibrationRequest("mine:job", "cpu", ("step",), precisions=("fp64", "fp32_of_fp64"))
     assert Calibration.of(asked, here / "x").forecast().cells == {"step": 10}
     with pytest.raises(InputError, match="has no samples"):
         derive(here)
@@ -288,7 +288,7 @@ def test_a_calibration_may_be_called_from_python(here: Path) -> None:
 def test_without_minutes_it_takes_ten_or_what_the_fewest_rounds_take(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = Asked("mine:job", "cpu", ("step",), precisions=("fp64", "fp32_of_fp64"))
+    asked = CalibrationRequest("mine:job", "cpu", ("step",), precisions=("fp64", "fp32_of_fp64"))
     assert Calibration.of(asked, here / "x").minutes == 10
     monkeypatch.setattr(
         "simstrag.calibration.benches.steps.StepBench.seconds", lambda self, cell: 30.0

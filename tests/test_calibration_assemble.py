@@ -13,9 +13,9 @@ import pytest
 
 from simstrag.calibration import samples as files
 from simstrag.calibration.assemble import assemble
-from simstrag.calibration.cells import Cell, Visit
-from simstrag.calibration.fits.collective_fit import Point, around, fit
-from simstrag.calibration.fits.trained_cells import beside_others
+from simstrag.calibration.cells import MeasurementCell, Visit
+from simstrag.calibration.fits.collective_fit import AllReducePoint, fit, points_around
+from simstrag.calibration.fits.step_cells import interference
 from simstrag.calibration.samples import Samples
 from simstrag.engine.simulate import simulate
 from simstrag.profile.profile import Profile
@@ -44,7 +44,7 @@ def test_the_same_samples_give_the_same_bytes(samples: Samples, tmp_path: Path) 
     samples = without_cells(samples, lambda cell: cell.part not in ("step", "contention"))
     text = assemble(samples).text
     assert assemble(samples).text == text
-    journal = files.Journal(tmp_path / "journal")
+    journal = files.VisitJournal(tmp_path / "journal")
     journal.start(samples.header)
     for visit in samples.visits:
         journal.add(visit)
@@ -115,7 +115,7 @@ def test_the_server_is_told_between_sizes_and_said_to_be_fitted(profile: Profile
 
 
 def test_the_server_at_the_gradients_own_size_is_measured() -> None:
-    cells = [*cells_of(MACHINE)[:3], Cell("server", bytes=GRADIENT)]
+    cells = [*cells_of(MACHINE)[:3], MeasurementCell("server", bytes=GRADIENT)]
     server = assemble(samples_of(MACHINE, cells)).server
     assert server is not None
     assert server.service.kind == "measured"
@@ -123,7 +123,7 @@ def test_the_server_at_the_gradients_own_size_is_measured() -> None:
 
 def test_no_fit_sees_what_is_held_out(samples: Samples, profile: Profile) -> None:
     """Samples of those cells may be anything: no constant changes, only the errors do."""
-    left_out = {Cell(**cell) for cell in samples.header["plan"]["held_out"]}
+    left_out = {MeasurementCell(**cell) for cell in samples.header["plan"]["held_out"]}
     assert {c.part for c in left_out} == {"step", "contention", "allreduce"}
 
     def spoilt(visit: Visit) -> Visit:
@@ -167,11 +167,11 @@ def test_an_all_reduce_left_out_is_predicted_as_a_simulation_would_have_it(
     assert len(sizes.cells) == len(left_out) == 3
     for held, cell in zip(sizes.cells, left_out, strict=True):
         seen = [
-            Point((2,), c.bytes, c.seconds.value)
+            AllReducePoint((2,), c.bytes, c.seconds.value)
             for c in profile.collectives if c.ranks == 2 and not c.held_out
         ]  # fmt: skip
         assert held.predicted == pytest.approx(
-            fit(around(seen, cell.bytes)).law(cell.bytes).seconds((2,)), rel=1e-5
+            fit(points_around(seen, cell.bytes)).law(cell.bytes).seconds((2,)), rel=1e-5
         )
     assert "fitted to the sizes around it" in sizes.note
     assert re.search(r"Lines between .* off by \d", sizes.note)
@@ -189,8 +189,8 @@ def test_two_sizes_make_constants_without_interval_or_error(samples: Samples) ->
 
 
 def test_a_gradient_costs_what_ranks_under_the_runtimes_server_pay_for_it() -> None:
-    raw = Cell("server", bytes=GRADIENT)
-    ours = Cell("server", precision="fp32", batch=8, ranks=2, bytes=GRADIENT)
+    raw = MeasurementCell("server", bytes=GRADIENT)
+    ours = MeasurementCell("server", precision="fp32", batch=8, ranks=2, bytes=GRADIENT)
     samples = samples_of(MACHINE, [*cells_of(MACHINE)[:3], raw, ours])
     slow = tuple(
         replace(v, samples={name: tuple(9 * s for s in x) for name, x in v.samples.items()})
@@ -206,7 +206,7 @@ def test_a_gradient_costs_what_ranks_under_the_runtimes_server_pay_for_it() -> N
 
 
 def test_ranks_in_lockstep_have_a_rest_a_slowdown_and_a_noise_of_their_own() -> None:
-    plain = Cell("lockstep", precision="fp32", batch=8, ranks=2, bytes=GRADIENT)
+    plain = MeasurementCell("lockstep", precision="fp32", batch=8, ranks=2, bytes=GRADIENT)
     loaded = replace(plain, load="cpu", level=1.0)
     cells = [*cells_of(MACHINE)[:3], loaded, plain]
     alone, beside = assemble(samples_of(MACHINE, cells)).locksteps
@@ -227,7 +227,7 @@ def test_ranks_in_lockstep_have_a_rest_a_slowdown_and_a_noise_of_their_own() -> 
 
 
 def test_steps_under_a_server_are_held_against_steps_alone_where_both_were_timed() -> None:
-    cell = Cell("server", precision="fp32", batch=8, ranks=2, bytes=GRADIENT)
+    cell = MeasurementCell("server", precision="fp32", batch=8, ranks=2, bytes=GRADIENT)
     samples = samples_of(MACHINE, [*cells_of(MACHINE)[:3], cell])
     assert assemble(samples).transfers[0].slowdown is None
     timed = tuple(
@@ -244,13 +244,13 @@ def test_steps_under_a_server_are_held_against_steps_alone_where_both_were_timed
 
 def test_each_rank_is_held_against_its_own_core() -> None:
     """Of two cores one is half as fast: nobody slows anybody."""
-    cell = Cell("lockstep", precision="fp32", batch=8, ranks=4, bytes=GRADIENT)
+    cell = MeasurementCell("lockstep", precision="fp32", batch=8, ranks=4, bytes=GRADIENT)
     samples = {
         "alone": (0.1, 0.1, 0.2, 0.2), "local": (0.1, 0.1, 0.2, 0.2, 0.1, 0.1, 0.2, 0.2),
         "rest": (0.01,),
     }  # fmt: skip
     visits = tuple(Visit(cell, k, 0.0, samples, {"cores": 2}) for k in range(3))
-    slowdown = beside_others(visits)
+    slowdown = interference(visits)
     assert slowdown is not None
     assert slowdown.value == pytest.approx(1.0)
 
@@ -341,7 +341,9 @@ def test_on_a_gpu_a_load_on_cores_is_the_hosts_and_idle_kernels_are_host_time() 
 
 
 def test_what_is_skipped_and_what_was_not_measured_is_said(samples: Samples) -> None:
-    visit = Visit(Cell("step", precision="fp32", batch=4096), 0, 0.0, skipped="needs more memory")
+    visit = Visit(
+        MeasurementCell("step", precision="fp32", batch=4096), 0, 0.0, skipped="needs more memory"
+    )
     fewer = without_cells(samples, lambda cell: cell.part != "step")
     profile = assemble(replace(fewer, visits=(*fewer.visits, visit)))
     (skipped,) = profile.skipped

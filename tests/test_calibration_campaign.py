@@ -13,29 +13,31 @@ import numpy as np
 import pytest
 
 from simstrag.calibration import campaign, samples
-from simstrag.calibration.benches.pace import paces, usual
-from simstrag.calibration.campaign import FEWEST, MOST, Bounds
-from simstrag.calibration.cells import Cell, Skipped, Visit
-from simstrag.calibration.samples import Journal, Samples
+from simstrag.calibration.benches.machine import measure_paces, usual_paces
+from simstrag.calibration.campaign import FEWEST, MOST, Limits
+from simstrag.calibration.cells import MeasurementCell, Skipped, Visit
+from simstrag.calibration.samples import Samples, VisitJournal
 from simstrag.errors import InputError
 from simstrag.processes.affinity import cores
 
-STEADY, WILD, BIG = (Cell("step", precision="fp32", batch=n) for n in (8, 16, 32))
+STEADY, WILD, BIG = (MeasurementCell("step", precision="fp32", batch=n) for n in (8, 16, 32))
 
 
 class Fake:
     """Steps that last what they are told to; a batch of 32 does not fit."""
 
-    def __init__(self, cells: Sequence[Cell], breaks_at: int = -1) -> None:
+    def __init__(self, cells: Sequence[MeasurementCell], breaks_at: int = -1) -> None:
         self.cells = cells
-        self.visited: list[Cell] = []
+        self.visited: list[MeasurementCell] = []
         self.open = False
         self.breaks_at = breaks_at
 
-    def seconds(self, cell: Cell) -> float:
+    def seconds(self, cell: MeasurementCell) -> float:
         return 1.0
 
-    def visit(self, cell: Cell) -> tuple[dict[str, tuple[float, ...]], dict[str, object]]:
+    def visit(
+        self, cell: MeasurementCell
+    ) -> tuple[dict[str, tuple[float, ...]], dict[str, object]]:
         assert self.open
         if len(self.visited) == self.breaks_at:
             raise KeyboardInterrupt
@@ -58,41 +60,41 @@ def _nobody_else_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other tests run beside these."""
     calm = contextlib.nullcontext(SimpleNamespace(foreign=0.0, stolen=0.0))
     monkeypatch.setattr(campaign, "Occupancy", lambda: calm)
-    monkeypatch.setattr(campaign, "paces", lambda: {0: 1.1e-3})
+    monkeypatch.setattr(campaign, "measure_paces", lambda: {0: 1.1e-3})
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Journal:
-    found = Journal(tmp_path / "out")
+def journal(tmp_path: Path) -> VisitJournal:
+    found = VisitJournal(tmp_path / "out")
     found.start({"name": "a-machine"})
     return found
 
 
-def counts(bench: Fake) -> dict[Cell, int]:
+def counts(bench: Fake) -> dict[MeasurementCell, int]:
     return {cell: bench.visited.count(cell) for cell in bench.cells}
 
 
 def test_a_cell_whose_visits_agree_is_left_alone_and_one_whose_visits_differ_is_not(
-    journal: Journal,
+    journal: VisitJournal,
 ) -> None:
     bench = Fake((STEADY, WILD))
-    campaign.run([bench], journal, Bounds(seconds=60))
+    campaign.run([bench], journal, Limits(seconds=60))
     assert counts(bench) == {STEADY: FEWEST, WILD: MOST}
     assert not bench.open
 
 
-def test_no_cell_is_visited_twice_before_all_are_visited_once(journal: Journal) -> None:
-    cells = [Cell("step", precision="fp32", batch=n) for n in range(1, 9)]
+def test_no_cell_is_visited_twice_before_all_are_visited_once(journal: VisitJournal) -> None:
+    cells = [MeasurementCell("step", precision="fp32", batch=n) for n in range(1, 9)]
     bench = Fake(cells)
-    campaign.run([bench], journal, Bounds(seconds=60))
+    campaign.run([bench], journal, Limits(seconds=60))
     rounds = [bench.visited[k : k + 8] for k in range(0, 8 * FEWEST, 8)]
     assert [set(each) for each in rounds] == [set(cells)] * FEWEST
     assert len({tuple(each) for each in rounds}) == FEWEST, "their order is drawn anew"
 
 
-def test_a_cell_that_cannot_be_measured_is_skipped_with_its_reason(journal: Journal) -> None:
+def test_a_cell_that_cannot_be_measured_is_skipped_with_its_reason(journal: VisitJournal) -> None:
     bench = Fake((STEADY, BIG))
-    found = campaign.run([bench], journal, Bounds(seconds=60))
+    found = campaign.run([bench], journal, Limits(seconds=60))
     assert counts(bench) == {STEADY: FEWEST, BIG: 1}
     assert [v.skipped for v in found.visits if v.cell == BIG] == ["no memory for a batch of 32"]
     assert BIG not in found.cells
@@ -105,51 +107,51 @@ def taking(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(campaign, "time", clock)
 
 
-def test_time_that_is_up_ends_it(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_that_is_up_ends_it(journal: VisitJournal, monkeypatch: pytest.MonkeyPatch) -> None:
     taking(10.0, monkeypatch)
     bench = Fake((STEADY, WILD))
-    campaign.run([bench], journal, Bounds(seconds=35.0))
+    campaign.run([bench], journal, Limits(seconds=35.0))
     assert len(bench.visited) == 4
 
 
 def test_time_that_is_up_before_every_cell_was_visited_is_a_mistake_that_loses_nothing(
-    journal: Journal, monkeypatch: pytest.MonkeyPatch
+    journal: VisitJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taking(10.0, monkeypatch)
     with pytest.raises(InputError, match="1 of 2 cells were not visited once, such as step fp32"):
-        campaign.run([Fake((STEADY, WILD))], journal, Bounds(seconds=5.0))
+        campaign.run([Fake((STEADY, WILD))], journal, Limits(seconds=5.0))
     assert len(journal.read().visits) == 1
 
 
-def test_two_calibrations_do_not_write_into_one_folder(journal: Journal) -> None:
+def test_two_calibrations_do_not_write_into_one_folder(journal: VisitJournal) -> None:
     with (
-        journal.held(),
+        journal.lock(),
         pytest.raises(InputError, match="another calibration is writing there"),
-        Journal(journal.path.parent).held(),
+        VisitJournal(journal.path.parent).lock(),
     ):
         pass
 
 
-def test_what_was_interrupted_goes_on_where_it_stopped(journal: Journal) -> None:
+def test_what_was_interrupted_goes_on_where_it_stopped(journal: VisitJournal) -> None:
     first = Fake((STEADY, WILD), breaks_at=5)
     with pytest.raises(KeyboardInterrupt):
-        campaign.run([first], journal, Bounds(seconds=60))
+        campaign.run([first], journal, Limits(seconds=60))
     assert not first.open
     assert len(journal.read().visits) == 5
     second = Fake((STEADY, WILD))
-    found = campaign.run([second], journal, Bounds(seconds=60))
+    found = campaign.run([second], journal, Limits(seconds=60))
     assert len(found.of(STEADY)) == FEWEST
     assert [v.number for v in found.visits if v.cell == WILD] == list(range(MOST))
     assert len(second.visited) == FEWEST + MOST - 5
 
 
-def test_a_line_that_a_kill_cut_off_costs_that_visit_alone(journal: Journal) -> None:
-    campaign.run([Fake((STEADY,))], journal, Bounds(seconds=60))
+def test_a_line_that_a_kill_cut_off_costs_that_visit_alone(journal: VisitJournal) -> None:
+    campaign.run([Fake((STEADY,))], journal, Limits(seconds=60))
     whole = journal.path.read_bytes()
     journal.path.write_bytes(whole[:-9])
     assert len(journal.read().visits) == FEWEST - 1
     assert journal.path.read_bytes() == whole[:-9], "who only reads writes nothing"
-    with journal.held():
+    with journal.lock():
         pass
     journal.add(Visit(STEADY, 3, 0.0, {"seconds": (0.1,)}))
     assert len(journal.read().visits) == FEWEST
@@ -159,7 +161,7 @@ def test_minutes_for_less_than_the_fewest_rounds_are_refused_with_what_is_needed
     with pytest.raises(
         InputError, match=r"1 minutes of calibration: 5 rounds of 30 cells .* 2.5 minutes"
     ):
-        Bounds(seconds=60).check(round_seconds=30, cells=30)
+        Limits(seconds=60).check(round_seconds=30, cells=30)
 
 
 def some() -> Samples:
@@ -173,20 +175,14 @@ def some() -> Samples:
             {"peak_bytes": 12, "state": {"clock": 1.5}},
         )
         for k in range(3)
-        for cell in (STEADY, Cell("contention", "bf16", 8, "cpu", 2.0))
+        for cell in (STEADY, MeasurementCell("contention", "bf16", 8, "cpu", 2.0))
     ]
     visits.append(Visit(BIG, 0, 2e9, skipped="no memory"))
     return Samples({"format": samples.FORMAT, "name": "a-machine"}, tuple(visits))
 
 
-@pytest.mark.parametrize("without", [(), ("pyarrow",)])
-def test_the_file_of_samples_keeps_every_sample_with_and_without_pyarrow(
-    without: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in without:
-        monkeypatch.setitem(__import__("sys").modules, name, None)
+def test_the_file_of_samples_keeps_every_sample(tmp_path: Path) -> None:
     path = samples.write(some(), tmp_path)
-    assert path.suffix == (".npz" if without else ".parquet")
     assert samples.read(path) == samples.read(tmp_path) == some()
 
 
@@ -201,8 +197,8 @@ def test_visits_beside_somebody_else_do_not_count_unless_most_are(tmp_path: Path
 
     few = [visit(k, disturbed=k == 1) for k in range(4)]
     many = [visit(k, disturbed=k > 0) for k in range(4)]
-    assert [v.number for v in samples.calm(few, {})] == [0, 2, 3]
-    assert [v.number for v in samples.calm(many, {})] == [0, 1, 2, 3]
+    assert [v.number for v in samples.calm_visits(few, {})] == [0, 2, 3]
+    assert [v.number for v in samples.calm_visits(many, {})] == [0, 1, 2, 3]
 
 
 QUIET, SLOWED = 1.0e-3, 1.7e-3
@@ -221,23 +217,25 @@ def test_visits_around_which_a_core_was_not_as_usual_do_not_count_where_enough_w
     calm, odd = (mostly, 1.1 * mostly), (mostly, seldom)
     cores = [(odd, calm), (calm, calm), (calm, calm), (calm, odd), (calm, calm), (calm, calm)]
     visits = [paced(k, *each) for k, each in enumerate(cores)]
-    known = usual(visits)
+    known = usual_paces(visits)
     assert known == pytest.approx({0: mostly, 1: mostly}, rel=0.1)
-    assert [v.number for v in samples.calm(visits, known)] == [1, 2, 4, 5]
-    assert [v.number for v in samples.calm(visits[:4], known)] == [1, 2]
-    assert samples.calm(visits[:3:2] + visits[3:4], known) == tuple(visits[:3:2] + visits[3:4])
+    assert [v.number for v in samples.calm_visits(visits, known)] == [1, 2, 4, 5]
+    assert [v.number for v in samples.calm_visits(visits[:4], known)] == [1, 2]
+    assert samples.calm_visits(visits[:3:2] + visits[3:4], known) == tuple(
+        visits[:3:2] + visits[3:4]
+    )
     unpaced = [replace(visit, facts={}) for visit in visits]
-    assert samples.calm(unpaced, usual(unpaced)) == tuple(unpaced)
+    assert samples.calm_visits(unpaced, usual_paces(unpaced)) == tuple(unpaced)
 
 
-def test_every_visit_has_the_pace_of_the_cores_before_and_after_it(journal: Journal) -> None:
-    found = campaign.run([Fake((STEADY,))], journal, Bounds(seconds=60))
+def test_every_visit_has_the_pace_of_the_cores_before_and_after_it(journal: VisitJournal) -> None:
+    found = campaign.run([Fake((STEADY,))], journal, Limits(seconds=60))
     assert {str(v.facts["pace"]) for v in found.visits} == {"[[0, 0.0011, 0.0011]]"}
 
 
 def test_timing_the_cores_leaves_the_thread_where_it_was() -> None:
     before = cores()
-    assert list(paces()) == before[:4]
+    assert list(measure_paces()) == before[:4]
     assert cores() == before
 
 
@@ -245,8 +243,6 @@ def test_timing_the_cores_leaves_the_thread_where_it_was() -> None:
     ("name", "content", "said"),
     [
         ("samples.parquet", b"time,node\n", "is no file of samples"),
-        ("samples.npz", b"PK", "is no file of samples"),
-        ("samples.npz", b"PK\x03\x04 and no more", "is no file of samples"),
         ("visits.jsonl", b'{"epoch": 1}\n', "is no journal of a calibration"),
         ("visits.jsonl", b"hello\n", "is no journal of a calibration"),
     ],
@@ -264,8 +260,8 @@ def test_a_folder_without_samples_says_how_to_get_some(tmp_path: Path) -> None:
         samples.read(tmp_path)
 
 
-def test_a_journal_is_one_json_document_per_line(journal: Journal) -> None:
-    campaign.run([Fake((STEADY,))], journal, Bounds(seconds=60))
+def test_a_journal_is_one_json_document_per_line(journal: VisitJournal) -> None:
+    campaign.run([Fake((STEADY,))], journal, Limits(seconds=60))
     header, *lines = map(json.loads, journal.path.read_text().splitlines())
     assert header["name"] == "a-machine"
-    assert [line["cell"] for line in lines] == [STEADY.changed] * FEWEST
+    assert [line["cell"] for line in lines] == [STEADY.document] * FEWEST

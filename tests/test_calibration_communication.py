@@ -12,12 +12,12 @@ import psutil
 import pytest
 
 from simstrag.calibration.benches.allreduce import COARSE, AllReduceBench, rank_counts, sizes_of
-from simstrag.calibration.benches.crew import Crew
 from simstrag.calibration.benches.overlap import KINDS, OverlapBench
 from simstrag.calibration.benches.server import ServerBench
 from simstrag.calibration.benches.traffic import Traffic
-from simstrag.calibration.benches.trained import FEWEST, TrainedBench
-from simstrag.calibration.cells import Cell, Skipped
+from simstrag.calibration.benches.training import FEWEST, TrainingBench
+from simstrag.calibration.benches.workers import WorkerGroup
+from simstrag.calibration.cells import MeasurementCell, Skipped
 from simstrag.processes.affinity import cores
 from simstrag.processes.children import Children
 
@@ -50,7 +50,7 @@ def tiny() -> Parts:
     )
 
 
-def processes(crew: Crew) -> list[Any]:
+def processes(crew: WorkerGroup) -> list[Any]:
     """Those of a crew, by rank."""
     return crew._children._processes
 
@@ -88,7 +88,7 @@ def test_all_reduces_of_every_kind_are_timed_here(
 
 
 def test_a_larger_all_reduce_takes_longer(reduces: AllReduceBench) -> None:
-    cells = [Cell("allreduce", backend="gloo", ranks=2, bytes=size, group="all")
+    cells = [MeasurementCell("allreduce", backend="gloo", ranks=2, bytes=size, group="all")
              for size in (1024, 1 << 24)]  # fmt: skip
     small, large = (min(reduces.visit(cell)[0]["seconds"]) for cell in cells)
     assert large > 5 * small
@@ -124,7 +124,7 @@ def test_push_service_and_pull_are_timed_at_every_size() -> None:
 
 
 def test_ranks_that_train_under_a_server_say_what_their_ways_took() -> None:
-    with TrainedBench("server", tiny, "fp64", batch=2, size=1, stand_in=True) as bench:
+    with TrainingBench("server", tiny, "fp64", batch=2, size=1, stand_in=True) as bench:
         (cell,) = bench.cells
         for _ in range(2):
             samples, _ = bench.visit(cell)
@@ -139,8 +139,8 @@ def test_ranks_that_train_under_a_server_say_what_their_ways_took() -> None:
 def test_ranks_in_lockstep_say_how_long_it_takes_until_they_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("simstrag.calibration.benches.trained.VISIT", 0.1)
-    with TrainedBench("lockstep", tiny, "fp32", batch=2, size=1, ranks=3, levels=(1.0,)) as bench:
+    monkeypatch.setattr("simstrag.calibration.benches.training.VISIT", 0.1)
+    with TrainingBench("lockstep", tiny, "fp32", batch=2, size=1, ranks=3, levels=(1.0,)) as bench:
         plain, loaded = bench.cells
         for cell in (plain, loaded, plain):
             samples, facts = bench.visit(cell)
@@ -174,7 +174,7 @@ def test_backward_is_timed_alone_together_and_apart() -> None:
 
 def test_traffic_flows_only_while_it_is_asked_for() -> None:
     with Traffic(2) as traffic:
-        pids = [process.pid for process in processes(traffic._crew)]
+        pids = [process.pid for process in processes(traffic._workers)]
         with traffic.streaming(1.5) as stream:
             time.sleep(0.2)
         assert stream.report["bytes_per_second"] > 1e6
@@ -190,7 +190,7 @@ def test_traffic_flows_only_while_it_is_asked_for() -> None:
 
 def test_traffic_that_has_ended_is_noticed_and_the_next_one_flows() -> None:
     with Traffic(1) as traffic:
-        source, sink = processes(traffic._crew)
+        source, sink = processes(traffic._workers)
         source.kill()
         source.join()
         before = _processor_seconds([sink.pid])
@@ -202,11 +202,11 @@ def test_traffic_that_has_ended_is_noticed_and_the_next_one_flows() -> None:
             time.sleep(0.1)
         assert stream.report["bytes_per_second"] > 1e6
         with pytest.raises(KeyboardInterrupt), traffic.streaming(1):  # noqa: PT012
-            for process in processes(traffic._crew):
+            for process in processes(traffic._workers):
                 process.kill()
                 process.join()
             raise KeyboardInterrupt
-        assert processes(traffic._crew) == []
+        assert processes(traffic._workers) == []
 
 
 def test_traffic_that_cannot_start_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,20 +225,20 @@ def test_traffic_that_cannot_start_leaves_nothing(monkeypatch: pytest.MonkeyPatc
 
 
 def test_all_reduces_that_cannot_start_leave_no_traffic(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(crew: Crew) -> Crew:
+    def failing(crew: WorkerGroup) -> WorkerGroup:
         if crew.name == "rank":
             raise KeyboardInterrupt
         return enter(crew)
 
-    enter = Crew.__enter__
-    monkeypatch.setattr(Crew, "__enter__", failing)
+    enter = WorkerGroup.__enter__
+    monkeypatch.setattr(WorkerGroup, "__enter__", failing)
     with pytest.raises(KeyboardInterrupt), AllReduceBench(traffic=(1.0,)):
         pass
 
 
 def test_ranks_that_ended_are_replaced_by_others_that_find_each_other() -> None:
     with AllReduceBench(sizes=(1024,)) as bench:
-        _, rank = processes(bench.crew)
+        _, rank = processes(bench.workers)
         rank.kill()
         rank.join()
         with pytest.raises(Skipped, match="rank 1 ended early"):

@@ -15,11 +15,15 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from simstrag.calibration.benches import loads as module  # noqa: E402
-from simstrag.calibration.benches.contention import ContentionBench  # noqa: E402
-from simstrag.calibration.benches.crew import Crew  # noqa: E402
-from simstrag.calibration.benches.device import Cpu, device  # noqa: E402
-from simstrag.calibration.benches.loads import SHARED, Loads, levels, piece, split  # noqa: E402
-from simstrag.calibration.benches.steps import FEWEST, WARM, Jobs  # noqa: E402
+from simstrag.calibration.benches.device import Cpu, find_device  # noqa: E402
+from simstrag.calibration.benches.loads import SHARED, Loads, levels, make_piece, split  # noqa: E402
+from simstrag.calibration.benches.steps import (  # noqa: E402
+    FEWEST,
+    WARM_UP,
+    ContentionBench,
+    Jobs,
+)
+from simstrag.calibration.benches.workers import WorkerGroup  # noqa: E402
 from simstrag.calibration.cells import Skipped  # noqa: E402
 from simstrag.processes.affinity import cores  # noqa: E402
 from simstrag.processes.children import Children  # noqa: E402
@@ -121,7 +125,7 @@ def test_a_load_reports_what_it_took() -> None:
 def test_pieces_longer_than_their_turn_are_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(module, "time", clock)
-    work, report = module._counted(lambda: clock.sleep(0.013), duty=0.25, even=True)
+    work, report = module._work(lambda: clock.sleep(0.013), duty=0.25, even=True)
     while clock.now < 10.0:
         work()
     done = report()
@@ -145,7 +149,7 @@ def test_a_piece_on_a_gpu_is_about_a_millisecond_where_the_gpu_is_fast_enough(
 
         return launched
 
-    once = module._sized(make, lambda: None)
+    once = module._size_piece(make, lambda: None)
     seen.clear()
     once()
     assert seen == [scale] * launches
@@ -162,7 +166,7 @@ def test_a_piece_on_a_gpu_is_about_a_millisecond_where_the_gpu_is_fast_enough(
 def test_a_load_is_off_by_what_it_took_beyond_or_below_its_part(
     share: float, level: float, beside: int, error: float
 ) -> None:
-    assert module.off(share, level, beside) == pytest.approx(error)
+    assert module.level_error(share, level, beside) == pytest.approx(error)
 
 
 @pytest.mark.parametrize("taken", [0.3, 0.7, 1.0, 1.3])
@@ -171,10 +175,10 @@ def test_a_load_that_did_less_or_more_than_asked_says_so(
 ) -> None:
     answers = [None, {"seconds": 1.0, "cpu": taken, "busy": taken, "pieces": 1}]
 
-    def ask(crew: Crew, orders: dict[int, object]) -> list[object]:
+    def ask(group: WorkerGroup, orders: dict[int, object]) -> list[object]:
         return [answers.pop(0)]
 
-    monkeypatch.setattr(Crew, "ask", ask)
+    monkeypatch.setattr(WorkerGroup, "request", ask)
     with Loads(0, cores()[-1]) as loads:
         loads.count = 1
         with loads.on("gemm", 1.0) as report:
@@ -224,7 +228,7 @@ def test_hogs_take_a_quarter_of_the_free_memory_at_most(
 
     monkeypatch.setattr(psutil, "virtual_memory", Memory)
     monkeypatch.setattr(Children, "start", start)
-    monkeypatch.setattr(Crew, "_answers", lambda crew, ranks: [])
+    monkeypatch.setattr(WorkerGroup, "_receive", lambda crew, ranks: [])
     with Loads(4, cores()[-1]):
         assert sum(told) <= free / 4
     assert len(told) == 4
@@ -233,7 +237,7 @@ def test_hogs_take_a_quarter_of_the_free_memory_at_most(
 def test_a_hog_keeps_to_its_room() -> None:
     tracemalloc.start()
     try:
-        piece("hog", 8 << 20)()
+        make_piece("hog", 8 << 20)()
         assert tracemalloc.get_traced_memory()[1] == pytest.approx(8 << 20, rel=0.01)
     finally:
         tracemalloc.stop()
@@ -241,7 +245,7 @@ def test_a_hog_keeps_to_its_room() -> None:
 
 @pytest.mark.parametrize("work", ["spin", "hog"])
 def test_pieces_of_work_are_short(work: str) -> None:
-    once = piece(work)
+    once = make_piece(work)
     begun = time.perf_counter()
     for _ in range(5):
         once()
@@ -282,11 +286,11 @@ def test_clean_steps_are_taken_without_the_load_before_and_after_it(
 
     monkeypatch.setattr(TrainingTask, "gradient", gradient)
     monkeypatch.setattr(TrainingTask, "update", lambda self: None)
-    monkeypatch.setattr("simstrag.calibration.benches.contention.SETTLE", 0.0)
+    monkeypatch.setattr("simstrag.calibration.benches.steps.SETTLE", 0.0)
     bench = ContentionBench(jobs, CHOSEN, span=0.0)
     bench._loads = told  # type: ignore[assignment]
     samples, facts = bench.visit(bench.cells[0])
-    alone, beside = WARM + FEWEST, 2 * FEWEST  # the first of the loaded ones settle
+    alone, beside = WARM_UP + FEWEST, 2 * FEWEST  # the first of the loaded ones settle
     assert order == [False] * alone + [True] * beside + [False] * alone
     assert samples["clean"] == (1.0,) * 2 * FEWEST
     assert samples["seconds"] == (3.0,) * FEWEST
@@ -294,7 +298,7 @@ def test_clean_steps_are_taken_without_the_load_before_and_after_it(
 
 
 def test_a_visit_beside_a_real_load_tells_what_that_did() -> None:
-    with ContentionBench(Jobs(TINY, device("cpu")), CHOSEN, span=0.02) as bench:
+    with ContentionBench(Jobs(TINY, find_device("cpu")), CHOSEN, span=0.02) as bench:
         (cell,) = (c for c in bench.cells if (c.precision, c.load, c.level) == ("fp64", "cpu", 1.0))
         samples, facts = bench.visit(cell)
     assert set(samples) == {"clean", "seconds", "cpu", "update"}
@@ -302,7 +306,7 @@ def test_a_visit_beside_a_real_load_tells_what_that_did() -> None:
 
 
 def test_cells_are_the_nominal_pair_beside_every_load() -> None:
-    cells = ContentionBench(Jobs(TINY, device("cpu")), CHOSEN).cells
+    cells = ContentionBench(Jobs(TINY, find_device("cpu")), CHOSEN).cells
     assert len(set(cells)) == len(cells)
     assert {cell.batch for cell in cells} == {4}
     assert {cell.precision for cell in cells} == {"fp64", "fp32_of_fp64"}
@@ -312,7 +316,7 @@ def test_cells_are_the_nominal_pair_beside_every_load() -> None:
 @pytest.mark.parametrize("own", [False, True])
 def test_a_visit_without_its_load_is_skipped_and_the_next_one_is_not(own: bool) -> None:
     workload = replace(TINY, user_defined=own)
-    with ContentionBench(Jobs(workload, device("cpu")), CHOSEN, span=0.02) as bench:
+    with ContentionBench(Jobs(workload, find_device("cpu")), CHOSEN, span=0.02) as bench:
         kill_all()
         with pytest.raises(Skipped, match=r"^the process of load 0 ended early$"):
             bench.visit(bench.cells[0])

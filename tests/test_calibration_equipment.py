@@ -6,11 +6,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from simstrag.calibration.benches import allreduce, equipment  # noqa: E402
+from simstrag.calibration.benches import allreduce, suite  # noqa: E402
 from simstrag.calibration.benches.allreduce import AllReduceBench  # noqa: E402
-from simstrag.calibration.benches.device import device  # noqa: E402
-from simstrag.calibration.benches.equipment import equipped  # noqa: E402
+from simstrag.calibration.benches.device import find_device  # noqa: E402
 from simstrag.calibration.benches.steps import Jobs  # noqa: E402
+from simstrag.calibration.benches.suite import build_benches  # noqa: E402
 from simstrag.workloads import Precisions, load  # noqa: E402
 
 CHOSEN = Precisions("fp32", "bf16", stand_in=False, probed_gain=2.0)
@@ -23,12 +23,12 @@ CHOSEN = Precisions("fp32", "bf16", stand_in=False, probed_gain=2.0)
 def test_overlap_is_measured_among_the_ranks_whose_all_reduce_is_fitted(
     cpus: int, gpus: int, ranks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (allreduce, equipment):
+    for module in (allreduce, suite):
         monkeypatch.setattr(module, "cores", lambda: list(range(cpus)))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1 << 36, 1 << 36))
-    jobs = Jobs(load("mlp"), device("cpu"))
-    reduces, overlaps = equipped(jobs, CHOSEN, 1 << 20, gpus, ("allreduce", "overlap"))
+    jobs = Jobs(load("mlp"), find_device("cpu"))
+    reduces, overlaps = build_benches(jobs, CHOSEN, 1 << 20, gpus, ("allreduce", "overlap"))
     assert {cell.ranks for cell in overlaps.cells} == {ranks}
     alone = {c.ranks for c in reduces.cells if c.group == "all" and c.ranks <= max(2, cpus)}
     assert max(alone) == ranks
@@ -49,10 +49,12 @@ def test_ranks_train_on_a_cpu_in_what_the_runtime_trains_in(
     served: set[int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(equipment, "cores", lambda: list(range(cpus)))
+    monkeypatch.setattr(suite, "cores", lambda: list(range(cpus)))
     chosen = Precisions(full, "bf16", stand_in=full == "fp64", probed_gain=2.0)
-    jobs = Jobs(load("mlp"), device("cpu"))
-    cells = [c for b in equipped(jobs, chosen, 9, gpus, ("lockstep", "server")) for c in b.cells]
+    jobs = Jobs(load("mlp"), find_device("cpu"))
+    cells = [
+        c for b in build_benches(jobs, chosen, 9, gpus, ("lockstep", "server")) for c in b.cells
+    ]
     assert {c.ranks for c in cells if c.part == "lockstep"} == lockstep
     assert {c.ranks for c in cells if c.part == "server" and c.ranks} == served
 

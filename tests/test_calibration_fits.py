@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from simstrag.calibration.fits import batch_fit, laws
-from simstrag.calibration.fits.choice import CLEARLY, simplest, tolerances
-from simstrag.calibration.fits.medians import Estimate, over_visits
+from simstrag.calibration.fits import laws
+from simstrag.calibration.fits.estimates import CellEstimate, estimate
+from simstrag.calibration.fits.laws import CLEARLY_WORSE, choose_law, tolerances
 from simstrag.profile.batch_laws import of_constants
 from simstrag.profile.measurements import CONSTANTS, Law
 from simstrag.profile.responses import of_law
@@ -19,10 +19,10 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64)
 LEVELS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
 
 
-def measured(values: Sequence[float], cv: float = 0.01, seed: int = 0) -> list[Estimate]:
+def measured(values: Sequence[float], cv: float = 0.01, seed: int = 0) -> list[CellEstimate]:
     """Five visits to each."""
     rng = np.random.default_rng(seed)
-    return [over_visits(value * np.exp(cv * rng.normal(size=5))) for value in values]
+    return [estimate(value * np.exp(cv * rng.normal(size=5))) for value in values]
 
 
 TIMES: dict[str, Callable[[float], float]] = {
@@ -34,7 +34,7 @@ TIMES: dict[str, Callable[[float], float]] = {
 
 @pytest.mark.parametrize("law", TIMES)
 def test_the_law_of_the_batch_is_found(law: str) -> None:
-    found = batch_fit.choose(BATCHES, measured([TIMES[law](b) for b in BATCHES]))
+    found = laws.choose_batch_law(BATCHES, measured([TIMES[law](b) for b in BATCHES]))
     assert found.law == law
     said = of_constants((found.fixed, found.per_sample, found.knee), [3, 128])
     assert said == pytest.approx([TIMES[law](b) for b in (3, 128)], rel=0.04)
@@ -44,7 +44,7 @@ def test_the_constants_of_a_batch_lie_in_their_intervals() -> None:
     held = 0
     for seed in range(40):
         times = measured([TIMES["affine"](b) for b in BATCHES], seed=seed)
-        found = batch_fit.choose(BATCHES, times)
+        found = laws.choose_batch_law(BATCHES, times)
         assert found.intervals is not None
         low, high = found.intervals[1]
         held += low <= 0.002 <= high
@@ -54,21 +54,21 @@ def test_the_constants_of_a_batch_lie_in_their_intervals() -> None:
 def test_no_constant_of_a_batch_is_negative() -> None:
     """Times that bend down would ask for a negative one."""
     times = np.array([[0.5, 1.0, 4.0, 16.0], [4.0, 3.0, 2.0, 1.0]])
-    for law in batch_fit.LAWS:
-        assert np.all(batch_fit.fit(law, np.array([1.0, 2, 4, 8]), times, np.ones(4)) >= 0)
+    for law in laws.BATCH_LAWS:
+        assert np.all(laws.fit_batch_law(law, np.array([1.0, 2, 4, 8]), times, np.ones(4)) >= 0)
 
 
 @pytest.mark.parametrize(
     ("batches", "law"), [((8,), "proportional"), ((8, 16), "affine"), ((4, 8, 16), "affine")]
 )
 def test_few_batches_make_a_modest_law(batches: tuple[int, ...], law: str) -> None:
-    found = batch_fit.choose(batches, measured([TIMES["affine"](b) for b in batches]))
+    found = laws.choose_batch_law(batches, measured([TIMES["affine"](b) for b in batches]))
     assert found.law == law
     assert bool(found.errors) == (len(batches) > 2)
 
 
 def test_a_batch_visited_once_leaves_no_intervals() -> None:
-    found = batch_fit.choose((1, 2, 4), [over_visits([TIMES["affine"](b)]) for b in (1, 2, 4)])
+    found = laws.choose_batch_law((1, 2, 4), [estimate([TIMES["affine"](b)]) for b in (1, 2, 4)])
     assert found.intervals is None
     assert found.fixed == pytest.approx(0.01)
 
@@ -81,8 +81,8 @@ TRUE: dict[Law, dict[str, float]] = {
 
 
 def test_a_load_that_does_nothing_is_told_to_do_nothing() -> None:
-    found = laws.choose(
-        (0.25, 0.75), [over_visits([0.98, 1.0, 0.97]), over_visits([1.0, 1.1, 1.2])]
+    found = laws.choose_load_law(
+        (0.25, 0.75), [estimate([0.98, 1.0, 0.97]), estimate([1.0, 1.1, 1.2])]
     )
     assert (found.law, found.constants, found.intervals) == ("none", {}, {})
 
@@ -90,7 +90,7 @@ def test_a_load_that_does_nothing_is_told_to_do_nothing() -> None:
 @pytest.mark.parametrize("law", TRUE)
 def test_the_law_of_a_load_is_found_with_its_constants(law: Law) -> None:
     truth = of_law(law, TRUE[law], LEVELS).tolist()
-    found = laws.choose(LEVELS, measured(truth, cv=0.005))
+    found = laws.choose_load_law(LEVELS, measured(truth, cv=0.005))
     assert found.law == law
     assert found.constants == pytest.approx(TRUE[law], rel=0.06)
     assert found.intervals is not None
@@ -101,17 +101,17 @@ def test_the_law_of_a_load_is_found_with_its_constants(law: Law) -> None:
 def test_a_law_that_no_formula_has_is_interpolated() -> None:
     steps = [1.0, 1.0, 3.0, 3.0, 3.02, 6.0]
     levels = (0.25, 0.5, 0.6, 1.0, 1.5, 1.6)
-    found = laws.choose(levels, measured(steps, cv=0.002))
+    found = laws.choose_load_law(levels, measured(steps, cv=0.002))
     assert min(found.errors, key=found.errors.__getitem__) == found.law or (
-        found.errors[found.law] <= CLEARLY * min(found.errors.values())
+        found.errors[found.law] <= CLEARLY_WORSE * min(found.errors.values())
     )
-    held = laws.predicted("interpolated", {}, np.array(levels), np.array(steps), 0.8)
+    held = laws.predict_slowdown("interpolated", {}, np.array(levels), np.array(steps), 0.8)
     assert held == pytest.approx(3.0)
 
 
 def test_the_highest_level_left_out_counts_against_laws_that_cannot_go_on() -> None:
     truth = of_law("linear", {"slope": 1.0}, LEVELS).tolist()
-    found = laws.choose(LEVELS, measured(truth, cv=0.001))
+    found = laws.choose_load_law(LEVELS, measured(truth, cv=0.001))
     assert found.errors["interpolated"] > 0.05 > found.errors["linear"]
 
 
@@ -120,7 +120,7 @@ def test_the_closed_forms_are_the_least_of_squares(law: Law) -> None:
     """Against a search over all constants, on slowdowns that follow no law at all."""
     u, s = np.array(LEVELS), np.array([1.3, 1.2, 2.2, 2.0, 3.9, 4.1])
     sigma = 0.05 * s
-    found = laws.fit(law, u, s[None], sigma)[0]
+    found = laws.fit_load_law(law, u, s[None], sigma)[0]
 
     def loss(constants: Sequence[float]) -> float:
         named = dict(zip(CONSTANTS[law], constants, strict=True))
@@ -136,7 +136,7 @@ def test_the_closed_forms_are_the_least_of_squares(law: Law) -> None:
 
 @pytest.mark.parametrize("levels", [(1.0,), (1.0, 2.0)])
 def test_few_levels_make_a_modest_law(levels: tuple[float, ...]) -> None:
-    found = laws.choose(levels, measured([1 + u for u in levels]))
+    found = laws.choose_load_law(levels, measured([1 + u for u in levels]))
     assert found.law == ("constant" if len(levels) == 1 else found.law)
     assert len(CONSTANTS[found.law]) <= 1
     assert bool(found.errors) == (len(levels) > 1)
@@ -144,15 +144,15 @@ def test_few_levels_make_a_modest_law(levels: tuple[float, ...]) -> None:
 
 def test_a_simpler_law_is_taken_unless_it_is_clearly_worse() -> None:
     sizes = {"a": 1, "b": 2}
-    assert simplest({"a": 0.012, "b": 0.010}, sizes) == "a"
-    assert simplest({"a": 0.014, "b": 0.010}, sizes) == "b"
-    assert simplest({"a": 0.002, "b": 1e-6}, sizes) == "a"
-    assert simplest({"a": 0.02, "b": 0.019}, {"a": 1, "b": 1}) == "b"
+    assert choose_law({"a": 0.012, "b": 0.010}, sizes) == "a"
+    assert choose_law({"a": 0.014, "b": 0.010}, sizes) == "b"
+    assert choose_law({"a": 0.002, "b": 1e-6}, sizes) == "a"
+    assert choose_law({"a": 0.02, "b": 0.019}, {"a": 1, "b": 1}) == "b"
 
 
 def test_no_cell_counts_more_than_one_percent_allows() -> None:
     sure, unsure, once = (
-        over_visits([0.1, 0.1, 0.1]), over_visits([0.1, 0.15, 0.08]), over_visits([0.1])
+        estimate([0.1, 0.1, 0.1]), estimate([0.1, 0.15, 0.08]), estimate([0.1])
     )  # fmt: skip
     found = tolerances([sure, unsure, once])
     assert found[[0, 2]] == pytest.approx(0.001)

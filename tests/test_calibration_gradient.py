@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from simstrag.calibration.benches.device import device  # noqa: E402
+from simstrag.calibration.benches.device import find_device  # noqa: E402
 from simstrag.calibration.benches.gradient import PARTS, GradientBench  # noqa: E402
 from simstrag.calibration.benches.steps import Jobs  # noqa: E402
 from simstrag.workloads import Parts, Workload, load  # noqa: E402
@@ -42,7 +42,7 @@ KNOWN = Workload("known", mean_estimation, (4, 16, 64), 16, "cpu", real_data=Tru
 
 
 def bench(workload: Workload, span: float = 0.5) -> GradientBench:
-    return GradientBench(Jobs(workload, device("cpu")), span)
+    return GradientBench(Jobs(workload, find_device("cpu")), span)
 
 
 def test_the_noise_scale_of_a_mean_comes_out_as_computed_by_hand() -> None:
@@ -84,5 +84,5 @@ def test_visits_follow_one_training_run() -> None:
 def test_random_inputs_have_no_noise_scale_and_it_says_why() -> None:
     found = bench(load("mlp"))
     assert found.cells == []
-    assert "'mlp' has random inputs" in found.why
-    assert bench(KNOWN).why == ""
+    assert "'mlp' has random inputs" in found.why_not
+    assert bench(KNOWN).why_not == ""

@@ -8,22 +8,22 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from simstrag.calibration.cells import Cell, Visit
-from simstrag.calibration.fits.medians import (
-    LASTING,
-    cut,
-    draws,
-    half_width,
-    lag1,
+from simstrag.calibration.cells import MeasurementCell, Visit
+from simstrag.calibration.fits.estimates import (
+    CORRELATED_STEPS,
+    clip,
+    draw_values,
+    estimate,
+    lag1_autocorrelation,
+    measured,
     noise_quantiles,
-    over_visits,
     ratio,
-    statistic,
-    student,
-    told,
+    relative_half_width,
+    student_quantile,
+    visit_statistic,
 )
-from simstrag.calibration.fits.noise_scale import learning, two_batches
-from simstrag.calibration.fits.step_cells import noise_of
+from simstrag.calibration.fits.noise_scale import estimate_noise_scale, noise_scales
+from simstrag.calibration.fits.step_cells import _noise
 from simstrag.calibration.samples import Samples
 from simstrag.profile.quantity import Quantity
 from tests.synthetic import NOISE_SCALE, Machine, samples_of
@@ -34,7 +34,7 @@ def test_an_interval_holds_the_truth_about_19_times_in_20(visits: int) -> None:
     rng = np.random.default_rng(visits)
     held = 0
     for _ in range(2000):
-        found = over_visits(0.1 * np.exp(0.03 * rng.normal(size=visits)))
+        found = estimate(0.1 * np.exp(0.03 * rng.normal(size=visits)))
         assert found.low is not None
         assert found.high is not None
         held += found.low <= 0.1 <= found.high
@@ -42,26 +42,26 @@ def test_an_interval_holds_the_truth_about_19_times_in_20(visits: int) -> None:
 
 
 def test_one_visit_has_no_interval_and_two_have_a_wide_one() -> None:
-    one, two = over_visits([0.1]), over_visits([0.1, 0.102])
+    one, two = estimate([0.1]), estimate([0.1, 0.102])
     assert (one.low, one.high, one.error) == (None, None, math.inf)
-    assert half_width([0.1]) == math.inf
-    assert half_width([0.1, 0.102]) > 0.1
+    assert relative_half_width([0.1]) == math.inf
+    assert relative_half_width([0.1, 0.102]) > 0.1
     assert two.low is not None
     assert two.low > 0
-    assert told(one, "alone").low is None
+    assert measured(one, "alone").low is None
 
 
 def test_no_visit_is_no_estimate() -> None:
     with pytest.raises(ValueError, match="no visit"):
-        over_visits([])
+        estimate([])
 
 
 def test_one_visit_that_was_disturbed_does_not_move_the_estimate() -> None:
-    assert over_visits([0.1, 0.101, 0.1, 0.099, 0.25]).value == 0.1
+    assert estimate([0.1, 0.101, 0.1, 0.099, 0.25]).value == 0.1
 
 
 def test_a_share_may_be_negative_and_its_error_is_in_its_own_unit() -> None:
-    found = over_visits([-0.02, 0.01, 0.0, -0.01], relative=False)
+    found = estimate([-0.02, 0.01, 0.0, -0.01], relative=False)
     assert found.value == pytest.approx(-0.005)
     assert found.low is not None
     assert found.low < 0
@@ -69,26 +69,26 @@ def test_a_share_may_be_negative_and_its_error_is_in_its_own_unit() -> None:
 
 @pytest.mark.parametrize("freedom", [1, 2, 5, 10, 11, 30, 200])
 def test_the_quantile_of_student_is_that_of_tables(freedom: int) -> None:
-    assert student(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), abs=0.003)
+    assert student_quantile(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), abs=0.003)
 
 
 def test_draws_spread_as_the_intervals_do() -> None:
-    given = over_visits([0.1, 0.104, 0.098, 0.101, 0.097])
-    (low,), (high,) = np.quantile(draws([given], 20_000), [[0.025], [0.975]])
+    given = estimate([0.1, 0.104, 0.098, 0.101, 0.097])
+    (low,), (high,) = np.quantile(draw_values([given], 20_000), [[0.025], [0.975]])
     assert (low, high) == pytest.approx((given.low, given.high), rel=0.003)
-    assert np.array_equal(draws([given]), draws([given]))
+    assert np.array_equal(draw_values([given]), draw_values([given]))
 
 
 def test_what_has_no_error_is_drawn_as_it_is() -> None:
-    assert np.all(draws([over_visits([0.1])]) == 0.1)
+    assert np.all(draw_values([estimate([0.1])]) == 0.1)
 
 
 def test_the_error_of_a_ratio_is_that_of_both() -> None:
-    a, b = over_visits([2.0, 2.1, 1.9]), over_visits([1.0, 1.05, 0.95, 1.01])
+    a, b = estimate([2.0, 2.1, 1.9]), estimate([1.0, 1.05, 0.95, 1.01])
     found = ratio(a, b)
     assert (found.value, found.visits) == (pytest.approx(2.0 / 1.005), 3)
     assert found.error == pytest.approx(math.hypot(a.error, b.error))
-    assert ratio(a, over_visits([1.0])).low is None
+    assert ratio(a, estimate([1.0])).low is None
 
 
 def test_drift_between_visits_is_no_noise() -> None:
@@ -100,14 +100,16 @@ def test_drift_between_visits_is_no_noise() -> None:
     assert (table[1:] + table[:-1]).mean() / 2 == pytest.approx(1, abs=1e-12)
     drawn = np.interp(rng.random(100_000), np.linspace(0, 1, len(table)), table)
     assert drawn.std() == pytest.approx(0.03, rel=0.05)
-    assert half_width([float(np.median(v)) for v in visits]) > 0.1
+    assert relative_half_width([float(np.median(v)) for v in visits]) > 0.1
 
 
 @pytest.mark.parametrize("lag", [0.0, 0.4, 0.8])
 def test_the_autocorrelation_is_that_within_visits(lag: float) -> None:
     rng = np.random.default_rng(1)
     machine = Machine(drift=0.2, cv=0.03, lag=lag)
-    assert lag1([machine.steps(rng, 0.1, 500) for _ in range(10)]) == pytest.approx(lag, abs=0.05)
+    assert lag1_autocorrelation([machine.steps(rng, 0.1, 500) for _ in range(10)]) == pytest.approx(
+        lag, abs=0.05
+    )
 
 
 @pytest.mark.parametrize("steps", [3, 5, 60])
@@ -128,27 +130,31 @@ def test_short_visits_tell_no_autocorrelation() -> None:
     rng = np.random.default_rng(5)
     machine = Machine(cv=0.03, lag=0.0)
     short = [machine.steps(rng, 0.1, 5) for _ in range(400)]
-    assert lag1(short) is None
-    long = [machine.steps(rng, 0.1, LASTING) for _ in range(100)]
-    assert lag1([*short, *long]) == lag1(long) == pytest.approx(0, abs=0.1)
-    noise = noise_of(short)
+    assert lag1_autocorrelation(short) is None
+    long = [machine.steps(rng, 0.1, CORRELATED_STEPS) for _ in range(100)]
+    assert (
+        lag1_autocorrelation([*short, *long])
+        == lag1_autocorrelation(long)
+        == pytest.approx(0, abs=0.1)
+    )
+    noise = _noise(short)
     assert noise is not None
     assert noise.lag1_autocorrelation is None
     assert "No visit has 20 steps" in noise.note
 
 
 def test_too_few_steps_tell_neither_noise_nor_autocorrelation() -> None:
-    assert noise_of([[0.1, 0.11], [0.1]]) is None
-    assert noise_of([[0.1]] * 100) is None
-    assert lag1([[0.1], [0.2]]) is None
-    assert lag1([[0.1] * 100]) is None
+    assert _noise([[0.1, 0.11], [0.1]]) is None
+    assert _noise([[0.1]] * 100) is None
+    assert lag1_autocorrelation([[0.1], [0.2]]) is None
+    assert lag1_autocorrelation([[0.1] * 100]) is None
 
 
 def test_a_quantity_tells_its_standard_error_in_its_own_unit() -> None:
-    times, share = over_visits([0.1, 0.104, 0.098, 0.101]), over_visits([-0.1, 0.1], relative=False)
-    assert told(times, "").error == pytest.approx(times.value * times.error, rel=1e-5)
-    assert told(share, "").error == pytest.approx(share.error, rel=1e-5)
-    assert told(over_visits([0.1]), "").error is None
+    times, share = estimate([0.1, 0.104, 0.098, 0.101]), estimate([-0.1, 0.1], relative=False)
+    assert measured(times, "").error == pytest.approx(times.value * times.error, rel=1e-5)
+    assert measured(share, "").error == pytest.approx(share.error, rel=1e-5)
+    assert measured(estimate([0.1]), "").error is None
 
 
 @pytest.mark.parametrize(
@@ -160,7 +166,7 @@ def test_what_cannot_be_is_cut_and_its_interval_as_far_as_it_reaches_inside(
     ends: tuple[float | None, float | None], left: tuple[float | None, float | None]
 ) -> None:
     low, high = ends
-    found = cut(Quantity(value=-0.3, kind="measured", low=low, high=high, error=0.1), 0.0, 1.0)
+    found = clip(Quantity(value=-0.3, kind="measured", low=low, high=high, error=0.1), 0.0, 1.0)
     assert (found.value, found.low, found.high, found.error) == (0.0, *left, None)
     assert "measured -0.3" in found.note
     assert ("; no interval" in found.note) == (low is not None and left[0] is None)
@@ -168,8 +174,8 @@ def test_what_cannot_be_is_cut_and_its_interval_as_far_as_it_reaches_inside(
 
 def test_what_can_be_is_left_as_it_is() -> None:
     given = Quantity(value=0.3, kind="measured", low=0.2, high=0.4, error=0.05, note="so")
-    assert cut(given, 0.0, 1.0) == given
-    wide = cut(given.model_copy(update={"low": -0.1}), 0.0, 1.0)
+    assert clip(given, 0.0, 1.0) == given
+    wide = clip(given.model_copy(update={"low": -0.1}), 0.0, 1.0)
     assert (wide.low, wide.high, wide.error, wide.note) == (0.0, 0.4, 0.05, "so")
 
 
@@ -191,8 +197,8 @@ SERIES = {"seconds": (0.2, 0.4, 0.3), "clean": (0.1, 0.1, 0.1)}
 def test_each_part_has_a_number_by_which_more_visits_are_made(
     part: str, samples: dict[str, tuple[float, ...]], value: float
 ) -> None:
-    visit = Visit(Cell(part, batch=8), 0, 0.0, samples)  # type: ignore[arg-type]
-    assert statistic(visit) == pytest.approx(value)
+    visit = Visit(MeasurementCell(part, batch=8), 0, 0.0, samples)  # type: ignore[arg-type]
+    assert visit_statistic(visit) == pytest.approx(value)
 
 
 def test_the_noise_scale_is_found_without_bias() -> None:
@@ -203,7 +209,7 @@ def test_the_noise_scale_is_found_without_bias() -> None:
         ((true + rng.normal(size=(3000, 50)) * math.sqrt(40 / 50 / b)) ** 2).sum(axis=1)
         for b in (4, 32)
     )
-    found = two_batches(small.tolist(), large.tolist(), 4, 32)
+    found = estimate_noise_scale(small.tolist(), large.tolist(), 4, 32)
     assert found is not None
     assert found.high is not None
     assert found.value == pytest.approx(40, rel=0.06)
@@ -212,25 +218,25 @@ def test_the_noise_scale_is_found_without_bias() -> None:
 
 
 def test_without_a_signal_above_the_noise_there_is_no_noise_scale() -> None:
-    assert two_batches([4.0, 4.0], [0.5, 0.5], 4, 32) is None
-    assert two_batches([1.0, 1.0], [1.1, 1.1], 4, 32) is None
+    assert estimate_noise_scale([4.0, 4.0], [0.5, 0.5], 4, 32) is None
+    assert estimate_noise_scale([1.0, 1.0], [1.1, 1.1], 4, 32) is None
 
 
 def test_an_interval_without_an_end_is_told_to_have_none() -> None:
     rng = np.random.default_rng(3)
     small, large = (20 / b * rng.chisquare(5, 12) / 5 + 0.05 for b in (4, 32))
-    found = two_batches(small.tolist(), large.tolist(), 4, 32)
+    found = estimate_noise_scale(small.tolist(), large.tolist(), 4, 32)
     assert found is not None
     assert found.high is None
 
 
 def test_the_noise_scale_is_told_along_the_training_and_where_it_is_not() -> None:
-    samples = samples_of(Machine(), [Cell("gradient", batch=8)], visits=3)
+    samples = samples_of(Machine(), [MeasurementCell("gradient", batch=8)], visits=3)
     lost = Visit(
-        Cell("gradient", batch=8), 3, 3.0, {"small": (4.0, 4.0), "large": (0.5, 0.5)},
+        MeasurementCell("gradient", batch=8), 3, 3.0, {"small": (4.0, 4.0), "large": (0.5, 0.5)},
         {"trained": 500, "small_batch": 4, "large_batch": 32},
     )  # fmt: skip
-    found, without = learning(Samples(samples.header, (*samples.visits, lost)))
+    found, without = noise_scales(Samples(samples.header, (*samples.visits, lost)))
     assert [(each.batch, each.trained) for each in found] == [(8, 0), (8, 1000), (8, 2000)]
     assert [each.scale.value for each in found] == pytest.approx([NOISE_SCALE] * 3, rel=0.05)
     (untold,) = without

@@ -10,16 +10,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from simstrag.calibration.benches.cuda import Cuda, _busy  # noqa: E402
-from simstrag.calibration.benches.device import Cpu, device  # noqa: E402
-from simstrag.calibration.benches.steps import FEWEST, Jobs, StepBench, block  # noqa: E402
-from simstrag.calibration.cells import Cell, Skipped  # noqa: E402
+from simstrag.calibration.benches.device import Cpu, Cuda, _busy, find_device  # noqa: E402
+from simstrag.calibration.benches.steps import FEWEST, Jobs, StepBench, time_steps  # noqa: E402
+from simstrag.calibration.cells import MeasurementCell, Skipped  # noqa: E402
 from simstrag.errors import InputError  # noqa: E402
 from simstrag.processes.affinity import cores  # noqa: E402
 from simstrag.workloads import Parts, Precisions, TrainingTask, Workload  # noqa: E402
 
 CHOSEN = Precisions("fp32", "bf16", stand_in=False, probed_gain=2.0)
-NOMINAL = Cell("step", precision="fp32", batch=4)
+NOMINAL = MeasurementCell("step", precision="fp32", batch=4)
 
 
 def linear(loss: Callable[[torch.nn.Module, torch.Tensor], torch.Tensor] | None = None) -> Parts:
@@ -37,7 +36,7 @@ TINY = Workload("tiny", linear, (2, 4, 8), 4, "cpu")
 
 
 def bench(workload: Workload = TINY, chosen: Precisions = CHOSEN) -> StepBench:
-    return StepBench(Jobs(workload, device("cpu")), chosen, span=0.02)
+    return StepBench(Jobs(workload, find_device("cpu")), chosen, span=0.02)
 
 
 def test_there_is_a_cell_for_every_precision_and_batch() -> None:
@@ -79,7 +78,7 @@ def test_a_visit_leaves_threads_and_cores_as_they_were() -> None:
 
 
 def test_places_within_places_are_left_one_by_one() -> None:
-    before, place = (cores(), torch.get_num_threads()), device("cpu")
+    before, place = (cores(), torch.get_num_threads()), find_device("cpu")
     with place.placed():
         with place.placed():
             pass
@@ -113,7 +112,7 @@ def test_a_step_is_the_gradient_alone_and_warm_up_does_not_count() -> None:
         clock.now += 100
 
     job.gradient, job.update = gradient, update  # type: ignore[method-assign, assignment]
-    samples = block(job, [None, None], clock, 0.0, warm=3)
+    samples = time_steps(job, [None, None], clock, 0.0, warm=3)
     assert samples == {
         "seconds": (1.0,) * FEWEST, "cpu": (0.5,) * FEWEST, "update": (100.0,) * FEWEST
     }  # fmt: skip
@@ -147,7 +146,7 @@ def test_a_batch_without_memory_is_skipped_and_the_others_go_on(error: Exception
 
     found = bench(replace(TINY, make=lambda: linear(loss)))
     with pytest.raises(Skipped, match="fp32 at batch 8 needs more than the memory there is"):
-        found.visit(Cell("step", precision="fp32", batch=8))
+        found.visit(MeasurementCell("step", precision="fp32", batch=8))
     assert found.visit(NOMINAL)[0]["seconds"]
 
 
@@ -185,7 +184,7 @@ def test_the_plan_knows_what_a_visit_took() -> None:
 
 
 def test_precisions_of_one_number_format_share_a_model() -> None:
-    jobs = Jobs(TINY, device("cpu"))
+    jobs = Jobs(TINY, find_device("cpu"))
     assert jobs.of("fp32").model is jobs.of("bf16").model
     assert jobs.of("fp64").model is not jobs.of("fp32").model
 
@@ -193,8 +192,8 @@ def test_precisions_of_one_number_format_share_a_model() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_a_gpu_that_is_not_there_is_refused() -> None:
     with pytest.raises(InputError, match="there is no device 'cuda:1' here; torch sees cpu"):
-        device("cuda:1")
-    assert device().name == "cpu"
+        find_device("cuda:1")
+    assert find_device().name == "cpu"
 
 
 def test_a_profiler_that_sees_no_kernel_does_not_say_that_the_gpu_was_idle() -> None:

@@ -9,8 +9,14 @@ import numpy as np
 import pytest
 
 from simstrag.calibration.fits import collective_fit
-from simstrag.calibration.fits.collective_fit import ALGORITHMS, Algorithm, Point, around, fit
-from simstrag.calibration.fits.medians import over_visits
+from simstrag.calibration.fits.collective_fit import (
+    ALGORITHMS,
+    Algorithm,
+    AllReducePoint,
+    fit,
+    points_around,
+)
+from simstrag.calibration.fits.estimates import estimate
 from simstrag.calibration.nccl import choose, predict_placements
 from simstrag.timing.constants import AllReduce
 
@@ -20,11 +26,11 @@ SIZES = tuple(1 << k for k in range(10, 29, 2))
 
 def measured(
     algorithm: Algorithm, placements: tuple[tuple[int, ...], ...] = PLACEMENTS, noise: float = 0.0
-) -> list[Point]:
+) -> list[AllReducePoint]:
     """By the simulator's own formula: 20 us and 10 GB/s between nodes, 3 us and 150 GB/s inside."""
     rng = np.random.default_rng(0)
     return [
-        Point(
+        AllReducePoint(
             nodes, size,
             AllReduce(20e-6, 10e9, size, 0.0, algorithm, 3e-6, 150e9).seconds(nodes)
             * math.exp(noise * rng.normal()),
@@ -71,7 +77,7 @@ def test_small_sizes_count_as_much_as_large_ones() -> None:
 def test_one_wild_time_moves_the_constants_little() -> None:
     points = measured("ring", ((8,),), noise=0.02)
     clean = fit(points)
-    points[0] = Point((8,), points[0].bytes, 14 * points[0].seconds)
+    points[0] = AllReducePoint((8,), points[0].bytes, 14 * points[0].seconds)
     assert fit(points).alpha == pytest.approx(clean.alpha, rel=0.15)
     assert fit(points).bandwidth == pytest.approx(clean.bandwidth, rel=0.05)
 
@@ -87,8 +93,8 @@ def held(sizes: tuple[int, ...], visits: int, rounds: int, off: float = 0.0) -> 
     for _ in range(rounds):
         true = [(2e-4 + s / 1e9) * math.exp(off * rng.normal()) for s in sizes]
         times = [t * np.exp(0.03 * rng.normal(size=max(1, visits))) for t in true]
-        estimates = [over_visits(each) for each in times]
-        points = [Point((2,), s, e.value) for s, e in zip(sizes, estimates, strict=True)]
+        estimates = [estimate(each) for each in times]
+        points = [AllReducePoint((2,), s, e.value) for s, e in zip(sizes, estimates, strict=True)]
         found = fit(points, estimates=estimates if visits else ())
         inside += [
             found.low[name] <= value <= found.high.get(name, math.inf)
@@ -123,17 +129,19 @@ def test_intervals_are_wider_where_the_formula_is_off_by_more_than_cells_errors(
 
 
 def test_with_as_many_times_as_constants_nothing_is_told_of_the_error() -> None:
-    estimates = [over_visits([t, 1.02 * t, 0.99 * t]) for t in (2.1e-4, 1.2e-3)]
-    points = [Point((2,), s, e.value) for s, e in zip((1 << 14, 1 << 20), estimates, strict=True)]
+    estimates = [estimate([t, 1.02 * t, 0.99 * t]) for t in (2.1e-4, 1.2e-3)]
+    points = [
+        AllReducePoint((2,), s, e.value) for s, e in zip((1 << 14, 1 << 20), estimates, strict=True)
+    ]
     for found in (fit(points), fit(points, estimates=estimates)):
         assert (found.low, found.high, found.freedom) == ({}, {}, 0)
 
 
 def test_times_that_do_not_grow_tell_no_bandwidth() -> None:
     with pytest.raises(ValueError, match="no bandwidth"):
-        fit([Point((2,), size, 1e-3 / size) for size in SIZES])
+        fit([AllReducePoint((2,), size, 1e-3 / size) for size in SIZES])
     with pytest.raises(ValueError, match="do not tell"):
-        fit([Point((2,), 1024, 1e-3)])
+        fit([AllReducePoint((2,), 1024, 1e-3)])
 
 
 def test_one_size_is_fitted_without_hops() -> None:
@@ -145,9 +153,9 @@ def test_one_size_is_fitted_without_hops() -> None:
 
 def test_what_is_left_out_is_not_seen() -> None:
     points = measured("ring")
-    spoilt = [Point(p.ranks_per_node, p.bytes, 2 * p.seconds) if p.ranks == 128 else p
+    spoilt = [AllReducePoint(p.ranks_per_node, p.bytes, 2 * p.seconds) if p.ranks == 128 else p
               for p in points]  # fmt: skip
-    errors = collective_fit.errors(
+    errors = collective_fit.left_out_errors(
         spoilt, lambda given: fit(given).seconds, lambda p: p.ranks_per_node
     )
     assert len(errors) == len(points)
@@ -184,5 +192,5 @@ def test_the_error_left_out_is_of_an_algorithm_chosen_without_what_is_left_out()
 
 def test_around_a_gradient_stay_the_sizes_near_it_and_three_at_least() -> None:
     points = measured("ring", ((2,),))
-    assert [p.bytes for p in around(points, 1 << 20)] == [1 << 18, 1 << 20, 1 << 22]
-    assert [p.bytes for p in around(points, 1e12)] == [1 << 24, 1 << 26, 1 << 28]
+    assert [p.bytes for p in points_around(points, 1 << 20)] == [1 << 18, 1 << 20, 1 << 22]
+    assert [p.bytes for p in points_around(points, 1e12)] == [1 << 24, 1 << 26, 1 << 28]

@@ -13,7 +13,14 @@ from typing import Any
 
 import pytest
 
-from simstrag.calibration.benches.crew import STALL, STOP, Crew, Under, obey, toil
+from simstrag.calibration.benches.workers import (
+    STALL,
+    STOP,
+    ContinuousWork,
+    WorkerGroup,
+    serve,
+    serve_continuous,
+)
 from simstrag.calibration.cells import Skipped
 from simstrag.processes import children
 
@@ -34,13 +41,13 @@ def double(pipe: Connection, rank: int) -> None:
             time.sleep(1)
         return 2 * order // (order != 0)
 
-    obey(pipe, work)
+    serve(pipe, work)
 
 
 def counting(pipe: Connection, rank: int, given: int = 0) -> None:
     """Counts until it is stopped, from what it was given; cannot at 0, fails at once at -1."""
 
-    def begin(order: int) -> Under:
+    def begin(order: int) -> ContinuousWork:
         count = given // (order != 0)
 
         def piece() -> None:
@@ -49,7 +56,7 @@ def counting(pipe: Connection, rank: int, given: int = 0) -> None:
 
         return piece, lambda: count
 
-    toil(pipe, begin)
+    serve_continuous(pipe, begin)
 
 
 def unable(pipe: Connection, rank: int) -> None:
@@ -57,30 +64,30 @@ def unable(pipe: Connection, rank: int) -> None:
 
 
 def test_a_crew_lives_on_between_orders_and_is_gone_afterwards() -> None:
-    with Crew(double, 2) as crew:
-        assert crew.ask({0: 1, 1: 2}) == [2, 4]
-        assert crew.ask({1: 5}) == [10]
+    with WorkerGroup(double, 2) as group:
+        assert group.request({0: 1, 1: 2}) == [2, 4]
+        assert group.request({1: 5}) == [10]
 
 
 def test_an_order_that_fails_is_skipped_with_its_reason_and_the_next_one_works() -> None:
-    with Crew(double, 2) as crew:
+    with WorkerGroup(double, 2) as group:
         with pytest.raises(Skipped, match="rank 1 of 2: ZeroDivisionError"):
-            crew.ask({0: 1, 1: 0})
-        assert crew.ask({0: 3, 1: 4}) == [6, 8]
+            group.request({0: 1, 1: 0})
+        assert group.request({0: 3, 1: 4}) == [6, 8]
 
 
 def test_a_process_that_dies_is_skipped_and_replaced() -> None:
-    with Crew(double, 2) as crew:
+    with WorkerGroup(double, 2) as group:
         with pytest.raises(Skipped, match="rank 1 ended early"):
-            crew.ask({0: 1, 1: -1})
-        assert crew.ask({0: 3, 1: 4}) == [6, 8]
+            group.request({0: 1, 1: -1})
+        assert group.request({0: 3, 1: 4}) == [6, 8]
 
 
 def test_a_crew_that_cannot_start_refuses_every_order() -> None:
-    with Crew(unable, 1) as crew:
+    with WorkerGroup(unable, 1) as group:
         for _ in range(2):
             with pytest.raises(Skipped, match="rank 0 ended early"):
-                crew.ask({0: 1})
+                group.request({0: 1})
 
 
 @pytest.fixture
@@ -92,62 +99,62 @@ def grace(monkeypatch: pytest.MonkeyPatch) -> float:
 
 @pytest.mark.usefixtures("grace")
 def test_who_waits_for_one_that_failed_is_not_waited_for_and_the_reason_is_told() -> None:
-    with Crew(double, 2) as crew:
+    with WorkerGroup(double, 2) as group:
         begun = time.monotonic()
         with pytest.raises(Skipped, match="rank 1 of 2: ZeroDivisionError"):
-            crew.ask({0: -2, 1: 0})
+            group.request({0: -2, 1: 0})
         with pytest.raises(Skipped, match="rank 1 ended early"):
-            crew.ask({0: -2, 1: -1})
+            group.request({0: -2, 1: -1})
         assert time.monotonic() - begun < STALL / 3
 
 
 def test_those_that_hang_are_given_one_grace_together(grace: float) -> None:
-    with Crew(double, 4) as crew:
-        for pipe in crew._children.pipes[:3]:
+    with WorkerGroup(double, 4) as group:
+        for pipe in group._children.pipes[:3]:
             pipe.send(-2)
         begun = time.monotonic()
-        crew.dismiss()
+        group.shut_down()
         assert grace <= time.monotonic() - begun < 2 * grace
 
 
 def test_one_that_was_killed_before_its_order_is_skipped_and_replaced() -> None:
-    with Crew(double, 2) as crew:
+    with WorkerGroup(double, 2) as group:
         for child in multiprocessing.active_children():
             child.kill()
             child.join()
         with pytest.raises(Skipped, match="rank 0 ended early"):
-            crew.ask({0: 1, 1: 2})
-        assert crew.ask({0: 3, 1: 4}) == [6, 8]
+            group.request({0: 1, 1: 2})
+        assert group.request({0: 3, 1: 4}) == [6, 8]
 
 
 @pytest.mark.usefixtures("grace")
 def test_all_that_are_silent_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Crew(double, 3) as crew:
-        monkeypatch.setattr("simstrag.calibration.benches.crew.STALL", 0.2)
+    with WorkerGroup(double, 3) as group:
+        monkeypatch.setattr("simstrag.calibration.benches.workers.STALL", 0.2)
         with pytest.raises(Skipped, match=r"rank 0 and 2 of 3 did not answer in 0\.2 s"):
-            crew.ask({0: -2, 1: 1, 2: -2})
+            group.request({0: -2, 1: 1, 2: -2})
 
 
 def test_what_ends_a_command_from_outside_does_not_end_its_processes() -> None:
-    with Crew(double, 1) as crew:
+    with WorkerGroup(double, 1) as group:
         (child,) = multiprocessing.active_children()
         assert child.pid is not None
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             os.kill(child.pid, number)
-        assert crew.ask({0: 1}) == [2]
+        assert group.request({0: 1}) == [2]
 
 
 def test_work_goes_on_until_it_is_stopped_and_tells_how_far_it_came() -> None:
-    with Crew(counting, 1, 1000) as crew:
-        assert crew.ask({0: 1}) == [None]
-        assert crew.ask({0: STOP})[0] >= 1000
+    with WorkerGroup(counting, 1, 1000) as group:
+        assert group.request({0: 1}) == [None]
+        assert group.request({0: STOP})[0] >= 1000
         with pytest.raises(Skipped, match="rank 0 of 1: ZeroDivisionError"):
-            crew.ask({0: 0})
-        crew.ask({0: -1})
-        assert crew._children.pipes[0].poll(10)
+            group.request({0: 0})
+        group.request({0: -1})
+        assert group._children.pipes[0].poll(10)
         with pytest.raises(Skipped, match="rank 0 of 1: ZeroDivisionError"):
-            crew.ask({0: STOP})
-        assert crew.ask({0: 0.5}) == [None]
+            group.request({0: STOP})
+        assert group.request({0: 0.5}) == [None]
 
 
 def test_each_crew_has_what_it_must_not_share_with_the_one_before() -> None:
@@ -159,10 +166,10 @@ def test_each_crew_has_what_it_must_not_share_with_the_one_before() -> None:
         yield number
         left.append(number)
 
-    with Crew(counting, 1, fresh=fresh) as crew:
-        crew.ask({0: 2})
-        assert crew.ask({0: STOP}) == [100]
-        crew.dismiss()
-        crew.ask({0: 2})
-        assert crew.ask({0: STOP}) == [101]
+    with WorkerGroup(counting, 1, fresh=fresh) as group:
+        group.request({0: 2})
+        assert group.request({0: STOP}) == [100]
+        group.shut_down()
+        group.request({0: 2})
+        assert group.request({0: STOP}) == [101]
     assert left == [100, 101]

@@ -12,10 +12,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from simstrag.calibration.check import Checked
-from simstrag.calibration.comparing import Pair, compare
-from simstrag.calibration.fits.medians import over_visits, told
-from simstrag.calibration.measured import Measured, measured
+from simstrag.calibration.check import CheckResult
+from simstrag.calibration.compare import ComparedNumber, ProfileNumber, compare, numbers_of
+from simstrag.calibration.fits.estimates import estimate, measured
 from simstrag.cli.profiles import compare as command
 from simstrag.errors import InputError
 from simstrag.profile.profile import Profile
@@ -64,7 +63,7 @@ def test_what_has_no_measured_interval_is_listed_and_not_judged(other: dict[str,
     assert [pair.agrees for pair in found.pairs] == [None]
     assert math.isnan(found.agreeing)
     assert math.isnan(found.half_width)
-    assert "no cell in common that both measured with an interval" in found.text
+    assert "No cell was measured with an interval in both" in found.text
     assert "listed only: 1" in found.text
 
 
@@ -83,7 +82,7 @@ def test_every_part_of_a_profile_is_compared() -> None:
     )
     assert len(found.judged) == cells
     assert not found.cells.duplicated(["cell", "number"]).any()
-    assert (found.only_a, found.only_b, found.changes) == ((), (), ())
+    assert (found.only_a, found.only_b, found.differences) == ((), (), ())
 
 
 def test_a_calibration_repeated_with_the_errors_it_states_agrees_in_19_of_20_cells() -> None:
@@ -103,11 +102,12 @@ def test_of_four_visits_about_94_in_100_numbers_agree_by_their_standard_errors()
     rng = np.random.default_rng(6)
     pairs = []
     for _ in range(1500):
-        a, b = (told(over_visits(np.exp(0.02 * rng.normal(size=4))), "") for _ in range(2))
-        pairs.append(Pair(Measured("step", "", "", "s"), a, b))
+        a, b = (measured(estimate(np.exp(0.02 * rng.normal(size=4))), "") for _ in range(2))
+        pairs.append(ComparedNumber(ProfileNumber("step", "", "", "s"), a, b))
     assert np.mean([pair.agrees for pair in pairs]) == pytest.approx(0.942, abs=0.015)
     wide = [
-        Pair(p.number, *(q.model_copy(update={"error": None}) for q in (p.a, p.b))) for p in pairs
+        ComparedNumber(p.number, *(q.model_copy(update={"error": None}) for q in (p.a, p.b)))
+        for p in pairs
     ]
     assert np.mean([pair.agrees for pair in wide]) > 0.98
 
@@ -138,7 +138,7 @@ def test_all_reduces_beside_a_load_are_named_by_their_size() -> None:
     beside = a.responses[0].model_dump(mode="json") | {
         "precision": "", "resource": "net", "load": "net", "batch": None, "ranks": 2, "bytes": 1024,
     }  # fmt: skip
-    (number, _), *_ = measured(without(a, "cells", responses=[beside]))
+    (number, _), *_ = numbers_of(without(a, "cells", responses=[beside]))
     assert number == (
         "contention",
         "allreduce 2 ranks 1024 B beside net 0.25",
@@ -149,9 +149,9 @@ def test_all_reduces_beside_a_load_are_named_by_their_size() -> None:
 
 def test_a_check_says_how_narrowly_it_knows_what_it_measured_again() -> None:
     sides = compare(of_one_cell(quantity(10.0, 0.01)), of_one_cell(quantity(10.1, 0.04)))
-    assert "now known to 4.0% to either side in the median" in Checked(sides).text
+    assert "median half-width of their new intervals is 4.0%" in CheckResult(sides).text
     off = compare(of_one_cell(quantity(10.0, 0.01)), of_one_cell(quantity(12.0, 0.04)))
-    assert "now known to 4.0% to either side in the median" in Checked(off).text
+    assert "median half-width of their new intervals is 4.0%" in CheckResult(off).text
 
 
 def test_errors_that_are_stated_too_small_show_as_disagreement() -> None:
@@ -188,8 +188,8 @@ def test_different_devices_are_said_before_any_number() -> None:
     device = {**a.device, "model": "Another Processor"}
     found = compare(a, without(a, device=device))
     assert not found.same_device
-    assert found.text.index("different devices") < found.text.index("agree within")
-    assert [str(change) for change in found.changes] == [
+    assert found.text.index("devices differ") < found.text.index("agree within")
+    assert [str(change) for change in found.differences] == [
         "device model: A Processor against Another Processor"
     ]
 
@@ -198,7 +198,9 @@ def test_a_clock_that_ran_otherwise_makes_no_other_device() -> None:
     a = full_profile()
     found = compare(a, without(a, device={**a.device, "clock_mhz": 1980}))
     assert found.same_device
-    assert [str(change) for change in found.changes] == ["device clock_mhz: not said against 1980"]
+    assert [str(change) for change in found.differences] == [
+        "device clock_mhz: not stated against 1980"
+    ]
 
 
 def test_changes_of_software_workload_and_precisions_are_listed() -> None:
@@ -210,7 +212,7 @@ def test_changes_of_software_workload_and_precisions_are_listed() -> None:
         workload={**a.workload.model_dump(), "batch": 16},
         cells=[c.model_dump(mode="json") for c in a.cells if c.precision == "fp32"],
     )
-    assert [str(change) for change in compare(a, b).changes] == [
+    assert [str(change) for change in compare(a, b).differences] == [
         "software torch: 2.13.0+cpu against 2.14",
         "workload batch: 8 against 16",
         "precisions timed: bf16, fp32 against fp32",

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from simstrag.calibration.fits.medians import short
+from simstrag.calibration.fits.estimates import round_digits
 from simstrag.errors import InputError
 from simstrag.profile.profile import Profile
 
@@ -69,7 +69,7 @@ def pairs(path: Path, gpu: str) -> Slowdowns:
         cluster: dict[str, dict[str, Any]] = json.loads(path.read_text())[gpu]
         return {
             _job(name): {
-                _job(other): short(speeds["null"] / pair[0]) if pair[0] else None
+                _job(other): round_digits(speeds["null"] / pair[0]) if pair[0] else None
                 for other, pair in speeds.items()
                 if other != "null" and _scale(other) == 1
             }

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from simstrag.calibration.fits import batch_fit, collective_fit
-from simstrag.calibration.fits.collective_fit import Fit, Point
-from simstrag.calibration.fits.medians import Estimate, short
+from simstrag.calibration.fits import collective_fit
+from simstrag.calibration.fits.collective_fit import AllReduceFit, AllReducePoint
+from simstrag.calibration.fits.estimates import CellEstimate, round_digits
+from simstrag.calibration.fits.laws import choose_batch_law
 from simstrag.errors import InputError
 from simstrag.profile.measurements import BatchFit, StepCell
 from simstrag.profile.profile import AllReduceTimes, Profile, StepTimes, Workload
@@ -102,21 +103,21 @@ def t4(traces: Path, application: str) -> Profile:
     )  # fmt: skip
 
 
-def synchronisation(rows: Sequence[Row], size: int) -> list[Point]:
+def synchronisation(rows: Sequence[Row], size: int) -> list[AllReducePoint]:
     """`sync_time` of every placement of several GPUs at its smallest batch, as an all-reduce."""
     least: dict[tuple[int, ...], tuple[int, float]] = {}
     for nodes, batch, _, sync in rows:
         if sum(nodes) > 1 and (nodes not in least or batch < least[nodes][0]):
             least[nodes] = batch, sync
-    return [Point(nodes, size, sync) for nodes, (_, sync) in least.items()]
+    return [AllReducePoint(nodes, size, sync) for nodes, (_, sync) in least.items()]
 
 
-def fitted(points: Sequence[Point]) -> Fit:
+def fitted(points: Sequence[AllReducePoint]) -> AllReduceFit:
     """A ring without hops: all points have one size, which does not tell a hop from bandwidth."""
     return collective_fit.fit(points, "ring", hops=False)
 
 
-def predicted(points: Sequence[Point]) -> tuple[str, list[float]]:
+def predicted(points: Sequence[AllReducePoint]) -> tuple[str, list[float]]:
     """Constants of placements of up to `FEW` GPUs, in words, and errors at all larger ones."""
     few = [point for point in points if point.ranks <= FEW]
     larger = [point for point in points if point.ranks > FEW]
@@ -145,28 +146,28 @@ def read(path: Path) -> list[Row]:
 
 
 def _measured(value: float, note: str) -> Quantity:
-    return Quantity(value=short(value), kind="measured", n=1, note=note)
+    return Quantity(value=round_digits(value), kind="measured", n=1, note=note)
 
 
-def _constants(law: Fit) -> dict[str, Quantity]:
+def _constants(law: AllReduceFit) -> dict[str, Quantity]:
     assert law.intra_bandwidth is not None
     zero = Quantity(value=0, kind="assumed", note="one size does not tell it from bandwidth")
     found = {"alpha": zero, "intra_alpha": zero}
     for name in ("bandwidth", "intra_bandwidth"):
         found[name] = Quantity(
-            value=short(getattr(law, name)), kind="fitted", low=short(law.low[name]),
-            high=short(law.high[name]), note=EXPOSED,
+            value=round_digits(getattr(law, name)), kind="fitted", low=round_digits(law.low[name]),
+            high=round_digits(law.high[name]), note=EXPOSED,
         )  # fmt: skip
     return found
 
 
 def _batch_fit(batches: Sequence[int], seconds: Sequence[float]) -> BatchFit:
-    single = [Estimate(value, float("inf"), None, None, 1) for value in seconds]
-    law = batch_fit.choose(batches, single)
+    single = [CellEstimate(value, float("inf"), None, None, 1) for value in seconds]
+    law = choose_batch_law(batches, single)
     note = "of one value per batch, so without an interval"
 
     def constant(value: float) -> Quantity:
-        return Quantity(value=short(value), kind="fitted", note=note)
+        return Quantity(value=round_digits(value), kind="fitted", note=note)
 
     return BatchFit(
         precision="fp32",
@@ -175,10 +176,10 @@ def _batch_fit(batches: Sequence[int], seconds: Sequence[float]) -> BatchFit:
         per_sample=constant(law.per_sample),
         knee=constant(law.knee) if law.law == "knee" else None,
         fitted=tuple(batches),
-        errors={name: short(error) for name, error in law.errors.items()},
+        errors={name: round_digits(error) for name, error in law.errors.items()},
     )
 
 
-def _table(points: Sequence[Point]) -> dict[str, float]:
+def _table(points: Sequence[AllReducePoint]) -> dict[str, float]:
     """By placement, as the source writes it: GPUs of each node."""
-    return {"".join(map(str, p.ranks_per_node)): short(p.seconds) for p in points}
+    return {"".join(map(str, p.ranks_per_node)): round_digits(p.seconds) for p in points}

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
 
-from simstrag.calibration.benches.crew import obey
-from simstrag.calibration.benches.steps import Jobs, block
+from simstrag.calibration.benches.steps import Jobs, time_steps
+from simstrag.calibration.benches.workers import serve
 from simstrag.errors import SimstragError
 from simstrag.processes.affinity import cores
 from simstrag.processes.children import Children
@@ -183,24 +183,24 @@ def _rank(pipe: Connection, rank: int, workload: str) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     import torch
 
-    from simstrag.calibration.benches.device import device
+    from simstrag.calibration.benches.device import find_device
     from simstrag.workloads import load
 
     torch.set_num_threads(1)
-    jobs = Jobs(load(workload), device("cpu"))
+    jobs = Jobs(load(workload), find_device("cpu"))
 
     def carry_out(request: RunRequest | PaceRequest) -> dict[str, Any]:
         return (
             _timed(jobs, request) if isinstance(request, PaceRequest) else _run(pipe, rank, request)
         )
 
-    obey(pipe, carry_out)
+    serve(pipe, carry_out)
 
 
 def _timed(jobs: Jobs, request: PaceRequest) -> dict[str, float]:
     """Times one visit, as calibration does, on the core of this rank."""
     job = jobs.of(request.precision)
-    found = block(job, [job.batch(request.batch) for _ in range(2)], jobs.device, SPAN)
+    found = time_steps(job, [job.batch(request.batch) for _ in range(2)], jobs.device, SPAN)
     jobs.clear()
     return {"seconds": statistics.fmean(found["seconds"])}
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from simstrag.calibration.benches.occupancy import LIMIT
-from simstrag.calibration.calibrate import PROFILE, Asked, Calibration
+from simstrag.calibration.benches.machine import FOREIGN_LIMIT
+from simstrag.calibration.calibrate import PROFILE, Calibration, CalibrationRequest
 from simstrag.calibration.campaign import OnVisit
 from simstrag.ddp.support import profile_hints
 from simstrag.documents.paths import write_json, write_whole
@@ -102,7 +102,7 @@ class InterleavedCalibration:
 
     def __init__(
         self,
-        request: Asked,
+        request: CalibrationRequest,
         folder: str | Path,
         policies: Sequence[str] = (),
         ranks: Sequence[int] = (),
@@ -124,7 +124,7 @@ class InterleavedCalibration:
 
     def begin(self, on_visit: OnVisit | None = None) -> Path:
         """Measure the part before the first repetition; returns its profile."""
-        Calibration.of(self.request, self.place).check_kept()
+        Calibration.of(self.request, self.place).check_folder()
         if not self.begun.exists():
             text = self.go_on(0.0, on_visit).read_text(encoding="utf-8")
             write_whole(self.begun, lambda part: part.write_text(text, encoding="utf-8"))
@@ -338,12 +338,12 @@ def _remarks(
             f"0{shared if ranks > plan.cores else ''}; calibrate again with the part lockstep, "
             "which times 2 and 4 ranks"
         )
-    disturbed = [each for each in outcomes if max(each.foreign, each.stolen) > LIMIT]
+    disturbed = [each for each in outcomes if max(each.foreign, each.stolen) > FOREIGN_LIMIT]
     if disturbed:
         most = max(max(each.foreign, each.stolen) for each in disturbed)
         remarks.append(
             f"in {len(disturbed)} of {len(outcomes)} runs other processes or virtual machines used "
-            f"more than {LIMIT:g} of a core, {most:.2f} at most"
+            f"more than {FOREIGN_LIMIT:g} of a core, {most:.2f} at most"
         )
     late = [load["late"] for each in outcomes for load in each.load]
     if late and max(late) > LATE:

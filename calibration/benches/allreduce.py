@@ -1,7 +1,7 @@
-"""Times all-reduces between processes of this machine: sizes, ranks, sub-groups, load beside them.
+"""Times all-reduces between processes of this machine: sizes, ranks, sub-groups, traffic.
 
-One time is from the latest start to the latest end over the group's members, after a barrier, so
-that nobody's late arrival counts.  Nothing else goes on, unless a load is asked for.
+The time of one all-reduce is from the latest start to the latest end over the group's members,
+after a barrier, so that a late arrival does not count.
 """
 
 from __future__ import annotations
@@ -10,15 +10,22 @@ import contextlib
 import math
 import statistics
 import tempfile
+import time
 from collections.abc import Sequence
+from multiprocessing.connection import Connection
 from typing import Any, Literal
 
 import psutil
 
-from simstrag.calibration.benches.collective_ranks import Group, reduce_ranks, spans
-from simstrag.calibration.benches.crew import Crew
 from simstrag.calibration.benches.traffic import Traffic
-from simstrag.calibration.cells import Cell
+from simstrag.calibration.benches.workers import (
+    Stamps,
+    WorkerGroup,
+    elapsed,
+    join_process_group,
+    serve,
+)
+from simstrag.calibration.cells import MeasurementCell, Series
 from simstrag.processes.affinity import cores
 
 __all__ = ["SIZES", "AllReduceBench", "rank_counts", "sizes_of"]
@@ -27,20 +34,26 @@ SIZES = (*(1 << k for k in range(10, 20, 2)), *(1 << k for k in range(20, 29)))
 """1 KiB to 256 MiB: powers of 4 below 1 MiB, powers of 2 from there."""
 
 COARSE = (1 << 14, 1 << 20, 1 << 24)
-"""Bytes for ranks that share cores, groups within a group, and beside a load."""
+"""Bytes for ranks that share cores, for sub-groups, and beside a load."""
 
 VISIT = 0.25
-"""Seconds that a visit should take."""
+"""Seconds that a visit aims at."""
 
 FEWEST, MOST = 5, 200
-"""Repetitions of a visit, at least and at most."""
+"""Least and most repetitions of a visit."""
 
-SHARE = 0.5
-"""Of the memory at hand, what buffers may take."""
+MEMORY_SHARE = 0.5
+"""The part of the available memory that buffers may use."""
+
+Group = tuple[int, ...]
+"""The ranks of a group, in order."""
+
+Reduce = tuple[Group, Group, int, int]
+"""A request: the group that reduces, all ranks that start together, bytes, repetitions."""
 
 
 def rank_counts(most: int) -> tuple[int, ...]:
-    """2 to 4, powers of two, and all: rank counts at which a law shows.
+    """Numbers of ranks to time: 2 to 4, powers of two, and the largest.
 
     >>> rank_counts(2), rank_counts(12)
     ((2,), (2, 3, 4, 8, 12))
@@ -50,9 +63,9 @@ def rank_counts(most: int) -> tuple[int, ...]:
 
 
 def sizes_of(ranks: int, device: str, gradient_bytes: int = 0) -> tuple[int, ...]:
-    """`SIZES` and the gradient's, those left out for which `ranks` ranks here lack the memory.
+    """`SIZES` and the gradient's size, without those that need too much memory for `ranks` ranks.
 
-    A rank takes a buffer and about twice as much inside gloo.
+    A rank uses a buffer and about twice as much inside gloo.
     """
     if device == "cuda":
         import torch
@@ -61,17 +74,20 @@ def sizes_of(ranks: int, device: str, gradient_bytes: int = 0) -> tuple[int, ...
     else:
         room = psutil.virtual_memory().available / ranks
     wanted = sorted({*SIZES, *([gradient_bytes] if gradient_bytes else [])})
-    return tuple(size for size in wanted if 3 * size <= SHARE * room)
+    return tuple(size for size in wanted if 3 * size <= MEMORY_SHARE * room)
 
 
 class AllReduceBench:
-    """Cells of part "allreduce" on this machine, over one backend.
+    """Cells of part "allreduce" over one backend.
 
-    backend: "gloo", or "nccl" with a GPU per rank.  device: where the tensors are.
-    ranks: counts to measure.  More ranks than cores share cores, more than GPUs share GPUs: both
-    are oversubscribed in the facts.  nested: one count more, at which also one half of the ranks
-    alone, and both halves at once, are timed; 0 for none.  traffic: levels of load "net" to measure
-    beside.
+    backend: "gloo", or "nccl" with a GPU per rank.
+    device: of the tensors.
+    ranks: numbers of ranks to time.  More ranks than cores share cores, more ranks than GPUs share
+        GPUs; both have the fact `oversubscribed`.
+    sizes: bytes to time.
+    nested: one more number of ranks, at which one half of the ranks alone, and both halves at once,
+        are timed too; 0 for none.
+    traffic: levels of load "net" to time beside.
     """
 
     def __init__(
@@ -90,18 +106,18 @@ class AllReduceBench:
         self._stack = contextlib.ExitStack()
 
     @property
-    def cells(self) -> tuple[Cell, ...]:
-        """Every size at every rank count that has the cores; a few sizes of everything else."""
+    def cells(self) -> tuple[MeasurementCell, ...]:
+        """All sizes at every number of ranks with a core each; a few sizes of everything else."""
         coarse = tuple(size for size in COARSE if size in self.sizes) or self.sizes[-1:]
-        nested = ("half", "halves") if self.nested else ()
-        most = max((n for n in self.ranks if not _oversubscribed(n)), default=self.ranks[0])
+        groups = ("half", "halves") if self.nested else ()
+        most = max((n for n in self.ranks if n <= len(cores())), default=self.ranks[0])
         return (
             *(
                 self._cell(n, size)
                 for n in self.ranks
-                for size in (coarse if _oversubscribed(n) else self.sizes)
+                for size in (self.sizes if n <= len(cores()) else coarse)
             ),
-            *(self._cell(self.nested, size, group) for group in nested for size in coarse),
+            *(self._cell(self.nested, size, group) for group in groups for size in coarse),
             *(
                 self._cell(most, size, load="net", level=level)
                 for level in self.levels
@@ -109,82 +125,136 @@ class AllReduceBench:
             ),
         )
 
-    def seconds(self, cell: Cell) -> float:
-        """At about 1 GB/s with half a second of repetitions."""
+    def seconds(self, cell: MeasurementCell) -> float:
+        """Expected at about 1 GB/s."""
         once = 2 * cell.bytes * cell.ranks / 2e9
         return max(VISIT, FEWEST * once) * (2 if cell.load else 1) + 2 * once
 
-    def visit(self, cell: Cell) -> tuple[dict[str, tuple[float, ...]], dict[str, Any]]:
-        """`seconds`; of both halves at once the other one's as `other`; beside a load the same
-        without it, just before, as `clean`."""
-        facts: dict[str, Any] = {"oversubscribed": self._shared(cell.ranks)}
+    def visit(self, cell: MeasurementCell) -> tuple[Series, dict[str, Any]]:
+        """`seconds` of each repetition.
+
+        `other`: of the second of two halves.
+        `clean`: without the load, before the loaded ones.
+        """
+        facts: dict[str, Any] = {"oversubscribed": self._is_shared(cell.ranks)}
         if not cell.load:
-            return self._timed(cell), facts
-        clean = self._timed(cell)["seconds"]
+            return self._time(cell), facts
+        clean = self._time(cell)["seconds"]
         with self._traffic.streaming(cell.level) as stream:
-            samples = {"clean": clean, **self._timed(cell)}
+            samples = {"clean": clean, **self._time(cell)}
         return samples, facts | stream.report
 
     def __enter__(self) -> AllReduceBench:
         world = max(self.ranks)
-        groups = {_first(n) for n in self.ranks}
+        groups = {tuple(range(n)) for n in self.ranks}
         if self.nested:
-            groups |= {_first(self.nested), *_halves(self.nested)}
-        self.crew = Crew(
-            reduce_ranks, world, world, self.backend, self.device, tuple(sorted(groups)),
+            groups |= {*_halves(self.nested)}
+        self.workers = WorkerGroup(
+            _reduce_ranks, world, world, self.backend, self.device, tuple(sorted(groups)),
             max(self.sizes), fresh=tempfile.TemporaryDirectory,
         )  # fmt: skip
-        with contextlib.ExitStack() as stack:  # what has started leaves if the rest cannot start
+        with contextlib.ExitStack() as stack:  # leaves what started if the rest cannot start
             stack.enter_context(self._traffic)
-            stack.enter_context(self.crew)
+            stack.enter_context(self.workers)
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *failure: object) -> None:
         self._stack.close()
 
-    def _timed(self, cell: Cell) -> dict[str, tuple[float, ...]]:
-        """Repetitions enough for the visit, after two that say how long one takes."""
+    def _time(self, cell: MeasurementCell) -> Series:
+        """Repetitions for the length of a visit, after two that show how long one takes."""
+        everyone = tuple(range(cell.ranks))
         groups = {"half": _halves(cell.ranks)[:1], "halves": _halves(cell.ranks)}.get(
-            cell.group, [_first(cell.ranks)]
+            cell.group, [everyone]
         )
-        pace = statistics.median(self._spans(groups, cell.bytes, 3)[0][1:])
+        pace = statistics.median(self._repeat(groups, cell.bytes, 3)[0][1:])
         repetitions = min(MOST, max(FEWEST, round(VISIT / max(pace, 1e-6))))
         return dict(
-            zip(("seconds", "other"), self._spans(groups, cell.bytes, repetitions), strict=False)
+            zip(("seconds", "other"), self._repeat(groups, cell.bytes, repetitions), strict=False)
         )
 
-    def _spans(self, groups: list[Group], size: int, repetitions: int) -> list[tuple[float, ...]]:
-        """Seconds of every repetition, for each of the groups; they begin together."""
+    def _repeat(self, groups: list[Group], size: int, repetitions: int) -> list[tuple[float, ...]]:
+        """Seconds of every repetition, for each of the groups, which start together."""
         room = tuple(sorted(rank for group in groups for rank in group))
-        orders = {rank: (group, room, size, repetitions) for group in groups for rank in group}
-        answers = dict(zip(room, self.crew.ask(orders), strict=True))
-        return [spans([answers[rank] for rank in group]) for group in groups]
+        requests = {rank: (group, room, size, repetitions) for group in groups for rank in group}
+        stamps = dict(zip(room, self.workers.request(requests), strict=True))
+        return [elapsed([stamps[rank] for rank in group]) for group in groups]
 
-    def _shared(self, ranks: int) -> bool:
+    def _is_shared(self, ranks: int) -> bool:
         """Whether some ranks share a core or a GPU."""
+        most = len(cores())
         if self.device == "cuda":
             import torch
 
-            return ranks > min(len(cores()), torch.cuda.device_count())
-        return _oversubscribed(ranks)
+            most = min(most, torch.cuda.device_count())
+        return ranks > most
 
     def _cell(
         self, ranks: int, size: int, group: str = "all", load: str = "", level: float = 0.0
-    ) -> Cell:
-        return Cell(
+    ) -> MeasurementCell:
+        return MeasurementCell(
             "allreduce", backend=self.backend, ranks=ranks, bytes=size, group=group,
             load=load, level=level,
         )  # fmt: skip
 
 
-def _oversubscribed(ranks: int) -> bool:
-    return ranks > len(cores())
-
-
-def _first(count: int) -> Group:
-    return tuple(range(count))
-
-
 def _halves(count: int) -> list[Group]:
     return [tuple(range(count // 2)), tuple(range(count // 2, count))]
+
+
+def _reduce_ranks(
+    pipe: Connection,
+    rank: int,
+    folder: str,
+    world: int,
+    backend: str,
+    device: str,
+    groups: tuple[Group, ...],
+    largest: int,
+) -> None:
+    """Run a rank that all-reduces float32 in place and answers each `Reduce` with its stamps.
+
+    Every rank makes every group at the start, in the same order, and reduces once in each of its
+    groups: NCCL connects a group at its first use, which no visit is to include.
+
+    largest: bytes of the largest request.
+    """
+    import torch
+    import torch.distributed as dist
+
+    place = join_process_group(rank, world, folder, backend, device)
+    process_groups = {group: dist.new_group(list(group), backend=backend) for group in groups}
+    rooms = {group: dist.new_group(list(group), backend="gloo") for group in groups}
+    memory = torch.zeros(largest // 4, device=place)
+
+    def synchronize() -> None:
+        if place.type == "cuda":
+            torch.cuda.synchronize(place)
+
+    for group, process_group in process_groups.items():
+        if rank in group:
+            dist.all_reduce(memory[:1], group=process_group)
+    synchronize()
+
+    def reduce(request: Reduce) -> Stamps:
+        group, room, size, repetitions = request
+        buffer = memory[: size // 4]
+        total = float(sum(1 + member for member in group))
+        stamps: Stamps = []
+        for _ in range(repetitions):
+            buffer.fill_(1.0 + rank)
+            synchronize()
+            dist.barrier(rooms[room])
+            start = time.monotonic()
+            dist.all_reduce(buffer, group=process_groups[group])
+            synchronize()
+            stamps.append((start, time.monotonic()))
+            if buffer[0] != total or buffer[-1] != total:
+                break
+        if not bool((buffer == total).all()):
+            raise ArithmeticError(f"an all-reduce of {size} bytes gave a wrong sum")
+        return stamps
+
+    serve(pipe, reduce)
+    dist.destroy_process_group()

@@ -1,8 +1,7 @@
-"""The device that computes steps: its clock, its memory, its state, and where its thread runs.
+"""The device that computes steps: a CPU core or an NVIDIA GPU.
 
-A mark is a point in the device's own order of work.  On a CPU that is a reading of the clock; on a
-GPU it is an event put into the stream among the kernels, read only after all is done, so that no
-step waits for being timed.
+A mark is a point in the device's own order of work.  On a CPU it is a reading of the clock; on a
+GPU it is an event in the stream, read after all work is done, so that timing delays no step.
 """
 
 from __future__ import annotations
@@ -10,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import statistics
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from simstrag.calibration.benches.cuda import Cuda, timed
 from simstrag.errors import InputError
 from simstrag.processes.affinity import cores, keep_memory, pin
 from simstrag.workloads import map_tensors
@@ -26,36 +25,45 @@ if TYPE_CHECKING:
 
     from simstrag.workloads import TrainingTask
 
-__all__ = ["Cpu", "Device", "device", "no_memory"]
+__all__ = ["Cpu", "Cuda", "Device", "covered", "find_device", "is_out_of_memory", "time_call"]
 
 Mark = Any
+
+SMI_FIELDS = {
+    "clock": "clocks.sm",
+    "memory_clock": "clocks.mem",
+    "temperature": "temperature.gpu",
+    "power": "power.draw",
+}
+"""Names in the samples of what nvidia-smi is asked for."""
 
 
 class Device(Protocol):
     """What timing needs of a device.
 
-    name: torch's, such as "cpu" or "cuda:0".  core: where the thread that computes or launches is.
-    beside: what `thread` tells of a step beside its seconds, "cpu" or "host".
+    name: torch's, such as "cpu" or "cuda:0".
+    core: of the thread that computes or launches.
+    thread_series: the series that `thread` gives, "cpu" or "host".
     """
 
     name: str
     core: int
-    beside: str
+    thread_series: str
 
     def thread(self) -> float:
         """A clock of the thread that computes or launches, in seconds."""
         ...
 
     def mark(self) -> Mark:
-        """A point in the order of what was launched on this device."""
+        """The present point in the device's order of work."""
         ...
 
     def seconds(self, first: Mark, second: Mark) -> float:
-        """Between two marks, once `finish` has come back."""
+        """Between two marks, after `finish`."""
         ...
 
     def finish(self) -> None:
-        """Wait until all that was launched is done."""
+        """Wait until all launched work is done."""
         ...
 
     def state(self) -> dict[str, float]:
@@ -63,35 +71,37 @@ class Device(Protocol):
         ...
 
     def anatomy(self, job: TrainingTask, batch: Any, steps: int) -> dict[str, float]:
-        """What a few steps are made of, under the profiler and untimed; see the class."""
+        """The parts of a step, from a few steps under the profiler; see the class."""
         ...
 
     def release(self) -> None:
-        """Give back memory that is held for later."""
+        """Release cached memory."""
         ...
 
-    def placed(self) -> contextlib.AbstractContextManager[None]:
-        """Steps run inside of it: pinned, with so many threads as is right."""
+    def on_core(self) -> contextlib.AbstractContextManager[None]:
+        """The context in which steps run: pinned, with the right number of threads."""
         ...
 
 
-def device(name: str = "", core: int | None = None) -> Device:
-    """The device of that name; by default the first GPU, else the CPU.
+def find_device(name: str = "", core: int | None = None) -> Device:
+    """The device of a name; by default the first GPU, else the CPU.
 
-    core: where the thread that computes or launches steps is kept; by default the last one, since
-    the first ones serve most interrupts.  Raises `InputError` for a GPU that is not here.
+    core: of the thread that computes or launches; by default the last core, for the first ones
+        serve most interrupts.
 
-    >>> device("cpu").name
+    Raises `InputError` for a GPU that is not here.
+
+    >>> find_device("cpu").name
     'cpu'
     """
     import torch
 
-    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    chosen = name or ("cuda:0" if found else "cpu")
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    chosen = name or ("cuda:0" if gpus else "cpu")
     core = cores()[-1] if core is None else core
     if chosen == "cpu":
         return Cpu(core)
-    known = ["cpu", *(f"cuda:{k}" for k in range(found))]
+    known = ["cpu", *(f"cuda:{k}" for k in range(gpus))]
     chosen = "cuda:0" if chosen == "cuda" else chosen
     if chosen not in known:
         raise InputError(f"there is no device '{name}' here; torch sees {', '.join(known)}")
@@ -99,18 +109,18 @@ def device(name: str = "", core: int | None = None) -> Device:
 
 
 class Cpu:
-    """One core with one thread.
+    """One core with one thread, as a worker of a trace is one core.
 
-    A step is timed on one core because a worker of a trace is one: contention then is what others
-    take of that core, and a thread that waits for a second thread on another, half-busy core would
-    blur it.  Threads that split a step also share caches and clocks in ways that differ by machine.
+    Contention then is the use of that core by others.  A second thread on another, half-busy core
+    would blur it, and threads that split a step share caches and clocks in ways that differ by
+    machine.
     """
 
     def __init__(self, core: int) -> None:
-        self.name, self.core, self.beside = "cpu", core, "cpu"
+        self.name, self.core, self.thread_series = "cpu", core, "cpu"
 
     def thread(self) -> float:
-        """Its CPU time: a step's wall clock beyond it was taken by others."""
+        """CPU time of the thread: a step's wall clock beyond it was used by others."""
         return time.thread_time()
 
     def mark(self) -> float:
@@ -120,7 +130,7 @@ class Cpu:
         return second - first
 
     def finish(self) -> None:
-        """Nothing is left to wait for."""
+        """No work is left."""
 
     def state(self) -> dict[str, float]:
         path = Path(f"/sys/devices/system/cpu/cpu{self.core}/cpufreq/scaling_cur_freq")
@@ -130,43 +140,41 @@ class Cpu:
             return {}
 
     def anatomy(self, job: TrainingTask, batch: Any, steps: int) -> dict[str, float]:
-        """`host_share`, `profiled_stretch` and `peak_bytes` of a step.
+        """The parts of a step.
 
-        host_share: the part of a profiled step outside of torch's operators, median: Python, the
-        autograd engine's own work, and what lies between operators.  The profiler's own seconds
-        fall there too, and stretch the step by `profiled_stretch` (profiled over plain, medians),
-        so that the share is an upper bound, and rough where that is not near 1.  What operators
-        spend on being dispatched counts as theirs.
-
-        peak_bytes: most that torch's allocator held at a time: parameters, buffers, the
-        optimizer's state, the batch, and what one profiled step added.  Work space that libraries
-        allocate by themselves is not in it.
+        host_share: part of a profiled step outside of torch's operators, median: Python, the
+            autograd engine, and time between operators.  It includes the profiler's own time, so
+            that it is an upper bound; dispatching an operator counts as the operator's.
+        profiled_stretch: median profiled over median plain step; the share is rough where this is
+            not near 1.
+        peak_bytes: most that torch's allocator held at a time: parameters, buffers, the optimizer's
+            state, the batch, and one profiled step; without the work space of libraries.
         """
         from torch.autograd.profiler import profile
 
         os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else two lines on stderr per profile
-        plain, profiled, inside, grown = [], [], [], []
+        plain, profiled, inside, growth = [], [], [], []
         for number in range(steps):
-            plain.append(timed(lambda: job.gradient(batch)))
+            plain.append(time_call(lambda: job.gradient(batch)))
             job.update()
-            with profile(use_kineto=False, profile_memory=number == 0) as seen:
-                profiled.append(timed(lambda: job.gradient(batch)))
+            with profile(use_kineto=False, profile_memory=number == 0) as result:
+                profiled.append(time_call(lambda: job.gradient(batch)))
             job.update()
-            events = seen.key_averages()
+            events = result.key_averages()
             inside.append(sum(e.self_cpu_time_total for e in events if e.key.startswith("aten::")))
-            grown.append(_growth(seen))
+            growth.append(_memory_growth(result))
         outside = [1 - i / 1e6 / p for i, p in zip(inside, profiled, strict=True)]
         return {
             "host_share": max(0.0, statistics.median(outside)),
             "profiled_stretch": statistics.median(profiled) / statistics.median(plain),
-            "peak_bytes": grown[0] + _held(job, batch),
+            "peak_bytes": growth[0] + _bytes_before_step(job, batch),
         }
 
     def release(self) -> None:
-        """Nothing is held: torch keeps no cache of a CPU's memory."""
+        """Torch keeps no cache of a CPU's memory."""
 
     @contextlib.contextmanager
-    def placed(self) -> Iterator[None]:
+    def on_core(self) -> Iterator[None]:
         import torch
 
         allowed, threads = set(cores()), torch.get_num_threads()
@@ -180,10 +188,107 @@ class Cpu:
             pin(allowed)
 
 
-def no_memory(error: BaseException) -> bool:
-    """Whether an exception says that memory did not suffice, on a CPU or on a GPU.
+class Cuda:
+    """One GPU, with the process that launches its kernels on one core.
 
-    >>> no_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ..."))
+    One core suffices for launching (the thread that runs backward works while the other waits), and
+    it makes a step beside load on that core comparable to one without.
+    """
+
+    def __init__(self, name: str, core: int) -> None:
+        self.name, self.core, self.thread_series = name, core, "host"
+
+    def thread(self) -> float:
+        """Wall clock: a step's difference is the time until the launching thread comes back."""
+        return time.perf_counter()
+
+    def mark(self) -> Any:
+        import torch
+
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self.name))
+        return event
+
+    def seconds(self, first: Any, second: Any) -> float:
+        return float(first.elapsed_time(second)) / 1e3
+
+    def finish(self) -> None:
+        import torch
+
+        torch.cuda.synchronize(self.name)
+
+    def state(self) -> dict[str, float]:
+        """From nvidia-smi by the device's UUID; {} where it does not answer."""
+        import torch
+
+        try:
+            uuid = torch.cuda.get_device_properties(self.name).uuid
+            output = subprocess.run(
+                ["nvidia-smi", f"--id=GPU-{uuid}", f"--query-gpu={','.join(SMI_FIELDS.values())}",
+                 "--format=csv,noheader,nounits"],
+                capture_output=True, text=True, timeout=10, check=True,
+            ).stdout  # fmt: skip
+        except (OSError, subprocess.SubprocessError, AttributeError):
+            return {}
+        state = {}
+        for name, text in zip(SMI_FIELDS, output.strip().split(","), strict=False):
+            with contextlib.suppress(ValueError):  # "[N/A]"
+                state[name] = float(text)
+        return state
+
+    def anatomy(self, job: TrainingTask, batch: Any, steps: int) -> dict[str, float]:
+        """The parts of a step, which takes about the longer of the first two.
+
+        gpu_busy: seconds in which some kernel or copy ran (profiler, median); absent where the
+            profiler sees no kernels.  1 - gpu_busy / step is the part that neither reduced
+            precision shortens nor contention of the GPU slows.
+        host_alone: seconds until the launching thread comes back from a step that starts with an
+            empty queue: the time of launching itself.
+        peak_bytes: most that torch's allocator held at a time, parameters and other jobs included.
+        """
+        import torch
+        from torch.profiler import ProfilerActivity, profile
+
+        os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else two lines on stderr per profile
+        torch.cuda.reset_peak_memory_stats(self.name)
+        alone, profiles = [], []
+        for _ in range(steps):
+            self.finish()
+            alone.append(time_call(lambda: job.gradient(batch)))
+            job.update()
+        self.finish()
+        peak = torch.cuda.max_memory_allocated(self.name)
+        for _ in range(steps):
+            with profile(activities=[ProfilerActivity.CUDA]) as result:
+                job.gradient(batch)
+                self.finish()
+            job.update()
+            self.finish()
+            profiles.append(_kernels(result))
+        return {**_busy(profiles), "host_alone": statistics.median(alone), "peak_bytes": peak}
+
+    def release(self) -> None:
+        import torch
+
+        torch.cuda.empty_cache()
+
+    @contextlib.contextmanager
+    def on_core(self) -> Iterator[None]:
+        import torch
+
+        allowed = set(cores())
+        _pin_threads({self.core})
+        try:
+            with torch.cuda.device(self.name):
+                yield
+        finally:
+            _pin_threads(allowed)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception reports too little memory, on a CPU or on a GPU.
+
+    >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ..."))
     True
     """
     import torch
@@ -194,20 +299,63 @@ def no_memory(error: BaseException) -> bool:
     )
 
 
-def _growth(seen: Any) -> int:
-    """Bytes by which torch's allocator was at most above where it was when profiling began."""
-    events = [e for e in seen.kineto_results.events() if e.name() == "[memory]"]
+def time_call(step: Callable[[], object]) -> float:
+    """Seconds until a call returns."""
+    start = time.perf_counter()
+    step()
+    return time.perf_counter() - start
+
+
+def covered(spans: Iterable[tuple[float, float]]) -> float:
+    """Length of the union of intervals.
+
+    >>> covered([(0.0, 2.0), (1.0, 3.0), (5.0, 6.0)])
+    4.0
+    """
+    total, reached = 0.0, float("-inf")
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total
+
+
+def _kernels(profile: Any) -> list[tuple[float, float]]:
+    """Start and end in seconds of all work on the GPU in a profile."""
+    return [
+        (e.time_range.start / 1e6, e.time_range.end / 1e6)
+        for e in profile.events()
+        if str(e.device_type).endswith("CUDA")
+    ]
+
+
+def _busy(profiles: Iterable[Sequence[tuple[float, float]]]) -> dict[str, float]:
+    """`gpu_busy` of some profiles; absent where one is empty: without CUPTI no kernel is seen."""
+    busy = [covered(spans) for spans in profiles]
+    return {"gpu_busy": statistics.median(busy)} if all(busy) else {}
+
+
+def _pin_threads(allowed: set[int]) -> None:
+    """Pin every thread of this process: the one that runs backward started long before."""
+    if hasattr(os, "sched_setaffinity"):
+        for thread in os.listdir("/proc/self/task"):
+            with contextlib.suppress(ProcessLookupError):  # ended meanwhile
+                os.sched_setaffinity(int(thread), allowed)
+
+
+def _memory_growth(profile: Any) -> int:
+    """Largest number of bytes by which torch's allocator grew in a profile."""
+    events = [e for e in profile.kineto_results.events() if e.name() == "[memory]"]
     changes = (e.nbytes() for e in sorted(events, key=lambda e: e.start_ns()))
     return max(accumulate(changes), default=0)
 
 
-def _held(job: TrainingTask, batch: Any) -> int:
-    """Bytes of what is there before a step: parameters, buffers, optimizer's state, batch."""
-    found = {t.data_ptr(): t.nbytes for t in (*job.model.parameters(), *job.model.buffers())}
+def _bytes_before_step(job: TrainingTask, batch: Any) -> int:
+    """Bytes of parameters, buffers, the optimizer's state and the batch."""
+    sizes = {t.data_ptr(): t.nbytes for t in (*job.model.parameters(), *job.model.buffers())}
 
-    def seen(tensor: torch.Tensor) -> torch.Tensor:
-        found[tensor.data_ptr()] = tensor.nbytes
+    def add(tensor: torch.Tensor) -> torch.Tensor:
+        sizes[tensor.data_ptr()] = tensor.nbytes
         return tensor
 
-    map_tensors((list(job.optimizer.state.values()), batch), seen)
-    return sum(found.values())
+    map_tensors((list(job.optimizer.state.values()), batch), add)
+    return sum(sizes.values())

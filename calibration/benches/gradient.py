@@ -1,13 +1,13 @@
 """Squared norms of gradients of small and large batches, along a training run.
 
-They are what the two-batch estimator of the gradient noise scale needs (McCandlish et al. 2018,
-arXiv:1812.06162, appendix A.1).  A large batch is `PARTS` small ones, drawn anew for each pair,
-and its gradient is the mean of theirs: equal to what one pass over all of them gives, unless
-samples see each other in the model (batch normalisation), which the theory does not know.  `small`
-of a pair is the mean of its parts' squared norms, `large` the squared norm of their mean.  So with
-b samples in a part and B = PARTS * b the expectations are |G|^2 + S/b and |G|^2 + S/B, where S is
-the trace of the covariance of one sample's gradient: two equations for |G|^2 and S, and the noise
-scale is S / |G|^2.
+They are the input of the two-batch estimator of the gradient noise scale (McCandlish et al. 2018,
+arXiv:1812.06162, appendix A.1).  A large batch is `PARTS` small ones, drawn anew for each pair, and
+its gradient is the mean of theirs: equal to that of one pass over all of them, unless samples
+interact in the model (batch normalisation), which the theory excludes.  `small` of a pair is the
+mean of its parts' squared norms, `large` the squared norm of their mean.  So with b samples in a
+part and B = PARTS * b the expectations are |G|^2 + S/b and |G|^2 + S/B, where S is the trace of the
+covariance of one sample's gradient: two equations for |G|^2 and S, and the noise scale is
+S / |G|^2.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from simstrag.calibration.benches.steps import Jobs, Samples, skipping
-from simstrag.calibration.cells import Cell
+from simstrag.calibration.benches.steps import Jobs, skip_on_failure
+from simstrag.calibration.cells import MeasurementCell, Series
 
 if TYPE_CHECKING:
     import torch
@@ -33,25 +33,26 @@ PARTS = 8
 class GradientBench:
     """Pairs along one training run per small batch size, in the optimizer's own steps.
 
-    Each pair is followed by an update with the large batch's gradient.  All is computed in
-    float32.  There are two sizes, the smallest and the nominal one: what the theory calls one
-    number should come out alike at both.  span: seconds of pairs in a visit.
+    Each pair is followed by an update with the large batch's gradient, all in float32.  The small
+    batch is the smallest or the nominal one; theory expects the same noise scale at both.
+
+    span: seconds of pairs in a visit.
     """
 
     def __init__(self, jobs: Jobs, span: float = 1.0) -> None:
         self.jobs, self.span = jobs, span
-        self._runs: dict[Cell, tuple[TrainingTask, int]] = {}
+        self._runs: dict[MeasurementCell, tuple[TrainingTask, int]] = {}
 
     @property
-    def cells(self) -> Sequence[Cell]:
-        """One for each small batch; none where training means nothing: see `why`."""
+    def cells(self) -> Sequence[MeasurementCell]:
+        """One for each small batch; none for random inputs, see `why_not`."""
         workload = self.jobs.workload
-        sizes = sorted({workload.batches[0], workload.nominal}) if not self.why else []
-        return [Cell("gradient", batch=size) for size in sizes]
+        sizes = sorted({workload.batches[0], workload.nominal}) if not self.why_not else []
+        return [MeasurementCell("gradient", batch=size) for size in sizes]
 
     @property
-    def why(self) -> str:
-        """Why there are no cells, or ""."""
+    def why_not(self) -> str:
+        """The reason for having no cells, or ""."""
         workload = self.jobs.workload
         if workload.real_data:
             return ""
@@ -61,15 +62,15 @@ class GradientBench:
             "or your own module:function"
         )
 
-    def seconds(self, cell: Cell) -> float:
-        """Roughly the span: a pair more may be begun."""
+    def seconds(self, cell: MeasurementCell) -> float:
+        """The span."""
         return self.span
 
-    def visit(self, cell: Cell) -> tuple[Samples, dict[str, Any]]:
-        """Pairs for about `span` seconds of training; where the run stands is in the facts."""
+    def visit(self, cell: MeasurementCell) -> tuple[Series, dict[str, Any]]:
+        """Pairs for about `span` seconds of training; the facts say where the run stands."""
         device = self.jobs.device
-        with skipping(self.jobs, cell), device.placed():
-            job, trained = self._runs.get(cell) or (self._begin(), 0)
+        with skip_on_failure(self.jobs, cell), device.on_core():
+            job, trained = self._runs.get(cell) or (self._start_job(), 0)
             pairs: list[tuple[float, float]] = []
             until = time.monotonic() + self.span
             while not pairs or time.monotonic() < until:
@@ -84,7 +85,7 @@ class GradientBench:
         facts = {"trained": trained, "small_batch": cell.batch, "large_batch": large}
         return samples, facts
 
-    def _begin(self) -> TrainingTask:
+    def _start_job(self) -> TrainingTask:
         from simstrag.workloads import TrainingTask
 
         return TrainingTask(self.jobs.workload.build(), "fp32", self.jobs.device.name)
@@ -98,7 +99,10 @@ class GradientBench:
 
 
 def _pair(job: TrainingTask, samples: int) -> tuple[float, float]:
-    """Mean squared norm of the parts' gradients and squared norm of their mean, which stays."""
+    """Mean squared norm of the parts' gradients, and squared norm of their mean.
+
+    The mean stays in the parameters' gradients.
+    """
     import torch
 
     trained = [p for p in job.model.parameters() if p.requires_grad]
@@ -107,18 +111,18 @@ def _pair(job: TrainingTask, samples: int) -> tuple[float, float]:
     for _ in range(PARTS):
         job.optimizer.zero_grad(set_to_none=True)
         job.gradient(job.batch(samples))
-        found = [p.grad if p.grad is not None else torch.zeros_like(p) for p in trained]
-        small += _squared(found) / PARTS
-        for into, gradient in zip(mean, found, strict=True):
+        gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in trained]
+        small += _squared_norm(gradients) / PARTS
+        for into, gradient in zip(mean, gradients, strict=True):
             into.add_(gradient, alpha=1 / PARTS)
     for parameter, gradient in zip(trained, mean, strict=True):
         parameter.grad = gradient
-    return small, _squared(mean)
+    return small, _squared_norm(mean)
 
 
-def _squared(gradient: Sequence[torch.Tensor]) -> float:
+def _squared_norm(gradients: Sequence[torch.Tensor]) -> float:
     """Sum of squares over all parameters, added up in float64."""
     import torch
 
-    norms = [torch.linalg.vector_norm(g, dtype=torch.float64) for g in gradient]
+    norms = [torch.linalg.vector_norm(g, dtype=torch.float64) for g in gradients]
     return float(torch.stack(norms).square().sum())

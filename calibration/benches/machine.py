@@ -1,20 +1,51 @@
-"""What the measured machine is, in words that name neither it nor its owner."""
+"""The measured machine: its software, its load by other processes, and the pace of its cores.
+
+The pace of a core is the time of a Python loop.  It shows what no processor time shows: on a
+virtual machine, work on the other hardware thread of a core appears in no clock of the guest.  Such
+work slows a Python loop more than it slows steps: on a guest of an AMD EPYC the loop took 1.05 or
+1.9 ms where steps of a small network took 46 or 58 ms, for seconds or minutes on end.  The loop is
+therefore timed before and after each visit.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import platform
 import re
+import statistics
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["describe_software", "slug"]
+import psutil
+
+from simstrag.calibration.cells import Visit
+from simstrag.processes.affinity import cores, pin
+
+__all__ = [
+    "FOREIGN_LIMIT", "PACE_LIMIT", "Occupancy", "describe_software", "measure_paces",
+    "pace_deviation", "slug", "usual_paces", "visit_deviation",
+]  # fmt: skip
+
+FOREIGN_LIMIT = 0.1
+"""Cores that other processes may use during a visit that still counts as calm."""
+
+PACE_LIMIT = 1.2
+"""Factor by which a core's pace may differ from its usual pace around a visit that counts."""
+
+TIMED_CORES = 4
+"""Number of cores whose pace is timed, from the first: those of the first ranks and of steps."""
+
+LOOP, TIMES = 100_000, 21
+"""Numbers that a loop adds, about 1 ms, and the loops of which the median counts: a disturbance of
+some milliseconds does nothing to a visit of a second."""
 
 
 def describe_software() -> dict[str, str]:
-    """Kernel, Python and torch, and what torch says of its CPU kernels."""
+    """Versions of kernel, Python, torch and numpy, torch's CPU capability, and CUDA's versions."""
     import numpy
     import torch
 
@@ -30,8 +61,26 @@ def describe_software() -> dict[str, str]:
     }
 
 
+def _cuda_versions() -> dict[str, str]:
+    import torch
+
+    if not torch.cuda.is_available():
+        return {}
+    versions = {
+        "cuda": str(torch.version.cuda),
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())),  # type: ignore[no-untyped-call]
+    }
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        output = subprocess.run(
+            ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
+            capture_output=True, text=True, timeout=10, check=True,
+        )  # fmt: skip
+        versions["driver"] = output.stdout.split("\n")[0].strip()
+    return versions
+
+
 def slug(device: Mapping[str, Any]) -> str:
-    """A short file name for a device: model, and of a CPU cores, and amx where it has it.
+    """A short file name for a device: the model, then GPUs, or cores and AMX.
 
     >>> slug({"model": "Intel(R) Xeon(R) Processor", "cores": 2, "flags": "avx2 amx_bf16"})
     'intel-xeon-2-core-amx'
@@ -46,20 +95,99 @@ def slug(device: Mapping[str, Any]) -> str:
     return "-".join([*words, str(device["cores"]), "core", *ending])
 
 
-def _cuda_versions() -> dict[str, str]:
-    """Of CUDA, NCCL and the driver, where there is a GPU."""
-    import torch
+class Occupancy:
+    """Cores that other processes used between entering and leaving this context.
 
-    if not torch.cuda.is_available():
-        return {}
-    versions = {
-        "cuda": str(torch.version.cuda),
-        "nccl": ".".join(map(str, torch.cuda.nccl.version())),  # type: ignore[no-untyped-call]
-    }
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        answer = subprocess.run(
-            ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
-            capture_output=True, text=True, timeout=10, check=True,
-        )  # fmt: skip
-        versions["driver"] = answer.stdout.split("\n")[0].strip()
-    return versions
+    foreign: processor seconds of all processes but this one and its descendants, per second.
+        Kernel work on our behalf that is charged to no process counts as foreign.
+    stolen: processor seconds that the hypervisor gave to other machines, per second.
+
+    >>> with Occupancy() as occupancy:
+    ...     _ = sum(range(100_000))
+    >>> 0 <= occupancy.foreign <= os.cpu_count()
+    True
+    """
+
+    foreign: float = 0.0
+    stolen: float = 0.0
+
+    def __enter__(self) -> Occupancy:
+        self._start, self._own, (self._all, self._steal) = time.monotonic(), _own(), _all()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        own, (busy, steal) = _own(), _all()
+        seconds = max(time.monotonic() - self._start, 1e-9)
+        most = float(os.cpu_count() or 1)
+        self.foreign = min(max(busy - self._all - (own - self._own), 0.0) / seconds, most)
+        self.stolen = max(steal - self._steal, 0.0) / seconds
+
+
+def _all() -> tuple[float, float]:
+    """Processor seconds since boot: of all processes, and of the hypervisor's other machines."""
+    t = psutil.cpu_times()
+    used = sum(getattr(t, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq"))
+    return used, getattr(t, "steal", 0.0)
+
+
+def _own() -> float:
+    """Processor seconds of this process and its descendants, finished ones included."""
+    total, here = 0.0, psutil.Process()
+    for process in (here, *here.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            total += sum(process.cpu_times()[:4])
+    return total
+
+
+def measure_paces() -> dict[int, float]:
+    """Seconds of a loop on each of the first cores; this thread keeps its affinity.
+
+    >>> all(seconds > 0 for seconds in measure_paces().values())
+    True
+    """
+    allowed = cores()
+    try:
+        return {core: _time_loop(core) for core in allowed[:TIMED_CORES]}
+    finally:
+        pin(set(allowed))
+
+
+def _time_loop(core: int) -> float:
+    pin(core)
+    times = []
+    for _ in range(TIMES):
+        start = time.perf_counter()
+        sum(range(LOOP))
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def usual_paces(visits: Iterable[Visit]) -> dict[int, float]:
+    """The usual pace of each core: the median of its loops around all visits.
+
+    It is not the quickest loop: a simulation predicts training on this machine with the neighbours
+    that it mostly has.
+    """
+    times: dict[int, list[float]] = {}
+    for core, *seconds in (row for visit in visits for row in visit.facts.get("pace", ())):
+        times.setdefault(core, []).extend(seconds)
+    return {core: statistics.median(seconds) for core, seconds in times.items()}
+
+
+def pace_deviation(paces: Mapping[int, float], usual: Mapping[int, float]) -> float:
+    """The largest factor by which a core is slower or quicker than usual; 1 for unknown cores.
+
+    >>> pace_deviation({0: 0.5, 1: 0.75}, {0: 0.5, 1: 0.5}), pace_deviation({0: 0.25}, {0: 0.5})
+    (1.5, 2.0)
+    >>> pace_deviation({0: 1}, {})
+    1.0
+    """
+    ratios = [seconds / usual.get(core, seconds) for core, seconds in paces.items()]
+    return max((max(ratio, 1 / ratio) for ratio in ratios), default=1.0)
+
+
+def visit_deviation(visit: Visit, usual: Mapping[int, float]) -> float:
+    """The larger `pace_deviation` of before and after a visit."""
+    rows: Sequence[Sequence[float]] = visit.facts.get("pace", ())
+    looks = zip(*([(int(core), s) for s in seconds] for core, *seconds in rows), strict=True)
+    return max((pace_deviation(dict(look), usual) for look in looks), default=1.0)

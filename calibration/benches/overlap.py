@@ -1,9 +1,9 @@
-"""Measures how much of an all-reduce backward hides, on real DDP.
+"""Measures the part of an all-reduce that the backward pass hides, on real DDP.
 
-A visit takes short blocks of three kinds of step in turns, so that drift hits all alike: forward
-and backward alone, the same under DDP with its buckets on the way meanwhile, and the same alone
-followed by one flat all-reduce of as many bytes.  Each time is from the latest start to the latest
-end over the ranks, after a barrier.
+A visit times short blocks of three kinds of step in turns, so that drift affects all alike: forward
+and backward alone (`compute`), the same under DDP with its buckets in flight (`together`), and the
+same alone followed by one flat all-reduce of as many bytes (`apart`).  Each time is from the latest
+start to the latest end over the ranks, after a barrier.
 """
 
 from __future__ import annotations
@@ -15,12 +15,17 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Literal
 
-from simstrag.calibration.benches.collective_ranks import Stamps, join, spans
-from simstrag.calibration.benches.crew import Crew, obey
-from simstrag.calibration.cells import Cell
+from simstrag.calibration.benches.workers import (
+    Stamps,
+    WorkerGroup,
+    elapsed,
+    join_process_group,
+    serve,
+)
+from simstrag.calibration.cells import MeasurementCell, Series
 
 if TYPE_CHECKING:
-    from simstrag.workloads import Batch, Parts, TrainingTask
+    from simstrag.workloads import Batch, TrainingTask, Parts
 
 __all__ = ["KINDS", "OverlapBench"]
 
@@ -35,21 +40,22 @@ SETTLE = 4
 """Steps that are not kept: DDP finds the order of its buckets in the first ones."""
 
 VISIT = 0.8
-"""Seconds that a visit should take."""
+"""Seconds that a visit aims at."""
 
 FEWEST, MOST = 3, 30
-"""Turns of a visit, at least and at most."""
+"""Least and most turns of a visit."""
 
-Order = tuple[str, int, int]
-"""Precision, batch, turns."""
+Turns = tuple[str, int, int]
+"""A request: precision, batch, number of turns."""
 
 Answer = tuple[int, dict[Kind, Stamps]]
+"""Bytes of a gradient, and the stamps of each kind."""
 
 
 class OverlapBench:
     """Cells of part "overlap": DDP over some ranks of this machine.
 
-    build: makes the workload's parts, in every rank, so it can be pickled: `Workload.build`.
+    build: makes the workload's parts in every rank, and can be pickled.
     steps: (precision, batch) to time.
     """
 
@@ -61,47 +67,40 @@ class OverlapBench:
         backend: Literal["gloo", "nccl"] = "gloo",
         device: Literal["cpu", "cuda"] = "cpu",
     ) -> None:
-        self.build, self.steps, self.ranks = build, tuple(steps), ranks
-        self.backend, self.device = backend, device
-
-    @property
-    def cells(self) -> tuple[Cell, ...]:
-        """One for each precision and batch."""
-        return tuple(
-            Cell("overlap", backend=self.backend, ranks=self.ranks, precision=p, batch=b)
-            for p, b in self.steps
+        self.build, self.ranks, self.backend, self.device = build, ranks, backend, device
+        self.cells = tuple(
+            MeasurementCell("overlap", backend=backend, ranks=ranks, precision=p, batch=b)
+            for p, b in steps
         )
 
-    def seconds(self, cell: Cell) -> float:
-        """What a visit aims at, and the settling before it."""
+    def seconds(self, cell: MeasurementCell) -> float:
+        """A visit and the settling before it."""
         return 2 * VISIT
 
-    def visit(self, cell: Cell) -> tuple[dict[str, tuple[float, ...]], dict[str, Any]]:
-        """The three kinds of `KINDS`, by name."""
-        begun = time.monotonic()
-        self._turns(cell, 1)
-        pace = time.monotonic() - begun
+    def visit(self, cell: MeasurementCell) -> tuple[Series, dict[str, Any]]:
+        """Seconds of the three kinds of step, by name; facts: `bytes` of a gradient."""
+        start = time.monotonic()
+        self._take_turns(cell, 1)
+        pace = time.monotonic() - start
         turns = min(MOST, max(FEWEST, round(VISIT / pace)))
-        answers = self._turns(cell, turns)
-        samples: dict[str, tuple[float, ...]] = {
-            kind: spans([each[kind] for _, each in answers]) for kind in KINDS
-        }
+        answers = self._take_turns(cell, turns)
+        samples: Series = {kind: elapsed([each[kind] for _, each in answers]) for kind in KINDS}
         return samples, {"bytes": answers[0][0]}
 
     def __enter__(self) -> OverlapBench:
-        self.crew = Crew(
+        self.workers = WorkerGroup(
             _train, self.ranks, self.ranks, self.backend, self.device, self.build,
             fresh=tempfile.TemporaryDirectory,
         )  # fmt: skip
-        self.crew.__enter__()
+        self.workers.__enter__()
         return self
 
     def __exit__(self, *failure: object) -> None:
-        self.crew.dismiss()
+        self.workers.shut_down()
 
-    def _turns(self, cell: Cell, turns: int) -> list[Answer]:
-        order: Order = (cell.precision, cell.batch, turns)
-        return self.crew.ask(dict.fromkeys(range(self.ranks), order))
+    def _take_turns(self, cell: MeasurementCell, turns: int) -> list[Answer]:
+        request: Turns = (cell.precision, cell.batch, turns)
+        return self.workers.request(dict.fromkeys(range(self.ranks), request))
 
 
 def _train(
@@ -119,51 +118,49 @@ def _train(
 
     from simstrag.workloads import TrainingTask
 
-    place = join(rank, world, folder, backend, device)
+    place = join_process_group(rank, world, folder, backend, device)
     group, room = dist.new_group(backend=backend), dist.new_group(backend="gloo")
-    made: dict[tuple[str, int], tuple[TrainingTask, Batch, torch.Tensor]] = {}
+    prepared: dict[tuple[str, int], tuple[TrainingTask, Batch, torch.Tensor]] = {}
 
-    def prepared(precision: str, batch: int) -> tuple[TrainingTask, Batch, torch.Tensor]:
-        """The job, kept for as long as the same is asked for."""
-        if (precision, batch) not in made:
-            made.clear()
+    def prepare(precision: str, batch: int) -> tuple[TrainingTask, Batch, torch.Tensor]:
+        """The job, kept until another one is requested."""
+        if (precision, batch) not in prepared:
+            prepared.clear()
             bare = TrainingTask(build(), precision, str(place))
             wrapped = DistributedDataParallel(bare.model, process_group=group)
             job = TrainingTask(bare.parts._replace(model=wrapped), precision, str(place))
             flat = torch.zeros(bare.parameters, dtype=bare.dtype, device=place)
-            made[precision, batch] = job, bare.batch(batch), flat
+            prepared[precision, batch] = job, bare.batch(batch), flat
             for _ in range(SETTLE):
-                step("together", *made[precision, batch])
-        return made[precision, batch]
+                step("together", *prepared[precision, batch])
+        return prepared[precision, batch]
 
-    def settle() -> None:
+    def synchronize() -> None:
         if place.type == "cuda":
             torch.cuda.synchronize(place)
 
-    def step(
-        kind: Kind, job: TrainingTask, batch: Batch, flat: torch.Tensor
-    ) -> tuple[float, float]:
+    def step(kind: Kind, job: TrainingTask, batch: Batch, flat: torch.Tensor) -> tuple[float, float]:
         model: Any = job.model
-        settle()
+        synchronize()
         dist.barrier(room)
-        begun = time.monotonic()
+        start = time.monotonic()
         with contextlib.nullcontext() if kind == "together" else model.no_sync():
             job.gradient(batch)
         if kind == "apart":
             dist.all_reduce(flat, group=group)
-        settle()
-        ended = time.monotonic()
+        synchronize()
+        end = time.monotonic()
         job.optimizer.zero_grad(set_to_none=True)
-        return begun, ended
+        return start, end
 
-    def work(order: Order) -> Answer:
-        precision, batch, turns = order
-        job, samples, flat = prepared(precision, batch)
-        found: dict[Kind, Stamps] = {kind: [] for kind in KINDS}
+    def take_turns(request: Turns) -> Answer:
+        precision, batch, turns = request
+        job, samples, flat = prepare(precision, batch)
+        stamps: dict[Kind, Stamps] = {kind: [] for kind in KINDS}
         for _ in range(turns):
             for kind in KINDS:
-                found[kind] += [step(kind, job, samples, flat) for _ in range(BLOCK)][1:]
-        return flat.numel() * flat.element_size(), found
+                stamps[kind] += [step(kind, job, samples, flat) for _ in range(BLOCK)][1:]
+        return flat.numel() * flat.element_size(), stamps
 
-    obey(pipe, work)
+    serve(pipe, take_turns)
     dist.destroy_process_group()

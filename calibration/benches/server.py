@@ -1,8 +1,8 @@
 """Times push, service and pull of a gradient between a worker and a server over TCP, by its size.
 
 One frame is a header and one contiguous float32 buffer of all gradients, or of all parameters.
-Single pulls may come out below 0: the server is off its core when it has handed over the reply, and
-stamps that late; service then has what pull lacks.
+A single pull may come out below 0: the server loses its core when it has sent the reply, and
+stamps that late; service then includes the time that pull lacks.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
-from simstrag.calibration.benches.crew import STALL, Crew, obey
-from simstrag.calibration.cells import Cell
+from simstrag.calibration.benches.workers import STALL, WorkerGroup, serve
+from simstrag.calibration.cells import MeasurementCell, Series
 
 if TYPE_CHECKING:
     import torch
@@ -27,18 +27,18 @@ SIZES = tuple(1 << k for k in range(16, 27, 2))
 """64 KiB to 64 MiB."""
 
 VISIT = 0.25
-"""Seconds that a visit should take."""
+"""Seconds that a visit aims at."""
 
 FEWEST, MOST = 5, 200
-"""Round trips of a visit, at least and at most."""
+"""Least and most round trips of a visit."""
 
 RATE = 1e-3
-"""What the server's update multiplies a gradient by."""
+"""Factor of the gradient in the server's update."""
 
 HEADER = struct.Struct("<4q3d")  # kind, rank, version, bytes; compute start and end, loss
 
-Order = tuple[int, int]
-"""Bytes of a gradient, round trips."""
+RoundTrips = tuple[int, int]
+"""A request: bytes of a gradient, number of round trips."""
 
 Row = tuple[float, ...]
 
@@ -50,16 +50,16 @@ class ServerBench:
         self.sizes = tuple(sizes)
 
     @property
-    def cells(self) -> tuple[Cell, ...]:
+    def cells(self) -> tuple[MeasurementCell, ...]:
         """One for each size."""
-        return tuple(Cell("server", bytes=size) for size in self.sizes)
+        return tuple(MeasurementCell("server", bytes=size) for size in self.sizes)
 
-    def seconds(self, cell: Cell) -> float:
-        """At about 1 GB/s each way."""
+    def seconds(self, cell: MeasurementCell) -> float:
+        """Expected at about 1 GB/s each way."""
         return max(VISIT, 2 * FEWEST * cell.bytes / 1e9)
 
-    def visit(self, cell: Cell) -> tuple[dict[str, tuple[float, ...]], dict[str, Any]]:
-        """`push`, `service` and `pull` of every round trip, after two that say how long one is."""
+    def visit(self, cell: MeasurementCell) -> tuple[Series, dict[str, Any]]:
+        """`push`, `service` and `pull` of every round trip, after a trial of three."""
         trial = self.stamps(cell.bytes, 3)
         pace = trial[-1][-1] - trial[-1][0]
         rounds = min(MOST, max(FEWEST, round(VISIT / max(pace, 1e-6))))
@@ -71,44 +71,51 @@ class ServerBench:
         }, {}
 
     def stamps(self, size: int, rounds: int) -> list[Row]:
-        """(t0, s0, received, applied, s1, t1) of every round trip, seconds of one clock."""
-        pushed, served = self.crew.ask(dict.fromkeys((0, 1), (size, rounds)))
+        """(t0, s0, received, applied, s1, t1) of every round trip, seconds of one clock.
+
+        t0: gradient complete, before it is flattened and sent.
+        s0: first byte readable at the server.
+        received, applied: all bytes read; parameters updated.
+        s1: reply handed to the kernel.
+        t1: parameters copied into place.
+        """
+        pushed, served = self.workers.request(dict.fromkeys((0, 1), (size, rounds)))
         return [(t0, *s, t1) for (t0, t1), s in zip(pushed, served, strict=True)]
 
     def __enter__(self) -> ServerBench:
-        self.crew = Crew(_side, 2, max(self.sizes), fresh=_listener)
-        self.crew.__enter__()
+        self.workers = WorkerGroup(_run_side, 2, max(self.sizes), fresh=_listen)
+        self.workers.__enter__()
         return self
 
     def __exit__(self, *failure: object) -> None:
-        self.crew.dismiss()
+        self.workers.shut_down()
 
 
-def _listener() -> socket.socket:
+def _listen() -> socket.socket:
     return socket.create_server(("127.0.0.1", 0))
 
 
-def _side(pipe: Connection, rank: int, listener: socket.socket, largest: int) -> None:
-    """Rank 0 is the worker, rank 1 the server."""
+def _run_side(pipe: Connection, rank: int, listener: socket.socket, largest: int) -> None:
+    """Run the worker (rank 0) or the server (rank 1)."""
     import torch
 
     torch.set_num_threads(1)
     one, other, flat = (torch.zeros(largest // 4) for _ in range(3))
-    with _connected(rank, listener) as connection:
+    with _connect(rank, listener) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.settimeout(STALL)
 
-        def work(order: Order) -> list[Row]:
-            size, rounds = order
+        def make_trips(request: RoundTrips) -> list[Row]:
+            size, rounds = request
             count = size // 4
             if rank == 0:
                 return _push(connection, one[:count], other[:count], flat[:count], rounds)
-            return _serve(connection, one[:count], other[:count], rounds)
+            return _apply(connection, one[:count], other[:count], rounds)
 
-        obey(pipe, work)
+        serve(pipe, make_trips)
 
 
-def _connected(rank: int, listener: socket.socket) -> socket.socket:
+def _connect(rank: int, listener: socket.socket) -> socket.socket:
     if rank == 0:
         return socket.create_connection(listener.getsockname(), timeout=STALL)
     listener.settimeout(STALL)
@@ -126,21 +133,21 @@ def _push(
     stamps: list[Row] = []
     for number in range(rounds):
         gradient.fill_(1.0)
-        begun = time.monotonic()
+        start = time.monotonic()
         flat.copy_(gradient)
-        connection.sendall(HEADER.pack(0, 0, number, buffer.nbytes, begun, begun, 0.0))
+        connection.sendall(HEADER.pack(0, 0, number, buffer.nbytes, start, start, 0.0))
         connection.sendall(buffer)
         _receive_exactly(connection, memoryview(bytearray(HEADER.size)))
         _receive_exactly(connection, buffer)
         parameters.copy_(flat)
-        stamps.append((begun, time.monotonic()))
+        stamps.append((start, time.monotonic()))
     expected = -RATE * rounds
     if not bool((abs(parameters - expected) < 1e-4 * rounds).all()):
         raise ArithmeticError(f"parameters of {buffer.nbytes} bytes came back wrong")
     return stamps
 
 
-def _serve(
+def _apply(
     connection: socket.socket, parameters: torch.Tensor, gradient: torch.Tensor, rounds: int
 ) -> list[Row]:
     inbox, outbox = _bytes(gradient), _bytes(parameters)
@@ -168,7 +175,7 @@ def _bytes(tensor: torch.Tensor) -> memoryview:
 def _receive_exactly(connection: socket.socket, into: memoryview) -> None:
     done = 0
     while done < into.nbytes:
-        got = connection.recv_into(into[done:])
-        if got == 0:
+        size = connection.recv_into(into[done:])
+        if size == 0:
             raise ConnectionError("the other side closed the connection inside a frame")
-        done += got
+        done += size

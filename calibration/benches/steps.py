@@ -1,11 +1,15 @@
-"""Times steps: forward and backward of a workload, in each precision and batch size.
+"""Times steps, forward and backward of a workload, without load and beside real load.
 
-On a CPU a step is wall clock, and `cpu` beside it is the thread's CPU time in the same span.  On a
-GPU steps are launched one after the other without waiting, as a training loop does; a step is the
-time between two events in the stream, and `host` the time until the launching thread came back
-from it.  While the launch queue is full `host` follows the GPU; what launching takes by itself is
-the fact `host_alone`.  `update`, the optimizer and the clearing of gradients, lies between steps
-and is a series of its own.
+On a CPU a step is wall clock, and `cpu` is the thread's CPU time in the same span.  On a GPU steps
+are launched one after the other without waiting, as a training loop does; a step is the time
+between two events in the stream, and `host` the time until the launching thread came back from it.
+While the launch queue is full `host` follows the GPU; the time of launching itself is the fact
+`host_alone`.  `update`, the optimizer and the clearing of gradients, lies between steps and is a
+series of its own.
+
+Beside a load a slowdown is a ratio of steps timed within seconds of each other, so that drift over
+minutes cancels.  Half of the clean steps come before the loaded ones and half after, so that drift
+within the visit cancels too.
 """
 
 from __future__ import annotations
@@ -16,15 +20,18 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from simstrag.calibration.benches.device import Device, no_memory
-from simstrag.calibration.cells import Cell, Skipped
+from simstrag.calibration.benches.device import Device, is_out_of_memory
+from simstrag.calibration.benches.loads import Loads, levels
+from simstrag.calibration.cells import MeasurementCell, Series, Skipped
 from simstrag.errors import InputError
 from simstrag.workloads import Parts, Precisions, TrainingTask, Workload, available_precisions
 
-__all__ = ["FEWEST", "WARM", "Jobs", "StepBench", "block", "skipping"]
+__all__ = [
+    "FEWEST", "WARM_UP", "ContentionBench", "Jobs", "StepBench", "skip_on_failure", "time_steps",
+]  # fmt: skip
 
-WARM = 3
-"""Steps at the beginning of a block that do not count.
+WARM_UP = 3
+"""Steps at the start of a block that do not count.
 
 Measured on two Xeon cores with AMX, 32 cells of four workloads, three visits each: the first step
 after a change of cell takes 1.2 to 2 times the visit's median (4 at the very first), the second
@@ -32,21 +39,26 @@ after a change of cell takes 1.2 to 2 times the visit's median (4 at the very fi
 """
 
 FEWEST = 5
-"""Steps of a block at least, however long they take."""
+"""Least number of steps of a block, however long they take."""
 
 SLOW = 0.5
 """A reduced precision whose probed gain is below this is timed at the nominal batch only."""
 
-Samples = dict[str, tuple[float, ...]]
+SETTLE = 0.3
+"""Seconds of steps beside a load that do not count, from its first report on.
+
+Measured on two Xeon cores, two workloads, 40 cells: from the first step on they scatter around the
+later ones' median; the time left out is a margin of several steps and of the scheduler's rounds.
+"""
 
 
 class Jobs:
-    """The jobs of a workload on a device, by precision; made when asked for.
+    """The jobs of a workload on a device, by precision, made at their first use.
 
-    Those with parameters of the same number format share them: a device holds the model once or
-    twice, not once per precision.  Each time a job is asked for it has the weights again that the
-    model was made with: after thousands of steps on the same few batches, gradients and momenta are
-    so small (denormal) that a CPU computes up to three times slower with them.
+    Jobs with parameters of the same number format share them: a device holds the model once or
+    twice, not once per precision.  `of` restores the initial weights: after thousands of steps on
+    the same few batches, gradients and momenta are so small (denormal) that a CPU computes up to
+    three times slower with them.
     """
 
     def __init__(self, workload: Workload, device: Device) -> None:
@@ -56,7 +68,7 @@ class Jobs:
         self._jobs: dict[str, TrainingTask] = {}
 
     def of(self, precision: str) -> TrainingTask:
-        """The job in that precision. Raises what making it raises, memory included."""
+        """The job in a precision. Raises what making it raises, memory errors included."""
         double = precision in ("fp64", "fp32_of_fp64")
         if double not in self._parts:
             self._parts[double] = self.workload.build()
@@ -64,110 +76,105 @@ class Jobs:
         parts = self._parts[double]
         parts.model.load_state_dict(self._weights[double])
         parts.optimizer.state.clear()
-        if precision not in self._jobs:  # kept, so that fp16 keeps the scale that it has found
+        if precision not in self._jobs:  # kept, so that fp16 keeps its gradient scale
             self._jobs[precision] = TrainingTask(parts, precision, self.device.name)
         return self._jobs[precision]
 
     def clear(self) -> None:
-        """Gradients away, and memory given back: for whoever comes next."""
+        """Drop gradients and release memory for the next bench."""
         for parts in self._parts.values():
             parts.optimizer.zero_grad(set_to_none=True)
         self.device.release()
 
 
-def block(
-    job: TrainingTask, batches: Sequence[Any], device: Device, seconds: float, warm: int = WARM
-) -> Samples:
-    """Time steps for about so many seconds: `seconds` of each, `cpu` or `host`, and `update`.
+def time_steps(
+    job: TrainingTask, batches: Sequence[Any], device: Device, seconds: float, warm_up: int = WARM_UP
+) -> Series:
+    """Time steps for about `seconds`: `seconds` of each, `cpu` or `host`, and `update`.
 
-    warm: steps before that which do not count; the device is not waited for in between.
+    warm_up: steps before that do not count.
     """
-    for number in range(warm):
+    for number in range(warm_up):
         job.gradient(batches[number % len(batches)])
         job.update()
     marks: list[tuple[Any, Any, Any]] = []
-    beside: list[float] = []
+    thread_seconds: list[float] = []
     until = time.perf_counter() + seconds
     while time.perf_counter() < until or len(marks) < FEWEST:
         batch = batches[len(marks) % len(batches)]
-        begun, thread = device.mark(), device.thread()
+        start, thread = device.mark(), device.thread()
         job.gradient(batch)
-        thread, ended = device.thread() - thread, device.mark()
+        thread, end = device.thread() - thread, device.mark()
         job.update()
-        marks.append((begun, ended, device.mark()))
-        beside.append(thread)
+        marks.append((start, end, device.mark()))
+        thread_seconds.append(thread)
     device.finish()
     return {
-        "seconds": tuple(_short(device.seconds(a, b)) for a, b, _ in marks),
-        device.beside: tuple(map(_short, beside)),
-        "update": tuple(_short(device.seconds(b, c)) for _, b, c in marks),
+        "seconds": tuple(round(device.seconds(a, b), 7) for a, b, _ in marks),
+        device.thread_series: tuple(round(each, 7) for each in thread_seconds),
+        "update": tuple(round(device.seconds(b, c), 7) for _, b, c in marks),
     }
 
 
 @contextlib.contextmanager
-def skipping(jobs: Jobs, cell: Cell) -> Iterator[None]:
-    """What keeps a cell from being measured becomes `Skipped`; memory is given back either way."""
-    why = ""
+def skip_on_failure(jobs: Jobs, cell: MeasurementCell) -> Iterator[None]:
+    """Raise `Skipped` for an error that keeps a cell from being measured, and release memory."""
+    reason = ""
     try:
         yield
     except Skipped:
         raise
     except InputError as error:
-        why = str(error)
+        reason = str(error)
     except Exception as error:
-        if no_memory(error):
-            why = f"{cell.precision} at batch {cell.batch} needs more than the memory there is"
+        if is_out_of_memory(error):
+            reason = f"{cell.precision} at batch {cell.batch} needs more than the memory there is"
         elif jobs.workload.user_defined:
-            why = str(jobs.workload.describe_failure(f"a step of batch {cell.batch}", error))
+            reason = str(jobs.workload.describe_failure(f"a step of batch {cell.batch}", error))
         else:
             raise
     finally:
         jobs.clear()
-    if why:
-        raise Skipped(why)
+    if reason:
+        raise Skipped(reason)
 
 
 class StepBench:
-    """Steps alone, in every precision and batch size of a workload.
+    """Steps without load, in every precision and batch size of a workload.
 
-    chosen: the nominal pair and what was probed for it: a bf16 that is slower than fp32 by more
-    than a factor of two (a CPU without instructions for it) is timed at the nominal batch only.
+    chosen: the nominal pair and its probed gain: a bf16 that is slower than fp32 by more than a
+        factor of two (a CPU without instructions for it) is timed at the nominal batch only.
     span: seconds of samples in a visit.
     """
 
     def __init__(self, jobs: Jobs, chosen: Precisions, span: float = 0.4) -> None:
         self.jobs, self.span = jobs, span
         workload = jobs.workload
-        self._cells = [
-            Cell("step", precision=precision, batch=batch)
+        self.cells: Sequence[MeasurementCell] = [
+            MeasurementCell("step", precision=precision, batch=batch)
             for precision in available_precisions(jobs.device.name)
             for batch in workload.batches
             if batch == workload.nominal or precision != "bf16" or not chosen.probed_gain < SLOW
         ]
-        self._took: dict[Cell, float] = {}
+        self._took: dict[MeasurementCell, float] = {}
 
-    @property
-    def cells(self) -> Sequence[Cell]:
-        """One for each precision and batch size."""
-        return self._cells
-
-    def seconds(self, cell: Cell) -> float:
-        """What the last visit took; before the first, a guess from the span alone."""
+    def seconds(self, cell: MeasurementCell) -> float:
+        """The time of the last visit; before the first, a guess from the span."""
         return self._took.get(cell, 1.5 * self.span)
 
-    def visit(self, cell: Cell) -> tuple[Samples, dict[str, Any]]:
-        """Steps of one cell; facts: `state`, and at the first visit what a step is made of."""
-        begun, device = time.perf_counter(), self.jobs.device
-        with skipping(self.jobs, cell), device.placed():
+    def visit(self, cell: MeasurementCell) -> tuple[Series, dict[str, Any]]:
+        """Steps of one cell; facts: `state`, and at the first visit the anatomy of a step."""
+        start, device = time.perf_counter(), self.jobs.device
+        with skip_on_failure(self.jobs, cell), device.on_core():
             job = self.jobs.of(cell.precision)
             batches = [job.batch(cell.batch) for _ in range(2)]
             if cell not in self._took:  # caches and pages are cold
-                block(job, batches, device, self.span)
-            samples = block(job, batches, device, self.span)
+                time_steps(job, batches, device, self.span)
+            samples = time_steps(job, batches, device, self.span)
             facts: dict[str, Any] = {"state": device.state()}
             if cell not in self._took:
                 facts |= device.anatomy(job, batches[0], FEWEST)
-        self._took[cell] = time.perf_counter() - begun
+        self._took[cell] = time.perf_counter() - start
         return samples, facts
 
     def __enter__(self) -> StepBench:
@@ -177,5 +184,56 @@ class StepBench:
         self.jobs.clear()
 
 
-def _short(seconds: float) -> float:
-    return round(seconds, 7)
+class ContentionBench:
+    """Steps of the nominal batch, in the nominal pair of precisions, beside each load.
+
+    span: seconds of clean steps in a visit; the loaded ones, which are longer, take half as much
+        again.
+    """
+
+    def __init__(self, jobs: Jobs, chosen: Precisions, span: float = 0.4) -> None:
+        self.jobs, self.span = jobs, span
+        device = jobs.device
+        gpu = device.name if device.name != "cpu" else ""
+        kinds = ("gemm", "copy", "cpu", "memory") if gpu else ("cpu", "memory")
+        loads = Loads(0, device.core, gpu)
+        others = [each for each in loads.others if each != device.core]
+        self.cells: Sequence[MeasurementCell] = [
+            MeasurementCell("contention", precision=precision, batch=jobs.workload.nominal,
+                            load=kind, level=level)
+            for precision in dict.fromkeys((chosen.full, chosen.amp))
+            for kind in kinds
+            for level in levels(kind, len(others))
+        ]  # fmt: skip
+        loads.count = int(max(cell.level for cell in self.cells))
+        self._loads = loads
+        self._stack = contextlib.ExitStack()
+
+    def seconds(self, cell: MeasurementCell) -> float:
+        """Both blocks, the settling, and the warm-up."""
+        return 2.5 * self.span + 2 * SETTLE
+
+    def visit(self, cell: MeasurementCell) -> tuple[Series, dict[str, Any]]:
+        """`clean` steps, and of loaded ones `seconds`, `cpu` or `host`, `update`.
+
+        The facts have the load's report.
+        """
+        device = self.jobs.device
+        with skip_on_failure(self.jobs, cell), device.on_core():
+            job = self.jobs.of(cell.precision)
+            batches = [job.batch(cell.batch) for _ in range(2)]
+            before = time_steps(job, batches, device, self.span / 2)
+            with self._loads.on(cell.load, cell.level) as report:
+                time_steps(job, batches, device, SETTLE, warm_up=0)
+                loaded = time_steps(job, batches, device, 1.5 * self.span, warm_up=0)
+            after = time_steps(job, batches, device, self.span / 2)
+        samples = loaded | {"clean": before["seconds"] + after["seconds"]}
+        return samples, {"state": device.state(), **report}
+
+    def __enter__(self) -> ContentionBench:
+        self._stack.enter_context(self._loads)
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._stack.close()
+        self.jobs.clear()

@@ -1,7 +1,7 @@
-"""Real traffic on the link that all-reduces use: pairs of processes that stream over TCP.
+"""Real traffic on the link of all-reduces: pairs of processes that stream over TCP.
 
 On one machine the link is the loopback, and moving bytes over it takes processor time on both
-sides; what slows down beside it suffers from both, as it does beside a neighbour's transfer.
+sides; an all-reduce beside it suffers from both, as it does beside a neighbour's transfer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
-from simstrag.calibration.benches.crew import STALL, STOP, Crew, Under, toil
+from simstrag.calibration.benches.workers import (
+    STALL,
+    STOP,
+    ContinuousWork,
+    WorkerGroup,
+    serve_continuous,
+)
 
 __all__ = ["PERIOD", "Stream", "Traffic"]
 
@@ -24,40 +30,42 @@ PERIOD = 0.02
 CHUNK = 1 << 18
 """Bytes handed to the kernel at once."""
 
-LOOK = 0.05
-"""Seconds between two looks for an order where nothing comes in."""
+POLL = 0.05
+"""Seconds between two looks for a request where no bytes arrive."""
 
 
 @dataclass(slots=True)
 class Stream:
-    """Traffic that goes on. report: once it has ended, the bytes per second that went over."""
+    """Traffic under way. report: at its end, the bytes per second that were received."""
 
     report: dict[str, float] = field(default_factory=dict)
 
 
 class Traffic:
-    """Pairs of processes, asleep except while a context of `streaming` is open.
+    """Pairs of processes, asleep except in a context of `streaming`; they die with their parent.
 
-    pairs: as many as the highest level needs.  They die with their parent.
+    pairs: as many as the highest level needs.
     """
 
     def __init__(self, pairs: int = 1) -> None:
         self.pairs = pairs
-        self._crew = Crew(_end, 2 * pairs, fresh=self._listening, name="end")
+        self._workers = WorkerGroup(_end, 2 * pairs, fresh=self._listen, name="end")
 
     def __enter__(self) -> Traffic:
-        self._crew.__enter__()
+        self._workers.__enter__()
         return self
 
     def __exit__(self, *failure: object) -> None:
-        self._crew.dismiss()
+        self._workers.shut_down()
 
     @contextlib.contextmanager
     def streaming(self, level: float) -> Iterator[Stream]:
-        """This much traffic while the context is open: streams times their share of the time.
+        """Traffic while the context is open.
 
-        Raises `ValueError` for more than there are pairs, `Skipped` where one of them failed or has
-        ended; the next traffic is of new ones then.
+        level: number of streams times their share of the time.
+
+        Raises `ValueError` for more than there are pairs, `Skipped` where a process failed or
+        ended; the next traffic is of new processes then.
         """
         if not 0 < level <= self.pairs:
             raise ValueError(f"level {level:g} of traffic must be in (0, {self.pairs}]")
@@ -65,21 +73,21 @@ class Traffic:
         sources, sinks = range(0, 2 * count, 2), range(1, 2 * count, 2)
         stream = Stream()
         try:
-            self._crew.ask(dict.fromkeys(sinks, 1.0))
-            begun = time.monotonic()
-            self._crew.ask(dict.fromkeys(sources, level / count))
+            self._workers.request(dict.fromkeys(sinks, 1.0))
+            start = time.monotonic()
+            self._workers.request(dict.fromkeys(sources, level / count))
             yield stream
-            self._crew.ask(dict.fromkeys(sources, STOP))
-            seconds = time.monotonic() - begun
-            sent = sum(self._crew.ask(dict.fromkeys(sinks, STOP)))
+            self._workers.request(dict.fromkeys(sources, STOP))
+            seconds = time.monotonic() - start
+            received = sum(self._workers.request(dict.fromkeys(sinks, STOP)))
         except BaseException:
-            self._crew.dismiss()
+            self._workers.shut_down()
             raise
-        stream.report = {"bytes_per_second": round(sent / seconds)}
+        stream.report = {"bytes_per_second": round(received / seconds)}
 
     @contextlib.contextmanager
-    def _listening(self) -> Iterator[list[socket.socket]]:
-        """Where the sinks wait for their sources."""
+    def _listen(self) -> Iterator[list[socket.socket]]:
+        """The sockets at which the sinks wait for their sources."""
         with contextlib.ExitStack() as stack:
             yield [
                 stack.enter_context(socket.create_server(("127.0.0.1", 0)))
@@ -88,7 +96,7 @@ class Traffic:
 
 
 def _end(pipe: Connection, rank: int, listeners: list[socket.socket]) -> None:
-    """One end of a stream: even ranks send, and the next one takes in what they send."""
+    """Run one end of a stream: an even rank sends to the next rank."""
     listener = listeners[rank // 2]
     listener.settimeout(STALL)
     if rank % 2:
@@ -98,42 +106,42 @@ def _end(pipe: Connection, rank: int, listeners: list[socket.socket]) -> None:
     for each in listeners:
         each.close()
     with connection:
-        toil(pipe, lambda share: _sink(connection) if rank % 2 else _source(connection, share))
+        serve_continuous(
+            pipe, lambda share: _sink(connection) if rank % 2 else _source(connection, share)
+        )
 
 
-def _source(connection: socket.socket, share: float) -> Under:
-    """Sends for a share of every period."""
+def _source(connection: socket.socket, share: float) -> ContinuousWork:
     data = bytes(CHUNK)
 
-    def piece() -> None:
-        begun = time.monotonic()
-        while time.monotonic() - begun < share * PERIOD:
+    def send() -> None:
+        start = time.monotonic()
+        while time.monotonic() - start < share * PERIOD:
             connection.sendall(data)
         if share < 1:
-            time.sleep(max(0.0, begun + PERIOD - time.monotonic()))
+            time.sleep(max(0.0, start + PERIOD - time.monotonic()))
 
-    return piece, lambda: None
+    return send, lambda: None
 
 
-def _sink(connection: socket.socket) -> Under:
-    """Takes in what comes and counts it."""
+def _sink(connection: socket.socket) -> ContinuousWork:
     room, count = bytearray(CHUNK), 0
-    connection.settimeout(LOOK)
+    connection.settimeout(POLL)
 
-    def piece() -> None:
+    def receive() -> None:
         nonlocal count
         with contextlib.suppress(TimeoutError, BlockingIOError):
-            got = connection.recv_into(room)
-            if not got:
+            size = connection.recv_into(room)
+            if not size:
                 raise ConnectionError("the other end has closed the stream")
-            count += got
+            count += size
 
-    def report() -> int:
+    def drain() -> int:
         connection.settimeout(0)
         before = -1
-        while before < count:  # what has arrived and was not taken in yet
+        while before < count:
             before = count
-            piece()
+            receive()
         return count
 
-    return piece, report
+    return receive, drain

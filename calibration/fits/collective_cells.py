@@ -1,4 +1,4 @@
-"""All-reduces and transfers: what each cell's visits say, and what sizes left out should take."""
+"""All-reduces, overlap and server transfers: estimates of cells, errors at held-out sizes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from simstrag.calibration.cells import Cell, Visit
+from simstrag.calibration.cells import MeasurementCell, Visit
 from simstrag.calibration.fits import collective_fit
-from simstrag.calibration.fits.collective_fit import Point, around, between
-from simstrag.calibration.fits.held_out import Prediction, account
-from simstrag.calibration.fits.medians import Estimate, cut, over_visits, short, told
-from simstrag.calibration.fits.step_cells import medians
-from simstrag.calibration.fits.trained_cells import beside_others
+from simstrag.calibration.fits.collective_fit import AllReducePoint, interpolate, points_around
+from simstrag.calibration.fits.estimates import (
+    CellEstimate,
+    clip,
+    estimate,
+    measured,
+    round_digits,
+    visit_medians,
+)
+from simstrag.calibration.fits.held_out import CellPrediction, summarize_errors
+from simstrag.calibration.fits.step_cells import interference
 from simstrag.calibration.samples import Samples
 from simstrag.profile.measurements import (
     CollectiveCell,
@@ -26,19 +32,29 @@ from simstrag.profile.measurements import (
 from simstrag.profile.quantity import Quantity
 
 __all__ = [
-    "at_sizes_left_out", "collective_cells", "collective_fits", "in_fit", "overlap", "overlaps",
-    "ring", "transfers",
+    "collective_cells", "collective_fits", "fit_ring", "is_fitted", "overlap_cells",
+    "predict_held_out_sizes", "transfer_cells", "visit_overlap",
 ]  # fmt: skip
 
+OF_SIZES = (
+    "all-reduces of 1 MiB and more, alone, no more ranks than cores: each by a ring fitted to the "
+    "sizes around it that are not held out (within a factor of 4, three at least), as the "
+    "constants of allreduce are fitted around the gradient's size"
+)
 
-def collective_cells(samples: Samples, held_out: frozenset[Cell]) -> tuple[CollectiveCell, ...]:
+
+def collective_cells(
+    samples: Samples, held_out: frozenset[MeasurementCell]
+) -> tuple[CollectiveCell, ...]:
     """Every all-reduce that was timed, by backend, group and load, then ranks and bytes."""
     cells = [cell for cell in samples.cells if cell.part == "allreduce"]
     cells.sort(key=lambda c: (c.backend, c.group, c.load, c.level, c.ranks, c.bytes))
-    return tuple(_cell(cell, samples.of(cell), cell in held_out) for cell in cells)
+    return tuple(_collective_cell(cell, samples.of(cell), cell in held_out) for cell in cells)
 
 
-def _cell(cell: Cell, visits: Sequence[Visit], held_out: bool) -> CollectiveCell:
+def _collective_cell(
+    cell: MeasurementCell, visits: Sequence[Visit], held_out: bool
+) -> CollectiveCell:
     return CollectiveCell(
         backend=cell.backend,
         ranks=cell.ranks,
@@ -46,50 +62,52 @@ def _cell(cell: Cell, visits: Sequence[Visit], held_out: bool) -> CollectiveCell
         group=cell.group,
         load=cell.load,
         level=cell.level,
-        seconds=told(
-            medians(visits), "latest start to latest end; median of each visit, then over visits",
+        seconds=measured(
+            visit_medians(visits),
+            "latest start to latest end; median of each visit, then over visits",
             sum(len(v.samples["seconds"]) for v in visits),
         ),
         oversubscribed=any(v.facts.get("oversubscribed") for v in visits),
         held_out=held_out,
-    )  # fmt: skip
+    )
 
 
 def collective_fits(samples: Samples, cells: Sequence[CollectiveCell]) -> tuple[CollectiveFit, ...]:
-    """The ring formula for each backend and number of ranks, over all sizes that are in fits."""
+    """The ring formula for each backend and number of ranks, over all sizes."""
     groups: dict[tuple[str, int], list[CollectiveCell]] = {}
     for cell in cells:
-        if in_fit(cell):
+        if is_fitted(cell):
             groups.setdefault((cell.backend, cell.ranks), []).append(cell)
-    made = (ring(samples, group, "over all sizes") for group in groups.values())
-    return tuple(fit for fit in made if fit is not None)
+    fits = (fit_ring(samples, group, "over all sizes") for group in groups.values())
+    return tuple(fit for fit in fits if fit is not None)
 
 
-def in_fit(cell: CollectiveCell) -> bool:
-    """Whether a cell is one that constants are fitted to: alone, of all ranks, not held out."""
+def is_fitted(cell: CollectiveCell) -> bool:
+    """Whether constants are fitted to a cell: without load, of all ranks, not held out."""
     return not (cell.load or cell.held_out) and cell.group == "all" and cell.bytes > 0
 
 
-def ring(samples: Samples, cells: Sequence[CollectiveCell], note: str) -> CollectiveFit | None:
-    """The ring formula fitted to cells of one backend; None where they do not tell its constants.
+def fit_ring(samples: Samples, cells: Sequence[CollectiveCell], note: str) -> CollectiveFit | None:
+    """Fit the ring formula to cells of one backend; None where they do not determine it.
 
-    Their ranks are on one machine, so that its links are all there is.
+    Their ranks are on one machine, so that there is one kind of link.
     """
     points = [_point(cell) for cell in cells]
-    estimates = [medians(samples.of(_place(cell))) for cell in cells]
+    estimates = [visit_medians(samples.of(_measurement_cell(cell))) for cell in cells]
     try:
-        fitted = collective_fit.fit(points, estimates=estimates)
+        fit = collective_fit.fit(points, estimates=estimates)
     except ValueError:
         return None
-    how = _interval(estimates, fitted.freedom)
+    origin = _interval_note(estimates, fit.freedom)
 
     def constant(name: str, value: float) -> Quantity:
-        low, high = (ends.get(name) for ends in (fitted.low, fitted.high))
-        at_0 = low is None and fitted.freedom
+        low, high = (ends.get(name) for ends in (fit.low, fit.high))
+        at_0 = low is None and fit.freedom
         return Quantity(
-            value=short(value), kind="fitted", n=len(points),
-            note="0 is the least it can be: no interval" if at_0 else how,
-            low=None if low is None else short(low), high=None if high is None else short(high),
+            value=round_digits(value), kind="fitted", n=len(points),
+            note="0 is the least it can be: no interval" if at_0 else origin,
+            low=None if low is None else round_digits(low),
+            high=None if high is None else round_digits(high),
         )  # fmt: skip
 
     sizes = [cell.bytes for cell in cells]
@@ -98,19 +116,19 @@ def ring(samples: Samples, cells: Sequence[CollectiveCell], note: str) -> Collec
         ranks=tuple(sorted({cell.ranks for cell in cells})),
         smallest=min(sizes),
         largest=max(sizes),
-        alpha=constant("alpha", fitted.alpha),
-        bandwidth=constant("bandwidth", fitted.bandwidth),
+        alpha=constant("alpha", fit.alpha),
+        bandwidth=constant("bandwidth", fit.bandwidth),
         residuals=tuple(
-            Residual(ranks=cell.ranks, bytes=cell.bytes, error=short(error))
-            for cell, error in zip(cells, fitted.residuals(points), strict=True)
-            if fitted.freedom
+            Residual(ranks=cell.ranks, bytes=cell.bytes, error=round_digits(error))
+            for cell, error in zip(cells, fit.residuals(points), strict=True)
+            if fit.freedom
         ),
         note=note,
     )
 
 
-def _interval(estimates: Sequence[Estimate], freedom: int) -> str:
-    """How the interval of a constant was found; see `calibration.collective_fit`."""
+def _interval_note(estimates: Sequence[CellEstimate], freedom: int) -> str:
+    """The origin of a constant's interval; see `collective_fit`."""
     if not freedom:
         return "as many sizes as constants: nothing checks them, so no interval"
     if all(math.isfinite(e.error) for e in estimates):
@@ -120,30 +138,30 @@ def _interval(estimates: Sequence[Estimate], freedom: int) -> str:
     return "interval by the residuals"
 
 
-def transfers(samples: Samples) -> tuple[TransferCell, ...]:
-    """The server at each size."""
+def transfer_cells(samples: Samples) -> tuple[TransferCell, ...]:
+    """Push, service and pull of the server at each size."""
     cells = sorted((c for c in samples.cells if c.part == "server"), key=lambda c: c.bytes)
-    return tuple(_transfer(cell, samples.of(cell)) for cell in cells)
+    return tuple(_transfer_cell(cell, samples.of(cell)) for cell in cells)
 
 
-def _transfer(cell: Cell, visits: Sequence[Visit]) -> TransferCell:
-    push, service, pull = (_part(visits, name) for name in ("push", "service", "pull"))
+def _transfer_cell(cell: MeasurementCell, visits: Sequence[Visit]) -> TransferCell:
+    push, service, pull = (_transfer_part(visits, name) for name in ("push", "service", "pull"))
     return TransferCell(
         bytes=cell.bytes, ranks=cell.ranks or None, push=push, service=service, pull=pull,
-        slowdown=beside_others(visits),
+        slowdown=interference(visits),
     )  # fmt: skip
 
 
-def _part(visits: Sequence[Visit], name: str) -> Quantity:
-    """One part of a transfer; where stamps make it 0 or less, with an error in seconds, and cut."""
+def _transfer_part(visits: Sequence[Visit], name: str) -> Quantity:
+    """One part of a transfer; stamps may make it 0 or less, and then its error is in seconds."""
     values = [float(np.median(v.samples[name])) for v in visits]
-    found = over_visits(values, relative=min(values) > 0)
     note = "median of each visit, then over visits"
-    return cut(told(found, note, sum(len(v.samples[name]) for v in visits)))
+    n = sum(len(v.samples[name]) for v in visits)
+    return clip(measured(estimate(values, relative=min(values) > 0), note, n))
 
 
-def overlap(visit: Visit) -> float:
-    """Of one visit: 1 - (together - compute) / (apart - compute), medians; below 0 it costs.
+def visit_overlap(visit: Visit) -> float:
+    """1 - (together - compute) / (apart - compute) of one visit's medians; below 0 overlap costs.
 
     NaN where the flat all-reduce took no time, so that there was nothing to hide.
     """
@@ -153,39 +171,36 @@ def overlap(visit: Visit) -> float:
     return 1 - (together - compute) / (apart - compute) if apart > compute else math.nan
 
 
-def overlaps(samples: Samples) -> tuple[OverlapCell, ...]:
-    """The share of an all-reduce that backward hides, as the visits that can tell have it."""
-    found = []
+def overlap_cells(samples: Samples) -> tuple[OverlapCell, ...]:
+    """The share of an all-reduce that the backward pass hides, over the visits that have one."""
+    overlaps = []
     for cell in samples.cells:
         visits = samples.of(cell) if cell.part == "overlap" else ()
-        shares = [share for v in visits if not math.isnan(share := overlap(v))]
+        shares = [share for v in visits if not math.isnan(share := visit_overlap(v))]
         if shares:
             note = "1 - (together - compute) / (apart - compute), medians of each visit"
-            size = max(int(v.facts.get("bytes", 0)) for v in visits)
-            found.append(
+            n = sum(len(v.samples["together"]) for v in visits)
+            overlaps.append(
                 OverlapCell(
                     backend=cell.backend,
                     ranks=cell.ranks,
                     precision=cell.precision,
                     batch=cell.batch,
-                    bytes=size,
-                    overlap=told(
-                        over_visits(shares, relative=False), note,
-                        sum(len(v.samples["together"]) for v in visits),
-                    ),
+                    bytes=max(int(v.facts.get("bytes", 0)) for v in visits),
+                    overlap=measured(estimate(shares, relative=False), note, n),
                 )
-            )  # fmt: skip
-    return tuple(found)
+            )
+    return tuple(overlaps)
 
 
-def at_sizes_left_out(cells: Sequence[CollectiveCell]) -> HeldOut | None:
-    """The all-reduces left out, alone and with no more ranks than cores, as a simulation has them.
+def predict_held_out_sizes(cells: Sequence[CollectiveCell]) -> HeldOut | None:
+    """Predict the all-reduces held out, without load and with no more ranks than cores.
 
-    Each is predicted as that of a gradient of its size would be: by a ring fitted to the sizes
-    around it that are not left out.  How well lines between its neighbours would do, which nobody
-    simulates, is in the note.
+    Each is predicted as a simulation predicts that of a gradient of its size: by a ring fitted to
+    the sizes around it that are not held out.  The note has the error of lines between its
+    neighbours too, which no simulation uses.
     """
-    found, lines, untold = [], [], 0
+    predictions, line_errors, without_fit = [], [], 0
     for cell in cells:
         if not cell.held_out or cell.load or cell.oversubscribed:
             continue
@@ -196,35 +211,30 @@ def at_sizes_left_out(cells: Sequence[CollectiveCell]) -> HeldOut | None:
             and not (c.held_out or c.load)
         ]
         try:
-            fitted = collective_fit.fit(around([_point(c) for c in seen], cell.bytes))
+            fit = collective_fit.fit(points_around([_point(c) for c in seen], cell.bytes))
         except ValueError:
-            untold += 1
+            without_fit += 1
             continue
-        found.append(Prediction(_place(cell), cell.seconds, fitted.seconds(_point(cell))))
-        beside = between([c.bytes for c in seen], [c.seconds.value for c in seen], cell.bytes)
-        lines.append(abs(beside / cell.seconds.value - 1))
-    if not found:
+        predictions.append(
+            CellPrediction(_measurement_cell(cell), cell.seconds, fit.seconds(_point(cell)))
+        )
+        line = interpolate([c.bytes for c in seen], [c.seconds.value for c in seen], cell.bytes)
+        line_errors.append(abs(line / cell.seconds.value - 1))
+    if not predictions:
         return None
-    left = f"; {untold} sizes around which no ring can be fitted are not among them"
+    left = f"; {without_fit} sizes around which no ring can be fitted are not among them"
     note = (
-        f"{OF_SIZES}{left if untold else ''}. Lines between the sizes beside them, which no "
-        f"simulation uses, would be off by {np.median(lines):.1%} in the median"
+        f"{OF_SIZES}{left if without_fit else ''}. Lines between the sizes beside them, which no "
+        f"simulation uses, would be off by {np.median(line_errors):.1%} in the median"
     )
-    return account("allreduce", found, note)
+    return summarize_errors("allreduce", predictions, note)
 
 
-OF_SIZES = (
-    "all-reduces of 1 MiB and more, alone, no more ranks than cores: each by a ring fitted to the "
-    "sizes around it that are not held out (within a factor of 4, three at least), as the "
-    "constants of allreduce are fitted around the gradient's size"
-)
+def _point(cell: CollectiveCell) -> AllReducePoint:
+    return AllReducePoint((cell.ranks,), cell.bytes, cell.seconds.value)
 
 
-def _point(cell: CollectiveCell) -> Point:
-    return Point((cell.ranks,), cell.bytes, cell.seconds.value)
-
-
-def _place(cell: CollectiveCell) -> Cell:
-    return Cell(
+def _measurement_cell(cell: CollectiveCell) -> MeasurementCell:
+    return MeasurementCell(
         "allreduce", backend=cell.backend, ranks=cell.ranks, bytes=cell.bytes, group=cell.group
     )

@@ -1,21 +1,20 @@
-"""Fits the simulator's formulas to all-reduce times, and tells by left-out ones which predict best.
+"""Fits the simulator's formulas to all-reduce times, and measures their errors at left-out times.
 
 Every formula of `simstrag.timing.constants.AllReduce` is linear in four constants: alpha (seconds
-per hop)
-and 1/bandwidth (seconds per byte), each between nodes and inside one.  Their columns are taken from
-the simulator's own code, so that what is fitted is what it computes.  Relative errors count, for
+per hop) and 1/bandwidth (seconds per byte), each between nodes and inside one.  Their columns come
+from the simulator's own code, so that the fit is of what it computes.  Relative errors count, for
 sizes span six decades: least squares on the logarithm, in which a single wild time weighs little.
 
-What times alone cannot tell apart: summing up costs seconds per byte as sending does, and is in
-1/bandwidth; a cost per call looks like hops at one count of ranks, and is in alpha.  The simulator
-has no constant for either.
+Two costs cannot be told apart by times alone: summing up costs seconds per byte as sending does,
+and is in 1/bandwidth; a cost per call looks like hops at one count of ranks, and is in alpha.  The
+simulator has no constant for either.
 
-Intervals.  Where each time has an error of its own, the constants are what refits to draws within
-these errors make of them (refits by the first derivative, since a thousand of them are asked for),
-and as much wider as the formula is off by more than those errors explain: by the root of the mean
-square of the residuals over that of the errors, where it is above 1 (Birge's ratio).  Single times
-have the residuals alone, by Student's t with as many degrees of freedom as there are times beyond
-the constants.  With none left nothing checks the formula, and there is no interval.
+Intervals.  Where each time has an error of its own, the constants are refitted to draws within
+these errors (by the first derivative, for there are a thousand), and their interval is widened by
+the root of the mean square of the residuals over that of the errors, where it is above 1 (Birge's
+ratio).  Single times have the residuals alone, by Student's t with as many degrees of freedom as
+there are times beyond the constants.  Without one nothing checks the formula, and there is no
+interval.
 """
 
 from __future__ import annotations
@@ -28,11 +27,12 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.calibration.fits.medians import Estimate, draws, student
+from simstrag.calibration.fits.estimates import CellEstimate, draw_values, student_quantile
 from simstrag.timing.constants import AllReduce
 
 __all__ = [
-    "ALGORITHMS", "Algorithm", "Fit", "Point", "around", "between", "errors", "fit",
+    "ALGORITHMS", "Algorithm", "AllReduceFit", "AllReducePoint", "fit", "interpolate",
+    "left_out_errors", "points_around",
 ]  # fmt: skip
 
 Floats = npt.NDArray[np.float64]
@@ -41,11 +41,11 @@ Algorithm = Literal["ring", "tree", "halving_doubling", "hierarchical"]
 ALGORITHMS: tuple[Algorithm, ...] = ("ring", "tree", "halving_doubling", "hierarchical")
 
 WILD = 0.1
-"""Relative error from which on a single time weighs less than its square."""
+"""Relative error above which a single time weighs less than its square."""
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class AllReducePoint:
     """One measured all-reduce: members on each node, bytes, median seconds."""
 
     ranks_per_node: tuple[int, ...]
@@ -54,20 +54,22 @@ class Point:
 
     @property
     def ranks(self) -> int:
-        """Members in all."""
+        """Members on all nodes."""
         return sum(self.ranks_per_node)
 
 
-Predictor = Callable[[Point], float]
-"""Seconds at a point's placement and bytes; its own seconds are not looked at."""
+Predictor = Callable[[AllReducePoint], float]
+"""Predicts seconds from a point's placement and bytes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
-    """Constants of one algorithm. intra_*: None where one kind of link is all there is.
+class AllReduceFit:
+    """The constants of one algorithm.
 
-    low, high: 95 % intervals by name; a constant at 0 has none, and a bandwidth no upper end where
-    its inverse may be 0.  freedom: times beyond the constants; at 0 no interval, no error is told.
+    intra_alpha, intra_bandwidth: None where the points have only one kind of link.
+    low, high: 95 % intervals by name; a constant at 0 has none, and a bandwidth has no upper end
+        where its inverse may be 0.
+    freedom: number of times beyond the constants; at 0 there is no interval.
     """
 
     algorithm: Algorithm
@@ -80,37 +82,39 @@ class Fit:
     freedom: int
 
     def law(self, size: float) -> AllReduce:
-        """The simulator's all-reduce of so many bytes."""
+        """The simulator's all-reduce of a number of bytes."""
         return AllReduce(
             self.alpha, self.bandwidth, size, 0.0, self.algorithm, self.intra_alpha,
             self.intra_bandwidth,
         )  # fmt: skip
 
-    def seconds(self, point: Point) -> float:
-        """What the simulator takes at a point."""
+    def seconds(self, point: AllReducePoint) -> float:
+        """The simulator's time at a point."""
         return self.law(point.bytes).seconds(point.ranks_per_node)
 
-    def residuals(self, points: Sequence[Point]) -> list[float]:
+    def residuals(self, points: Sequence[AllReducePoint]) -> list[float]:
         """(fitted - measured) / measured, of each point."""
         return [self.seconds(point) / point.seconds - 1 for point in points]
 
 
 def fit(
-    points: Sequence[Point],
+    points: Sequence[AllReducePoint],
     algorithm: Algorithm = "ring",
     hops: bool = True,
-    estimates: Sequence[Estimate] = (),
-) -> Fit:
-    """The constants of one algorithm over all points.
+    estimates: Sequence[CellEstimate] = (),
+) -> AllReduceFit:
+    """Fit the constants of one algorithm to all points.
 
-    Links inside a node get constants of their own where points tell them apart from those between.
-    hops: whether a hop costs anything; times of one size alone do not tell it from bandwidth.
-    estimates: of each point, what its seconds are the value of, for intervals by their errors.
+    Links inside a node get constants of their own where the points determine them.
+
+    hops: whether a hop costs anything; times of a single size do not determine it.
+    estimates: of the seconds of each point, for intervals by their errors.
+
     Raises `ValueError` for fewer points than constants, and where no larger size took longer.
 
-    >>> points = [Point((1, 1), size, 2e-4 + size / 1e9) for size in (1024, 1 << 20, 1 << 24)]
-    >>> found = fit(points)
-    >>> round(found.alpha, 7), round(found.bandwidth / 1e9, 3)
+    >>> sizes = (1024, 1 << 20, 1 << 24)
+    >>> ring = fit([AllReducePoint((1, 1), size, 2e-4 + size / 1e9) for size in sizes])
+    >>> round(ring.alpha, 7), round(ring.bandwidth / 1e9, 3)
     (0.0001, 1.0)
     """
     columns = _columns(points, algorithm)
@@ -118,13 +122,13 @@ def fit(
     if len(points) < len(names):
         raise ValueError(f"{len(points)} times do not tell {len(names)} constants")
     matrix = np.stack([columns[name] for name in names], axis=1)
-    solved = _least(matrix, np.array([point.seconds for point in points]))
-    value = dict(zip(names, solved.values.tolist(), strict=True))
+    solution = _solve(matrix, np.array([point.seconds for point in points]))
+    value = dict(zip(names, solution.values.tolist(), strict=True))
     slow = [name for name in names if "bandwidth" in name and value[name] <= 0]
     if slow:
         raise ValueError(f"no {slow[0]} can be fitted: larger sizes took no longer")
     low, high = {}, {}
-    for name, (least, most) in zip(names, _ends(solved, estimates).tolist(), strict=True):
+    for name, (least, most) in zip(names, _intervals(solution, estimates).tolist(), strict=True):
         if not math.isfinite(most):
             continue
         if "bandwidth" in name:
@@ -135,7 +139,7 @@ def fit(
             low[name], high[name] = max(0.0, least), most
     alpha, slope = value.get("alpha"), value.get("bandwidth")
     inner, inner_slope = value.get("intra_alpha"), value.get("intra_bandwidth")
-    return Fit(
+    return AllReduceFit(
         algorithm,
         0.0 if alpha is None else alpha,
         math.inf if slope is None else 1 / slope,
@@ -143,27 +147,31 @@ def fit(
         None if inner_slope is None else 1 / inner_slope,
         low,
         high,
-        solved.freedom,
+        solution.freedom,
     )
 
 
-def around(points: Sequence[Point], size: float, factor: float = 4.0) -> list[Point]:
-    """The points whose sizes lie within a factor of `size`; at least the three nearest sizes.
+def points_around(
+    points: Sequence[AllReducePoint], size: float, factor: float = 4.0
+) -> list[AllReducePoint]:
+    """The points whose sizes lie within a factor of `size`, and at least the three nearest sizes.
 
-    A formula that is bent over six decades is straight around one gradient, and one gradient's
-    size is all that a simulation asks for.
+    A formula that fails over six decades holds around one size, and a simulation needs that of its
+    gradient only.
     """
     sizes = sorted({point.bytes for point in points}, key=lambda s: abs(math.log(s / size)))
     near = {s for k, s in enumerate(sizes) if k < 3 or 1 / factor <= s / size <= factor}
     return [point for point in points if point.bytes in near]
 
 
-def between(sizes: Sequence[int], seconds: Sequence[float], size: float) -> float:
+def interpolate(sizes: Sequence[int], seconds: Sequence[float], size: float) -> float:
     """Seconds at a size, on straight lines between (log bytes, log seconds).
 
-    The outer lines are prolonged.  Sizes increase; there are two at least.
+    Beyond the sizes the outer lines are extrapolated.
 
-    >>> round(between([1000, 100_000], [1.0, 10.0], 10_000), 6)
+    sizes: increasing, at least two.
+
+    >>> round(interpolate([1000, 100_000], [1.0, 10.0], 10_000), 6)
     3.162278
     """
     x, y = np.log(sizes), np.log(seconds)
@@ -172,34 +180,34 @@ def between(sizes: Sequence[int], seconds: Sequence[float], size: float) -> floa
     return float(np.exp(y[k] + slope * (math.log(size) - x[k])))
 
 
-def errors(
-    points: Sequence[Point],
-    fitter: Callable[[Sequence[Point]], Predictor],
-    key: Callable[[Point], object],
-) -> list[tuple[Point, float]]:
+def left_out_errors(
+    points: Sequence[AllReducePoint],
+    fitter: Callable[[Sequence[AllReducePoint]], Predictor],
+    key: Callable[[AllReducePoint], object],
+) -> list[tuple[AllReducePoint, float]]:
     """Relative error at every point that can be predicted without those of the same key.
 
-    key: what is left out together, in turn: `lambda p: p.bytes`, or `lambda p: p.ranks_per_node`.
+    key: what is left out together: `lambda p: p.bytes`, or `lambda p: p.ranks_per_node`.
     """
-    found = []
-    for left in dict.fromkeys(map(key, points)):
+    errors = []
+    for left_out in dict.fromkeys(map(key, points)):
         try:
-            predict = fitter([point for point in points if key(point) != left])
+            predict = fitter([point for point in points if key(point) != left_out])
         except ValueError:
             continue
-        found += [
+        errors += [
             (point, seconds / point.seconds - 1)
             for point in points
-            if key(point) == left and math.isfinite(seconds := predict(point))
+            if key(point) == left_out and math.isfinite(seconds := predict(point))
         ]
-    return found
+    return errors
 
 
-def _columns(points: Sequence[Point], algorithm: Algorithm) -> dict[str, Floats]:
-    """Seconds of every point per unit of each constant, the bandwidths' as seconds per byte."""
+def _columns(points: Sequence[AllReducePoint], algorithm: Algorithm) -> dict[str, Floats]:
+    """Seconds of every point per unit of each constant; of a bandwidth per second per byte."""
     single = {len(p.ranks_per_node) == 1 for p in points}
     nested = algorithm == "hierarchical" and any(max(p.ranks_per_node) > 1 for p in points)
-    apart = len(single) == 2 or (nested and single == {False})
+    two_links = len(single) == 2 or (nested and single == {False})
     none = (0.0, math.inf)
 
     def column(outer: tuple[float, float], inner: tuple[float, float] | None) -> Floats:
@@ -211,7 +219,7 @@ def _columns(points: Sequence[Point], algorithm: Algorithm) -> dict[str, Floats]
             ]
         )
 
-    if not apart:
+    if not two_links:
         return {"alpha": column((1.0, math.inf), None), "bandwidth": column((0.0, 1.0), None)}
     return {
         "alpha": column((1.0, math.inf), none),
@@ -222,12 +230,13 @@ def _columns(points: Sequence[Point], algorithm: Algorithm) -> dict[str, Floats]
 
 
 @dataclass(frozen=True, slots=True)
-class _Solved:
-    """Constants, and what an interval of them takes.
+class _Solution:
+    """Constants, and what their intervals need.
 
-    response: of each constant to each time's logarithm, shape (constants, times); a constant at 0
-    responds to nothing.  squares: sum over the residuals, of which wild ones count less.
-    freedom: times beyond the constants that are not at 0.
+    response: of each constant to each time's logarithm, shape (constants, times); 0 for a constant
+        at 0.
+    squares: sum over the residuals, of which wild ones count less.
+    freedom: number of times beyond the constants above 0.
     """
 
     values: Floats
@@ -236,27 +245,27 @@ class _Solved:
     freedom: int
 
 
-def _ends(solved: _Solved, estimates: Sequence[Estimate]) -> Floats:
-    """95 % interval of each constant, a row of two; not a number where nothing tells one."""
-    ends = np.full((len(solved.values), 2), math.nan)
-    free = solved.response.any(axis=1)
-    if not solved.freedom:
+def _intervals(solution: _Solution, estimates: Sequence[CellEstimate]) -> Floats:
+    """95 % interval of each constant, a row of two; NaN without an interval."""
+    ends = np.full((len(solution.values), 2), math.nan)
+    free = solution.response.any(axis=1)
+    if not solution.freedom:
         return ends
-    squares = solved.squares / solved.freedom
-    own = np.array([e.error for e in estimates]) if estimates else np.array([math.inf])
-    if np.all(np.isfinite(own)) and own.any():
+    squares = solution.squares / solution.freedom
+    errors = np.array([e.error for e in estimates]) if estimates else np.array([math.inf])
+    if np.all(np.isfinite(errors)) and errors.any():
         values = np.array([e.value for e in estimates])
-        moved = np.log(draws(estimates) / values) @ solved.response.T
-        wider = max(1.0, math.sqrt(squares / float(np.mean(own**2))))
-        reach = wider * np.quantile(moved, [0.025, 0.975], axis=0).T
+        shifts = np.log(draw_values(estimates) / values) @ solution.response.T
+        wider = max(1.0, math.sqrt(squares / float(np.mean(errors**2))))
+        reach = wider * np.quantile(shifts, [0.025, 0.975], axis=0).T
     else:
-        error = np.sqrt(squares * (solved.response**2).sum(axis=1))
-        reach = student(solved.freedom) * np.stack([-error, error], axis=1)
-    ends[free] = (solved.values[:, None] + reach)[free]
+        error = np.sqrt(squares * (solution.response**2).sum(axis=1))
+        reach = student_quantile(solution.freedom) * np.stack([-error, error], axis=1)
+    ends[free] = (solution.values[:, None] + reach)[free]
     return ends
 
 
-def _least(matrix: Floats, seconds: Floats) -> _Solved:
+def _solve(matrix: Floats, seconds: Floats) -> _Solution:
     """Constants >= 0 by least squares of logarithms, in which wild times count less."""
     from scipy.optimize import least_squares, nnls
 
@@ -270,16 +279,16 @@ def _least(matrix: Floats, seconds: Floats) -> _Solved:
         logs: Floats = np.log(np.maximum(used @ z, 1e-12))
         return logs
 
-    solved = least_squares(
+    result = least_squares(
         residuals, start[free], bounds=(0.0, np.inf), loss="soft_l1", f_scale=WILD,
         xtol=1e-14, ftol=1e-14, gtol=1e-14,
     )  # fmt: skip
     values, response = np.zeros(len(start)), np.zeros(matrix.T.shape)
-    values[free] = solved.x
-    response[free] = np.linalg.pinv(solved.jac)
-    return _Solved(
+    values[free] = result.x
+    response[free] = np.linalg.pinv(result.jac)
+    return _Solution(
         values / scale,
         response / scale[:, None],
-        2 * float(solved.cost),
+        2 * float(result.cost),
         len(seconds) - int(free.sum()),
     )

@@ -1,4 +1,4 @@
-"""Steps and all-reduces beside a load: slowdowns by level, and the law that each load follows."""
+"""Steps and all-reduces beside a load: slowdown at each level, and the law of each load."""
 
 from __future__ import annotations
 
@@ -7,35 +7,63 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
-from simstrag.calibration.cells import Cell, Visit
-from simstrag.calibration.fits import laws
-from simstrag.calibration.fits.held_out import Prediction
-from simstrag.calibration.fits.medians import Estimate, over_visits, short, told
-from simstrag.calibration.fits.step_cells import medians
-from simstrag.calibration.measured import beside
+from simstrag.calibration.cells import MeasurementCell, Visit
+from simstrag.calibration.fits.estimates import (
+    CellEstimate,
+    estimate,
+    measured,
+    round_digits,
+    visit_medians,
+)
+from simstrag.calibration.fits.held_out import CellPrediction
+from simstrag.calibration.fits.laws import LoadLawFit, choose_load_law
 from simstrag.calibration.samples import Samples
 from simstrag.errors import InputError
 from simstrag.profile.measurements import Level, Response
 from simstrag.profile.quantity import Quantity
 from simstrag.profile.responses import evaluate
 
-__all__ = ["contended_gain", "predictions", "resource_of", "responses", "slowdown"]
+__all__ = [
+    "cell_of_level", "contended_gain", "predictions", "resource_of", "responses", "visit_slowdown",
+]  # fmt: skip
 
 Resource = Literal["gpu", "host", "net"]
+
 RESOURCES: dict[str, Resource] = {"gemm": "gpu", "copy": "gpu", "net": "net"}
-"""What a load takes of a device, in the words of a trace; any other is of the host's cores."""
+"""The resource of a trace that a load uses; all other loads use the host's cores."""
+
+LOADS = ("cpu", "gemm", "memory", "copy", "net")
+"""Order of the responses in a profile."""
 
 
-class Measured(NamedTuple):
-    """One cell beside a load: the slowdown and how many samples are behind it."""
+class LoadedCell(NamedTuple):
+    """One cell beside a load; n: number of its samples."""
 
-    cell: Cell
-    slowdown: Estimate
+    cell: MeasurementCell
+    slowdown: CellEstimate
     n: int
 
 
+def cell_of_level(response: Response, level: float) -> MeasurementCell:
+    """The cell of one level of a response.
+
+    >>> levels = [{"level": 0.5, "slowdown": {"value": 1.0, "kind": "measured"}}]
+    >>> of = {"resource": "gpu", "load": "cpu", "law": "none", "levels": levels}
+    >>> steps = Response.model_validate({**of, "precision": "fp32", "batch": 8})
+    >>> str(cell_of_level(steps, 0.5))
+    'contention fp32 batch 8 beside cpu 0.5'
+    >>> str(cell_of_level(Response.model_validate({**of, "ranks": 2, "bytes": 1024}), 0.5))
+    'allreduce 2 ranks 1024 B beside cpu 0.5'
+    """
+    return MeasurementCell(
+        "contention" if response.precision else "allreduce", precision=response.precision,
+        batch=response.batch or 0, load=response.load, level=level, ranks=response.ranks or 0,
+        bytes=response.bytes or 0,
+    )  # fmt: skip
+
+
 def resource_of(load: str, device_kind: str) -> Resource:
-    """What a trace calls that which a load takes: on a CPU the host's cores are the device.
+    """The resource of a trace that a load uses; on a CPU the host's cores are the device.
 
     >>> resource_of("cpu", "cpu"), resource_of("cpu", "gpu"), resource_of("gemm", "gpu")
     ('gpu', 'host', 'gpu')
@@ -43,61 +71,65 @@ def resource_of(load: str, device_kind: str) -> Resource:
     return RESOURCES.get(load, "gpu" if device_kind == "cpu" else "host")
 
 
-def slowdown(visit: Visit) -> float:
-    """Of one visit: its median beside the load over the one without, timed just before."""
+def visit_slowdown(visit: Visit) -> float:
+    """The median beside the load over the median without it, of one visit."""
     return statistics.median(visit.samples["seconds"]) / statistics.median(visit.samples["clean"])
 
 
-def responses(samples: Samples, held_out: frozenset[Cell], ranks: int) -> tuple[Response, ...]:
-    """One per load and precision of steps; of all-reduces among so many ranks beside "net".
+def responses(
+    samples: Samples, held_out: frozenset[MeasurementCell], ranks: int
+) -> tuple[Response, ...]:
+    """The response of steps to each load in each precision, and of all-reduces to load "net".
 
-    In the order in which the loads were measured; loads on cores come before those on memory.
+    ranks: number of ranks of the all-reduces.
     """
-    kind = str(samples.header["device"].get("kind", "cpu"))
-    found: dict[Cell, list[Measured]] = {}
-    for each in [*_steps(samples), *_reduced(samples, ranks)]:
-        found.setdefault(replace(each.cell, level=0.0), []).append(each)
-    order = ("cpu", "gemm", "memory", "copy", "net")
-    made = [_response(group, held_out, resource_of(key.load, kind)) for key, group in found.items()]
-    known = [each for each in made if each is not None]
+    device_kind = str(samples.header["device"].get("kind", "cpu"))
+    groups: dict[MeasurementCell, list[LoadedCell]] = {}
+    for each in [*_loaded_steps(samples), *_loaded_reduces(samples, ranks)]:
+        groups.setdefault(replace(each.cell, level=0.0), []).append(each)
+    fits = [
+        _response(group, held_out, resource_of(key.load, device_kind))
+        for key, group in groups.items()
+    ]
+    known = [each for each in fits if each is not None]
     return tuple(
-        sorted(known, key=lambda r: order.index(r.load) if r.load in order else len(order))
+        sorted(known, key=lambda r: LOADS.index(r.load) if r.load in LOADS else len(LOADS))
     )
 
 
-def _steps(samples: Samples) -> Iterable[Measured]:
-    return [_measured(samples, cell) for cell in samples.cells if cell.part == "contention"]
+def _loaded_steps(samples: Samples) -> Iterable[LoadedCell]:
+    return [_loaded_cell(samples, cell) for cell in samples.cells if cell.part == "contention"]
 
 
-def _reduced(samples: Samples, ranks: int) -> Iterable[Measured]:
-    """All-reduces of the size nearest the gradient's, beside traffic on their link."""
+def _loaded_reduces(samples: Samples, ranks: int) -> Iterable[LoadedCell]:
+    """All-reduces of the size nearest to the gradient's, beside traffic on their link."""
     wanted = max(1, int(samples.header["workload"].get("gradient_bytes") or 1))
-    beside = [
+    cells = [
         cell
         for cell in samples.cells
         if cell.part == "allreduce" and cell.load == "net" and cell.ranks == ranks
         and cell.group == "all"
     ]  # fmt: skip
     size = min(
-        {cell.bytes for cell in beside}, key=lambda b: max(b, wanted) / min(b, wanted), default=0
+        {cell.bytes for cell in cells}, key=lambda b: max(b, wanted) / min(b, wanted), default=0
     )
-    return [_measured(samples, cell) for cell in beside if cell.bytes == size]
+    return [_loaded_cell(samples, cell) for cell in cells if cell.bytes == size]
 
 
-def _measured(samples: Samples, cell: Cell) -> Measured:
+def _loaded_cell(samples: Samples, cell: MeasurementCell) -> LoadedCell:
     visits = samples.of(cell)
     n = sum(len(v.samples["seconds"]) for v in visits)
-    return Measured(cell, over_visits([slowdown(v) for v in visits]), n)
+    return LoadedCell(cell, estimate([visit_slowdown(v) for v in visits]), n)
 
 
 def _response(
-    group: Sequence[Measured], held_out: frozenset[Cell], resource: Resource
+    group: Sequence[LoadedCell], held_out: frozenset[MeasurementCell], resource: Resource
 ) -> Response | None:
     group = sorted(group, key=lambda each: each.cell.level)
     seen = [each for each in group if each.cell not in held_out]
     if not seen:
         return None
-    chosen = laws.choose([e.cell.level for e in seen], [e.slowdown for e in seen])
+    fit = choose_load_law([e.cell.level for e in seen], [e.slowdown for e in seen])
     first = group[0].cell
     what = f"an all-reduce of {first.bytes} bytes" if first.part == "allreduce" else "a whole step"
     return Response(
@@ -107,47 +139,46 @@ def _response(
         batch=first.batch or None,
         ranks=first.ranks or None,
         bytes=first.bytes or None,
-        law=chosen.law,
-        constants={name: _constant(chosen, name, len(seen)) for name in chosen.constants},
+        law=fit.law,
+        constants={name: _constant(fit, name, len(seen)) for name in fit.constants},
         levels=tuple(
             Level(
                 level=each.cell.level,
-                slowdown=told(
+                slowdown=measured(
                     each.slowdown, "beside the load over alone, in the same visit", each.n
                 ),
                 held_out=each.cell in held_out,
             )
             for each in group
         ),
-        errors={law: short(error) for law, error in chosen.errors.items()},
+        errors={law: round_digits(error) for law, error in fit.errors.items()},
         note=f"of {what}; the law is fitted to {len(seen)} of {len(group)} levels"
-        + ("" if chosen.errors else ", too few to tell laws apart"),
+        + ("" if fit.errors else ", too few to tell laws apart"),
     )
 
 
-def _constant(chosen: laws.LawFit, name: str, n: int) -> Quantity:
-    low, high = (None, None) if chosen.intervals is None else map(short, chosen.intervals[name])
+def _constant(fit: LoadLawFit, name: str, n: int) -> Quantity:
+    low, high = (None, None) if fit.intervals is None else map(round_digits, fit.intervals[name])
     return Quantity(
-        value=short(chosen.constants[name]), kind="fitted", low=low, high=high, n=n,
-        note=f"{chosen.law} law; interval: refits to draws within each level's error",
+        value=round_digits(fit.constants[name]), kind="fitted", low=low, high=high, n=n,
+        note=f"{fit.law} law; interval: refits to draws within each level's error",
     )  # fmt: skip
 
 
-def predictions(found: Sequence[Response]) -> list[Prediction]:
-    """What each law says of the levels left out of it, as slowdowns.
-
-    An interpolation that ends below a level left out is taken to hold there what it holds last.
-    """
-    made = []
-    for response in found:
-        for level in response.levels:
-            if level.held_out:
-                cell, predicted = beside(response, level.level), _at(response, level.level)
-                made.append(Prediction(cell, level.slowdown, predicted))
-    return made
+def predictions(responses: Sequence[Response]) -> list[CellPrediction]:
+    """The slowdown that each law predicts at the levels held out of it."""
+    return [
+        CellPrediction(
+            cell_of_level(response, level.level), level.slowdown, _predict(response, level.level)
+        )
+        for response in responses
+        for level in response.levels
+        if level.held_out
+    ]
 
 
-def _at(response: Response, level: float) -> float:
+def _predict(response: Response, level: float) -> float:
+    """The slowdown at a level; beyond its last level an interpolation holds its last value."""
     try:
         return float(evaluate(response, level))
     except InputError:
@@ -155,20 +186,20 @@ def _at(response: Response, level: float) -> float:
 
 
 def contended_gain(samples: Samples, full: str, amp: str) -> Quantity | None:
-    """Full over reduced precision beside a load: per load and level, then the median over these.
+    """Step time in full over reduced precision beside a load: median over loads and levels.
 
-    Without an interval: loads and levels differ in truth, and their spread is no error.
+    It has no interval, for loads and levels differ in truth, and their spread is no error.
     """
-    both: dict[tuple[str, float, int], dict[str, Estimate]] = {}
+    both: dict[tuple[str, float, int], dict[str, CellEstimate]] = {}
     for cell in samples.cells:
         if cell.part == "contention" and cell.precision in (full, amp):
-            place = both.setdefault((cell.load, cell.level, cell.batch), {})
-            place[cell.precision] = medians(samples.of(cell))
+            pair = both.setdefault((cell.load, cell.level, cell.batch), {})
+            pair[cell.precision] = visit_medians(samples.of(cell))
     gains = [of[full].value / of[amp].value for of in both.values() if {full, amp} <= of.keys()]
     if not gains:
         return None
     return Quantity(
-        value=short(statistics.median(gains)), kind="measured", n=len(gains),
+        value=round_digits(statistics.median(gains)), kind="measured", n=len(gains),
         note=f"median over {len(gains)} loads and levels of the median step in {full} over that in "
         f"{amp}; {min(gains):.3f} to {max(gains):.3f} from one to the other, which is no interval",
     )  # fmt: skip

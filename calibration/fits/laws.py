@@ -1,43 +1,98 @@
-"""Which law a slowdown follows: candidates fitted to levels, told apart by levels left out in turn.
+"""Laws of a step's time: seconds against the batch, slowdown against the level of a load.
 
-A law of contention must be fitted, not assumed: on 1,388 co-located pairs of a public set, fair
-share was no better than a constant, and a hinge better than both.  So every law of
-`simstrag.profile.responses` is tried.  Each has at most one constant that is not linear; that one
-is tried
-on a grid, the other is then the solution of least squares, so that the fit has no local minima and
-refits of a thousand draws are one product of matrices.  Two have no constants: that a load does
-nothing, and the interpolation, which joins the levels and beyond them holds the last.
+The law is chosen by leave-one-out, never assumed: on 1,388 co-located pairs of a public set, fair
+share predicted no better than a constant, and a hinge better than both.
+
+Seconds against the batch b:
+
+    proportional  per_sample b
+    affine        fixed + per_sample b
+    knee          fixed + per_sample max(b, knee): below the knee the device is not filled
+
+Slowdown against the level: all laws of `simstrag.profile.responses`.  Each law has at most one
+constant that is not linear; it is tried on a grid, and least squares solve for the other, so that
+the fit has no local minima and a thousand refits are one product of matrices.  Two have no
+constants: a load without effect, and the interpolation, which joins the levels and holds the last
+value beyond them.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.calibration.fits.choice import simplest, tolerances
-from simstrag.calibration.fits.medians import Estimate, draws
-from simstrag.profile.measurements import CONSTANTS, Law
+from simstrag.calibration.fits.estimates import CellEstimate, draw_values
+from simstrag.profile.batch_laws import of_constants
+from simstrag.profile.measurements import CONSTANTS, BatchLaw, Law
 from simstrag.profile.responses import joined, of_law
 
-__all__ = ["LawFit", "choose", "fit", "predicted"]
+__all__ = [
+    "BATCH_LAWS",
+    "BatchLawFit",
+    "LoadLawFit",
+    "choose_batch_law",
+    "choose_law",
+    "choose_load_law",
+    "fit_batch_law",
+    "fit_load_law",
+    "predict_slowdown",
+    "tolerances",
+]  # fmt: skip
 
 Floats = npt.NDArray[np.float64]
+Name = TypeVar("Name", bound=str)
 
-GRID = 400
+FLOOR = 0.01
+"""Least relative error of a cell in a fit: differences between cells for reasons of their own
+(which kernel is chosen, what fits into a cache) do not shrink with more visits."""
+
+CLEARLY_WORSE = 1.25
+"""Factor above the smallest cross-validation error up to which a simpler law is chosen."""
+
+BATCH_LAWS: dict[BatchLaw, int] = {"proportional": 1, "affine": 2, "knee": 3}
+"""Number of constants of each law of the batch, the simplest first."""
+
+KNEE_GRID = 64
+"""Knees tried between two batches."""
+
+SHAPE_GRID = 400
+"""Values tried of the constant of a law of the load that is not linear."""
+
 STEEPEST = 4.0
-"""The largest exponent of a power that is tried; the smallest is 1/16 of it."""
+"""Largest exponent of a power that is tried; the smallest is 1/16 of it."""
 
 
 @dataclass(frozen=True, slots=True)
-class LawFit:
-    """The law chosen, its constants, their 95 % intervals, and the error of every candidate.
+class BatchLawFit:
+    """The chosen law of the batch and its constants.
 
-    intervals: by name; None where a level was visited only once.
-    errors: root mean square relative error at levels left out in turn; empty for fewer than two.
+    knee: 0 for none.
+    intervals: 95 % intervals of (fixed, per_sample, knee), shape (3, 2); None where a batch was
+        visited only once.
+    errors: root mean square relative error of each candidate at batches left out in turn.
+    """
+
+    law: BatchLaw
+    fixed: float
+    per_sample: float
+    knee: float
+    intervals: Floats | None
+    errors: dict[BatchLaw, float]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadLawFit:
+    """The chosen law of a load and its constants.
+
+    intervals: 95 % intervals by name; None where a level was visited only once.
+    errors: root mean square relative error of each candidate at levels left out in turn; empty for
+        fewer than two levels.
     """
 
     law: Law
@@ -46,40 +101,146 @@ class LawFit:
     errors: dict[Law, float]
 
 
-def choose(levels: Sequence[float], estimates: Sequence[Estimate]) -> LawFit:
-    """The best law for these levels by leave-one-out, fitted to all of them.
+def choose_law(errors: Mapping[Name, float], constants: Mapping[Name, int]) -> Name:
+    """The law with the fewest constants of those not clearly worse than the best.
 
-    A law needs one level more than it has constants to be cross-validated; of one level a constant
-    is told.  Raises `ValueError` for no level.
+    Of laws with equally many constants it is the one with the smallest error.
+
+    errors: of each law, by cross-validation; errors below a quarter of `FLOOR` count as equal.
+    constants: number of constants of each law.
+
+    >>> errors = {"proportional": 0.5, "affine": 0.011, "knee": 0.010}
+    >>> choose_law(errors, {"proportional": 1, "affine": 2, "knee": 3})
+    'affine'
+    """
+    most = CLEARLY_WORSE * max(min(errors.values()), FLOOR / 4)
+    near = [name for name, error in errors.items() if error <= most]
+    return min(near, key=lambda name: (constants[name], errors[name]))
+
+
+def tolerances(estimates: Sequence[CellEstimate]) -> Floats:
+    """The error of each value in a fit: its standard error, and at least `FLOOR` of the value."""
+    shares = [e.error if math.isfinite(e.error) else FLOOR for e in estimates]
+    return np.array(
+        [e.value * max(FLOOR, share) for e, share in zip(estimates, shares, strict=True)]
+    )
+
+
+def choose_batch_law(batches: Sequence[int], estimates: Sequence[CellEstimate]) -> BatchLawFit:
+    """Choose a law of the batch by leave-one-out, and fit it to all batches.
+
+    Cross-validation needs one batch more than a law has constants.  Two batches make an affine law
+    without a check, one batch a proportional law.  Raises `ValueError` for no batch.
+    """
+    if not batches:
+        raise ValueError("no batch, no fit")
+    b, t = np.array(batches, np.float64), np.array([e.value for e in estimates])
+    sigma = tolerances(estimates)
+    errors: dict[BatchLaw, float] = {}
+    if len(b) > 2:
+        candidates = (law for law, needed in BATCH_LAWS.items() if len(b) > needed)
+        errors = {law: _batch_law_error(law, b, t, sigma) for law in candidates}
+    law: BatchLaw = "affine" if len(b) == 2 else "proportional"
+    law = choose_law(errors, BATCH_LAWS) if errors else law
+    constants = fit_batch_law(law, b, t[None], sigma)[0]
+    intervals = None
+    if all(math.isfinite(e.error) for e in estimates):
+        refits = fit_batch_law(law, b, draw_values(estimates), sigma)
+        intervals = np.quantile(refits, [0.025, 0.975], axis=0).T
+    fixed, per_sample, knee = map(float, constants)
+    return BatchLawFit(law, fixed, per_sample, knee, intervals, errors)
+
+
+def fit_batch_law(law: BatchLaw, b: Floats, times: Floats, sigma: Floats) -> Floats:
+    """Constants >= 0 by weighted least squares: rows of (fixed, per_sample, knee).
+
+    Knees are tried between the smallest and the second largest batch, so that at least two batches
+    lie on the slope.
+
+    times: a row per refit.
+    """
+    if law != "knee":
+        return _fit_line(b, times, sigma, law == "affine")[0]
+    ordered = np.sort(b)
+    knees = np.concatenate(
+        [
+            np.linspace(low, high, KNEE_GRID, endpoint=False)
+            for low, high in itertools.pairwise(ordered[:-1])
+        ]
+        + [ordered[-2:-1]]
+    )
+    best, least = np.zeros((len(times), 3)), np.full(len(times), np.inf)
+    for knee in knees:
+        constants, loss = _fit_line(np.maximum(b, knee), times, sigma, True)
+        better = loss < least
+        best[better], least[better] = constants[better] + [0.0, 0.0, knee], loss[better]
+    return best
+
+
+def _fit_line(x: Floats, times: Floats, sigma: Floats, intercept: bool) -> tuple[Floats, Floats]:
+    """Rows of (fixed, per_sample, 0), none negative, and the loss of each row.
+
+    intercept: whether fixed may differ from 0.
+    """
+    w = 1 / sigma**2
+    line = np.stack([np.zeros(len(times)), times @ (w * x) / (w @ x**2)], axis=1)
+    if intercept:
+        centre, level = w @ x / w.sum(), times @ w / w.sum()
+        slope = times @ (w * (x - centre)) / (w @ (x - centre) ** 2)
+        both = np.stack([level - slope * centre, slope], axis=1)
+        flat = np.stack([level, np.zeros(len(times))], axis=1)
+        line = np.where(both[:, :1] < 0, line, np.where(slope[:, None] < 0, flat, both))
+    loss = (((line[:, :1] + line[:, 1:] * x - times) / sigma) ** 2).sum(axis=1)
+    return np.column_stack([line, np.zeros(len(times))]), loss
+
+
+def _batch_law_error(law: BatchLaw, b: Floats, t: Floats, sigma: Floats) -> float:
+    """Root mean square relative error at each batch, fitted to all others."""
+    errors = []
+    for k in range(len(b)):
+        rest = np.arange(len(b)) != k
+        constants = fit_batch_law(law, b[rest], t[None, rest], sigma[rest])[0]
+        errors.append(float(of_constants(constants, b[k])) / t[k] - 1)
+    return float(np.sqrt(np.mean(np.square(errors))))
+
+
+def choose_load_law(levels: Sequence[float], estimates: Sequence[CellEstimate]) -> LoadLawFit:
+    """Choose a law of the load by leave-one-out, and fit it to all levels.
+
+    Cross-validation needs one level more than a law has constants; one level makes a constant.
+    Raises `ValueError` for no level.
+
+    estimates: slowdown at each level.
     """
     if not levels:
         raise ValueError("no level, no law")
     u, s = np.array(levels, np.float64), np.array([e.value for e in estimates])
     sigma = tolerances(estimates)
-    tried = {
-        law: _left_out(law, u, s, sigma)
+    candidates = {
+        law: _load_law_error(law, u, s, sigma)
         for law, names in CONSTANTS.items()
         if len(u) > max(1, len(names))
     }
-    errors: dict[Law, float] = {law: e for law, e in tried.items() if math.isfinite(e)}
+    errors: dict[Law, float] = {law: e for law, e in candidates.items() if math.isfinite(e)}
     sizes: dict[Law, int] = {law: len(names) for law, names in CONSTANTS.items()}
     sizes["interpolated"] = len(u)
-    law: Law = simplest(errors, sizes) if errors else "constant"
-    constants = _named(law, fit(law, u, s[None], sigma)[0])
+    law: Law = choose_law(errors, sizes) if errors else "constant"
+    constants = _by_name(law, fit_load_law(law, u, s[None], sigma)[0])
     intervals = None
     if all(math.isfinite(e.error) for e in estimates):
-        refits = fit(law, u, np.maximum(1.0, draws(estimates)), sigma)
+        refits = fit_load_law(law, u, np.maximum(1.0, draw_values(estimates)), sigma)
         ends = np.quantile(refits, [0.025, 0.975], axis=0).T.tolist()
         intervals = {
             name: (low, high) for name, (low, high) in zip(CONSTANTS[law], ends, strict=True)
         }
-    return LawFit(law, constants, intervals, errors)
+    return LoadLawFit(law, constants, intervals, errors)
 
 
-def fit(law: Law, u: Floats, slowdowns: Floats, sigma: Floats) -> Floats:
-    """Constants in the order of `CONSTANTS` by weighted least squares; slowdowns: a row per refit.
+def fit_load_law(law: Law, u: Floats, slowdowns: Floats, sigma: Floats) -> Floats:
+    """Constants in the order of `CONSTANTS` by weighted least squares, with no negative slope.
 
-    No slope is negative, so that no law falls with the level.
+    u: levels.
+    slowdowns: a row per refit.
     """
     w, n = 1 / sigma**2, len(slowdowns)
     if not CONSTANTS[law]:
@@ -87,30 +248,29 @@ def fit(law: Law, u: Floats, slowdowns: Floats, sigma: Floats) -> Floats:
     if law == "constant":
         return _column(np.maximum(1.0, slowdowns @ w / w.sum()))
     if law == "linear":
-        return _column(_slopes(u, slowdowns, w)[0])
+        return _column(_fit_slopes(u, slowdowns, w)[0])
     if law == "fair_share":
-        demands = np.linspace(0.0, 1.0, GRID + 1)
-        return _column(demands[_least(np.maximum(1.0, demands[:, None] + u), slowdowns, w)])
+        demands = np.linspace(0.0, 1.0, SHAPE_GRID + 1)
+        return _column(demands[_nearest(np.maximum(1.0, demands[:, None] + u), slowdowns, w)])
     if law == "reciprocal":
-        shares = np.linspace(0.0, 1 / u.max(), GRID, endpoint=False)
-        return _column(shares[_least(1 / (1 - shares[:, None] * u), slowdowns, w)])
+        shares = np.linspace(0.0, 1 / u.max(), SHAPE_GRID, endpoint=False)
+        return _column(shares[_nearest(1 / (1 - shares[:, None] * u), slowdowns, w)])
     if law == "power":
-        shapes = np.geomspace(STEEPEST / 16, STEEPEST, GRID)
+        shapes = np.geomspace(STEEPEST / 16, STEEPEST, SHAPE_GRID)
         bases = u ** shapes[:, None]
     else:
-        shapes = np.linspace(0.0, u.max(), GRID, endpoint=False)
+        shapes = np.linspace(0.0, u.max(), SHAPE_GRID, endpoint=False)
         bases = np.maximum(0.0, u - shapes[:, None])
-    tried = [_slopes(basis, slowdowns, w) for basis in bases]
-    best = np.argmin([loss for _, loss in tried], axis=0)
-    slopes = np.stack([slope for slope, _ in tried])[best, np.arange(n)]
+    fits = [_fit_slopes(basis, slowdowns, w) for basis in bases]
+    best = np.argmin([loss for _, loss in fits], axis=0)
+    slopes = np.stack([slope for slope, _ in fits])[best, np.arange(n)]
     return np.stack([slopes, shapes[best]], axis=1)
 
 
-def predicted(law: Law, constants: dict[str, float], u: Floats, s: Floats, at: float) -> float:
-    """The slowdown at a level by a law fitted to levels `u` with slowdowns `s`.
-
-    An interpolation holds its last value beyond the highest level.
-    """
+def predict_slowdown(
+    law: Law, constants: dict[str, float], u: Floats, s: Floats, at: float
+) -> float:
+    """The slowdown at a level by a law fitted to levels `u` with slowdowns `s`."""
     if law != "interpolated":
         return float(of_law(law, constants, at))
     return float(joined(u, s, at))
@@ -120,33 +280,33 @@ def _column(values: Floats) -> Floats:
     return values.reshape(-1, 1)
 
 
-def _slopes(basis: Floats, slowdowns: Floats, w: Floats) -> tuple[Floats, Floats]:
+def _fit_slopes(basis: Floats, slowdowns: Floats, w: Floats) -> tuple[Floats, Floats]:
     """Slope >= 0 of 1 + slope * basis and its loss, for each row."""
     slope = np.maximum(0.0, (slowdowns - 1) @ (w * basis) / (w @ basis**2))
     return slope, (w * (1 + slope[:, None] * basis - slowdowns) ** 2).sum(axis=1)
 
 
-def _least(tried: Floats, slowdowns: Floats, w: Floats) -> npt.NDArray[np.intp]:
-    """Which row of what was tried is nearest to each row of slowdowns."""
-    loss = (w * tried**2).sum(axis=1)[:, None] - 2 * (w * tried) @ slowdowns.T
+def _nearest(curves: Floats, slowdowns: Floats, w: Floats) -> npt.NDArray[np.intp]:
+    """The index of the curve that is nearest to each row of slowdowns."""
+    loss = (w * curves**2).sum(axis=1)[:, None] - 2 * (w * curves) @ slowdowns.T
     nearest: npt.NDArray[np.intp] = np.argmin(loss, axis=0)
     return nearest
 
 
-def _left_out(law: Law, u: Floats, s: Floats, sigma: Floats) -> float:
-    """Root mean square of the relative errors at each level, fitted to all others.
+def _load_law_error(law: Law, u: Floats, s: Floats, sigma: Floats) -> float:
+    """Root mean square relative error at each level, fitted to all others.
 
-    A reciprocal without a slowdown at the level left out is infinitely wrong: no candidate.
+    Infinite for a reciprocal that has no slowdown at the level left out.
     """
-    found = []
+    errors = []
     for k in range(len(u)):
         rest = np.arange(len(u)) != k
-        constants = _named(law, fit(law, u[rest], s[None, rest], sigma[rest])[0])
+        constants = _by_name(law, fit_load_law(law, u[rest], s[None, rest], sigma[rest])[0])
         if law == "reciprocal" and constants["share"] * u[k] >= 1:
             return math.inf
-        found.append(predicted(law, constants, u[rest], s[rest], u[k]) / s[k] - 1)
-    return float(np.sqrt(np.mean(np.square(found))))
+        errors.append(predict_slowdown(law, constants, u[rest], s[rest], u[k]) / s[k] - 1)
+    return float(np.sqrt(np.mean(np.square(errors))))
 
 
-def _named(law: Law, constants: Floats) -> dict[str, float]:
+def _by_name(law: Law, constants: Floats) -> dict[str, float]:
     return dict(zip(CONSTANTS[law], map(float, constants), strict=True))

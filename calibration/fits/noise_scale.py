@@ -16,38 +16,34 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from simstrag.calibration.cells import Visit
-from simstrag.calibration.fits.medians import short
+from simstrag.calibration.fits.estimates import round_digits
 from simstrag.calibration.samples import Samples
 from simstrag.profile.measurements import NoiseScaleAt, SkippedCell
 from simstrag.profile.quantity import Quantity
 
-__all__ = ["NoiseScale", "learning", "two_batches"]
-
-Floats = npt.NDArray[np.float64]
+__all__ = ["NoiseScaleEstimate", "estimate_noise_scale", "noise_scales"]
 
 
-class NoiseScale(NamedTuple):
-    """In samples, with its 95 % interval; high is None where no end can be told."""
+class NoiseScaleEstimate(NamedTuple):
+    """A noise scale in samples with its 95 % interval; high is None for an open interval."""
 
     value: float
     low: float
     high: float | None
 
 
-def two_batches(
+def estimate_noise_scale(
     small: Sequence[float], large: Sequence[float], small_batch: int, large_batch: int
-) -> NoiseScale | None:
-    """From squared norms, pair by pair; the interval is by bootstrap over pairs, seed 0.
+) -> NoiseScaleEstimate | None:
+    """The noise scale from pairs of squared norms; the interval by bootstrap over pairs, seed 0.
 
-    None where the average of |G|^2 or of tr(Sigma) is not above 0: then there are too few pairs to
-    tell any.  Where so many redraws have no |G|^2 above 0 that the interval has no upper end, high
-    is None.
+    None where the average of |G|^2 or of tr(Sigma) is not above 0: the pairs are too few.  high is
+    None where too many resamples have no |G|^2 above 0.
 
-    >>> two_batches([5.0, 5.0], [2.0, 2.0], 1, 4)   # |G|^2 = 1, tr(Sigma) = 4
-    NoiseScale(value=4.0, low=4.0, high=4.0)
+    >>> estimate_noise_scale([5.0, 5.0], [2.0, 2.0], 1, 4)   # |G|^2 = 1, tr(Sigma) = 4
+    NoiseScaleEstimate(value=4.0, low=4.0, high=4.0)
     """
     b, big = small_batch, large_batch
     s, g = np.asarray(small, np.float64), np.asarray(large, np.float64)
@@ -59,30 +55,25 @@ def two_batches(
     signals, noises = signal[drawn].mean(axis=1), np.maximum(0.0, noise[drawn].mean(axis=1))
     scales = np.where(signals > 0, noises / np.where(signals > 0, signals, 1.0), np.inf)
     low, high = np.quantile(scales, [0.025, 0.975], method="nearest")
-    return NoiseScale(
+    return NoiseScaleEstimate(
         float(noise.mean() / signal.mean()), float(low), float(high) if high < np.inf else None
     )
 
 
-def learning(samples: Samples) -> tuple[tuple[NoiseScaleAt, ...], tuple[SkippedCell, ...]]:
-    """The noise scale at each visit of part gradient, by batch and samples trained; and the visits
-    that tell none.
-    """
-    found: list[NoiseScaleAt] = []
-    without: list[SkippedCell] = []
+def noise_scales(samples: Samples) -> tuple[tuple[NoiseScaleAt, ...], tuple[SkippedCell, ...]]:
+    """The noise scale at each visit, by batch and trained samples; and the visits without one."""
     visits = [v for v in samples.visits if v.cell.part == "gradient" and not v.skipped]
-    for visit in sorted(visits, key=lambda v: (v.facts["small_batch"], v.facts["trained"])):
-        at = _at(visit)
-        if isinstance(at, NoiseScaleAt):
-            found.append(at)
-        else:
-            without.append(at)
-    return tuple(found), tuple(without)
+    visits.sort(key=lambda v: (v.facts["small_batch"], v.facts["trained"]))
+    results = [_noise_scale(visit) for visit in visits]
+    return (
+        tuple(each for each in results if isinstance(each, NoiseScaleAt)),
+        tuple(each for each in results if isinstance(each, SkippedCell)),
+    )
 
 
-def _at(visit: Visit) -> NoiseScaleAt | SkippedCell:
+def _noise_scale(visit: Visit) -> NoiseScaleAt | SkippedCell:
     b, big, trained = (int(visit.facts[name]) for name in ("small_batch", "large_batch", "trained"))
-    scale = two_batches(visit.samples["small"], visit.samples["large"], b, big)
+    scale = estimate_noise_scale(visit.samples["small"], visit.samples["large"], b, big)
     pairs = len(visit.samples["small"])
     if scale is None:
         return SkippedCell(
@@ -97,7 +88,7 @@ def _at(visit: Visit) -> NoiseScaleAt | SkippedCell:
         trained=trained,
         batch=b,
         scale=Quantity(
-            value=short(scale.value), kind="measured", low=short(scale.low),
-            high=None if scale.high is None else short(scale.high), n=pairs, note=note,
+            value=round_digits(scale.value), kind="measured", low=round_digits(scale.low),
+            high=None if scale.high is None else round_digits(scale.high), n=pairs, note=note,
         ),
     )  # fmt: skip

@@ -103,16 +103,16 @@ def calibrate(
     """Measure steps, contention and communication here; write a profile."""
     if context.invoked_subcommand is not None:
         return
-    from simstrag.calibration.calibrate import Asked, Calibration
+    from simstrag.calibration.calibrate import Calibration, CalibrationRequest
 
     made = Calibration.of(
-        Asked(
+        CalibrationRequest(
             workload, device, tuple(part or ()), tuple(batch or ()), tuple(precision or ()),
             minutes, seed,
         ),
         out,
     )  # fmt: skip
-    if plan or not (quiet or as_json or made.finished):
+    if plan or not (quiet or as_json or made.is_finished):
         _show_plan(made.forecast(), made.folder, as_json)
     if plan:
         return
@@ -120,7 +120,7 @@ def calibrate(
         with show_seconds(quiet) as show:
             profile = made.run(show)
     except KeyboardInterrupt:
-        raise Interrupted(made.kept) from None
+        raise Interrupted(made.interruption_note) from None
     said = made.remarks()
     path = made.folder / "profile.json"
     if as_json:

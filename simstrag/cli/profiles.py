@@ -20,7 +20,7 @@ from simstrag.documents.paths import expect, writable, write_whole
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
-    from simstrag.calibration.comparing import Pair, SideBySide
+    from simstrag.calibration.compare import ComparedNumber, SideBySide
     from simstrag.profile.profile import Profile
 
 __all__ = ["compare", "profile_at", "show", "show_pairs"]
@@ -79,7 +79,7 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Say where two profiles agree within their errors, and what differs."""
-    from simstrag.calibration.comparing import compare as compare_profiles
+    from simstrag.calibration.compare import compare as compare_profiles
 
     found = compare_profiles(profile_at(a), profile_at(b))
     if as_json:
@@ -140,7 +140,9 @@ def _as_data(found: SideBySide) -> dict[str, Any]:
         "agreeing": found.agreeing,
         "half_width": found.half_width,
         "parts": found.parts,
-        "differs": [{"where": c.where, "key": c.key, "a": c.a, "b": c.b} for c in found.changes],
+        "differs": [
+            {"where": c.where, "key": c.key, "a": c.a, "b": c.b} for c in found.differences
+        ],
         "cells": found.records,
         "only_a": list(found.only_a),
         "only_b": list(found.only_b),
@@ -150,7 +152,9 @@ def _as_data(found: SideBySide) -> dict[str, Any]:
 def _print(found: SideBySide) -> None:
     from simstrag.analysis.text.number_format import percent
 
-    differs = [f"What differs: {'; '.join(map(str, found.changes))}."] if found.changes else []
+    differs = (
+        [f"What differs: {'; '.join(map(str, found.differences))}."] if found.differences else []
+    )
     print_paragraphs(found.text, *differs)
     if found.parts:
         rows = [
@@ -168,13 +172,13 @@ def _print(found: SideBySide) -> None:
             print_sentences(f"In {name} alone: {'; '.join(only[:MOST])}{more}.")
 
 
-def show_pairs(pairs: Sequence[Pair]) -> None:
+def show_pairs(pairs: Sequence[ComparedNumber]) -> None:
     """A table with a row per number that two profiles have."""
     headers = ["cell", "a", "b", "b / a", "apart (s.e.)", "agrees"]
     print_table(headers, [_row(pair) for pair in pairs], least=("b / a",))
 
 
-def _row(pair: Pair) -> list[str]:
+def _row(pair: ComparedNumber) -> list[str]:
     from simstrag.analysis.tables.profile_tables import shown
     from simstrag.analysis.text.number_format import number
 

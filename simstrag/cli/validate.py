@@ -112,7 +112,7 @@ def validate(
         )
     if workload is None and (given := given_options(context, OF_CALIBRATION)):
         raise InputError(f"{', '.join(given)}: --profile is already a calibration; leave it out")
-    from simstrag.calibration.calibrate import Asked
+    from simstrag.calibration.calibrate import CalibrationRequest
     from simstrag.validation.validation import InterleavedCalibration, describe_differences
     from simstrag.validation.validation import validate as run_validation
 
@@ -123,7 +123,7 @@ def validate(
             if not (quiet or as_json):
                 warn(describe_differences(Profile.read(known)))
         else:
-            asked = Asked(
+            asked = CalibrationRequest(
                 workload, None, (), tuple(batch or ()), tuple(precision or ()),
                 calibration_minutes, seed,
             )  # fmt: skip

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from simstrag.calibration.calibrate import derive
-from simstrag.calibration.comparing import EXPECTED, compare
+from simstrag.calibration.compare import EXPECTED, compare
 from simstrag.calibration.fits.held_out import THRESHOLDS
 from simstrag.profile.profile import Profile
 from tests.written import numbers

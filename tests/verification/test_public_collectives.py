@@ -25,7 +25,7 @@ import pytest
 
 from simstrag.calibration import nccl
 from simstrag.calibration.fits import collective_fit
-from simstrag.calibration.fits.collective_fit import Point
+from simstrag.calibration.fits.collective_fit import AllReducePoint
 from simstrag.calibration.nccl import choose
 from simstrag.profile.profile import Profile
 from tests.written import numbers
@@ -43,12 +43,14 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def a100(gpus: int) -> list[Point]:
+def a100(gpus: int) -> list[AllReducePoint]:
     log = nccl.read(TRACES / "nccl-tests-a100" / f"nccl_{gpus}.log")
     return nccl.points(log)
 
 
-def shares(errors: list[tuple[Point, float]]) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+def shares(
+    errors: list[tuple[AllReducePoint, float]],
+) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     return np.array([abs(error) for _, error in errors])
 
 

@@ -1,0 +1,256 @@
+"""Times what real ranks add to their steps: they train the workload under `simstrag.ddp`.
+
+Part "server", under `asgd`: the time in which a rank sends a gradient and starts with new
+parameters, and a server books it, updates and answers.  It is more than moving the bytes, and
+follows a step, which has filled the caches.
+
+Part "lockstep", under `bsp`: the rest, from the slowest rank's last gradient until rank 0 starts
+its next step.  It has the part of the all-reduce that backward did not hide, the update, the
+decision, the record and all between; without load, and beside a load on the core of rank 0.  There
+steps take longer too, `local` over the `clean` ones just before, but less than bare steps do, for a
+rank that sleeps while it waits for others is scheduled sooner afterwards.
+
+In both, `local` steps are those of ranks that compute at the same time, which share caches, memory
+and perhaps cores, with the runtime's own work; `alone` are bare steps on each of the cores in turn,
+`beside` bare steps on all of them at once, in the same visit, so that drift over minutes cancels.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from simstrag.calibration.benches.loads import Loads
+from simstrag.calibration.benches.workers import WorkerGroup, join_process_group, serve
+from simstrag.calibration.cells import MeasurementCell, Series
+from simstrag.processes.affinity import cores
+
+if TYPE_CHECKING:
+    from simstrag.workloads import Parts
+
+__all__ = ["LEVELS", "TrainingBench"]
+
+LEVELS = (0.25, 0.5, 1.0, 1.25, 2.0, 2.5, 3.0)
+"""Levels of load "cpu" on the core of rank 0, beside which ranks in lockstep are timed.
+
+They are many because step time is no smooth function of the level: two processes that work for 65 %
+of the time each slow a step as much, or nearly so, as two that always work.
+"""
+
+POLICY = {"server": "asgd", "lockstep": "bsp"}
+
+SPAN = 0.3
+"""Seconds of steps alone on each core."""
+
+VISIT = 1.2
+"""Seconds of steps together that a visit aims at."""
+
+CLEAN, LOADED = 1 / 3, 2 / 3
+"""Parts of `VISIT` before a load starts and beside it."""
+
+SETTLE = 3
+"""Steps that do not count, and show how long one takes."""
+
+FEWEST, MOST = 5, 100
+"""Least and most steps of a rank in a visit; the first of each request, before which the rank
+waited, comes before them."""
+
+
+class TrainingSetup(NamedTuple):
+    """What the ranks train. build: makes the workload's parts, and can be pickled."""
+
+    build: Callable[[], Parts]
+    policy: str
+    precision: str
+    batch: int
+    stand_in: bool
+
+
+class BareSteps(NamedTuple):
+    """A request: compute steps without training for `seconds`; the answer is their times."""
+
+    seconds: float
+
+
+class TrainingSteps(NamedTuple):
+    """A request to all ranks: train for a number of steps."""
+
+    steps: int
+
+
+class ReportSteps(NamedTuple):
+    """A request to one rank: report the steps of the last `TrainingSteps` as a `Series`."""
+
+
+class TrainingBench:
+    """Cells of one part, for one number of ranks on the CPU.
+
+    build: makes the workload's parts in every rank, and can be pickled.
+    precision: the full one.
+    size: bytes of a gradient.
+    stand_in: whether full precision is double.
+    levels: of load "cpu" on the core of rank 0; a cell each, beside the one without.
+    """
+
+    def __init__(
+        self,
+        part: Literal["server", "lockstep"],
+        build: Callable[[], Parts],
+        precision: str,
+        batch: int,
+        size: int,
+        ranks: int = 2,
+        stand_in: bool = False,
+        levels: Sequence[float] = (),
+    ) -> None:
+        self.part, self.ranks = part, ranks
+        self.setup = TrainingSetup(build, POLICY[part], precision, batch, stand_in)
+        self.cells = tuple(
+            MeasurementCell(
+                part, precision=precision, batch=batch, ranks=ranks, bytes=size,
+                load="cpu" if level else "", level=level,
+            )
+            for level in (0.0, *levels)
+        )  # fmt: skip
+        self._took: dict[MeasurementCell, float] = {}
+        self._stack = contextlib.ExitStack()
+
+    def seconds(self, cell: MeasurementCell) -> float:
+        """The time of the last visit; before the first, what one aims at."""
+        bare = 0.0 if cell.load else SPAN * (1 + self._cores)
+        return self._took.get(cell, 2 * (VISIT + bare))
+
+    def visit(self, cell: MeasurementCell) -> tuple[Series, dict[str, Any]]:
+        """`local` steps, and `push`, `service` and `pull`, or `rest`.
+
+        Without load `alone` and `beside` too; with a load `clean`, which are `local` steps before
+        it.  Steps are rank by rank, or core by core, equally many of each.
+        """
+        start = time.monotonic()
+        report: dict[str, Any] = {}
+        if cell.load:
+            clean = self._train_and_report(CLEAN * VISIT)["local"]
+            with self._loads.on(cell.load, cell.level) as report:
+                samples = self._train_and_report(LOADED * VISIT) | {"clean": clean}
+        else:
+            ranks = range(self._cores)
+            alone = [s for rank in ranks for s in self.workers.request({rank: BareSteps(SPAN)})]
+            beside = self.workers.request(dict.fromkeys(ranks, BareSteps(SPAN)))
+            samples = {
+                "alone": _equally_many(alone), "beside": _equally_many(beside),
+                **self._train_and_report(VISIT),
+            }  # fmt: skip
+        report["cores"] = self._cores
+        self._took[cell] = time.monotonic() - start
+        return samples, report
+
+    def __enter__(self) -> TrainingBench:
+        most, first = max(cell.level for cell in self.cells), cores()[0]
+        on_first = sum(cores()[rank % len(cores())] == first for rank in range(self.ranks))
+        self._loads = Loads(math.ceil(most), first, steps=on_first)
+        self.workers = WorkerGroup(
+            _run_rank, self.ranks, self.ranks, self.setup, fresh=tempfile.TemporaryDirectory
+        )
+        with contextlib.ExitStack() as stack:
+            if most:
+                stack.enter_context(self._loads)
+            stack.enter_context(self.workers)
+            self._train(1)  # in which a trainer measures the gain of its reduced precision
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._stack.close()
+
+    @property
+    def _cores(self) -> int:
+        return min(self.ranks, len(cores()))
+
+    def _train_and_report(self, seconds: float) -> Series:
+        """Train for about `seconds`, after some steps that show how long one takes."""
+        start = time.monotonic()
+        self._train(SETTLE)
+        pace = (time.monotonic() - start) / (1 + SETTLE)
+        self._train(min(MOST, max(FEWEST, round(seconds / pace))))
+        ranks = range(1 if self.part == "lockstep" else self.ranks)
+        reports = self.workers.request(dict.fromkeys(ranks, ReportSteps()))
+        return {name: _equally_many([each[name] for each in reports]) for name in reports[0]}
+
+    def _train(self, steps: int) -> None:
+        self.workers.request(dict.fromkeys(range(self.ranks), TrainingSteps(1 + steps)))
+
+
+def _equally_many(series: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """All series cut to the shortest: a rank may report before the server noted its last step."""
+    fewest = min(map(len, series))
+    return tuple(s for each in series for s in each[:fewest])
+
+
+def _run_rank(pipe: Connection, rank: int, folder: str, world: int, setup: TrainingSetup) -> None:
+    from simstrag.calibration.benches.device import find_device
+    from simstrag.calibration.benches.steps import time_steps
+    from simstrag.ddp import wrap
+    from simstrag.ddp.record.journal import read
+    from simstrag.workloads import TrainingTask
+
+    join_process_group(rank, world, folder, "gloo", "cpu")
+    record = Path(folder) / "run"
+    bare, trained = (TrainingTask(setup.build(), setup.precision, "cpu") for _ in range(2))
+    model, optimizer = trained.model, trained.optimizer
+    trainer = wrap(
+        model, optimizer, setup.policy, batch=setup.batch, out=record,
+        precision="stand-in" if setup.stand_in else "full",
+    )  # fmt: skip
+    weights = [copy.deepcopy(each.model.state_dict()) for each in (bare, trained)]
+    done = first = 0
+
+    def handle(request: BareSteps | TrainingSteps | ReportSteps) -> Any:
+        nonlocal done, first
+        if isinstance(request, ReportSteps):
+            lines = read(record)[1]
+            if setup.policy == "bsp":
+                return _lockstep_series(lines, first)
+            return _server_series(lines, rank, first)
+        if isinstance(request, BareSteps):
+            bare.model.load_state_dict(weights[0])  # long training may change the time of a step
+            bare.optimizer.state.clear()
+            batches = [bare.batch(setup.batch) for _ in range(2)]
+            return time_steps(bare, batches, find_device("cpu"), request.seconds)["seconds"]
+        if setup.policy == "bsp":  # all ranks go back at once; at a server none can
+            model.load_state_dict(weights[1])
+            optimizer.state.clear()
+        batch = trained.batch(setup.batch)
+        for _ in range(request.steps):
+            trainer.step(lambda: trained.parts.loss(model, batch))
+        done, first = done + request.steps, done + 1
+        return None
+
+    with trainer:
+        serve(pipe, handle)
+
+
+def _server_series(lines: Sequence[Sequence[Any]], rank: int, first: int) -> Series:
+    """Latencies of a rank's gradients at the server, from gradient number `first` on."""
+    from simstrag.ddp.record.server_latency import WAYS, trips
+
+    own = trips(lines)[rank][first:]
+    series = {name: tuple(t[name] for t in own if name in t) for name in WAYS}
+    return series | {"local": tuple(t["seconds"] for t in own)}
+
+
+def _lockstep_series(lines: Sequence[Sequence[Any]], first: int) -> Series:
+    """Local steps of all ranks from number `first` on, and the rest up to the next step."""
+    from simstrag.ddp.record.server_latency import rests
+
+    steps = [line[2] for line in lines if line[0] == "lockstep"][first:]
+    return {
+        "local": tuple(s for own in zip(*steps, strict=True) for s in own),
+        "rest": tuple(rests(lines)[first:]),
+    }

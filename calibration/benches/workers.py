@@ -1,0 +1,221 @@
+"""Worker processes that stay alive between visits and answer requests through pipes."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from simstrag.processes.children import LEAVE, Children
+from simstrag.calibration.cells import Skipped
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "STALL", "STOP", "ContinuousWork", "Stamps", "WorkerGroup", "elapsed", "join_process_group",
+    "serve", "serve_continuous",
+]  # fmt: skip
+
+STALL = 60.0
+"""Seconds without an answer after which a worker or a connection is given up."""
+
+STOP = "stop"
+"""The request that ends the work of `serve_continuous`."""
+
+ContinuousWork = tuple[Callable[[], object], Callable[[], Any]]
+"""Work until `STOP`: a function that does a short piece of it, and one that reports its amount."""
+
+Stamps = list[tuple[float, float]]
+"""Start and end of each repetition of one rank, seconds of one clock."""
+
+
+class WorkerGroup:
+    """`count` processes, one per rank, each running `target(pipe, rank, *arguments)`.
+
+    The target ends in `serve` or `serve_continuous`.  A group that failed a request is shut down,
+    for its members may wait for each other for ever; the next request starts a new group.  A group
+    that could not start, or was left, refuses every request with the reason.
+
+    fresh: makes what no two groups may share, such as a folder to meet in; its value precedes the
+        arguments, and it is left at the shutdown.
+    name: of one process in messages.
+    """
+
+    def __init__(
+        self,
+        target: Callable[..., None],
+        count: int,
+        *arguments: Any,
+        fresh: Callable[[], AbstractContextManager[Any]] | None = None,
+        name: str = "rank",
+    ) -> None:
+        self.target, self.count, self.arguments = target, count, arguments
+        self.fresh, self.name = fresh, name
+        self._children = Children()
+        self._refusal = ""
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> WorkerGroup:
+        self._refusal = ""
+        self._start()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._refusal = self._refusal or f"each {self.name} has been shut down"
+        self.shut_down()
+
+    def _start(self) -> None:
+        try:
+            first = [] if self.fresh is None else [self._stack.enter_context(self.fresh())]
+            for rank in range(self.count):
+                self._children.start(self.target, rank, *first, *self.arguments)
+            self._receive(range(self.count))
+        except Skipped as reason:
+            self._refusal = str(reason)
+            self.shut_down()
+        except BaseException:
+            self.shut_down()
+            raise
+
+    def shut_down(self) -> None:
+        """End all processes, killing those that hang."""
+        try:
+            self._children.reap()
+        finally:
+            self._stack.close()
+
+    def request(self, requests: Mapping[int, Any]) -> list[Any]:
+        """Send requests to ranks and return their answers, in the order of ranks.
+
+        Raises `Skipped` with the reason of the first rank that fails or ends, or after `STALL`
+        seconds without an answer.
+        """
+        if not (self._children.pipes or self._refusal):
+            self._start()
+        if self._refusal:
+            raise Skipped(self._refusal)
+        try:
+            for rank, request in requests.items():
+                try:
+                    self._children.pipes[rank].send(request)
+                except OSError:
+                    raise self._ended(rank) from None
+            return self._receive(sorted(requests))
+        except BaseException:
+            self.shut_down()
+            raise
+
+    def _receive(self, ranks: Iterable[int]) -> list[Any]:
+        """One answer of each rank; a failure is raised without waiting for the others."""
+        until = time.monotonic() + STALL
+        waiting = {self._children.pipes[rank]: rank for rank in ranks}
+        answers: dict[int, Any] = {}
+        while waiting:
+            ready = wait(list(waiting), max(0.0, until - time.monotonic()))
+            if not ready:
+                silent = " and ".join(map(str, waiting.values()))
+                raise Skipped(f"{self.name} {silent} of {self.count} did not answer in {STALL:g} s")
+            answers |= self._read({pipe: rank for pipe, rank in waiting.items() if pipe in ready})
+            waiting = {pipe: rank for pipe, rank in waiting.items() if pipe not in ready}
+        return [answers[rank] for rank in sorted(answers)]
+
+    def _read(self, ready: Mapping[Connection, int]) -> dict[int, Any]:
+        """Answers of ready ranks; an ended process is reported before the failures it causes."""
+        messages: dict[int, tuple[str, Any]] = {}
+        for pipe, rank in ready.items():
+            try:
+                messages[rank] = pipe.recv()
+            except (EOFError, OSError):
+                raise self._ended(rank) from None
+        for rank, (status, answer) in messages.items():
+            if status == "failed":
+                raise Skipped(f"{self.name} {rank} of {self.count}: {answer}")
+        return {rank: answer for rank, (_, answer) in messages.items()}
+
+    def _ended(self, rank: int) -> Skipped:
+        return Skipped(f"the process of {self.name} {rank} ended early")
+
+
+def serve(pipe: Connection, handle: Callable[[Any], Any]) -> None:
+    """Report readiness, then answer requests and failures of `handle` until `LEAVE`."""
+    pipe.send(("done", None))
+    while (request := pipe.recv()) != LEAVE:
+        try:
+            pipe.send(("done", handle(request)))
+        except Exception as error:
+            pipe.send(_failure(error))
+
+
+def serve_continuous(pipe: Connection, begin: Callable[[Any], ContinuousWork]) -> None:
+    """Serve requests whose work goes on until `STOP`, which is answered by the work's report.
+
+    begin: prepares the work of a request; the request is answered when it returns.
+    """
+    pipe.send(("done", None))
+    while (request := pipe.recv()) != LEAVE:
+        if request == STOP:  # of work that failed meanwhile, which was answered
+            continue
+        try:
+            work, report = begin(request)
+            pipe.send(("done", None))
+            while not pipe.poll():
+                work()
+            amount = report()
+        except Exception as error:
+            pipe.send(_failure(error))
+            continue
+        if pipe.recv() == LEAVE:
+            return
+        pipe.send(("done", amount))
+
+
+def _failure(error: Exception) -> tuple[str, str]:
+    lines = str(error).splitlines() or [""]
+    return "failed", f"{type(error).__name__}: {lines[0][:200]}"
+
+
+def join_process_group(
+    rank: int, world: int, folder: str, backend: str, device: str
+) -> torch.device:
+    """Join the default process group of torch; returns the device of this rank's tensors.
+
+    folder: an empty one in which the ranks meet.
+    backend: "gloo" or "nccl"; barriers always use gloo, for NCCL's would wait on the device.
+    device: "cpu" or "cuda".
+    """
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    place = torch.device("cpu")
+    if device == "cuda":
+        place = torch.device("cuda", rank % torch.cuda.device_count())
+        torch.cuda.set_device(place)
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if backend == "nccl" else "gloo",
+        store=dist.FileStore(str(Path(folder) / "store"), world),  # type: ignore[attr-defined]
+        rank=rank,
+        world_size=world,
+        timeout=datetime.timedelta(seconds=STALL),
+    )
+    return place
+
+
+def elapsed(members: Sequence[Stamps]) -> tuple[float, ...]:
+    """Seconds of each repetition, from the latest start to the latest end over the members.
+
+    >>> elapsed([[(0.0, 2.0), (5.0, 6.0)], [(0.5, 1.5), (5.0, 5.5)]])
+    (1.5, 1.0)
+    """
+    return tuple(
+        max(end for _, end in stamps) - max(start for start, _ in stamps)
+        for stamps in zip(*members, strict=True)
+    )
