@@ -366,6 +366,6 @@ def _sentences(s: SideBySide) -> Iterator[str]:
         agree = sum(p.agrees is True for p in constants)
         yield f"Of {len(constants)} constants, which are made of cells, {agree} agree."
     if unjudged := sum(p.agrees is None for p in s.pairs):
-        yield f"{unjudged} numbers lack an interval in a or b and are listed without a verdict."
+        yield f"Without an interval in both, and so without a verdict: {unjudged} numbers."
     if s.only_a or s.only_b:
         yield f"In a alone: {len(s.only_a)} cells or constants; in b alone: {len(s.only_b)}."

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from simstrag.calibration import calibrate as module
+from simstrag.calibration.benches.training import TrainingBench
 from simstrag.calibration.calibrate import Calibration, CalibrationRequest, derive
 from simstrag.calibration.campaign import remarks
-from simstrag.calibration.cells import MeasurementCell
+from simstrag.calibration.cells import MeasurementCell, Visit
 from simstrag.calibration.check import CheckResult, cells_to_check
 from simstrag.calibration.compare import compare
 from simstrag.calibration.samples import Samples, read
@@ -44,11 +45,11 @@ ARGUMENTS = (
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Visits of a twentieth of a second, one message size."""
+    """Visits of a twentieth of a second, one message size, no ranks that train."""
     build_benches = module.build_benches
 
     def short(*arguments: Any) -> Any:
-        benches = build_benches(*arguments)
+        benches = [b for b in build_benches(*arguments) if not isinstance(b, TrainingBench)]
         for bench in benches:
             if hasattr(bench, "span"):
                 bench.span = 0.05
@@ -57,9 +58,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         return benches
 
     monkeypatch.setattr(module, "build_benches", short)
-    monkeypatch.setattr("simstrag.calibration.benches.training.VISIT", 0.05)
     monkeypatch.setattr("simstrag.calibration.benches.server.VISIT", 0.02)
-    monkeypatch.setattr("simstrag.calibration.campaign.MOST", 8)
+    monkeypatch.setattr("simstrag.calibration.campaign.MOST", 5)
+    monkeypatch.setattr("simstrag.calibration.benches.machine.TIMES", 3)
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +118,7 @@ def test_what_is_finished_is_not_measured_again(done: Path, call: Call) -> None:
 def test_what_is_finished_goes_on_where_more_minutes_are_asked_for(
     done: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("simstrag.calibration.campaign.MOST", 9)
+    monkeypatch.setattr("simstrag.calibration.campaign.MOST", 6)
     before = read(done)
     arguments = [*ARGUMENTS]
     arguments[arguments.index("0.5")] = "0.6"
@@ -188,20 +189,20 @@ def test_a_validation_calibrates_into_its_own_folder_before_and_between_its_runs
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("simstrag.calibration.campaign._due", lambda visits, _: list(visits))
-    asked = CalibrationRequest("mine:job", None, ("step",), (4, 8, 16), ("fp32", "bf16"), 0.2)
+    asked = CalibrationRequest("mine:job", None, ("step",), (8,), ("fp32", "bf16"), 0.1)
     begun = InterleavedCalibration(asked, here / "v").begin()
     assert begun == here / "v" / "calibration" / "begun.json"
     before = read(begun.parent)
-    assert before.header["plan"]["minutes"] == pytest.approx(0.1)
+    assert before.header["plan"]["minutes"] == pytest.approx(0.05)
     assert InterleavedCalibration(asked, here / "v").begin() == begun
     assert read(begun.parent) == before
     later = InterleavedCalibration(asked, here / "v").go_on(0.5)
     after = read(later.parent)
-    assert after.header["plan"]["minutes"] == pytest.approx(0.15)
+    assert after.header["plan"]["minutes"] == pytest.approx(0.075)
     assert after.visits[: len(before.visits)] == before.visits
     assert len(after.visits) > len(before.visits)
     with pytest.raises(InputError, match="was measured with workload"):
-        InterleavedCalibration(replace(asked, batches=(2, 4, 8)), here / "v").begin()
+        InterleavedCalibration(replace(asked, batches=(4,)), here / "v").begin()
 
 
 @pytest.mark.usefixtures("quick")
@@ -264,8 +265,6 @@ def test_the_workloads_are_listed(call: Call) -> None:
 
 
 def test_a_noisy_machine_is_called_so_and_by_how_much() -> None:
-    from simstrag.calibration.cells import Visit
-
     cell = MeasurementCell("step", precision="fp32", batch=8)
     times = (0.1, 0.2, 0.1, 0.15)
     visits = tuple(
@@ -273,8 +272,8 @@ def test_a_noisy_machine_is_called_so_and_by_how_much() -> None:
         for k, t in enumerate(times)
     )
     said = " ".join(remarks(Samples({"plan": {"target": 0.02}}, visits)))
-    assert "too noisy: the median cell is known to" in said
-    assert "others were at work here: during 4 of 4 visits" in said
+    assert "too noisy: the median interval is" in said
+    assert "other processes were at work: during 4 of 4 visits" in said
     assert "0.6 in the median" in said
 
 

@@ -123,6 +123,14 @@ def test_push_service_and_pull_are_timed_at_every_size() -> None:
         assert t0 < s0 < received <= applied < min(s1, t1)
 
 
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Visits of a tenth of a second to ranks that train."""
+    monkeypatch.setattr("simstrag.calibration.benches.training.VISIT", 0.1)
+    monkeypatch.setattr("simstrag.calibration.benches.training.SPAN", 0.05)
+
+
+@pytest.mark.usefixtures("short")
 def test_ranks_that_train_under_a_server_say_what_their_ways_took() -> None:
     with TrainingBench("server", tiny, "fp64", batch=2, size=1, stand_in=True) as bench:
         (cell,) = bench.cells
@@ -136,10 +144,8 @@ def test_ranks_that_train_under_a_server_say_what_their_ways_took() -> None:
     assert not psutil.wait_procs([server], timeout=10)[1]
 
 
-def test_ranks_in_lockstep_say_how_long_it_takes_until_they_go_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("simstrag.calibration.benches.training.VISIT", 0.1)
+@pytest.mark.usefixtures("short")
+def test_ranks_in_lockstep_say_how_long_it_takes_until_they_go_on() -> None:
     with TrainingBench("lockstep", tiny, "fp32", batch=2, size=1, ranks=3, levels=(1.0,)) as bench:
         plain, loaded = bench.cells
         for cell in (plain, loaded, plain):

@@ -65,6 +65,6 @@ def test_ranks_that_share_a_gpu_or_a_core_are_oversubscribed(
 ) -> None:
     monkeypatch.setattr(allreduce, "cores", lambda: list(range(8)))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    monkeypatch.setattr(AllReduceBench, "_timed", lambda bench, cell: {"seconds": (1.0,)})
+    monkeypatch.setattr(AllReduceBench, "_time", lambda bench, cell: {"seconds": (1.0,)})
     bench = AllReduceBench("gloo", "cuda", (ranks,), (1024,))
     assert bench.visit(bench.cells[0])[1] == {"oversubscribed": shared}

@@ -79,8 +79,8 @@ def test_a_visit_leaves_threads_and_cores_as_they_were() -> None:
 
 def test_places_within_places_are_left_one_by_one() -> None:
     before, place = (cores(), torch.get_num_threads()), find_device("cpu")
-    with place.placed():
-        with place.placed():
+    with place.on_core():
+        with place.on_core():
             pass
         assert (cores(), torch.get_num_threads()) == ([place.core], 1)
     assert (cores(), torch.get_num_threads()) == before
@@ -112,7 +112,7 @@ def test_a_step_is_the_gradient_alone_and_warm_up_does_not_count() -> None:
         clock.now += 100
 
     job.gradient, job.update = gradient, update  # type: ignore[method-assign, assignment]
-    samples = time_steps(job, [None, None], clock, 0.0, warm=3)
+    samples = time_steps(job, [None, None], clock, 0.0, warm_up=3)
     assert samples == {
         "seconds": (1.0,) * FEWEST, "cpu": (0.5,) * FEWEST, "update": (100.0,) * FEWEST
     }  # fmt: skip

@@ -64,7 +64,7 @@ def test_what_has_no_measured_interval_is_listed_and_not_judged(other: dict[str,
     assert math.isnan(found.agreeing)
     assert math.isnan(found.half_width)
     assert "No cell was measured with an interval in both" in found.text
-    assert "listed only: 1" in found.text
+    assert "without a verdict: 1" in found.text
 
 
 def test_every_part_of_a_profile_is_compared() -> None:

@@ -25,7 +25,7 @@ from simstrag.calibration.benches.workers import (
 from simstrag.calibration.cells import MeasurementCell, Series
 
 if TYPE_CHECKING:
-    from simstrag.workloads import Batch, TrainingTask, Parts
+    from simstrag.workloads import Batch, Parts, TrainingTask
 
 __all__ = ["KINDS", "OverlapBench"]
 
@@ -139,7 +139,9 @@ def _train(
         if place.type == "cuda":
             torch.cuda.synchronize(place)
 
-    def step(kind: Kind, job: TrainingTask, batch: Batch, flat: torch.Tensor) -> tuple[float, float]:
+    def step(
+        kind: Kind, job: TrainingTask, batch: Batch, flat: torch.Tensor
+    ) -> tuple[float, float]:
         model: Any = job.model
         synchronize()
         dist.barrier(room)

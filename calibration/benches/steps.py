@@ -88,7 +88,11 @@ class Jobs:
 
 
 def time_steps(
-    job: TrainingTask, batches: Sequence[Any], device: Device, seconds: float, warm_up: int = WARM_UP
+    job: TrainingTask,
+    batches: Sequence[Any],
+    device: Device,
+    seconds: float,
+    warm_up: int = WARM_UP,
 ) -> Series:
     """Time steps for about `seconds`: `seconds` of each, `cpu` or `host`, and `update`.
 

@@ -12,8 +12,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simstrag.processes.children import LEAVE, Children
 from simstrag.calibration.cells import Skipped
+from simstrag.processes.children import LEAVE, Children
 
 if TYPE_CHECKING:
     import torch
