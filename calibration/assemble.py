@@ -241,6 +241,9 @@ def _allreduce_times(
         bandwidth=fit.bandwidth,
         bytes=Quantity(value=gradient_bytes, kind="measured", note="of one gradient"),
         overlap=_overlap(overlaps, fit.backend, ranks),
+        ranks=fit.ranks,
+        smallest=fit.smallest,
+        largest=fit.largest,
     )
 
 
