@@ -197,7 +197,7 @@ def _run_rank(pipe: Connection, rank: int, folder: str, world: int, setup: Train
     from simstrag.calibration.benches.device import find_device
     from simstrag.calibration.benches.steps import time_steps
     from simstrag.ddp import wrap
-    from simstrag.ddp.record.journal import read
+    from simstrag.ddp.record.journal import read_journal
     from simstrag.workloads import TrainingTask
 
     join_process_group(rank, world, folder, "gloo", "cpu")
@@ -214,7 +214,7 @@ def _run_rank(pipe: Connection, rank: int, folder: str, world: int, setup: Train
     def handle(request: BareSteps | TrainingSteps | ReportSteps) -> Any:
         nonlocal done, first
         if isinstance(request, ReportSteps):
-            lines = read(record)[1]
+            lines = read_journal(record)[1]
             if setup.policy == "bsp":
                 return _lockstep_series(lines, first)
             return _server_series(lines, rank, first)
