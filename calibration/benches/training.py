@@ -238,19 +238,20 @@ def _run_rank(pipe: Connection, rank: int, folder: str, world: int, setup: Train
 
 def _server_series(lines: Sequence[Sequence[Any]], rank: int, first: int) -> Series:
     """Latencies of a rank's gradients at the server, from gradient number `first` on."""
-    from simstrag.ddp.record.server_latency import WAYS, trips
+    from simstrag.ddp.record.server_latency import PARTS, round_trips
 
-    own = trips(lines)[rank][first:]
-    series = {name: tuple(t[name] for t in own if name in t) for name in WAYS}
-    return series | {"local": tuple(t["seconds"] for t in own)}
+    trips = round_trips(lines)[rank][first:]
+    parts = {name: [getattr(trip, name) for trip in trips] for name in PARTS}
+    known = {name: tuple(s for s in all_ if not math.isnan(s)) for name, all_ in parts.items()}
+    return known | {"local": tuple(trip.seconds for trip in trips)}
 
 
 def _lockstep_series(lines: Sequence[Sequence[Any]], first: int) -> Series:
     """Local steps of all ranks from number `first` on, and the rest up to the next step."""
-    from simstrag.ddp.record.server_latency import rests
+    from simstrag.ddp.record.server_latency import reduction_rests
 
     steps = [line[2] for line in lines if line[0] == "lockstep"][first:]
     return {
         "local": tuple(s for own in zip(*steps, strict=True) for s in own),
-        "rest": tuple(rests(lines)[first:]),
+        "rest": tuple(reduction_rests(lines)[first:]),
     }
