@@ -11,28 +11,9 @@ from typing import Any, TypeVar
 
 import torch
 
+from simstrag.ddp.server import messages
 from simstrag.ddp.server.heartbeat import STALL_LIMITS, Heartbeat, interval
 from simstrag.ddp.server.listener import connect_to
-from simstrag.ddp.server.messages import (
-    Begin,
-    CollectiveFailure,
-    CommandMessage,
-    Compute,
-    Deliver,
-    Fault,
-    Finish,
-    GradientDelivery,
-    GradientRoute,
-    Handover,
-    JobSpec,
-    Leave,
-    Reduce,
-    ReductionEnd,
-    StateRequest,
-    StepReport,
-    Welcome,
-    Withdrawal,
-)  # fmt: skip
 from simstrag.ddp.server.shared_buffer import (
     ExchangeBuffers,
     MemoryHandle,
@@ -92,7 +73,7 @@ class Client:
         self,
         count: int,
         dtype: torch.dtype,
-        job: JobSpec | None = None,
+        job: messages.JobSpec | None = None,
         shared: bool = True,
         settings: bytes = b"",
     ) -> None:
@@ -107,9 +88,9 @@ class Client:
         near = ends[0][0] == ends[1][0]
         allocated = allocate_shared(count, dtype) if shared and near else None
         buffers, self._handle = (None, None) if allocated is None else allocated
-        self._send(Begin(count, dtype, self._handle, job))
+        self._send(messages.Begin(count, dtype, self._handle, job))
         self._buffers, self._settings = None, settings
-        mapped = self._receive(Welcome).shared
+        mapped = self._receive(messages.Welcome).shared
         self._buffers = buffers if buffers and mapped else allocate_private(count, dtype)
 
     @property
@@ -134,12 +115,12 @@ class Client:
 
     # -- commands ----------------------------------------------------------------------------
 
-    def receive(self) -> Compute | Reduce | Deliver | Handover | Finish:
+    def receive(self) -> messages.RankCommand:
         """The next command; waits for it as long as the server lives."""
-        command, lost = self._receive(CommandMessage)
+        command, lost = self._receive(messages.CommandMessage)
         self._close_handle()
         self.lost |= {each.rank: each.reason for each in lost}
-        if isinstance(command, Compute):
+        if isinstance(command, messages.Compute):
             self._step, self._version = command.step, command.version
             self._samples = command.samples
             self._phase = f"computing step {command.step}"
@@ -175,40 +156,40 @@ class Client:
         """
         if gradient is not None and finite:
             self._write(gradient)
-        route = GradientRoute.READY if gradient is None else GradientRoute.PUSH
+        route = messages.GradientRoute.READY if gradient is None else messages.GradientRoute.PUSH
         changed = b"" if settings == self._settings else settings
         self._settings = settings
-        report = StepReport(
-            route if members is None else GradientRoute.GROUP, self._step, self._version,
+        report = messages.StepReport(
+            route if members is None else messages.GradientRoute.GROUP, self._step, self._version,
             self._samples, seconds, begun, ended, loss, finite, changed, members,
         )  # fmt: skip
         self._send(report, buffer=gradient is not None and finite)
 
     def withdraw(self) -> None:
         """Answer `Compute` where the step was aborted."""
-        self._send(Withdrawal(self._step))
+        self._send(messages.Withdrawal(self._step))
 
     def deliver(self, gradient: torch.Tensor) -> None:
         """Answer `Deliver`: the gradient that had stayed here."""
         self._write(gradient)
-        self._send(GradientDelivery(), buffer=True)
+        self._send(messages.GradientDelivery(), buffer=True)
 
     def end_reduction(self, closing: int, total: torch.Tensor | None = None) -> None:
         """Answer `Reduce`; the lowest member sends the sum of gradients."""
         if total is not None:
             self._write(total)
-        self._send(ReductionEnd(closing), buffer=total is not None)
+        self._send(messages.ReductionEnd(closing), buffer=total is not None)
 
     def report_failure(self, closing: int | None = None) -> None:
         """Report that a collective failed: that of `Reduce`, or the group's during backward.
 
         The command comes again when the server knows which member died.
         """
-        self._send(CollectiveFailure(closing))
+        self._send(messages.CollectiveFailure(closing))
 
     def fetch_state(self) -> dict[str, Any]:
         """What a checkpoint needs, see `Server.state`; between a command and its answer."""
-        self._send(StateRequest())
+        self._send(messages.StateRequest())
         return self._receive(dict)
 
     def leave(self, reason: str = "") -> None:
@@ -217,7 +198,7 @@ class Client:
         reason: why it failed; without one it has come to its end, and does not count as lost.
         """
         try:
-            self._wire.send(Leave(reason))
+            self._wire.send(messages.Leave(reason))
         except ConnectionError:
             pass  # it has left before
         finally:
@@ -247,9 +228,9 @@ class Client:
             self._wire.send(message, sent)
         except ConnectionError as error:
             if select.select([self._wire], [], [], 0.0)[0]:
-                self._receive(Fault)  # raises the reason, if the server has given one
+                self._receive(messages.Fault)  # raises the reason, if the server has given one
             raise self._located(error) from None
-        if not isinstance(message, (Begin, StateRequest)):
+        if not isinstance(message, (messages.Begin, messages.StateRequest)):
             self._phase = f"waiting after step {self._step}"
 
     def _receive(self, kind: type[T]) -> T:
@@ -267,7 +248,7 @@ class Client:
                 raise ConnectionError(f"{self.name} has closed the connection")
         except ConnectionError as error:
             raise self._located(error) from None
-        if isinstance(message, Fault):
+        if isinstance(message, messages.Fault):
             raise InputError(message.reason) if message.is_input else ServerFailure(message.reason)
         if not isinstance(message, kind):
             said = type(message).__name__

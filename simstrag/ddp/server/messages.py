@@ -20,8 +20,8 @@ from simstrag.policy import Hints, Policy
 __all__ = [
     "Abort", "Apply", "Begin", "CollectiveFailure", "Command", "CommandMessage", "Compute",
     "Deliver", "Fault", "Finish", "GradientDelivery", "GradientRoute", "Handover", "JobSpec",
-    "Keep", "Leave", "LostRank", "Reduce", "ReductionEnd", "StateRequest", "StepReport", "Welcome",
-    "Withdrawal",
+    "Keep", "Leave", "LostRank", "RankCommand", "Reduce", "ReductionEnd", "StateRequest",
+    "StepReport", "Welcome", "Withdrawal",
 ]  # fmt: skip
 
 
@@ -89,7 +89,7 @@ class StepReport(NamedTuple):
     begun, ended: when, on the monotonic clock of the rank.
     finite: whether the gradient is.
     settings: of the optimizer, if they have changed.
-    members: of a group, by rank: seconds of computing, and whether its gradient is in the sum.
+    members: of a group, by rank: seconds of computing, and whether its gradient is finite.
     """
 
     route: GradientRoute
@@ -105,39 +105,33 @@ class StepReport(NamedTuple):
     members: Mapping[int, tuple[float, bool]] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Withdrawal:
+class Withdrawal(NamedTuple):
     """The step was aborted, and is given up."""
 
     step: int
 
 
-@dataclass(frozen=True, slots=True)
-class GradientDelivery:
-    """The gradient that had stayed at the rank."""
+class GradientDelivery(NamedTuple):
+    """The gradient that had stayed at the rank is in the buffer."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReductionEnd:
-    """The all-reduce has ended here; the lowest member sends the sum of gradients."""
+class ReductionEnd(NamedTuple):
+    """An all-reduce has ended here; the lowest member sends the sum of gradients."""
 
     closing: int
 
 
-@dataclass(frozen=True, slots=True)
-class CollectiveFailure:
+class CollectiveFailure(NamedTuple):
     """An all-reduce has failed here; `closing` is None for that of a group during backward."""
 
     closing: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class StateRequest:
-    """The state for a checkpoint is wanted; the answer is a dict."""
+class StateRequest(NamedTuple):
+    """Asks for the state of a checkpoint; the answer is a dict."""
 
 
-@dataclass(frozen=True, slots=True)
-class Leave:
+class Leave(NamedTuple):
     """The rank leaves; with a reason it has failed, and counts as lost."""
 
     reason: str
@@ -146,8 +140,7 @@ class Leave:
 # -- from the server to a rank ------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Welcome:
+class Welcome(NamedTuple):
     """The rank may begin; `shared` says whether the server has mapped its memory."""
 
     shared: bool
@@ -156,12 +149,11 @@ class Welcome:
 class CommandMessage(NamedTuple):
     """The next command, and the ranks that were lost since the last one."""
 
-    command: Compute | Reduce | Deliver | Handover | Finish
+    command: RankCommand
     lost: Sequence[LostRank]
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(NamedTuple):
     """The job is over; `is_input` says whether the user can correct the reason."""
 
     is_input: bool
@@ -272,4 +264,5 @@ class Keep:
     rank: int
 
 
-Command = Compute | Reduce | Deliver | Handover | Finish | Abort | Apply | Keep
+RankCommand = Compute | Reduce | Deliver | Handover | Finish
+Command = RankCommand | Abort | Apply | Keep

@@ -21,33 +21,9 @@ from simstrag import policies
 from simstrag.ddp import support
 from simstrag.ddp.failures.diagnosis import SlowRankDetector
 from simstrag.ddp.failures.membership import server_continues
+from simstrag.ddp.server import messages
 from simstrag.ddp.server.coordinator import Coordinator
 from simstrag.ddp.server.listener import Listener, Peer
-from simstrag.ddp.server.messages import (
-    Abort,
-    Apply,
-    Begin,
-    CollectiveFailure,
-    Command,
-    CommandMessage,
-    Compute,
-    Deliver,
-    Fault,
-    Finish,
-    GradientDelivery,
-    GradientRoute,
-    Handover,
-    JobSpec,
-    Keep,
-    Leave,
-    LostRank,
-    Reduce,
-    ReductionEnd,
-    StateRequest,
-    StepReport,
-    Welcome,
-    Withdrawal,
-)  # fmt: skip
 from simstrag.ddp.server.parameter_store import ParameterStore
 from simstrag.ddp.server.shared_buffer import allocate_private, as_bytes, map_shared
 from simstrag.ddp.server.worker_state import is_fixed
@@ -99,14 +75,14 @@ class Server:
         self.world_size, self.stall_limit, self.journal = world_size, stall_limit, journal
         self.start_limit, self._say = start_limit, say
         self._slow = SlowRankDetector(self._say)
-        self.losses: list[LostRank] = []
+        self.losses: list[messages.LostRank] = []
         self.store: ParameterStore | None = None
         self._listener = Listener(world_size, host, stall_limit)
         self.address = self._listener.address
-        self._commands: deque[Command] = deque()
+        self._commands: deque[messages.Command] = deque()
         self._coordinator: Coordinator | None = None
         self._live: Live | None = None  # of the last job, until the ranks are handed over
-        self._job: JobSpec | None = None  # until all ranks have begun
+        self._job: messages.JobSpec | None = None  # until all ranks have begun
         self._refusal = ""
         self._waiting_since = math.inf
         self._zero = 0.0
@@ -121,7 +97,7 @@ class Server:
             if (live := self._live) is not None:
                 self._note("end", self._now(), policies.counts(live.policy, live.name, taken=()))
         except Exception as error:
-            fault = Fault(isinstance(error, InputError), f"{error}")
+            fault = messages.Fault(isinstance(error, InputError), f"{error}")
             for peer in self._listener.peers.values():
                 with contextlib.suppress(OSError):
                     peer.wire.send(fault)
@@ -179,7 +155,7 @@ class Server:
         self._slow.left(peer.rank)
         if reason:
             sentence = f"rank {peer.rank} {reason} while {peer.phase}{detail}"
-            self.losses.append(LostRank(peer.rank, self._now(), sentence))
+            self.losses.append(messages.LostRank(peer.rank, self._now(), sentence))
             self._note("lost", self._now(), peer.rank, sentence)
             if self._listener.peers:
                 ending = "; the server goes on without it" if server_continues() else ""
@@ -200,7 +176,7 @@ class Server:
             message = peer.wire.receive(into)
             if message is None:
                 self._lose(peer, "closed its connection")
-            elif isinstance(message, Leave):
+            elif isinstance(message, messages.Leave):
                 why = message.reason
                 self._lose(peer, "left" if why else "", f": {why}")
             else:
@@ -210,10 +186,10 @@ class Server:
 
     def _handle(self, peer: Peer, message: Any, first: float) -> None:
         rank, at, coordinator = peer.rank, self._now(), self._coordinator
-        if isinstance(message, Begin):
+        if isinstance(message, messages.Begin):
             self._admit(peer, message)
             return
-        if isinstance(message, StateRequest):
+        if isinstance(message, messages.StateRequest):
             peer.wire.send(self.state())
             return
         if coordinator is None:
@@ -221,28 +197,28 @@ class Server:
                 return
             kind = type(message).__name__
             raise ConnectionError(f"rank {rank} sends {kind} before a job has begun")
-        if isinstance(message, StepReport):
+        if isinstance(message, messages.StepReport):
             self._record(peer, message, first, at)
         peer.phase = "waiting"
         match message:
-            case StepReport(step=step, members=dict(members)):
+            case messages.StepReport(step=step, members=dict(members)):
                 commands = coordinator.on_group(rank, step, at, members)
-            case StepReport(route=route, step=step, seconds=seconds, finite=finite):
-                here = route is GradientRoute.PUSH
+            case messages.StepReport(route=route, step=step, seconds=seconds, finite=finite):
+                here = route is messages.GradientRoute.PUSH
                 commands = coordinator.on_step(rank, step, at, seconds, here=here, finite=finite)
-            case GradientDelivery():
+            case messages.GradientDelivery():
                 commands = coordinator.on_delivery(rank, at)
-            case Withdrawal(step):
+            case messages.Withdrawal(step):
                 commands = coordinator.on_withdrawal(rank, step, at)
-            case ReductionEnd(closing):
+            case messages.ReductionEnd(closing):
                 commands = coordinator.on_reduction(rank, closing, at)
-            case CollectiveFailure(closing):
+            case messages.CollectiveFailure(closing):
                 commands = coordinator.on_failure(rank, at, closing)
             case _:
                 raise ConnectionError(f"rank {rank} sends {type(message).__name__} out of turn")
         self._carry_out(commands)
 
-    def _record(self, peer: Peer, report: StepReport, first: float, at: float) -> None:
+    def _record(self, peer: Peer, report: messages.StepReport, first: float, at: float) -> None:
         peer.changed = report.settings or peer.changed
         reports = report.members or {peer.rank: (report.seconds, report.finite)}
         for rank, (seconds, _) in reports.items():
@@ -254,7 +230,7 @@ class Server:
             "received": time.monotonic(), "applied": math.nan, "replied": math.nan,
         }  # fmt: skip
 
-    def _admit(self, peer: Peer, begin: Begin) -> None:
+    def _admit(self, peer: Peer, begin: messages.Begin) -> None:
         """A rank is ready to train."""
         if self._coordinator is not None or peer.begun:
             raise ConnectionError(f"rank {peer.rank} begins while a job is under way")
@@ -266,7 +242,7 @@ class Server:
         if job is not None and job.journal is not None and self.journal is None:
             self.journal = job.journal()
         self._waiting_since = min(self._waiting_since, time.monotonic())
-        peer.wire.send(Welcome(peer.buffers.shared))
+        peer.wire.send(messages.Welcome(peer.buffers.shared))
         self._begin()
 
     def _begin(self) -> None:
@@ -298,16 +274,17 @@ class Server:
 
     # -- commands ----------------------------------------------------------------------------
 
-    def _carry_out(self, commands: list[Command]) -> None:
+    def _carry_out(self, commands: list[messages.Command]) -> None:
         """Carry out commands in order; a rank that cannot be told is lost, and more may follow."""
         first = not self._commands
         self._commands += commands
-        if any(isinstance(command, Handover) for command in commands):
+        if any(isinstance(command, messages.Handover) for command in commands):
             self._live = None
         coordinator = self._coordinator
         while first and self._commands:
             command = self._commands[0]
-            peer = None if isinstance(command, Apply) else self._listener.peers.get(command.rank)
+            rank = -1 if isinstance(command, messages.Apply) else command.rank
+            peer = self._listener.peers.get(rank)
             assert coordinator is not None
             support.check_plan(coordinator.live.plan, coordinator.live.name)
             try:
@@ -319,45 +296,41 @@ class Server:
         if first and coordinator is not None and coordinator.over:
             self._coordinator = None
 
-    def _execute(self, command: Command, peer: Peer | None) -> None:
+    def _execute(self, command: messages.Command, peer: Peer | None) -> None:
         """Carry out one command; `peer` is the rank that it is for, None where that has left."""
         assert self.store is not None
         match command:
-            case Apply():
+            case messages.Apply():
                 self._apply(command)
-            case Keep():
+            case messages.Keep():
                 self.store.keep(command.rank)
-            case Abort() if peer is not None:
+            case messages.Abort() if peer is not None:
                 peer.phase = f"giving up step {command.step}"
                 peer.abort(command.step)
-            case Compute():
+            case messages.Compute():
                 command = self.store.route(command)
                 parameters = self.store.pull(command)
                 if peer is not None:
                     peer.phase = f"computing step {command.step}"
                     self._tell(peer, command, parameters)
                     self._finish_row(peer)
-            case Reduce() if peer is not None:
-                others = [rank for rank in command.members if rank != command.rank]
-                peer.phase = f"in an all-reduce with ranks {others}"
+            case messages.Reduce(rank, _, members) if peer is not None:
+                peer.phase = f"in an all-reduce with ranks {[k for k in members if k != rank]}"
                 self._tell(peer, command)
-            case Deliver() if peer is not None:
-                peer.phase = "sending its gradient"
+            case messages.Deliver() | messages.Finish() if peer is not None:
+                delivers = isinstance(command, messages.Deliver)
+                peer.phase = "sending its gradient" if delivers else "finishing"
                 self._tell(peer, command)
-            case Finish() if peer is not None:
-                peer.phase = "finishing"
-                self._tell(peer, command)
-            case Handover() if peer is not None:
+            case messages.Handover() if peer is not None:
                 peer.begun, peer.phase = False, "training without the server"
                 if command.apart:
                     self._tell(peer, command)
                 else:
-                    parameters = self.store.parameters.flat
                     command = replace(command, optimizer=self.store.parameters.state())
-                    self._tell(peer, command, parameters)
+                    self._tell(peer, command, self.store.parameters.flat)
                 self._finish_row(peer)
 
-    def _apply(self, apply: Apply) -> None:
+    def _apply(self, apply: messages.Apply) -> None:
         assert self.store is not None
         ranks, peers = [rank for rank, *_ in apply.gradients], self._listener.peers
         here = [peers[rank] for rank in ranks if rank in peers]
@@ -376,7 +349,7 @@ class Server:
             parameters = None
         peer.row["replied"] = time.monotonic()  # before sending, which takes part of the pull
         buffer = None if parameters is None else as_bytes(parameters)
-        peer.wire.send(CommandMessage(command, lost), buffer)
+        peer.wire.send(messages.CommandMessage(command, lost), buffer)
 
     def _finish_row(self, peer: Peer) -> None:
         """A step is over when its rank has the next command."""

@@ -12,14 +12,7 @@ import torch.distributed as dist
 from simstrag.ddp.allreduce.control_message import unpack
 from simstrag.ddp.failures.membership import is_local_error
 from simstrag.ddp.parameters import pack_settings
-from simstrag.ddp.server.messages import (
-    Compute,
-    Deliver,
-    Finish,
-    GradientRoute,
-    Handover,
-    Reduce,
-)  # fmt: skip
+from simstrag.ddp.server import messages
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
@@ -49,10 +42,10 @@ class ServerMode:
         mark: Callable[[int, str], None],
     ) -> None:
         self.replica, self.client, self.groups, self._mark = replica, client, groups, mark
-        self.handover: Handover | None = None
+        self.handover: messages.Handover | None = None
         self.finished = False
         self.samples = 0
-        self._work: Compute | None = None
+        self._work: messages.Compute | None = None
         self._gradient = torch.zeros(replica.count, dtype=replica.dtype)
         self._finite, self._pushed = True, False
         self._begun = replica.clock.start
@@ -80,7 +73,7 @@ class ServerMode:
             raise InputError("the training is over: the ranks that it would need have left")
         self._mark(work.step, "computing")
         self._begun = self.replica.clock.start
-        in_group = work.route is GradientRoute.GROUP
+        in_group = work.route is messages.GradientRoute.GROUP
         loss = (self._compute_in_group if in_group else self._compute)(work, closure)
         self.replica.clear()
         self._obey()
@@ -88,7 +81,7 @@ class ServerMode:
 
     # -- gradients ---------------------------------------------------------------------------
 
-    def _compute(self, work: Compute, closure: Closure) -> torch.Tensor:
+    def _compute(self, work: messages.Compute, closure: Closure) -> torch.Tensor:
         replica, client = self.replica, self.client
         loss, complete = replica.own_gradient(closure, work.amp, client.is_aborted)
         self._mark(work.step, "talking to the server")
@@ -104,14 +97,14 @@ class ServerMode:
         if work.local:
             if self._finite:
                 replica.update()
-        elif work.route is GradientRoute.PUSH:
+        elif work.route is messages.GradientRoute.PUSH:
             gradient, self._pushed = replica.flatten(client.gradient), True
         else:
             replica.flatten(self._gradient)
         client.finish_step(gradient, **report)
         return loss
 
-    def _compute_in_group(self, work: Compute, closure: Closure) -> torch.Tensor:
+    def _compute_in_group(self, work: messages.Compute, closure: Closure) -> torch.Tensor:
         """The hook all-reduces in the group during backward; the lowest rank sends the sum."""
         replica, client, reducer = self.replica, self.client, self.replica.reducer
         reducer.over(self.groups.meet(work.members), self.groups.meet(work.members, control=True))
@@ -147,27 +140,27 @@ class ServerMode:
         while True:
             command = self.client.receive()
             match command:
-                case Compute():
+                case messages.Compute():
                     if command.pull and not self._pull(command):
                         continue
                     self._work, self.samples = command, command.applied
                     self._mark(command.step, "loading")
                     break
-                case Handover():
+                case messages.Handover():
                     if not command.apart:
                         self.replica.spread(self.client.parameters)
                     self._work, self.handover = None, command
                     break
-                case Finish():
+                case messages.Finish():
                     self._work, self.finished = None, True
                     break
-                case Deliver():
+                case messages.Deliver():
                     self.client.deliver(self._kept_gradient())
-                case Reduce():
+                case messages.Reduce():
                     self._reduce(command)
         self.replica.clock.begin()
 
-    def _pull(self, command: Compute) -> bool:
+    def _pull(self, command: messages.Compute) -> bool:
         """Take over the parameters of a command; false if a group could not pass them on."""
         client, members = self.client, command.members
         if command.passed and len(members) > 1:
@@ -187,7 +180,7 @@ class ServerMode:
             self._pushed = False
         return self._gradient
 
-    def _reduce(self, command: Reduce) -> None:
+    def _reduce(self, command: messages.Reduce) -> None:
         """Sum gradients, or average models, among the members."""
         replica, rank = self.replica, self.client.rank
         weight = command.weights[command.members.index(rank)]
