@@ -19,7 +19,7 @@ from simstrag.analysis.tables.comparison_tables import ranking_table
 from simstrag.analysis.tables.standings import standings
 from simstrag.cli import report_thread_error
 from simstrag.cli.compare import LEAST
-from simstrag.cli.console import print_table
+from simstrag.cli.console import console, print_table
 from simstrag.experiments.compare import Comparison
 from tests.commands import SCENARIO, Call, plain_lines
 
@@ -59,6 +59,7 @@ def test_ctrl_c_stops_at_once_and_writes_nothing(folder: Path) -> None:
     assert [p.name for p in folder.glob("c*")] == ["case.yaml"]
 
 
+@pytest.mark.usefixtures("no_page")
 def test_ctrl_c_keeps_finished_runs_and_the_same_command_goes_on(folder: Path, call: Call) -> None:
     case = SCENARIO.replace("samples: 5120", "samples: 512000").replace("seeds: 2", "seeds: 8")
     (folder / "case.yaml").write_text(case)
@@ -120,7 +121,8 @@ def test_a_terminal_shows_how_far_a_run_is(folder: Path) -> None:
 
 
 def test_a_quiet_command_shows_no_progress(folder: Path) -> None:
-    assert on_a_terminal("compare", "case.yaml", "--out", "c", "--jobs", "1", "-q") == ""
+    (folder / "case.yaml").write_text(SCENARIO.replace("samples: 5120", "samples: 5120000"))
+    assert on_a_terminal("run", "case.yaml", "-q") == ""
 
 
 @pytest.mark.usefixtures("no_page")
@@ -131,9 +133,15 @@ def test_there_is_no_progress_where_nobody_watches(folder: Path, call: Call) -> 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def test_a_terminal_shows_colours_unless_it_is_told_not_to(folder: Path) -> None:
+def test_a_terminal_shows_colours(folder: Path) -> None:
     assert COLOUR.search(on_a_terminal("run", "case.yaml"))
-    assert not COLOUR.search(on_a_terminal("run", "case.yaml", NO_COLOR="1"))
+
+
+def test_no_color_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert console(stderr=True).color_system
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert console(stderr=True).color_system is None
 
 
 def test_what_is_no_terminal_gets_no_colours(folder: Path, call: Call) -> None:
@@ -239,10 +247,10 @@ def test_a_narrow_terminal_folds_cells_and_cuts_none(
 ) -> None:
     from rich.console import Console
 
-    from simstrag.cli import console
-
-    monkeypatch.setattr(console, "console", lambda: Console(width=24, color_system=None))
-    console.print_table(["policy", "time (s)"], [["korel:k_on=2,z_on=3.5", "123.4 (111.1-140.2)"]])
+    monkeypatch.setattr(
+        "simstrag.cli.console.console", lambda: Console(width=24, color_system=None)
+    )
+    print_table(["policy", "time (s)"], [["korel:k_on=2,z_on=3.5", "123.4 (111.1-140.2)"]])
     letters = "".join(capsys.readouterr().out.split())
     assert "…" not in letters
     assert sorted(letters) == sorted("policytime(s)korel:k_on=2,z_on=3.5123.4(111.1-140.2)")
