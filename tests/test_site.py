@@ -236,15 +236,6 @@ def test_the_tutorial_is_run_from_its_trace_to_its_report() -> None:
     assert "simstrag compare mine.yaml --out reports/mine" in shown
 
 
-@pytest.mark.parametrize("module", ["record", "communication", "derive"])
-def test_the_calibration_that_is_shown_has_these_options(module: str) -> None:
-    text = read("howto/model.md")
-    (line,) = re.findall(rf"(?m)^python -m simstrag\.calibration\.{module} (.*)$", text)
-    command = [sys.executable, "-m", f"simstrag.calibration.{module}", "--help"]
-    help_ = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert [option for option in re.findall(r"--\w+", line) if option not in help_] == []
-
-
 # -- the command line as it is described ---------------------------------------------------------
 
 COMMANDS = {
@@ -298,7 +289,7 @@ def test_every_picture_that_a_page_names_is_there_and_small() -> None:
 def test_the_report_has_the_sections_of_which_there_are_pictures() -> None:
     script = (DOCS / "screenshots.py").read_text(encoding="utf-8")
     sections = set(re.findall(r'"#(\w+)', script))
-    page = (ROOT / "analysis" / "report.html").read_text(encoding="utf-8")
+    page = (ROOT / "analysis" / "pages" / "html" / "report.html").read_text(encoding="utf-8")
     assert sections >= {"ranking", "workers", "progress", "waiting", "spent", "thresholds"}
     assert [name for name in sections if f'id="{name}"' not in page] == []
 
