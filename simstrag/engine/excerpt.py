@@ -1,21 +1,21 @@
-"""An excerpt of bounded size of a run, for whoever looks at its single steps.
+"""An excerpt of a run: bounded in size, with single steps to look at.
 
-As long as there are few of them all steps and updates are kept.  Then steps of some ranks only, and
-then, with updates and decisions, those in windows of time: of each period the first seconds.
-Period and window are powers of two of a second, so that the windows of two runs fall together.
+As long as there are few steps, all of them and all updates are kept.  Then steps of some ranks
+only, and then, with updates and decisions, those in windows of time: the first of each period.
+Period and window are powers of two of a second, so that the windows of two runs coincide.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from simstrag.runs.columns import Lists, Table, Words, chosen, joined
-from simstrag.runs.tables import InMemory
+from simstrag.runs.tables import RANK_SETS, Column, InMemory, Table, concatenate, numbers, take
 from simstrag.timing.contention import Contention
 
 __all__ = ["MOST", "RANKS", "Excerpt", "ranks_to_show"]
@@ -60,7 +60,9 @@ def ranks_to_show(contention: Contention, workers: int, most: int = RANKS) -> li
 class Excerpt(InMemory):
     """Keeps what an excerpt shows, and of all steps where their time went.
 
-    workers: ranks there are.  ranks: whose steps are kept once they are too many.
+    workers: number of ranks.
+    ranks: whose steps are kept once they are too many.
+    most: steps, and updates in windows, that are kept at most.
     """
 
     def __init__(self, workers: int, ranks: Sequence[int], most: int = MOST) -> None:
@@ -69,40 +71,42 @@ class Excerpt(InMemory):
         self._only_ranks = False
         self._period = self._window = math.inf
         self._rows = dict.fromkeys(WHEN, 0)
-        self._spread: Table | None = None
-        self._last: Table | None = None
+        self._spread: pa.RecordBatch | None = None
+        self._last: pa.RecordBatch | None = None
         self._every = 1
         self._seen = 0
         self._now = 0.0
         self._spent = _Spent(workers)
 
-    def add(self, name: str, block: Table) -> None:
-        """Keep what belongs in, of gradients nothing."""
+    def add(self, name: str, batch: pa.RecordBatch) -> None:
+        """Keep what belongs to the excerpt, of gradients nothing."""
+        if name == RANK_SETS:
+            super().add(name, batch)
+            return
         if name == "gradients":
-            self._spent.ended(block)
+            self._spent.end(batch)
             return
         if name == "steps":
-            self._seen += len(block["rank"])
-            self._spent.worked(block)
+            self._seen += batch.num_rows
+            self._spent.start(batch)
         elif name == "updates":
-            self._keep_spread(block)
-        times = np.asarray(block[WHEN[name]])
-        self._now = max([self._now, *times[-1:].tolist()])
-        kept = self._within(name, block)
-        if name not in self.blocks or len(kept[WHEN[name]]):
+            self._keep_spread(batch)
+        self._now = max([self._now, *_values(batch, WHEN[name])[-1:].tolist()])
+        kept = self._within(name, batch)
+        if name not in self.batches or kept.num_rows:
             super().add(name, kept)
             self._rows[name] += _rows(name, kept)
         while self._rows[name] > self._most and self._window > NO_TIME:
             self._thin()
 
-    def table(self, name: str) -> Mapping[str, Any] | None:
+    def table(self, name: str) -> Table | None:
         """All rows that were kept, of updates in the order of their versions."""
         if name == "updates" and self._period < math.inf:
             assert self._spread is not None
             assert self._last is not None
-            every = joined([*self.blocks.pop(name), self._spread, self._last])
-            _, rows = np.unique(np.asarray(every["version"]), return_index=True)
-            return chosen(every, rows)
+            kept = concatenate([*self.batches[name], self._spread, self._last])
+            _, rows = np.unique(_values(kept, "version"), return_index=True)
+            self.batches[name] = [kept.take(numbers(rows))]
         return super().table(name)
 
     @property
@@ -119,17 +123,17 @@ class Excerpt(InMemory):
             **self._spent.by_rank(),
         }
 
-    def _within(self, name: str, block: Table) -> Table:
-        """The rows of a block that belong in."""
-        times = np.asarray(block[WHEN[name]])
+    def _within(self, name: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of a batch that belong to the excerpt."""
+        times = _values(batch, WHEN[name])
         rows = np.ones(len(times), dtype=np.bool_)
         if self._period < math.inf:
             rows = times % self._period < self._window
         if name == "decisions" and len(times):  # and what is in force when a window begins
             rows |= np.append(np.diff(np.floor(times / self._period)) > 0, True)
         if name == "steps" and self._only_ranks:
-            rows &= np.isin(np.asarray(block["rank"]), self._ranks)
-        return block if rows.all() else chosen(block, rows)
+            rows &= np.isin(_values(batch, "rank"), self._ranks)
+        return batch if rows.all() else take(batch, rows)
 
     def _thin(self) -> None:
         """Keep about half of what is kept, or steps of fewer ranks."""
@@ -144,29 +148,29 @@ class Excerpt(InMemory):
             self._period *= 2
         else:
             self._window /= 2
-        for name in self.blocks.keys() & WHEN.keys():
-            kept = joined([self._within(name, block) for block in self.blocks[name]])
-            kept = self._within(name, kept)  # of decisions each block ended with one too many
-            self.blocks[name], self._rows[name] = [kept], _rows(name, kept)
+        for name in self.batches.keys() & WHEN.keys():
+            kept = concatenate([self._within(name, batch) for batch in self.batches[name]])
+            kept = self._within(name, kept)  # the last decision of each batch was in force
+            self.batches[name], self._rows[name] = [kept], _rows(name, kept)
 
-    def _keep_spread(self, block: Table) -> None:
-        """Every so manyth update, and the last."""
-        even = self._evenly(block)
-        self._spread = even if self._spread is None else joined([self._spread, even])
-        while len(self._spread["version"]) > SPREAD:
+    def _keep_spread(self, batch: pa.RecordBatch) -> None:
+        """Keep updates that are evenly spread, and the last one."""
+        even = self._evenly(batch)
+        self._spread = even if self._spread is None else concatenate([self._spread, even])
+        while self._spread.num_rows > SPREAD:
             self._every *= 2
             self._spread = self._evenly(self._spread)
-        if len(block["version"]):
-            self._last = chosen(block, slice(-1, None))
+        if batch.num_rows:
+            self._last = batch.take(numbers(np.array([batch.num_rows - 1])))
 
-    def _evenly(self, block: Table) -> Table:
-        return chosen(block, np.asarray(block["version"]) % self._every == 0)
+    def _evenly(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return take(batch, _values(batch, "version") % self._every == 0)
 
 
 class _Spent:
-    """Seconds that ranks computed in either precision, and what of it was thrown away.
+    """Seconds that ranks computed in either precision, and how much of it was thrown away.
 
-    A step and the fate of its gradient are told in any order, and meet here.
+    A step and the fate of its gradient arrive in any order, and are matched here.
     """
 
     def __init__(self, workers: int) -> None:
@@ -174,25 +178,22 @@ class _Spent:
         self._fates: Array = np.zeros(0, np.dtype([("key", "i8"), ("lost", "?")]))
         self._totals = {name: np.zeros(workers) for name in ("full", "amp", "lost")}
 
-    def worked(self, steps: Table) -> None:
-        """Steps whose computing has ended."""
-        found = np.zeros(len(steps["rank"]), self._steps.dtype)
-        found["key"] = _key(steps)
-        seconds = np.asarray(steps["finish"]) - np.asarray(steps["start"])
-        found["seconds"] = np.maximum(seconds, 0.0)
-        precision = steps["precision"]
-        assert isinstance(precision, Words)
-        found["amp"] = precision.codes == precision.words.index("amp")
-        self._steps = np.concatenate([self._steps, found])
+    def start(self, steps: pa.RecordBatch) -> None:
+        """Take steps whose computing has ended."""
+        rows = np.zeros(steps.num_rows, self._steps.dtype)
+        rows["key"] = _key(steps)
+        rows["seconds"] = np.maximum(_values(steps, "finish") - _values(steps, "start"), 0.0)
+        rows["amp"] = _is_any(steps, "precision", "amp")
+        self._steps = np.concatenate([self._steps, rows])
 
-    def ended(self, gradients: Table) -> None:
-        """Gradients that met their fate, after the steps that were told so far."""
-        fate = gradients["fate"]
-        assert isinstance(fate, Words)
-        thrown_away = [fate.words.index(word) for word in ("dropped", "aborted")]
-        found = np.zeros(len(fate), self._fates.dtype)
-        found["key"], found["lost"] = _key(gradients), np.isin(fate.codes, thrown_away)
-        self._fates = np.concatenate([self._fates, found])
+    def end(self, gradients: pa.RecordBatch) -> None:
+        """Take gradients that met their fate, and match them with the steps so far."""
+        rows = np.zeros(gradients.num_rows, self._fates.dtype)
+        rows["key"], rows["lost"] = (
+            _key(gradients),
+            _is_any(gradients, "fate", "dropped", "aborted"),
+        )
+        self._fates = np.concatenate([self._fates, rows])
         _, ours, theirs = np.intersect1d(
             self._steps["key"], self._fates["key"], assume_unique=True, return_indices=True
         )
@@ -201,30 +202,42 @@ class _Spent:
         self._fates = np.delete(self._fates, theirs)
 
     def by_rank(self) -> dict[str, list[float]]:
-        """Seconds by rank; what has no fate yet was not thrown away."""
+        """Seconds by rank; steps without a fate so far were not thrown away."""
         self._count(self._steps, np.zeros(len(self._steps), dtype=np.bool_))
         self._steps = self._steps[:0]
         return {f"{name}_by_rank": seconds.tolist() for name, seconds in self._totals.items()}
 
     def _count(self, steps: Array, lost: Array) -> None:
         rank, seconds = steps["key"] >> STEPS_BITS, steps["seconds"]
-        for name, own in (
+        for name, rows in (
             ("full", ~lost & ~steps["amp"]), ("amp", ~lost & steps["amp"]), ("lost", lost),
         ):  # fmt: skip
             totals = self._totals[name]
-            totals += np.bincount(rank[own], seconds[own], len(totals))
+            totals += np.bincount(rank[rows], seconds[rows], len(totals))
 
 
-def _rows(name: str, table: Table) -> int:
-    """How many rows a table has, as far as they take memory."""
-    values = sum(int(c.sizes.sum()) for c in table.values() if isinstance(c, Lists))
-    rows = len(table[WHEN[name]])
-    return rows if name != "decisions" else (rows + values) // VALUES
+def _rows(name: str, batch: pa.RecordBatch) -> int:
+    """How many rows a batch has, as far as they take memory."""
+    if name != "decisions":
+        return int(batch.num_rows)
+    values = sum(int(Column(column).sizes.sum()) for column in batch.columns)
+    return int(batch.num_rows + values) // VALUES
 
 
-def _key(table: Table) -> Array:
+def _values(batch: pa.RecordBatch, name: str) -> Array:
+    return np.asarray(batch.column(name))
+
+
+def _is_any(batch: pa.RecordBatch, name: str, *chosen: str) -> Array:
+    """Where a column of words is one of some words."""
+    column = batch.column(name)
+    codes = [code for code, word in enumerate(column.dictionary.to_pylist()) if word in chosen]
+    return np.isin(column.indices.to_numpy(), codes)
+
+
+def _key(batch: pa.RecordBatch) -> Array:
     """A number for each step of each rank."""
-    return np.asarray((np.asarray(table["rank"]) << STEPS_BITS) + np.asarray(table["step"]))
+    return (_values(batch, "rank") << STEPS_BITS) + _values(batch, "step")
 
 
 def _power_of_two(value: float) -> float:

@@ -6,16 +6,26 @@ Nothing here changes what happens; a recorder only listens.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from simstrag.plan import Plan
 from simstrag.policies import architecture
-from simstrag.runs.columns import Column, Lists, Numbers, Table, Words, lists
-from simstrag.runs.tables import InMemory, Storage
+from simstrag.runs.tables import (
+    MEMBERS,
+    RANK_SET,
+    RANK_SETS,
+    InMemory,
+    Storage,
+    lists,
+    lists_of,
+    numbers,
+    words,
+)  # fmt: skip
 
 __all__ = ["COUNTS", "Recorder"]
 
@@ -36,8 +46,6 @@ DECISION_COLUMNS = ("update", "time", "suspects", "amp", "way", "groups", "batch
 
 SAMPLED = ("time", "version", "samples", "progress")
 """Columns of a sample of updates."""
-GAPS = ("progress", "update")
-"""Columns in which NaN, or a number below 0, stands for none."""
 DECISIONS = 64
 """Decisions that are handed on at once."""
 
@@ -70,8 +78,8 @@ class Recorder:
         self._plan: Plan | None = None
         self._decided: tuple[Any, ...] = ()
         self._decisions: list[tuple[Any, ...]] = []
-        self._sets: list[npt.NDArray[np.int32]] = []
-        self._tokens: dict[tuple[tuple[int, ...], bytes], int] = {}
+        self._sets = 0
+        self._numbers: dict[tuple[tuple[int, ...], bytes], int] = {}
         self.version = 0
 
     def keeps(self, table: str) -> bool:
@@ -94,57 +102,52 @@ class Recorder:
                 self._hand_on_decisions()
 
     def names(self, members: Iterable[tuple[int, ...]]) -> int:
-        """Sets of ranks that updates name by number instead of listing them; the first's.
+        """The number of the first of some rank sets, which updates name instead of listing ranks.
 
-        Sets that were named together before have the numbers that they had.
+        Sets that were named together before keep their numbers.
         """
-        arrays = [np.array(own, dtype=np.int32) for own in members]
-        key = tuple(map(len, arrays)), b"".join(own.tobytes() for own in arrays)
-        if key not in self._tokens:
-            self._tokens[key] = len(self._sets)
-            ends = np.cumsum(key[0])[:-1]
-            self._sets += np.split(np.frombuffer(key[1], dtype=np.int32), ends)
-        return self._tokens[key]
+        arrays = [np.array(ranks, dtype=np.int32) for ranks in members]
+        key = tuple(map(len, arrays)), b"".join(ranks.tobytes() for ranks in arrays)
+        if key not in self._numbers:
+            self._numbers[key], self._sets = self._sets, self._sets + len(arrays)
+            sets = pa.RecordBatch.from_arrays([lists(arrays, np.int32)], names=["ranks"])
+            self.storage.add(RANK_SETS, sets)
+        return self._numbers[key]
 
     def take(self, logs: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Rows of the logs of updates, their members, steps and fates."""
+        """Copy rows of the logs of updates, their members, steps and fates."""
         if "updates" in logs:
-            self._take_updates(logs["updates"].copy(), logs["members"].astype(np.int32))
+            self._take_updates(logs["updates"], logs["members"])
         if self._keeps["steps"]:
-            self.storage.add("steps", _table(logs["steps"].copy(), STEP_COLUMNS))
+            self.storage.add("steps", _batch(logs["steps"], STEP_COLUMNS))
         if self._keeps["gradients"]:
-            self.storage.add("gradients", _table(logs["fates"].copy(), GRADIENT_COLUMNS))
+            self.storage.add("gradients", _batch(logs["fates"], GRADIENT_COLUMNS))
 
     def _take_updates(self, rows: Any, members: Any) -> None:
         if not self.keeps_updates:
-            self.storage.add("updates", _table(rows, SAMPLED))
+            self.storage.add("updates", _batch(rows, SAMPLED))
         else:
-            block = _table(rows, UPDATE_COLUMNS)
-            block["members"] = Lists(rows["members"], rows["count"], members, self._sets)
-            self.storage.add("updates", block)
+            named = rows["members"] < 0
+            own = lists_of(members.astype(np.int32), np.where(named, 0, rows["count"]))
+            sets = numbers(np.where(named, -1 - rows["members"], -1).astype(np.int32))
+            batch = _batch(rows, UPDATE_COLUMNS, {MEMBERS: own, RANK_SET: sets})
+            self.storage.add("updates", batch)
         if len(rows):
-            self._tell(rows[-1])
-
-    def _tell(self, row: Any) -> None:
-        self.version, progress = int(row["version"]), float(row["progress"])
-        if self._on_update is not None:
-            known = None if math.isnan(progress) else progress
-            self._on_update(float(row["time"]), int(row["samples"]), known)
+            last = rows[-1]
+            self.version, progress = int(last["version"]), float(last["progress"])
+            if self._on_update is not None:
+                known = None if math.isnan(progress) else progress
+                self._on_update(float(last["time"]), int(last["samples"]), known)
 
     def totals(self, machine: Any, ranks: Any, progress: float | None) -> None:
-        """The run is over; a sample of updates holds the last one too."""
+        """The run is over; a sample of updates contains the last one too."""
         before, self.version = self.version, int(machine["version"])
         self.time = float(machine["now"])
         if not self.keeps_updates and before != self.version:
-            last = self.time, self.version, int(machine["samples"]), progress
-            columns = zip(SAMPLED, last, strict=True)
-            self.storage.add(
-                "updates",
-                {
-                    n: Numbers(np.array([v], float if v is None else None), n in GAPS)
-                    for n, v in columns
-                },
-            )
+            known = math.nan if progress is None else progress
+            last = self.time, self.version, int(machine["samples"]), known
+            dtype = [(name, type(value)) for name, value in zip(SAMPLED, last, strict=True)]
+            self.storage.add("updates", _batch(np.array([last], dtype), SAMPLED))
         self._hand_on_decisions()
         self.counts = {name: int(machine[name]) for name in COUNTS}
         self.detection = {name: int(machine[name]) for name in DETECTION}
@@ -155,37 +158,37 @@ class Recorder:
         self.communication = ranks["communication"].tolist()
 
     def _hand_on_decisions(self) -> None:
-        if self._decisions:
-            columns = dict(zip(DECISION_COLUMNS, zip(*self._decisions, strict=True), strict=True))
-            self.storage.add("decisions", _decisions(columns))
-            self._decisions = []
+        if not self._decisions:
+            return
+        version, time, suspects, amp, way, groups, batch = zip(*self._decisions, strict=True)
+        ways = list(dict.fromkeys(way))
+        columns = [
+            numbers(np.array(version)), numbers(np.array(time)), lists(suspects, np.int32),
+            lists(amp, np.int32), words(np.array([ways.index(w) for w in way]), ways),
+            numbers(np.array(groups)), lists(batch, np.float64),
+        ]  # fmt: skip
+        self.storage.add("decisions", pa.RecordBatch.from_arrays(columns, names=DECISION_COLUMNS))
+        self._decisions = []
 
 
-def _table(rows: Any, names: tuple[str, ...]) -> Table:
-    """Columns of rows of a log, of which they are views."""
-    found: Table = {}
+def _batch(
+    rows: Any, names: Sequence[str], more: Mapping[str, pa.Array] | None = None
+) -> pa.RecordBatch:
+    """Columns of rows of a log, copied; more: columns that take the place of one, or follow."""
+    columns: dict[str, pa.Array] = {}
     for name in names:
         if name == "precision":
-            found[name] = Words(rows["amp"].astype(np.int8), PRECISIONS)
+            columns[name] = words(rows["amp"], PRECISIONS)
         elif name == "fate":
-            found[name] = Words(rows["fate"].astype(np.int8), FATES)
+            columns[name] = words(rows["fate"], FATES)
+        elif name == "progress":
+            columns[name] = numbers(rows[name].copy(), np.isnan(rows[name]))
+        elif name == "update":  # of a gradient that entered none it is below 0
+            columns[name] = numbers(rows[name].copy(), rows[name] < 0)
         else:
-            found[name] = Numbers(rows[name], name in GAPS)
-    return found
-
-
-def _decisions(columns: Mapping[str, Any]) -> Table:
-    ways = tuple(dict.fromkeys(columns["way"]))
-    own: dict[str, Column] = {
-        "suspects": lists(columns["suspects"], np.int32),
-        "amp": lists(columns["amp"], np.int32),
-        "way": Words(np.array([ways.index(way) for way in columns["way"]], dtype=np.int8), ways),
-        "batch": lists(columns["batch"], np.float64),
-    }
-    return {
-        name: own[name] if name in own else Numbers(np.array(columns[name]))
-        for name in DECISION_COLUMNS
-    }
+            columns[name] = numbers(rows[name].copy())
+    columns |= more or {}
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
 def _suspects(plan: Plan) -> tuple[int, ...] | None:

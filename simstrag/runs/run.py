@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simstrag.errors import InputError
-from simstrag.runs.columns import Numbers
-from simstrag.runs.tables import read_table, write_table
+from simstrag.runs.tables import Column, read_table, write_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -97,7 +96,9 @@ class Run:
             raise InputError(f"this run kept no table '{table}'; {way_out}")
         return pd.DataFrame(
             {
-                name: np.asarray(values) if isinstance(values, Numbers) else list(values)
+                name: np.asarray(values)
+                if isinstance(values, Column) and values.is_numeric
+                else list(values)
                 for name, values in columns.items()
             }
         )

@@ -1,53 +1,363 @@
-"""Tables of a run: kept in memory, or written to parquet block by block and read when asked for."""
+"""Tables of a run: arrow columns in memory, or in parquet files that are read when asked for.
+
+A run hands over its rows in record batches.  A `Storage` keeps or writes them, and gives a `Table`
+at the end.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from simstrag.errors import InputError
-from simstrag.runs.columns import Column, Lists, Numbers, Table, Words, chosen, joined
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+__all__ = [
+    "MEMBERS", "RANK_SET", "RANK_SETS", "Column", "InMemory", "OnDisk", "Storage", "Table",
+    "concatenate", "lists", "lists_of", "numbers", "read_table", "take", "words",
+    "write_table",
+]  # fmt: skip
 
-__all__ = ["InMemory", "OnDisk", "Storage", "Written", "read_table", "write_table"]
+Array = npt.NDArray[Any]
 
 ROWS, VALUES = 1 << 17, 1 << 18
-"""How many rows, or values of their lists, are written at once."""
+"""Rows, or values in their lists, that are written at once."""
+CHUNK = 4096
+"""Values that are converted to Python's at once."""
+SHOWN = 6
+"""Values in the representation of a column."""
+MEMBERS, RANK_SET = "members", "members_set"
+"""Columns of a batch of updates: ranks; or in their place the number of a rank set, else -1."""
+RANK_SETS = "rank_sets"
+"""Batches of lists of ranks that many updates have in common; each has the next number from 0."""
+
+RankSets = list[npt.NDArray[np.int32]]
+
+
+# -- columns ------------------------------------------------------------------------------------
+
+
+class Column(Sequence[Any]):
+    """An arrow array, equal to the list of its values; `numpy.asarray` makes a numpy array of it.
+
+    >>> progress = Column(numbers(np.array([0.5, np.nan]), missing=np.array([False, True])))
+    >>> progress == [0.5, None], progress[-1], np.asarray(progress).tolist()
+    (True, None, [0.5, nan])
+    """
+
+    def __init__(self, array: pa.Array) -> None:
+        self.array = array
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether its values are numbers, missing ones among them."""
+        return bool(pa.types.is_primitive(self.array.type))
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            start, stop, step = at.indices(len(self))
+            return self._values(slice(start, stop))[::step] if step > 0 else list(self)[at]
+        row = operator.index(at)
+        if not -len(self) <= row < len(self):
+            raise IndexError(f"row {row} of {len(self)}")
+        row %= len(self)
+        return self._values(slice(row, row + 1))[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        for start in range(0, len(self), CHUNK):
+            yield from self._values(slice(start, start + CHUNK))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, (Column, list)):
+            return NotImplemented
+        return len(self) == len(other) and all(map(operator.eq, self, other))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        more = f", ... {len(self)} values" if len(self) > SHOWN else ""
+        return f"[{', '.join(map(repr, self[:SHOWN]))}{more}]"
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        if self.is_numeric:
+            values = self.array.to_numpy(zero_copy_only=False)
+        elif pa.types.is_dictionary(self.array.type):
+            values = np.array(self.array.dictionary.to_pylist(), dtype=np.str_)
+            values = values[self.array.indices.to_numpy()]
+        else:
+            values = np.empty(len(self), dtype=object)
+            values[:] = list(self)
+        return np.asarray(np.array(values, dtype=dtype, copy=copy))
+
+    @property
+    def sizes(self) -> Array:
+        """Values in the list of each row, shape (n,); 0 where it is no list."""
+        if not pa.types.is_list(self.array.type):
+            return np.zeros(len(self), dtype=np.int64)
+        return np.asarray(np.diff(self.array.offsets.to_numpy()).astype(np.int64))
+
+    def arrow(self, rows: slice) -> pa.Array:
+        """Some of its rows as an arrow array."""
+        return self.array[rows]
+
+    def _values(self, rows: slice) -> list[Any]:
+        array = self.arrow(rows)
+        values: list[Any] = array.to_pylist()
+        if pa.types.is_list(array.type):
+            return [None if value is None else tuple(value) for value in values]
+        return values
+
+
+class MembersColumn(Column):
+    """The ranks of each update: a list of its own, or the rank set that it names.
+
+    array: the lists.  numbers: of rank sets, below 0 where the list counts.
+    """
+
+    def __init__(self, array: pa.Array, numbers: pa.Array, sets: RankSets) -> None:
+        super().__init__(array)
+        self.numbers, self.sets = numbers, sets
+
+    @property
+    def sizes(self) -> Array:
+        lengths = np.array([*map(len, self.sets), 0])  # the last one is for -1: no set
+        return np.asarray(super().sizes + lengths[self.numbers.to_numpy()])
+
+    def arrow(self, rows: slice) -> pa.Array:
+        own, named = self.array[rows], self.numbers[rows].to_numpy()
+        used, at = np.unique(named, return_inverse=True)
+        unnamed = np.count_nonzero(used < 0)
+        sets = lists([self.sets[number] for number in used[unnamed:].tolist()], np.int32)
+        place = np.where(named < 0, np.arange(len(own)), len(own) + at - unnamed)
+        return pa.concat_arrays([own, sets]).take(numbers(place))
+
+
+class Table(Mapping[str, Column]):
+    """Columns by name; a column is put together or read when it is first asked for, then kept."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = tuple(names)
+        self._columns: dict[str, Column] = {}
+
+    def load(self, name: str) -> Column:
+        """Put a column together, or read it."""
+        raise NotImplementedError
+
+    def __getitem__(self, name: str) -> Column:
+        if name not in self._names:
+            raise KeyError(name)
+        if name not in self._columns:
+            self._columns[name] = self.load(name)
+        return self._columns[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+class BatchTable(Table):
+    """A table in memory, in record batches with the same columns; sets: that its updates name."""
+
+    def __init__(self, batches: Sequence[pa.RecordBatch], sets: RankSets) -> None:
+        names = batches[0].schema.names
+        super().__init__(name for name in names if name != RANK_SET)
+        self._parts = {name: [batch.column(name) for batch in batches] for name in names}
+        self._sets = sets
+
+    def load(self, name: str) -> Column:
+        array = _joined(self._parts.pop(name))
+        if name == MEMBERS and RANK_SET in self._parts:
+            return MembersColumn(array, _joined(self._parts.pop(RANK_SET)), self._sets)
+        return Column(array)
+
+
+class ParquetTable(Table):
+    """A table in a parquet file.  Raises `InputError` where the file is not there any more."""
+
+    def __init__(self, path: Path) -> None:
+        import pyarrow.parquet
+
+        self._path = path
+        super().__init__(pyarrow.parquet.read_schema(path).names)
+
+    def load(self, name: str) -> Column:
+        import pyarrow.parquet
+
+        try:
+            table = pyarrow.parquet.read_table(self._path, columns=[name], read_dictionary=[name])
+        except OSError as error:
+            reason = error.strerror or str(error).splitlines()[0]
+            raise InputError(f"{self._path}: cannot be read: {reason}") from None
+        column = table.column(name)
+        if pa.types.is_null(column.type):
+            column = column.cast(pa.float64())
+        return Column(column.combine_chunks())
+
+
+def read_table(folder: Path, name: str) -> Table | None:
+    """A table of a run directory, None where it has none."""
+    path = _path(folder, name)
+    return ParquetTable(path) if path.exists() else None
+
+
+def write_table(folder: Path, name: str, table: Mapping[str, Any]) -> None:
+    """A table as a file of a run directory; a column may be any sequence."""
+    columns = {
+        key: c if isinstance(c := table[key], Column) else Column(pa.array(c)) for key in table
+    }
+    _append(None, _path(folder, name), columns).close()
+
+
+def _path(folder: Path, name: str) -> Path:
+    return folder / f"{name}.parquet"
+
+
+def _weight(columns: Mapping[str, Column]) -> int:
+    """How much of `VALUES` a table fills."""
+    rows = len(next(iter(columns.values())))
+    return int(rows * (VALUES // ROWS) + sum(column.sizes.sum() for column in columns.values()))
+
+
+def _append(writer: Any, path: Path, columns: Mapping[str, Column]) -> Any:
+    """Write rows below those before, about `VALUES` at once; returns the writer."""
+    import pyarrow.parquet
+
+    rows = len(next(iter(columns.values())))
+    at_once = max(1, rows * VALUES // max(_weight(columns), 1))
+    for start in range(0, max(rows, 1), at_once):
+        part = slice(start, start + at_once)
+        table = pa.table({name: _stored(column.arrow(part)) for name, column in columns.items()})
+        if writer is None:
+            writer = pyarrow.parquet.ParquetWriter(path, table.schema, **_packing(table.schema))
+        writer.write_table(table)
+    return writer
+
+
+def _stored(array: pa.Array) -> pa.Array:
+    """Words as strings, and whole numbers in lists with 64 bits."""
+    if pa.types.is_dictionary(array.type):
+        return array.cast(pa.string())
+    of_ints = pa.types.is_list(array.type) and pa.types.is_integer(array.type.value_type)
+    return array.cast(pa.list_(pa.int64())) if of_ints else array
+
+
+def _packing(schema: pa.Schema) -> dict[str, Any]:
+    """How columns become small: whole numbers by their differences, words by a dictionary."""
+    ints = [f.name for f in schema if pa.types.is_integer(f.type)]
+    ints += [f"{f.name}.list.element" for f in schema if f.type == pa.list_(pa.int64())]
+    return {
+        "compression": "zstd",
+        "use_dictionary": [f.name for f in schema if pa.types.is_string(f.type)],
+        "column_encoding": dict.fromkeys(ints, "DELTA_BINARY_PACKED"),
+    }
+
+
+# -- arrow arrays, made of buffers: `pyarrow.array` imports pandas ------------------------------
+
+
+def numbers(rows: Array, missing: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+    """Numbers, shape (n,), of which some are missing; they share memory with contiguous `rows`."""
+    rows = np.ascontiguousarray(rows)
+    buffers = [None if missing is None else _present(missing), pa.py_buffer(rows)]
+    return pa.Array.from_buffers(pa.from_numpy_dtype(rows.dtype), len(rows), buffers)
+
+
+def words(codes: Array, vocabulary: Sequence[str]) -> pa.Array:
+    """Few different words: which of the vocabulary each is, shape (n,)."""
+    encoded = [word.encode() for word in vocabulary]
+    ends = np.cumsum([0, *map(len, encoded)]).astype(np.int32)
+    buffers = pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))
+    strings = pa.StringArray.from_buffers(len(encoded), *buffers)
+    return pa.DictionaryArray.from_arrays(numbers(codes.astype(np.int8)), strings)
+
+
+def lists(values: Sequence[Sequence[float] | Array | None], kind: type) -> pa.Array:
+    """Lists of numbers, None among them.
+
+    >>> Column(lists([(1, 3), None, ()], np.int32))
+    [(1, 3), None, ()]
+    """
+    sizes = [0 if value is None else len(value) for value in values]
+    flat = np.concatenate(
+        [np.zeros(0, kind), *(np.asarray(v, kind) for v in values if v is not None)]
+    )
+    return lists_of(flat, np.array(sizes), np.array([value is None for value in values], np.bool_))
+
+
+def lists_of(flat: Array, sizes: Array, missing: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+    """Lists of numbers that stand one after another; sizes: of each list, shape (n,)."""
+    ends = np.append(0, np.cumsum(sizes)).astype(np.int32)
+    buffers = [None if missing is None else _present(missing), pa.py_buffer(ends)]
+    child = numbers(flat)
+    return pa.Array.from_buffers(pa.list_(child.type), len(sizes), buffers, children=[child])
+
+
+def concatenate(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """The rows of batches with the same columns, one below another."""
+    names = batches[0].schema.names
+    return pa.RecordBatch.from_arrays(
+        [_joined([batch.column(name) for batch in batches]) for name in names], names=names
+    )
+
+
+def _joined(arrays: Sequence[pa.Array]) -> pa.Array:
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+
+
+def take(batch: pa.RecordBatch, rows: npt.NDArray[np.bool_]) -> pa.RecordBatch:
+    """The rows where a mask is true; a copy."""
+    return batch.take(numbers(np.flatnonzero(rows)))
+
+
+def _present(missing: npt.NDArray[np.bool_]) -> pa.Buffer | None:
+    """A bit for each value that there is; None where nothing is missing."""
+    return pa.py_buffer(np.packbits(~missing, bitorder="little")) if missing.any() else None
+
+
+# -- where rows go while a run goes on ----------------------------------------------------------
 
 
 class Storage(Protocol):
-    """Where the tables of a run go while it goes on."""
+    """Where the rows of a run go while it goes on."""
 
-    def add(self, name: str, block: Table) -> None:
-        """Take rows of a table, below those before; the block is not used by anybody else."""
+    def add(self, name: str, batch: pa.RecordBatch) -> None:
+        """Take rows of a table, below those before, or rank sets that updates name."""
 
     def table(self, name: str) -> Mapping[str, Any] | None:
-        """All rows at the end, None of a table that got no block."""
+        """All rows at the end, None of a table that got no batch; no more can be added."""
 
     @property
     def excerpt(self) -> dict[str, Any] | None:
-        """What it keeps of steps and updates, as `Run.excerpt` has it; None where that is all."""
+        """Which steps and updates it keeps, as `Run.excerpt` has it; None where all."""
 
 
 class InMemory:
-    """Keeps every row: 8 bytes a number."""
+    """Keeps every row."""
 
     def __init__(self) -> None:
-        self.blocks: dict[str, list[Table]] = {}
+        self.sets: RankSets = []
+        self.batches: dict[str, list[pa.RecordBatch]] = {}
 
-    def add(self, name: str, block: Table) -> None:
+    def add(self, name: str, batch: pa.RecordBatch) -> None:
         """Keep the rows."""
-        self.blocks.setdefault(name, []).append(block)
+        if name == RANK_SETS:
+            self.sets += [ranks.values.to_numpy() for ranks in batch.column(0)]
+        else:
+            self.batches.setdefault(name, []).append(batch)
 
-    def table(self, name: str) -> Mapping[str, Any] | None:
-        """All rows that were kept; no more can be added."""
-        return Gathered(self.blocks.pop(name)) if name in self.blocks else None
+    def table(self, name: str) -> Table | None:
+        """All rows that were kept."""
+        return BatchTable(self.batches.pop(name), self.sets) if name in self.batches else None
 
     @property
     def excerpt(self) -> dict[str, Any] | None:
@@ -55,221 +365,42 @@ class InMemory:
         return None
 
 
-class OnDisk:
-    """Writes `NAME.parquet` files into a folder, in rows enough to be worth it."""
+class OnDisk(InMemory):
+    """Writes `NAME.parquet` files into a folder; only rows that wait for others are in memory."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self._folder = folder
-        self._waiting: dict[str, list[Table]] = {}
-        self._rows: dict[str, int] = {}
+        self._weight: dict[str, int] = {}
         self._writers: dict[str, Any] = {}
 
-    def add(self, name: str, block: Table) -> None:
+    def add(self, name: str, batch: pa.RecordBatch) -> None:
         """Write the rows, or wait for more of them."""
-        self._waiting.setdefault(name, []).append(block)
-        self._rows[name] = self._rows.get(name, 0) + _weight(block)
-        if self._rows[name] >= ROWS:
-            self._write(name)
+        super().add(name, batch)
+        if name != RANK_SETS:
+            weight = _weight(BatchTable([batch], self.sets))
+            self._weight[name] = self._weight.get(name, 0) + weight
+            if self._weight[name] >= VALUES:
+                self._write(name)
 
-    def table(self, name: str) -> Mapping[str, Any] | None:
-        """What was written, to be read when asked for; nothing can be added any more."""
-        if name not in self._waiting:
+    def table(self, name: str) -> Table | None:
+        """What was written."""
+        if name not in self.batches:
             return None
         self._write(name)
         self._writers.pop(name).close()
-        return Written(_path(self._folder, name))
-
-    @property
-    def excerpt(self) -> dict[str, Any] | None:
-        """It writes all."""
-        return None
+        return ParquetTable(_path(self._folder, name))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let go of the files, whole or not."""
+        """Close the files, complete or not."""
         for writer in self._writers.values():
             writer.close()
 
     def _write(self, name: str) -> None:
-        block = joined(self._waiting[name]) if self._waiting[name] else None
-        self._waiting[name], self._rows[name] = [], 0
-        if block is not None:
-            self._writers[name] = _append(self._writers.get(name), _path(self._folder, name), block)
-
-
-class Gathered(Mapping[str, Any]):
-    """A table in blocks, of which a column is joined when it is asked for."""
-
-    def __init__(self, blocks: list[Table]) -> None:
-        self._names, self._blocks = tuple(blocks[0]), blocks
-        self._joined: Table = {}
-
-    def __getitem__(self, name: str) -> Column:
-        if name not in self._joined:
-            first, *others = (block.pop(name) for block in self._blocks)
-            self._joined[name] = first.joined(others)
-        return self._joined[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-
-class Written(Mapping[str, Any]):
-    """A table in a parquet file; a column is read when it is asked for, and then kept.
-
-    Raises `InputError` where the file is not there any more.
-    """
-
-    def __init__(self, path: Path) -> None:
-        import pyarrow.parquet
-
-        self._path = path
-        self._names: tuple[str, ...] = tuple(pyarrow.parquet.read_schema(path).names)
-        self._read: Table = {}
-
-    def __getitem__(self, name: str) -> Column:
-        import pyarrow.parquet
-
-        if name not in self._names:
-            raise KeyError(name)
-        if name not in self._read:
-            try:
-                table = pyarrow.parquet.read_table(self._path, columns=[name])
-            except OSError as error:
-                reason = error.strerror or str(error).splitlines()[0]
-                raise InputError(f"{self._path}: cannot be read: {reason}") from None
-            self._read[name] = _of_arrow(table.column(name))
-        return self._read[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-
-def read_table(folder: Path, name: str) -> Written | None:
-    """A table of a run directory, None where it has none."""
-    path = _path(folder, name)
-    return Written(path) if path.exists() else None
-
-
-def write_table(folder: Path, name: str, table: Mapping[str, Any]) -> None:
-    """A table as a file of a run directory."""
-    _append(None, _path(folder, name), {key: _column(table[key]) for key in table}).close()
-
-
-def _path(folder: Path, name: str) -> Path:
-    return folder / f"{name}.parquet"
-
-
-def _weight(block: Table) -> int:
-    """Rows of a block, or more where it has long lists."""
-    values = sum(int(c.sizes.sum()) for c in block.values() if isinstance(c, Lists))
-    return max(_rows(block), values * ROWS // VALUES)
-
-
-def _rows(block: Table) -> int:
-    return len(next(iter(block.values())))
-
-
-def _append(writer: Any, path: Path, block: Table) -> Any:
-    """Write rows below those before, in parts of `VALUES` at most; gives the writer."""
-    import pyarrow as pa
-    import pyarrow.parquet
-
-    sizes = sum(c.sizes for c in block.values() if isinstance(c, Lists))
-    share = np.cumsum(sizes + np.full(_rows(block), VALUES // ROWS)) // VALUES
-    ends = [*np.flatnonzero(np.diff(share)).tolist(), _rows(block) - 1]
-    start = 0
-    for end in ends:
-        part = block if len(ends) == 1 else chosen(block, slice(start, end + 1))
-        arrow = pa.table({name: _to_arrow(column) for name, column in part.items()})
-        writer = writer or pyarrow.parquet.ParquetWriter(path, arrow.schema, **_packing(part))
-        writer.write_table(arrow)
-        start = end + 1
-    return writer
-
-
-def _packing(block: Table) -> dict[str, Any]:
-    """How columns become small: whole numbers by their differences, words by a dictionary."""
-    whole = [f"{n}.list.element" for n, c in block.items() if _whole(c) and isinstance(c, Lists)]
-    whole += [n for n, c in block.items() if _whole(c) and isinstance(c, Numbers)]
-    return {
-        "compression": "zstd",
-        "use_dictionary": [n for n, c in block.items() if isinstance(c, Words)],
-        "column_encoding": dict.fromkeys(whole, "DELTA_BINARY_PACKED"),
-    }
-
-
-def _whole(column: Column) -> bool:
-    values = getattr(column, "flat", getattr(column, "rows", None))
-    return values is not None and values.dtype.kind == "i"
-
-
-# -- arrow: of buffers, since what makes it of objects loads pandas -----------------------------
-
-
-def _to_arrow(column: Column) -> pa.Array:
-    import pyarrow as pa
-
-    if isinstance(column, Numbers):
-        return _numbers(column.rows, column.missing if column.gaps else None)
-    if isinstance(column, Words):
-        words = [word.encode() for word in column.words]
-        ends = np.cumsum([0, *map(len, words)]).astype(np.int32)
-        of_words = pa.py_buffer(ends), pa.py_buffer(b"".join(words))
-        strings = pa.StringArray.from_buffers(len(words), *of_words)
-        return pa.DictionaryArray.from_arrays(_numbers(column.codes), strings).cast(pa.string())
-    assert isinstance(column, Lists)
-    values = column.values()
-    of = _numbers(values if values.dtype.kind == "f" else values.astype(np.int64))
-    ends = np.append(0, np.cumsum(column.sizes)).astype(np.int32)
-    buffers = [_present(column.length < 0), pa.py_buffer(ends)]
-    return pa.Array.from_buffers(pa.list_(of.type), len(column), buffers, children=[of])
-
-
-def _numbers(rows: npt.NDArray[Any], missing: npt.NDArray[np.bool_] | None = None) -> pa.Array:
-    import pyarrow as pa
-
-    rows = np.ascontiguousarray(rows)
-    gaps = None if missing is None else _present(missing)
-    return pa.Array.from_buffers(
-        pa.from_numpy_dtype(rows.dtype), len(rows), [gaps, pa.py_buffer(rows)]
-    )
-
-
-def _present(missing: npt.NDArray[np.bool_]) -> pa.Buffer | None:
-    """A bit for each value that there is; none where nothing is missing."""
-    import pyarrow as pa
-
-    return pa.py_buffer(np.packbits(~missing, bitorder="little")) if missing.any() else None
-
-
-def _of_arrow(values: pa.ChunkedArray) -> Column:
-    import pyarrow as pa
-
-    array = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
-    if pa.types.is_null(array.type):
-        return Numbers(np.full(len(array), np.nan), gaps=True)
-    if pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
-        coded = array.dictionary_encode()
-        return Words(coded.indices.to_numpy(), tuple(coded.dictionary.to_pylist()))
-    if pa.types.is_list(array.type):
-        gone = array.is_null().to_numpy(zero_copy_only=False)
-        ends = array.offsets.to_numpy().astype(np.int64)
-        flat = array.values.to_numpy(zero_copy_only=False)
-        return Lists(ends[:-1], np.where(gone, -1, np.diff(ends)), flat)
-    return Numbers(array.to_numpy(zero_copy_only=False), gaps=array.null_count > 0)
-
-
-def _column(values: Any) -> Column:
-    """A column as it is, and a list that somebody put in its place as one."""
-    import pyarrow as pa
-
-    return values if isinstance(values, Column) else _of_arrow(pa.chunked_array([pa.array(values)]))
+        if batches := self.batches[name]:
+            self.batches[name], self._weight[name] = [], 0
+            path, table = _path(self._folder, name), BatchTable(batches, self.sets)
+            self._writers[name] = _append(self._writers.get(name), path, table)
