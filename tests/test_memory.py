@@ -14,8 +14,8 @@ import pytest
 
 PROGRAM = """
 import json, resource, sys
-from simstrag.engine import simulate
-from simstrag.scenario import Scenario
+from simstrag.engine.simulate import simulate
+from simstrag.scenario.scenario import Scenario
 
 workers, policy, keep, *updates = json.loads(sys.argv[1])
 most = []

@@ -15,7 +15,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from simstrag.runs.tables import RANK_SETS, Column, InMemory, Table, concatenate, numbers, take
+from simstrag.runs.tables import (
+    RANK_SETS,
+    Column,
+    InMemory,
+    Table,
+    concatenate,
+    numbers,
+    take,
+    values_of,
+)
 from simstrag.timing.contention import Contention
 
 __all__ = ["MOST", "RANKS", "Excerpt", "ranks_to_show"]
@@ -225,14 +234,14 @@ def _rows(name: str, batch: pa.RecordBatch) -> int:
 
 
 def _values(batch: pa.RecordBatch, name: str) -> Array:
-    return np.asarray(batch.column(name))
+    return values_of(batch.column(name))
 
 
 def _is_any(batch: pa.RecordBatch, name: str, *chosen: str) -> Array:
     """Where a column of words is one of some words."""
     column = batch.column(name)
     codes = [code for code, word in enumerate(column.dictionary.to_pylist()) if word in chosen]
-    return np.isin(column.indices.to_numpy(), codes)
+    return np.isin(values_of(column.indices), codes)
 
 
 def _key(batch: pa.RecordBatch) -> Array:

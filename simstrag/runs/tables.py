@@ -19,7 +19,7 @@ from simstrag.errors import InputError
 
 __all__ = [
     "MEMBERS", "RANK_SET", "RANK_SETS", "Column", "InMemory", "OnDisk", "Storage", "Table",
-    "concatenate", "lists", "lists_of", "numbers", "read_table", "take", "words",
+    "concatenate", "lists", "lists_of", "numbers", "read_table", "take", "values_of", "words",
     "write_table",
 ]  # fmt: skip
 
@@ -88,10 +88,10 @@ class Column(Sequence[Any]):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         if self.is_numeric:
-            values = self.array.to_numpy(zero_copy_only=False)
+            values = values_of(self.array)
         elif pa.types.is_dictionary(self.array.type):
             values = np.array(self.array.dictionary.to_pylist(), dtype=np.str_)
-            values = values[self.array.indices.to_numpy()]
+            values = values[values_of(self.array.indices)]
         else:
             values = np.empty(len(self), dtype=object)
             values[:] = list(self)
@@ -102,7 +102,7 @@ class Column(Sequence[Any]):
         """Values in the list of each row, shape (n,); 0 where it is no list."""
         if not pa.types.is_list(self.array.type):
             return np.zeros(len(self), dtype=np.int64)
-        return np.asarray(np.diff(self.array.offsets.to_numpy()).astype(np.int64))
+        return np.asarray(np.diff(values_of(self.array.offsets)).astype(np.int64))
 
     def arrow(self, rows: slice) -> pa.Array:
         """Some of its rows as an arrow array."""
@@ -129,10 +129,10 @@ class MembersColumn(Column):
     @property
     def sizes(self) -> Array:
         lengths = np.array([*map(len, self.sets), 0])  # the last one is for -1: no set
-        return np.asarray(super().sizes + lengths[self.numbers.to_numpy()])
+        return np.asarray(super().sizes + lengths[values_of(self.numbers)])
 
     def arrow(self, rows: slice) -> pa.Array:
-        own, named = self.array[rows], self.numbers[rows].to_numpy()
+        own, named = self.array[rows], values_of(self.numbers[rows])
         used, at = np.unique(named, return_inverse=True)
         unnamed = np.count_nonzero(used < 0)
         sets = lists([self.sets[number] for number in used[unnamed:].tolist()], np.int32)
@@ -262,7 +262,19 @@ def _packing(schema: pa.Schema) -> dict[str, Any]:
     }
 
 
-# -- arrow arrays, made of buffers: `pyarrow.array` imports pandas ------------------------------
+# -- arrow arrays from and to buffers: `pyarrow.array` and `Array.to_numpy` import pandas -------
+
+
+def values_of(array: pa.Array) -> Array:
+    """Numbers as a numpy array, NaN where one is missing."""
+    start, stop = array.offset, array.offset + len(array)
+    present, data = array.buffers()
+    kind = array.type.to_pandas_dtype()
+    values = np.frombuffer(data, kind)[start:stop] if len(array) else np.zeros(0, kind)
+    if not array.null_count:
+        return values
+    bits = np.unpackbits(np.frombuffer(present, np.uint8), bitorder="little")
+    return np.where(bits[start:stop], values, np.nan)
 
 
 def numbers(rows: Array, missing: npt.NDArray[np.bool_] | None = None) -> pa.Array:
@@ -351,7 +363,7 @@ class InMemory:
     def add(self, name: str, batch: pa.RecordBatch) -> None:
         """Keep the rows."""
         if name == RANK_SETS:
-            self.sets += [ranks.values.to_numpy() for ranks in batch.column(0)]
+            self.sets += [values_of(ranks.values) for ranks in batch.column(0)]
         else:
             self.batches.setdefault(name, []).append(batch)
 
