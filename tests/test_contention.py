@@ -89,7 +89,7 @@ def test_a_trace_that_begins_elsewhere_has_the_rows_it_would_have_one_by_one(
 ) -> None:
     trace = Trace.from_rows(rows)
     if trace.end > 0 and share * trace.end < trace.end:
-        assert [tuple(row) for row in trace.shifted(share * trace.end).rows] == moved(
+        assert [tuple(row) for row in trace.shift(share * trace.end).rows] == moved(
             trace, share * trace.end
         )
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simstrag.trace.slowdown import ONE, Piecewise
-from simstrag.trace.step_functions import Pieces, combined
+from simstrag.trace.step_functions import Pieces, combine
 from tests import stepwise
 
 PERIODS = st.sampled_from((math.inf, 5.0, 7.3))
@@ -59,7 +59,7 @@ def test_functions_combined(
     expected = [
         stepwise.combine([stepwise.of(rows, period) for rows in triple], of) for triple in triples
     ]
-    assert functions(combined(columns, of)) == expected
+    assert functions(combine(columns, of)) == expected
 
 
 @given(MANY, PERIODS)
@@ -79,7 +79,7 @@ def test_each_times_its_factor(
         stepwise.combine([stepwise.of(rows, period)], lambda value, factor=factor: value * factor)
         for rows, factor in zip(series, factors, strict=True)
     ]
-    assert functions(pieces(series, period).scaled(np.array(factors))) == expected
+    assert functions(pieces(series, period).scale(np.array(factors))) == expected
 
 
 @pytest.mark.parametrize(("count", "left"), [(1, 1), (2, 1), (5, 1)])

@@ -125,7 +125,7 @@ def test_a_file_of_plain_rows_is_not_read_row_by_row(
 ) -> None:
     if way == "row by row":
         return
-    monkeypatch.delattr(trace_rows, "each")
+    monkeypatch.delattr(trace_rows, "check_each")
     lines = [HEADER, *(f"{k},{k % 7},gpu,slowdown,{1 + k / 8}" for k in range(2000))]
     trace = of_csv(file, *lines)
     trace.write(file.with_suffix(".parquet"))
@@ -161,8 +161,8 @@ def test_what_a_spreadsheet_writes_instead_of_commas_is_named(
 
 def test_where_a_row_stood_is_known_in_a_trace_that_begins_elsewhere() -> None:
     rows = [(9, 0, "gpu", "slowdown", 2), (3, 1, "gpu", "slowdown", 0.5)]
-    trace = Trace.from_rows(rows, "slow.csv", first_line=2).shifted(5.0)
-    found = trace.first(lambda rows: rows.speeds_up)
+    trace = Trace.from_rows(rows, "slow.csv", first_line=2).shift(5.0)
+    found = trace.find_first(lambda rows: rows.speeds_up)
     assert found == ("slow.csv, row 3", Row(3.0, 1, "gpu", "slowdown", 0.5))
 
 
@@ -391,7 +391,11 @@ def test_a_trace_becomes_a_data_frame_with_its_columns() -> None:
 def value_at(trace: Trace, key: tuple[int, str, str], time: float) -> float:
     """Without the code under test: the last row at or before `time`."""
     before = 0.0 if key[2] == "utilisation" else 1.0
-    held = [row.value for row in trace.rows if row.key == key and row.time <= time]
+    held = [
+        row.value
+        for row in trace.rows
+        if (row.node, row.resource, row.kind) == key and row.time <= time
+    ]
     return held[-1] if held else before
 
 
@@ -420,9 +424,9 @@ def test_a_shifted_trace_has_at_t_what_the_trace_has_at_t_plus_the_offset_wrappe
 ) -> None:
     end = int(trace.end)
     offset = data.draw(st.integers(0, max(end - 1, 0)))
-    shifted = trace.shifted(offset)
+    shifted = trace.shift(offset)
     assert shifted.end == trace.end
-    for key in {row.key for row in trace.rows}:
+    for key in {(row.node, row.resource, row.kind) for row in trace.rows}:
         for quarter in range(4 * end):
             time = quarter / 4
             expected = value_at(trace, key, (time + offset) % end)
@@ -437,7 +441,7 @@ def test_a_shift_by_any_offset_moves_every_step_function_along(
     if end == 0:
         return
     offset, time = share * end, at * end
-    shifted = trace.shifted(offset)
+    shifted = trace.shift(offset)
     for key, series in trace.by_key().items():
         original = stepwise.of(series, end, before=0.0 if key[2] == "utilisation" else 1.0)
         wrapped = (time + offset) % end
@@ -452,17 +456,17 @@ def test_recorded_durations_are_rotated(count: int, data: st.DataObject) -> None
     rows = [(time, 0, "step", "duration", 1.0 + time) for time in range(count)]
     trace = Trace.from_rows(rows)
     offset = data.draw(st.integers(0, max(count - 2, 0)))
-    values = [row.value for row in trace.shifted(offset).rows]
+    values = [row.value for row in trace.shift(offset).rows]
     assert values == [1.0 + (k + offset) % count for k in range(count)]
 
 
 def test_a_shifted_trace_says_so_and_keeps_the_hash_of_its_file() -> None:
     trace = Trace.from_rows([(0, 0, "gpu", "slowdown", 2), (60, 0, "gpu", "slowdown", 1)])
-    shifted = trace.shifted(12.5)
+    shifted = trace.shift(12.5)
     assert shifted.source == "inline trace from 12.5 s on"
     assert shifted.sha256 == trace.sha256
 
 
 def test_a_trace_of_constants_is_the_same_wherever_it_begins() -> None:
     trace = Trace.from_rows([(0, 0, "gpu", "slowdown", 2)])
-    assert trace.shifted(0.0) is trace
+    assert trace.shift(0.0) is trace

@@ -189,7 +189,7 @@ def _absent(trace: Trace) -> list[str]:
 
 def _sped_up(trace: Trace) -> list[str]:
     """Slowdowns below 1: a mistake in the trace, or intended, which a scenario has to say."""
-    first = trace.first(lambda rows: rows.speeds_up) if trace.speeds_up else None
+    first = trace.find_first(lambda rows: rows.speeds_up) if trace.speeds_up else None
     if first is None:
         return []
     rows = _count(int(trace.changes.speeds_up.sum()), "row")

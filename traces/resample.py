@@ -23,7 +23,7 @@ import numpy.typing as npt
 from simstrag.errors import InputError
 from simstrag.timing import noise
 from simstrag.trace.columns import Histories
-from simstrag.trace.rows import DURATION, right
+from simstrag.trace.rows import DURATION, validate
 from simstrag.trace.step_functions import Pieces
 from simstrag.trace.trace import Trace
 from simstrag.traces.labelled import Labelled
@@ -157,7 +157,7 @@ def _histories(trace: Trace, workers: int, seconds: float, block: float, seed: i
             times.append(time)
             values.append(value)
     node, history = np.array(owners).repeat([len(time) for time in times], axis=0).T
-    columns = right(
+    columns = validate(
         np.concatenate(times), node.astype(float), h.resource[history], h.kind[history],
         np.concatenate(values), np.arange(1, len(node) + 1),
     )  # fmt: skip

@@ -265,7 +265,7 @@ class Scenario(Section):
         noise_of_seed = Noise(seed, self.inputs.step.draw)
         if self.trace_per_seed == "shift":
             trace = self.inputs.contention
-            moved = None if trace is None else trace.shifted(noise.offset(seed) * trace.end)
+            moved = None if trace is None else trace.shift(noise.offset(seed) * trace.end)
             return self._timing_of(moved, noise_of_seed)
         if self._timing is None:
             self._timing = self._timing_of(self.inputs.contention, noise_of_seed)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from simstrag.errors import InputError
 from simstrag.trace.rows import DURATION, MOST_NODE, SLOWDOWN, UTILISATION
 from simstrag.trace.slowdown import ONE, Piecewise
-from simstrag.trace.step_functions import Pieces, picked
+from simstrag.trace.step_functions import Pieces, pick
 from simstrag.trace.trace import RESOURCES, Trace
 
 __all__ = ["Contention"]
@@ -70,7 +70,7 @@ class Contention:
         of_key = np.searchsorted(known, h.node)
         here = np.isin(np.arange(len(known)), places)[of_key]
         slowed = h.appearance[(here & (h.kind == SLOWDOWN))[h.appearance]]
-        rows, starts = picked(h.starts, slowed)
+        rows, starts = pick(h.starts, slowed)
         own = Pieces.of(h.time[rows], h.value[rows], starts, period)
         felt = np.zeros((len(known) + 1, len(RESOURCES)), np.int64)
         felt[of_key[slowed], h.resource[slowed]] = np.arange(len(slowed)) + 1
@@ -142,7 +142,7 @@ def _check(trace: Trace, workers: int, nodes: Sequence[int] | None, allow_speedu
             f"({_few(sorted(set(nodes)))}): no contention would be felt; correct `nodes`"
         )
     used = trace.histories.kind == UTILISATION
-    if used.any() and (found := trace.first(lambda rows: rows.kind == "utilisation")):
+    if used.any() and (found := trace.find_first(lambda rows: rows.kind == "utilisation")):
         where, row = found
         raise InputError(
             f"{where}: utilisation {row.value:g} of node {row.node} at {row.time:g} s cannot be "
@@ -150,7 +150,7 @@ def _check(trace: Trace, workers: int, nodes: Sequence[int] | None, allow_speedu
             "(simstrag calibrate measures them); or write factors as kind slowdown (1 is clean), "
             "or recorded step times as kind duration"
         )
-    if trace.speeds_up and not allow_speedup and (found := trace.first(lambda r: r.speeds_up)):
+    if trace.speeds_up and not allow_speedup and (found := trace.find_first(lambda r: r.speeds_up)):
         where, row = found
         raise InputError(
             f"{where}: slowdown {row.value:g} of node {row.node} at {row.time:g} s is below 1; "

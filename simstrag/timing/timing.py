@@ -20,7 +20,7 @@ from simstrag.timing.constants import AllReduce, Load, Server, Step, amp_gain
 from simstrag.timing.contention import Contention
 from simstrag.timing.noise import Noise
 from simstrag.trace.slowdown import ONE, Piecewise, finish
-from simstrag.trace.step_functions import Pieces, combined
+from simstrag.trace.step_functions import Pieces, combine
 from simstrag.trace.trace import RESOURCES
 
 __all__ = ["Timing"]
@@ -178,7 +178,7 @@ class Timing:
             columns = {name: felt[:, RESOURCES.index(name)] for name in OF_STEP}
             slowed = [name for name in OF_STEP if columns[name].any()] or ["step"]
             parts = [pieces.taken(columns[name]) for name in slowed]
-            known = self._stretches[amp, factor] = combined(parts, seconds)
+            known = self._stretches[amp, factor] = combine(parts, seconds)
         return known
 
     def _compute(
@@ -209,7 +209,7 @@ class Timing:
         """The same of each of some ranks, of those without any too."""
         places = [self.contention.place(rank) for rank in ranks]
         factors = np.array([self._net_factor(rank, loaded) for rank in ranks])
-        return self.contention.pieces.taken(self.contention.felt[places, NET]).scaled(factors)
+        return self.contention.pieces.taken(self.contention.felt[places, NET]).scale(factors)
 
     def _feels_net(self, rank: int, loaded: bool) -> bool:
         return rank in self._slowed or (loaded and rank in self.load.ranks)

@@ -1,4 +1,4 @@
-"""The rows of a trace, sorted by whom they are about: what each node's resources went through."""
+"""The rows of a trace as arrays, sorted by node, resource and kind."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ Codes = npt.NDArray[np.int8]
 
 @dataclass(frozen=True, eq=False)
 class Histories:
-    """Values of each (node, resource, kind) in order of time, one history after the other.
+    """The rows of a trace sorted by (node, resource, kind) and then by time.
 
-    node, resource, kind: of each history, in this order; names by number, as in `Columns`.
-    starts: where each begins, and where the last one ends.  time, value: of each row.
-    line: where it stands in its source, as messages count.  came: the rows in order of time, as
-    they came; without it, those of equal time in the order they have here.
+    node, resource, kind: of each history, in this order; names as numbers, as in `Columns`.
+    starts: place of the first row of each history, and the end of the last one.
+    time, value: of each row.
+    line: of each row in its source, as in messages.
+    input_order: places of the rows in order of time, ties as in the source; without it, ties are in
+        the order of histories.
     """
 
     node: Ints
@@ -36,15 +38,15 @@ class Histories:
     time: Floats
     value: Floats
     line: Ints | None = None
-    came: Ints | None = None
+    input_order: Ints | None = None
 
     @classmethod
     def of(cls, rows: Columns) -> Histories | None:
-        """From rows as they came; None where the time of a history goes backwards."""
-        whose = (rows.node * len(RESOURCES) + rows.resource) * len(KIND_NAMES) + rows.kind
-        order = np.argsort(whose, kind="stable")
-        whose, time = whose[order], rows.time[order]
-        begins = np.append(True, whose[1:] != whose[:-1])
+        """From rows in the order of their source; None if the time of a history goes backwards."""
+        key = (rows.node * len(RESOURCES) + rows.resource) * len(KIND_NAMES) + rows.kind
+        order = np.argsort(key, kind="stable")
+        key, time = key[order], rows.time[order]
+        begins = np.append(True, key[1:] != key[:-1])
         if np.any((time[1:] < time[:-1]) & ~begins[1:]):
             return None
         first = order[begins]
@@ -58,21 +60,21 @@ class Histories:
 
     @functools.cached_property
     def order(self) -> Ints:
-        """The rows in order of time."""
-        return np.argsort(self.time, kind="stable") if self.came is None else self.came
+        """Places of the rows in order of time."""
+        if self.input_order is not None:
+            return self.input_order
+        return np.argsort(self.time, kind="stable")
 
     @functools.cached_property
     def appearance(self) -> Ints:
-        """Themselves in the order of their first rows."""
-        if self.came is None:
-            return np.argsort(self.time[self.starts[:-1]], kind="stable")
-        place = np.empty(len(self.came), np.int64)
-        place[self.came] = np.arange(len(self.came))
+        """Histories in the order of their first rows."""
+        place = np.empty(len(self.order), np.int64)
+        place[self.order] = np.arange(len(self.order))
         return np.argsort(place[self.starts[:-1]])
 
     @property
     def keys(self) -> list[Key]:
-        """Node, resource and kind of each."""
+        """Node, resource and kind of each history."""
         names = (
             self.node.tolist(),
             [RESOURCES[k] for k in self.resource],
@@ -81,7 +83,7 @@ class Histories:
         return list(zip(*names, strict=True))
 
     def pieces(self) -> Pieces:
-        """As step functions of time; before its first row a slowdown is 1, a utilisation 0."""
+        """Step functions of time; before the first row a slowdown is 1, a utilisation 0."""
         before = np.where(self.kind == UTILISATION, 0.0, 1.0)
         return Pieces.of(self.time, self.value, self.starts, before=before)
 
@@ -103,50 +105,50 @@ class Histories:
             value[k][:longest] = median[: k.stop - k.start]
         return replace(self, value=value)
 
-    def shifted(self, offset: float, end: float) -> Histories:
-        """Begun at `offset` s (0 <= offset < end) and wrapped around the end."""
-        before = np.where(self.kind == UTILISATION, 0.0, 1.0)
-        recorded = self.kind == DURATION
-        never = np.full(len(self.node), np.inf)
-        rows, chosen = Pieces(self.time, self.value, self.starts, never), np.flatnonzero(~recorded)
-        held = rows.taken(chosen) if recorded.any() else rows
-        held = Pieces.of(held.times, held.values, held.starts, end, before[chosen])
-        moved = _moved(held, offset, end)
-        if recorded.any():
-            turned = _turned(rows.taken(np.flatnonzero(recorded)), offset, end)
-            place = np.argsort(np.append(chosen, np.flatnonzero(recorded)))
-            moved = turned.after(moved).taken(place)
+    def shift(self, offset: float, end: float) -> Histories:
+        """The histories from `offset` s on (0 <= offset < end), wrapped around the end."""
+        is_recorded = self.kind == DURATION
+        slowed, recorded = np.flatnonzero(~is_recorded), np.flatnonzero(is_recorded)
+        rows = Pieces(self.time, self.value, self.starts, np.full(len(self.node), np.inf))
+        before = np.where(self.kind == UTILISATION, 0.0, 1.0)[slowed]
+        part = rows.taken(slowed)
+        shifted = _shift_functions(
+            Pieces.of(part.times, part.values, part.starts, end, before), offset, end
+        )
+        if len(recorded):
+            durations = _shift_durations(rows.taken(recorded), offset, end)
+            order = np.argsort(np.append(slowed, recorded))
+            shifted = durations.after(shifted).taken(order)
         return Histories(
-            self.node, self.resource, self.kind, moved.starts, moved.times, moved.values
+            self.node, self.resource, self.kind, shifted.starts, shifted.times, shifted.values
         )
 
 
-def _moved(held: Pieces, offset: float, end: float) -> Pieces:
-    """Step functions from an offset on, opened and closed by what they hold there."""
+def _shift_functions(held: Pieces, offset: float, end: float) -> Pieces:
+    """Step functions from an offset on, which open and close with the value held there."""
     owner, count = owners(held.starts), len(held)
-    early = held.times < offset
-    times = np.where(early, held.times - offset + end, held.times - offset)
-    sizes, lead = np.diff(held.starts), np.bincount(owner[early], minlength=count)
+    is_early = held.times < offset
+    times = np.where(is_early, held.times - offset + end, held.times - offset)
+    sizes, lead = np.diff(held.starts), np.bincount(owner[is_early], minlength=count)
     starts = held.starts + 2 * np.arange(count + 1)
-    # What rounding puts at the very end comes after the value that closes the function.
-    tail = early & (times == end)
+    # A row that rounding puts at the very end comes after the value that closes the function.
+    is_last = is_early & (times == end)
     within = np.arange(len(owner)) - held.starts[owner]
-    place = starts[owner] + 1 + np.where(early, sizes[owner], 0) - lead[owner] + within + tail
-    closing = starts[1:] - 1 - np.bincount(owner[tail], minlength=count)
+    place = starts[owner] + 1 + np.where(is_early, sizes[owner], 0) - lead[owner] + within + is_last
+    closing = starts[1:] - 1 - np.bincount(owner[is_last], minlength=count)
     known = np.bincount(owner[held.times <= offset], minlength=count)
     edge = held.values[held.starts[:-1] + known - 1]
-    moved = np.zeros(starts[-1]), np.empty(starts[-1])
+    shifted = np.zeros(starts[-1]), np.empty(starts[-1])
     for column, opened, rows, closed in zip(
-        moved, (0.0, edge), (times, held.values), (end, edge), strict=True
+        shifted, (0.0, edge), (times, held.values), (end, edge), strict=True
     ):
         column[starts[:-1]], column[place], column[closing] = opened, rows, closed
-    return Pieces(*moved, starts, held.periods)
+    return Pieces(*shifted, starts, held.periods)
 
 
-def _turned(recorded: Pieces, offset: float, end: float) -> Pieces:
+def _shift_durations(recorded: Pieces, offset: float, end: float) -> Pieces:
     """Recorded durations from an offset on, then those before it."""
-    owner = owners(recorded.starts)
-    early = recorded.times < offset
-    order = np.lexsort((early, owner))
-    times = np.where(early, recorded.times - offset + end, recorded.times - offset)
+    is_early = recorded.times < offset
+    order = np.lexsort((is_early, owners(recorded.starts)))
+    times = np.where(is_early, recorded.times - offset + end, recorded.times - offset)
     return Pieces(times[order], recorded.values[order], recorded.starts, recorded.periods)

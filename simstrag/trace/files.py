@@ -1,4 +1,4 @@
-"""Files of traces: CSV and parquet, as whole columns where they are plain, else row by row."""
+"""Files of traces, CSV and parquet: read as whole columns if all is valid, else row by row."""
 
 from __future__ import annotations
 
@@ -11,35 +11,41 @@ from typing import Any
 import numpy as np
 
 from simstrag.errors import InputError
-from simstrag.trace.rows import COLUMNS, KIND_NAMES, RESOURCES, Columns, codes, right
+from simstrag.trace.rows import COLUMNS, KIND_NAMES, RESOURCES, Columns, encode, validate
 
-__all__ = ["FORMATS", "columns", "rows"]
+__all__ = ["FORMATS", "read_columns", "read_rows"]
 
 FORMATS = f"a trace is CSV, or parquet in a file named *.parquet, with columns {', '.join(COLUMNS)}"
 SEPARATORS = {";": "semicolons", "\t": "tabs"}
 """What spreadsheets write instead of commas."""
 SMALL = 1 << 18
-"""Bytes of a CSV file that are read row by row sooner than a reader of columns is loaded."""
+"""Bytes up to which reading a CSV file row by row is faster than loading Arrow."""
 
 
-def rows(data: bytes, path: Path) -> Iterator[tuple[int, Sequence[Any]]]:
-    """The rows of a file with the numbers that messages give them.
+def read_rows(data: bytes, path: Path) -> Iterator[tuple[int, Sequence[Any]]]:
+    """The rows of a file, each with its number in messages.
 
-    Raises `InputError` where it is neither CSV nor parquet, or lacks a column.
+    Raises `InputError` for a file that is neither CSV nor parquet, or lacks a column.
     """
-    return _parquet_rows(data, path) if path.suffix == ".parquet" else _csv_rows(data, path)
+    if path.suffix == ".parquet":
+        table = _parquet(data, path)
+        columns = [table.column(k).to_pylist() for k in _places(table.column_names, path)]
+        return enumerate(zip(*columns, strict=True), start=1)
+    return _csv_rows(data, path)
 
 
-def columns(data: bytes, path: Path) -> Columns | None:
-    """The same as columns, where all of it is plain and right; None where it must be looked at."""
-    return _parquet_columns(data, path) if path.suffix == ".parquet" else _csv_columns(data, path)
+def read_columns(data: bytes, path: Path) -> Columns | None:
+    """The same rows as columns; None for a file that has to be read row by row."""
+    if path.suffix == ".parquet":
+        return _parquet_columns(data, path)
+    return _csv_columns(data, path) if len(data) >= SMALL else None
 
 
 def _csv_columns(data: bytes, path: Path) -> Columns | None:
-    """One row per line, nothing in quotes: then a reader of columns sees what `csv` sees."""
+    """Read by Arrow, which sees what `csv` sees if lines are rows and nothing is quoted."""
     lines = data.rstrip(b"\r\n").count(b"\n")
-    odd = b'"' in data or b"\0" in data or data.count(b"\r") != data.count(b"\r\n")
-    if len(data) < SMALL or not lines or odd or not _is_text(data):
+    is_odd = b'"' in data or b"\0" in data or data.count(b"\r") != data.count(b"\r\n")
+    if not lines or is_odd or not _is_text(data):
         return None
     import pyarrow
     from pyarrow import csv as arrow
@@ -47,8 +53,8 @@ def _csv_columns(data: bytes, path: Path) -> Columns | None:
     end = data.index(b"\n")
     header = next(csv.reader([data[:end].decode("utf-8-sig")], skipinitialspace=True), [])
     places = [str(place) for place in _places([name.strip() for name in header], path)]
-    words = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
-    types = (pyarrow.float64(), pyarrow.float64(), words, words, pyarrow.float64())
+    names = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
+    types = (pyarrow.float64(), pyarrow.float64(), names, names, pyarrow.float64())
     try:
         table = arrow.read_csv(
             pyarrow.BufferReader(memoryview(data)[end + 1 :]),
@@ -62,7 +68,7 @@ def _csv_columns(data: bytes, path: Path) -> Columns | None:
         return None
     if len(table) != lines:  # some are empty
         return None
-    return _right([table.column(place) for place in places], first_line=2)
+    return _from_arrow([table.column(place) for place in places], first_line=2)
 
 
 def _is_text(data: bytes) -> bool:
@@ -73,36 +79,40 @@ def _is_text(data: bytes) -> bool:
 
 
 def _parquet_columns(data: bytes, path: Path) -> Columns | None:
-    import pyarrow
+    import pyarrow.types as kinds
 
-    table = _parquet_table(data, path)
-    found = [table.column(place) for place in _places(table.column_names, path)]
-    of_names = (pyarrow.types.is_string, pyarrow.types.is_large_string)
-    for column, name in zip(found, COLUMNS, strict=True):
-        numeric = pyarrow.types.is_floating(column.type) or pyarrow.types.is_integer(column.type)
-        named = any(is_kind(column.type) for is_kind in of_names)
-        if column.null_count or not (named if name in ("resource", "kind") else numeric):
+    table = _parquet(data, path)
+    columns = [table.column(place) for place in _places(table.column_names, path)]
+    for k, (column, name) in enumerate(zip(columns, COLUMNS, strict=True)):
+        of_names = name in ("resource", "kind")
+        allowed = (
+            (kinds.is_string, kinds.is_large_string)
+            if of_names
+            else (kinds.is_floating, kinds.is_integer)
+        )
+        if column.null_count or not any(is_kind(column.type) for is_kind in allowed):
             return None
-    return _right([c.dictionary_encode() if k in (2, 3) else c for k, c in enumerate(found)], 1)
+        columns[k] = column.dictionary_encode() if of_names else column
+    return _from_arrow(columns, first_line=1)
 
 
-def _right(found: list[Any], first_line: int) -> Columns | None:
-    """Columns of Arrow, names as dictionaries, as those of a trace."""
-    time, node, resource, kind, value = found
+def _from_arrow(columns: list[Any], first_line: int) -> Columns | None:
+    """Columns of Arrow, those of names as dictionaries; None for rows that are not valid."""
+    time, node, resource, kind, value = columns
     try:
-        return right(
-            time.to_numpy().astype(np.float64), node.to_numpy().astype(np.float64),
-            _numbered(resource, RESOURCES), _numbered(kind, KIND_NAMES),
-            value.to_numpy().astype(np.float64), np.arange(first_line, first_line + len(time)),
-        )  # fmt: skip
+        codes = _encode(resource, RESOURCES), _encode(kind, KIND_NAMES)
     except KeyError:
         return None
+    numbers = (column.to_numpy().astype(np.float64) for column in (time, node, value))
+    seconds, nodes, values = numbers
+    lines = np.arange(first_line, first_line + len(time))
+    return validate(seconds, nodes, *codes, values, lines)
 
 
-def _numbered(column: Any, known: Sequence[str]) -> Any:
-    """Names by their number. Raises `KeyError` for one that is not known."""
+def _encode(column: Any, known: Sequence[str]) -> Any:
+    """Names as their numbers. Raises `KeyError` for an unknown one."""
     of_chunks = [
-        codes((name.strip() for name in chunk.dictionary.to_pylist()), known)[
+        encode((name.strip() for name in chunk.dictionary.to_pylist()), known)[
             chunk.indices.to_numpy()
         ]
         for chunk in column.chunks
@@ -111,34 +121,26 @@ def _numbered(column: Any, known: Sequence[str]) -> Any:
 
 
 def _csv_rows(data: bytes, path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The fields of `COLUMNS` with the number of the line they end on; blank lines are left out."""
+    """The fields of `COLUMNS` with the number of their last line; blank lines are left out."""
     with io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, skipinitialspace=True)
         try:
             header = [name.strip() for name in next(reader, [])]
             places = _places(header, path)
-            for fields in reader:
-                if any(fields):
-                    if len(fields) != len(header):
-                        raise InputError(
-                            f"{path}, row {reader.line_num}: {len(fields)} fields, "
-                            f"but the header names {len(header)} columns"
-                        )
-                    yield reader.line_num, [fields[k] for k in places]
+            for fields in filter(any, reader):
+                if len(fields) != len(header):
+                    raise InputError(
+                        f"{path}, row {reader.line_num}: {len(fields)} fields, "
+                        f"but the header names {len(header)} columns"
+                    )
+                yield reader.line_num, [fields[k] for k in places]
         except csv.Error as error:
             raise InputError(
                 f"{path}, row {reader.line_num}: not CSV: {error}; {FORMATS}"
             ) from None
 
 
-def _parquet_rows(data: bytes, path: Path) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    table = _parquet_table(data, path)
-    places = _places(table.column_names, path)
-    columns = [table.column(k).to_pylist() for k in places]
-    yield from enumerate(zip(*columns, strict=True), start=1)
-
-
-def _parquet_table(data: bytes, path: Path) -> Any:
+def _parquet(data: bytes, path: Path) -> Any:
     import pyarrow
     import pyarrow.parquet
 
@@ -150,22 +152,22 @@ def _parquet_table(data: bytes, path: Path) -> Any:
 
 
 def _places(header: Sequence[str], path: Path) -> list[int]:
-    """Where each of `COLUMNS` stands."""
-    found = ", ".join(header)
-    if not found:
+    """The places of `COLUMNS` in a header."""
+    names = ", ".join(header)
+    if not names:
         raise InputError(f"{path}: the file is empty; {FORMATS}")
     for mark, what in SEPARATORS.items():
-        if len(header) == 1 and mark in found:
+        if len(header) == 1 and mark in names:
             raise InputError(
                 f"{path}: its columns are separated by {what}; save it as CSV with commas, and "
                 "with decimal points"
             )
-    if not found.isprintable():
+    if not names.isprintable():
         raise InputError(f"{path}: not a text file in UTF-8; {FORMATS}")
     for name in COLUMNS:
         if header.count(name) != 1:
             problem = "no column" if name not in header else "more than one column"
-            short = found if len(found) <= 100 else found[:97] + "..."
+            short = names if len(names) <= 100 else names[:97] + "..."
             raise InputError(
                 f"{path}: {problem} '{name}'; a trace has {', '.join(COLUMNS)}, this file {short}"
             )

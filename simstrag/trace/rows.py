@@ -1,4 +1,7 @@
-"""The rows of a trace and what they may say, checked all at once, or one by one for a message."""
+"""The rows of a trace and what they may hold, checked as columns or one by one for a message.
+
+A file that passes as columns is never looked at row by row.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +18,21 @@ from simstrag.errors import InputError
 
 __all__ = [
     "COLUMNS", "DURATION", "KINDS", "KIND_NAMES", "MOST_NODE", "RESOURCES", "SLOWDOWN",
-    "UTILISATION", "Columns", "Key", "Row", "codes", "each", "plain", "right",
+    "UTILISATION", "Columns", "Key", "Row", "check_each", "encode", "parse", "validate",
 ]  # fmt: skip
 
 COLUMNS = ("time", "node", "resource", "kind", "value")
 RESOURCES = ("gpu", "host", "net", "step")
 KINDS = ("slowdown", "utilisation", "duration")
 KIND_NAMES = tuple(sorted(KINDS))
-"""A column has the places in `RESOURCES` and here instead of names: both are in their order."""
+"""In columns resources and kinds are numbers: their places in `RESOURCES` and here."""
 DURATION, SLOWDOWN, UTILISATION = range(3)
 STEP = RESOURCES.index("step")
 
-MEANT = {"time": "in seconds from the start", "node": "the number of a node, from 0 on"}
-"""What else is written into columns of numbers: dates, names of machines."""
+UNITS = {"time": "in seconds from the start", "node": "the number of a node, from 0 on"}
+"""What to write instead of dates and names of machines."""
 MOST_NODE = 2**53
-"""From here on a file's numbers are not told apart."""
+"""From here on floating-point numbers of nodes are not distinct."""
 NUMBERS = frozenset({int, float, np.int64, np.float64})
 
 Floats = npt.NDArray[np.float64]
@@ -47,14 +50,9 @@ class Row(NamedTuple):
     kind: str
     value: float
 
-    @property
-    def key(self) -> Key:
-        """Whose value it is: node, resource and kind."""
-        return self.node, self.resource, self.kind
-
 
 class Columns(NamedTuple):
-    """Rows, a column for each of `COLUMNS` (resources and kinds by number), and their lines."""
+    """Rows as arrays; resources and kinds as numbers. line: of each row in its source."""
 
     time: Floats
     node: Ints
@@ -64,58 +62,58 @@ class Columns(NamedTuple):
     line: Ints
 
 
-def right(
+def validate(
     time: Floats, node: Floats, resource: Codes, kind: Codes, value: Floats, line: Ints
 ) -> Columns | None:
-    """These columns, where every row of them may stand in a trace; else None."""
-    spans = (value > 0) & np.where(kind == UTILISATION, value <= 1, value < math.inf)
-    spans |= (kind == UTILISATION) & (value == 0)
-    places = (kind != DURATION) | (resource == STEP)
-    whole = (node >= 0) & (node < MOST_NODE) & (node == np.floor(node))
-    if not np.all(spans & places & whole & (time >= 0) & (time < math.inf)):
+    """These columns, or None if any row of them may not be in a trace."""
+    in_range = (value > 0) & np.where(kind == UTILISATION, value <= 1, value < math.inf)
+    in_range |= (kind == UTILISATION) & (value == 0)
+    of_steps = (kind != DURATION) | (resource == STEP)
+    is_node = (node >= 0) & (node < MOST_NODE) & (node == np.floor(node))
+    if not np.all(in_range & of_steps & is_node & (time >= 0) & (time < math.inf)):
         return None
     return Columns(time, node.astype(np.int64), resource, kind, value, line)
 
 
-def plain(rows: Sequence[Any], first_line: int) -> Columns | None:
-    """Rows that are dicts or sequences of numbers and names, all of them right; else None."""
-    shapes = set(map(type, rows))
-    if not (shapes == {dict} or shapes <= {tuple, list, Row}):
+def parse(rows: Sequence[Any], first_line: int) -> Columns | None:
+    """Valid dicts, or sequences in the order of `COLUMNS`, as columns; None for any others."""
+    types = set(map(type, rows))
+    if not (types == {dict} or types <= {tuple, list, Row}):
         return None
     if set(map(len, rows)) != {len(COLUMNS)}:
         return None
-    places = COLUMNS if shapes == {dict} else range(len(COLUMNS))
+    keys = COLUMNS if types == {dict} else range(len(COLUMNS))
     try:
-        time, node, resource, kind, value = (list(map(itemgetter(k), rows)) for k in places)
+        time, node, resource, kind, value = (list(map(itemgetter(key), rows)) for key in keys)
         if not set().union(*(map(type, column) for column in (time, node, value))) <= NUMBERS:
             return None
-        return right(
-            np.array(time, np.float64), np.array(node, np.float64), codes(resource, RESOURCES),
-            codes(kind, KIND_NAMES), np.array(value, np.float64),
+        return validate(
+            np.array(time, np.float64), np.array(node, np.float64), encode(resource, RESOURCES),
+            encode(kind, KIND_NAMES), np.array(value, np.float64),
             np.arange(first_line, first_line + len(rows)),
         )  # fmt: skip
     except (KeyError, TypeError, OverflowError):
         return None
 
 
-def codes(names: Iterable[str], known: Sequence[str]) -> Codes:
-    """Names by their number. Raises `KeyError` for one that is not known."""
+def encode(names: Iterable[str], known: Sequence[str]) -> Codes:
+    """The places of names among the known ones. Raises `KeyError` for any other name."""
     numbers = {name: k for k, name in enumerate(known)}
     return np.array([numbers[name] for name in names], np.int8)
 
 
-def each(numbered: Iterable[tuple[int, Any]], source: str) -> Columns:
-    """Check rows one by one, with the numbers that messages give them.
+def check_each(numbered: Iterable[tuple[int, Any]], source: str) -> Columns:
+    """Rows with their lines as columns, checked one by one.
 
-    Raises `InputError` that names the source, the row and the way out.
+    Raises `InputError` that names the source, the line and the way out.
     """
-    checked: list[Row] = []
+    rows: list[Row] = []
     lines: list[int] = []
     latest: dict[Key, float] = {}
-    for number, raw in numbered:
-        where = f"{source}, row {number}"
+    for line, raw in numbered:
+        where = f"{source}, row {line}"
         row = _row(raw, where)
-        key = row.key
+        key = row.node, row.resource, row.kind
         if row.time < latest.get(key, 0.0):
             raise InputError(
                 f"{where}: time {row.time:g} goes backwards, the row before of node "
@@ -123,13 +121,13 @@ def each(numbered: Iterable[tuple[int, Any]], source: str) -> Columns:
                 "sort the rows by time"
             )
         latest[key] = row.time
-        checked.append(row)
-        lines.append(number)
-    if not checked:
+        rows.append(row)
+        lines.append(line)
+    if not rows:
         raise InputError(f"{source}: the trace is empty; leave `trace` out for no contention")
-    time, node, resource, kind, value = zip(*checked, strict=True)
+    time, node, resource, kind, value = zip(*rows, strict=True)
     return Columns(
-        np.array(time), np.array(node), codes(resource, RESOURCES), codes(kind, KIND_NAMES),
+        np.array(time), np.array(node), encode(resource, RESOURCES), encode(kind, KIND_NAMES),
         np.array(value), np.array(lines),
     )  # fmt: skip
 
@@ -151,8 +149,8 @@ def _row(raw: Sequence[Any] | Mapping[str, Any], where: str) -> Row:
     row = Row(
         _number(time, "time", where),
         _node(node, where),
-        _choice(resource, "resource", RESOURCES, where),
-        _choice(kind, "kind", KINDS, where),
+        _name(resource, "resource", RESOURCES, where),
+        _name(kind, "kind", KINDS, where),
         _number(value, "value", where),
     )
     if row.time < 0:
@@ -172,8 +170,7 @@ def _number(value: Any, column: str, where: str) -> float:
     try:
         number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
-        meant = MEANT.get(column)
-        way_out = f"; it is {meant}" if meant else ""
+        way_out = f"; it is {UNITS[column]}" if column in UNITS else ""
         raise InputError(f"{where}: {column} {value!r} is not a number{way_out}") from None
     if not math.isfinite(number):
         raise InputError(f"{where}: {column} is {value}; it must be a finite number")
@@ -189,7 +186,7 @@ def _node(value: Any, where: str) -> int:
     return int(number)
 
 
-def _choice(value: Any, column: str, allowed: Sequence[str], where: str) -> str:
+def _name(value: Any, column: str, allowed: Sequence[str], where: str) -> str:
     name = str(value).strip()
     if name not in allowed:
         raise InputError(

@@ -1,7 +1,7 @@
-"""Contention as a function of time: piecewise-constant slowdowns, integrated exactly.
+"""Piecewise-constant slowdowns over time, integrated exactly.
 
-This is half of the arithmetic that every engine shares (docs/semantics.md, rule 0): whatever
-takes time under contention ends where `finish` says, and nowhere else.
+This is half of the arithmetic that all engines share (docs/semantics.md, rule 0): `finish` is the
+only function that says when work under contention ends.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ __all__ = ["ONE", "Piecewise", "finish"]
 class Piecewise:
     """A right-continuous step function of time: `values[k]` holds from `times[k]` on.
 
-    times: seconds, increasing, beginning with 0.  values: positive, as many.
-    period: seconds after which it begins anew; infinite for a function that keeps its last value.
+    times: seconds, increasing from 0.
+    values: positive, one for each time.
+    period: seconds after which the function repeats; infinite if it keeps its last value.
 
     >>> finish(0.0, 4.0, Piecewise((0.0, 3.0), (1.0, 2.0), period=4.0))
     4.5
@@ -39,7 +40,7 @@ ONE = Piecewise((0.0,), (1.0,))
 
 
 def finish(start: float, work: float, slowdown: Piecewise) -> float:
-    """When `work` seconds of uncontended work end that begin at `start`.
+    """The end of `work` seconds of uncontended work that begin at `start`.
 
     Solves ``integral from start to t of ds / slowdown(s) = work`` exactly, segment by segment.
 

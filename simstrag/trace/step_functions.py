@@ -1,7 +1,7 @@
-"""Many step functions in three columns, so that a trace of weeks costs what its numbers do.
+"""Many step functions of time in three arrays.
 
-A `Piecewise` is one of them, for the arithmetic of one rank; what is done to all ranks alike is
-done here, element by element and with the same operations, hence to the same bit.
+A `Piecewise` is one of them, for the arithmetic of one rank.  Operations on all ranks act here
+element by element in the same order, so that results are equal to the last bit.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import numpy.typing as npt
 
 from simstrag.trace.slowdown import Piecewise
 
-__all__ = ["Pieces", "combined", "owners", "picked"]
+__all__ = ["Pieces", "combine", "owners", "pick"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 
 def owners(starts: Ints) -> Ints:
-    """The group of each row, where group k has rows starts[k] to starts[k+1].
+    """The group of each row; group k has rows starts[k] to starts[k+1].
 
     >>> owners(np.array([0, 2, 2, 3]))
     array([0, 0, 2])
@@ -30,10 +30,10 @@ def owners(starts: Ints) -> Ints:
     return np.repeat(np.arange(len(starts) - 1), np.diff(starts))
 
 
-def picked(starts: Ints, chosen: Ints) -> tuple[Ints, Ints]:
-    """The rows of chosen groups, group after group, and where those begin then.
+def pick(starts: Ints, chosen: Ints) -> tuple[Ints, Ints]:
+    """The rows of chosen groups, group after group, and the new starts of these groups.
 
-    >>> picked(np.array([0, 2, 2, 3]), np.array([2, 0]))
+    >>> pick(np.array([0, 2, 2, 3]), np.array([2, 0]))
     (array([2, 0, 1]), array([0, 1, 3]))
     """
     sizes = np.diff(starts)[chosen]
@@ -43,10 +43,11 @@ def picked(starts: Ints, chosen: Ints) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pieces:
-    """Step functions, each as in `Piecewise`, one after the other.
+    """Step functions, one after the other; see `Piecewise`.
 
-    times, values: of them all.  starts: where each begins, and where the last one ends.
-    periods: of each.
+    times, values: of all functions.
+    starts: place of the first row of each function, and the end of the last one.
+    periods: of each function.
 
     >>> Pieces.of(np.array([5.0, 8.0]), np.array([2.0, 3.0]), np.array([0, 1, 2]))[1]
     Piecewise(times=(0.0, 8.0), values=(1.0, 3.0), period=inf)
@@ -105,12 +106,12 @@ class Pieces:
         )
 
     def taken(self, chosen: Ints) -> Pieces:
-        """Some of them, in this order, also more than once."""
-        rows, starts = picked(self.starts, chosen)
+        """The chosen functions in this order; one may be chosen more than once."""
+        rows, starts = pick(self.starts, chosen)
         return Pieces(self.times[rows], self.values[rows], starts, self.periods[chosen])
 
     def after(self, first: Pieces) -> Pieces:
-        """Those of `first`, then these."""
+        """The functions of `first`, then these."""
         return Pieces(
             np.concatenate([first.times, self.times]),
             np.concatenate([first.values, self.values]),
@@ -118,37 +119,37 @@ class Pieces:
             np.concatenate([first.periods, self.periods]),
         )
 
-    def scaled(self, factors: Floats) -> Pieces:
-        """Each times a factor of its own."""
+    def scale(self, factors: Floats) -> Pieces:
+        """Each function times its factor."""
         return self.changing(self.values * np.repeat(factors, np.diff(self.starts)))
 
     def changing(self, values: Floats) -> Pieces:
-        """With these values, and without the times at which none changes."""
+        """The same times with other values, without rows that change nothing."""
         kept = np.append(True, values[1:] != values[:-1])[: len(values)]
         kept[self.starts[:-1]] = True
         starts = np.append(0, np.cumsum(kept))[self.starts]
         return Pieces(self.times[kept], values[kept], starts, self.periods)
 
     def largest(self) -> Piecewise:
-        """The largest of them all over time.
+        """The maximum of all functions over time.
 
-        Two by two, and the larger ones two by two again: few changes are left after some rounds.
+        Pairs are combined until one function is left; after some rounds few changes are left.
         """
         left = self.changing(self.values)
         while len(left) > 1:
             even = np.arange(0, len(left), 2)
             odd = np.minimum(even + 1, len(left) - 1)
-            left = combined([left.taken(even), left.taken(odd)], np.maximum)
+            left = combine([left.taken(even), left.taken(odd)], np.maximum)
         return left[0]
 
 
-def combined(parts: Sequence[Pieces], function: Callable[..., Floats]) -> Pieces:
-    """The step functions `function(*values)` of as many of each part.
+def combine(parts: Sequence[Pieces], function: Callable[..., Floats]) -> Pieces:
+    """The step functions `function(*values)`, element by element over the functions of the parts.
 
-    Functions that come together have one period, or none.
+    Functions that are combined have the same period, or none.
 
     >>> a, b = Pieces.constants([2.0, 3.0]), Pieces.constants([5.0, 7.0])
-    >>> combined([a, b], lambda x, y: x * y).values
+    >>> combine([a, b], lambda x, y: x * y).values
     array([10., 21.])
     """
     if len(parts) == 1:
@@ -160,9 +161,9 @@ def combined(parts: Sequence[Pieces], function: Callable[..., Floats]) -> Pieces
     last = np.append((owner[1:] != owner[:-1]) | (times[1:] != times[:-1]), True)
     values, at = [], 0
     for part in parts:
-        own = (order >= at) & (order < at + len(part.times))
-        # Each function has a value of each part at 0: the latest of the part is its own.
-        values.append(part.values[np.cumsum(own)[last] - 1])
+        of_part = (order >= at) & (order < at + len(part.times))
+        # Each function has a value of each part at 0: the latest row of the part is its own.
+        values.append(part.values[np.cumsum(of_part)[last] - 1])
         at += len(part.times)
     starts = np.append(0, np.cumsum(np.bincount(owner[last], minlength=len(parts[0]))))
     periods = np.min([part.periods for part in parts], axis=0)

@@ -1,10 +1,10 @@
-"""Contention traces: who was slowed down, where, when and by how much.
+"""Contention traces: which nodes were slowed, when and by how much.
 
 A trace is a table in long form, one row per change: `time` (seconds), `node` (number), `resource`
-(gpu, host, net, step), `kind` (slowdown, utilisation, duration) and `value`.  A value holds from
-its time on until the next row of the same node, resource and kind.  "gpu" is the computing device,
-a CPU included; "step" stretches the whole step.  Rows of kind `duration` are recorded local times
-of steps, replayed one per step in their order.
+(gpu, host, net, step), `kind` (slowdown, utilisation, duration) and `value`.  A value holds until
+the next row of the same node, resource and kind.  "gpu" is the computing device, a CPU included;
+"step" stretches the whole step.  Rows of kind `duration` are recorded local times of steps, which
+are replayed one per step in their order.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 __all__ = ["COLUMNS", "KINDS", "RESOURCES", "Changes", "Row", "Trace"]
 
 CHUNK = 1 << 16
-"""Rows that are written out at a time, to be hashed."""
+"""Rows that are hashed at a time."""
 
 
 class Changes(NamedTuple):
-    """Rows in order of time, a column (an array) for each field of `Row`."""
+    """Rows in order of time, an array for each field of `Row`."""
 
     time: npt.NDArray[np.float64]
     node: npt.NDArray[np.int64]
@@ -58,7 +58,7 @@ class Changes(NamedTuple):
 
     @property
     def speeds_up(self) -> npt.NDArray[np.bool_]:
-        """Which are slowdowns below 1, which a scenario must allow."""
+        """Whether each row is a slowdown below 1, which a scenario must allow."""
         return np.asarray((self.kind == "slowdown") & (self.value < 1))
 
 
@@ -66,10 +66,10 @@ class Changes(NamedTuple):
 class Trace:
     """A validated contention trace.
 
-    histories: its rows, sorted by whom they are about.
-    source: where it came from, for messages and provenance.
-    sha256_of_file: of the bytes of the file it was read from, if there is one.
-    shifted_from: the trace as it was recorded, of one that begins elsewhere.
+    histories: its rows, sorted by node, resource and kind.
+    source: its origin, for messages and provenance.
+    sha256_of_file: of the bytes of its file, if there is one.
+    shifted_from: the trace as recorded, of a trace that begins elsewhere in it.
 
     >>> rows = [(60.0, 3, "gpu", "slowdown", 2.0), (90.0, 3, "gpu", "slowdown", 1.0)]
     >>> trace = Trace.from_rows(rows)
@@ -83,7 +83,7 @@ class Trace:
     shifted_from: Trace | None = None
 
     def __eq__(self, other: object) -> bool:
-        """Whether it came from the same source with the same rows."""
+        """Whether source and rows are equal."""
         if not isinstance(other, Trace):
             return NotImplemented
         same = map(np.array_equal, self.changes, other.changes)
@@ -93,7 +93,7 @@ class Trace:
         return hash((self.source, len(self), self.end))
 
     def __getstate__(self) -> dict[str, Any]:
-        """What goes to another process, which need not write the rows out to hash them again."""
+        """The state for another process, with the hash, which takes long to compute."""
         return {**self.__dict__, "sha256": self.sha256}
 
     @classmethod
@@ -103,46 +103,44 @@ class Trace:
         source: str = "inline trace",
         first_line: int = 1,
     ) -> Trace:
-        """Check and keep `rows` (sequences in the order of `COLUMNS`, or mappings).
+        """From sequences in the order of `COLUMNS`, or mappings.
 
+        source, first_line: for messages.
         Raises `InputError` that names the source, the row and the way out.
         """
         rows = list(rows)
-        columns = trace_rows.plain(rows, first_line)
+        columns = trace_rows.parse(rows, first_line)
         return cls(_histories(columns, enumerate(rows, start=first_line), source), source)
 
     @classmethod
     def from_columns(
         cls, time: Any, node: Any, resource: str, kind: str, value: Any, source: str
     ) -> Trace:
-        """From arrays of one resource and kind, such as a generator makes, in any order of nodes.
+        """From arrays of one resource and kind, in any order of nodes.
 
         >>> Trace.from_columns([0.0], [3], "gpu", "slowdown", [2.0], "hand-made").rows
         (Row(time=0.0, node=3, resource='gpu', kind='slowdown', value=2.0),)
         """
         n = len(time)
-        columns = trace_rows.right(
+        columns = trace_rows.validate(
             np.array(time, np.float64), np.array(node, np.float64),
-            trace_rows.codes([resource], RESOURCES).repeat(n),
-            trace_rows.codes([kind], KIND_NAMES).repeat(n),
+            trace_rows.encode([resource], RESOURCES).repeat(n),
+            trace_rows.encode([kind], KIND_NAMES).repeat(n),
             np.array(value, np.float64), np.arange(1, n + 1),
         )  # fmt: skip
-        same = itertools.repeat(resource), itertools.repeat(kind)
-        rows = enumerate(zip(time, node, *same, value, strict=False), start=1)
+        names = itertools.repeat(resource), itertools.repeat(kind)
+        rows = enumerate(zip(time, node, *names, value, strict=False), start=1)
         return cls(_histories(columns, rows, source), source)
 
     @classmethod
     def read(cls, path: str | Path) -> Trace:
-        """From a CSV or parquet file with the columns `time, node, resource, kind, value`.
-
-        Raises `InputError` where the file is missing, unreadable or wrong in any row.
-        """
+        """From a CSV or parquet file. Raises `InputError` for a file with any mistake."""
         path = Path(path)
         if not path.exists():
             raise InputError(f"{path}: no such trace file")
         try:
             data = path.read_bytes()
-            columns, rows = files.columns(data, path), files.rows(data, path)
+            columns, rows = files.read_columns(data, path), files.read_rows(data, path)
             histories = _histories(columns, rows, str(path))
             return cls(histories, str(path), hashlib.sha256(data).hexdigest())
         except UnicodeDecodeError:
@@ -153,7 +151,7 @@ class Trace:
 
     @functools.cached_property
     def sha256(self) -> str:
-        """Of the file's bytes, or of the rows where there is no file."""
+        """Of the file's bytes, or else of the rows."""
         if self.sha256_of_file is not None:
             return self.sha256_of_file
         if self.shifted_from is not None:
@@ -172,12 +170,12 @@ class Trace:
 
     @property
     def end(self) -> float:
-        """Seconds of the last row: what comes after it is not recorded."""
+        """Seconds of the last row, at which the record ends."""
         return float(self.histories.time[self.histories.starts[1:] - 1].max())
 
     @property
     def replays(self) -> bool:
-        """Whether it has recorded durations of steps to replay."""
+        """Whether it has recorded durations."""
         return bool(np.any(self.histories.kind == DURATION))
 
     @property
@@ -193,7 +191,7 @@ class Trace:
 
     @functools.cached_property
     def speeds_up(self) -> bool:
-        """Whether any slowdown is below 1, as it was recorded, which a scenario must allow."""
+        """Whether any recorded slowdown is below 1, which a scenario must allow."""
         if self.shifted_from is not None:
             return self.shifted_from.speeds_up
         slowed = np.repeat(self.histories.kind == SLOWDOWN, np.diff(self.histories.starts))
@@ -215,37 +213,40 @@ class Trace:
 
     @property
     def changes(self) -> Changes:
-        """All rows in order of time; those of equal time keep the order they came in."""
-        found = self.histories
-        owner = owners(found.starts)[found.order]
+        """All rows in order of time; rows of equal time are in the order of the source."""
+        h = self.histories
+        owner = owners(h.starts)[h.order]
         resources, kinds = np.array(RESOURCES), np.array(KIND_NAMES)
         return Changes(
-            found.time[found.order], found.node[owner], resources[found.resource[owner]],
-            kinds[found.kind[owner]], found.value[found.order],
+            h.time[h.order], h.node[owner], resources[h.resource[owner]], kinds[h.kind[owner]],
+            h.value[h.order],
         )  # fmt: skip
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """The same row by row, made anew each time: for a look at a few, and for tests."""
+        """The rows as tuples, built anew at each call."""
         return tuple(map(Row._make, self._tuples()))
 
     def _tuples(self) -> Iterator[tuple[Any, ...]]:
         return zip(*(column.tolist() for column in self.changes), strict=True)
 
-    def first(self, wrong: Callable[[Changes], npt.NDArray[np.bool_]]) -> tuple[str, Row] | None:
-        """The first row of which something is so, as it was recorded, and where it stands.
+    def find_first(
+        self, condition: Callable[[Changes], npt.NDArray[np.bool_]]
+    ) -> tuple[str, Row] | None:
+        """The place in the source, and the values, of the first recorded row with a condition.
 
-        >>> Trace.from_rows([(0, 3, "gpu", "slowdown", 0.5)]).first(lambda rows: rows.value < 1)
+        >>> trace = Trace.from_rows([(0, 3, "gpu", "slowdown", 0.5)])
+        >>> trace.find_first(lambda rows: rows.value < 1)
         ('inline trace, row 1', Row(time=0.0, node=3, resource='gpu', kind='slowdown', value=0.5))
         """
         if self.shifted_from is not None:
-            return self.shifted_from.first(wrong)
-        changes, found = self.changes, self.histories
-        places = np.flatnonzero(wrong(changes))
+            return self.shifted_from.find_first(condition)
+        changes, h = self.changes, self.histories
+        places = np.flatnonzero(condition(changes))
         if not len(places):
             return None
         place = places[0]
-        line = found.line[found.order[place]] if found.line is not None else place + 1
+        line = h.line[h.order[place]] if h.line is not None else place + 1
         row = Row._make(column[place].item() for column in changes)
         return f"{self.source}, row {line}", row
 
@@ -259,12 +260,12 @@ class Trace:
         edges = itertools.pairwise(self.histories.starts.tolist())
         return {key: rows[a:b] for key, (a, b) in zip(self.keys, edges, strict=True)}
 
-    def shifted(self, offset: float) -> Trace:
-        """The same trace begun at `offset` s (0 <= offset < end) and wrapped around its end."""
+    def shift(self, offset: float) -> Trace:
+        """The trace from `offset` s on (0 <= offset < end), wrapped around its end."""
         if self.end == 0:
             return self
         source = f"{self.source} from {offset:.6g} s on"
-        return Trace(self.histories.shifted(offset, self.end), source, shifted_from=self)
+        return Trace(self.histories.shift(offset, self.end), source, shifted_from=self)
 
     def without_contention(self, places: Sequence[int]) -> Trace:
         """The control of recorded durations: step k takes the median of step k over the ranks.
@@ -279,25 +280,25 @@ class Trace:
         return replace(self, histories=self.histories.without_contention(places))
 
     def to_frame(self) -> pd.DataFrame:
-        """As a pandas DataFrame with one column for each of `COLUMNS`."""
+        """A pandas DataFrame with the columns `COLUMNS`."""
         import pandas as pd
 
         return pd.DataFrame(self.changes._asdict())
 
     def write(self, path: str | Path) -> None:
-        """To a CSV file, or parquet where the name says so."""
+        """Write a CSV file, or parquet to a name that says so."""
         frame = self.to_frame()
         write = frame.to_parquet if Path(path).suffix == ".parquet" else frame.to_csv
         write_whole(path, lambda part: write(part, index=False))
 
 
 def _histories(columns: Columns | None, rows: Iterable[tuple[int, Any]], source: str) -> Histories:
-    """Of columns; where they are not there or not in order, of rows, one by one.
+    """Histories of columns, or else of rows that are checked one by one.
 
     Raises `InputError` for the first mistake.
     """
-    found = None if columns is None else Histories.of(columns)
-    if found is None:
-        found = Histories.of(trace_rows.each(rows, source))
-    assert found is not None, "rows that were checked one by one are in order"
-    return found
+    histories = None if columns is None else Histories.of(columns)
+    if histories is None:
+        histories = Histories.of(trace_rows.check_each(rows, source))
+    assert histories is not None, "rows that were checked one by one are in order"
+    return histories
