@@ -29,7 +29,13 @@ from simstrag.profile.measurements import (
     StepCell,
     TransferCell,
 )
-from simstrag.profile.profile import AllReduceTimes, Profile, ServerTimes, StepTimes, Workload
+from simstrag.profile.profile import (
+    AllReduceTimes,
+    MeasuredWorkload,
+    Profile,
+    ServerTimes,
+    StepTimes,
+)
 from simstrag.profile.quantity import Quantity
 
 __all__ = ["assemble"]
@@ -111,8 +117,8 @@ def assemble(samples: Samples, files: Mapping[str, str] | None = None) -> Profil
     )
 
 
-def _workload(header: Mapping[str, Any]) -> Workload:
-    return Workload(
+def _workload(header: Mapping[str, Any]) -> MeasuredWorkload:
+    return MeasuredWorkload(
         name=header["name"],
         parameters=header["parameters"],
         batch=header["nominal_batch"],
@@ -151,7 +157,7 @@ def _skipped(samples: Samples) -> Iterator[SkippedCell]:
 
 
 def _step_times(
-    samples: Samples, cells: Sequence[StepCell], workload: Workload
+    samples: Samples, cells: Sequence[StepCell], workload: MeasuredWorkload
 ) -> StepTimes | None:
     """The step at the nominal batch; None where it was not timed."""
     nominal = (workload.full, workload.batch)
@@ -169,7 +175,7 @@ def _step_times(
     )
 
 
-def _gain(samples: Samples, workload: Workload) -> Quantity | None:
+def _gain(samples: Samples, workload: MeasuredWorkload) -> Quantity | None:
     """Step time in full over reduced precision at the nominal batch; None where one is missing."""
     both: list[tuple[CellEstimate, int]] = []
     for precision in (workload.full, workload.amp):

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from simstrag.calibration.cells import MeasurementCell
 from simstrag.calibration.fits.contended import cell_of_level
 from simstrag.profile.profile import Profile
-from simstrag.profile.quantity import Part, Quantity
+from simstrag.profile.quantity import ProfilePart, Quantity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -280,7 +280,7 @@ def _numbers_of_ranks(profile: Profile) -> Iterator[tuple[ProfileNumber, Quantit
 
 
 def _constants(
-    part: str, times: Part | None, units: dict[str, str]
+    part: str, times: ProfilePart | None, units: dict[str, str]
 ) -> Iterator[tuple[ProfileNumber, Quantity]]:
     for name, unit in units.items():
         quantity = getattr(times, name, None)

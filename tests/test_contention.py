@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from simstrag.engine.kernel import ready
 from simstrag.engine.simulate import simulate
 from simstrag.scenario.scenario import Scenario
-from simstrag.timing.constants import AllReduce, Load, Server, Step
+from simstrag.timing.constants import AllReduce, ServerCost, ServerLoad, Step
 from simstrag.timing.contention import Contention
 from simstrag.timing.noise import Noise
 from simstrag.timing.timing import Timing
@@ -43,9 +43,9 @@ def test_ranks_feel_what_the_rows_of_their_nodes_say(
     trace = Trace.from_rows(rows)
     if nodes is not None and not set(nodes) & set(trace.nodes):
         return
-    load = Load(frozenset({1, 2}), host=1.0 if trace.replays else 1.3, net=1.7)
+    load = ServerLoad(frozenset({1, 2}), host=1.0 if trace.replays else 1.3, net=1.7)
     contention = Contention.of(trace, 4, nodes, trace_end)
-    timing = Timing(STEP, AllReduce(), Server(), contention, Noise(0, None), nodes, load)
+    timing = Timing(STEP, AllReduce(), ServerCost(), contention, Noise(0, None), nodes, load)
     period = trace.end if trace_end == "loop" and trace.end > 0 else math.inf
     nets = []
     for rank in range(4):

@@ -20,7 +20,7 @@ from simstrag.profile.profile import Profile
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.uncertain_constants import kind_of
 from simstrag.timing import noise
-from simstrag.timing.constants import AllReduce, Server
+from simstrag.timing.constants import AllReduce, ServerCost
 from tests.full_profile import full_profile
 
 
@@ -237,7 +237,7 @@ def test_a_profile_need_not_have_every_part(file: Path) -> None:
     file.write_text(json.dumps(changed("allreduce", None) | {"server": None}))
     scenario = Scenario.of({"workers": 4, "samples": 9, "profile": file.name}, folder=file.parent)
     assert scenario.inputs.allreduce == AllReduce()
-    assert scenario.inputs.server == Server()
+    assert scenario.inputs.server == ServerCost()
     assert kind_of(scenario, "allreduce.alpha") == "assumed (nothing given)"
     assert kind_of(scenario, "step.compute") == "measured"
 
@@ -261,7 +261,7 @@ def test_steps_without_noise_are_all_alike_and_without_a_gain_no_policy_reduces(
     scenario = Scenario.of({"workers": 4, "samples": 512, "profile": file.name}, folder=file.parent)
     assert (scenario.inputs.step.draw, scenario.inputs.step.amp_ratio) == (None, None)
     assert simulate(scenario, "bsp").summary["makespan"] == pytest.approx(0.02, rel=0.5)
-    with pytest.raises(InputError, match="nothing says what it gains"):
+    with pytest.raises(InputError, match="its gain is unknown"):
         simulate(scenario, "amp_all")
 
 

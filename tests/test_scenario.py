@@ -14,7 +14,7 @@ import pytest
 from simstrag.errors import InputError
 from simstrag.runs.run import plain
 from simstrag.scenario.scenario import Scenario
-from simstrag.timing.constants import Load, Server
+from simstrag.timing.constants import ServerCost, ServerLoad
 from simstrag.trace.trace import Trace
 
 FULL = """
@@ -151,12 +151,12 @@ def test_options_of_communication_reach_the_timing() -> None:
     timing = Scenario.of(OPTIONS).timing(0)
     assert timing.step.microbatches == 4
     assert timing.nodes == (0, 0, 1, 1, 2)
-    assert timing.load == Load(frozenset({2, 3}), host=1.5, net=2.0)
-    assert timing.server == Server(0.02, shards=(0.25, 0.75), fused_allreduce=True)
+    assert timing.load == ServerLoad(frozenset({2, 3}), host=1.5, net=2.0)
+    assert timing.server == ServerCost(0.02, shards=(0.25, 0.75), fused_allreduce=True)
     assert timing.allreduce.algorithm == "hierarchical"
     assert timing.allreduce.inside == (0.001, math.inf)
     plain_one = Scenario.of(BASE).timing(0)
-    assert (plain_one.nodes, plain_one.load) == (None, Load(frozenset()))
+    assert (plain_one.nodes, plain_one.load) == (None, ServerLoad(frozenset()))
     assert (plain_one.server.shards, plain_one.step.microbatches) == ((1.0,), 1)
 
 
@@ -181,7 +181,7 @@ def test_options_of_the_scenario_stand_beside_a_profile() -> None:
     }  # fmt: skip
     timing = Scenario.of(declared, folder=folder).timing(0)
     assert (timing.step.microbatches, timing.nodes) == (4, (0, 0, 1, 1))
-    assert timing.load == Load(frozenset({2, 3}), net=2.0)
+    assert timing.load == ServerLoad(frozenset({2, 3}), net=2.0)
 
 
 def test_the_load_of_the_server_is_on_the_ranks_of_its_node() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from simstrag.errors import InputError
 from simstrag.timing.collectives import halving_doubling, hierarchical, ring, tree
-from simstrag.timing.constants import AllReduce, Load, Server, Step, amp_gain
+from simstrag.timing.constants import AllReduce, ServerCost, ServerLoad, Step, amp_gain
 from simstrag.timing.contention import Contention
 from simstrag.timing.noise import Noise, lognormal
 from simstrag.timing.timing import Timing
@@ -32,15 +32,15 @@ def timing(
     trace: Trace | None = None,
     step: Step = STEP,
     allreduce: AllReduce | None = None,
-    server: Server | None = None,
+    server: ServerCost | None = None,
     noise: Noise | None = None,
     workers: int = 4,
     nodes: tuple[int, ...] | None = None,
-    load: Load | None = None,
+    load: ServerLoad | None = None,
     **options: Any,
 ) -> Timing:
     contention = Contention.of(trace, workers, nodes, **options)
-    constants = step, allreduce or AllReduce(), server or Server()
+    constants = step, allreduce or AllReduce(), server or ServerCost()
     return Timing(*constants, contention, noise or Noise(0, None), nodes, load)
 
 
@@ -82,7 +82,7 @@ def test_a_ratio_that_would_need_the_host_to_be_faster_is_refused(ratio: float) 
 def test_amp_without_a_known_ratio_is_refused_when_it_is_first_used() -> None:
     unknown = timing(step=Step(0.3, 0.7))
     assert unknown.compute(0, 0, 0.0, amp=False) == 1.0
-    with pytest.raises(InputError, match=r"nothing says what it gains: give step\.amp_ratio"):
+    with pytest.raises(InputError, match=r"its gain is unknown: give step\.amp_ratio"):
         unknown.compute(0, 0, 0.0, amp=True)
 
 
@@ -302,7 +302,7 @@ def test_a_sub_group_inside_a_node_is_cheaper_than_one_of_the_same_size_across(
 
 def test_push_and_pull_are_stretched_by_the_ranks_own_net() -> None:
     trace = slowdowns((0.0, 1, "net", 2.0))
-    server = timing(trace, server=Server(service=9.0, push=0.25, pull=0.5))
+    server = timing(trace, server=ServerCost(service=9.0, push=0.25, pull=0.5))
     assert [server.push(rank, 1.0) for rank in (0, 1)] == [1.25, 1.5]
     assert [server.pull(rank, 1.0) for rank in (0, 1)] == [1.5, 2.0]
 
@@ -311,18 +311,18 @@ def test_push_and_pull_are_stretched_by_the_ranks_own_net() -> None:
 
 
 def test_a_job_takes_the_share_of_the_largest_shard() -> None:
-    assert timing(server=Server(service=0.5)).serve(1.0) == 1.5
-    assert timing(server=Server(service=0.5, shards=(0.25, 0.5, 0.25))).serve(1.0) == 1.25
+    assert timing(server=ServerCost(service=0.5)).serve(1.0) == 1.5
+    assert timing(server=ServerCost(service=0.5, shards=(0.25, 0.5, 0.25))).serve(1.0) == 1.25
 
 
 def test_a_fused_job_all_reduces_first_among_all_its_contributors_if_it_is_told_to() -> None:
-    hops, fused = AllReduce(alpha=0.25), Server(service=1.0, fused_allreduce=True)
+    hops, fused = AllReduce(alpha=0.25), ServerCost(service=1.0, fused_allreduce=True)
     assert timing(allreduce=hops, server=fused).serve(2.0, union=(0, 1, 3)) == 4.0
     assert timing(allreduce=hops, server=fused).serve(2.0) == 3.0
-    assert timing(allreduce=hops, server=Server(service=1.0)).serve(2.0, union=(0, 1, 3)) == 3.0
+    assert timing(allreduce=hops, server=ServerCost(service=1.0)).serve(2.0, union=(0, 1, 3)) == 3.0
 
 
-BESIDE = Load(frozenset({0, 1}), host=3.0, net=2.0)
+BESIDE = ServerLoad(frozenset({0, 1}), host=3.0, net=2.0)
 
 
 def test_a_server_in_use_stretches_the_host_work_of_the_ranks_beside_it() -> None:
@@ -346,7 +346,7 @@ def test_a_load_that_is_on_when_a_step_begins_holds_for_all_of_it() -> None:
 
 def test_a_server_in_use_stretches_pushes_and_pulls_of_the_ranks_beside_it() -> None:
     trace = slowdowns((0.0, 1, "net", 5.0), (1.0, 1, "net", 1.0))
-    loaded = timing(trace, server=Server(push=0.5, pull=0.25), load=BESIDE)
+    loaded = timing(trace, server=ServerCost(push=0.5, pull=0.25), load=BESIDE)
     assert [loaded.push(rank, 2.0, loaded=True) for rank in (0, 1, 2)] == [3.0, 3.0, 2.5]
     assert [loaded.pull(rank, 0.0, loaded=True) for rank in (0, 1, 2)] == [0.5, 1.3, 0.25]
     assert [loaded.push(rank, 2.0) for rank in (0, 1, 2)] == [2.5] * 3
@@ -362,7 +362,7 @@ def test_a_collective_is_as_slow_as_its_slowest_member_after_the_load_is_put_on(
 
 
 def test_the_all_reduce_of_a_fused_job_is_under_the_load_too() -> None:
-    fused = Server(service=1.0, fused_allreduce=True)
+    fused = ServerCost(service=1.0, fused_allreduce=True)
     loaded = timing(allreduce=AllReduce(alpha=0.25), server=fused, load=BESIDE)
     assert loaded.serve(0.0, union=(0, 3), loaded=True) == 2.0
     assert loaded.serve(0.0, union=(0, 3)) == 1.5
@@ -370,7 +370,7 @@ def test_the_all_reduce_of_a_fused_job_is_under_the_load_too() -> None:
 
 def test_where_nothing_is_declared_a_load_changes_no_bit() -> None:
     trace = slowdowns((0.0, 0, "net", 1.7), (0.3, 1, "host", 1.3), (0.4, 0, "net", 1.1))
-    bare = timing(trace, server=Server(push=0.7), allreduce=AllReduce(alpha=0.1))
+    bare = timing(trace, server=ServerCost(push=0.7), allreduce=AllReduce(alpha=0.1))
     for on in (False, True):
         assert bare.compute(1, 0, 0.1, False, loaded=on) == bare.compute(1, 0, 0.1, False)
         assert bare.push(0, 0.1, loaded=on) == bare.push(0, 0.1)
@@ -404,7 +404,7 @@ def test_a_recorded_step_in_amp_is_divided_by_the_ratio_of_the_whole_step() -> N
 
 
 def test_a_recorded_step_in_amp_needs_a_possible_ratio() -> None:
-    with pytest.raises(InputError, match="nothing says what it gains"):
+    with pytest.raises(InputError, match="its gain is unknown"):
         timing(durations(0.83), step=Step(0.3, 0.7)).compute(0, 0, 0.0, amp=True)
 
 
@@ -424,9 +424,9 @@ def test_the_host_work_in_a_recorded_duration_cannot_be_stretched() -> None:
         timing(durations(0.5, node=1), load=BESIDE)
     assert str(caught.value) == (
         "server_load.host cannot stretch the recorded durations of rank 1: "
-        "what is host work in them is not known; leave host out"
+        "their share of host work is unknown; leave host out"
     )
-    net_only = Load(frozenset({1}), net=2.0)
+    net_only = ServerLoad(frozenset({1}), net=2.0)
     assert timing(durations(0.5, node=1), load=net_only).compute(1, 0, 0, False, loaded=True) == 0.5
     assert timing(durations(0.5, node=2), load=BESIDE).compute(2, 0, 0, False, loaded=True) == 0.5
 
@@ -545,7 +545,7 @@ def test_durations_go_together_with_net_slowdowns_and_with_slowdowns_of_other_no
         (0.0, 1, "net", "slowdown", 2.0),
         (0.0, 2, "gpu", "slowdown", 2.0),
     ]
-    mixed = timing(Trace.from_rows(rows), step=Step(0.0, 1.0), server=Server(push=0.25))
+    mixed = timing(Trace.from_rows(rows), step=Step(0.0, 1.0), server=ServerCost(push=0.25))
     assert mixed.compute(1, 0, 0.0, amp=False) == 0.5
     assert mixed.push(1, 0.0) == 0.5
     assert mixed.compute(2, 0, 0.0, amp=False) == 2.0
@@ -560,7 +560,7 @@ def test_without_slowdowns_nothing_ends_by_the_clock() -> None:
 
 def test_nodes_that_no_row_of_the_trace_is_about_are_refused() -> None:
     rows = [{"time": 0, "node": 1, "resource": "gpu", "kind": "slowdown", "value": 2.0}]
-    message = r"its nodes \(1\) are none that a rank is on \(0, 5\)"
+    message = r"no rank is on any of its nodes \(1\), they are on 0, 5"
     with pytest.raises(InputError, match=message):
         Contention.of(Trace.from_rows(rows), workers=4, nodes=[0, 0, 5, 5])
     assert Contention.of(Trace.from_rows(rows), workers=2, nodes=[1, 5]).slowdowns

@@ -20,7 +20,7 @@ from simstrag.calibration.fits.estimates import CellEstimate, round_digits
 from simstrag.calibration.fits.laws import choose_batch_law
 from simstrag.errors import InputError
 from simstrag.profile.measurements import BatchFit, StepCell
-from simstrag.profile.profile import AllReduceTimes, Profile, StepTimes, Workload
+from simstrag.profile.profile import AllReduceTimes, MeasuredWorkload, Profile, StepTimes
 from simstrag.profile.quantity import Quantity
 
 __all__ = ["APPLICATIONS", "FEW", "fitted", "predicted", "read", "synchronisation", "t4"]
@@ -73,7 +73,7 @@ def t4(traces: Path, application: str) -> Profile:
         f"--out t4-pollux-{application}.json",
         device={"kind": "cuda", "model": "T4", "gpus_per_node": 4},
         software={},
-        workload=Workload(
+        workload=MeasuredWorkload(
             name=model, parameters=parameters, batch=nominal, full="fp32", amp="", stand_in=False
         ),
         step=StepTimes(

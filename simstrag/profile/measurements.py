@@ -10,7 +10,14 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from simstrag.profile.quantity import NoiseSamples, NotNegative, Part, Positive, Quantity, Share
+from simstrag.profile.quantity import (
+    NoiseSamples,
+    NotNegative,
+    Positive,
+    ProfilePart,
+    Quantity,
+    Share,
+)
 
 __all__ = [
     "CONSTANTS", "AmpRatio", "BatchFit", "BatchLaw", "CellError", "CollectiveCell",
@@ -32,7 +39,7 @@ Law = Literal[
 """How a slowdown may hang on the level of a load; see `simstrag.profile.responses`."""
 
 
-class StepCell(Part):
+class StepCell(ProfilePart):
     """Clean steps of one precision and batch. seconds: their median, over visits.
 
     mean: the same of means.  update: of the optimizer, no part of a step.  host: until the thread
@@ -52,14 +59,14 @@ class StepCell(Part):
     held_out: bool = False
 
 
-class SkippedCell(Part):
+class SkippedCell(ProfilePart):
     """What was to be measured and could not be, with the reason."""
 
     cell: str
     reason: str
 
 
-class BatchFit(Part):
+class BatchFit(ProfilePart):
     """Median seconds of a clean step against the batch, in one precision.
 
     seconds = fixed + per_sample * batch; of law knee, with no batch below `knee` any quicker.
@@ -90,7 +97,7 @@ class BatchFit(Part):
         return min(batches), max(batches)
 
 
-class Level(Part):
+class Level(ProfilePart):
     """A measured slowdown at one level of a load; held_out: left out of the fit."""
 
     level: Annotated[float, Field(gt=0)]
@@ -98,7 +105,7 @@ class Level(Part):
     held_out: bool = False
 
 
-class Response(Part):
+class Response(ProfilePart):
     """By how much one kind of load stretches a step, or an all-reduce, as a law of its level.
 
     resource: what of the device the load takes, in the words of a trace.  precision, batch: of the
@@ -149,7 +156,7 @@ CONSTANTS: dict[Law, tuple[str, ...]] = {
 """The names of the constants of each law."""
 
 
-class CollectiveCell(Part):
+class CollectiveCell(ProfilePart):
     """Median seconds of one collective of some size, alone or beside a load.
 
     group: who of the ranks reduces: "all", "half" (one half alone), "halves" (both at once).
@@ -167,7 +174,7 @@ class CollectiveCell(Part):
     held_out: bool = False
 
 
-class Residual(Part):
+class Residual(ProfilePart):
     """Where a fit of collectives is off: (fitted - measured) / measured."""
 
     ranks: Count
@@ -175,7 +182,7 @@ class Residual(Part):
     error: float
 
 
-class CollectiveFit(Part):
+class CollectiveFit(ProfilePart):
     """Constants of an all-reduce by a formula of `simstrag.timing.collectives`, and where they
     hold.
 
@@ -198,7 +205,7 @@ class CollectiveFit(Part):
     note: str = ""
 
 
-class TransferCell(Part):
+class TransferCell(ProfilePart):
     """A parameter server, with gradients of one size: median seconds.
 
     ranks: so many that train the workload under the server of `simstrag.ddp`, whose books and
@@ -214,7 +221,7 @@ class TransferCell(Part):
     slowdown: Positive | None = None
 
 
-class LockstepCell(Part):
+class LockstepCell(ProfilePart):
     """Ranks of one machine that train the workload under `bsp` of `simstrag.ddp`; means.
 
     rest: seconds from the slowest rank's last gradient until rank 0 begins the next step.
@@ -236,7 +243,7 @@ class LockstepCell(Part):
     noise: NoiseSamples | None = None
 
 
-class OverlapCell(Part):
+class OverlapCell(ProfilePart):
     """Share of an all-reduce hidden by backward, on real DDP; a share below 0 costs instead."""
 
     backend: Backend
@@ -247,7 +254,7 @@ class OverlapCell(Part):
     overlap: Quantity
 
 
-class NoiseScaleAt(Part):
+class NoiseScaleAt(ProfilePart):
     """The gradient noise scale, in samples, after `trained` samples of one training run.
 
     batch: samples of the smaller gradients.
@@ -258,7 +265,7 @@ class NoiseScaleAt(Part):
     scale: Positive
 
 
-class AmpRatio(Part):
+class AmpRatio(ProfilePart):
     """A step in full over one in reduced precision, of a model; evidence: how it was measured."""
 
     model: str
@@ -271,7 +278,7 @@ class AmpRatio(Part):
     evidence: str = ""
 
 
-class CellError(Part):
+class CellError(ProfilePart):
     """One cell that no fit had seen. error: (predicted - measured) / measured."""
 
     cell: str
@@ -280,7 +287,7 @@ class CellError(Part):
     error: float
 
 
-class HeldOut(Part):
+class HeldOut(ProfilePart):
     """How well fits predict the cells that were left out of them, by a rule fixed beforehand.
 
     median, worst: of the absolute errors.  threshold: what the median was to be at most.

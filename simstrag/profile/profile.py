@@ -27,16 +27,28 @@ from simstrag.profile.measurements import (
     StepCell,
     TransferCell,
 )
-from simstrag.profile.quantity import NoiseSamples, NotNegative, Part, Positive, Quantity, Share
+from simstrag.profile.quantity import (
+    NoiseSamples,
+    NotNegative,
+    Positive,
+    ProfilePart,
+    Quantity,
+    Share,
+)
 from simstrag.rendering import html_fragment
 
 __all__ = [
-    "AllReduceTimes", "NoiseSamples", "Profile", "Quantity", "ServerTimes", "StepTimes",
-    "Workload",
+    "AllReduceTimes",
+    "MeasuredWorkload",
+    "NoiseSamples",
+    "Profile",
+    "Quantity",
+    "ServerTimes",
+    "StepTimes",
 ]  # fmt: skip
 
 
-class Workload(Part):
+class MeasuredWorkload(ProfilePart):
     """The model that was timed, and what its two precisions are."""
 
     name: str
@@ -47,7 +59,7 @@ class Workload(Part):
     stand_in: bool
 
 
-class StepTimes(Part):
+class StepTimes(ProfilePart):
     """Seconds and ratios of one step; see `simstrag.timing.constants.Step`.
 
     Without amp_ratio no policy may use reduced precision; without noise all steps are alike.
@@ -63,7 +75,7 @@ class StepTimes(Part):
     noise: NoiseSamples | None = None
 
 
-class AllReduceTimes(Part):
+class AllReduceTimes(ProfilePart):
     """Constants of an all-reduce; see `simstrag.timing.constants.AllReduce`.
 
     ranks: the numbers of ranks that the constants were fitted to; empty where it is not known.
@@ -82,15 +94,15 @@ class AllReduceTimes(Part):
     largest: Size | None = None
 
 
-class ServerTimes(Part):
-    """Seconds per gradient; see `simstrag.timing.constants.Server`."""
+class ServerTimes(ProfilePart):
+    """Seconds per gradient; see `simstrag.timing.constants.ServerCost`."""
 
     service: NotNegative
     push: NotNegative
     pull: NotNegative
 
 
-class Profile(Part):
+class Profile(ProfilePart):
     """What is known of one device or cluster. `Profile.read(path)` loads and checks one.
 
     origin: measured by this project's calibration, or derived from measurements of others, which
@@ -111,7 +123,7 @@ class Profile(Part):
     device: dict[str, Any]
     conditions: dict[str, tuple[float, float]] = Field(default_factory=dict)
     software: dict[str, Any]
-    workload: Workload | None = None
+    workload: MeasuredWorkload | None = None
     step: StepTimes | None = None
     allreduce: AllReduceTimes | None = None
     server: ServerTimes | None = None

@@ -6,18 +6,18 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-__all__ = ["Kind", "NoiseSamples", "NotNegative", "Part", "Positive", "Quantity", "Share"]
+__all__ = ["Kind", "NoiseSamples", "NotNegative", "Positive", "ProfilePart", "Quantity", "Share"]
 
 Kind = Literal["measured", "fitted", "assumed"]
 
 
-class Part(BaseModel):
+class ProfilePart(BaseModel):
     """What every part of a profile has in common: unknown keys, NaN and infinity are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class Quantity(Part):
+class Quantity(ProfilePart):
     """A number with its origin: measured, fitted or assumed; low..high is its 95 % interval.
 
     error: its standard error, in the unit of the value.  Of few visits the interval is wider than
@@ -65,7 +65,7 @@ MEAN_TOLERANCE = 1e-3
 """How far the mean of the noise may be from 1: it would shift every simulated time by as much."""
 
 
-class NoiseSamples(Part):
+class NoiseSamples(ProfilePart):
     """Quantiles of clean step times at evenly spaced levels 0..1, of mean 1.
 
     The mean is that of draws between them by linear interpolation.

@@ -8,7 +8,7 @@ from simstrag.profile.measurements import Response
 from simstrag.profile.profile import Profile, StepTimes
 from simstrag.scenario.sections import AllReduceSection, ServerSection, StepSection
 from simstrag.timing import noise
-from simstrag.timing.constants import AllReduce, Server, Step
+from simstrag.timing.constants import AllReduce, ServerCost, Step
 from simstrag.trace.trace import Trace
 
 __all__ = ["Inputs", "allreduce_of", "server_of", "step_of"]
@@ -28,7 +28,7 @@ class Inputs:
     times: StepTimes | None
     step: Step
     allreduce: AllReduce
-    server: Server
+    server: ServerCost
     contention: Trace | None
     responses: tuple[Response, ...] = ()
 
@@ -70,12 +70,12 @@ def allreduce_of(section: AllReduceSection | None, profile: Profile | None) -> A
     return replace(known, **section.model_dump(include=section.model_fields_set))
 
 
-def server_of(section: ServerSection | None, profile: Profile | None) -> Server:
+def server_of(section: ServerSection | None, profile: Profile | None) -> ServerCost:
     """Each constant of a section that states it, or else of the profile, or else free."""
-    known = Server()
+    known = ServerCost()
     if profile is not None and profile.server is not None:
         s = profile.server
-        known = Server(s.service.value, s.push.value, s.pull.value)
+        known = ServerCost(s.service.value, s.push.value, s.pull.value)
     if section is None:
         return known
     stated = section.model_dump(include=section.model_fields_set)

@@ -38,7 +38,7 @@ from simstrag.scenario.sections import (
     StepSection,
 )
 from simstrag.timing import noise
-from simstrag.timing.constants import Load
+from simstrag.timing.constants import ServerLoad
 from simstrag.timing.contention import Contention
 from simstrag.timing.noise import Noise
 from simstrag.timing.timing import Timing
@@ -362,9 +362,9 @@ class Scenario(Section):
         places = self.places or range(self.workers)
         return frozenset(rank for rank in range(self.workers) if places[rank] == node)
 
-    def _load_by_server(self) -> Load | None:
+    def _load_by_server(self) -> ServerLoad | None:
         s = self.server_load
-        return None if s is None else Load(self._ranks_on(s.node), s.host, s.net)
+        return None if s is None else ServerLoad(self._ranks_on(s.node), s.host, s.net)
 
 
 def _inline_trace(value: Any, source: str) -> Any:

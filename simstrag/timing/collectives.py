@@ -1,8 +1,7 @@
-"""How long an all-reduce takes on an idle network, by algorithm.
+"""Seconds of an all-reduce on an idle network, by algorithm.
 
 n: ranks.  alpha: seconds per hop.  size: bytes reduced.  bandwidth: bytes per second of one link.
-Adding the numbers up costs nothing, links are full duplex, and nobody shares them.  Nothing is
-reduced, and nothing paid, among one rank.
+Additions cost nothing, links are full duplex and not shared, and one rank alone takes no time.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ def ring(n: int, alpha: float, size: float, bandwidth: float) -> float:
 def tree(n: int, alpha: float, size: float, bandwidth: float) -> float:
     """Seconds over two pipelined binary trees: ceil(log2 n) hops up and as many down.
 
-    Each tree carries half of the data both ways, so a link carries it all twice, whatever n.
+    Each tree carries half of the data both ways, so a link carries all data twice, whatever n.
     Source: Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction
     and scan", Parallel Computing 35(12), 2009; the pipeline is taken to be full from the first hop.
 
@@ -44,9 +43,8 @@ def tree(n: int, alpha: float, size: float, bandwidth: float) -> float:
 def halving_doubling(n: int, alpha: float, size: float, bandwidth: float) -> float:
     """Seconds of recursive halving, then doubling: 2 log2 n hops, 2(n-1)/n of the data sent.
 
-    So among p ranks, a power of two.  Where n is none, the n-p ranks beyond the largest p first
-    hand their data to a partner, and get the result from it at the end: one hop each way with all
-    of the data.
+    That holds for powers of two.  Otherwise the ranks beyond the largest power p first hand their
+    data to a partner, and get the result from it at the end: one hop each way with all data.
     Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
     MPICH", IJHPCA 19(1), 2005.
 
@@ -71,10 +69,12 @@ def hierarchical(
 ) -> float:
     """Seconds of an all-reduce that crosses the slow links with one shard of the data per rank.
 
-    A ring reduce-scatter inside every node (the largest is the last to be done), a ring all-reduce
-    between the nodes among the ranks that hold the same shard (the node with the fewest ranks has
-    the largest shards), and a ring all-gather inside every node.
-    ranks_per_node: how many members each node has.  alpha, bandwidth: between nodes.
+    A ring reduce-scatter inside every node (the largest ends last), a ring all-reduce between the
+    nodes among the ranks of the same shard (shards are largest on the node with the fewest ranks),
+    and a ring all-gather inside every node.
+
+    ranks_per_node: members on each node.
+    alpha, bandwidth: of links between nodes.
     Source: Cho, Finkler, Kung and Hunter, "BlueConnect: decomposing all-reduce for deep learning on
     heterogeneous network hierarchy", SysML 2019; the rings are those of Patarasuk and Yuan.
 
@@ -89,9 +89,9 @@ def hierarchical(
 
 
 def ranks_per_node(members: Iterable[int], nodes: Sequence[int] | None) -> tuple[int, ...]:
-    """How many of the members each node has that has any.
+    """The number of members on each node that has any.
 
-    nodes: the node of each rank; None means that every rank has one to itself.
+    nodes: the node of each rank; None if every rank has a node to itself.
 
     >>> ranks_per_node([0, 1, 3], nodes=[7, 7, 8, 8])
     (2, 1)

@@ -1,4 +1,4 @@
-"""What one step, one collective and one gradient at the server cost when nothing else goes on."""
+"""What a step, a collective and a gradient at the server cost on an idle machine."""
 
 from __future__ import annotations
 
@@ -12,25 +12,27 @@ from simstrag.timing import collectives
 from simstrag.timing.noise import Draw
 from simstrag.view import device_gain
 
-__all__ = ["FLAT", "AllReduce", "Load", "Server", "Step", "amp_gain"]
+__all__ = ["FLAT", "AllReduce", "ServerCost", "ServerLoad", "Step", "amp_gain"]
 
 FLAT: Final[dict[str, Callable[[int, float, float, float], float]]] = {
     "ring": collectives.ring,
     "tree": collectives.tree,
     "halving_doubling": collectives.halving_doubling,
 }
-"""The algorithms to which all links are alike."""
+"""The algorithms for links that are all alike."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """One training step on an idle machine.
 
-    host: seconds that reduced precision cannot shorten.  gpu: seconds of the computing device in
-    full precision.  amp_ratio: full over reduced-precision time of the whole step, None if unknown.
-    draw: noise factors, None for none.  amp_switch: seconds that a change of precision costs.
-    microbatches: equal parts of a step after which a deadline may stop it.
-    fixed_share: the part of a nominal step's work that a smaller batch does not shorten.
+    host: seconds that reduced precision cannot shorten.
+    gpu: seconds of the computing device in full precision.
+    amp_ratio: full over reduced-precision time of the whole step, None if unknown.
+    draw: noise factors, None for none.
+    amp_switch: seconds of a change of precision.
+    microbatches: equal parts of a step, at the ends of which a deadline may stop it.
+    fixed_share: share of a nominal step's work that a smaller batch does not shorten.
     """
 
     host: float
@@ -42,7 +44,7 @@ class Step:
     fixed_share: float = 0.0
 
     def effort(self, share: float) -> float:
-        """The work of a step of that share of the nominal batch, over a nominal step's.
+        """The work of a step with that share of the nominal batch, relative to a nominal step.
 
         >>> Step(host=0.0, gpu=0.1, fixed_share=0.25).effort(0.5)
         0.625
@@ -52,10 +54,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class AllReduce:
-    """An all-reduce: alpha s per hop, bandwidth bytes/s, bytes, share hidden by backward.
+    """An all-reduce.
 
-    algorithm: a function of `simstrag.timing.collectives`.  intra_alpha, intra_bandwidth: of the
-    links inside a node; None means that these are like those between nodes.
+    alpha: seconds per hop.
+    bandwidth: bytes/s of a link.
+    bytes: of the reduced gradient.
+    overlap: share that backward hides.
+    algorithm: a function of `simstrag.timing.collectives`.
+    intra_alpha, intra_bandwidth: of links inside a node; None if all links are alike.
     """
 
     alpha: float = 0.0
@@ -74,10 +80,10 @@ class AllReduce:
         return alpha, bandwidth
 
     def seconds(self, ranks_per_node: Sequence[int]) -> float:
-        """What backward does not hide of one, on an idle network.
+        """Seconds that backward does not hide, on an idle network.
 
-        ranks_per_node: how many members each node has.  A flat algorithm goes at the pace of the
-        links between nodes, unless all members share one.
+        ranks_per_node: members on each node.  A flat algorithm goes at the pace of the links
+        between nodes, unless all members share a node.
 
         >>> slow_outside = AllReduce(alpha=0.01, intra_alpha=0.001)
         >>> slow_outside.seconds([4]), slow_outside.seconds([3, 1])   # 2 (4 - 1) hops each
@@ -94,11 +100,13 @@ class AllReduce:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
-    """Seconds per gradient: at the server (first in, first out), and on the worker's side.
+class ServerCost:
+    """Seconds per gradient at a parameter server.
 
-    shards: the share of the service that each of several servers does; they sum to 1.
-    fused_allreduce: a job that fuses several groups first all-reduces among all contributors.
+    service: at the server, first in, first out.
+    push, pull: on the worker's side, before and after.
+    shards: share of the service at each of several servers; they sum to 1.
+    fused_allreduce: whether a job of several groups first all-reduces among all contributors.
     """
 
     service: float = 0.0
@@ -109,19 +117,21 @@ class Server:
 
     @property
     def job(self) -> float:
-        """Seconds of one job: every shard has the same queue, so the largest is the last.
+        """Seconds of one job: all shards have the same queue, so the largest shard is the last.
 
-        >>> Server(service=8.0, shards=(0.25, 0.75)).job
+        >>> ServerCost(service=8.0, shards=(0.25, 0.75)).job
         6.0
         """
         return self.service * max(self.shards)
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """What a parameter server costs the ranks beside it while it is in use: factors >= 1.
+class ServerLoad:
+    """Slowdown of the ranks on the server's node while the server is in use: factors >= 1.
 
-    host: of the host work of their steps.  net: of their pushes, pulls and collectives.
+    ranks: those on its node.
+    host: of the host work of their steps.
+    net: of their pushes, pulls and collectives.
     """
 
     ranks: frozenset[int]
@@ -130,14 +140,14 @@ class Load:
 
 
 def amp_gain(step: Step) -> float:
-    """By how much reduced precision speeds up the device's part of a step, r = g / ((h+g)/rho - h).
+    """Speed-up of the device's part of a step by reduced precision, r = g / ((h+g)/rho - h).
 
-    Raises `InputError` where `amp_ratio` is unknown, or larger than the host part allows.
+    Raises `InputError` if `amp_ratio` is unknown, or larger than the host part allows.
     """
     rho, total = step.amp_ratio, step.host + step.gpu
     if rho is None:
         raise InputError(
-            "the policy uses reduced precision, but nothing says what it gains: "
+            "the policy uses reduced precision, but its gain is unknown: "
             "give step.amp_ratio or a profile"
         )
     try:

@@ -1,4 +1,4 @@
-"""A trace as the ranks of one job feel it."""
+"""The slowdowns of a trace by rank: the contention of one job."""
 
 from __future__ import annotations
 
@@ -21,27 +21,23 @@ __all__ = ["Contention"]
 Ints = npt.NDArray[np.int64]
 
 
-def _nowhere() -> Ints:
-    return np.zeros((1, len(RESOURCES)), np.int64)
-
-
 @dataclass(frozen=True, eq=False)
 class Contention:
-    """A trace as the ranks feel it.
+    """The contention of a job's ranks.
 
-    pieces: step functions of slowdowns; the first is that of no contention.
-    places: the number of each rank's place; a rank beyond them has the last place.
-    felt: shape (places, resources), which of `pieces` each resource of a place has, in the order
-    of `RESOURCES`; in the last place it is the first of all.
+    pieces: step functions of slowdowns; the first one is no contention.
+    places: the place (row of `felt`) of each rank; further ranks have the last place.
+    felt: shape (places, resources): the number in `pieces` of each resource, in the order of
+        `RESOURCES`; 0 in the last place.
     durations: rank to recorded local times.
-    end: seconds after which no slowdown is recorded; infinite without any, since recorded
-    durations do not follow the clock, and where all rows are at time 0: constants do not end.
-    trace_end: what then: hold, loop, error.
+    end: seconds after which no slowdown is recorded; infinite without slowdowns, since recorded
+        durations do not follow the clock, and for constants, whose rows are all at time 0.
+    trace_end: what follows after that: hold, loop or error.
     """
 
     pieces: Pieces = field(default_factory=lambda: Pieces.constants([1.0]))
     places: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    felt: Ints = field(default_factory=_nowhere)
+    felt: Ints = field(default_factory=lambda: np.zeros((1, len(RESOURCES)), np.int64))
     durations: dict[int, tuple[float, ...]] = field(default_factory=dict)
     end: float = math.inf
     trace_end: str = "hold"
@@ -55,7 +51,7 @@ class Contention:
         trace_end: str = "hold",
         allow_speedup: bool = False,
     ) -> Contention:
-        """Give each rank the rows of its node (`nodes[rank]`; node k is rank k by default).
+        """From the rows of each rank's node (`nodes[rank]`, by default rank k is on node k).
 
         Raises `InputError` for a node beyond the world, utilisation rows, and speed-ups.
         """
@@ -71,28 +67,28 @@ class Contention:
         here = np.isin(np.arange(len(known)), places)[of_key]
         slowed = h.appearance[(here & (h.kind == SLOWDOWN))[h.appearance]]
         rows, starts = pick(h.starts, slowed)
-        own = Pieces.of(h.time[rows], h.value[rows], starts, period)
+        slowdowns = Pieces.of(h.time[rows], h.value[rows], starts, period)
         felt = np.zeros((len(known) + 1, len(RESOURCES)), np.int64)
         felt[of_key[slowed], h.resource[slowed]] = np.arange(len(slowed)) + 1
         return cls(
-            own.after(Pieces.constants([1.0])), places, felt,
+            slowdowns.after(Pieces.constants([1.0])), places, felt,
             _durations(trace, places, np.flatnonzero(here & (h.kind == DURATION)), of_key),
             trace.end if len(slowed) and trace.end > 0 else math.inf, trace_end,
         )  # fmt: skip
 
     @functools.cached_property
     def slowdowns(self) -> dict[tuple[int, str], Piecewise]:
-        """(rank, resource) to its step function, in the order in which the trace names them."""
-        found: dict[tuple[int, str], Piecewise] = {}
+        """(rank, resource) to its step function, in the order of the trace."""
+        slowdowns: dict[tuple[int, str], Piecewise] = {}
         ranks = _ranks(self.places)
         slowed = np.argwhere(self.felt)
         for place, resource in slowed[np.argsort(self.felt[*slowed.T])].tolist():
             piece = self.pieces[int(self.felt[place, resource])]
-            found |= {(rank, RESOURCES[resource]): piece for rank in ranks[place]}
-        return found
+            slowdowns |= {(rank, RESOURCES[resource]): piece for rank in ranks[place]}
+        return slowdowns
 
     def places_of(self, workers: int) -> Ints:
-        """The place of each of so many ranks."""
+        """The places of the first `workers` ranks."""
         last = np.full(workers - len(self.places), len(self.felt) - 1)
         return np.append(self.places, last)
 
@@ -107,23 +103,23 @@ class Contention:
 
 def _ranks(places: Ints) -> dict[int, list[int]]:
     """The ranks of each place, in order."""
-    found: dict[int, list[int]] = {}
+    ranks: dict[int, list[int]] = {}
     for rank, place in enumerate(places.tolist()):
-        found.setdefault(place, []).append(rank)
-    return found
+        ranks.setdefault(place, []).append(rank)
+    return ranks
 
 
 def _durations(
     trace: Trace, places: Ints, recorded: Ints, of_key: Ints
 ) -> dict[int, tuple[float, ...]]:
-    """Those of each rank; recorded: the histories that have them.  of_key: the place of each."""
+    """Recorded durations by rank. recorded: their histories.  of_key: place of each history."""
     h = trace.histories
-    found: dict[int, tuple[float, ...]] = {}
+    by_rank: dict[int, tuple[float, ...]] = {}
     ranks = _ranks(places) if len(recorded) else {}
     for key in recorded.tolist():
-        own = tuple(h.value[h.starts[key] : h.starts[key + 1]].tolist())
-        found |= dict.fromkeys(ranks[int(of_key[key])], own)
-    return found
+        durations = tuple(h.value[h.starts[key] : h.starts[key + 1]].tolist())
+        by_rank |= dict.fromkeys(ranks[int(of_key[key])], durations)
+    return by_rank
 
 
 def _few(nodes: Sequence[int]) -> str:
@@ -138,8 +134,8 @@ def _check(trace: Trace, workers: int, nodes: Sequence[int] | None, allow_speedu
         )
     if nodes is not None and not set(nodes) & set(trace.nodes):
         raise InputError(
-            f"{trace.source}: its nodes ({_few(trace.nodes)}) are none that a rank is on "
-            f"({_few(sorted(set(nodes)))}): no contention would be felt; correct `nodes`"
+            f"{trace.source}: no rank is on any of its nodes ({_few(trace.nodes)}), they are on "
+            f"{_few(sorted(set(nodes)))}: no rank would be slowed; correct `nodes`"
         )
     used = trace.histories.kind == UTILISATION
     if used.any() and (found := trace.find_first(lambda rows: rows.kind == "utilisation")):

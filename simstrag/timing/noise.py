@@ -1,7 +1,7 @@
 """Step-time noise: a factor of mean 1 that depends on (seed, rank, step) and nothing else.
 
-Draw k of a rank is the k-th of a counter-based stream keyed by seed and rank, so that every policy
-of a comparison faces the same luck whatever order it causes (docs/semantics.md, rule 4).
+Draw k of a rank is the k-th of a counter-based stream keyed by seed and rank: every policy of a
+comparison faces the same draws, in whatever order steps happen (docs/semantics.md, rule 4).
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ __all__ = ["Draw", "Noise", "lognormal", "offset", "quantiles", "shifted_exponen
 
 Floats = npt.NDArray[np.float64]
 Draw = Callable[[Sequence[np.random.Generator], int], Floats]
-"""The next n factors of each of some streams, a row per stream; each factor uses its stream in the
-same way whatever n is.
+"""The next n factors of some streams, a row per stream; n does not change how streams are used.
 
-Those made here can be pickled, so that what holds one can go to another process.
+Those of this module can be pickled.
 """
 
 BLOCK = 1024
@@ -41,14 +40,14 @@ def lognormal(cv: float) -> Draw:
 
 
 def shifted_exponential(cv: float) -> Draw:
-    """``(1-cv) + cv*Exp(1)``: a constant part and an exponential tail, mean 1."""
+    """``(1-cv) + cv*Exp(1)``: a constant part and an exponential tail; mean 1."""
     if cv > 1:
         raise InputError(f"cv of shifted_exponential noise must be at most 1, not {cv}")
     return partial(_shifted_exponential, cv)
 
 
 def quantiles(values: Sequence[float]) -> Draw:
-    """Empirical: `values` are quantiles at evenly spaced levels 0..1, linear in between."""
+    """Empirical quantiles at evenly spaced levels 0..1, linear in between."""
     levels = np.linspace(0.0, 1.0, len(values))
     table = np.asarray(values, dtype=np.float64)
     return partial(_between, levels, table)
@@ -91,7 +90,7 @@ class Noise:
         self._factors: dict[int, list[float]] = {}
 
     def factor(self, rank: int, k: int) -> float:
-        """The factor of the step that is the k-th (from 0) that `rank` starts."""
+        """The factor of the k-th step (from 0) that `rank` starts."""
         if self._draw is None:
             return 1.0
         if rank not in self._factors:
@@ -104,5 +103,5 @@ class Noise:
 
 
 def offset(seed: int) -> float:
-    """Where in the trace a seed begins under `trace_per_seed: shift`, as a share of its length."""
+    """The share of the trace at which a seed begins under `trace_per_seed: shift`."""
     return float(stream(seed, OFFSET_STREAM).random())

@@ -1,7 +1,7 @@
-"""From constants, contention and noise to the instants at which things end.
+"""The instants at which steps, collectives and transfers end.
 
-The other half of the arithmetic that every engine shares (docs/semantics.md, rule 0): a time is
-its predecessor through exactly one method of `Timing`.
+The other half of the arithmetic that all engines share (docs/semantics.md, rule 0): an instant
+follows from the one before by exactly one method of `Timing`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from simstrag.errors import InputError
 from simstrag.timing.collectives import ranks_per_node
-from simstrag.timing.constants import AllReduce, Load, Server, Step, amp_gain
+from simstrag.timing.constants import AllReduce, ServerCost, ServerLoad, Step, amp_gain
 from simstrag.timing.contention import Contention
 from simstrag.timing.noise import Noise
 from simstrag.trace.slowdown import ONE, Piecewise, finish
@@ -28,19 +28,19 @@ __all__ = ["Timing"]
 NET = RESOURCES.index("net")
 OF_STEP = ("step", "host", "gpu")
 CACHED_NETS = 256
-"""Of how many sets of ranks the slowest network is remembered."""
+"""Sets of ranks with a cached slowest network."""
 
 
 class Timing:
     """When the steps, collectives and transfers of one run end.
 
-    nodes: the node of each rank; None means that every rank has one to itself.
-    load: what a server in use costs the ranks beside it; it acts where `loaded` is said.
-    Raises `InputError` where `load.host` would have to stretch recorded durations.
+    nodes: the node of each rank; None if every rank has one to itself.
+    load: slowdown of the ranks beside a server in use; it acts in calls with `loaded`.
+    Raises `InputError` if `load.host` would have to stretch recorded durations.
 
     >>> from simstrag.timing.noise import Noise
     >>> step, noise = Step(host=0.0, gpu=0.1), Noise(seed=0, draw=None)
-    >>> timing = Timing(step, AllReduce(), Server(), Contention(), noise)
+    >>> timing = Timing(step, AllReduce(), ServerCost(), Contention(), noise)
     >>> timing.compute(rank=0, k=0, start=1.0, amp=False)
     1.1
     """
@@ -49,18 +49,18 @@ class Timing:
         self,
         step: Step,
         allreduce: AllReduce,
-        server: Server,
+        server: ServerCost,
         contention: Contention,
         noise: Noise,
         nodes: tuple[int, ...] | None = None,
-        load: Load | None = None,
+        load: ServerLoad | None = None,
     ) -> None:
         self.step = step
         self.allreduce = allreduce
         self.server = server
         self.contention = contention
         self.nodes = nodes
-        self.load = Load(frozenset()) if load is None else load
+        self.load = ServerLoad(frozenset()) if load is None else load
         self._noise = noise
         self._stretches: dict[tuple[bool, float], Pieces] = {}
         self._stretch: dict[tuple[int, bool, float], Piecewise] = {}
@@ -71,11 +71,11 @@ class Timing:
         if recorded and self.load.host != 1:
             raise InputError(
                 f"server_load.host cannot stretch the recorded durations of rank {min(recorded)}: "
-                "what is host work in them is not known; leave host out"
+                "their share of host work is unknown; leave host out"
             )
 
     def under(self, noise: Noise) -> Timing:
-        """The same under another noise; what is known of the contention is shared."""
+        """The same timing under another noise; results about the contention are shared."""
         other = copy.copy(self)
         other._noise = noise
         return other
@@ -83,7 +83,7 @@ class Timing:
     def compute(
         self, rank: int, k: int, start: float, amp: bool, share: float = 1.0, loaded: bool = False
     ) -> float:
-        """When the k-th step of `rank` ends that starts computing at `start` (rules 2, 4, 6, 10).
+        """The end of the k-th step of `rank`, which computes from `start` on (rules 2, 4, 6, 10).
 
         share: its samples over the nominal batch.
         """
@@ -99,13 +99,13 @@ class Timing:
         deadline: float,
         loaded: bool = False,
     ) -> tuple[float, int]:
-        """When a step ends that stops at `deadline` seconds, and its micro-batches by then (6a).
+        """The end of a step with a deadline (seconds), and its micro-batches by then (rule 6a).
 
-        It stops with the first micro-batch that ends later than that; without one, with the last.
+        It stops with the first micro-batch that ends after the deadline, or else with the last.
 
         >>> from simstrag.timing.noise import Noise
         >>> step = Step(host=0.0, gpu=1.0, microbatches=4)
-        >>> timing = Timing(step, AllReduce(), Server(), Contention(), Noise(seed=0, draw=None))
+        >>> timing = Timing(step, AllReduce(), ServerCost(), Contention(), Noise(seed=0, draw=None))
         >>> timing.cut(rank=0, k=0, start=5.0, amp=False, share=1.0, deadline=0.5)
         (5.75, 3)
         """
@@ -124,22 +124,22 @@ class Timing:
         return finish(start, 1.0, self.stretch(rank, amp=False)) - start
 
     def reduce(self, members: tuple[int, ...], start: float, loaded: bool = False) -> float:
-        """When an all-reduce among `members` ends that starts at `start` (rule 11)."""
+        """The end of an all-reduce among `members` (rule 11)."""
         seconds = self.allreduce.seconds(ranks_per_node(members, self.nodes))
         return finish(start, seconds, self.slowest_net(members, loaded))
 
     def push(self, rank: int, start: float, loaded: bool = False) -> float:
-        """When the gradient of `rank` is at the server."""
+        """The arrival of the gradient of `rank` at the server."""
         return finish(start, self.server.push, self.slowest_net((rank,), loaded))
 
     def pull(self, rank: int, start: float, loaded: bool = False) -> float:
-        """When `rank` has the parameters."""
+        """The arrival of the parameters at `rank`."""
         return finish(start, self.server.pull, self.slowest_net((rank,), loaded))
 
     def serve(self, start: float, union: tuple[int, ...] = (), loaded: bool = False) -> float:
-        """When a job of the server ends that starts at `start`.
+        """The end of a job of the server.
 
-        union: all contributors of a job that fuses several groups, who may all-reduce first.
+        union: contributors of a job that fuses several groups; they may all-reduce first.
         """
         if union and self.server.fused_allreduce:
             start = self.reduce(union, start, loaded)
@@ -164,7 +164,7 @@ class Timing:
         return known
 
     def stretches(self, amp: bool, factor: float = 1.0) -> Pieces:
-        """The same of each place of the contention, with host work stretched by a factor."""
+        """`stretch` of each place of the contention, with host work stretched by a factor."""
         known = self._stretches.get((amp, factor))
         if known is None:
             h, g = self.step.host, self.step.gpu
@@ -184,7 +184,7 @@ class Timing:
     def _compute(
         self, rank: int, k: int, start: float, amp: bool, share: float, part: float, loaded: bool
     ) -> float:
-        """When `part` of a step is done."""
+        """The end of the first `part` of a step."""
         if rank in self.contention.durations:
             return start + self._duration(rank, k, amp) * self.step.effort(share) * part
         work = self._noise.factor(rank, k) * self.step.effort(share) * part
@@ -196,7 +196,7 @@ class Timing:
         return self._noise.seed
 
     def net(self, rank: int, loaded: bool) -> Piecewise | None:
-        """The slowdown of a rank's network over time; None where it has none."""
+        """The slowdown of a rank's network over time, if there is any."""
         if not self._feels_net(rank, loaded):
             return None
         key = self.contention.place(rank), self._net_factor(rank, loaded)
@@ -206,7 +206,7 @@ class Timing:
         return known
 
     def nets(self, ranks: Sequence[int], loaded: bool) -> Pieces:
-        """The same of each of some ranks, of those without any too."""
+        """The slowdowns of the networks of ranks."""
         places = [self.contention.place(rank) for rank in ranks]
         factors = np.array([self._net_factor(rank, loaded) for rank in ranks])
         return self.contention.pieces.taken(self.contention.felt[places, NET]).scale(factors)
@@ -218,14 +218,14 @@ class Timing:
         return self.load.net if loaded and rank in self.load.ranks else 1.0
 
     def slowest_net(self, members: tuple[int, ...], loaded: bool) -> Piecewise:
-        """The largest slowdown of the network among `members` over time."""
+        """The largest slowdown of the networks of `members` over time."""
         if len(members) == 1:
             return self.net(members[0], loaded) or ONE
         felt = tuple(rank for rank in members if self._feels_net(rank, loaded))
         return self._slowest(felt, len(felt) < len(members), loaded) if felt else ONE
 
     def _largest(self, felt: tuple[int, ...], others: bool, loaded: bool) -> Piecewise:
-        """felt: the members that have any slowdown.  others: there are members that have none."""
+        """felt: members with a slowdown.  others: whether there are members without."""
         alike = {
             (self.contention.place(rank), self._net_factor(rank, loaded)): rank for rank in felt
         }

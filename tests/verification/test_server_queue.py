@@ -14,7 +14,7 @@ import pytest
 from simstrag.engine.simulate import simulate
 from simstrag.policy import Late, Plan, Quorum, Via
 from simstrag.scenario.scenario import Scenario
-from simstrag.timing.constants import Server
+from simstrag.timing.constants import ServerCost
 from tests.strategies import Fixed
 
 TOLERANCE = 1e-9
@@ -44,7 +44,7 @@ def drawn_arrivals(seed: int, load: float, service: float, n: int = 500) -> list
 def test_the_last_of_k_shards_is_always_the_one_with_the_largest_share(
     shares: tuple[float, ...], load: float, seed: int
 ) -> None:
-    server = Server(service=0.02, shards=shares)
+    server = ServerCost(service=0.02, shards=shares)
     arrivals = drawn_arrivals(seed, load, server.service)
     of_shards = [departures(arrivals, server.service * share) for share in shares]
     last = [max(ends) for ends in zip(*of_shards, strict=True)]
