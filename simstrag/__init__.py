@@ -12,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from simstrag.analysis.pages.saved_reports import report
+    from simstrag.analysis.pages.report import report
     from simstrag.engine.simulate import simulate
     from simstrag.errors import InputError, PlanError, SimstragError, StallError
     from simstrag.experiments.compare import Comparison, compare
@@ -89,7 +89,7 @@ _HOME = {
     "View": "policy",
     "Weigh": "policy",
     "compare": "experiments.compare",
-    "report": "analysis.pages.saved_reports",
+    "report": "analysis.pages.report",
     "simulate": "engine.simulate",
     "sweep": "experiments.sweep",
 }

@@ -18,8 +18,13 @@ from simstrag.analysis.tables.comparison_tables import differences_table, rankin
 from simstrag.analysis.tables.standings import Standings, standings
 from simstrag.analysis.text.answer import answer
 from simstrag.analysis.text.cautions import cautions
-from simstrag.analysis.text.sensitivity_table import drawn, thresholds
-from simstrag.analysis.text.sensitivity_text import WORDS, Turn, rounded
+from simstrag.analysis.text.sensitivity_text import (
+    WORDS,
+    Turn,
+    draw_thresholds,
+    round_safely,
+    thresholds,
+)
 from simstrag.experiments.compare import C_TAUS, Comparison, compare
 from simstrag.experiments.sensitivity import COLUMNS
 from simstrag.scenario.scenario import Scenario
@@ -323,7 +328,7 @@ def test_without_noise_nobody_is_called_slow_by_noise(made: Comparison) -> None:
 @pytest.mark.parametrize("larger", [True, False])
 def test_a_bound_is_rounded_to_the_safe_side(value: float, factor: float, larger: bool) -> None:
     bound = value * factor if larger else value / factor
-    shown = float(rounded(bound, value, ""))
+    shown = float(round_safely(bound, value, ""))
     low, high = sorted((bound, value))
     assert low * (1 - 1e-12) <= shown <= high * (1 + 1e-12)
 
@@ -369,7 +374,7 @@ def test_labels_of_the_picture_stay_clear_of_the_axis(rival: str) -> None:
         turn("allreduce.overlap", rival, 1.5, 1.6, shown=False),
     ]
     with drawing.canvas(9.0, 2.0) as figure:
-        ax = drawn(figure, [dict(zip(COLUMNS, row, strict=True)) for row in rows])
+        ax = draw_thresholds(figure, [dict(zip(COLUMNS, row, strict=True)) for row in rows])
         figure.draw_without_rendering()
         axis = ax.get_window_extent()
         for label in ax.texts:

@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simstrag.analysis.charts.timeline import BINS, mixed
-from simstrag.analysis.derived.examples import example, examples_of, excerpts, kept_of
-from simstrag.analysis.derived.waiting import steps_of
-from simstrag.analysis.derived.windows import Kept, choose
-from simstrag.analysis.pages import sections
+from simstrag.analysis.charts.timeline import BINS
+from simstrag.analysis.derived.examples import example, examples_of, kept_of
+from simstrag.analysis.derived.steps import steps_of
+from simstrag.analysis.derived.windows import Kept, choose, close_look, kept_of
 from simstrag.analysis.pages.perfetto import write_timeline
 from simstrag.analysis.pages.report import render
-from simstrag.analysis.tables import staleness
 from simstrag.engine import simulate as engine
 from simstrag.engine.excerpt import Excerpt, ranks_to_show
 from simstrag.engine.simulate import simulate
@@ -138,10 +136,10 @@ def test_of_a_step_nothing_is_said_where_an_update_before_the_next_pull_is_not_k
 @pytest.mark.parametrize("policy", POLICIES)
 def test_where_time_went_is_told_of_all_steps(policy: str) -> None:
     whole, run = (example(policy, run, None, WORKERS) for run in both(policy))
-    for name, seconds in sections.parts_of(run, WORKERS).items():
-        expected = sections.parts_of(whole, WORKERS)[name]
+    for name, seconds in run.parts().items():
+        expected = whole.parts()[name]
         assert seconds == pytest.approx(expected, abs=1.0), name  # of steps in flight at the end
-    assert (sections.parts_of(run, WORKERS)["lost"].sum() > 5) == (policy == "backup:b=1")
+    assert (run.parts()["lost"].sum() > 5) == (policy == "backup:b=1")
 
 
 @pytest.mark.usefixtures("small")
@@ -195,7 +193,7 @@ def test_a_comparison_keeps_excerpts(comparison: Comparison, tmp_path: Path) -> 
 
 def test_the_close_look_lies_in_what_all_kept(comparison: Comparison) -> None:
     found = examples_of(comparison)
-    shown = sections.close_look(found, WORKERS)
+    shown = close_look(found, WORKERS)
     low, high = kept_of(found, 0.2).around(shown.start)
     assert low <= shown.start < shown.end <= high
     assert "slowdown of rank" in shown.why
@@ -220,7 +218,7 @@ def test_a_close_look_begins_in_a_window() -> None:
 def test_the_picture_of_the_whole_run_repeats_its_windows(comparison: Comparison) -> None:
     e = next(e for e in examples_of(comparison) if e.name == "asgd")
     assert e.run.excerpt is not None
-    rgba = mixed(e.steps, e.timing, WORKERS, e.end, e.run)
+    rgba = mix_parts(e.steps, e.timing, range(WORKERS), e.end, e.run)
     assert rgba.shape == (WORKERS, BINS, 4)
     middle = (np.arange(BINS) + 0.5) * e.end / BINS
     of_period = np.floor(middle / e.run.excerpt["period"])
@@ -231,12 +229,12 @@ def test_the_picture_of_the_whole_run_repeats_its_windows(comparison: Comparison
 
 def test_a_report_says_what_was_kept(comparison: Comparison) -> None:
     page, found = render(comparison), examples_of(comparison)
-    sentence = excerpts(found, WORKERS)
-    assert sentence.startswith("Not all steps were kept: of ")
+    sentence = describe_excerpts(found, WORKERS)
+    assert sentence.startswith("Only some steps were kept: of ")
     assert sentence in page
-    assert "for whom is not shown: only an excerpt of its steps was kept" in page
+    assert "For which rank is not shown: only an excerpt of its steps was kept" in page
     assert "the steps of the runs shown, as far as they were kept, are in the folder" in page
-    (stale,) = staleness.stale_of([e for e in found if e.name == "asgd"])
-    assert f"applied gradients the {len(stale.versions)} of the excerpt" in page
+    (stale,) = staleness_of([e for e in found if e.name == "asgd"])
+    assert stale.caption in page
     whole = compare(WORLD.replaced(samples=128 * 60), ["asgd"], jobs=1)
-    assert excerpts(examples_of(whole), WORKERS) == ""
+    assert describe_excerpts(examples_of(whole), WORKERS) == ""

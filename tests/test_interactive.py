@@ -1,4 +1,4 @@
-"""The plots that answer to the pointer: true to the runs, bounded, the same bytes every time."""
+"""Interactive charts: true to the runs, bounded, the same bytes every time."""
 
 import json
 from itertools import pairwise
@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simstrag.analysis.charts import interactive, live_timeline, plots, scopes
-from simstrag.analysis.charts.embedded import library, packed, unpacked
-from simstrag.analysis.charts.timeline import PLAN, UPDATES
-from simstrag.analysis.charts.tracks import PARTS, pieces_of
-from simstrag.analysis.derived.decisions import plan_changes
-from simstrag.analysis.derived.examples import Example, close_look, examples_of
-from simstrag.analysis.pages import sections
+from simstrag.analysis.charts import interactive, plots, timeline
+from simstrag.analysis.charts.chart import PAGE
+from simstrag.analysis.charts.comparison_charts import looks, progress_series
+from simstrag.analysis.charts.plots import library, pack, unpack
+from simstrag.analysis.charts.timeline import PLAN, UPDATES, Scope, parts_of_steps
+from simstrag.analysis.derived.examples import Example, examples_of
+from simstrag.analysis.derived.steps import plan_changes
+from simstrag.analysis.derived.windows import close_look
 from simstrag.analysis.tables.standings import standings
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
@@ -40,14 +41,14 @@ def examples(comparison: Comparison) -> dict[str, Example]:
     return {e.name: e for e in examples_of(comparison)}
 
 
-def scope_of(examples: dict[str, Example], **most: int) -> scopes.Scope:
+def scope_of(examples: dict[str, Example], **most: int) -> Scope:
     every = list(examples.values())
-    return scopes.scope_of(every, close_look(every, 4), 4, **most)
+    return timeline.scope_of(every, close_look(every, 4), 4, **most)
 
 
-def drawn(example: Example, scope: scopes.Scope, color: str) -> list[dict[str, Any]]:
+def drawn(example: Example, scope: Scope, color: str) -> list[dict[str, Any]]:
     """The data of the bars of one colour in a timeline."""
-    above = live_timeline.timeline(example, scope).children[0]
+    above = interactive.plot_timeline(example, scope).children[0]
     return [
         dict(r.data_source.data)
         for r in above.renderers
@@ -61,10 +62,10 @@ def test_bars_last_as_long_as_the_parts_of_the_steps(
     examples: dict[str, Example], name: str, part: str
 ) -> None:
     e, scope = examples[name], scope_of(examples)
-    left, right = pieces_of(e.steps, e.timing)[part]
+    left, right = parts_of_steps(e.steps, e.timing)[part]
     found = [
         right - left
-        for data in drawn(e, scope, PARTS[part].color)
+        for data in drawn(e, scope, str(PAGE.paints[part].face))
         for left, right, word in zip(data["left"], data["right"], data["what"], strict=True)
         if "for nothing" not in word
     ]
@@ -82,30 +83,30 @@ def test_a_rank_is_blocked_as_long_as_others_held_it_at_the_bound(
 
 def test_every_update_and_every_change_of_plan_has_a_mark(examples: dict[str, Example]) -> None:
     korel = examples["korel"]
-    above = live_timeline.timeline(korel, scope_of(examples)).children[0]
+    above = interactive.plot_timeline(korel, scope_of(examples)).children[0]
     marks = {r.glyph.y: r.data_source.data for r in above.renderers if hasattr(r.glyph, "marker")}
     assert len(marks[UPDATES]["time"]) == len(korel.run.updates["time"])
     assert marks[PLAN]["what"] == [c.what for c in plan_changes(korel.run)]
     assert "reduced precision: no rank → rank 3" in marks[PLAN]["what"]
 
 
-def test_who_is_suspected_is_said_from_when_to_when(examples: dict[str, Example]) -> None:
+def test_a_suspicion_is_drawn_over_the_time_that_it_lasts(examples: dict[str, Example]) -> None:
     korel = examples["korel"]
-    above = live_timeline.timeline(korel, scope_of(examples)).children[0]
+    above = interactive.plot_timeline(korel, scope_of(examples)).children[0]
     words = [r.data_source.data for r in above.renderers if "what" in r.data_source.data]
     found = [d for d in words if "is suspected by the policy" in d["what"]]
     assert 3 in found[0]["rank"]
     assert 1.0 < found[0]["left"][found[0]["rank"].index(3)] < 2.5
 
 
-def test_shades_say_how_slow_whom(examples: dict[str, Example]) -> None:
-    above = live_timeline.timeline(examples["bsp"], scope_of(examples)).children[0]
+def test_a_shade_names_its_rank_and_its_slowdown(examples: dict[str, Example]) -> None:
+    above = interactive.plot_timeline(examples["bsp"], scope_of(examples)).children[0]
     shade = above.renderers[0].data_source.data
     assert (shade["rank"], shade["left"], shade["right"]) == ([3], [1.0], [2.5])
     assert shade["what"] == ["takes 2 times as long over a step in full precision"]
 
 
-def test_what_is_drawn_is_bounded_and_it_is_said(examples: dict[str, Example]) -> None:
+def test_the_drawn_part_of_long_runs_is_bounded_and_named(examples: dict[str, Example]) -> None:
     whole, part = scope_of(examples), scope_of(examples, most=900)
     assert whole.left_out == ""
     assert part.left_out.startswith("Single steps are drawn from ")
@@ -116,14 +117,14 @@ def test_what_is_drawn_is_bounded_and_it_is_said(examples: dict[str, Example]) -
     assert 0 < count < sum(len(r.data_source.data["left"]) for r in _bars(examples["bsp"], whole))
 
 
-def _bars(e: Example, scope: scopes.Scope) -> list[Any]:
-    above = live_timeline.timeline(e, scope).children[0]
+def _bars(e: Example, scope: Scope) -> list[Any]:
+    above = interactive.plot_timeline(e, scope).children[0]
     return [r for r in above.renderers if "left" in r.data_source.data]
 
 
 def test_an_axis_of_time_does_not_leave_what_is_drawn(examples: dict[str, Example]) -> None:
     scope = scope_of(examples)
-    axis = scope.axis()
+    axis = interactive.time_axis(scope)
     assert (axis.start, axis.end) == (scope.shown.start, scope.shown.end)
     assert axis.bounds == (0.0, scope.until)
     assert axis.name == plots.SHARED
@@ -137,13 +138,13 @@ def test_the_timelines_of_policies_are_moved_together(comparison: Comparison) ->
 
 def test_curves_look_and_lie_as_in_the_picture(comparison: Comparison) -> None:
     s = standings(comparison)
-    series, looks = sections.progress_series(s), sections.looks(comparison)
+    series, look = progress_series(s), looks(comparison)
     made = interactive.progress(comparison)
     lines = [r for r in made.renderers if type(r.glyph).__name__ == "Line"]
     assert [r.data_source.data["name"][0] for r in lines] == list(series)
-    for line, (name, (middle, *_)) in zip(lines, series.items(), strict=True):
-        assert line.glyph.line_color == looks[name]["color"]
-        assert line.data_source.data["middle"] == pytest.approx(middle.tolist(), rel=1e-5)
+    for line, (name, one) in zip(lines, series.items(), strict=True):
+        assert line.glyph.line_color == PAGE.look(look[name])["color"]
+        assert line.data_source.data["x"] == pytest.approx(one.mean.tolist(), rel=1e-5)
 
 
 def test_every_policy_has_a_point_with_its_numbers(comparison: Comparison) -> None:
@@ -177,14 +178,14 @@ def test_a_run_of_an_older_version_has_a_timeline_without_its_decisions() -> Non
 
 
 def test_the_same_plot_is_the_same_text(comparison: Comparison) -> None:
-    first, second = (packed(interactive.progress(comparison)) for _ in range(2))
+    first, second = (pack(interactive.progress(comparison)) for _ in range(2))
     assert first == second
     assert len(first.text) < 60_000
 
 
 def test_a_plot_runs_no_code_of_its_own_and_asks_nobody(comparison: Comparison) -> None:
     for made in (interactive.progress(comparison), interactive.timelines(comparison).children[0]):
-        text = unpacked(packed(made).text)
+        text = unpack(pack(made).text)
         assert "http" not in text
         assert "CustomJS" not in text
         assert {tool["logo"] for tool in _toolbars(json.loads(text))} == {None}
@@ -200,7 +201,7 @@ def _toolbars(value: Any) -> list[dict[str, Any]]:
 
 
 def test_of_bokeh_its_core_alone_is_carried() -> None:
-    code = unpacked(library())
+    code = unpack(library())
     assert "models/plots/" in code
     assert "widgets/data_table" not in code
     assert len(library()) < 600_000

@@ -14,13 +14,10 @@ import numpy as np
 import pytest
 
 from simstrag import policies
-from simstrag.analysis.derived import events
-from simstrag.analysis.derived.fates import fates_of
-from simstrag.analysis.derived.moments import micro
-from simstrag.analysis.derived.phases import KINDS, phases_of
-from simstrag.analysis.derived.waiting import steps_of
+from simstrag.analysis.derived.phases import KINDS, micro, phases_of
+from simstrag.analysis.derived.steps import fates_of, steps_of
 from simstrag.analysis.pages import perfetto
-from simstrag.analysis.pages.perfetto import Written, write_timeline
+from simstrag.analysis.pages.perfetto import TimelineFile, write_timeline
 from simstrag.cli import main
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
@@ -75,10 +72,10 @@ def run_of(policy: str, gradients: bool = True, **changes: object) -> tuple[Run,
 
 
 @pytest.fixture
-def written(tmp_path: Path) -> Callable[..., tuple[dict[str, Any], Written]]:
+def written(tmp_path: Path) -> Callable[..., tuple[dict[str, Any], TimelineFile]]:
     """Writes a timeline and reads it back: the file's contents, and what was said of it."""
 
-    def write(*given: Any, **also: Any) -> tuple[dict[str, Any], Written]:
+    def write(*given: Any, **also: Any) -> tuple[dict[str, Any], TimelineFile]:
         run, timing = given
         path = tmp_path / "run.json"
         said = write_timeline(run, path, timing, **also)
@@ -88,7 +85,7 @@ def written(tmp_path: Path) -> Callable[..., tuple[dict[str, Any], Written]]:
 
 
 def slices(
-    file: dict[str, Any], *names: str, process: int = events.WORKERS
+    file: dict[str, Any], *names: str, process: int = perfetto.WORKERS
 ) -> list[tuple[int, int, int]]:
     """(thread, from, to) of the slices of these names; by default those of the workers."""
     return sorted(
@@ -167,7 +164,7 @@ def test_a_switch_of_precision_lies_between_pull_and_computing(
     pulled = {(rank, end) for rank, _, end in slices(file, "pull")}
     assert {(rank, end) for rank, _, end in switches} <= computing
     assert {(rank, start) for rank, start, _ in switches} <= pulled
-    pulls = {end - start for rank, start, end in slices(file, "pull") if rank != events.RANK_0}
+    pulls = {end - start for rank, start, end in slices(file, "pull") if rank != perfetto.RANK_0}
     assert pulls <= {999, 1_000, 1_001}
     assert "order" not in file["metadata"]
 
@@ -195,8 +192,8 @@ def test_pushes_pulls_and_jobs_are_those_that_were_made(
 
         monkeypatch.setattr(Timing, name, heard)
 
-    listen("push", lambda args: [events.RANK_0 + args[0]], 1)
-    listen("pull", lambda args: [events.RANK_0 + args[0]], 1)
+    listen("push", lambda args: [perfetto.RANK_0 + args[0]], 1)
+    listen("pull", lambda args: [perfetto.RANK_0 + args[0]], 1)
     listen("serve", lambda args: [], 0)
     reference.simulate(scenario(), policies.load(policy), 3)
     monkeypatch.undo()
@@ -211,7 +208,7 @@ def test_pushes_pulls_and_jobs_are_those_that_were_made(
     served = [
         (e["ts"], e["ts"] + e["dur"])
         for e in file["traceEvents"]
-        if e["ph"] == "X" and e["tid"] == events.SERVER
+        if e["ph"] == "X" and e["tid"] == perfetto.SERVER
     ]
     lost = run.summary["dropped"] if policy.startswith("ringmaster") else 0  # after their service
     assert len(served) == run.summary["applied"] + lost
@@ -284,7 +281,7 @@ def test_a_case_that_can_be_counted_by_hand(written: Callable[..., Any]) -> None
     assert slices(file, "collective") == [
         (rank, at * second, (at + 0.5) * second) for rank in (1000, 1001) for at in (2, 4.5)
     ]
-    updates = instants(file, events.UPDATES)
+    updates = instants(file, perfetto.UPDATES)
     assert [e["ts"] for e in updates] == [2.5 * second, 5 * second]
     assert updates[1]["name"] == "update 2"
     assert updates[1]["args"] == {
@@ -364,7 +361,7 @@ def test_what_a_plan_changed_is_a_mark_of_that_name(
 ) -> None:
     run, _ = suspecting
     file, _ = written(*suspecting)
-    marks = instants(file, events.DECISIONS)
+    marks = instants(file, perfetto.DECISIONS)
     assert [(e["args"]["update"], e["name"]) for e in marks] == [
         (0, "first plan"), (2, "suspects"), (4, "suspects, precision"), (6, "suspects"),
         (8, "suspects, precision"),
@@ -385,7 +382,7 @@ def test_a_change_of_groups_shares_or_way_is_named(
 ) -> None:
     file, _ = written(*run_of(spec))
     assert name in {
-        word for e in instants(file, events.DECISIONS) for word in e["name"].split(", ")
+        word for e in instants(file, perfetto.DECISIONS) for word in e["name"].split(", ")
     }
 
 
@@ -394,16 +391,16 @@ def test_a_suspicion_lasts_from_the_plan_with_it_to_the_plan_without(
 ) -> None:
     file, _ = written(*suspecting)
     at = micro(suspecting[0].updates["time"]).tolist()
-    assert slices(file, "suspected", process=events.SUSPECTS) == [
-        (events.SUSPECT_0 + 1, at[3], at[7]),
-        (events.SUSPECT_0 + 3, at[5], at[-1]),
+    assert slices(file, "suspected", process=perfetto.SUSPECTS) == [
+        (perfetto.SUSPECT_0 + 1, at[3], at[7]),
+        (perfetto.SUSPECT_0 + 3, at[5], at[-1]),
     ]
     assert {e["args"]["update"] for e in file["traceEvents"] if e["name"] == "suspected"} == {4, 6}
 
 
 def test_who_judges_nobody_has_no_track_of_suspects(written: Callable[..., Any]) -> None:
     file, _ = written(*run_of("bsp"))
-    assert not any(e["pid"] == events.SUSPECTS for e in file["traceEvents"])
+    assert not any(e["pid"] == perfetto.SUSPECTS for e in file["traceEvents"])
 
 
 def test_a_window_opens_with_the_plan_in_force(
@@ -413,13 +410,13 @@ def test_a_window_opens_with_the_plan_in_force(
     time = run.updates["time"]
     window = ((time[6] + time[7]) / 2, time[-1])
     file, _ = written(run, timing, window=window)
-    first, last = instants(file, events.DECISIONS)
+    first, last = instants(file, perfetto.DECISIONS)
     assert first["ts"] == micro(window[0])
     assert first["name"] == f"in force since {time[5]:.6g} s"
     assert (first["args"]["suspects"], last["args"]["suspects"]) == ("1 3", "3")
     at = micro(time).tolist()
-    assert (events.SUSPECT_0 + 1, at[3], at[7]) in slices(
-        file, "suspected", process=events.SUSPECTS
+    assert (perfetto.SUSPECT_0 + 1, at[3], at[7]) in slices(
+        file, "suspected", process=perfetto.SUSPECTS
     ), "whole, though it began before"
 
 
@@ -429,7 +426,7 @@ def test_a_run_of_an_older_version_says_that_it_kept_no_decisions(
     run, timing = suspecting
     file, _ = written(replace(run, decisions=None), timing)
     assert file["metadata"]["decisions"].startswith("an older version wrote the run")
-    assert not any(e.get("tid") == events.DECISIONS for e in file["traceEvents"])
+    assert not any(e.get("tid") == perfetto.DECISIONS for e in file["traceEvents"])
     assert "decisions" not in written(run, timing)[0]["metadata"]
 
 
@@ -464,7 +461,7 @@ def test_of_what_is_too_much_the_stretch_of_most_waiting_is_shown(
     assert 0.9 < said.start < said.end < 2.2
     assert said.steps_left_out > 100
     assert file["metadata"]["steps_left_out"] == said.steps_left_out
-    shown = instants(file, events.UPDATES)
+    shown = instants(file, perfetto.UPDATES)
     assert all(said.start <= e["ts"] / 1e6 <= said.end for e in shown)
 
 
@@ -517,7 +514,7 @@ def test_an_order_that_is_assumed_is_said_to_be(policy: str, written: Callable[.
     file, _ = written(run, timing)
     assert "not known in which order" in file["metadata"]["order"]
     assert "left out" in file["metadata"]["server"]
-    assert not any(e["tid"] == events.SERVER for e in file["traceEvents"])
+    assert not any(e["tid"] == perfetto.SERVER for e in file["traceEvents"])
     waits = [e["cat"] for e in file["traceEvents"] if e["name"] == "communication"]
     assert set(waits) == {"communication,order assumed"}
 
@@ -525,7 +522,7 @@ def test_an_order_that_is_assumed_is_said_to_be(policy: str, written: Callable[.
 def test_the_file_itself_says_what_it_covers(written: Callable[..., Any]) -> None:
     run, timing = run_of("asgd")
     file, said = written(run, timing)
-    (about,) = [e for e in file["traceEvents"] if e["tid"] == events.ABOUT and e["ph"] == "X"]
+    (about,) = [e for e in file["traceEvents"] if e["tid"] == perfetto.ABOUT and e["ph"] == "X"]
     assert about["args"] == file["metadata"]
     assert about["dur"] == round((said.end - said.start) * 1e6)
     assert all(isinstance(v, str | int) for v in file["metadata"].values()), "a table in the UI"

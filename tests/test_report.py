@@ -15,9 +15,8 @@ import matplotlib
 import numpy as np
 import pytest
 
-from simstrag.analysis.charts.tradeoffs import tradeoff
+from simstrag.analysis.charts.comparison_charts import tradeoff
 from simstrag.analysis.derived.examples import examples_of
-from simstrag.analysis.pages import sections
 from simstrag.analysis.pages.report import render, render_run
 from simstrag.analysis.tables.standings import standings
 from simstrag.analysis.text.assumptions import assumptions
@@ -178,7 +177,7 @@ class TestTrue:
     def test_curves_that_are_not_drawn_are_named_with_the_reason(self, page: Page) -> None:
         text = Page(render(small(policies=["bsp", "p_reduce", "local_sgd"]))).text
         why = "p_reduce and local_sgd (it averages private models)"
-        assert f"Not drawn, because nobody can tell their progress: {why}." in text
+        assert f"Not drawn, because their progress is unknown: {why}." in text
         assert "Not drawn" not in page.text
 
     def test_the_legend_of_a_strip_has_a_colour_for_lost_work(self, page: Page) -> None:
@@ -294,19 +293,17 @@ class TestTradeoff:
     def test_two_times_show_who_is_best_in_both(self, comparison: Comparison) -> None:
         found = tradeoff(standings(comparison))
         assert found is not None
-        best = [p for p in found.points if p.on_front]
-        fastest = min(found.points, key=lambda p: p.makespan.value)
-        soonest = min(found.points, key=lambda p: p.outcome.value)
-        assert {fastest, soonest} <= set(best)
-        assert all(p.policy in found.sentence for p in best)
+        best = {name for name, front in zip(found.policies, found.on_front, strict=True) if front}
+        for times in (found.makespan, found.outcome):
+            assert found.policies[int(np.argmin([e.value for e in times]))] in best
+        assert all(name in found.sentence for name in best)
 
     def test_without_a_target_accuracy_is_what_work_is_worth(self) -> None:
         curve = [[0.0, 0.1], [50.0, 0.9]]
         found = tradeoff(standings(small(learner={"noise_scale": 500, "curve": curve})))
         assert found is not None
-        assert found.axis == "accuracy"
-        best = max(found.points, key=lambda p: p.outcome.value)
-        assert best.on_front
+        assert found.axis == "accuracy (0 to 1)"
+        assert found.on_front[int(np.argmax([e.value for e in found.outcome]))]
 
     def test_one_time_alone_is_no_tradeoff(self) -> None:
         assert tradeoff(standings(small(policies=["bsp"]))) is None
@@ -394,7 +391,7 @@ class TestRun:
         run = simulate(made, "ssp", record_steps=True)
         found = Page(render_run(run)).text
         assert "not at hand" in found
-        assert "for whom is not shown" in found
+        assert "For which rank is not shown" in found
 
     def test_a_run_whose_trace_has_changed_says_so(self) -> None:
         run = simulate(Scenario.of({**SMALL, "trace": TRACE}), "bsp", record_steps=True)
@@ -436,5 +433,5 @@ def test_every_rank_did_something_all_the_time_of_its_run(comparison: Comparison
     """By rank, the seconds of a run are computing, communication and waiting, and nothing else."""
     workers = comparison.scenario.workers
     for e in examples_of(comparison):
-        seconds = sum(sections.parts_of(e, workers).values())
+        seconds = sum(e.parts().values())
         assert seconds == pytest.approx(np.full(workers, e.end), rel=1e-9)

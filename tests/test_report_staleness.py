@@ -4,13 +4,11 @@ import numpy as np
 import pytest
 
 from simstrag.analysis.derived.examples import example
-from simstrag.analysis.tables.staleness import (
-    Stale,
-    quantiles,
-    stale_by_rank,
-    stale_of,
-    stale_pictures,
-    stale_table,
+from simstrag.analysis.tables.run_tables import (
+    Staleness,
+    staleness_by_rank,
+    staleness_of,
+    staleness_table,
 )
 from simstrag.engine.simulate import simulate
 from simstrag.scenario.scenario import Scenario
@@ -31,14 +29,14 @@ def scenario() -> Scenario:
     })  # fmt: skip
 
 
-def stale(policy: str, **keep: bool) -> tuple[list[Stale], dict[str, float]]:
+def stale(policy: str, **keep: bool) -> tuple[list[Staleness], dict[str, float]]:
     run = simulate(scenario(), policy, 3, record_steps=True, **keep)
     counted = {
         "mean": run.summary["mean_staleness"],
         "most": max(run.updates["staleness_max"]),
         "applied": run.summary["applied"],
     }
-    return stale_of([example(policy, run, None, WORKERS)]), counted
+    return staleness_of([example(policy, run, None, WORKERS)]), counted
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -48,7 +46,7 @@ def test_what_is_derived_is_what_the_run_counted(policy: str) -> None:
         assert found == []
         return
     (one,) = found
-    assert one.missing == 0
+    assert one.caption == ""
     assert one.versions.mean() == pytest.approx(counted["mean"])
     assert one.versions.max() == counted["most"]
 
@@ -66,14 +64,13 @@ def test_policies_without_stale_gradients_are_left_out() -> None:
 
 
 def test_numbers_are_of_gradients_that_there_were() -> None:
-    one = Stale("mine", np.array([0, 0, 0, 2]), np.array([0, 1, 4, 7]), 4)
-    assert quantiles(one, 3)[0].tolist() == [0, 0, 1, 4, 4]
-    assert np.isnan(quantiles(one, 3)[1]).all()
-    assert stale_table([one]).rows == (("mine", "4", "3.00", "1", "7", "7"),)
-    assert stale_by_rank([one], 3).rows[2] == ("mine", 2, 1, 7.0, 7.0, 7.0, 7.0, 7.0)
+    one = Staleness("mine", np.array([0, 0, 0, 2]), np.array([0, 1, 4, 7]), 4)
+    assert one.quantiles(3)[0].tolist() == [0, 0, 1, 4, 4]
+    assert np.isnan(one.quantiles(3)[1]).all()
+    assert staleness_table([one]).rows == (("mine", "4", "3.00", "1", "7", "7"),)
+    assert staleness_by_rank([one], 3).rows[2] == ("mine", 2, 1, 7.0, 7.0, 7.0, 7.0, 7.0)
 
 
 def test_what_the_log_does_not_tell_is_counted() -> None:
-    one = Stale("mine", np.array([0]), np.array([3]), 5)
-    ((_, sentence, _),) = stale_pictures([one], 1)
-    assert sentence == "The log does not tell of 4 of its 5 applied gradients."
+    one = Staleness("mine", np.array([0]), np.array([3]), 5)
+    assert one.caption == "The log lacks 4 of the 5 applied gradients."

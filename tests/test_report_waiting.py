@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from simstrag.analysis.charts.timeline import PALE, mixed
-from simstrag.analysis.charts.tracks import pieces_of
-from simstrag.analysis.derived.waiting import steps_of, waiting
+from simstrag.analysis.charts.timeline import FADED, mix_parts, parts_of_steps
+from simstrag.analysis.derived.steps import steps_of
+from simstrag.analysis.derived.waiting import waiting
 from simstrag.analysis.derived.windows import changes, choose, segments
 from simstrag.engine.simulate import simulate
 from simstrag.runs.run import Run
@@ -73,7 +73,7 @@ class TestEveryPolicy:
     def test_parts_fill_the_time_of_every_rank(self, policy: str) -> None:
         made, run = run_of(policy)
         steps = steps_of(run)
-        parts = pieces_of(steps, made.timing(3))
+        parts = parts_of_steps(steps, made.timing(3))
         for rank in range(WORKERS):
             own = np.flatnonzero(steps.rank == rank)
             filled = sum(np.clip(b[own] - a[own], 0, None).sum() for a, b in parts.values())
@@ -85,14 +85,14 @@ class TestEveryPolicy:
 def test_work_thrown_away_is_paler_than_work_applied() -> None:
     made, run = run_of("backup:b=1")
     steps = steps_of(run)
-    of = made.timing(3), WORKERS, float(run.updates["time"][-1])
-    as_it_was = mixed(steps, *of)[..., 3]
-    all_applied = mixed(dataclasses.replace(steps, applied=np.ones_like(steps.applied)), *of)[
+    of = made.timing(3), range(WORKERS), float(run.updates["time"][-1])
+    as_it_was = mix_parts(steps, *of)[..., 3]
+    all_applied = mix_parts(dataclasses.replace(steps, applied=np.ones_like(steps.applied)), *of)[
         ..., 3
     ]
     paler = as_it_was < all_applied - 1e-9
     assert set(np.flatnonzero(paler.any(axis=1))) == set(steps.rank[steps.lost])
-    assert (as_it_was[paler] / all_applied[paler]).min() == pytest.approx(PALE)
+    assert (as_it_was[paler] / all_applied[paler]).min() == pytest.approx(FADED)
 
 
 def test_all_waiting_at_a_barrier_is_for_a_rank() -> None:

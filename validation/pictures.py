@@ -10,26 +10,25 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from simstrag.analysis.charts import drawing
-from simstrag.analysis.charts.pictures import WIDTH
+from simstrag.analysis.charts import chart, drawing
 from simstrag.validation.measure import Measure
 from simstrag.validation.result import CaseResult
 
 __all__ = ["errors", "pace", "replayed_paces"]
 
-REAL, SIMULATED = drawing.SERIES[0], drawing.SERIES[1]
+REAL, SIMULATED = chart.SERIES[0], chart.SERIES[1]
 
 
 def errors(cases: Sequence[CaseResult]) -> Markup:
     """Makespans relative to the mean of the real runs, with the tolerance."""
     shown = [each for each in cases if each.makespan is not None]
-    with drawing.canvas(WIDTH, 0.8 + 0.27 * len(shown)) as figure:
+    with drawing.canvas(chart.WIDTH, 0.8 + 0.27 * len(shown)) as figure:
         ax = figure.add_subplot()
         for y, each in enumerate(shown):
             verdict = each.makespan
             assert verdict is not None
             bounds = [1 - verdict.allowed], [1 + verdict.allowed]
-            drawing.boxes(ax, *bounds, [y], 0.62, drawing.WAIT, 0.3)
+            drawing.boxes(ax, *bounds, [y], 0.62, chart.Paint(chart.WAIT, alpha=0.3))
             runs = [run.makespan / verdict.real for run in each.real.values()]
             ax.plot(
                 runs, [y] * len(runs), "o", color=REAL, markersize=4, fillstyle="none",
@@ -39,7 +38,7 @@ def errors(cases: Sequence[CaseResult]) -> Markup:
                 [1 + verdict.error] * 2, [y - 0.36, y + 0.36], color=SIMULATED, linewidth=2,
                 label="simulated" if y == 0 else None,
             )  # fmt: skip
-        ax.axvline(1.0, color=drawing.MUTED, linewidth=0.8)
+        ax.axvline(1.0, color=chart.MUTED, linewidth=0.8)
         ax.set_yticks(range(len(shown)), [each.case.name for each in shown])
         ax.set_ylim(len(shown) - 0.4, -0.6)
         ax.tick_params(axis="y", length=0)
@@ -58,9 +57,7 @@ def pace(of: CaseResult) -> Markup:
         ax = figure.add_subplot()
         for start, stop, load in of.spans:
             if load and start < last:
-                ax.axvspan(
-                    start, min(stop, last), color=drawing.CONTENTION, alpha=0.13, linewidth=0
-                )
+                ax.axvspan(start, min(stop, last), color=chart.CONTENTION, alpha=0.13, linewidth=0)
         for run in of.real.values():
             ax.plot(*_steps(grid, run.pace), color=REAL, linewidth=0.8, alpha=0.7)
         simulated_mean = _mean(of.predicted.runs)
@@ -76,9 +73,9 @@ def pace(of: CaseResult) -> Markup:
 
 def replayed_paces(grid: Sequence[float], paces: Mapping[str, Sequence[float]]) -> Markup:
     """Step time over time of a real run, its replay, and its prediction if there is one."""
-    with drawing.canvas(WIDTH, 2.6) as figure:
+    with drawing.canvas(chart.WIDTH, 2.6) as figure:
         ax = figure.add_subplot()
-        for (name, pace), colour in zip(paces.items(), drawing.SERIES, strict=False):
+        for (name, pace), colour in zip(paces.items(), chart.SERIES, strict=False):
             ax.plot(*_steps(np.asarray(grid), pace), color=colour, linewidth=1.4, label=name)
         ax.set_xlim(0, max(grid))
         ax.set_ylim(bottom=0)

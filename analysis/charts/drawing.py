@@ -1,15 +1,15 @@
-"""Matplotlib figures as inline SVG that takes its text and line colours from the page around it.
+"""Charts drawn with matplotlib: inline SVG for a page, or axes for a paper.
 
-Only the object interface is used: no pyplot, no state that outlives a call.  Text stays text, so
-that it can be read out, searched and printed; ids carry the picture's name, so that many pictures
-share a page; the same picture is the same bytes.
+A page's SVG takes its text and line colours from the page around it.  Only the object interface is
+used: no pyplot, no state that outlives a call.  Text stays text, so that it can be searched, read
+out and printed; equal charts give equal bytes.
 """
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,51 +24,52 @@ from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
-__all__ = [
-    "AMP", "BLOCKED", "COMMUNICATION", "CONTENTION", "FULL", "INK", "LINE", "MUTED", "NET", "WAIT",
-    "boxes", "canvas", "image", "pixels", "style_of", "svg",
-]  # fmt: skip
+from simstrag.analysis.charts.chart import (
+    INK,
+    LINE,
+    MUTED,
+    PAGE,
+    Bars,
+    Chart,
+    Curve,
+    Dots,
+    Events,
+    Floats,
+    Image,
+    Paint,
+    Rule,
+    Theme,
+)
+from simstrag.experiments.paired_statistics import Estimate
 
-INK, MUTED, LINE = "#101112", "#707172", "#c0c1c2"
-"""Stand-ins that become the page's own colours, light or dark."""
+__all__ = ["THEME", "arms", "boxes", "canvas", "draw", "image", "picture", "pixels", "svg"]
+
 THEME = {INK: "var(--ink)", MUTED: "var(--muted)", LINE: "var(--line)"}
-
-FULL, AMP, COMMUNICATION = "#3d74b8", "#e38b1f", "#8d5bb0"
-WAIT, BLOCKED = "#9aa3ad", "#66727f"
-CONTENTION, NET = "#d8433b", "#8d5bb0"
-
-SERIES = ("#3d74b8", "#d9711c", "#2f9468", "#b8539a", "#8c6bc4", "#c2474a", "#3aa0b5", "#8a7a2c")
-DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
+BESIDE = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
+"""A legend to the right of a chart."""
+BETWEEN = 24
+"""Points of a curve between two markers."""
+HAIR = 1 / 1600
+"""Half the width of a tick, as a share of the x axis."""
 
 SETTINGS = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "simstrag",
-    "font.family": ["DejaVu Sans"],
-    "font.size": 8.0,
-    "text.parse_math": False,  # a dollar sign in a policy's name is no formula
-    "text.color": INK,
-    "axes.edgecolor": MUTED,
-    "axes.labelcolor": INK,
-    "axes.linewidth": 0.6,
-    "axes.facecolor": "none",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "grid.color": LINE,
-    "grid.linewidth": 0.5,
-    "legend.frameon": False,
-    "figure.facecolor": "none",
-}
+    "svg.fonttype": "none", "svg.hashsalt": "simstrag", "font.family": ["DejaVu Sans"],
+    "font.size": 8.0, "text.parse_math": False, "text.color": INK, "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK, "axes.linewidth": 0.6, "axes.facecolor": "none",
+    "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
+    "xtick.color": MUTED, "ytick.color": MUTED, "xtick.labelcolor": INK, "ytick.labelcolor": INK,
+    "xtick.major.width": 0.6, "ytick.major.width": 0.6, "grid.color": LINE, "grid.linewidth": 0.5,
+    "legend.frameon": False, "figure.facecolor": "none", "lines.linewidth": 1.3,
+    "lines.markersize": 4.5,
+}  # fmt: skip
+
+
+# -- a page --------------------------------------------------------------------------------------
 
 
 @contextmanager
 def canvas(width: float, height: float) -> Iterator[Figure]:
-    """A figure of so many inches, to be drawn on and written within the `with`.
+    """A figure of this size in inches, to draw on and write within the `with`.
 
     >>> with canvas(3, 1) as figure:
     ...     _ = figure.add_subplot().plot([0, 1], [0, 1])
@@ -79,20 +80,33 @@ def canvas(width: float, height: float) -> Iterator[Figure]:
         yield Figure(figsize=(width, height), layout="constrained")
 
 
+def picture(chart: Chart, name: str) -> Markup:
+    """A chart as inline SVG. name: unique on its page."""
+    with canvas(*chart.size) as figure:
+        ax = figure.add_subplot()
+        draw(chart, ax, PAGE)
+        if chart.legend and ax.get_legend_handles_labels()[0]:
+            ax.legend(**BESIDE)
+        return svg(figure, name, chart.label)
+
+
 def svg(figure: Figure, name: str, label: str) -> Markup:
-    """Inline SVG. name: unique on its page.  label: what a screen reader says of it."""
-    written = io.StringIO()
+    """Inline SVG.
+
+    name: unique on its page; ids begin with it.
+    label: the text for a screen reader.
+    """
+    text = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    canvas = FigureCanvasSVG(figure)  # which draws once, where savefig does so twice
-    canvas.print_svg(written, metadata=nothing)  # type: ignore[no-untyped-call]
-    return _inline(written.getvalue(), name, label)
+    canvas = FigureCanvasSVG(figure)  # draws once, where savefig draws twice
+    canvas.print_svg(text, metadata=nothing)  # type: ignore[no-untyped-call]
+    return _inline(text.getvalue(), name, escape(label))
 
 
 def _inline(text: str, name: str, label: str) -> Markup:
-    """The `<svg>` element alone, without fixed size, foreign colours and needless digits."""
+    """The `<svg>` element alone, without a fixed size, foreign colours and needless digits."""
     text = text[text.index("<svg") :].strip()
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r"<!--.*?-->|<style.*?</style>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", "", text, flags=re.S)
     head, body = text.split(">", 1)
     box = re.search(r'viewBox="[^"]*"', head)
     assert box is not None
@@ -103,10 +117,9 @@ def _inline(text: str, name: str, label: str) -> Markup:
     for stand_in, variable in THEME.items():
         body = body.replace(stand_in, variable)
     body = re.sub(r"\n\s*", "\n", body)
-    said = escape(label)
     return Markup(
-        f'<svg class="picture" role="img" aria-label="{said}" {box.group()}>'
-        f"<title>{said}</title>{body}"
+        f'<svg class="picture" role="img" aria-label="{label}" {box.group()}>'
+        f"<title>{label}</title>{body}"
     )
 
 
@@ -115,13 +128,115 @@ def _short(path: re.Match[str]) -> str:
     return " ".join(re.sub(r"\.(\d)\d+", r".\1", path.group()).replace(".0 ", " ").split())
 
 
+# -- a chart on axes -----------------------------------------------------------------------------
+
+
+def draw(chart: Chart, ax: Axes, theme: Theme) -> None:
+    """Draw a chart on axes; a legend is left to the caller."""
+    if None not in chart.x_range:
+        ax.set_xlim(*chart.x_range)
+    for k, mark in enumerate(chart.marks):
+        match mark:
+            case Curve():
+                _draw_curve(ax, mark, theme, k)
+            case Dots():
+                _draw_dots(ax, mark, theme)
+            case Bars():
+                left, right = (np.clip(end, *_range(chart)) for end in (mark.left, mark.right))
+                paint, label = theme.paints[mark.role], _once(ax, theme.text(mark.name))
+                boxes(ax, left, right, mark.row, mark.height, paint, label)
+            case Events():
+                _draw_events(ax, mark, theme)
+            case Image():
+                image(ax, mark.rgba, mark.extent)
+            case Rule():
+                _draw_rule(ax, mark, theme)
+            case _:
+                ax.step(
+                    mark.x, mark.y, where="post", color=theme.muted, linewidth=0.8, label=mark.name
+                )
+    _set_axes(chart, ax, theme)
+
+
+def _set_axes(chart: Chart, ax: Axes, theme: Theme) -> None:
+    if chart.rows:
+        ax.set_yticks(list(chart.rows), [theme.text(name) for name in chart.rows.values()])
+        ax.tick_params(axis="y", length=0)
+    ax.set_xlim(*chart.x_range)
+    ax.set_ylim(*chart.y_range)
+    ax.set_xlabel(chart.x)
+    ax.set_ylabel(chart.y)
+    if chart.grid:
+        ax.grid(axis=chart.grid)
+        ax.set_axisbelow(True)
+
+
+def _range(chart: Chart) -> tuple[float, float]:
+    low, high = chart.x_range
+    return -np.inf if low is None else low, np.inf if high is None else high
+
+
+def _once(ax: Axes, label: str) -> str | None:
+    """A label for the legend, unless the legend has it."""
+    return None if label in ax.get_legend_handles_labels()[1] else label or None
+
+
+def _draw_curve(ax: Axes, mark: Curve, theme: Theme, k: int) -> None:
+    style = theme.look(mark.look)
+    if not theme.marked:
+        style["marker"] = "None"
+    every = (5 + 7 * k % BETWEEN, BETWEEN)
+    ax.plot(mark.x, mark.y, label=theme.text(mark.name), markevery=every, **style)
+    if mark.least is not None and mark.most is not None:
+        band = {"color": style["color"], "alpha": 0.12, "linewidth": 0}
+        ax.fill_betweenx(mark.y, mark.least, mark.most, **band)
+
+
+def _draw_dots(ax: Axes, mark: Dots, theme: Theme) -> None:
+    style = theme.look(mark.look)
+    if not mark.joined:
+        style["linestyle"] = "None"
+    hollow = "none" if theme is PAGE else "white"
+    ax.errorbar(
+        [e.value for e in mark.x], [e.value for e in mark.y], xerr=arms(mark.x), yerr=arms(mark.y),
+        label=theme.text(mark.name), capsize=2, elinewidth=0.9,
+        markerfacecolor=style["color"] if mark.filled else hollow, **style,
+    )  # fmt: skip
+
+
+def _draw_events(ax: Axes, mark: Events, theme: Theme) -> None:
+    hair = HAIR * float(np.diff(ax.get_xlim())[0])
+    low, high = ax.get_xlim()
+    x = mark.x[(mark.x >= low) & (mark.x < high)]
+    row = np.full(len(x), mark.row)
+    if mark.to is None:
+        boxes(ax, x - hair, x + hair, row, 0.6, Paint(theme.muted))
+        return
+    middle = np.full(len(x), (mark.row + mark.to) / 2)
+    boxes(ax, x - hair, x + hair, middle, mark.to - mark.row, Paint(theme.ink, alpha=0.35))
+    ax.plot(x, row, "v", color=theme.ink, markersize=4, linestyle="none")
+
+
+def _draw_rule(ax: Axes, mark: Rule, theme: Theme) -> None:
+    upright = mark.axis == "x"
+    dash: Any = (0, (1, 2)) if mark.dotted else "-"
+    line = ax.axvline if upright else ax.axhline
+    line(mark.at, color=theme.muted, linewidth=0.8, linestyle=dash)
+    if mark.word:
+        ax.annotate(
+            mark.word, (mark.at, 1.0) if upright else (0.0, mark.at),
+            xycoords=("data", "axes fraction") if upright else ("axes fraction", "data"),
+            xytext=(-3 if mark.left else 3, 2), ha="right" if mark.left else "left",
+            textcoords="offset points", color=theme.muted, fontsize=7,
+        )  # fmt: skip
+
+
 def boxes(
     ax: Axes, left: npt.ArrayLike, right: npt.ArrayLike, middle: npt.ArrayLike,
-    height: float, color: str, alpha: float = 1.0, filled: bool = True,
+    height: float, paint: Paint, label: str | None = None,
 ) -> None:  # fmt: skip
-    """Draw horizontal bars as one path; data coordinates, empty ones left out."""
-    x0, x1 = np.asarray(left, dtype=float), np.asarray(right, dtype=float)
-    y = np.asarray(middle, dtype=float)
+    """Draw horizontal bars in data coordinates as one path; empty bars are left out."""
+    x0, x1, y = (np.asarray(values, dtype=float) for values in (left, right, middle))
     kept = x1 > x0
     if not kept.any():
         return
@@ -131,19 +246,22 @@ def boxes(
     path = Path.make_compound_path_from_polys(
         np.stack([x, np.stack([low, low, high, high, low], axis=1)], axis=2)
     )
-    rgba = to_rgba(color, alpha)
-    face, edge, width = (rgba, "none", 0.0) if filled else ("none", rgba, 0.7)
-    ax.add_patch(PathPatch(path, facecolor=face, edgecolor=edge, linewidth=width))
+    face = "none" if paint.face is None else to_rgba(paint.face, paint.alpha)
+    ax.add_patch(
+        PathPatch(
+            path, facecolor=face, edgecolor=paint.edge or "none", hatch=paint.hatch or None,
+            linewidth=0.6 if paint.edge else 0.0, label=label,
+        )
+    )  # fmt: skip
+    ax.autoscale_view()
 
 
-def image(
-    ax: Axes, rgba: npt.NDArray[np.float64], extent: tuple[float, float, float, float]
-) -> None:
+def image(ax: Axes, rgba: Floats, extent: tuple[float, float, float, float]) -> None:
     """Show RGBA pixels (rows from the top) over `extent`, each as a sharp rectangle."""
     ax.imshow(rgba, extent=extent, aspect="auto", interpolation="none", origin="upper")
 
 
-def pixels(color: str, weight: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def pixels(color: str, weight: Floats) -> Floats:
     """RGBA pixels of one colour, as opaque as `weight` (0..1)."""
     rgba = np.empty((*weight.shape, 4))
     rgba[...] = to_rgba(color)
@@ -151,6 +269,11 @@ def pixels(color: str, weight: npt.NDArray[np.float64]) -> npt.NDArray[np.float6
     return rgba
 
 
-def style_of(k: int) -> dict[str, Any]:
-    """Colour and dashes of the k-th curve of a picture."""
-    return {"color": SERIES[k % len(SERIES)], "linestyle": DASHES[k // len(SERIES) % len(DASHES)]}
+def arms(estimates: Sequence[Estimate]) -> npt.NDArray[np.float64]:
+    """Lengths of error bars, shape (2, n); 0 without an interval.
+
+    >>> arms([Estimate(3.0, 2.0, 5.0)]).tolist()
+    [[1.0], [2.0]]
+    """
+    ends = np.array([[e.value - e.low, e.high - e.value] for e in estimates]).reshape(-1, 2).T
+    return np.asarray(np.nan_to_num(np.clip(ends, 0.0, None)))

@@ -11,7 +11,7 @@ from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from simstrag.analysis.charts import drawing
+from simstrag.analysis.charts.chart import CONTENTION, FULL
 from simstrag.trace.slowdown import Piecewise
 from simstrag.trace.trace import RESOURCES, Trace
 
@@ -141,8 +141,8 @@ def _scale(panel: Panel) -> tuple[Any, Any, str]:
     values = panel.values[np.isfinite(panel.values)]
     least, most = float(values.min()), float(values.max())
     if panel.kind == "utilisation":
-        return Normalize(0.0, 1.0), _shades(drawing.FULL, "#16324f"), "share in use"
-    shades = _shades(drawing.CONTENTION, "#4a0d0a")
+        return Normalize(0.0, 1.0), _shades(FULL, "#16324f"), "share in use"
+    shades = _shades(CONTENTION, "#4a0d0a")
     word = "slowdown" if panel.kind == "slowdown" else "seconds"
     if panel.kind == "slowdown":
         least, most = min(least, 1.0), max(most, MILD)

@@ -1,32 +1,34 @@
-"""Plots to zoom and to point at, for a notebook: those of a report, as Bokeh objects.
+"""Charts to zoom and to point at in a notebook: those of a report, as Bokeh objects.
 
-Without the network, `output_notebook(INLINE)` once and then `show(...)`, of `bokeh.io` and
-`bokeh.resources`, show them in Jupyter; elsewhere `bokeh.io.save` writes a page.
+`output_notebook(INLINE)` once and then `show(...)`, of `bokeh.io` and `bokeh.resources`, show them
+in Jupyter without a network; elsewhere `bokeh.io.save` writes a page.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from simstrag.analysis.charts import live_charts, live_timeline
-from simstrag.analysis.charts.scopes import scope_of
-from simstrag.analysis.charts.tradeoffs import tradeoff as tradeoff_of
-from simstrag.analysis.derived.examples import Example, close_look, example, examples_of, timing_of
-from simstrag.analysis.pages import sections
+from simstrag.analysis.charts import comparison_charts, plots
+from simstrag.analysis.charts import timeline as charts
+from simstrag.analysis.charts.timeline import Scope, scope_of
+from simstrag.analysis.derived.examples import Example, example, examples_of, timing_of
+from simstrag.analysis.derived.windows import close_look
 from simstrag.analysis.tables.standings import standings
 from simstrag.errors import InputError
 from simstrag.experiments.compare import Comparison
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
 
-__all__ = ["progress", "timeline", "timelines", "tradeoff"]
+__all__ = ["plot_timeline", "progress", "timeline", "timelines", "tradeoff"]
 
 
 def timeline(run: Run, scenario: Scenario | None = None) -> Any:
     """What each rank of a run did when, and below it the whole run with a box that can be dragged.
 
-    run: one that kept its steps.  scenario: what it was simulated under, for its contention; for
-    the clean control `scenario.without_contention()`; without one no slowdown is shown.
+    run: a run that kept its steps.
+    scenario: the scenario of the run, for its contention; for the clean control
+    `scenario.without_contention()`.  Without a scenario no slowdown is shown.
     Raises `InputError` where the run kept no steps, or the scenario has another trace.
 
     >>> from simstrag import simulate
@@ -37,7 +39,7 @@ def timeline(run: Run, scenario: Scenario | None = None) -> Any:
     """
     timing = None if scenario is None else timing_of(run, scenario)
     workers = len(run.summary["wait_by_rank"])
-    return _linked([example(run.policy, run, timing, workers)], workers)
+    return _link([example(run.policy, run, timing, workers)], workers)
 
 
 def timelines(comparison: Comparison) -> Any:
@@ -49,40 +51,60 @@ def timelines(comparison: Comparison) -> Any:
     >>> [policy.children[0].title.text for policy in found]
     ['asgd', 'bsp', 'bsp without contention']
     """
-    scenario = comparison.scenario
-    return _linked(examples_of(comparison), scenario.workers)
+    return _link(examples_of(comparison), comparison.scenario.workers)
 
 
 def progress(comparison: Comparison) -> Any:
     """Progress over time, or accuracy where the learner has a curve: mean and range over seeds.
 
-    A click on a name hides its curve; a policy of unknown progress has none.
+    A click on a name hides its curve.  A policy of unknown progress has none.
 
     >>> from simstrag import compare
     >>> scenario = Scenario(workers=4, samples=5120, step={"compute": 0.1})
     >>> progress(compare(scenario, ["asgd"], jobs=1)).yaxis.axis_label
     'progress (noise-free updates)'
     """
-    return live_charts.progress(standings(comparison))
+    chart = comparison_charts.progress(standings(comparison))
+    if chart is None:
+        raise InputError("the progress of these policies is unknown")
+    return plots.plot(chart)
 
 
 def tradeoff(comparison: Comparison) -> Any:
     """Makespan of equal work against time to target or accuracy, means with 95 % intervals.
 
-    Raises `InputError` where makespan is all there is.
+    Raises `InputError` where makespan is the only number.
 
     >>> from simstrag import compare
     >>> scenario = Scenario(workers=4, samples=5120, target_progress=4, step={"compute": 0.1})
     >>> tradeoff(compare(scenario, ["asgd"], jobs=1)).yaxis.axis_label
     'time to target (s)'
     """
-    found = tradeoff_of(standings(comparison))
+    found = comparison_charts.tradeoff(standings(comparison))
     if found is None:
         raise InputError("there is makespan alone: declare samples and a target or a curve")
-    return found.plot(sections.looks(comparison))
+    return plots.plot(found.chart(comparison_charts.looks(comparison)))
 
 
-def _linked(examples: list[Example], workers: int) -> Any:
-    """Timelines on one axis of time, below each other, titled where there are several."""
+def plot_timeline(e: Example, scope: Scope, axis: Any = None) -> Any:
+    """A run's steps, and below them the whole run, to choose what is shown."""
+    chart = charts.timeline(e, scope.shown.ranks, scope.start, scope.end, scope.digits)
+    whole = charts.run_strip(e, scope.workers, scope.until, scope.shown)
+    return plots.with_overview(chart, whole, axis or time_axis(scope))
+
+
+def time_axis(scope: Scope) -> Any:
+    """The time axis that all timelines share."""
+    return plots.time_axis(scope.shown.start, scope.shown.end, scope.start, scope.end)
+
+
+def _link(examples: Sequence[Example], workers: int) -> Any:
+    """Timelines below each other on one time axis, titled where there are several."""
     scope = scope_of(examples, close_look(examples, workers), workers)
-    return live_timeline.together(examples, scope)
+    axis = time_axis(scope)
+    layouts = [plot_timeline(e, scope, axis) for e in examples]
+    if len(examples) == 1:
+        return layouts[0]
+    for e, layout in zip(examples, layouts, strict=True):
+        layout.children[0].title = e.name
+    return plots.stack(layouts)

@@ -1,18 +1,27 @@
-"""Bokeh plots in the look of a report's pictures, with the tools to move, zoom and read values.
+"""Charts drawn with Bokeh, to zoom and to point at, and packed into a page that loads nothing.
 
-Text and lines have the stand-ins of `simstrag.analysis.charts.drawing` for colours, which a page
-replaces
-by its own, light or dark.  The wheel zooms with Ctrl held, so that a page scrolls over a plot.
+Text and lines have the stand-in colours of `chart`, which a page replaces by its own, light or
+dark.  The wheel zooms with Ctrl held, so that a page scrolls over a plot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+import base64
+import functools
+import gzip
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 from bokeh.core.properties import value
+from bokeh.layouts import column
 from bokeh.models import (
     BoxZoomTool,
+    ColumnDataSource,
+    DataRange1d,
+    FixedTicker,
     HoverTool,
     PanTool,
     Range1d,
@@ -22,19 +31,42 @@ from bokeh.models import (
     ZoomInTool,
     ZoomOutTool,
 )
-from bokeh.models.annotations import Legend, LegendItem
+from bokeh.models.annotations import Label, Legend, LegendItem, Span
 from bokeh.plotting import figure
 
-from simstrag.analysis.charts.drawing import INK, LINE, MUTED
+from simstrag.analysis.charts.chart import (
+    INK,
+    LINE,
+    MUTED,
+    PAGE,
+    Bars,
+    Chart,
+    Curve,
+    Dots,
+    Events,
+    Facts,
+    Image,
+    Rule,
+    Staircase,
+)
+from simstrag.analysis.charts.drawing import THEME
+from simstrag.experiments.paired_statistics import Estimate
 
-__all__ = ["SHARED", "dash_of", "labelled", "overview", "plot", "told"]
+__all__ = [
+    "SHARED", "Packed", "library", "pack", "page_data", "plot", "stack", "time_axis", "unpack",
+    "with_overview",
+]  # fmt: skip
 
 SHARED = "time"
-"""The name of an axis of time that all plots of a page have in common."""
+"""The name of the time axis that all plots of a page share."""
 FONT, SIZE = "system-ui, sans-serif", "11px"
-DASHES = {(5, 2): [6, 3], (1.5, 1.5): [2, 3], (1, 2): [1, 3]}
+MARKERS = {
+    "o": "circle", "s": "square", "^": "triangle", "D": "diamond", "v": "inverted_triangle",
+}  # fmt: skip
+DASHES = {(5, 2): [6, 3], (1.5, 1.5): [2, 3]}
 """Dashes of matplotlib, in points, as those of Bokeh, in pixels."""
-
+LEFT = 62
+"""Pixels for the names of rows; equal in all plots, so that their times are aligned."""
 AXIS = {
     "axis_line_color": MUTED, "major_tick_line_color": MUTED, "minor_tick_line_color": None,
     "major_label_text_color": INK, "axis_label_text_color": INK, "major_label_text_font": FONT,
@@ -46,74 +78,298 @@ AXIS = {
 Dimensions = Literal["width", "both"]
 
 
-def plot(
-    axes: tuple[str, str], height: int, dimensions: Dimensions, tools: bool = True, **given: Any
-) -> Any:
-    """A plot without anything on it. axes: labels of x and y.  given: to Bokeh's `figure`."""
-    own = [
+# -- a chart -------------------------------------------------------------------------------------
+
+
+def plot(chart: Chart, x_range: Range1d | None = None) -> Any:
+    """A chart as a Bokeh figure. x_range: the axis of x, where several plots share one."""
+    dimensions: Dimensions = "width" if chart.rows else "both"
+    p = _figure(chart, dimensions, x_range=x_range or _data_range(chart.x_range))
+    tools = [
         BoxZoomTool(dimensions=dimensions), ZoomInTool(dimensions=dimensions),
         ZoomOutTool(dimensions=dimensions), ResetTool(),
-    ] if tools else []  # fmt: skip
-    made = figure(
-        height=height, sizing_mode="stretch_width", tools=own, x_axis_label=axes[0] or None,
-        y_axis_label=axes[1] or None, toolbar_location="above" if tools else None, min_border=2,
-        background_fill_color=None, border_fill_color=None, outline_line_color=None, **given,
+    ]  # fmt: skip
+    drag = PanTool(dimensions=dimensions)
+    wheel = WheelZoomTool(dimensions=dimensions, modifiers="ctrl")
+    p.add_tools(*tools, drag, wheel)
+    p.toolbar_location = "above"
+    p.toolbar.active_drag, p.toolbar.active_scroll = drag, wheel
+    items: list[tuple[str, list[Any]]] = []
+    hovers: dict[tuple[Facts, bool], list[Any]] = {}
+    for mark in chart.marks:
+        renderers, target = _render(p, mark, chart)
+        if not isinstance(mark, (Image, Rule)):
+            if isinstance(mark, (Curve, Dots, Staircase)):
+                items.append((mark.name, renderers))
+            if not isinstance(mark, Staircase) and mark.facts:
+                below = isinstance(mark, Bars) and mark.below
+                hovers.setdefault((mark.facts, below), []).append(target)
+    for (facts, below), targets in hovers.items():
+        side: Any = "horizontal" if not chart.rows else "below" if below else "above"
+        hover = HoverTool(renderers=targets, tooltips=list(facts), limit=3, visible=False)
+        hover.update(point_policy="follow_mouse", attachment=side)
+        p.add_tools(hover)
+    if items and chart.legend:
+        _add_legend(p, items)
+    return p
+
+
+def with_overview(chart: Chart, whole: Chart, x_range: Range1d) -> Any:
+    """A plot, and below it the whole run with a box for what the plot shows."""
+    return column(
+        plot(chart, x_range), overview(whole, x_range), sizing_mode="stretch_width", spacing=0
+    )
+
+
+def overview(whole: Chart, x_range: Range1d) -> Any:
+    """A low plot of a whole run, with a box over `x_range` that can be dragged."""
+    p = _figure(whole, "width", x_range=_data_range(whole.x_range))
+    tool = RangeTool(x_range=x_range, start_gesture="pan")
+    tool.overlay.update(
+        fill_color=INK, fill_alpha=0.12, line_color=INK, line_alpha=0.9, line_dash="solid"
+    )
+    p.add_tools(tool)
+    p.grid.grid_line_color = p.xaxis.axis_label = None
+    for mark in whole.marks:
+        if isinstance(mark, Image):
+            _render(p, mark, whole)
+    return p
+
+
+def stack(plots: Sequence[Any]) -> Any:
+    """Plots below each other."""
+    return column(*plots, sizing_mode="stretch_width")
+
+
+def time_axis(start: float, end: float, low: float, high: float) -> Range1d:
+    """A shared axis of time that shows start to end and does not leave low to high, in seconds."""
+    return Range1d(start=start, end=end, bounds=(low, high), name=SHARED)
+
+
+def _figure(chart: Chart, dimensions: Dimensions, **more: Any) -> Any:
+    if chart.rows:
+        more |= {"y_range": _data_range(chart.y_range), "min_border_left": LEFT}
+    else:
+        more["y_range"] = _data_range(chart.y_range)
+    p = figure(
+        height=chart.pixels, sizing_mode="stretch_width", tools=[], x_axis_label=chart.x or None,
+        y_axis_label=chart.y or None, toolbar_location=None, min_border=2,
+        background_fill_color=None, border_fill_color=None, outline_line_color=None, **more,
     )  # fmt: skip
-    if tools:
-        drag = PanTool(dimensions=dimensions)
-        wheel = WheelZoomTool(dimensions=dimensions, modifiers="ctrl")
-        made.add_tools(drag, wheel)
-        made.toolbar.active_drag, made.toolbar.active_scroll = drag, wheel
-    made.toolbar.logo = None
-    made.toolbar.autohide = True
-    for axis in made.axis:
+    p.toolbar.logo = None
+    p.toolbar.autohide = True
+    for axis in p.axis:
         axis.update(**AXIS)
-    for grid in made.grid:
+    for grid in p.grid:
         grid.update(grid_line_color=LINE, grid_line_alpha=0.6)
-    return made
+    if chart.rows:
+        p.ygrid.grid_line_color = None
+        rows: Any = {int(row): name for row, name in chart.rows.items()}
+        p.yaxis.ticker = FixedTicker(ticks=sorted(rows))
+        p.yaxis.major_label_overrides = rows
+        p.yaxis.major_tick_line_color = p.yaxis.axis_line_color = None
+    return p
 
 
-def told(
-    made: Any, renderers: Sequence[Any], *facts: tuple[str, str], side: str = "horizontal"
-) -> None:
-    """Show facts, each a name and a template, beside the pointer over some of a plot."""
-    tool = HoverTool(renderers=list(renderers), tooltips=list(facts), limit=3, visible=False)
-    tool.update(point_policy="follow_mouse", attachment=side)
-    made.add_tools(tool)
+def _data_range(ends: tuple[float | None, float | None]) -> Any:
+    """An axis between two ends; the data decides an end that is None."""
+    start, end = ends
+    if start is not None and end is not None:
+        return Range1d(start=start, end=end)
+    return DataRange1d() if start is None else DataRange1d(start=start)
 
 
-def labelled(made: Any, items: Sequence[tuple[str, list[Any]]]) -> None:
-    """A legend below, of which a click hides and shows what belongs to a name.
+def _render(p: Any, mark: Any, chart: Chart) -> tuple[list[Any], Any]:
+    """The renderers of a mark, and the one to point at."""
+    match mark:
+        case Curve():
+            return _render_curve(p, mark)
+        case Dots():
+            return _render_dots(p, mark)
+        case Bars():
+            return _render_bars(p, mark, chart)
+        case Events():
+            return _render_events(p, mark, chart)
+        case Image():
+            left, right, bottom, top = mark.extent
+            rgba = np.round(255 * mark.rgba).astype(np.uint8).view(np.uint32)[:, :, 0]
+            drawn = p.image_rgba(image=[rgba], x=left, y=top, dw=right - left, dh=bottom - top)
+            return [drawn], drawn
+        case Rule():
+            return _render_rule(p, mark), None
+        case _:
+            step = p.step(x=mark.x.tolist(), y=mark.y.tolist(), mode="after", line_color=MUTED)
+            return [step], step
 
-    A page sets the number of its columns by its own width.
-    """
+
+def _render_curve(p: Any, mark: Curve) -> tuple[list[Any], Any]:
+    style, known = PAGE.look(mark.look), np.isfinite(mark.y)
+    columns = {"x": mark.x, "y": mark.y, "least": mark.least, "most": mark.most}
+    data: dict[str, Any] = {
+        key: [float(f"{v:.6g}") for v in values[known].tolist()]
+        for key, values in columns.items()
+        if values is not None
+    }
+    source = ColumnDataSource(data | {"name": [mark.name] * int(known.sum())})
+    color, dash = style["color"], style["linestyle"]
+    line = p.line(
+        x="x", y="y", line_width=1.8, color=color, source=source,
+        line_dash="solid" if dash == "-" else DASHES[dash[1]],
+    )  # fmt: skip
+    if mark.least is None:
+        return [line], line
+    band = p.harea(x1="least", x2="most", y="y", fill_color=color, fill_alpha=0.1, source=source)
+    return [line, band], line
+
+
+def _render_dots(p: Any, mark: Dots) -> tuple[list[Any], Any]:
+    style = PAGE.look(mark.look)
+    color, marker = style["color"], MARKERS[style["marker"]]
+    ends = {
+        "left": [_ends(e)[0] for e in mark.x], "right": [_ends(e)[1] for e in mark.x],
+        "low": [_ends(e)[0] for e in mark.y], "high": [_ends(e)[1] for e in mark.y],
+    }  # fmt: skip
+    data: dict[str, Any] = {"x": [e.value for e in mark.x], "y": [e.value for e in mark.y]}
+    source = ColumnDataSource(
+        data | ends | dict(mark.columns) | {"name": [mark.name] * len(mark.x)}
+    )
+    across = p.segment(x0="left", x1="right", y0="y", y1="y", color=color, source=source)
+    along = p.segment(x0="x", x1="x", y0="low", y1="high", color=color, source=source)
+    dots = p.scatter(
+        x="x", y="y", marker=marker, size=11, line_color=color,
+        fill_color=color if mark.filled else None, source=source,
+    )  # fmt: skip
+    return [dots, across, along], dots
+
+
+def _render_bars(p: Any, mark: Bars, chart: Chart) -> tuple[list[Any], Any]:
+    paint = PAGE.paints[mark.role]
+    source = ColumnDataSource({
+        "left": np.round(mark.left, chart.digits).tolist(),
+        "right": np.round(mark.right, chart.digits).tolist(),
+        "y": mark.row.tolist(), **mark.columns,
+    })  # fmt: skip
+    bars = {"y": "y", "left": "left", "right": "right", "source": source}
+    fill = {"fill_color": paint.face, "fill_alpha": paint.alpha, "line_color": paint.edge}
+    drawn = p.hbar(height=mark.height, **bars, **fill)
+    if not mark.reach:
+        return [drawn], drawn
+    return [drawn], p.hbar(height=mark.reach, fill_alpha=0.0, line_color=None, **bars)
+
+
+def _render_events(p: Any, mark: Events, chart: Chart) -> tuple[list[Any], Any]:
+    x = np.round(mark.x, chart.digits).tolist()
+    source = ColumnDataSource({"time": x, **mark.columns})
+    at: dict[str, Any] = {"x": "time", "y": mark.row, "source": source}
+    if mark.to is None:
+        look = {"line_color": MUTED, "fill_color": MUTED}
+        ticks = p.scatter(marker="dash", angle=math.pi / 2, size=10, **at, **look)
+        return [ticks], ticks
+    line = {"line_color": INK, "line_alpha": 0.35, "line_width": 1.5}
+    p.segment(x0="time", x1="time", y0=mark.row, y1=mark.to, source=source, **line)
+    drawn = p.scatter(marker="inverted_triangle", size=9, fill_color=INK, line_color=INK, **at)
+    return [drawn], drawn
+
+
+def _render_rule(p: Any, mark: Rule) -> list[Any]:
+    upright = mark.axis == "x"
+    dash: Any = [1, 3] if mark.dotted else "solid"
+    line = Span(
+        location=mark.at, dimension="height" if upright else "width", line_color=MUTED,
+        line_dash=dash,
+    )  # fmt: skip
+    p.add_layout(line)
+    if mark.word and not upright:
+        word = Label(
+            x=4, y=mark.at, x_units="screen", text=mark.word, text_color=MUTED,
+            text_font_size="10px", y_offset=2,
+        )  # fmt: skip
+        p.add_layout(word)
+    return [line]
+
+
+def _add_legend(p: Any, items: Sequence[tuple[str, list[Any]]]) -> None:
+    """A legend below, where a click on a name hides its marks; the page sets its columns."""
     legend = Legend(
         items=[LegendItem(label=value(name), renderers=parts) for name, parts in items],
         name="legend", orientation="horizontal", location="top_left", ncols=5,
         click_policy="hide", margin=2, spacing=8, label_standoff=4, glyph_width=18,
         glyph_height=14, label_height=14, label_text_font=FONT, label_text_font_size=SIZE,
-        label_text_color=INK, background_fill_color=None,
-        border_line_color=None, inactive_fill_color=LINE, inactive_fill_alpha=0.5,
+        label_text_color=INK, background_fill_color=None, border_line_color=None,
+        inactive_fill_color=LINE, inactive_fill_alpha=0.5,
     )  # fmt: skip
-    made.add_layout(legend, "below")
+    p.add_layout(legend, "below")
 
 
-def dash_of(style: Any) -> Any:
-    """The dashes of a matplotlib style as Bokeh draws them.
+def _ends(e: Estimate) -> tuple[float, float]:
+    """The ends of an interval; the value itself without one."""
+    low, high = np.nan_to_num((e.low, e.high), nan=e.value).tolist()
+    return low, high
 
-    >>> dash_of("-"), dash_of((0, (5, 2)))
-    ('solid', [6, 3])
+
+# -- in a page -----------------------------------------------------------------------------------
+
+
+class Packed(NamedTuple):
+    """A plot as compressed text, and its least height in pixels."""
+
+    text: str
+    height: int
+
+
+def page_data(plots: Mapping[str, Packed]) -> dict[str, Any]:
+    """The values of the template `plots.html`."""
+    theme = {stand_in: name[4:-1] for stand_in, name in THEME.items()}
+    return {"plots": plots, "library": library() if plots else "", "theme": theme}
+
+
+@functools.cache
+def library() -> str:
+    """The core of BokehJS, compressed."""
+    from bokeh.resources import INLINE
+
+    return _compress(INLINE.clone(components=["bokeh"]).js_raw[0])
+
+
+def pack(plot: Any) -> Packed:
+    """A plot that fills its place, for `Bokeh.embed.embed_item`: JSON, gzipped, in base64.
+
+    Equal plots give equal text: the ids that Bokeh counts up are replaced.
     """
-    return "solid" if style == "-" else DASHES[style[1]]
+    from bokeh.embed import json_item
+
+    parts = getattr(plot, "children", [plot])
+    height = sum(part.height for part in parts)
+    for model in (plot, parts[0]):
+        model.sizing_mode = "stretch_both"
+    text = json.dumps(_renumber(json_item(plot), {}), separators=(",", ":"))
+    return Packed(_compress(text), height)
 
 
-def overview(shown: Range1d, **given: Any) -> Any:
-    """A low plot of a whole run, with a box for what a linked plot shows, which can be dragged."""
-    made = plot(("", ""), tools=False, dimensions="width", **given)
-    tool = RangeTool(x_range=shown, start_gesture="pan")
-    tool.overlay.update(
-        fill_color=INK, fill_alpha=0.12, line_color=INK, line_alpha=0.9, line_dash="solid"
-    )
-    made.add_tools(tool)
-    made.grid.grid_line_color = None
-    return made
+def unpack(text: str) -> str:
+    """The text that `pack` compressed.
+
+    >>> unpack(_compress("a plot"))
+    'a plot'
+    """
+    return gzip.decompress(base64.b64decode(text)).decode()
+
+
+def _compress(text: str) -> str:
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+
+
+def _renumber(item: Any, ids: dict[str, str]) -> Any:
+    """JSON with its ids numbered in order of appearance.
+
+    >>> _renumber({"root_id": "p1007", "doc": [{"id": "p1042"}, {"id": "p1007"}]}, {})
+    {'root_id': 'p0', 'doc': [{'id': 'p1'}, {'id': 'p0'}]}
+    """
+    if isinstance(item, dict):
+        return {
+            key: ids.setdefault(part, f"p{len(ids)}")
+            if key in ("id", "root_id") and isinstance(part, str)
+            else _renumber(part, ids)
+            for key, part in item.items()
+        }
+    return [_renumber(part, ids) for part in item] if isinstance(item, list) else item

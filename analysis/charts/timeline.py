@@ -1,192 +1,413 @@
-"""The worker-by-time picture: slowdown, computing, waiting and communication of each rank.
+"""The timeline of a run: what each rank did when, over the slowdown of its node.
 
-A window shows single steps where contention sets in; a strip shows the whole run in coarse bins.
-All pictures of one report have one time axis, so that policies can be compared by eye.
+A close look shows single steps; a strip shows the whole run in coarse bins.  All timelines of a
+page share one time axis, so that policies can be compared by eye.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-from markupsafe import Markup
-from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
-from simstrag.analysis.charts import drawing
-from simstrag.analysis.charts.tracks import PARTS, pieces_of, slowdown_of, spans
-from simstrag.analysis.derived.decisions import plan_changes, suspicions
-from simstrag.analysis.derived.waiting import Steps
-from simstrag.analysis.derived.windows import Window, segments
+from simstrag.analysis.charts.chart import (
+    CONTENTION,
+    NET,
+    PAGE,
+    Bars,
+    Chart,
+    Events,
+    Floats,
+    Image,
+    Mark,
+    Rule,
+)
+from simstrag.analysis.charts.drawing import pixels
+from simstrag.analysis.derived.examples import Example
+from simstrag.analysis.derived.steps import RunSteps, fates_of, plan_changes, suspicions
+from simstrag.analysis.derived.windows import CloseLook, changes, cycle_of, kept_of, segments
+from simstrag.analysis.text.number_format import number
 from simstrag.runs.run import Run
 from simstrag.timing.timing import Timing
 from simstrag.trace.slowdown import Piecewise
 
-__all__ = ["contention_strip", "kept_ranks", "mixed", "run_strip", "slowed", "window"]
+__all__ = [
+    "FADED", "MOST", "PLAN", "UPDATES", "Scope", "SlowdownSpan", "contention_strip", "mix_parts",
+    "mix_slowdowns", "parts_of_steps", "run_strip", "scope_of", "slowdown_spans", "timeline",
+]  # fmt: skip
 
-Floats = npt.NDArray[np.float64]
+MOST = 100_000
+"""Steps, updates and changes of slowdown that all timelines of a page may draw."""
 BINS = 360
 FULLEST = 2.5
-PALE = 0.35
-"""How opaque work that was thrown away is in a strip; the legend's swatch has the same."""
-WIDTH = 9.0
+FADED = 0.35
+"""Opacity of discarded work in a strip; the legend's swatch has the same."""
 UPDATES, PLAN = -1.0, -2.0
-"""Rows above that of the first rank: marks of updates, and of changes of plan."""
+"""Rows above that of the first rank: updates, and changes of plan."""
+LEVELS = (1.0, 1.25, 1.75)
+"""Slowdowns from which on the shade is mild, middle, strong."""
+PARTS = {
+    "full": ("full precision", 0.62, "computes step {step}"),
+    "amp": ("reduced precision", 0.62, "computes step {step} in reduced precision"),
+    "full, lost": ("thrown away", 0.5, "computes step {step}, for nothing"),
+    "amp, lost": ("thrown away", 0.5, "computes step {step} in reduced precision, for nothing"),
+    "wait": ("waiting", 0.16, "waits"),
+    "blocked": ("waiting", 0.28, "is blocked"),
+    "communication": ("communication", 0.4, "communicates"),
+}
+"""Parts of a step: word in a legend, height, and tooltip."""
 
 
-def window(
-    name: str, label: str, run: Run, steps: Steps, timing: Timing | None, shown: Window
-) -> Markup:
-    """Each step of the shown ranks in a window: bars for work, shade behind for slowdown."""
-    rows = {rank: row for row, rank in enumerate(shown.ranks)}
-    changes = [c.time for c in plan_changes(run) if shown.start <= c.time < shown.end]
-    top = PLAN if changes else UPDATES
-    with drawing.canvas(WIDTH, 0.5 + 0.17 * (len(rows) - top)) as figure:
-        ax = figure.add_subplot()
-        if timing is not None:
-            _shade(ax, timing, shown, rows)
-        near = np.isin(steps.rank, shown.ranks) & (steps.start < shown.end)
-        near &= np.maximum(steps.gap_end, steps.finish) > shown.start
-        y = np.array([rows.get(int(r), -1) for r in steps.rank[near]], dtype=float)
-        pieces = pieces_of(steps, timing)
-        for key, look in PARTS.items():
-            left, right = (np.clip(side[near], shown.start, shown.end) for side in pieces[key])
-            drawing.boxes(ax, left, right, y, look.height, look.color, filled=look.filled)
-        _marks(ax, run, shown, rows, changes)
-        ax.set_xlim(shown.start, shown.end)
-        ax.set_ylim(len(rows) - 0.4, top - 0.6)
-        every = max(1, len(rows) // 12)
-        labels = {PLAN: "plan", UPDATES: "updates"} if changes else {UPDATES: "updates"}
-        labels |= {row: f"rank {r}" for r, row in rows.items() if row % every == 0}
-        ax.set_yticks(list(labels), list(labels.values()))
-        ax.tick_params(axis="y", length=0)
-        ax.set_xlabel("time (s)")
-        return drawing.svg(figure, name, label)
+class SlowdownSpan(NamedTuple):
+    """A rank's constant slowdown from start to end, in seconds.
 
-
-def run_strip(
-    name: str, label: str, run: Run, steps: Steps, timing: Timing | None, workers: int,
-    until: float, shown: Window,
-) -> Markup:  # fmt: skip
-    """What every rank did during the whole run, as `mixed` has it."""
-    rgba = mixed(steps, timing, workers, until, run)
-    return _strip(name, label, rgba, kept_ranks(run, workers), until, shown)
-
-
-def kept_ranks(run: Run | None, workers: int) -> Sequence[int]:
-    """The ranks whose steps were kept."""
-    if run is None or run.excerpt is None:
-        return range(workers)
-    return list(run.excerpt["ranks"])
-
-
-def mixed(
-    steps: Steps, timing: Timing | None, workers: int, until: float, run: Run | None = None
-) -> Floats:
-    """Colours mixed by their share of each bin, shape (ranks that were kept, BINS, 4), of 0..1.
-
-    Work that was thrown away counts `PALE` of its share, so that the page shines through.
-    run: whose steps they are; an excerpt's windows stand for all of their periods.
+    network: whether it slows the rank's network and not its steps.
     """
-    ranks, (low, high) = kept_ranks(run, workers), _bins(until, run)
+
+    rank: int
+    start: float
+    end: float
+    factor: float
+    network: bool
+
+    @property
+    def level(self) -> int | None:
+        """0, 1, 2: mild, middle, strong; None without slowdown."""
+        return None if self.factor <= 1 + 1e-9 else sum(self.factor >= at for at in LEVELS) - 1
+
+
+class Scope(NamedTuple):
+    """The part of runs that their timelines draw.
+
+    shown: the first view.
+    start, end: seconds between which single steps are drawn.
+    until: the end of the longest run.
+    digits: decimals of a second that are kept.
+    """
+
+    shown: CloseLook
+    start: float
+    end: float
+    until: float
+    workers: int
+    digits: int
+
+    @property
+    def left_out(self) -> str:
+        """A sentence on the time that is not drawn; empty where all is."""
+        if self.start <= 0.0 and self.end >= self.until:
+            return ""
+        drawn = f"{number(self.start, 4)} to {number(self.end, 4)}"
+        return f"Single steps are drawn from {drawn} s of {number(self.until, 4)} s."
+
+
+def scope_of(
+    examples: Sequence[Example], shown: CloseLook, workers: int, most: int = MOST
+) -> Scope:
+    """As much time around the close look as `most` allows, all runs taken together."""
+    until = max(e.end for e in examples)
+    times: list[Any] = []
+    for e in examples:
+        times += [e.steps.start[np.isin(e.steps.rank, shown.ranks)], e.run.updates["time"]]
+        if e.timing is not None:
+            times.append([c.time for c in changes(e.timing.contention, until)])
+    every = np.concatenate([np.asarray(column, dtype=np.float64) for column in times])
+    beyond = np.sort(np.maximum(np.maximum(shown.start - every, every - shown.end), 0.0))
+    room = float(beyond[most]) if len(beyond) > most else math.inf
+    cycle = cycle_of([e.steps for e in examples])
+    digits = max(0, 2 - math.floor(math.log10(cycle))) if cycle > 0 else 4
+    low, high = kept_of(examples, cycle).around(shown.start)
+    start, end = max(shown.start - room, low), min(shown.end + room, high, until)
+    return Scope(shown, start, end, until, workers, digits)
+
+
+# -- the chart -----------------------------------------------------------------------------------
+
+
+def timeline(
+    e: Example, ranks: Sequence[int], start: float, end: float, digits: int = 6,
+    events: bool = True, inches: float = 9.0,
+) -> Chart:  # fmt: skip
+    """The timeline of a run between two times, in seconds.
+
+    events: whether it has rows of updates and of changes of plan, and marks of suspicions.
+    """
+    rows = {rank: row for row, rank in enumerate(ranks)}
+    marks: list[Mark] = [*_slowdowns(e.timing, rows, start, end, digits)]
+    marks += _parts(e, rows, start, end, digits)
+    named = {float(row): f"rank {rank}" for rank, row in rows.items()}
+    top = 0.1
+    if events:
+        plans = _plan_changes(e.run, start, end, len(rows), digits)
+        marks += [
+            *_suspicions(e.run, rows, start, end, digits),
+            _updates(e.run, start, end, digits),
+        ]
+        marks += plans
+        top = PLAN if plans else UPDATES
+        named |= {UPDATES: "updates"} | ({PLAN: "plan"} if plans else {})
+    return Chart(
+        f"Steps of {e.name}, {start:.4g} to {end:.4g} s", "time (s)", "", marks, named,
+        (start, end), (len(rows) - 0.4, top - 0.6), (inches, 0.5 + 0.17 * (len(rows) - top)),
+        round(70 + 19 * (len(rows) - top)), "", False, digits,
+    )  # fmt: skip
+
+
+def _parts(
+    e: Example, rows: dict[int, int], start: float, end: float, digits: int
+) -> Iterator[Bars]:
+    """Bars for each part of the steps."""
+    steps, fates = e.steps, _fates(e.run, e.steps)
+    for part, (left, right) in parts_of_steps(steps, e.timing).items():
+        near = np.isin(steps.rank, list(rows)) & (right > left) & (left < end) & (right > start)
+        kept = np.flatnonzero(near).tolist()
+        if not kept:
+            continue
+        name, height, text = PARTS[part]
+        computes = part[:4] in ("full", "amp", "amp,")
+        columns = {
+            "rank": steps.rank[kept].astype(np.int32),
+            "what": [text.format(step=steps.step[k]) for k in kept],
+            "more": [f"; {fates[k]}" if computes else "" for k in kept],
+        }
+        row = np.array([rows[r] for r in steps.rank[kept].tolist()], dtype=np.int32)
+        facts = _facts(digits)
+        yield Bars(name, part, left[kept], right[kept], row, height, columns, facts)
+
+
+def _facts(digits: int) -> tuple[tuple[str, str], ...]:
+    return (
+        ("", "rank @rank @what"),
+        ("", f"@left{_fixed(digits)} to @right{_fixed(digits)} s@more"),
+    )
+
+
+def _fixed(digits: int) -> str:
+    """The format of seconds in a template."""
+    return f"{{0.{'0' * digits}}}" if digits else "{0}"
+
+
+def _fates(run: Run, steps: RunSteps) -> list[str]:
+    """The fate of every gradient, with its staleness where it was applied."""
+    fates = fates_of(run, steps, steps.step)
+    return [
+        fate.word
+        if fate.update is None
+        else f"{fate.word} in update {fate.update}, staleness {fate.update - 1 - version}"
+        for fate, version in zip(fates, steps.version.tolist(), strict=True)
+    ]
+
+
+def _slowdowns(
+    timing: Timing | None, rows: dict[int, int], start: float, end: float, digits: int
+) -> Iterator[Bars]:
+    """Shades behind the ranks, those of steps below those of the network."""
+    if timing is None:
+        return
+    found: dict[tuple[bool, int], list[SlowdownSpan]] = {}
+    for span in slowdown_spans(timing, list(rows), start, end):
+        if span.level is not None:
+            found.setdefault((span.network, span.level), []).append(span)
+    for (network, level), spans in sorted(found.items()):
+        low, high = LEVELS[level], (*LEVELS[1:], None)[level]
+        name = f"slowed {low:g}-{high:g}x" if high else f"slowed > {low:g}x"
+        of = "to communicate" if network else "over a step in full precision"
+        columns = {
+            "rank": [s.rank for s in spans],
+            "what": [f"takes {s.factor:.3g} times as long {of}" for s in spans],
+            "more": [""] * len(spans),
+        }
+        yield Bars(
+            "network slowed" if network else name, f"{'network' if network else 'slowed'} {level}",
+            np.array([s.start for s in spans]), np.array([s.end for s in spans]),
+            np.array([rows[s.rank] for s in spans]), 0.9 if network else 1.0, columns,
+            _facts(digits), below=True,
+        )  # fmt: skip
+
+
+def _suspicions(
+    run: Run, rows: dict[int, int], start: float, end: float, digits: int
+) -> Iterator[Bars]:
+    """A line above each suspected rank."""
+    first, last = (0.0, math.inf) if run.excerpt is None else (start, end)  # else not known
+    found = [s for s in suspicions(run) if s.rank in rows and s.start < end and s.end > start]
+    if found:
+        columns = {
+            "rank": [s.rank for s in found],
+            "what": ["is suspected by the policy"] * len(found),
+            "more": [""] * len(found),
+        }
+        left = np.array([max(s.start, first) for s in found])
+        right = np.array([min(s.end, last) for s in found])
+        row = np.array([rows[s.rank] - 0.42 for s in found])
+        yield Bars("", "suspect", left, right, row, 0.11, columns, _facts(digits), reach=0.22)
+
+
+def _updates(run: Run, start: float, end: float, digits: int) -> Events:
+    u = run.updates
+    kept = [k for k, time in enumerate(u["time"]) if start <= time <= end]
+    columns = {
+        "version": [u["version"][k] for k in kept],
+        "gradients": [u["n_own"][k] for k in kept],
+        "stale": [f"{u['staleness_mean'][k]:.3g}" for k in kept],
+        "most": [u["staleness_max"][k] for k in kept],
+    }
+    facts = (
+        ("update", "@version"), ("time (s)", f"@time{_fixed(digits)}"),
+        ("gradients", "@gradients"), ("staleness", "@stale in the mean, @most at most"),
+    )  # fmt: skip
+    times = np.array([u["time"][k] for k in kept], dtype=np.float64)
+    return Events(times, UPDATES, None, columns, facts)
+
+
+def _plan_changes(run: Run, start: float, end: float, ranks: int, digits: int) -> list[Events]:
+    found = [c for c in plan_changes(run) if start <= c.time <= end]
+    if not found:
+        return []
+    columns = {"update": [c.update for c in found], "what": [c.what for c in found]}
+    facts = (
+        ("the plan changes", "@what"), ("time (s)", f"@time{_fixed(digits)}"),
+        ("update", "@update"),
+    )  # fmt: skip
+    times = np.array([c.time for c in found])
+    return [Events(times, PLAN, ranks - 0.5, columns, facts)]
+
+
+# -- what it is drawn from -----------------------------------------------------------------------
+
+
+def parts_of_steps(steps: RunSteps, timing: Timing | None) -> dict[str, tuple[Floats, Floats]]:
+    """(from, to) of the parts of every step's time, by the keys of `PARTS`.
+
+    In a gap between two steps waiting comes first, then being blocked, then communication.  A part
+    that a step lacks is empty: its ends are equal.
+    """
+    ready = steps.finish + steps.wait
+    same_rank = np.append(steps.rank[1:] == steps.rank[:-1], False)
+    changes_precision = same_rank & (np.append(steps.amp[1:], False) != steps.amp)
+    switch = 0.0 if timing is None else timing.step.amp_switch
+    parts = {
+        "wait": (steps.finish, ready - steps.blocked),
+        "blocked": (ready - steps.blocked, ready),
+        "communication": (ready, steps.gap_end - switch * changes_precision),
+    }
+    for key, chosen in (("full", ~steps.amp), ("amp", steps.amp)):
+        for suffix, fate in (("", ~steps.lost), (", lost", steps.lost)):
+            stop = np.where(chosen & fate, steps.finish, steps.start)
+            parts[key + suffix] = steps.start, stop
+    return {part: parts[part] for part in PARTS}
+
+
+def slowdown_of(timing: Timing, rank: int) -> Piecewise:
+    """The factor by which contention stretches a full-precision step of a rank."""
+    f, clean = timing.stretch(rank, amp=False), timing.step.host + timing.step.gpu
+    return Piecewise(f.times, tuple(value / clean for value in f.values), f.period)
+
+
+def slowdown_spans(
+    timing: Timing, ranks: Sequence[int], start: float, end: float
+) -> Iterator[SlowdownSpan]:
+    """The slowdowns of ranks and of their networks between two times, factor 1 included."""
+    for rank in ranks:
+        network = timing.contention.of_rank(rank, "net")
+        for of_network, slowdown in ((False, slowdown_of(timing, rank)), (True, network)):
+            for low, high, factor in segments(slowdown, start, end):
+                yield SlowdownSpan(rank, low, high, factor, of_network)
+
+
+# -- strips of a whole run -----------------------------------------------------------------------
+
+
+def run_strip(e: Example, workers: int, until: float, shown: CloseLook) -> Chart:
+    """What every rank did during the whole run."""
+    ranks = range(workers) if e.run.excerpt is None else list(e.run.excerpt["ranks"])
+    rgba = mix_parts(e.steps, e.timing, ranks, until, e.run)
+    return _strip(f"The whole run of {e.name}", rgba, ranks, until, shown)
+
+
+def contention_strip(timing: Timing, workers: int, until: float, shown: CloseLook) -> Chart:
+    """The slowdown of every rank over the whole run."""
+    rgba = mix_slowdowns(timing, workers, until)
+    return _strip("Slowdown of every rank over time", rgba, range(workers), until, shown)
+
+
+def _strip(label: str, rgba: Floats, ranks: Sequence[int], until: float, shown: CloseLook) -> Chart:
+    """Pixels over the whole run, a row per rank; two upright lines enclose the close look."""
+    n = len(ranks)
+    marks = [Image(rgba, (0.0, until, n - 0.5, -0.5))]
+    edges = [Rule(shown.start, "x"), Rule(shown.end, "x")]
+    names = {float(row): f"rank {ranks[row]}" for row in sorted({0, n - 1})}
+    height = min(max(n, 4), 32)
+    return Chart(
+        label, "time (s)", "", [*marks, *edges], names, (0.0, until), (n - 0.5, -0.5),
+        (9.0, 0.42 + 0.07 * height), 46 + 7 * height, "", False,
+    )  # fmt: skip
+
+
+def mix_parts(
+    steps: RunSteps,
+    timing: Timing | None,
+    ranks: Sequence[int],
+    until: float,
+    run: Run | None = None,
+) -> Floats:  # fmt: skip
+    """Colours mixed by their share of each bin, shape (ranks, BINS, 4), of 0..1.
+
+    Discarded work counts `FADED` of its share, so that the page shines through.
+    run: the run of the steps; the windows of an excerpt stand for their whole periods.
+    """
+    low, high = _bins(until, run)
     rgba = np.zeros((len(ranks), BINS, 4))
     covered = np.zeros((len(ranks), BINS, 1))
-    pieces = pieces_of(steps, timing)
+    parts = parts_of_steps(steps, timing)
     for row, rank in enumerate(ranks):
         own = steps.rank == rank
-        for key, look in PARTS.items():
-            left, right = (side[own] for side in pieces[key])
+        for part, ends in parts.items():
+            paint = PAGE.paints[part]
+            left, right = (side[own] for side in ends)
             whole = _share(left, right, low, high)
-            share = (1.0 if look.filled else PALE) * whole
-            rgba[row, :, :3] += share[:, None] * np.array(to_rgb(look.color))
+            share = (FADED if paint.face is None else 1.0) * whole
+            rgba[row, :, :3] += share[:, None] * np.array(to_rgb(paint.face or paint.edge or ""))
             rgba[row, :, 3] += share
             covered[row, :, 0] += whole
     alpha = rgba[:, :, 3:]
     np.divide(rgba[:, :, :3], alpha, out=rgba[:, :, :3], where=alpha > 0)
-    if run is not None and run.excerpt is not None and run.excerpt["period"] is not None:
+    if _is_periodic(run):
         np.divide(alpha, covered, out=alpha, where=covered > 0)
     return np.clip(rgba, 0.0, 1.0)
 
 
-def _bins(until: float, run: Run | None) -> tuple[Floats, Floats]:
-    """From when until when each bin looks; where nothing is after the end of the run."""
-    edges = np.linspace(0.0, until, BINS + 1)
-    if run is None or run.excerpt is None or run.excerpt["period"] is None:
-        return edges[:-1], edges[1:]
-    middle, end = (edges[:-1] + edges[1:]) / 2, float(run.updates["time"][-1])
-    period, window = run.excerpt["period"], run.excerpt["window"]
-    low = np.where(middle < end, np.floor(middle / period) * period, until)
-    return low, low + window
-
-
-def contention_strip(
-    name: str, label: str, timing: Timing, workers: int, until: float, shown: Window
-) -> Markup:
-    """The slowdown of every rank over the whole run, as `slowed` has it."""
-    return _strip(name, label, slowed(timing, workers, until), range(workers), until, shown)
-
-
-def slowed(timing: Timing, workers: int, until: float) -> Floats:
-    """Mean slowdown of every rank's steps in each bin, or of its network where that is more.
+def mix_slowdowns(timing: Timing, workers: int, until: float) -> Floats:
+    """Mean slowdown of every rank's steps in each bin, or of its network where that is larger.
 
     Colours of shape (workers, BINS, 4), of 0..1; fullest at `FULLEST`.
     """
     edges = np.linspace(0.0, until, BINS + 1)
     stretch = np.array([_mean(slowdown_of(timing, rank), edges) for rank in range(workers)])
     net = np.array([_mean(timing.contention.of_rank(r, "net"), edges) for r in range(workers)])
-    rgba = drawing.pixels(drawing.CONTENTION, (stretch - 1) / (FULLEST - 1))
+    rgba = pixels(CONTENTION, (stretch - 1) / (FULLEST - 1))
     network = net > stretch
-    rgba[network] = drawing.pixels(drawing.NET, (net - 1) / (FULLEST - 1))[network]
+    rgba[network] = pixels(NET, (net - 1) / (FULLEST - 1))[network]
     return rgba
 
 
-def _strip(
-    name: str, label: str, rgba: Floats, ranks: Sequence[int], until: float, shown: Window
-) -> Markup:
-    """Pixels over the whole run, a row per rank; two upright lines enclose the window."""
-    rows = len(ranks)
-    with drawing.canvas(WIDTH, 0.42 + 0.07 * min(max(rows, 4), 32)) as figure:
-        ax = figure.add_subplot()
-        drawing.image(ax, rgba, (0.0, until, rows - 0.5, -0.5))
-        for edge in (shown.start, shown.end):
-            ax.axvline(edge, color=drawing.INK, linewidth=0.8)
-        ends = sorted({0, rows - 1})
-        ax.set_yticks(ends, [f"rank {ranks[row]}" for row in ends])
-        ax.tick_params(axis="y", length=0)
-        ax.set_xlabel("time (s)")
-        return drawing.svg(figure, name, label)
+def _is_periodic(run: Run | None) -> bool:
+    """Whether only windows of a run were kept."""
+    return run is not None and run.excerpt is not None and run.excerpt["period"] is not None
 
 
-def _shade(ax: Axes, timing: Timing, shown: Window, rows: dict[int, int]) -> None:
-    """One path for each colour and opacity, those of steps below those of the network."""
-    found: dict[tuple[bool, float], list[tuple[float, float, int]]] = {}
-    for span in spans(timing, shown.ranks, shown.start, shown.end):
-        if span.opacity:
-            bars = found.setdefault((span.network, span.opacity), [])
-            bars.append((span.start, span.end, rows[span.rank]))
-    for (network, opacity), bars in sorted(found.items()):
-        left, right, y = zip(*bars, strict=True)
-        color, height = (drawing.NET, 0.9) if network else (drawing.CONTENTION, 1.0)
-        drawing.boxes(ax, left, right, y, height, color, opacity)
-
-
-def _marks(ax: Axes, run: Run, shown: Window, rows: dict[int, int], changes: list[float]) -> None:
-    """Ticks at updates, a line above who is suspected, upright lines where the plan changes."""
-    hair = (shown.end - shown.start) / 1600
-    times = np.asarray(run.updates["time"], dtype=float)
-    times = times[(times >= shown.start) & (times < shown.end)]
-    drawing.boxes(ax, times - hair, times + hair, np.full(len(times), UPDATES), 0.6, drawing.MUTED)
-    suspected = [s for s in suspicions(run) if s.rank in rows]
-    ends = np.array([[s.start, s.end] for s in suspected]).reshape(-1, 2)
-    left, right = np.clip(ends, shown.start, shown.end).T
-    y = np.array([rows[s.rank] - 0.42 for s in suspected])
-    drawing.boxes(ax, left, right, y, 0.1, drawing.INK)
-    at = np.array(changes)
-    height = len(rows) + 2.0
-    middle = np.full(len(at), (len(rows) - 3.0) / 2)
-    drawing.boxes(ax, at - hair, at + hair, middle, height, drawing.INK, alpha=0.35)
-    ax.plot(at, np.full(len(at), PLAN), "v", color=drawing.INK, markersize=4, linestyle="none")
+def _bins(until: float, run: Run | None) -> tuple[Floats, Floats]:
+    """Begin and end of each bin; of a run in windows, the window of the bin's period."""
+    edges = np.linspace(0.0, until, BINS + 1)
+    if run is None or run.excerpt is None or not _is_periodic(run):
+        return edges[:-1], edges[1:]
+    middle, end = (edges[:-1] + edges[1:]) / 2, float(run.updates["time"][-1])
+    period, window = run.excerpt["period"], run.excerpt["window"]
+    low = np.where(middle < end, np.floor(middle / period) * period, until)
+    return low, low + window
 
 
 def _mean(f: Piecewise, edges: Floats) -> Floats:
@@ -198,7 +419,7 @@ def _mean(f: Piecewise, edges: Floats) -> Floats:
 
 
 def _share(left: Floats, right: Floats, low: Floats, high: Floats) -> Floats:
-    """The share of each bin that intervals cover, which are in order and do not overlap."""
+    """The share of each bin that intervals cover; the intervals are ordered and disjoint."""
     kept = right > left
     if not kept.any():
         return np.zeros(len(low))

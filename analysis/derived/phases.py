@@ -8,19 +8,26 @@ updates.  Where it does not follow, waiting is put first, and `Phases.assumed` s
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.analysis.derived.waiting import Steps
+from simstrag.analysis.derived.steps import RunSteps, suspicions
+from simstrag.analysis.derived.windows import segments
 from simstrag.runs.run import Run
 from simstrag.timing.timing import Timing
 
-__all__ = ["KINDS", "Phases", "phases_of"]
+__all__ = [
+    "DECISION", "JOB", "KINDS", "SUSPICION", "UPDATE", "Moments", "Phases", "Slowdown", "micro",
+    "moments_of", "phases_of", "slowdowns",
+]  # fmt: skip
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
 
 KINDS = ("pull", "switch", "compute", "push", "wait", "exchange", "wait")
 """Phase k of a step lies between its marks k and k + 1; one that a step has not is empty."""
@@ -40,14 +47,14 @@ class Phases:
     where it took none, or that cannot be derived.
     """
 
-    step: npt.NDArray[np.int64]
+    step: Ints
     marks: Floats
     exchange: str
     assumed: Bools
     served: Floats
 
 
-def phases_of(run: Run, steps: Steps, timing: Timing | None) -> Phases:
+def phases_of(run: Run, steps: RunSteps, timing: Timing | None) -> Phases:
     """The phases of all recorded steps; without a timing, pushes and pulls are not told apart."""
     table = run.frame("steps").sort_values(["rank", "step"], kind="stable")
     communication = table["communication"].to_numpy(dtype=np.float64)
@@ -81,7 +88,7 @@ def phases_of(run: Run, steps: Steps, timing: Timing | None) -> Phases:
     return Phases(number, _in_order(marks, last), exchange, assumed, served)
 
 
-def _reduced(run: Run, steps: Steps, communication: Floats) -> tuple[Floats, Floats, Bools]:
+def _reduced(run: Run, steps: RunSteps, communication: Floats) -> tuple[Floats, Floats, Bools]:
     """From when until when each gradient was in a collective, and where that is not known.
 
     A collective ends with its update: what a rank waits after that, it was blocked.
@@ -95,7 +102,7 @@ def _reduced(run: Run, steps: Steps, communication: Floats) -> tuple[Floats, Flo
 
 
 def _pulls(
-    run: Run, steps: Steps, communication: Floats, amp_switch: float
+    run: Run, steps: RunSteps, communication: Floats, amp_switch: float
 ) -> tuple[Floats, Floats, Floats]:
     """When each step's pull began and ended, and when its rank pulled again, or the run ended.
 
@@ -119,7 +126,7 @@ def _pulls(
 
 
 def _served(
-    run: Run, steps: Steps, after: Floats, last: Bools, timing: Timing
+    run: Run, steps: RunSteps, after: Floats, last: Bools, timing: Timing
 ) -> tuple[Floats, Floats, Floats, Bools, Floats]:
     """When each push ended, and service began and ended; where that is not known; all services.
 
@@ -148,7 +155,7 @@ def _served(
     return first, second, third, ~(through | called_off), np.where(through, begun, np.nan)
 
 
-def _first_in_first_out(steps: Steps, arrival: Floats, job: float, served: Bools) -> Floats:
+def _first_in_first_out(steps: RunSteps, arrival: Floats, job: float, served: Bools) -> Floats:
     """When the server takes up each of these gradients, by (arrival, rank); NaN for all others."""
     begun = np.full(len(arrival), np.nan)
     rows = np.flatnonzero(served)
@@ -159,12 +166,12 @@ def _first_in_first_out(steps: Steps, arrival: Floats, job: float, served: Bools
     return begun
 
 
-def _entered(steps: Steps) -> Bools:
+def _entered(steps: RunSteps) -> Bools:
     """Whose own gradient completed a contribution to an update."""
     return np.asarray((steps.applied > 0) & ~steps.kept)
 
 
-def _update_times(run: Run, steps: Steps) -> Floats:
+def _update_times(run: Run, steps: RunSteps) -> Floats:
     """When the update that holds each gradient was; of no meaning where none does."""
     times = np.asarray(run.updates["time"], dtype=np.float64)
     versions = np.asarray(run.updates["version"], dtype=np.int64)
@@ -180,3 +187,104 @@ def _in_order(marks: Floats, last: Bools) -> Floats:
         for low, high in zip(np.append(0, ends[:-1]), ends, strict=True)
     ]
     return np.concatenate(ordered)
+
+
+# -- moments -------------------------------------------------------------------------------------
+
+JOB, SUSPICION, UPDATE, DECISION, CHANGE = range(len(KINDS), len(KINDS) + 5)
+"""Kinds beside the phases of steps: jobs of the server, suspicions of the policy, updates, plans
+that decide something else, slowdowns that change."""
+WAITING = [k for k, name in enumerate(KINDS) if name == "wait"]
+
+
+class Moments(NamedTuple):
+    """From and to in whole microseconds, what it is, and the row of the table it is from.
+
+    Only updates, decisions and slowdowns take no time.
+    """
+
+    left: Ints
+    right: Ints
+    kind: Ints
+    row: Ints
+
+    def within(self, start: int, end: int) -> Moments:
+        """What is there between two times, both included."""
+        return self._chosen((self.left <= end) & (self.right >= start))
+
+    def most_waited(self, room: int) -> tuple[int, int]:
+        """The window with at most `room` beginnings in which ranks wait longest, the first of such.
+
+        Waiting counts where it begins.  There must be more moments than `room`.
+        """
+        durations = np.where(np.isin(self.kind, WAITING), self.right - self.left, 0)
+        waited = np.append(0, np.cumsum(durations))
+        first = np.arange(len(self.left) - room)
+        fresh = np.append(True, np.diff(self.left[first]) > 0)  # all that begins then is in
+        sums = np.where(fresh, waited[first + room] - waited[first], -1)
+        best = int(np.argmax(sums))
+        start = int(self.left[best])
+        return start, max(int(self.left[best + room]) - 1, start)
+
+    def _chosen(self, rows: npt.NDArray[np.bool_] | Ints) -> Moments:
+        return Moments(*(column[rows] for column in self))
+
+
+class Slowdown(NamedTuple):
+    """The factor by which a resource of a rank is slowed from a time in microseconds on."""
+
+    rank: int
+    resource: str
+    time: int
+    factor: float
+
+
+def slowdowns(timing: Timing | None, start: int, end: int) -> Iterator[Slowdown]:
+    """All of them between two times in microseconds: where that begins, and where one changes."""
+    known = {} if timing is None else timing.contention.slowdowns
+    for rank, resource in sorted(known):
+        before = None
+        pieces = segments(known[rank, resource], start / 1e6, end / 1e6)
+        for low, _, factor in pieces:
+            if factor != before:
+                yield Slowdown(rank, resource, int(micro(low)), factor)
+            before = factor
+
+
+def moments_of(run: Run, phases: Phases, timing: Timing | None) -> Moments:
+    """Everything, each slice of the length it has."""
+    marks, times = micro(phases.marks), micro(run.updates["time"])
+    n, parts = len(marks), len(KINDS)
+    every = [
+        Moments(
+            marks[:, :-1].ravel(),
+            marks[:, 1:].ravel(),
+            np.tile(np.arange(parts), n),
+            np.repeat(np.arange(n), parts),
+        )
+    ]
+    if timing is not None:
+        rows = np.flatnonzero(~np.isnan(phases.served))
+        begun = phases.served[rows]
+        ended = micro(begun + timing.server.job)
+        every.append(Moments(micro(begun), ended, np.full(len(rows), JOB), rows))
+    held = suspicions(run)
+    ends = (micro([s.start for s in held]), micro([s.end for s in held]))
+    every.append(Moments(*ends, np.full(len(held), SUSPICION), np.arange(len(held))))
+    every = [slices._chosen(slices.right > slices.left) for slices in every]
+    changes = np.array([s.time for s in slowdowns(timing, 0, int(times[-1]))], dtype=np.int64)
+    decided = micro([] if run.decisions is None else run.decisions["time"])
+    for kind, instants in ((UPDATE, times), (DECISION, decided), (CHANGE, changes)):
+        row = np.arange(len(instants))
+        every.append(Moments(instants, instants, np.full(len(instants), kind), row))
+    joined = Moments(*(np.concatenate(columns) for columns in zip(*every, strict=True)))
+    return joined._chosen(np.argsort(joined.left, kind="stable"))
+
+
+def micro(seconds: npt.ArrayLike) -> Ints:
+    """Seconds in whole microseconds.
+
+    >>> micro([0.1, 2.5e-6, 1.0]).tolist()
+    [100000, 2, 1000000]
+    """
+    return np.rint(np.asarray(seconds, dtype=np.float64) * 1e6).astype(np.int64)

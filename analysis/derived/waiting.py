@@ -1,59 +1,25 @@
-"""Who waited for whom, derived from the steps and updates of one run, and checked against it.
+"""Seconds that ranks waited for ranks, derived from the steps and updates of one run, and checked.
 
-A step row says when a rank computed and which version it had pulled; an update row says whose
-gradients it holds.  Together they say which update took which gradient: a rank has one gradient at
-a time.  From that follow the arrivals, the last of them, and when the update must have happened.
-A derivation that does not come out at the logged times is not shown: `Waiting.reason` says so.
+The arrivals of an update's gradients follow from the steps, and from the last arrival the time of
+the update.  Where the logged times differ, nothing is shown and `Waiting.reason` says why.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.analysis.derived.steps import RunSteps
 from simstrag.runs.run import Run
 from simstrag.timing.timing import Timing
 
-__all__ = ["Steps", "Waiting", "steps_of", "waiting"]
+__all__ = ["Waiting", "waiting"]
 
 Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 TOLERANCE = 1e-9
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Steps:
-    """The steps of a run as arrays, in order of rank and step.
-
-    step: which of its rank's each is; of an excerpt those are here whose fate is in it too.
-    applied: version after the update that holds the gradient, 0 where none does (it was dropped,
-    aborted, or in flight at the end).  pulled_next: version at the rank's next recorded pull, -1 at
-    its last.  gap_end: when the rank computes again; at its last recorded step the update of it.
-    blocked: seconds from the update that holds the gradient to the later one at which the rank
-    could go on, as at a bound: the last part of `wait`.  kept: whether the rank went on without a
-    pull, so that the gradient shares the fate of its next.
-    """
-
-    rank: Ints
-    step: Ints
-    version: Ints
-    amp: npt.NDArray[np.bool_]
-    start: Floats
-    finish: Floats
-    wait: Floats
-    applied: Ints
-    pulled_next: Ints
-    gap_end: Floats
-    blocked: Floats
-    kept: npt.NDArray[np.bool_]
-
-    @property
-    def lost(self) -> npt.NDArray[np.bool_]:
-        """Whose work was dropped or aborted: the rank went on without an update of it."""
-        return np.asarray((self.applied == 0) & (self.pulled_next >= 0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,42 +48,8 @@ class Waiting:
         return max(self.total - float(self.held.sum() + self.blocked.sum()), 0.0)
 
 
-def steps_of(run: Run) -> Steps:
-    """The recorded steps with the fate of each. Raises `InputError` where the run kept none."""
-    table = run.frame("steps").sort_values(["rank", "step"], kind="stable")
-    rank = table["rank"].to_numpy(dtype=np.int64)
-    step = table["step"].to_numpy(dtype=np.int64)
-    version = table["version"].to_numpy(dtype=np.int64)
-    start = table["start"].to_numpy(dtype=np.float64)
-    finish = table["finish"].to_numpy(dtype=np.float64)
-    wait = table["wait"].to_numpy(dtype=np.float64)
-    last = np.append(rank[1:] != rank[:-1], True)
-    if run.excerpt is not None:
-        last[:-1] |= step[1:] != step[:-1] + 1
-    kept = ~last & np.append(version[1:] == version[:-1], False)
-    at_last = np.where(last, -1, np.append(version[1:], -1))
-    pulled_next = at_last[_ends(kept)]
-    applied = np.zeros(len(rank), dtype=np.int64)
-    for r, versions in _updates_of(run, version, pulled_next).items():
-        own = np.flatnonzero(rank == r)
-        at = np.searchsorted(versions, version[own], side="right")
-        found = np.append(versions, np.iinfo(np.int64).max)[at]
-        limit = np.where(pulled_next[own] < 0, run.summary["updates"], pulled_next[own])
-        applied[own] = np.where(found <= limit, found, 0)
-    made = _times(run, applied)
-    gap_end = np.where(last, np.maximum(made, finish + wait), np.roll(start, -1))
-    amp = table["precision"].to_numpy() == "amp"
-    held_back = (applied > 0) & ~kept & (pulled_next > applied)
-    until = np.where(held_back, _times(run, pulled_next) - made, 0.0)
-    blocked = np.minimum(until, wait)
-    steps = Steps(
-        rank, step, version, amp, start, finish, wait, applied, pulled_next, gap_end, blocked, kept
-    )
-    return steps if run.excerpt is None else _chosen(steps, _known(run, steps))
-
-
 def waiting(
-    run: Run, steps: Steps, timing: Timing | None, architecture: str, workers: int
+    run: Run, steps: RunSteps, timing: Timing | None, architecture: str, workers: int
 ) -> Waiting:
     """Who waited for whom; architecture: one way of making updates, leaders are not derived.
 
@@ -162,59 +94,8 @@ def waiting(
     return Waiting(held, _blocked(run, steps, blank.blocked), total)
 
 
-def _ends(kept: npt.NDArray[np.bool_]) -> Ints:
-    """For each step the one that completes its contribution: itself, unless it is kept."""
-    rows = np.where(kept, len(kept), np.arange(len(kept)))
-    return np.asarray(np.minimum.accumulate(rows[::-1])[::-1])
-
-
-def _updates_of(run: Run, pulled: Ints, pulled_next: Ints) -> dict[int, Ints]:
-    """For each rank the versions of the updates that hold a gradient of it.
-
-    Of an excerpt only those that were made between two pulls of some rank.
-    """
-    versions = np.asarray(run.updates["version"], dtype=np.int64)
-    rows, members = np.arange(len(versions)), run.updates["members"]
-    if run.excerpt is not None:
-        own = pulled_next >= 0
-        begun, ended = np.zeros((2, len(versions) + 1), dtype=np.int64)
-        np.add.at(begun, np.searchsorted(versions, pulled[own], side="right"), 1)
-        np.add.at(ended, np.searchsorted(versions, pulled_next[own], side="right"), 1)
-        rows = np.flatnonzero(np.cumsum(begun - ended)[:-1])
-        members = [members[row] for row in rows.tolist()]
-    found: dict[int, list[int]] = {}
-    for version, ranks in zip(versions[rows].tolist(), members, strict=True):
-        for rank in ranks:
-            found.setdefault(int(rank), []).append(version)
-    return {rank: np.array(made, dtype=np.int64) for rank, made in found.items()}
-
-
-def _times(run: Run, versions: Ints) -> Floats:
-    """When these updates were, 0 for none; of no meaning for those that an excerpt leaves out."""
-    known = np.append(0, np.asarray(run.updates["version"], dtype=np.int64))
-    times = np.append(0.0, np.asarray(run.updates["time"], dtype=np.float64))
-    at = np.searchsorted(known, np.maximum(versions, 0))
-    return np.asarray(times[np.minimum(at, len(times) - 1)])
-
-
-def _known(run: Run, steps: Steps) -> npt.NDArray[np.bool_]:
-    """Of which steps of an excerpt the rank's next pull is there, and all updates until then."""
-    versions = np.asarray(run.updates["version"], dtype=np.int64)
-    before, after = (
-        np.searchsorted(versions, pulled, side="right")
-        for pulled in (steps.version, steps.pulled_next)
-    )
-    return np.asarray(
-        (steps.pulled_next >= 0) & (after - before == steps.pulled_next - steps.version)
-    )
-
-
-def _chosen(steps: Steps, rows: npt.NDArray[np.bool_]) -> Steps:
-    return Steps(*(getattr(steps, column.name)[rows] for column in fields(steps)))
-
-
 def _arrivals(
-    steps: Steps, timing: Timing | None, architecture: str
+    steps: RunSteps, timing: Timing | None, architecture: str
 ) -> dict[int, list[tuple[float, int]]]:
     """For each update the (arrival, rank) of its gradients."""
     found: dict[int, list[tuple[float, int]]] = {}
@@ -239,7 +120,7 @@ def _serve(
     return begun
 
 
-def _blocked(run: Run, steps: Steps, blocked: Floats) -> Floats:
+def _blocked(run: Run, steps: RunSteps, blocked: Floats) -> Floats:
     """Time from a rank's own update to the later one at which it could go on."""
     members = run.updates["members"]
     for k in np.flatnonzero(steps.blocked > 0):

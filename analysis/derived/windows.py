@@ -1,28 +1,31 @@
-"""Which part of a run is worth a close look: where contention sets in, and what holds when."""
+"""The close look: the part of a run that its timeline shows first, where contention sets in."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from simstrag.analysis.derived.waiting import Steps
+from simstrag.analysis.derived.examples import Example
+from simstrag.analysis.derived.steps import RunSteps
 from simstrag.timing.contention import Contention
 from simstrag.trace.slowdown import Piecewise
 
-__all__ = ["ALL", "Change", "Kept", "Window", "changes", "choose", "cycle_of", "segments"]
+__all__ = [
+    "ALL", "CloseLook", "Kept", "SlowdownChange", "changes", "choose", "close_look", "cycle_of",
+    "kept_of", "segments",
+]  # fmt: skip
 
 CYCLES, BEFORE = 24, 6
-"""How many steps a window shows, and how many of them lie before the change it is about."""
+"""Steps that a close look shows, and steps before the change that it shows."""
 MOST_RANKS = 16
 MOST_CHANGES = 100_000
 
 
-class Change(NamedTuple):
-    """When the slowdown of one resource of one rank changes."""
+class SlowdownChange(NamedTuple):
+    """A change of the slowdown of one resource of one rank; time in seconds."""
 
     time: float
     rank: int
@@ -32,9 +35,9 @@ class Change(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What is there to look at: of each period (s) the first window (s), of some ranks or of all.
+    """The steps that an excerpt kept: the first `window` of each `period` (s), of some ranks.
 
-    margin: seconds at the ends of a window in which not all steps are whole.
+    margin: seconds at the ends of a window in which some steps are incomplete.
     """
 
     period: float = math.inf
@@ -43,26 +46,83 @@ class Kept(NamedTuple):
     margin: float = 0.0
 
     def around(self, time: float) -> tuple[float, float]:
-        """From when until when steps are there in the window that begins last before a time."""
+        """Begin and end of the complete steps in the last window that begins before a time."""
         base = time - math.fmod(time, self.period)
         return base + (self.margin if base else 0.0), base + self.window - self.margin
 
     def has(self, rank: int) -> bool:
-        """Whether steps of a rank are there."""
+        """Whether the steps of a rank were kept."""
         return self.ranks is None or rank in self.ranks
 
 
 ALL = Kept()
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """A stretch of time worth looking at, in seconds, the ranks to show, and why."""
+class CloseLook(NamedTuple):
+    """A stretch of time in seconds, the ranks to show, and the reason for the choice."""
 
     start: float
     end: float
     ranks: tuple[int, ...]
     why: str
+
+
+def close_look(examples: Sequence[Example], workers: int) -> CloseLook:
+    """The stretch that the timelines show: where the contention of one of the runs sets in."""
+    contended = [e for e in examples if e.timing is not None and e.timing.contention.slowdowns]
+    replayed = [e for e in examples if e.timing is not None and e.timing.contention.durations]
+    shortest = min(e.end for e in examples)
+    chosen = (contended or replayed or list(examples))[0]
+    contention = Contention() if chosen.timing is None else chosen.timing.contention
+    cycle = cycle_of([chosen.steps])
+    if not cycle > 0:  # no rank started a second step: the whole run is a close look
+        cycle = shortest
+    look = choose(contention, workers, cycle, shortest, kept_of(examples, cycle))
+    return look if chosen.run.recorded is None else _longest_wait(chosen, look)
+
+
+def choose(
+    contention: Contention, workers: int, cycle: float, until: float, kept: Kept = ALL
+) -> CloseLook:
+    """A stretch of `CYCLES` cycles where contention sets in.
+
+    cycle: seconds between two steps of a rank.
+    until: the end of the shortest run, so that every policy has steps to show.
+    """
+    length = min(CYCLES * cycle, until, kept.window - 2 * kept.margin)
+    found = [c for c in changes(contention, until) if kept.has(c.rank)]
+    if kept.period < math.inf:
+        found = [c for c in found if _fits(c.time, length, until, kept)]
+    inside = [c for c in found if _well_inside(c.time, length, cycle, until, kept)]
+    if not found:
+        during = "in the kept steps" if kept.period < math.inf else "during the runs"
+        start, why = 0.0, f"no slowdown changes {during}, so these are the first steps"
+        if contention.durations:
+            why = "the trace gives recorded durations of steps, so these are the first ones"
+    else:
+        c = (inside or found)[0]
+        low, high = kept.around(c.time)
+        start = min(max(c.time - BEFORE * cycle, low), min(high, until) - length)
+        moved = f"goes from {c.before:.3g} to {c.after:.3g} at {c.time:.4g} s"
+        why = f"the {c.resource} slowdown of rank {c.rank} {moved}"
+    end = start + length
+    changing = {c.rank for c in found if start <= c.time < end}
+    ranks = sorted(filter(kept.has, range(workers)), key=lambda r: (r not in changing, r))
+    return CloseLook(start, end, tuple(sorted(ranks[:MOST_RANKS])), why)
+
+
+def changes(contention: Contention, until: float) -> list[SlowdownChange]:
+    """All changes of slowdown in 0 <= time < `until`, the largest increase first."""
+    found: list[SlowdownChange] = []
+    for (rank, resource), f in contention.slowdowns.items():
+        before = 1.0
+        for begin, _, value in segments(f, 0.0, until):
+            if value != before:
+                found.append(SlowdownChange(begin, rank, resource, before, value))
+            before = value
+            if len(found) > MOST_CHANGES:
+                break
+    return sorted(found, key=lambda c: (-c.after / c.before, c.time, c.rank))
 
 
 def segments(f: Piecewise, start: float, end: float) -> Iterator[tuple[float, float, float]]:
@@ -85,65 +145,39 @@ def segments(f: Piecewise, start: float, end: float) -> Iterator[tuple[float, fl
             return
 
 
-def changes(contention: Contention, until: float) -> list[Change]:
-    """All changes of slowdown in 0 <= time < `until`, the loudest onset first."""
-    found: list[Change] = []
-    for (rank, resource), f in contention.slowdowns.items():
-        before = 1.0
-        for begin, _, value in segments(f, 0.0, until):
-            if value != before:
-                found.append(Change(begin, rank, resource, before, value))
-            before = value
-            if len(found) > MOST_CHANGES:
-                break
-    return sorted(found, key=lambda c: (-c.after / c.before, c.time, c.rank))
+def cycle_of(steps: Sequence[RunSteps]) -> float:
+    """The median time between two starts of a rank, over runs; NaN where no rank has two."""
+    gaps = [np.diff(s.start)[s.rank[1:] == s.rank[:-1]] for s in steps]
+    every = np.concatenate([*gaps, np.zeros(0)])
+    return float(np.median(every)) if every.size else math.nan
 
 
-def choose(
-    contention: Contention, workers: int, cycle: float, until: float, kept: Kept = ALL
-) -> Window:
-    """A window of so many cycles (seconds between two steps) where contention sets in.
+def kept_of(examples: Sequence[Example], cycle: float) -> Kept:
+    """The steps that all of the runs kept. cycle: seconds between two steps of a rank."""
+    excerpts = [e.run.excerpt for e in examples if e.run.excerpt is not None]
+    if not excerpts:
+        return ALL
+    ranks = frozenset.intersection(*(frozenset(x["ranks"]) for x in excerpts))
+    period = max((x["period"] for x in excerpts if x["period"] is not None), default=math.inf)
+    window = min((x["window"] for x in excerpts if x["window"] is not None), default=math.inf)
+    return Kept(period, window, ranks, min(2 * cycle, window / 8))
 
-    until: the end of the shortest run, so that every policy has something to show.  kept: what of
-    them is there to look at.
-    """
-    length = min(CYCLES * cycle, until, kept.window - 2 * kept.margin)
-    found = [c for c in changes(contention, until) if kept.has(c.rank)]
-    if kept.period < math.inf:
-        found = [c for c in found if _fits(c.time, length, until, kept)]
-    inside = [c for c in found if _well_inside(c.time, length, cycle, until, kept)]
-    if not found:
-        during = "in what was kept of the runs" if kept.period < math.inf else "during the runs"
-        start, why = 0.0, f"no slowdown changes {during}, so these are their first steps"
-        if contention.durations:
-            why = "the trace gives recorded durations of steps, so these are the first ones"
-    else:
-        c = (inside or found)[0]
-        low, high = kept.around(c.time)
-        start = min(max(c.time - BEFORE * cycle, low), min(high, until) - length)
-        moved = f"goes from {c.before:.3g} to {c.after:.3g} at {c.time:.4g} s"
-        why = f"the {c.resource} slowdown of rank {c.rank} {moved}"
-    end = start + length
-    shown = {c.rank for c in found if start <= c.time < end}
-    there = filter(kept.has, range(workers))
-    ranks = sorted(there, key=lambda r: (r not in shown, r))[:MOST_RANKS]
-    return Window(start, end, tuple(sorted(ranks)), why)
+
+def _longest_wait(e: Example, look: CloseLook) -> CloseLook:
+    """As long a stretch around the longest wait of a real run, whose contention is unknown."""
+    length, first = look.end - look.start, float(e.steps.start.min())
+    middle = float(e.steps.finish[np.argmax(e.steps.wait)])
+    start = max(first, min(middle - length / 2, e.end - length))
+    return CloseLook(start, start + length, look.ranks, "a rank waited longest there")
 
 
 def _fits(time: float, length: float, until: float, kept: Kept) -> bool:
-    """Whether there are steps at a time, and for so long around it."""
+    """Whether steps were kept at a time, and for `length` around it."""
     low, high = kept.around(time)
     return low <= time < high and low + length <= min(high, until)
 
 
 def _well_inside(time: float, length: float, cycle: float, until: float, kept: Kept) -> bool:
-    """Whether there are steps well before a time and after it."""
+    """Whether steps were kept well before a time and after it."""
     low, high = kept.around(time)
     return low + BEFORE * cycle <= time <= min(high, until) - length / 2
-
-
-def cycle_of(steps: Sequence[Steps]) -> float:
-    """The median time between two starts of a rank, over runs."""
-    gaps = [np.diff(s.start)[s.rank[1:] == s.rank[:-1]] for s in steps]
-    every = np.concatenate([*gaps, np.zeros(0)])
-    return float(np.median(every)) if every.size else math.nan

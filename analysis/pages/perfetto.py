@@ -12,46 +12,51 @@ import contextlib
 import gzip
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from simstrag.analysis.derived.decisions import suspicions
-from simstrag.analysis.derived.events import (
-    ABOUT,
-    DECISIONS,
-    RANK_0,
-    RUN,
-    SERVER,
-    SLOWDOWN,
-    SUSPECT_0,
-    SUSPECTS,
-    UPDATES,
-    WORKERS,
-    Event,
-    counters,
-    of_decisions,
-    of_phases,
-    of_suspicions,
-    of_updates,
-    slice_of,
+from simstrag.analysis.derived.phases import (
+    DECISION,
+    JOB,
+    KINDS,
+    SUSPICION,
+    UPDATE,
+    Moments,
+    Phases,
+    micro,
+    moments_of,
+    phases_of,
+    slowdowns,
 )
-from simstrag.analysis.derived.moments import micro, moments_of, span
-from simstrag.analysis.derived.phases import Phases, phases_of
-from simstrag.analysis.derived.waiting import steps_of
+from simstrag.analysis.derived.steps import (
+    Fate,
+    RunSteps,
+    fates_of,
+    headings,
+    steps_of,
+    suspicions,
+)
 from simstrag.errors import InputError
-from simstrag.runs.run import Run
+from simstrag.runs.run import Run, plain
 from simstrag.timing.timing import Timing
 
-__all__ = ["MOST", "Written", "write_timeline"]
+__all__ = ["MOST", "TimelineFile", "write_timeline"]
 
+Event = dict[str, Any]
+
+RUN, WORKERS, SUSPECTS, SLOWDOWN = 1, 2, 3, 4
+"""Processes; to Perfetto 0 is the idle one."""
+ABOUT, UPDATES, DECISIONS, SERVER = 11, 12, 13, 14
+RANK_0, SUSPECT_0 = 1000, 1_000_000
+"""Threads; no two have one number, or that of a process."""
 MOST = 200_000
 """Events in one file, with which the Perfetto UI is still quick."""
 
 
-class Written(NamedTuple):
+class TimelineFile(NamedTuple):
     """What a file holds: events, the seconds it covers, and how many steps it leaves out.
 
     cut: whether it holds less than was asked for, since that is more than `MOST` events.
@@ -66,7 +71,7 @@ class Written(NamedTuple):
 
 def write_timeline(
     run: Run, path: Path, timing: Timing | None, window: tuple[float, float] | None = None
-) -> Written:
+) -> TimelineFile:
     """Write a run with its steps as a timeline; gzipped if the name ends in `.gz`.
 
     timing: what the run was simulated with, `scenario.timing(seed)`.  Without it there are no
@@ -95,7 +100,7 @@ def write_timeline(
             "a timeline is made of steps, and this run kept none; "
             "simulate it with record_steps=True"
         )
-    start, end = span(run, window)
+    start, end = _clip(run, window)
     steps = steps_of(run)
     phases = phases_of(run, steps, timing)
     moments = moments_of(run, phases, timing)
@@ -110,16 +115,16 @@ def write_timeline(
     left_out, seconds = int(np.sum((last < start) | (first > end))), (start / 1e6, end / 1e6)
     about = _about(run, phases, timing, seconds, left_out)
     events = [
-        *of_phases(run, steps, phases, shown),
-        *of_updates(run, shown),
-        *of_decisions(run, shown, start),
-        *of_suspicions(run, shown),
-        *counters(timing, start, end),
-        slice_of(RUN, ABOUT, start, end, about["covers"], "about", about),
+        *_phase_events(run, steps, phases, shown),
+        *_update_events(run, shown),
+        *_decision_events(run, shown, start),
+        *_suspicion_events(run, shown),
+        *_counters(timing, start, end),
+        _slice(RUN, ABOUT, start, end, about["covers"], "about", about),
     ]
     events.sort(key=lambda event: (event["ts"], event["tid"], event["name"]))
     _write(Path(path), [*names, *events], about)
-    return Written(len(names) + len(events), *seconds, left_out, cut)
+    return TimelineFile(len(names) + len(events), *seconds, left_out, cut)
 
 
 def _at_the_edges(run: Run, timing: Timing | None) -> int:
@@ -161,6 +166,140 @@ def _names(run: Run, phases: Phases, timing: Timing | None) -> Iterator[Event]:
         for pid, tid, name in who:
             for key, args in (("name", {"name": name}), ("sort_index", {"sort_index": tid})):
                 yield {"ph": "M", "pid": pid, "tid": tid, "name": f"{what}_{key}", "args": args}
+
+
+def _clip(run: Run, window: tuple[float, float] | None) -> tuple[int, int]:
+    """The part of a run that lies in a window of seconds, all without one, in microseconds.
+
+    Raises `InputError` for a window that is empty or not in the run.
+    """
+    end = float(run.updates["time"][-1])
+    low, high = (0.0, end) if window is None else window
+    if window is not None and not low < high:
+        raise InputError(f"the window {low:g} to {high:g} s must end after it begins")
+    if high < 0 or low > end:
+        raise InputError(f"the window {low:g} to {high:g} s is not in the run, 0 to {end:g} s")
+    return int(micro(max(low, 0.0))), int(micro(min(high, end)))
+
+
+# -- events -------------------------------------------------------------------------------------
+
+
+def _phase_events(run: Run, steps: RunSteps, phases: Phases, shown: Moments) -> Iterator[Event]:
+    """What ranks and the server did: a slice each, lost work named apart."""
+    fates = fates_of(run, steps, phases.step)
+    switches = {True: "switch to amp", False: "switch to full"}
+    for left, right, kind, row in zip(*(column.tolist() for column in shown), strict=True):
+        if kind > JOB:
+            continue
+        fate, rank, step = fates[row], int(steps.rank[row]), int(phases.step[row])
+        tid, assumed = RANK_0 + rank, ",order assumed" if phases.assumed[row] else ""
+        if kind == JOB:
+            args = _args(step=step, update=fate.update)
+            yield _slice(RUN, SERVER, left, right, f"rank {rank}", "service", args)
+            continue
+        name = KINDS[kind]
+        if name == "compute":
+            args = _args(step=step, version=int(steps.version[row]), update=fate.update)
+            precision = "amp" if steps.amp[row] else "full"
+            yield _slice(WORKERS, tid, left, right, _named(precision, fate), fate.word, args)
+        elif name == "wait":
+            yield _slice(WORKERS, tid, left, right, "waiting", f"waiting{assumed}", {})
+        elif name == "switch":
+            yield _slice(WORKERS, tid, left, right, switches[bool(steps.amp[row])], "switch", {})
+        elif name == "exchange":
+            word, args = phases.exchange, _args(update=fate.update)
+            word = "communication" if assumed else word
+            yield _slice(WORKERS, tid, left, right, word, f"communication{assumed}", args)
+        else:
+            yield _slice(WORKERS, tid, left, right, name, "communication", {})
+
+
+def _named(precision: str, fate: Fate) -> str:
+    """Work that was thrown away has a name, and thus a colour, of its own."""
+    return precision if fate.word in ("applied", "in flight") else f"{precision}, {fate.word}"
+
+
+def _update_events(run: Run, shown: Moments) -> Iterator[Event]:
+    """An instant per update."""
+    updates = run.updates
+    own = shown.kind == UPDATE
+    for time, row in zip(shown.left[own].tolist(), shown.row[own].tolist(), strict=True):
+        members = updates["members"][row]
+        args = _args(
+            version=updates["version"][row],
+            members=len(members),
+            ranks=" ".join(map(str, members)),
+            gradients=updates["n_own"][row],
+            staleness_mean=updates["staleness_mean"][row],
+            staleness_max=updates["staleness_max"][row],
+            samples=updates["samples"][row],
+            progress=updates["progress"][row],
+        )
+        yield {
+            "ph": "i", "s": "t", "pid": RUN, "tid": UPDATES, "ts": time,
+            "name": f"update {args['version']}", "cat": "update", "args": args,
+        }  # fmt: skip
+
+
+def _decision_events(run: Run, shown: Moments, start: int) -> Iterator[Event]:
+    """An instant per plan that decides something else, and for the one in force at the start."""
+    if run.decisions is None:
+        return
+    times, names = micro(run.decisions["time"]), headings(run)
+    rows = shown.row[shown.kind == DECISION].tolist()
+    before = int(np.count_nonzero(times < start))
+    if before:
+        rows.insert(0, before - 1)
+        names[before - 1] = f"in force since {run.decisions['time'][before - 1]:.6g} s"
+    for row in rows:
+        yield {
+            "ph": "i", "s": "t", "pid": RUN, "tid": DECISIONS, "ts": max(int(times[row]), start),
+            "name": names[row], "cat": "decision", "args": _decided(run.decisions, row),
+        }  # fmt: skip
+
+
+def _decided(decisions: Mapping[str, Sequence[Any]], row: int) -> dict[str, Any]:
+    """One row of the decisions; without suspects where it judges nobody, without equal shares."""
+    plan = {name: column[row] for name, column in decisions.items() if name != "time"}
+    for name in ("suspects", "amp", "batch"):
+        if plan[name] is not None:
+            plan[name] = " ".join(f"{value:g}" for value in plan[name]) or "none"
+    return _args(**plan)
+
+
+def _suspicion_events(run: Run, shown: Moments) -> Iterator[Event]:
+    """A slice per stretch over which a rank was suspected, on a track of its own."""
+    found = suspicions(run)
+    own = shown.kind == SUSPICION
+    columns = (column[own].tolist() for column in (shown.left, shown.right, shown.row))
+    for left, right, row in zip(*columns, strict=True):
+        args = _args(update=found[row].update)
+        tid = SUSPECT_0 + found[row].rank
+        yield _slice(SUSPECTS, tid, left, right, "suspected", "suspicion", args)
+
+
+def _counters(timing: Timing | None, start: int, end: int) -> Iterator[Event]:
+    """The slowdowns between two times in microseconds."""
+    for rank, resource, time, factor in slowdowns(timing, start, end):
+        yield {
+            "ph": "C", "pid": SLOWDOWN, "tid": SLOWDOWN, "ts": time,
+            "name": f"rank {rank}", "cat": "slowdown", "args": {resource: factor},
+        }  # fmt: skip
+
+
+def _slice(
+    pid: int, tid: int, left: int, right: int, name: str, cat: str, args: dict[str, Any]
+) -> Event:
+    """A slice of a track, from and to in microseconds."""
+    event = {"ph": "X", "pid": pid, "tid": tid, "ts": left, "dur": right - left, "name": name}
+    return event | {"cat": cat} | ({"args": args} if args else {})
+
+
+def _args(**values: Any) -> dict[str, Any]:
+    """What there is to say: JSON's own types, floats to six digits, nothing for None and NaN."""
+    own = {name: value for name, value in plain(values).items() if value is not None}
+    return {k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in own.items()}
 
 
 # -- the file ----------------------------------------------------------------------------------

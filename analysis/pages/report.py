@@ -1,26 +1,20 @@
-"""The HTML report of a comparison or of a run: one file that asks nobody for anything."""
+"""The HTML report of a comparison or of a run: one file that loads nothing else."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
-from simstrag.analysis.charts import live, pictures
-from simstrag.analysis.charts.embedded import Packed
-from simstrag.analysis.charts.tradeoffs import tradeoff
-from simstrag.analysis.derived.examples import example, examples_of
-from simstrag.analysis.pages import sections
+from simstrag.analysis.charts import comparison_charts, interactive, plots, run_charts, timeline
+from simstrag.analysis.charts.drawing import picture
+from simstrag.analysis.derived.examples import Example, describe_excerpts, example, examples_of
+from simstrag.analysis.derived.windows import CloseLook, close_look
 from simstrag.analysis.pages.templates import template
-from simstrag.analysis.tables import series, staleness
-from simstrag.analysis.tables.comparison_tables import (
-    behind_table,
-    costs_table,
-    differences_table,
-    ranking_table,
-)
+from simstrag.analysis.tables import comparison_tables, run_tables
 from simstrag.analysis.tables.origins import origins_data, origins_table
 from simstrag.analysis.tables.standings import standings
 from simstrag.analysis.tables.table import Number, Table, csv_data
@@ -29,87 +23,127 @@ from simstrag.analysis.text.assumptions import assumptions
 from simstrag.analysis.text.cautions import cautions, coverage, turnover
 from simstrag.analysis.text.detection import detection
 from simstrag.analysis.text.number_format import number, percent
-from simstrag.analysis.text.sensitivity_table import thresholds
+from simstrag.analysis.text.sensitivity_text import thresholds
+from simstrag.documents.paths import write_whole
 from simstrag.errors import InputError
 from simstrag.experiments.compare import Comparison
 from simstrag.runs.run import Run, plain
 from simstrag.scenario.scenario import Scenario
 
-__all__ = ["render", "render_run"]
+__all__ = ["render", "render_run", "report"]
 
 MOST_ROWS = 300
 """Inline trace rows that a report prints in full."""
 
 
+def report(folder: str | Path, out: str | Path | None = None) -> Path:
+    """Write the HTML report of a comparison or run directory, and return its path.
+
+    A training on real ranks that was killed is completed from its journal first.  Raises
+    `InputError` where `folder` is neither, or `out` cannot be written.
+    """
+    from simstrag.ddp.record.journal import NAME
+    from simstrag.ddp.record.replay import finish
+
+    folder = Path(folder)
+    if (folder / "comparison.csv").exists():
+        page = render(Comparison.read(folder))
+    elif (folder / "run.json").exists():
+        page = render_run(Run.read(folder))
+    elif (folder / NAME).exists():
+        page = render_run(finish(folder))
+    else:
+        raise InputError(
+            f"{folder}: holds neither a comparison nor a run; give a folder that "
+            "`simstrag compare`, `simstrag run --out` or `simstrag ddp --out` wrote"
+        )
+    path = folder / "report.html" if out is None else Path(out)
+    write_whole(path, lambda part: part.write_text(page, encoding="utf-8"))
+    return path
+
+
 def render(comparison: Comparison, command: str | None = None) -> str:
     """The report of a comparison as one HTML file.
 
-    command: what made it, to be run again; without one the report says how to from its scenario.
+    command: the command line that made the comparison; without one the report says how to repeat it
+    from its scenario.
     """
     s, scenario = standings(comparison), comparison.scenario
-    workers, first = scenario.workers, scenario.seed_list[0]
-    examples = examples_of(comparison)
+    workers, examples = scenario.workers, examples_of(comparison)
     runs = [run for name, run in comparison.examples.items() if name != "clean"]
-    timelines = sections.timelines(examples, workers)
-    plots, timelines["undrawn"] = live.timelines_of(examples, timelines["shown"], workers)
-    spent_picture, spent = sections.spent(examples, workers)
-    ranks_picture, by_rank = sections.spent_by_rank(examples, workers)
-    stale, traded = staleness.stale_of(examples), tradeoff(s)
+    shown = close_look(examples, workers)
+    timelines, drawn = _timelines(examples, shown, workers)
+    parts = {e.name: e.parts() for e in examples}
+    means = {e.name: e.mean_parts() for e in examples}
+    longest = max(e.end for e in examples)
+    stale = run_tables.staleness_of(examples)
+    most = max((int(one.versions.max()) for one in stale), default=0)
+    traded, turned = comparison_charts.tradeoff(s), thresholds(s)
     tables = {
-        "ranking": ranking_table(s),
-        "paired-differences": differences_table(s),
-        "behind-the-ranking": behind_table(s),
-        "where-time-went": spent,
+        "ranking": comparison_tables.ranking_table(s),
+        "paired-differences": comparison_tables.differences_table(s),
+        "behind-the-ranking": comparison_tables.behind_table(s),
+        "where-time-went": run_tables.time_table(means),
+        "cost-of-staleness": comparison_tables.costs_table(s) if comparison.has_target else None,
+        "thresholds": turned.table,
+        "staleness": run_tables.staleness_table(stale) if stale else None,
     }
-    if comparison.has_target:
-        tables["cost-of-staleness"] = costs_table(s)
-    turned = thresholds(s)
-    if turned.table is not None:
-        tables["thresholds"] = turned.table
-    if stale:
-        tables["staleness"] = staleness.stale_table(stale)
-    saved = tables | {
-        "progress-over-time": series.progress_table(s),
-        "steps-of-the-close-look": series.steps_table(examples, timelines["shown"]),
-        "slowdown-of-ranks": series.slowdown_table(examples, timelines["shown"]),
-        "who-waited-for-whom": series.waits_table(examples),
-        "where-time-went-by-rank": by_rank,
-        "staleness-by-rank": staleness.stale_by_rank(stale, workers) if stale else None,
-        "trade-off": None if traded is None else traded.table,
-        "measured-fitted-assumed": origins_data(scenario),
+    saved = (
+        tables
+        | _saved(examples, shown)
+        | {
+            "progress-over-time": comparison_charts.progress_table(s),
+            "where-time-went-by-rank": run_tables.time_by_rank(parts),
+            "staleness-by-rank": run_tables.staleness_by_rank(stale, workers) if stale else None,
+            "trade-off": traded.table if traded else None,
+            "measured-fitted-assumed": origins_data(scenario),
+        }
+    )
+    charts = {
+        "speedups": comparison_charts.speedups(s),
+        "progress": comparison_charts.progress(s),
+        "tradeoff": traded.chart(comparison_charts.looks(comparison)) if traded else None,
+        "costs": comparison_charts.costs(s) if comparison.has_target else None,
+        "spent": run_charts.time_spent(means, "seconds of a rank, mean over ranks"),
     }
+    for name in ("progress", "tradeoff"):
+        if (chart := charts[name]) is not None:
+            drawn[name] = plots.pack(plots.plot(chart))
     return template("report.html").render(
         s=s,
         answer=answer(s),
         cautions=cautions(s),
         coverage=coverage(s),
         asked=_asked(scenario),
-        seed=first,
-        speedups=sections.interval_picture(s),
+        seed=scenario.seed_list[0],
         tables=tables,
+        pictures={n: picture(c, n) if c else Markup() for n, c in charts.items()},
         tradeoff=traded,
-        tradeoff_picture=traded.picture(s) if traded else Markup(),
         detection=detection(s),
-        progress=sections.progress_picture(s),
-        not_drawn=sections.not_drawn(s),
+        not_drawn=comparison_charts.explain_missing_curves(s),
         timelines=timelines,
-        waits=sections.waits(examples),
-        spent=spent_picture,
-        spent_by_rank=ranks_picture,
-        stale=staleness.stale_pictures(stale, workers),
+        waits=run_charts.waiting_matrices(examples),
+        spent_by_rank=[
+            (name, picture(run_charts.time_spent_by_rank(name, own, longest), f"ranks{k}"))
+            for k, (name, own) in enumerate(parts.items())
+        ],
+        stale=[
+            (one.name, one.caption, picture(
+                run_charts.staleness(one.name, one.quantiles(workers), most), f"stale{k}"
+            )) for k, one in enumerate(stale)
+        ],
         turnover=turnover(s),
         thresholds=turned,
-        costs_picture=sections.costs_picture(s) if comparison.has_target else Markup(),
         origins=origins_table(scenario),
-        data=csv_data({name: table for name, table in saved.items() if table is not None}),
+        data=_csv(saved),
         profile=_profile(scenario),
         assumptions=assumptions(scenario, runs),
         warnings=comparison.warnings,
         command=command,
         provenance=_provenance(runs[0].provenance),
         scenario=_yaml(scenario.model_dump(mode="json", exclude_unset=True)),
-        **live.page_of(live.charts_of(s, traded) | plots),
-    )
+        **plots.page_data(drawn),
+    )  # fmt: skip
 
 
 def render_run(run: Run) -> str:
@@ -117,41 +151,78 @@ def render_run(run: Run) -> str:
     scenario, problem = (None, "") if run.recorded is not None else _scenario_of(run)
     workers = len(run.summary["wait_by_rank"])
     context: dict[str, Any] = dict.fromkeys(("timelines", "waits", "origins", "assumptions"))
-    plots: dict[str, Packed] = {}
+    drawn: dict[str, plots.Packed] = {}
     tables = {"summary": _summary(run.summary), "where-time-went": _by_rank(run.summary)}
-    saved = dict(tables)
+    saved: dict[str, Table | None] = {**tables}
     if run.steps is not None:
         timing = None if scenario is None else scenario.timing(run.seed)
-        shown = [example(run.policy, run, timing, workers)]
-        timelines = sections.timelines(shown, workers)
-        plots, timelines["undrawn"] = live.timelines_of(shown, timelines["shown"], workers)
-        context |= {"timelines": timelines, "waits": sections.waits(shown)}
-        saved["steps-of-the-close-look"] = series.steps_table(shown, timelines["shown"])
-        saved["who-waited-for-whom"] = series.waits_table(shown)
-        slowed = series.slowdown_table(shown, timelines["shown"])
-        if slowed is not None:
-            saved["slowdown-of-ranks"] = slowed
+        examples = [example(run.policy, run, timing, workers)]
+        shown = close_look(examples, workers)
+        timelines, drawn = _timelines(examples, shown, workers)
+        context |= {"timelines": timelines, "waits": run_charts.waiting_matrices(examples)}
+        saved |= _saved(examples, shown)
     if scenario is not None:
         context["origins"] = origins_table(scenario)
         context["assumptions"] = assumptions(scenario, [run])
         saved["measured-fitted-assumed"] = origins_data(scenario)
-    parts = {"compute": "full", "communication": "communication", "wait": "wait"}
-    ranks = [
-        (f"rank {r}", {word: float(run.summary[f"{p}_by_rank"][r]) for p, word in parts.items()})
+    names = {"full": "compute", "communication": "communication", "wait": "wait"}
+    parts = {
+        f"rank {r}": {part: run.summary[f"{name}_by_rank"][r] for part, name in names.items()}
         for r in range(workers)
-    ]
+    }
     return template("run.html").render(
         run=run,
         problem=problem,
         recorded=_recorded(run),
         tables=tables,
-        spent=pictures.spent("spent", "Seconds of each rank by what it did", "time (s)", ranks),
+        spent=picture(run_charts.time_spent(parts, "time (s)"), "spent"),
         provenance=_provenance(run.provenance),
         scenario=_yaml(run.scenario),
-        data=csv_data(saved),
+        data=_csv(saved),
         **context,
-        **live.page_of(plots),
+        **plots.page_data(drawn),
     )
+
+
+def _timelines(
+    examples: Sequence[Example], shown: CloseLook, workers: int
+) -> tuple[dict[str, Any], dict[str, plots.Packed]]:
+    """The timelines on one axis: the values of the template, and the plots by name."""
+    scope = timeline.scope_of(examples, shown, workers)
+    entries, drawn = [], {}
+    for k, e in enumerate(examples):
+        near = timeline.timeline(e, shown.ranks, shown.start, shown.end)
+        strip = timeline.run_strip(e, workers, scope.until, shown)
+        entries.append((e.name, picture(near, f"window{k}"), picture(strip, f"strip{k}")))
+        drawn[f"window{k}"] = plots.pack(interactive.plot_timeline(e, scope))
+    slowed = next((e.timing for e in examples if e.timing and e.timing.contention.slowdowns), None)
+    contention = Markup()
+    if slowed is not None:
+        strip = timeline.contention_strip(slowed, workers, scope.until, shown)
+        contention = picture(strip, "contention")
+        drawn["contention"] = plots.pack(plots.overview(strip, interactive.time_axis(scope)))
+    values = {
+        "shown": shown,
+        "left_out": workers - len(shown.ranks),
+        "excerpts": describe_excerpts(examples, workers),
+        "contention": contention,
+        "entries": entries,
+        "switch": max((e.timing.step.amp_switch for e in examples if e.timing), default=0.0),
+        "undrawn": scope.left_out,
+    }
+    return values, drawn
+
+
+def _saved(examples: Sequence[Example], shown: CloseLook) -> dict[str, Table | None]:
+    return {
+        "steps-of-the-close-look": run_tables.steps_table(examples, shown),
+        "slowdown-of-ranks": run_tables.slowdown_table(examples, shown),
+        "who-waited-for-whom": run_tables.waits_table(examples),
+    }
+
+
+def _csv(tables: Mapping[str, Table | None]) -> dict[str, Any]:
+    return csv_data({name: table for name, table in tables.items() if table is not None})
 
 
 def _asked(scenario: Scenario) -> list[tuple[str, str]]:

@@ -13,7 +13,13 @@ from collections.abc import Sequence
 from simstrag.analysis.tables.standings import NEGLIGIBLE, Standing, Standings, faster
 from simstrag.analysis.text.cautions import classes, coverage, ignored
 from simstrag.analysis.text.number_format import estimate, listed, number, percent, seconds
-from simstrag.analysis.text.sensitivity_text import C_TAU, conditions, lost_lead, tried, turns
+from simstrag.analysis.text.sensitivity_text import (
+    C_TAU,
+    conditions,
+    explain_lost_lead,
+    tried,
+    turns,
+)
 from simstrag.experiments.compare import BASELINE
 from simstrag.experiments.paired_statistics import Estimate
 
@@ -100,7 +106,7 @@ def _until(s: Standings) -> str:
     shown = all(faster(s.between(leader, name)) for name in rest)
     texts = [f"as long as {near}"] if near else []
     hangs = any(turn.quantity == C_TAU for turn in turns(s))
-    if s.comparison.has_target and shown and rest and not hangs and not lost_lead(s):
+    if s.comparison.has_target and shown and rest and not hangs and not explain_lost_lead(s):
         least, most = tried(s)
         texts.insert(0, f"at every c_tau tried, {least:g} to {most:g}{',' if near else ''}")
     if not texts:

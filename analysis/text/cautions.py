@@ -6,8 +6,8 @@ import itertools
 
 from simstrag.analysis.tables.standings import NEGLIGIBLE, Standings, faster
 from simstrag.analysis.text.number_format import listed
-from simstrag.analysis.text.sensitivity_text import conditions, leader, lost_lead
-from simstrag.experiments.compare import BASELINE, Comparison
+from simstrag.analysis.text.sensitivity_text import conditions, explain_lost_lead, leader
+from simstrag.experiments.compare import BASELINE
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.uncertain_constants import THROUGH
 from simstrag.timing.collectives import ranks_per_node
@@ -58,7 +58,6 @@ def cautions(s: Standings) -> list[str]:
             "so its gain is not mitigation alone."
         )
     found += _of_the_profile(s.comparison.scenario)
-    found += _of_the_range(s.comparison)
     found += _of_the_noise(s.comparison.scenario)
     found += _of_the_gain(s)
     found += _of_the_batches(s)
@@ -183,7 +182,7 @@ def _of_the_turns(s: Standings) -> list[str]:
     if table is None or not len(table):
         return []
     _, far = conditions(s)
-    found = [lost_lead(s)]
+    found = [explain_lost_lead(s)]
     if far:
         found.append(f"{best} has the best mean also only as long as {far}.")
     if (n := table["seeds"].iloc[0]) < s.seeds:
@@ -201,17 +200,6 @@ def _of_the_profile(scenario: Scenario) -> list[str]:
     return [
         f"The profile {profile.name} misses what its fits had not seen, in the median: {how}; "
         "calibrate again on a machine that does nothing else."
-    ]
-
-
-def _of_the_range(comparison: Comparison) -> list[str]:
-    """Whether figures rest on sizes, ranks, batches or loads beyond those measured."""
-    beyond = list(map(str, comparison.beyond_measured))
-    if not beyond:
-        return []
-    return [
-        f"Times are extrapolated beyond what the profile measured, and may be far off: "
-        f"{listed(beyond)}."
     ]
 
 

@@ -21,7 +21,7 @@ def report(
     quiet: Quiet = False,
 ) -> None:
     """Draw the HTML report of a saved comparison or run again."""
-    from simstrag.analysis.pages.saved_reports import report as write_report
+    from simstrag.analysis.pages.report import report as write_report
 
     if out is not None:
         writable(out, ".html")

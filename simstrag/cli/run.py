@@ -24,7 +24,7 @@ from simstrag.documents.paths import writable
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
-    from simstrag.analysis.pages.perfetto import Written
+    from simstrag.analysis.pages.perfetto import TimelineFile
 
 __all__ = ["run"]
 
@@ -68,7 +68,7 @@ def run(
             on_update=on_update,
             out=out,
         )
-    written: Written | None = None
+    written: TimelineFile | None = None
     if timeline is not None:
         from simstrag.analysis.pages.perfetto import write_timeline
 

@@ -1,0 +1,271 @@
+"""Charts of a comparison: speed-ups, progress, trade-off, and times by cost of staleness."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from simstrag.analysis.charts.chart import (
+    BSP,
+    CONTROL_LOOK,
+    Chart,
+    Curve,
+    Dots,
+    Floats,
+    Mark,
+    Rule,
+    Staircase,
+    rows_of,
+)
+from simstrag.analysis.tables.comparison_tables import CONTROL
+from simstrag.analysis.tables.standings import TIMES, Standings
+from simstrag.analysis.tables.table import Table
+from simstrag.analysis.text.cautions import unknown
+from simstrag.analysis.text.number_format import estimate, listed
+from simstrag.experiments.compare import BASELINE, Comparison
+from simstrag.experiments.paired_statistics import Estimate
+
+__all__ = [
+    "Tradeoff", "costs", "explain_missing_curves", "looks", "pareto_front", "progress",
+    "progress_series", "progress_table", "speedups", "tradeoff",
+]  # fmt: skip
+
+
+def looks(comparison: Comparison) -> dict[str, int]:
+    """The look of every policy, one for all charts of a comparison."""
+    others = [name for name in comparison.policies if name != BASELINE]
+    return {BASELINE: BSP, CONTROL: CONTROL_LOOK} | {name: k for k, name in enumerate(others, 1)}
+
+
+def speedups(
+    s: Standings, times: Sequence[str] | None = None, policies: Sequence[str] | None = None
+) -> Chart:
+    """Speed-up over bsp with 95 % intervals, best mean on top.
+
+    A dot is hollow where no difference from bsp is shown.  times: by default those of the ranking.
+    """
+    names = list(times or s.times)
+    shown = [p for p in s.policies if p.policy != BASELINE]
+    shown = [p for p in shown if policies is None or p.policy in policies]
+    shown.sort(key=lambda p: p.time[names[0]].value)
+    marks: list[Mark] = []
+    offsets = np.linspace(-0.16, 0.16, len(names)) if len(names) > 1 else [0.0]
+    for k, (name, offset) in enumerate(zip(names, offsets, strict=True), 1):
+        label = f"by {TIMES[name]}" if len(names) > 1 else ""
+        for row, p in enumerate(shown):
+            if math.isfinite(p.speedup[name].value):
+                y = Estimate(*[row + float(offset)] * 3)
+                apart = p.difference[name].high < 0 or p.difference[name].low > 0
+                marks.append(Dots(label, k, [p.speedup[name]], [y], filled=apart))
+                label = ""
+    marks += [
+        Rule(1.0, "x", "bsp", left=True),
+        Rule(s.clean_speedup[names[0]].value, "x", "no contention", dotted=True),
+    ]
+    axis = f"speed-up over bsp in {TIMES[names[0]]}" if len(names) == 1 else "speed-up over bsp"
+    return Chart(
+        "Speed-up over bsp with 95 % intervals", axis, "", marks,
+        size=(9.0, 0.75 + 0.27 * len(shown)), **rows_of([p.policy for p in shown]),
+    )  # fmt: skip
+
+
+# -- progress ------------------------------------------------------------------------------------
+
+
+class Series(NamedTuple):
+    """Mean, least and greatest time over seeds at which each level was reached."""
+
+    mean: Floats
+    least: Floats
+    most: Floats
+    level: Floats
+
+
+def progress(s: Standings, policies: Sequence[str] | None = None) -> Chart | None:
+    """Progress over time, or accuracy where the learner has a curve; None where all is unknown."""
+    look, axis = looks(s.comparison), progress_axis(s)
+    series = {
+        name: one
+        for name, one in progress_series(s).items()
+        if policies is None or name in policies or name == CONTROL
+    }
+    if not series:
+        return None
+    facts = (
+        ("policy", "@name"), (axis, "@y{0.[000]}"), ("time (s), mean over seeds", "@x{0.[000]}"),
+        ("least to most", "@least{0.[000]} to @most{0.[000]}"),
+    )  # fmt: skip
+    marks: list[Mark] = [
+        Curve(name, look[name], one.mean, one.level, one.least, one.most, facts)
+        for name, one in series.items()
+    ]
+    target = s.comparison.scenario.progress_target
+    if target is not None:
+        marks.append(Rule(float(_level(s, target)), "y", "target", dotted=True))
+    end = max(float(np.nanmax(one.most)) for one in series.values())
+    return Chart(
+        "Progress over time of every policy", "time (s)", axis, marks, x_range=(0.0, 1.02 * end),
+        y_range=(0.0, None),
+    )  # fmt: skip
+
+
+def progress_axis(s: Standings) -> str:
+    """The label of the axis of progress."""
+    declared = s.comparison.scenario.learner.curve is not None
+    return "accuracy (0 to 1)" if declared else "progress (noise-free updates)"
+
+
+def progress_series(s: Standings) -> dict[str, Series]:
+    """The curve of each policy of known progress, and that of bsp without contention."""
+    comparison = s.comparison
+    series = {}
+    wanted = [("contended", name, name) for name in dict.fromkeys([BASELINE, *comparison.policies])]
+    for variant, policy, name in [*wanted, ("clean", BASELINE, CONTROL)]:
+        table = comparison.curves
+        rows = table[(table["variant"] == variant) & (table["policy"] == policy)]
+        seeds = [group for _, group in rows.groupby("seed")]
+        if seeds:
+            levels = np.linspace(0.0, min(g["progress"].max() for g in seeds), 101)
+            times = np.array([np.interp(levels, g["progress"], g["time"]) for g in seeds])
+            ends = times.mean(axis=0), times.min(axis=0), times.max(axis=0)
+            series[name] = Series(*ends, _level(s, levels))
+    return series
+
+
+def progress_table(s: Standings) -> Table:
+    """The points of the curves."""
+    rows = [
+        (name, *values)
+        for name, series in progress_series(s).items()
+        for values in zip(*(column.tolist() for column in series), strict=True)
+    ]
+    axis = progress_axis(s).removesuffix(" (0 to 1)")
+    headers = ("policy", "time (s), mean", "time (s), least", "time (s), most", axis)
+    return Table(headers, tuple(rows))
+
+
+def explain_missing_curves(s: Standings) -> str:
+    """A sentence on the policies without a curve; empty where all have one."""
+    return f"Not drawn, because their progress is unknown: {unknown(s)}." if s.unknown else ""
+
+
+def _level(s: Standings, progress: Any) -> Any:
+    """Progress as accuracy where a curve is declared, NaN beyond the curve."""
+    curve = s.comparison.scenario.learner.curve
+    if curve is None:
+        return progress
+    p, a = np.array(curve).T
+    return np.interp(progress, p, a, left=np.nan, right=np.nan)
+
+
+# -- trade-off -----------------------------------------------------------------------------------
+
+
+class Tradeoff(NamedTuple):
+    """Makespan and outcome of every policy, and which are on the Pareto front of the means.
+
+    axis: the outcome, with its unit.
+    """
+
+    axis: str
+    policies: list[str]
+    makespan: list[Estimate]
+    outcome: list[Estimate]
+    on_front: list[bool]
+
+    @property
+    def sentence(self) -> str:
+        """The policies on the front."""
+        names = [name for name, best in zip(self.policies, self.on_front, strict=True) if best]
+        verb = "is" if len(names) == 1 else "are"
+        return (
+            f"{listed(names)} {verb} on the Pareto front of the means; where bars overlap, other "
+            "seeds may put other policies there."
+        )
+
+    @property
+    def table(self) -> Table:
+        ends = ("", ", low", ", high")
+        axis = self.axis.removesuffix(" (0 to 1)")
+        columns = (f"{name}{end}" for name in ("makespan (s)", axis) for end in ends)
+        every = zip(self.policies, self.makespan, self.outcome, self.on_front, strict=True)
+        rows = tuple((name, *a, *b, str(best)) for name, a, b, best in every)
+        return Table(("policy", *columns, "on the front of means"), rows)
+
+    def chart(self, look: dict[str, int]) -> Chart:
+        """Markers with intervals, filled on the front, and the front as a staircase."""
+        x, y, best = (
+            np.array([e.value for e in self.makespan]),
+            np.array([e.value for e in self.outcome]),
+            np.array(self.on_front, dtype=bool),
+        )
+        order = np.argsort(x[best], kind="stable")
+        marks: list[Mark] = [Staircase("Pareto front of means", x[best][order], y[best][order])]
+        axis = "makespan of equal work (s)"
+        for name, a, b, front in zip(*self[1:], strict=True):
+            facts = (
+                ("policy", "@name"), (axis, "@first"), (self.axis, "@second"),
+                ("front of means", "on it" if front else "not on it"),
+            )  # fmt: skip
+            texts = {"first": [estimate(*a)], "second": [estimate(*b)]}
+            marks.append(Dots(name, look[name], [a], [b], front, False, texts, facts))
+        return Chart(f"Makespan against {self.axis}", axis, self.axis, marks)
+
+
+def tradeoff(
+    s: Standings, policies: Sequence[str] | None = None, progress: bool = False
+) -> Tradeoff | None:
+    """Makespan of equal work against time to target, else against accuracy.
+
+    progress: whether final progress serves where there is neither; otherwise None.
+    """
+    scenario, column = s.comparison.scenario, s.comparison.column
+    if scenario.sample_target is None:
+        return None
+    if s.comparison.has_target:
+        name, axis, sign = "time_to_target", "time to target (s)", 1.0
+    elif scenario.learner.curve is not None:
+        name, axis, sign = "accuracy", "accuracy (0 to 1)", -1.0
+    elif progress:
+        name, axis, sign = "progress", "progress (noise-free updates)", -1.0
+    else:
+        return None
+    names = [p.policy for p in s.policies] if policies is None else list(policies)
+    outcomes = {name_: s.mean(column(name_, name)) for name_ in names}
+    names = [name_ for name_ in names if math.isfinite(outcomes[name_].value)]
+    if not names:
+        return None
+    makespans = [s.mean(column(name_, "makespan")) for name_ in names]
+    found = [outcomes[name_] for name_ in names]
+    x, y = (np.array([e.value for e in each]) for each in (makespans, found))
+    return Tradeoff(axis, names, makespans, found, pareto_front(x, sign * y).tolist())
+
+
+def pareto_front(x: Floats, y: Floats) -> npt.NDArray[np.bool_]:
+    """Whether no other point is as small in both coordinates and smaller in one.
+
+    >>> pareto_front(np.array([1.0, 2.0, 3.0]), np.array([5.0, 3.0, 4.0])).tolist()
+    [True, True, False]
+    """
+    no_worse = (x[:, None] <= x) & (y[:, None] <= y)
+    better = (x[:, None] < x) | (y[:, None] < y)
+    return np.asarray(~(no_worse & better).any(axis=0))
+
+
+def costs(s: Standings, policies: Sequence[str] | None = None) -> Chart:
+    """Time to target under every cost of staleness, each simulated; lines guide the eye."""
+    look = looks(s.comparison)
+    x = [Estimate(c, c, c) for c in s.costs]
+    marks: list[Mark] = [
+        Dots(name, look[name], x, [s.mean(s.at_cost(name, c)) for c in s.costs], joined=True)
+        for name in (policies or [p.policy for p in s.policies])
+    ]
+    marks.append(Rule(s.comparison.scenario.learner.c_tau, "x"))
+    return Chart(
+        "Time to target by cost of staleness", "cost of a stale sample, c_tau (no unit)",
+        "time to target (s)", marks, y_range=(0.0, None), size=(9.0, 3.0), grid="y",
+    )  # fmt: skip

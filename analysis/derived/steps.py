@@ -1,0 +1,309 @@
+"""The recorded steps of a run: their fates, and what the policy decided meanwhile.
+
+A step row says when a rank computed and which version it had pulled; an update row names the ranks
+of its gradients.  Together they determine which update took which gradient, because a rank has one
+gradient at a time.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from simstrag.runs.run import Run
+
+__all__ = [
+    "Fate", "PlanChange", "RunSteps", "Suspicion", "fates_of", "headings", "plan_changes",
+    "steps_of", "suspicions",
+]  # fmt: skip
+
+Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+UNKNOWN = "not known"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunSteps:
+    """The steps of a run as arrays, in order of rank and step.
+
+    step: number of the step on its rank.  An excerpt has the steps whose fate is in it too.
+    applied: version after the update that holds the gradient; 0 where no update does (dropped,
+    aborted, or in flight at the end).
+    pulled_next: version at the rank's next recorded pull, -1 at its last.
+    gap_end: when the rank computes again; at its last recorded step, the time of its update.
+    blocked: seconds from the update that holds the gradient to the later one at which the rank may
+    continue, as at a bound; the last part of `wait`.
+    kept: whether the rank went on without a pull, so that the gradient shares the fate of its next.
+    """
+
+    rank: Ints
+    step: Ints
+    version: Ints
+    amp: Bools
+    start: Floats
+    finish: Floats
+    wait: Floats
+    applied: Ints
+    pulled_next: Ints
+    gap_end: Floats
+    blocked: Floats
+    kept: Bools
+
+    @property
+    def lost(self) -> Bools:
+        """Whether the work was dropped or aborted: the rank went on without an update of it."""
+        return np.asarray((self.applied == 0) & (self.pulled_next >= 0))
+
+
+def steps_of(run: Run) -> RunSteps:
+    """The recorded steps with the fate of each. Raises `InputError` where the run kept none."""
+    table = run.frame("steps").sort_values(["rank", "step"], kind="stable")
+    rank = table["rank"].to_numpy(dtype=np.int64)
+    step = table["step"].to_numpy(dtype=np.int64)
+    version = table["version"].to_numpy(dtype=np.int64)
+    start = table["start"].to_numpy(dtype=np.float64)
+    finish = table["finish"].to_numpy(dtype=np.float64)
+    wait = table["wait"].to_numpy(dtype=np.float64)
+    last = np.append(rank[1:] != rank[:-1], True)
+    if run.excerpt is not None:
+        last[:-1] |= step[1:] != step[:-1] + 1
+    kept = ~last & np.append(version[1:] == version[:-1], False)
+    at_last = np.where(last, -1, np.append(version[1:], -1))
+    pulled_next = at_last[_ends(kept)]
+    applied = np.zeros(len(rank), dtype=np.int64)
+    for r, versions in _updates_of(run, version, pulled_next).items():
+        own = np.flatnonzero(rank == r)
+        at = np.searchsorted(versions, version[own], side="right")
+        found = np.append(versions, np.iinfo(np.int64).max)[at]
+        limit = np.where(pulled_next[own] < 0, run.summary["updates"], pulled_next[own])
+        applied[own] = np.where(found <= limit, found, 0)
+    made = _times(run, applied)
+    gap_end = np.where(last, np.maximum(made, finish + wait), np.roll(start, -1))
+    amp = table["precision"].to_numpy() == "amp"
+    held_back = (applied > 0) & ~kept & (pulled_next > applied)
+    until = np.where(held_back, _times(run, pulled_next) - made, 0.0)
+    blocked = np.minimum(until, wait)
+    steps = RunSteps(
+        rank, step, version, amp, start, finish, wait, applied, pulled_next, gap_end, blocked, kept
+    )
+    return steps if run.excerpt is None else _chosen(steps, _known(run, steps))
+
+
+def _ends(kept: Bools) -> Ints:
+    """For each step the one that completes its contribution: itself, unless it is kept."""
+    rows = np.where(kept, len(kept), np.arange(len(kept)))
+    return np.asarray(np.minimum.accumulate(rows[::-1])[::-1])
+
+
+def _updates_of(run: Run, pulled: Ints, pulled_next: Ints) -> dict[int, Ints]:
+    """For each rank the versions of the updates that hold a gradient of it.
+
+    Of an excerpt only those that were made between two pulls of some rank.
+    """
+    versions = np.asarray(run.updates["version"], dtype=np.int64)
+    rows, members = np.arange(len(versions)), run.updates["members"]
+    if run.excerpt is not None:
+        own = pulled_next >= 0
+        begun, ended = np.zeros((2, len(versions) + 1), dtype=np.int64)
+        np.add.at(begun, np.searchsorted(versions, pulled[own], side="right"), 1)
+        np.add.at(ended, np.searchsorted(versions, pulled_next[own], side="right"), 1)
+        rows = np.flatnonzero(np.cumsum(begun - ended)[:-1])
+        members = [members[row] for row in rows.tolist()]
+    found: dict[int, list[int]] = {}
+    for version, ranks in zip(versions[rows].tolist(), members, strict=True):
+        for rank in ranks:
+            found.setdefault(int(rank), []).append(version)
+    return {rank: np.array(made, dtype=np.int64) for rank, made in found.items()}
+
+
+def _times(run: Run, versions: Ints) -> Floats:
+    """When these updates were, 0 for none; of no meaning for those that an excerpt leaves out."""
+    known = np.append(0, np.asarray(run.updates["version"], dtype=np.int64))
+    times = np.append(0.0, np.asarray(run.updates["time"], dtype=np.float64))
+    at = np.searchsorted(known, np.maximum(versions, 0))
+    return np.asarray(times[np.minimum(at, len(times) - 1)])
+
+
+def _known(run: Run, steps: RunSteps) -> Bools:
+    """Of which steps of an excerpt the rank's next pull is there, and all updates until then."""
+    versions = np.asarray(run.updates["version"], dtype=np.int64)
+    before, after = (
+        np.searchsorted(versions, pulled, side="right")
+        for pulled in (steps.version, steps.pulled_next)
+    )
+    return np.asarray(
+        (steps.pulled_next >= 0) & (after - before == steps.pulled_next - steps.version)
+    )
+
+
+def _chosen(steps: RunSteps, rows: Bools) -> RunSteps:
+    return RunSteps(*(getattr(steps, column.name)[rows] for column in fields(steps)))
+
+
+# -- fates ---------------------------------------------------------------------------------------
+
+
+class Fate(NamedTuple):
+    """What became of a gradient, and the version that the update with it made, if any did.
+
+    word: applied, dropped, aborted, in flight (when the run ended), or what is known of these.
+    """
+
+    word: str
+    update: int | None
+
+
+def fates_of(run: Run, steps: RunSteps, step: Ints) -> list[Fate]:
+    """One per step, in the order of `steps`; step: which of its rank's each is."""
+    if run.gradients is None:
+        return _derived(run, steps)
+    g = run.gradients
+    columns = zip(g["rank"], g["step"], g["update"], g["fate"], strict=True)
+    known = {
+        (rank, k): Fate(fate.replace("_", " "), None if fate != "applied" else int(update))
+        for rank, k, update, fate in columns
+    }
+    nothing = Fate(UNKNOWN, None)
+    pairs = zip(steps.rank.tolist(), step.tolist(), strict=True)
+    return [known.get(pair, nothing) for pair in pairs]
+
+
+def _derived(run: Run, steps: RunSteps) -> list[Fate]:
+    """From which updates hold which ranks, and from what the run counted."""
+    applied, lost = steps.applied.tolist(), steps.lost.tolist()
+    counted = {name: run.summary[name] for name in ("dropped", "aborted")}
+    whole = run.excerpt is None
+    if whole and sum(version > 0 for version in applied) != run.summary["applied"]:
+        return [Fate(UNKNOWN, None)] * len(applied)
+    thrown_away = " or ".join(name for name, count in counted.items() if count)
+    every = sum(lost) == sum(counted.values())
+    at_end = "in flight" if every else f"{thrown_away} or in flight"
+    return [
+        Fate("applied", version) if version else Fate(thrown_away if gone else at_end, None)
+        for version, gone in zip(applied, lost, strict=True)
+    ]
+
+
+# -- decisions -----------------------------------------------------------------------------------
+
+WORDS = {
+    "suspects": "suspects", "amp": "precision", "way": "way", "groups": "groups", "batch": "batch",
+}  # fmt: skip
+"""What a column of `Run.decisions` is called where it changes."""
+MOST_RANKS = 8
+"""Ranks that are named; of more it is how many."""
+
+Decision = Mapping[str, Any]
+"""One row of `Run.decisions`, by column."""
+
+
+class PlanChange(NamedTuple):
+    """A plan that came into force at `time` (s) with an update; what: its changes in words."""
+
+    time: float
+    update: int
+    what: str
+
+
+class Suspicion(NamedTuple):
+    """A stretch, in seconds, over which a rank was suspected, and the update it began after."""
+
+    rank: int
+    start: float
+    end: float
+    update: int
+
+
+def headings(run: Run) -> list[str]:
+    """What changed in each row of the decisions, from the first plan on; none where none are kept.
+
+    >>> from simstrag import Scenario, simulate
+    >>> headings(simulate(Scenario(workers=2, updates=3, step={"compute": 0.1}), "bsp"))
+    ['first plan']
+    """
+    rows = _rows(run)
+    changed = (
+        [word for column, word in WORDS.items() if before[column] != after[column]]
+        for before, after in itertools.pairwise(rows)
+    )
+    return ["first plan", *map(", ".join, changed)] if rows else []
+
+
+def plan_changes(run: Run) -> list[PlanChange]:
+    """The changes of plan in order, those of suspects alone left out; none where none are kept.
+
+    >>> from types import SimpleNamespace
+    >>> same = {"amp": [(), ()], "way": ["server", "server"], "batch": [None, None]}
+    >>> decisions = {"time": [0.0, 2.0], "update": [0, 7], "groups": [1, 2]} | same
+    >>> plan_changes(SimpleNamespace(decisions=decisions))
+    [PlanChange(time=2.0, update=7, what='groups: 1 → 2')]
+    """
+    found = (
+        PlanChange(after["time"], after["update"], "; ".join(_said(before, after)))
+        for before, after in itertools.pairwise(_rows(run))
+    )
+    return [change for change in found if change.what]
+
+
+def suspicions(run: Run) -> list[Suspicion]:
+    """Who was suspected from when until when, in order of the beginnings, then of ranks.
+
+    One that nobody lifted lasts until the last update.
+    """
+    if run.decisions is None:
+        return []
+    found: list[Suspicion] = []
+    began: dict[int, tuple[float, int]] = {}
+    columns = (run.decisions[name] for name in ("time", "update", "suspects"))
+    end = float(run.updates["time"][-1])
+    for time, update, suspects in (*zip(*columns, strict=True), (end, None, ())):
+        now = set(suspects or ())
+        for rank in began.keys() - now:
+            start, since = began.pop(rank)
+            found.append(Suspicion(rank, start, time, since))
+        for rank in now - began.keys():
+            began[rank] = time, update
+    return sorted(found, key=lambda s: (s.start, s.rank))
+
+
+def _rows(run: Run) -> list[Decision]:
+    table = run.decisions or {}
+    return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+
+
+def _said(before: Decision, after: Decision) -> Iterator[str]:
+    if after["amp"] != before["amp"]:
+        yield f"reduced precision: {_ranks(before['amp'])} → {_ranks(after['amp'])}"
+    if after["way"] != before["way"]:
+        yield f"updates by {before['way']} → {after['way']}"
+    if after["groups"] != before["groups"]:
+        yield f"groups: {before['groups']} → {after['groups']}"
+    if after["batch"] != before["batch"]:
+        yield f"shares of the batch: {_shares(before['batch'])} → {_shares(after['batch'])}"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """Which ranks, in words.
+
+    >>> _ranks(()), _ranks((3,)), _ranks((1, 2)), _ranks(range(9))
+    ('no rank', 'rank 3', 'ranks 1, 2', '9 ranks')
+    """
+    if len(ranks) > MOST_RANKS:
+        return f"{len(ranks)} ranks"
+    listed = ", ".join(map(str, ranks))
+    return f"rank{'s' * (len(ranks) > 1)} {listed}" if ranks else "no rank"
+
+
+def _shares(batch: Sequence[float] | None) -> str:
+    """The shares of a batch, in words.
+
+    >>> _shares(None), _shares((0.5, 1.25, 1.25))
+    ('equal', '0.5 to 1.25 of the nominal')
+    """
+    return "equal" if batch is None else f"{min(batch):.3g} to {max(batch):.3g} of the nominal"
