@@ -39,7 +39,7 @@ CASE: dict[str, Any] = {
     "seeds": 10,
 }
 SPREAD = np.linspace(-1, 1, 10)
-COVERS = "the intervals cover the luck of step times in 10 seeds over one fixed trace, so they say nothing of another day"  # noqa: E501
+COVERS = "the intervals cover the noise of step times in 10 seeds over one fixed trace, so they say nothing about another day"  # noqa: E501
 TIMES = {"bsp": 100, "asgd": 90, "korel": 93}
 """Mean seconds to the target; asgd's are 90 at every c_tau up to 1, and 120 at 4."""
 

@@ -1,8 +1,9 @@
-"""What to know before relying on a comparison: what its intervals cover, and what it hangs on."""
+"""Cautions of a comparison: what its intervals cover, and what its answer depends on."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
 from simstrag.analysis.tables.standings import NEGLIGIBLE, Standings, faster
 from simstrag.analysis.text.number_format import listed
@@ -13,96 +14,55 @@ from simstrag.scenario.uncertain_constants import THROUGH
 from simstrag.timing.collectives import ranks_per_node
 
 __all__ = [
-    "REDUCING",
-    "SERVING",
-    "cautions",
-    "classes",
-    "coverage",
-    "ignored",
-    "replays",
-    "turnover",
-    "unknown",
-    "warn_of_few_seeds",
+    "REDUCING", "SERVING", "cautions", "classes", "coverage", "ignored", "replays", "turnover",
+    "unknown", "warn_of_few_seeds",
 ]  # fmt: skip
 
 COVERED = {2: 50, 3: 76, 4: 80, 5: 84, 6: 86, 7: 87, 8: 89, 9: 89}
+"""Coverage in percent of a 95 % interval over so many seeds."""
 BEYOND = 0.05
+"""Report time beyond the trace above this share of computing."""
 OVERSHOOT = 0.005
-"""From which share of additional work on a makespan is told to be of it."""
-REDUCING, SERVING = THROUGH["allreduce"], THROUGH["server"]
-"""The ways of making updates that take an all-reduce, and those that take the server."""
+"""Report overshoot above this share of the work."""
 LASTING = 0.2
-"""From which lag-1 autocorrelation on noise is told to last."""
+"""Report the lag-1 autocorrelation of noise from this value on."""
+REDUCING, SERVING = THROUGH["allreduce"], THROUGH["server"]
+"""The architectures that take an all-reduce, and those that take the server."""
 
 
 def cautions(s: Standings) -> list[str]:
     """What a reader must know before relying on the answer, most important first."""
-    inputs = s.comparison.scenario.inputs
-    found = _of_the_worth(s)
-    if inputs.trace is not None and s.delay < NEGLIGIBLE:
-        found.append(
-            f"Contention delays bsp by {100 * s.delay:.2g} % only: there is hardly anything to "
-            "mitigate, and M is not defined."
-        )
-    if inputs.trace is None:
-        slow = "nobody is slow here" if inputs.step.draw is None else "who is slow here is slow by"
-        noise = ", for there is no noise either" if inputs.step.draw is None else " noise alone"
-        found.append(f"There is no contention trace: {slow}{noise}.")
-    found += _without_effect(s.comparison.scenario)
-    found += _of_the_turns(s)
-    if s.spread:
-        found.append(warn_of_few_seeds(s.seeds))
-    if any(p.mitigation[n].value > 1 for p in s.policies for n in s.times):
-        found.append(
-            "M above 100 % is no error: such a policy is faster than bsp without contention, "
-            "so its gain is not mitigation alone."
-        )
-    found += _of_the_profile(s.comparison.scenario)
-    found += _of_the_noise(s.comparison.scenario)
-    found += _of_the_gain(s)
-    found += _of_the_batches(s)
-    found += _of_the_work(s)
-    found += _of_the_learner(s)
-    found += _of_the_deadlines(s)
-    found += _free(s)
-    found += [
-        f"{p.policy} was past the end of the trace for {100 * p.other['beyond_trace']:.0f} % of "
-        "its computing; the last values were held."
-        for p in s.policies
-        if p.other.get("beyond_trace", 0.0) > BEYOND
-    ]
-    if replays(s):
-        found.append(
-            "The trace replays recorded step durations: what reduced precision makes of them is "
-            "assumed, so no M is claimed from it. Durations have no run without contention: the "
-            "clean control takes each step at the median over ranks of that step."
-        )
+    scenario = s.comparison.scenario
+    every = [
+        *_worth(s), *_no_contention(s), *_without_effect(scenario), *_sensitivity(s),
+        warn_of_few_seeds(s.seeds) if s.spread else "", *_mitigation(s), *_profile(scenario),
+        *_extrapolation(s), *_noise(scenario), *_amp_gain(s), *_fixed_share(s), *_overshoot(s), *_learner(s),
+        *_deadlines(s), *_free_communication(s), *_beyond_trace(s), *_replay(s),
+    ]  # fmt: skip
     if s.seeds > 1 and len(s.policies) > 2:
-        found.append("Intervals are of one policy each, not corrected for looking at several.")
-    return [text for text in found if text]
+        every.append("Each interval is of one policy; none is corrected for multiple comparisons.")
+    return [text for text in every if text]
 
 
-def _of_the_worth(s: Standings) -> list[str]:
-    """Whether times are of samples that are not worth the same."""
+def _worth(s: Standings) -> Iterator[str]:
+    """Times of samples that are not worth the same."""
     if s.comparison.has_target:
-        return []
-    found = []
+        return
     if s.stale:
-        found.append(
-            "No target is declared, so times are of a number of samples, whatever they are worth: "
-            f"{listed(s.stale)} applied stale gradients, and may need more of them to get as far. "
-            "Declare a target to compare what counts."
+        yield (
+            "No target is declared, so times are of a number of samples and not of progress: "
+            f"{listed(s.stale)} applied stale gradients, and may need more samples for the same "
+            "progress. Declare a target to compare times to equal progress."
         )
     if s.unknown:
-        found.append(
-            f"What a sample is worth is unknown for {unknown(s)}: to get as far may take more "
-            "samples than are counted here, how many only real training tells."
+        yield (
+            f"The worth of a sample is unknown for {unknown(s)}. Equal progress may take more "
+            "samples than are counted here; only real training tells how many."
         )
-    return found
 
 
 def unknown(s: Standings) -> str:
-    """The policies whose progress is unknown, with the reason of each in brackets."""
+    """The policies whose progress is unknown, with the reasons in brackets."""
     by_reason: dict[str, list[str]] = {}
     for name, why in s.unknown.items():
         by_reason.setdefault(why, []).append(name)
@@ -110,239 +70,268 @@ def unknown(s: Standings) -> str:
 
 
 def ignored(s: Standings, policy: str) -> str:
-    """What a time without a target ignores of a policy's samples; empty where that is nothing."""
+    """What a time without a target ignores of a policy's samples; empty for nothing."""
     if s.comparison.has_target:
         return ""
     if policy in s.unknown:
-        return f"what its samples are worth is unknown, since {s.unknown[policy]}"
-    if policy in s.stale:
-        return "its gradients are stale, so that its samples may be worth less"
-    return ""
+        return f"the worth of its samples is unknown, because {s.unknown[policy]}"
+    return "its gradients are stale, so its samples may be worth less" if policy in s.stale else ""
 
 
-def _of_the_deadlines(s: Standings) -> list[str]:
-    """Whether somebody was asked for a deadline that nothing can be cut at."""
-    runs = s.comparison.runs
-    if "cuttable" not in runs:
-        return []
-    whole = list(dict.fromkeys(runs.loc[runs["cuttable"] == 0, "policy"]))
-    if not whole:
-        return []
-    bsp = all(s.same(name, BASELINE) for name in whole)
-    does = f"{'is' if len(whole) == 1 else 'are'} bsp" if bsp else "cannot cut any step"
-    return [
-        f"{listed(whole)} {does} here: microbatches is 1, so that a deadline has nowhere to stop "
-        "a step."
-    ]
+def _no_contention(s: Standings) -> Iterator[str]:
+    inputs = s.comparison.scenario.inputs
+    if inputs.trace is None:
+        noise = inputs.step.draw is not None
+        slow = "ranks are slow by noise alone" if noise else "no rank is slow, without noise too"
+        yield f"There is no contention trace: {slow}."
+    elif s.delay < NEGLIGIBLE:
+        yield (
+            f"Contention delays bsp by only {100 * s.delay:.2g} %: there is hardly anything to "
+            "mitigate, and M is not defined."
+        )
 
 
-def _without_effect(scenario: Scenario) -> list[str]:
-    """Contention in the trace that nothing in the scenario can feel."""
+def _without_effect(scenario: Scenario) -> Iterator[str]:
+    """Contention in the trace that nothing in the scenario feels."""
     inputs = scenario.inputs
     rows = () if inputs.trace is None else inputs.trace.rows
     slowed = {row.resource for row in rows if row.kind == "slowdown" and row.value != 1}
-    server, everybody = (
-        inputs.server,
-        ranks_per_node(range(scenario.workers), scenario.network_places),
-    )
-    transfers = inputs.allreduce.seconds(everybody) or server.push or server.pull
+    everybody = ranks_per_node(range(scenario.workers), scenario.network_places)
+    pulls = inputs.server.push or inputs.server.pull
+    transfers = inputs.allreduce.seconds(everybody) or pulls
     reasons = {
         "host": "" if inputs.step.host else "host_share is 0",
         "gpu": "" if inputs.step.gpu else "host_share is 1",
         "net": "" if transfers else "no transfer takes any time",
     }
-    return [
-        f"The trace's {resource} rows have no effect: {reason}."
-        for resource, reason in reasons.items()
-        if resource in slowed and reason
-    ]
+    for resource, reason in reasons.items():
+        if resource in slowed and reason:
+            yield f"The trace's {resource} rows have no effect: {reason}."
+
+
+def _sensitivity(s: Standings) -> Iterator[str]:
+    """What else the lead depends on, and with how many seeds that was tested."""
+    table, best = s.comparison.thresholds, s.policies[0].policy
+    if table is None or not len(table):
+        return
+    yield explain_lost_lead(s)
+    if far := conditions(s)[1]:
+        yield f"{best} also has the best mean only as long as {far}."
+    if (n := table["seeds"].iloc[0]) < s.seeds:
+        yield f"The sensitivity of the lead was tested with the first {n} seeds only."
+
+
+def _mitigation(s: Standings) -> Iterator[str]:
+    if any(p.mitigation[n].value > 1 for p in s.policies for n in s.times):
+        yield (
+            "M above 100 % is no error: such a policy is faster than bsp without contention, so "
+            "its gain is more than mitigation."
+        )
+
+
+def _profile(scenario: Scenario) -> Iterator[str]:
+    """Fits of the profile that missed their held-out cells."""
+    profile = scenario.inputs.profile
+    missed = [] if profile is None else [h for h in profile.held_out if h.median > h.threshold]
+    if missed and profile is not None:
+        how = listed([f"{h.part} by {h.median:.0%} (allowed: {h.threshold:.0%})" for h in missed])
+        yield (
+            f"The fits of the profile {profile.name} miss held-out measurements, in the median: "
+            f"{how}. Calibrate again on an otherwise idle machine."
+        )
+
+
+def _extrapolation(s: Standings) -> Iterator[str]:
+    """Sizes, ranks, batches or loads beyond those that the profile measured."""
+    if beyond := list(map(str, s.comparison.beyond_measured)):
+        yield (
+            "Times are extrapolated beyond what the profile measured, and may be far off: "
+            f"{listed(beyond)}."
+        )
+
+
+def _noise(scenario: Scenario) -> Iterator[str]:
+    """Measured noise that lasts longer than a step; simulated noise does not."""
+    times = scenario.inputs.times
+    lag = None if times is None or times.noise is None else times.noise.lag1_autocorrelation
+    if lag is not None and lag >= LASTING:
+        yield (
+            f"Measured noise lasts over steps (lag-1 autocorrelation {lag:.2g}), simulated noise "
+            "does not: real runs are likely to spread more than the intervals say."
+        )
+
+
+def _amp_gain(s: Standings) -> Iterator[str]:
+    """A gain of reduced precision that contention was measured to change."""
+    times = s.comparison.scenario.inputs.times
+    amp = [p.policy for p in s.policies if p.other["amp_share"] > 0]
+    if times is None or times.amp_ratio is None or times.amp_ratio_contended is None or not amp:
+        return
+    clean, contended = times.amp_ratio.value, times.amp_ratio_contended.value
+    if contended != clean:
+        direction = "favours" if contended < clean else "disadvantages"
+        yield (
+            f"Reduced precision was measured to gain {contended:.3g} times under contention. The "
+            f"simulation uses its gain without contention, {clean:.3g} times, which {direction} "
+            f"{listed(amp)}."
+        )
+
+
+def _fixed_share(s: Standings) -> Iterator[str]:
+    """Policies that move samples where no part of a step is known to be fixed."""
+    moving = [p.policy for p in s.policies if p.other["rebatched_share"] > 0]
+    if moving and not s.comparison.scenario.inputs.step.fixed_share:
+        yield (
+            "A step with fewer samples takes proportionally less time here. The part of a step "
+            "that does not depend on its samples was not measured; any such part would slow down "
+            f"{listed(moving)}."
+        )
+
+
+def _overshoot(s: Standings) -> Iterator[str]:
+    """Large updates that apply more samples than were asked for."""
+    wanted = s.comparison.scenario.sample_target
+    if wanted is None or s.comparison.has_target:
+        return
+    over = {p.policy: p.other["samples"] / wanted - 1 for p in s.policies}
+    far = [f"{p} by {100 * share:.2g} %" for p, share in over.items() if share > OVERSHOOT]
+    if far:
+        yield (
+            "Updates are large, so runs overshoot the work, and makespans are of more work: "
+            f"{listed(far)}."
+        )
+
+
+def _learner(s: Standings) -> Iterator[str]:
+    if not s.comparison.has_target:
+        return
+    learner = s.comparison.scenario.learner
+    yield (
+        f"Times to target come from a model of progress with a noise scale of "
+        f"{learner.noise_scale:g} samples and c_tau {learner.c_tau:g}, both assumed; nothing was "
+        "trained."
+    )
+    if amp := [p.policy for p in s.policies if p.other["amp_share"] > 0]:
+        yield (
+            f"For {listed(amp)} they also assume that a gradient in reduced precision is worth as "
+            "much as one in full."
+        )
+
+
+def _deadlines(s: Standings) -> Iterator[str]:
+    """Deadlines that have no micro-batch to cut."""
+    runs = s.comparison.runs
+    if "cuttable" not in runs:
+        return
+    whole = list(dict.fromkeys(runs.loc[runs["cuttable"] == 0, "policy"]))
+    if whole:
+        bsp = all(s.same(name, BASELINE) for name in whole)
+        does = f"{'is' if len(whole) == 1 else 'are'} bsp" if bsp else "cannot cut any step"
+        yield (
+            f"{listed(whole)} {does} here: microbatches is 1, so a deadline has nowhere to stop a "
+            "step."
+        )
+
+
+def _free_communication(s: Standings) -> Iterator[str]:
+    """Communication that costs nothing, as in a scenario without constants for it."""
+    used = {way for p in s.policies for way in p.architecture.split(" + ")}
+    scenario = s.comparison.scenario
+    server = scenario.inputs.server
+    everybody = ranks_per_node(range(scenario.workers), scenario.network_places)
+    which = []
+    if used & REDUCING and not scenario.inputs.allreduce.seconds(everybody):
+        which.append("an all-reduce")
+    if used & SERVING and not (server.service or server.push or server.pull):
+        which.append("the server")
+    if which:
+        yield (
+            f"Communication through {listed(which)} takes no time in this scenario, which favours "
+            "the policies that use it."
+        )
+
+
+def _beyond_trace(s: Standings) -> Iterator[str]:
+    for p in s.policies:
+        if (share := p.other.get("beyond_trace", 0.0)) > BEYOND:
+            yield (
+                f"{p.policy} was past the end of the trace for {100 * share:.0f} % of its "
+                "computing; the last values were held."
+            )
+
+
+def _replay(s: Standings) -> Iterator[str]:
+    if replays(s):
+        yield (
+            "The trace replays recorded step durations. The effect of reduced precision on them is "
+            "assumed, so no M is claimed. Durations have no run without contention: the clean "
+            "control takes each step at the median over ranks of that step."
+        )
+
+
+def replays(s: Standings) -> bool:
+    """Whether the trace replays recorded durations, which give no mitigation."""
+    trace = s.comparison.scenario.inputs.trace
+    return trace is not None and trace.replays
+
+
+# -- sentences that other parts use --------------------------------------------------------------
 
 
 def classes(s: Standings) -> str:
-    """What kinds of contention there are, in words that follow `is`.
-
-    It is the trace's word: the resource is declared by whoever made it.
-    """
+    """The kinds of contention in the trace, in words that follow `is`."""
     trace = s.comparison.scenario.inputs.trace
     rows = () if trace is None else trace.rows
     found = sorted({r.resource for r in rows if r.kind == "slowdown" and r.value != 1})
-    texts = (
-        [f"of the {listed([r for r in found if r != 'step'])} class"]
-        if set(found) - {"step"}
-        else []
-    )
+    known = [r for r in found if r != "step"]
+    texts = [f"of the {listed(known)} class"] if known else []
     texts += ["of no known class (the whole step is slowed)"] if "step" in found else []
     texts += ["in the recorded step times themselves"] if replays(s) else []
     return listed(texts) or "nowhere in it"
 
 
-def _of_the_turns(s: Standings) -> list[str]:
-    """What more the lead hangs on than the answer says, and how far that was looked at."""
-    table, best = s.comparison.thresholds, s.policies[0].policy
-    if table is None or not len(table):
-        return []
-    _, far = conditions(s)
-    found = [explain_lost_lead(s)]
-    if far:
-        found.append(f"{best} has the best mean also only as long as {far}.")
-    if (n := table["seeds"].iloc[0]) < s.seeds:
-        found.append(f"What the lead hangs on was looked for under the first {n} seeds only.")
-    return found
-
-
-def _of_the_profile(scenario: Scenario) -> list[str]:
-    """Whether the profile's fits missed what they had not seen by more than was asked of them."""
-    profile = scenario.inputs.profile
-    missed = [] if profile is None else [h for h in profile.held_out if h.median > h.threshold]
-    if not missed or profile is None:
-        return []
-    how = listed([f"{h.part} by {h.median:.0%} (asked: {h.threshold:.0%})" for h in missed])
-    return [
-        f"The profile {profile.name} misses what its fits had not seen, in the median: {how}; "
-        "calibrate again on a machine that does nothing else."
-    ]
-
-
-def _of_the_noise(scenario: Scenario) -> list[str]:
-    """Whether noise was measured to last longer than a step, which no simulated noise does."""
-    times = scenario.inputs.times
-    lag = None if times is None or times.noise is None else times.noise.lag1_autocorrelation
-    if lag is None or lag < LASTING:
-        return []
-    return [
-        f"Measured noise lasts over steps (lag-1 autocorrelation {lag:.2g}), simulated noise does "
-        "not: real runs are likely to spread more than the intervals say."
-    ]
-
-
-def _of_the_gain(s: Standings) -> list[str]:
-    """Whether reduced precision was measured to gain less under contention than is simulated."""
-    scenario = s.comparison.scenario
-    times = scenario.inputs.times
-    contended = None if times is None else times.amp_ratio_contended
-    amp = [p.policy for p in s.policies if p.other["amp_share"] > 0]
-    if times is None or times.amp_ratio is None or contended is None or not amp:
-        return []
-    clean = times.amp_ratio.value
-    if contended.value == clean:
-        return []
-    direction = "flatters" if contended.value < clean else "wrongs"
-    return [
-        f"Reduced precision gains {contended.value:.3g} times under contention as measured, and "
-        f"{clean:.3g} times as simulated, which is its gain without: that {direction} "
-        f"{listed(amp)}."
-    ]
-
-
-def _of_the_batches(s: Standings) -> list[str]:
-    """Whether anybody moves samples, and nobody knows what is fixed of a step's time."""
-    moving = [p.policy for p in s.policies if p.other["rebatched_share"] > 0]
-    if not moving or s.comparison.scenario.inputs.step.fixed_share:
-        return []
-    return [
-        "A step with fewer samples takes proportionally less time here; nobody measured the part "
-        f"of a step that does not depend on them, and any such part would hold back "
-        f"{listed(moving)}."
-    ]
-
-
-def _of_the_work(s: Standings) -> list[str]:
-    """Whether large updates overshoot the samples that everybody was to apply."""
-    wanted = s.comparison.scenario.sample_target
-    if wanted is None or s.comparison.has_target:
-        return []
-    over = {p.policy: p.other["samples"] / wanted - 1 for p in s.policies}
-    far = [f"{p} by {100 * share:.2g} %" for p, share in over.items() if share > OVERSHOOT]
-    if not far:
-        return []
-    return [
-        "Updates are large, so the work asked for is overshot, and makespans are of more work: "
-        f"{listed(far)}."
-    ]
-
-
-def _of_the_learner(s: Standings) -> list[str]:
-    """What a time to target rests on beyond durations."""
-    if not s.comparison.has_target:
-        return []
-    learner = s.comparison.scenario.learner
-    amp = [p.policy for p in s.policies if p.other["amp_share"] > 0]
-    found = [
-        f"Times to target are of a model of progress with a noise scale of "
-        f"{learner.noise_scale:g} samples and c_tau {learner.c_tau:g}, both assumed; nothing was "
-        "trained."
-    ]
-    if amp:
-        found.append(
-            f"For {listed(amp)} they also assume that a gradient in reduced precision is worth as "
-            "much as one in full."
-        )
-    return found
-
-
-def _free(s: Standings) -> list[str]:
-    """Whether communication that somebody uses costs nothing, as an inline scenario has it."""
-    used = {way for p in s.policies for way in p.architecture.split(" + ")}
-    scenario = s.comparison.scenario
-    server = scenario.inputs.server
-    everybody = ranks_per_node(range(scenario.workers), scenario.network_places)
-    reduces = scenario.inputs.allreduce.seconds(everybody)
-    serves = server.service or server.push or server.pull
-    which = ["an all-reduce"] if used & REDUCING and not reduces else []
-    which += ["the server"] if used & SERVING and not serves else []
-    if not which:
-        return []
-    return [
-        f"Through {listed(which)} communication takes no time in this scenario, which favours "
-        "the policies that use it."
-    ]
-
-
 def coverage(s: Standings) -> str:
-    """What the intervals cover, and so what they say nothing of."""
-    scenario = s.comparison.scenario
-    n = s.seeds
+    """What the intervals cover, and what they do not."""
+    scenario, n = s.comparison.scenario, s.seeds
     if n < 2 and not s.certain:
-        return "there are no intervals, since there is one seed"
+        return "there are no intervals, because there is one seed"
     if n < 2:
-        return (
-            "nothing is random here, so that one seed is all there is, and intervals have no width"
-        )
+        return "nothing is random here, so one seed is enough, and intervals have no width"
     if not s.spread:
         return (
-            f"the {n} seeds are one and the same run, since nothing is random here, "
-            "so the intervals have no width and cover nothing"
+            f"the {n} seeds are one and the same run, because nothing is random here, so the "
+            "intervals have no width and cover nothing"
         )
     intervals = "the intervals" + (", too narrow with so few seeds," if n in COVERED else "")
     if scenario.inputs.trace is None:
-        return f"{intervals} cover the luck of step times in {n} seeds without a contention trace"
+        return f"{intervals} cover the noise of step times in {n} seeds without a contention trace"
     if scenario.trace_per_seed == "shift":
         return (
-            f"{intervals} cover {n} seeds that begin at different moments of one trace, "
-            "and no contention that is not in it"
+            f"{intervals} cover {n} seeds that begin at different moments of one trace, and no "
+            "contention that is not in it"
         )
     return (
-        f"{intervals} cover the luck of step times in {n} seeds over one fixed trace, "
-        "so they say nothing of another day"
+        f"{intervals} cover the noise of step times in {n} seeds over one fixed trace, so they say "
+        "nothing about another day"
     )
 
 
 def warn_of_few_seeds(n: int) -> str:
     """How far a percentile bootstrap over `n` seeds can be trusted; empty from ten seeds on.
 
-    The shares are how often it covered the mean of n normal values, 6000 simulated samples each;
-    it was 93 % with 20 and 94 % with 30.
+    The shares are the frequency with which it covered the mean of n normal values in 6000 simulated
+    samples; with 20 values it was 93 % and with 30 94 %.
     """
     if n not in COVERED:
         return ""
     return (
-        f"With {n} seeds the 95 % intervals are too narrow: where noise is normal, a bootstrap of "
-        f"{n} values covers the mean {COVERED[n]} % of the time."
+        f"With {n} seeds the 95 % intervals are too narrow: for normal noise, a bootstrap of {n} "
+        f"values covers the mean {COVERED[n]} % of the time."
     )
 
 
 def turnover(s: Standings) -> str:
-    """Whether the ranking by time to target turns over within the costs of staleness tried."""
+    """Whether the ranking by time to target changes within the costs of staleness tried."""
     if not s.comparison.has_target:
         return (
             "No target is declared, so there is no time to it: c_tau changes progress and goodput, "
@@ -357,14 +346,15 @@ def turnover(s: Standings) -> str:
         elif min(g.value for g in gaps) < 0 < max(g.value for g in gaps):
             unclear.append(f"{first} with {second}")
     if flips:
-        text = f"The ranking turns over: beyond their intervals change places {_few(flips)}"
-        text += f", within them {_few(unclear)}" if unclear else ""
+        text = f"The ranking changes: beyond their intervals, {_few(flips)} change places"
+        text += f"; within their intervals, {_few(unclear)} do" if unclear else ""
     elif unclear and s.seeds < 2:
-        text = f"One seed shows nothing, but the order of its times changes: {_few(unclear)}"
+        text = f"One seed shows no difference, but the order of its times changes: {_few(unclear)}"
     elif unclear:
-        text = f"It is not shown to turn over: within their intervals change {_few(unclear)}"
+        text = f"No change of the ranking is shown: only within their intervals, {_few(unclear)}"
+        text += " change places"
     else:
-        text = "The ranking does not turn over"
+        text = "The ranking does not change"
     leaders: dict[str, list[str]] = {}
     for c in s.costs:
         leaders.setdefault(leader(s, c), []).append(f"{c:g}")
@@ -372,12 +362,6 @@ def turnover(s: Standings) -> str:
         return f"{text}. {next(iter(leaders))} has the best mean throughout."
     where = [f"{name} at c_tau {listed(costs)}" for name, costs in leaders.items()]
     return f"{text}. The best mean is that of {listed(where)}."
-
-
-def replays(s: Standings) -> bool:
-    """Whether the trace replays recorded durations, from which no mitigation is claimed."""
-    trace = s.comparison.scenario.inputs.trace
-    return trace is not None and trace.replays
 
 
 def _few(words: list[str], most: int = 6) -> str:
