@@ -36,7 +36,8 @@ def cautions(s: Standings) -> list[str]:
     every = [
         *_worth(s), *_no_contention(s), *_without_effect(scenario), *_sensitivity(s),
         warn_of_few_seeds(s.seeds) if s.spread else "", *_mitigation(s), *_profile(scenario),
-        *_extrapolation(s), *_noise(scenario), *_amp_gain(s), *_fixed_share(s), *_overshoot(s), *_learner(s),
+        *_extrapolation(s), *_noise(scenario), *_amp_gain(s), *_fixed_share(s), *_overshoot(s),
+        *_learner(s),
         *_deadlines(s), *_free_communication(s), *_beyond_trace(s), *_replay(s),
     ]  # fmt: skip
     if s.seeds > 1 and len(s.policies) > 2:
