@@ -26,7 +26,7 @@ from simstrag.errors import InputError  # noqa: E402
 from simstrag.experiments.compare import Comparison, compare  # noqa: E402
 from tests.browser import BINARY, Browser  # noqa: E402
 
-__all__ = ["PICTURES", "SHOTS", "Box", "Part", "main", "take"]
+__all__ = ["PICTURES", "SHOTS", "Box", "PagePart", "main", "take"]
 
 PICTURES = Path(__file__).parent / "pictures"
 WIDTH, HEIGHT, MARGIN = 1280, 1200, 10
@@ -38,14 +38,15 @@ NO_BROWSER = (
 )
 WAY_OUT = "make it with simstrag compare examples/demo.yaml --sensitivity"
 RUNS = ("korel", "star_h")
-"""The policies whose runs are shown: one that judges ranks, and one that changes its plan too."""
+"""The policies in the pictures: one that suspects ranks, and one that also changes its plan."""
 
 
-class Part(NamedTuple):
-    """What is between two elements, both included, by CSS selectors of a report.
+class PagePart(NamedTuple):
+    """The part of a report between two elements, both included, by CSS selectors.
 
-    A selector may name `{korel}`, the plot of that policy's run.  zoom: how often somebody turns
-    the wheel over the plot; point: at which share of its width and height the pointer then rests.
+    A selector may name `{korel}`, the plot of that policy's run.
+    zoom: turns of the wheel over the plot.
+    point: the place of the pointer after that, in shares of width and height.
     """
 
     first: str
@@ -61,21 +62,21 @@ def _run(policy: str) -> tuple[str, str]:
 
 
 SHOTS = {
-    "answer": [Part("h1", ".answer"), Part("#ranking", "#ranking + .scroll")],
+    "answer": [PagePart("h1", ".answer"), PagePart("#ranking", "#ranking + .scroll")],
     "timeline": [
-        Part("#workers ~ .legend", "#workers ~ .legend"),
-        Part(*_run(RUNS[0]), zoom=2, point=(0.55, 0.55)),
-        Part(*_run(RUNS[1])),
+        PagePart("#workers ~ .legend", "#workers ~ .legend"),
+        PagePart(*_run(RUNS[0]), zoom=2, point=(0.55, 0.55)),
+        PagePart(*_run(RUNS[1])),
     ],
-    "progress": [Part("#progress", "#progress + figure")],
+    "progress": [PagePart("#progress", "#progress + figure")],
     "waiting": [
-        Part("#waiting", "#waiting"),
-        Part("#waiting ~ .small figure", "#waiting ~ .small figure:nth-child(4)"),
-        Part("#spent", "#spent ~ figure"),
+        PagePart("#waiting", "#waiting"),
+        PagePart("#waiting ~ .small figure", "#waiting ~ .small figure:nth-child(4)"),
+        PagePart("#spent", "#spent ~ figure"),
     ],
-    "turnover": [Part("#thresholds", "#thresholds ~ figure")],
+    "turnover": [PagePart("#thresholds", "#thresholds ~ figure")],
 }
-"""The parts of each picture, which are put one below another."""
+"""The parts of each picture, from top to bottom."""
 
 
 class Box(NamedTuple):
@@ -88,7 +89,7 @@ class Box(NamedTuple):
 
 
 def main(folder: str | None = None) -> None:
-    """Write all pictures, and say where. Raises `InputError` where there is nothing to show."""
+    """Write all pictures and print their paths. Raises `InputError` without runs to show."""
     if not BINARY:
         raise InputError(NO_BROWSER)
     comparison = _demo() if folder is None else Comparison.read(folder)
@@ -111,17 +112,17 @@ def main(folder: str | None = None) -> None:
 
 
 def _demo() -> Comparison:
-    def told(done: int, total: int, what: str) -> None:
+    def show(done: int, total: int, what: str) -> None:
         print(f"\r{done} of {total} runs, {what:<40}", end="", file=sys.stderr)
 
-    return compare(ROOT / "examples" / "demo.yaml", sensitivity=True, on_progress=told)
+    return compare(ROOT / "examples" / "demo.yaml", sensitivity=True, on_progress=show)
 
 
-def _named(part: Part, names: dict[str, str]) -> Part:
+def _named(part: PagePart, names: dict[str, str]) -> PagePart:
     return part._replace(first=part.first.format(**names), last=part.last.format(**names))
 
 
-def take(browser: Browser, parts: list[Part]) -> Image.Image:
+def take(browser: Browser, parts: list[PagePart]) -> Image.Image:
     """One picture of parts of the page, in few colours."""
     cut = [_crop(browser, part) for part in parts]
     whole = Image.new("RGB", (cut[0].width, sum(c.height for c in cut)), "white")
@@ -132,23 +133,23 @@ def take(browser: Browser, parts: list[Part]) -> Image.Image:
     return whole.quantize(COLOURS, dither=Image.Dither.NONE)
 
 
-def _crop(browser: Browser, part: Part) -> Image.Image:
-    """A part of the page, all plots in it drawn; its width is that of the page's text."""
+def _crop(browser: Browser, part: PagePart) -> Image.Image:
+    """A part of the page after its plots are drawn; its width is that of the page's text."""
     script = """first => {
       scrollBy(0, document.querySelector(first).getBoundingClientRect().top - 50);
     }"""
-    _called(browser, script, part.first)
+    _call(browser, script, part.first)
     box = _box(browser, part)
-    _drawn(browser, box)
+    _wait_for_plots(browser, box)
     browser.mouse("mouseMoved", 0, 0)
     if part.point:
-        _zoomed(browser, part)
+        _zoom(browser, part)
     seen = browser.call("Page.captureScreenshot")
     return Image.open(io.BytesIO(base64.b64decode(seen["data"]))).convert("RGB").crop(box)
 
 
-def _box(browser: Browser, part: Part) -> Box:
-    """Where a part is, with a margin."""
+def _box(browser: Browser, part: PagePart) -> Box:
+    """The box of a part, with a margin."""
     script = """(first, last) => {
       const place = what => document.querySelector(what).getBoundingClientRect();
       const [a, b] = [place(first), place(last)];
@@ -156,13 +157,13 @@ def _box(browser: Browser, part: Part) -> Box:
       const top = Math.min(a.top, b.top), bottom = Math.max(a.bottom, b.bottom);
       return [text.left, top, text.right, bottom].map(Math.round);
     }"""
-    left, top, right, bottom = _called(browser, script, part.first, part.last)
+    left, top, right, bottom = _call(browser, script, part.first, part.last)
     assert 0 <= top < bottom < HEIGHT, f"{part} does not fit the screen"
     return Box(left - MARGIN, max(top - MARGIN, 0), right + MARGIN, bottom + MARGIN)
 
 
-def _drawn(browser: Browser, box: Box) -> None:
-    """Wait until every plot of a box is there."""
+def _wait_for_plots(browser: Browser, box: Box) -> None:
+    """Wait until every plot of a box is drawn."""
     script = """(top, bottom) => [...document.querySelectorAll("[data-plot]")].every(plot => {
       const place = plot.parentElement.getBoundingClientRect();
       const inside = place.top < bottom && place.bottom > top;
@@ -171,13 +172,13 @@ def _drawn(browser: Browser, box: Box) -> None:
     browser.wait(f"({script})({box.top}, {box.bottom})")
 
 
-def _zoomed(browser: Browser, part: Part) -> None:
-    """Turn the wheel over the middle of a plot, and rest there."""
+def _zoom(browser: Browser, part: PagePart) -> None:
+    """Turn the wheel over a plot, and leave the pointer there."""
     script = """last => {
       const { left, top, width, height } = document.querySelector(last).getBoundingClientRect();
       return [left, top, width, height];
     }"""
-    left, top, width, height = _called(browser, script, part.last)
+    left, top, width, height = _call(browser, script, part.last)
     right, down = part.point or (0.5, 0.5)
     x, y = left + right * width, top + down * height
     browser.mouse("mouseMoved", x, y)
@@ -188,7 +189,7 @@ def _zoomed(browser: Browser, part: Part) -> None:
     browser.wait("document.getAnimations().length === 0")  # tools that fade
 
 
-def _called(browser: Browser, script: str, *given: str) -> Any:
+def _call(browser: Browser, script: str, *given: str) -> Any:
     return browser.read(f"({script})({', '.join(map(json.dumps, given))})")
 
 

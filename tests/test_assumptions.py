@@ -104,7 +104,7 @@ def test_micro_batches_are_named_with_their_number() -> None:
 def test_what_policies_are_told_beforehand_is_named() -> None:
     """Also without reduced precision: star_h decides by the noise scale, cgp by the clean step."""
     for policy in ("star_h", "cgp:groups=window", "amp_all"):
-        told = one(sentences(policy, step={"compute": 0.1, "amp_ratio": 1.5}), "are told")
+        told = one(sentences(policy, step={"compute": 0.1, "amp_ratio": 1.5}), "Policies get")
         assert "noise scale exactly as they are simulated" in told
 
 

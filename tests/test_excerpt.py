@@ -234,7 +234,7 @@ def test_a_report_says_what_was_kept(comparison: Comparison) -> None:
     assert sentence.startswith("Only some steps were kept: of ")
     assert sentence in page
     assert "For which rank is not shown: only an excerpt of its steps was kept" in page
-    assert "the steps of the runs shown, as far as they were kept, are in the folder" in page
+    assert "The steps that were kept are in the folder" in page
     (stale,) = staleness_of([e for e in found if e.name == "asgd"])
     assert stale.caption in page
     whole = compare(WORLD.replaced(samples=128 * 60), ["asgd"], jobs=1)

@@ -15,10 +15,11 @@ import matplotlib
 import numpy as np
 import pytest
 
-from simstrag.analysis.charts.comparison_charts import tradeoff
+from simstrag.analysis.charts.comparison_charts import explain_missing_curves, tradeoff
 from simstrag.analysis.derived.examples import examples_of
 from simstrag.analysis.pages.report import render, render_run
 from simstrag.analysis.tables.standings import standings
+from simstrag.analysis.text.answer import answer
 from simstrag.analysis.text.assumptions import assumptions
 from simstrag.analysis.text.detection import detection
 from simstrag.analysis.text.number_format import estimate, number, percent
@@ -31,6 +32,7 @@ SLOW = {"node": 3, "resource": "gpu", "kind": "slowdown"}
 TRACE = [{"time": 1.0, "value": 2.0, **SLOW}, {"time": 2.5, "value": 1.0, **SLOW}]
 VOID = {"meta", "br", "hr", "img", "link", "input", "path", "use", "rect", "line", "image"}
 EVIL = "<script>alert(1)</script>"
+COMMAND = "simstrag compare demo.yaml --seeds 3 && echo '<done>'"
 
 
 def scenario(**changes: object) -> Scenario:
@@ -111,6 +113,22 @@ def comparison() -> Comparison:
 
 
 @pytest.fixture(scope="module")
+def bare() -> Comparison:
+    return small(policies=["bsp"], trace_per_seed="shift")
+
+
+@pytest.fixture(scope="module")
+def bare_report(bare: Comparison) -> str:
+    """The report of bsp alone, made by a command."""
+    return render(bare, COMMAND)
+
+
+@pytest.fixture(scope="module")
+def without_trace() -> str:
+    return render(small(trace=None))
+
+
+@pytest.fixture(scope="module")
 def report(comparison: Comparison) -> str:
     return render(comparison)
 
@@ -138,10 +156,11 @@ class TestWhole:
         assert len(page.ids) == len(set(page.ids))
         assert {a[1:] for a in page.addresses if a.startswith("#")} <= set(page.ids)
 
-    def test_it_is_the_same_every_time_and_leaves_nothing_behind(self) -> None:
-        found = small(policies=["bsp"])
+    def test_it_is_the_same_every_time_and_leaves_nothing_behind(
+        self, bare: Comparison, bare_report: str
+    ) -> None:
         before = dict(matplotlib.rcParams)
-        assert render(found) == render(found)
+        assert render(bare, COMMAND) == bare_report
         assert dict(matplotlib.rcParams) == before
 
     def test_it_has_every_part(self, page: Page) -> None:
@@ -149,7 +168,7 @@ class TestWhole:
             "What was asked", "Ranking", "Paired differences", "Progress over time",
             "Workers over time", "Who waited for whom", "Where time went", "Cost of staleness",
             "Speed against worth", "Suspects against truth", "How stale gradients were",
-            "Measured, fitted, assumed", "takes for granted", "Run it again",
+            "Measured, fitted, assumed", "Assumptions of the simulation", "Run it again",
         ):  # fmt: skip
             assert part in page.text
 
@@ -171,32 +190,34 @@ class TestTrue:
 
     def test_identical_policies_show_no_difference(self) -> None:
         found = small(allreduce=None, server=None, policies=["bsp", "bsp:via=server"])
-        text = Page(render(found)).text
+        text = " ".join(answer(standings(found)))
         assert "No difference shown: bsp:via=server takes exactly as long as bsp" in text
 
     def test_curves_that_are_not_drawn_are_named_with_the_reason(self, page: Page) -> None:
-        text = Page(render(small(policies=["bsp", "p_reduce", "local_sgd"]))).text
+        text = explain_missing_curves(standings(small(policies=["bsp", "p_reduce", "local_sgd"])))
         why = "p_reduce and local_sgd (it averages private models)"
-        assert f"Not drawn, because their progress is unknown: {why}." in text
+        assert text == f"Not drawn, because their progress is unknown: {why}."
         assert "Not drawn" not in page.text
 
     def test_the_legend_of_a_strip_has_a_colour_for_lost_work(self, page: Page) -> None:
         assert "computed for nothing (dropped or aborted)the same in the whole run" in page.text
 
-    def test_a_mitigation_that_is_not_defined_is_explained(self) -> None:
-        text = Page(render(small(trace=None))).text
+    def test_a_mitigation_that_is_not_defined_is_explained(self, without_trace: str) -> None:
+        text = Page(without_trace).text
         assert "– for M: not defined" in text  # noqa: RUF001
         assert "There is no contention trace" in text
 
-    def test_the_interval_is_said_to_cover_what_it_covers(self, page: Page) -> None:
+    def test_the_interval_is_said_to_cover_what_it_covers(
+        self, page: Page, bare_report: str
+    ) -> None:
         assert "3 seeds over one fixed trace" in page.text
         assert "trace_per_seed: same" in page.text
-        shifted = Page(render(small(trace_per_seed="shift"))).text
+        shifted = Page(bare_report).text
         assert "begin at different moments of one trace" in shifted
         assert "trace_per_seed: shift" in shifted
 
     def test_hashes_versions_and_commands_are_there(
-        self, comparison: Comparison, page: Page
+        self, comparison: Comparison, page: Page, bare_report: str
     ) -> None:
         assert comparison.scenario.inputs.trace is not None
         assert comparison.scenario.inputs.trace.sha256 in page.text
@@ -204,8 +225,7 @@ class TestTrue:
         for name in ("simstrag", "numpy", "python"):
             assert f"{name}{provenance[name]}" in page.text.replace(" ", "")
         assert "simstrag compare scenario.yaml" in page.text
-        given = "simstrag compare demo.yaml --seeds 3 && echo '<done>'"
-        assert given in Page(render(small(policies=["bsp"]), given)).text
+        assert COMMAND in Page(bare_report).text
 
     def test_its_scenario_is_the_scenario(
         self, comparison: Comparison, report: str, tmp_path: Path
@@ -262,11 +282,10 @@ class TestNumbers:
             assert known["makespan"] in values
             assert known["time_to_target_speedup"] in values
 
-    def test_what_is_no_number_has_none_to_sort_by(self) -> None:
-        written = render(small(trace=None))
+    def test_what_is_no_number_has_none_to_sort_by(self, without_trace: str) -> None:
         cell = '<td class="number">–</td>'  # noqa: RUF001
-        assert cell in written
-        assert 'data-value="nan"' not in written
+        assert cell in without_trace
+        assert 'data-value="nan"' not in without_trace
 
     def test_every_part_that_saves_has_a_sheet_with_rows(self, report: str) -> None:
         sheets = sheets_in(report)
@@ -305,9 +324,9 @@ class TestTradeoff:
         assert found.axis == "accuracy (0 to 1)"
         assert found.on_front[int(np.argmax([e.value for e in found.outcome]))]
 
-    def test_one_time_alone_is_no_tradeoff(self) -> None:
-        assert tradeoff(standings(small(policies=["bsp"]))) is None
-        assert "Speed against worth" not in render(small(policies=["bsp"]))
+    def test_one_time_alone_is_no_tradeoff(self, bare: Comparison, bare_report: str) -> None:
+        assert tradeoff(standings(bare)) is None
+        assert "Speed against worth" not in bare_report
 
 
 class TestDetection:
@@ -330,7 +349,7 @@ class TestDetection:
         (sentence,) = detection(standings(dataclasses.replace(comparison, runs=runs)))
         total = 1000 * len(comparison.scenario.seed_list)
         assert sentence == (
-            f"korel suspected nobody; it missed 100 % of the straggler-updates ({total:,} in all)."
+            f"korel suspected no rank; it missed 100 % of the straggler-updates ({total:,} in all)."
         )
 
     def test_shares_of_an_older_comparison_stand_without_counts(
@@ -343,7 +362,9 @@ class TestDetection:
 
 
 class TestEscaped:
-    def test_names_of_policies_are_text(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_names_of_policies_and_traces_are_text(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
         @dataclasses.dataclass(frozen=True)
         class Named:
             label: str = ""
@@ -355,19 +376,16 @@ class TestEscaped:
         module.Named = Named  # type: ignore[attr-defined]
         Named.__module__, Named.__qualname__ = "strangers", "Named"
         monkeypatch.setitem(sys.modules, "strangers", module)
-        found = small(policies=["bsp", f"strangers:Named:label={EVIL}"])
+        trace = "<b onclick=x>&.csv"
+        Scenario.of({**SMALL, "trace": TRACE}).inputs.trace.write(tmp_path / trace)  # type: ignore[union-attr]
+        data = {**SMALL, "trace": trace, "policies": ["bsp", f"strangers:Named:label={EVIL}"]}
+        found = compare(Scenario.of(data, folder=tmp_path), jobs=1)
         written = render(found)
-        assert EVIL not in written
-        assert EVIL in Page(written).text
+        for name in (EVIL, trace):
+            assert name not in written
+            assert name in Page(written).text
         assert EVIL not in found._repr_html_()
         assert f"strangers:Named:label={EVIL}" in str(sheets_in(written)["ranking"])
-
-    def test_names_of_traces_are_text(self, tmp_path: Path) -> None:
-        name = "<b onclick=x>&.csv"
-        Scenario.of({**SMALL, "trace": TRACE}).inputs.trace.write(tmp_path / name)  # type: ignore[union-attr]
-        written = render(compare(Scenario.of({**SMALL, "trace": name}, folder=tmp_path), jobs=1))
-        assert name not in written
-        assert name in Page(written).text
 
 
 class TestRun:

@@ -23,7 +23,8 @@ __all__ = [
 
 Floats = npt.NDArray[np.float64]
 Facts = tuple[tuple[str, str], ...]
-"""Lines of a tooltip: a name, and a template with columns such as `@rank`."""
+"""Lines of a tooltip: a name, and a template with columns such as `@rank`, or `@left{t}` for
+seconds with the decimals of the chart."""
 
 INK, MUTED, LINE = "#101112", "#707172", "#c0c1c2"
 """Stand-ins that a page replaces by its own colours, light or dark."""

@@ -43,14 +43,17 @@ def looks(comparison: Comparison) -> dict[str, int]:
 
 def speedups(
     s: Standings, times: Sequence[str] | None = None, policies: Sequence[str] | None = None
-) -> Chart:
-    """Speed-up over bsp with 95 % intervals, best mean on top.
+) -> Chart | None:
+    """Speed-up over bsp with 95 % intervals, best mean on top; None where only bsp was run.
 
-    A dot is hollow where no difference from bsp is shown.  times: by default those of the ranking.
+    A dot is hollow where no difference from bsp is shown.
+    times: by default those of the ranking.
     """
     names = list(times or s.times)
     shown = [p for p in s.policies if p.policy != BASELINE]
     shown = [p for p in shown if policies is None or p.policy in policies]
+    if not shown:
+        return None
     shown.sort(key=lambda p: p.time[names[0]].value)
     marks: list[Mark] = []
     offsets = np.linspace(-0.16, 0.16, len(names)) if len(names) > 1 else [0.0]

@@ -24,22 +24,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
-from simstrag.analysis.charts.chart import (
-    INK,
-    LINE,
-    MUTED,
-    PAGE,
-    Bars,
-    Chart,
-    Curve,
-    Dots,
-    Events,
-    Floats,
-    Image,
-    Paint,
-    Rule,
-    Theme,
-)
+from simstrag.analysis.charts import chart as spec
+from simstrag.analysis.charts.chart import INK, LINE, MUTED, PAGE, Floats
 from simstrag.experiments.paired_statistics import Estimate
 
 __all__ = ["THEME", "arms", "boxes", "canvas", "draw", "image", "picture", "pixels", "svg"]
@@ -80,7 +66,7 @@ def canvas(width: float, height: float) -> Iterator[Figure]:
         yield Figure(figsize=(width, height), layout="constrained")
 
 
-def picture(chart: Chart, name: str) -> Markup:
+def picture(chart: spec.Chart, name: str) -> Markup:
     """A chart as inline SVG. name: unique on its page."""
     with canvas(*chart.size) as figure:
         ax = figure.add_subplot()
@@ -131,25 +117,25 @@ def _short(path: re.Match[str]) -> str:
 # -- a chart on axes -----------------------------------------------------------------------------
 
 
-def draw(chart: Chart, ax: Axes, theme: Theme) -> None:
+def draw(chart: spec.Chart, ax: Axes, theme: spec.Theme) -> None:
     """Draw a chart on axes; a legend is left to the caller."""
     if None not in chart.x_range:
         ax.set_xlim(*chart.x_range)
     for k, mark in enumerate(chart.marks):
         match mark:
-            case Curve():
+            case spec.Curve():
                 _draw_curve(ax, mark, theme, k)
-            case Dots():
+            case spec.Dots():
                 _draw_dots(ax, mark, theme)
-            case Bars():
+            case spec.Bars():
                 left, right = (np.clip(end, *_range(chart)) for end in (mark.left, mark.right))
                 paint, label = theme.paints[mark.role], _once(ax, theme.text(mark.name))
                 boxes(ax, left, right, mark.row, mark.height, paint, label)
-            case Events():
+            case spec.Events():
                 _draw_events(ax, mark, theme)
-            case Image():
+            case spec.Image():
                 image(ax, mark.rgba, mark.extent)
-            case Rule():
+            case spec.Rule():
                 _draw_rule(ax, mark, theme)
             case _:
                 ax.step(
@@ -158,7 +144,7 @@ def draw(chart: Chart, ax: Axes, theme: Theme) -> None:
     _set_axes(chart, ax, theme)
 
 
-def _set_axes(chart: Chart, ax: Axes, theme: Theme) -> None:
+def _set_axes(chart: spec.Chart, ax: Axes, theme: spec.Theme) -> None:
     if chart.rows:
         ax.set_yticks(list(chart.rows), [theme.text(name) for name in chart.rows.values()])
         ax.tick_params(axis="y", length=0)
@@ -171,7 +157,7 @@ def _set_axes(chart: Chart, ax: Axes, theme: Theme) -> None:
         ax.set_axisbelow(True)
 
 
-def _range(chart: Chart) -> tuple[float, float]:
+def _range(chart: spec.Chart) -> tuple[float, float]:
     low, high = chart.x_range
     return -np.inf if low is None else low, np.inf if high is None else high
 
@@ -181,7 +167,7 @@ def _once(ax: Axes, label: str) -> str | None:
     return None if label in ax.get_legend_handles_labels()[1] else label or None
 
 
-def _draw_curve(ax: Axes, mark: Curve, theme: Theme, k: int) -> None:
+def _draw_curve(ax: Axes, mark: spec.Curve, theme: spec.Theme, k: int) -> None:
     style = theme.look(mark.look)
     if not theme.marked:
         style["marker"] = "None"
@@ -192,32 +178,34 @@ def _draw_curve(ax: Axes, mark: Curve, theme: Theme, k: int) -> None:
         ax.fill_betweenx(mark.y, mark.least, mark.most, **band)
 
 
-def _draw_dots(ax: Axes, mark: Dots, theme: Theme) -> None:
+def _draw_dots(ax: Axes, mark: spec.Dots, theme: spec.Theme) -> None:
     style = theme.look(mark.look)
     if not mark.joined:
         style["linestyle"] = "None"
     hollow = "none" if theme is PAGE else "white"
     ax.errorbar(
-        [e.value for e in mark.x], [e.value for e in mark.y], xerr=arms(mark.x), yerr=arms(mark.y),
+        [e.value for e in mark.x], [e.value for e in mark.y],
+        xerr=arms(mark.x) if any(e.low != e.high for e in mark.x) else None,
+        yerr=arms(mark.y) if any(e.low != e.high for e in mark.y) else None,
         label=theme.text(mark.name), capsize=2, elinewidth=0.9,
         markerfacecolor=style["color"] if mark.filled else hollow, **style,
     )  # fmt: skip
 
 
-def _draw_events(ax: Axes, mark: Events, theme: Theme) -> None:
+def _draw_events(ax: Axes, mark: spec.Events, theme: spec.Theme) -> None:
     hair = HAIR * float(np.diff(ax.get_xlim())[0])
     low, high = ax.get_xlim()
     x = mark.x[(mark.x >= low) & (mark.x < high)]
     row = np.full(len(x), mark.row)
     if mark.to is None:
-        boxes(ax, x - hair, x + hair, row, 0.6, Paint(theme.muted))
+        boxes(ax, x - hair, x + hair, row, 0.6, spec.Paint(theme.muted))
         return
     middle = np.full(len(x), (mark.row + mark.to) / 2)
-    boxes(ax, x - hair, x + hair, middle, mark.to - mark.row, Paint(theme.ink, alpha=0.35))
+    boxes(ax, x - hair, x + hair, middle, mark.to - mark.row, spec.Paint(theme.ink, alpha=0.35))
     ax.plot(x, row, "v", color=theme.ink, markersize=4, linestyle="none")
 
 
-def _draw_rule(ax: Axes, mark: Rule, theme: Theme) -> None:
+def _draw_rule(ax: Axes, mark: spec.Rule, theme: spec.Theme) -> None:
     upright = mark.axis == "x"
     dash: Any = (0, (1, 2)) if mark.dotted else "-"
     line = ax.axvline if upright else ax.axhline
@@ -233,7 +221,7 @@ def _draw_rule(ax: Axes, mark: Rule, theme: Theme) -> None:
 
 def boxes(
     ax: Axes, left: npt.ArrayLike, right: npt.ArrayLike, middle: npt.ArrayLike,
-    height: float, paint: Paint, label: str | None = None,
+    height: float, paint: spec.Paint, label: str | None = None,
 ) -> None:  # fmt: skip
     """Draw horizontal bars in data coordinates as one path; empty bars are left out."""
     x0, x1, y = (np.asarray(values, dtype=float) for values in (left, right, middle))

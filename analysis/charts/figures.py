@@ -59,17 +59,14 @@ def speedups(
     A dot is hollow where no difference from bsp is shown.  One seed has no interval.
     by: `time_to_target` or `makespan`; by default the time of the ranking.
     Raises `InputError` for an unknown time or policy.
-
-    >>> from simstrag import compare
-    >>> scenario = Scenario(workers=4, samples=5120, step={"compute": 0.1})
-    >>> speedups(compare(scenario, ["asgd"], jobs=1)).get_xlabel()
-    'speed-up over bsp in makespan'
     """
     s = standings(comparison)
     name = by or s.decides
     if name not in s.times:
         raise InputError(f"there is no speed-up by '{name}'; known: {', '.join(s.times)}")
     chart = comparison_charts.speedups(s, [name], _chosen(comparison, policies))
+    if chart is None:
+        raise InputError("there is no policy but bsp to show")
     return _drawn(chart, ax, 0.6 + 0.17 * len(chart.rows))
 
 
@@ -80,11 +77,6 @@ def progress(
 
     The dotted grey line is bsp without contention.  A policy of unknown progress has no line.
     Raises `InputError` for an unknown policy.
-
-    >>> from simstrag import compare
-    >>> scenario = Scenario(workers=4, samples=5120, step={"compute": 0.1})
-    >>> progress(compare(scenario, ["asgd"], jobs=1)).get_ylabel()
-    'progress (noise-free updates)'
     """
     chart = comparison_charts.progress(standings(comparison), _chosen(comparison, policies))
     if chart is None:
@@ -107,11 +99,6 @@ def timeline(
     `scenario.without_contention()`.  Without a scenario no slowdown is shown.
     start, end: seconds; by default where contention sets in.
     Raises `InputError` where the run kept no steps, or the scenario has another trace.
-
-    >>> from simstrag import simulate
-    >>> scenario = Scenario(workers=4, samples=5120, step={"compute": 0.1})
-    >>> timeline(simulate(scenario, "asgd", record_steps=True), scenario).get_ylabel()
-    'rank'
     """
     timing = None if scenario is None else timing_of(run, scenario)
     workers = len(run.summary["wait_by_rank"])
@@ -131,11 +118,6 @@ def spent(
     """Where the time of the ranks went under the first seed, mean over ranks, best mean on top.
 
     The last bar is bsp without contention.  Raises `InputError` for an unknown policy.
-
-    >>> from simstrag import compare
-    >>> scenario = Scenario(workers=4, samples=5120, step={"compute": 0.1})
-    >>> spent(compare(scenario, ["asgd"], jobs=1)).get_xlabel()
-    'time of a rank (s)'
     """
     workers, chosen = comparison.scenario.workers, _chosen(comparison, policies)
     names = [p.policy for p in standings(comparison).policies if p.policy in chosen] + ["clean"]
@@ -151,11 +133,6 @@ def sensitivity(
 
     Each point is simulated; the lines guide the eye.  The upright line is the declared cost.
     Raises `InputError` where no target is declared, and for an unknown policy.
-
-    >>> from simstrag import compare
-    >>> scenario = Scenario(workers=4, target_progress=3, step={"compute": 0.1})
-    >>> sensitivity(compare(scenario, ["asgd"], jobs=1)).get_ylabel()
-    'time to target (s)'
     """
     if not comparison.has_target:
         raise InputError("c_tau changes no time without a target; declare target_progress")
@@ -173,11 +150,6 @@ def tradeoff(
     the means*: where intervals overlap, the front is uncertain.
     Raises `InputError` where no samples are declared, because both times are then one number, and
     for an unknown policy.
-
-    >>> from simstrag import compare
-    >>> scenario = Scenario(workers=4, samples=5120, step={"compute": 0.1})
-    >>> tradeoff(compare(scenario, ["asgd"], jobs=1)).get_xlabel()
-    'makespan of equal work (s)'
     """
     if comparison.scenario.sample_target is None:
         raise InputError("runs end at their target: declare samples too, to have both times")
@@ -189,13 +161,7 @@ def tradeoff(
 
 
 def looks(comparison: Comparison) -> dict[str, dict[str, Any]]:
-    """Colour, dashes and marker of each policy, as keywords of `Axes.plot`; bsp is black.
-
-    >>> from simstrag import Scenario, compare
-    >>> scenario = Scenario(workers=2, samples=2560, step={"compute": 0.1})
-    >>> looks(compare(scenario, ["asgd"], jobs=1))["asgd"]
-    {'color': '#0072B2', 'linestyle': '--', 'marker': 's'}
-    """
+    """Colour, dashes and marker of each policy, as keywords of `Axes.plot`; bsp is black."""
     return {name: PAPER.look(k) for name, k in comparison_charts.looks(comparison).items()}
 
 

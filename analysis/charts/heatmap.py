@@ -1,4 +1,4 @@
-"""A contention trace as a picture: a row per node, time to the right, darker where it is slower."""
+"""A contention trace as a heatmap: a row per node, time to the right, darker where slower."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ __all__ = ["heatmap"]
 
 Floats = npt.NDArray[np.float64]
 COLUMNS = 1000
-"""Intervals of time at most; each shows its mean."""
+"""Most intervals of time; each shows its mean."""
 LABELLED = 32
-"""Nodes up to which each has its number."""
+"""Most nodes that all have their numbers."""
 WIDE_RANGE = 8.0
-"""Greatest over least value from which on the colours are logarithmic."""
+"""Use logarithmic colours from this ratio of the greatest to the least value."""
 MILD = 3.0
-"""Slowdown that the colours reach at least: noise of a few percent is not to look like trouble."""
+"""Least slowdown at the end of the colours, so that noise of a few percent stays pale."""
 WIDTH = 9.0
-"""Inches, as all heights here."""
+"""Inches, like all heights here."""
 TALLEST = 9.0
 SETTINGS = {"font.size": 9.0, "axes.linewidth": 0.6, "figure.dpi": 150, "savefig.dpi": 150}
 
 
-class Panel(NamedTuple):
-    """One resource and kind: nodes, values (nodes, columns), and how far the columns reach."""
+class _Panel(NamedTuple):
+    """One resource and kind: nodes, values (nodes, columns), and the end of the last column."""
 
     resource: str
     kind: str
@@ -68,7 +68,7 @@ def heatmap(trace: Trace) -> Figure:
     return figure
 
 
-def _panels(trace: Trace) -> list[Panel]:
+def _panels(trace: Trace) -> list[_Panel]:
     h, held, keys = trace.histories, trace.histories.pieces(), trace.keys
     found = []
     for resource, kind in sorted(
@@ -79,10 +79,10 @@ def _panels(trace: Trace) -> list[Panel]:
         nodes = [keys[k][0] for k in chosen]
         if kind == "duration":
             steps = [h.value[h.starts[k] : h.starts[k + 1]] for k in chosen]
-            found.append(Panel(resource, kind, nodes, *_of_steps(steps)))
+            found.append(_Panel(resource, kind, nodes, *_of_steps(steps)))
         else:
             values = np.array([_means(held[k], trace.end) for k in chosen])
-            found.append(Panel(resource, kind, nodes, values, trace.end or 1.0))
+            found.append(_Panel(resource, kind, nodes, values, trace.end or 1.0))
     return found
 
 
@@ -98,7 +98,7 @@ def _means(held: Piecewise, end: float) -> Floats:
 
 
 def _of_steps(steps: list[Floats]) -> tuple[Floats, float]:
-    """Steps of nodes, NaN after a node's last one; and how many there are."""
+    """Durations by node and step, NaN after a node's last step, and the number of steps."""
     most = max(map(len, steps))
     width = -(-most // COLUMNS)
     values = np.full((len(steps), -(-most // width)), np.nan)
@@ -108,7 +108,7 @@ def _of_steps(steps: list[Floats]) -> tuple[Floats, float]:
     return values, float(values.shape[1] * width)
 
 
-def _draw(figure: Figure, ax: Axes, panel: Panel) -> None:
+def _draw(figure: Figure, ax: Axes, panel: _Panel) -> None:
     n = len(panel.nodes)
     norm, colours, word = _scale(panel)
     ax.set_facecolor("#d9dadb")  # where a node has no step any more
@@ -125,7 +125,7 @@ def _draw(figure: Figure, ax: Axes, panel: Panel) -> None:
 
 
 def _nodes(ax: Axes, nodes: list[int]) -> None:
-    """Their numbers, and lines between them where there is room."""
+    """Numbers of the nodes, and lines between them where there is room."""
     n = len(nodes)
     if n <= LABELLED:
         ax.set_yticks(range(n), [str(node) for node in nodes])
@@ -136,8 +136,8 @@ def _nodes(ax: Axes, nodes: list[int]) -> None:
     ax.tick_params(axis="y", length=0)
 
 
-def _scale(panel: Panel) -> tuple[Any, Any, str]:
-    """Colours, from white on, and what they say."""
+def _scale(panel: _Panel) -> tuple[Any, Any, str]:
+    """Scale, colours from white on, and their label."""
     values = panel.values[np.isfinite(panel.values)]
     least, most = float(values.min()), float(values.max())
     if panel.kind == "utilisation":

@@ -30,12 +30,6 @@ def timeline(run: Run, scenario: Scenario | None = None) -> Any:
     scenario: the scenario of the run, for its contention; for the clean control
     `scenario.without_contention()`.  Without a scenario no slowdown is shown.
     Raises `InputError` where the run kept no steps, or the scenario has another trace.
-
-    >>> from simstrag import simulate
-    >>> scenario = Scenario(workers=4, samples=5120, step={"compute": 0.1})
-    >>> above, below = timeline(simulate(scenario, "asgd", record_steps=True), scenario).children
-    >>> above.xaxis.axis_label, round(above.x_range.end, 6)
-    ('time (s)', 1.0)
     """
     timing = None if scenario is None else timing_of(run, scenario)
     workers = len(run.summary["wait_by_rank"])
@@ -43,14 +37,7 @@ def timeline(run: Run, scenario: Scenario | None = None) -> Any:
 
 
 def timelines(comparison: Comparison) -> Any:
-    """The timelines of all policies under the first seed, moved together.
-
-    >>> from simstrag import compare
-    >>> scenario = Scenario(workers=4, samples=5120, step={"compute": 0.1})
-    >>> found = timelines(compare(scenario, ["asgd"], jobs=1)).children
-    >>> [policy.children[0].title.text for policy in found]
-    ['asgd', 'bsp', 'bsp without contention']
-    """
+    """The timelines of all policies under the first seed, moved together."""
     return _link(examples_of(comparison), comparison.scenario.workers)
 
 
@@ -58,11 +45,6 @@ def progress(comparison: Comparison) -> Any:
     """Progress over time, or accuracy where the learner has a curve: mean and range over seeds.
 
     A click on a name hides its curve.  A policy of unknown progress has none.
-
-    >>> from simstrag import compare
-    >>> scenario = Scenario(workers=4, samples=5120, step={"compute": 0.1})
-    >>> progress(compare(scenario, ["asgd"], jobs=1)).yaxis.axis_label
-    'progress (noise-free updates)'
     """
     chart = comparison_charts.progress(standings(comparison))
     if chart is None:
@@ -74,11 +56,6 @@ def tradeoff(comparison: Comparison) -> Any:
     """Makespan of equal work against time to target or accuracy, means with 95 % intervals.
 
     Raises `InputError` where makespan is the only number.
-
-    >>> from simstrag import compare
-    >>> scenario = Scenario(workers=4, samples=5120, target_progress=4, step={"compute": 0.1})
-    >>> tradeoff(compare(scenario, ["asgd"], jobs=1)).yaxis.axis_label
-    'time to target (s)'
     """
     found = comparison_charts.tradeoff(standings(comparison))
     if found is None:

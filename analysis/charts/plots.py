@@ -34,21 +34,8 @@ from bokeh.models import (
 from bokeh.models.annotations import Label, Legend, LegendItem, Span
 from bokeh.plotting import figure
 
-from simstrag.analysis.charts.chart import (
-    INK,
-    LINE,
-    MUTED,
-    PAGE,
-    Bars,
-    Chart,
-    Curve,
-    Dots,
-    Events,
-    Facts,
-    Image,
-    Rule,
-    Staircase,
-)
+from simstrag.analysis.charts import chart as spec
+from simstrag.analysis.charts.chart import INK, LINE, MUTED, PAGE, Facts
 from simstrag.analysis.charts.drawing import THEME
 from simstrag.experiments.paired_statistics import Estimate
 
@@ -81,7 +68,7 @@ Dimensions = Literal["width", "both"]
 # -- a chart -------------------------------------------------------------------------------------
 
 
-def plot(chart: Chart, x_range: Range1d | None = None) -> Any:
+def plot(chart: spec.Chart, x_range: Range1d | None = None) -> Any:
     """A chart as a Bokeh figure. x_range: the axis of x, where several plots share one."""
     dimensions: Dimensions = "width" if chart.rows else "both"
     p = _figure(chart, dimensions, x_range=x_range or _data_range(chart.x_range))
@@ -98,15 +85,17 @@ def plot(chart: Chart, x_range: Range1d | None = None) -> Any:
     hovers: dict[tuple[Facts, bool], list[Any]] = {}
     for mark in chart.marks:
         renderers, target = _render(p, mark, chart)
-        if not isinstance(mark, (Image, Rule)):
-            if isinstance(mark, (Curve, Dots, Staircase)):
+        if not isinstance(mark, (spec.Image, spec.Rule)):
+            if isinstance(mark, (spec.Curve, spec.Dots, spec.Staircase)):
                 items.append((mark.name, renderers))
-            if not isinstance(mark, Staircase) and mark.facts:
-                below = isinstance(mark, Bars) and mark.below
+            if not isinstance(mark, spec.Staircase) and mark.facts:
+                below = isinstance(mark, spec.Bars) and mark.below
                 hovers.setdefault((mark.facts, below), []).append(target)
     for (facts, below), targets in hovers.items():
         side: Any = "horizontal" if not chart.rows else "below" if below else "above"
-        hover = HoverTool(renderers=targets, tooltips=list(facts), limit=3, visible=False)
+        seconds = f"{{0.{'0' * chart.digits}}}" if chart.digits else "{0}"
+        tips = [(name, text.replace("{t}", seconds)) for name, text in facts]
+        hover = HoverTool(renderers=targets, tooltips=tips, limit=3, visible=False)
         hover.update(point_policy="follow_mouse", attachment=side)
         p.add_tools(hover)
     if items and chart.legend:
@@ -114,14 +103,14 @@ def plot(chart: Chart, x_range: Range1d | None = None) -> Any:
     return p
 
 
-def with_overview(chart: Chart, whole: Chart, x_range: Range1d) -> Any:
+def with_overview(chart: spec.Chart, whole: spec.Chart, x_range: Range1d) -> Any:
     """A plot, and below it the whole run with a box for what the plot shows."""
     return column(
         plot(chart, x_range), overview(whole, x_range), sizing_mode="stretch_width", spacing=0
     )
 
 
-def overview(whole: Chart, x_range: Range1d) -> Any:
+def overview(whole: spec.Chart, x_range: Range1d) -> Any:
     """A low plot of a whole run, with a box over `x_range` that can be dragged."""
     p = _figure(whole, "width", x_range=_data_range(whole.x_range))
     tool = RangeTool(x_range=x_range, start_gesture="pan")
@@ -131,7 +120,7 @@ def overview(whole: Chart, x_range: Range1d) -> Any:
     p.add_tools(tool)
     p.grid.grid_line_color = p.xaxis.axis_label = None
     for mark in whole.marks:
-        if isinstance(mark, Image):
+        if isinstance(mark, spec.Image):
             _render(p, mark, whole)
     return p
 
@@ -146,7 +135,7 @@ def time_axis(start: float, end: float, low: float, high: float) -> Range1d:
     return Range1d(start=start, end=end, bounds=(low, high), name=SHARED)
 
 
-def _figure(chart: Chart, dimensions: Dimensions, **more: Any) -> Any:
+def _figure(chart: spec.Chart, dimensions: Dimensions, **more: Any) -> Any:
     if chart.rows:
         more |= {"y_range": _data_range(chart.y_range), "min_border_left": LEFT}
     else:
@@ -179,30 +168,30 @@ def _data_range(ends: tuple[float | None, float | None]) -> Any:
     return DataRange1d() if start is None else DataRange1d(start=start)
 
 
-def _render(p: Any, mark: Any, chart: Chart) -> tuple[list[Any], Any]:
+def _render(p: Any, mark: Any, chart: spec.Chart) -> tuple[list[Any], Any]:
     """The renderers of a mark, and the one to point at."""
     match mark:
-        case Curve():
+        case spec.Curve():
             return _render_curve(p, mark)
-        case Dots():
+        case spec.Dots():
             return _render_dots(p, mark)
-        case Bars():
+        case spec.Bars():
             return _render_bars(p, mark, chart)
-        case Events():
+        case spec.Events():
             return _render_events(p, mark, chart)
-        case Image():
+        case spec.Image():
             left, right, bottom, top = mark.extent
             rgba = np.round(255 * mark.rgba).astype(np.uint8).view(np.uint32)[:, :, 0]
             drawn = p.image_rgba(image=[rgba], x=left, y=top, dw=right - left, dh=bottom - top)
             return [drawn], drawn
-        case Rule():
+        case spec.Rule():
             return _render_rule(p, mark), None
         case _:
             step = p.step(x=mark.x.tolist(), y=mark.y.tolist(), mode="after", line_color=MUTED)
             return [step], step
 
 
-def _render_curve(p: Any, mark: Curve) -> tuple[list[Any], Any]:
+def _render_curve(p: Any, mark: spec.Curve) -> tuple[list[Any], Any]:
     style, known = PAGE.look(mark.look), np.isfinite(mark.y)
     columns = {"x": mark.x, "y": mark.y, "least": mark.least, "most": mark.most}
     data: dict[str, Any] = {
@@ -222,7 +211,7 @@ def _render_curve(p: Any, mark: Curve) -> tuple[list[Any], Any]:
     return [line, band], line
 
 
-def _render_dots(p: Any, mark: Dots) -> tuple[list[Any], Any]:
+def _render_dots(p: Any, mark: spec.Dots) -> tuple[list[Any], Any]:
     style = PAGE.look(mark.look)
     color, marker = style["color"], MARKERS[style["marker"]]
     ends = {
@@ -242,7 +231,7 @@ def _render_dots(p: Any, mark: Dots) -> tuple[list[Any], Any]:
     return [dots, across, along], dots
 
 
-def _render_bars(p: Any, mark: Bars, chart: Chart) -> tuple[list[Any], Any]:
+def _render_bars(p: Any, mark: spec.Bars, chart: spec.Chart) -> tuple[list[Any], Any]:
     paint = PAGE.paints[mark.role]
     source = ColumnDataSource({
         "left": np.round(mark.left, chart.digits).tolist(),
@@ -257,7 +246,7 @@ def _render_bars(p: Any, mark: Bars, chart: Chart) -> tuple[list[Any], Any]:
     return [drawn], p.hbar(height=mark.reach, fill_alpha=0.0, line_color=None, **bars)
 
 
-def _render_events(p: Any, mark: Events, chart: Chart) -> tuple[list[Any], Any]:
+def _render_events(p: Any, mark: spec.Events, chart: spec.Chart) -> tuple[list[Any], Any]:
     x = np.round(mark.x, chart.digits).tolist()
     source = ColumnDataSource({"time": x, **mark.columns})
     at: dict[str, Any] = {"x": "time", "y": mark.row, "source": source}
@@ -271,7 +260,7 @@ def _render_events(p: Any, mark: Events, chart: Chart) -> tuple[list[Any], Any]:
     return [drawn], drawn
 
 
-def _render_rule(p: Any, mark: Rule) -> list[Any]:
+def _render_rule(p: Any, mark: spec.Rule) -> list[Any]:
     upright = mark.axis == "x"
     dash: Any = [1, 3] if mark.dotted else "solid"
     line = Span(

@@ -59,6 +59,8 @@ PARTS = {
     "communication": ("communication", 0.4, "communicates"),
 }
 """Parts of a step: word in a legend, height, and tooltip."""
+FACTS = (("", "rank @rank @what"), ("", "@left{t} to @right{t} s@more"))
+"""The tooltip of a bar."""
 
 
 class SlowdownSpan(NamedTuple):
@@ -136,15 +138,15 @@ def timeline(
     events: whether it has rows of updates and of changes of plan, and marks of suspicions.
     """
     rows = {rank: row for row, rank in enumerate(ranks)}
-    marks: list[Mark] = [*_slowdowns(e.timing, rows, start, end, digits)]
-    marks += _parts(e, rows, start, end, digits)
+    marks: list[Mark] = [*_slowdowns(e.timing, rows, start, end)]
+    marks += _parts(e, rows, start, end)
     named = {float(row): f"rank {rank}" for rank, row in rows.items()}
     top = 0.1
     if events:
-        plans = _plan_changes(e.run, start, end, len(rows), digits)
+        plans = _plan_changes(e.run, start, end, len(rows))
         marks += [
-            *_suspicions(e.run, rows, start, end, digits),
-            _updates(e.run, start, end, digits),
+            *_suspicions(e.run, rows, start, end),
+            _updates(e.run, start, end),
         ]
         marks += plans
         top = PLAN if plans else UPDATES
@@ -156,9 +158,7 @@ def timeline(
     )  # fmt: skip
 
 
-def _parts(
-    e: Example, rows: dict[int, int], start: float, end: float, digits: int
-) -> Iterator[Bars]:
+def _parts(e: Example, rows: dict[int, int], start: float, end: float) -> Iterator[Bars]:
     """Bars for each part of the steps."""
     steps, fates = e.steps, _fates(e.run, e.steps)
     for part, (left, right) in parts_of_steps(steps, e.timing).items():
@@ -174,20 +174,7 @@ def _parts(
             "more": [f"; {fates[k]}" if computes else "" for k in kept],
         }
         row = np.array([rows[r] for r in steps.rank[kept].tolist()], dtype=np.int32)
-        facts = _facts(digits)
-        yield Bars(name, part, left[kept], right[kept], row, height, columns, facts)
-
-
-def _facts(digits: int) -> tuple[tuple[str, str], ...]:
-    return (
-        ("", "rank @rank @what"),
-        ("", f"@left{_fixed(digits)} to @right{_fixed(digits)} s@more"),
-    )
-
-
-def _fixed(digits: int) -> str:
-    """The format of seconds in a template."""
-    return f"{{0.{'0' * digits}}}" if digits else "{0}"
+        yield Bars(name, part, left[kept], right[kept], row, height, columns, FACTS)
 
 
 def _fates(run: Run, steps: RunSteps) -> list[str]:
@@ -202,7 +189,7 @@ def _fates(run: Run, steps: RunSteps) -> list[str]:
 
 
 def _slowdowns(
-    timing: Timing | None, rows: dict[int, int], start: float, end: float, digits: int
+    timing: Timing | None, rows: dict[int, int], start: float, end: float
 ) -> Iterator[Bars]:
     """Shades behind the ranks, those of steps below those of the network."""
     if timing is None:
@@ -224,13 +211,11 @@ def _slowdowns(
             "network slowed" if network else name, f"{'network' if network else 'slowed'} {level}",
             np.array([s.start for s in spans]), np.array([s.end for s in spans]),
             np.array([rows[s.rank] for s in spans]), 0.9 if network else 1.0, columns,
-            _facts(digits), below=True,
+            FACTS, below=True,
         )  # fmt: skip
 
 
-def _suspicions(
-    run: Run, rows: dict[int, int], start: float, end: float, digits: int
-) -> Iterator[Bars]:
+def _suspicions(run: Run, rows: dict[int, int], start: float, end: float) -> Iterator[Bars]:
     """A line above each suspected rank."""
     first, last = (0.0, math.inf) if run.excerpt is None else (start, end)  # else not known
     found = [s for s in suspicions(run) if s.rank in rows and s.start < end and s.end > start]
@@ -243,10 +228,10 @@ def _suspicions(
         left = np.array([max(s.start, first) for s in found])
         right = np.array([min(s.end, last) for s in found])
         row = np.array([rows[s.rank] - 0.42 for s in found])
-        yield Bars("", "suspect", left, right, row, 0.11, columns, _facts(digits), reach=0.22)
+        yield Bars("", "suspect", left, right, row, 0.11, columns, FACTS, reach=0.22)
 
 
-def _updates(run: Run, start: float, end: float, digits: int) -> Events:
+def _updates(run: Run, start: float, end: float) -> Events:
     u = run.updates
     kept = [k for k, time in enumerate(u["time"]) if start <= time <= end]
     columns = {
@@ -256,20 +241,20 @@ def _updates(run: Run, start: float, end: float, digits: int) -> Events:
         "most": [u["staleness_max"][k] for k in kept],
     }
     facts = (
-        ("update", "@version"), ("time (s)", f"@time{_fixed(digits)}"),
+        ("update", "@version"), ("time (s)", "@time{t}"),
         ("gradients", "@gradients"), ("staleness", "@stale in the mean, @most at most"),
     )  # fmt: skip
     times = np.array([u["time"][k] for k in kept], dtype=np.float64)
     return Events(times, UPDATES, None, columns, facts)
 
 
-def _plan_changes(run: Run, start: float, end: float, ranks: int, digits: int) -> list[Events]:
+def _plan_changes(run: Run, start: float, end: float, ranks: int) -> list[Events]:
     found = [c for c in plan_changes(run) if start <= c.time <= end]
     if not found:
         return []
     columns = {"update": [c.update for c in found], "what": [c.what for c in found]}
     facts = (
-        ("the plan changes", "@what"), ("time (s)", f"@time{_fixed(digits)}"),
+        ("the plan changes", "@what"), ("time (s)", "@time{t}"),
         ("update", "@update"),
     )  # fmt: skip
     times = np.array([c.time for c in found])

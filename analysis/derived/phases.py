@@ -1,9 +1,9 @@
-"""What every rank did from its first pull on, phase by phase, derived from the steps of one run.
+"""The phases of every rank from its first pull on, derived from the steps of one run.
 
 A step row says when a rank computed, and how many seconds it waited and communicated around that.
-A rank is always at one thing, so these seconds give the moment of its next pull; in which order
-they lie before it follows from how updates are made, and is checked against the times of the
-updates.  Where it does not follow, waiting is put first, and `Phases.assumed` says so.
+A rank does one thing at a time, so these seconds give the moment of its next pull.  Their order
+follows from the architecture and is checked against the times of the updates.  Where the order is
+unknown, waiting comes first, and `Phases.assumed` says so.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 
 KINDS = ("pull", "switch", "compute", "push", "wait", "exchange", "wait")
-"""Phase k of a step lies between its marks k and k + 1; one that a step has not is empty."""
+"""Phase k of a step lies between its marks k and k + 1; a phase that a step lacks is empty."""
 
 COLLECTIVE = ("all-reduce", "model averaging")
 TOLERANCE = 1e-9
@@ -40,11 +40,12 @@ TOLERANCE = 1e-9
 class Phases:
     """The phases of n steps, in the order of `Steps`.
 
-    step: which of its rank's each is.  marks: seconds, shape (n, 8), in order along each rank.
-    exchange: what the phase of that name is: collective, service (at the server) or communication,
-    where several are not told apart.  assumed: of which steps the order after computing is not
-    known; their exchange is communication.  served: when the server took up each gradient, NaN
-    where it took none, or that cannot be derived.
+    step: number of each step on its rank.
+    marks: seconds, shape (n, 8), in order along each rank.
+    exchange: the kind of the phase of that name: collective, service (at the server), or
+    communication where several kinds are not distinguished.
+    assumed: whether the order after computing is unknown; the exchange is communication then.
+    served: when the service of each gradient began; NaN without service, or where it is unknown.
     """
 
     step: Ints
@@ -55,7 +56,7 @@ class Phases:
 
 
 def phases_of(run: Run, steps: RunSteps, timing: Timing | None) -> Phases:
-    """The phases of all recorded steps; without a timing, pushes and pulls are not told apart."""
+    """The phases of all recorded steps; pushes and pulls are distinguished only with a timing."""
     table = run.frame("steps").sort_values(["rank", "step"], kind="stable")
     communication = table["communication"].to_numpy(dtype=np.float64)
     way = run.summary["architecture"]
@@ -89,9 +90,9 @@ def phases_of(run: Run, steps: RunSteps, timing: Timing | None) -> Phases:
 
 
 def _reduced(run: Run, steps: RunSteps, communication: Floats) -> tuple[Floats, Floats, Bools]:
-    """From when until when each gradient was in a collective, and where that is not known.
+    """Begin and end of each gradient's collective, and whether they are unknown.
 
-    A collective ends with its update: what a rank waits after that, it was blocked.
+    A collective ends with its update; a rank that waits after that is blocked.
     """
     wait, entered = steps.wait, _entered(steps)
     before = np.where(entered, _update_times(run, steps) - communication - steps.finish, wait)
@@ -104,10 +105,9 @@ def _reduced(run: Run, steps: RunSteps, communication: Floats) -> tuple[Floats, 
 def _pulls(
     run: Run, steps: RunSteps, communication: Floats, amp_switch: float
 ) -> tuple[Floats, Floats, Floats]:
-    """When each step's pull began and ended, and when its rank pulled again, or the run ended.
+    """Begin and end of each step's pull, and the rank's next pull or the end of the run.
 
-    All time of a rank is accounted for, so that each pull begins where the seconds of the step
-    before it end.
+    All time of a rank is accounted for, so each pull begins where the previous step's seconds end.
     """
     times = np.append(0.0, np.asarray(run.updates["time"], dtype=np.float64))
     changes = np.append(False, (steps.rank[1:] == steps.rank[:-1]) & np.diff(steps.amp))
@@ -128,12 +128,12 @@ def _pulls(
 def _served(
     run: Run, steps: RunSteps, after: Floats, last: Bools, timing: Timing
 ) -> tuple[Floats, Floats, Floats, Bools, Floats]:
-    """When each push ended, and service began and ended; where that is not known; all services.
+    """End of each push, begin and end of service; whether these are unknown; all services.
 
-    after: seconds of communication that followed computing.  Whoever has those of a push and a job
-    was served; who has those of a push alone arrived, and may have been taken up and then dropped.
-    Where nobody is in such doubt the queue is known; else an update at the end of its last job
-    shows that these jobs are.
+    after: seconds of communication after computing.  A gradient with the seconds of a push and a
+    service was served.  A gradient with those of a push alone arrived, and may have been dropped in
+    service.  Without such doubtful gradients the queue is known.  Otherwise an update at the end of
+    its last service confirms the services of that update.
     """
     ranks_and_times = zip(steps.rank.tolist(), steps.finish.tolist(), strict=True)
     arrival = np.array([timing.push(r, t, loaded=True) for r, t in ranks_and_times])
@@ -156,7 +156,7 @@ def _served(
 
 
 def _first_in_first_out(steps: RunSteps, arrival: Floats, job: float, served: Bools) -> Floats:
-    """When the server takes up each of these gradients, by (arrival, rank); NaN for all others."""
+    """Begin of service of these gradients, by (arrival, rank); NaN for all others."""
     begun = np.full(len(arrival), np.nan)
     rows = np.flatnonzero(served)
     free = 0.0
@@ -167,12 +167,12 @@ def _first_in_first_out(steps: RunSteps, arrival: Floats, job: float, served: Bo
 
 
 def _entered(steps: RunSteps) -> Bools:
-    """Whose own gradient completed a contribution to an update."""
+    """Whether a step's own gradient completed a contribution to an update."""
     return np.asarray((steps.applied > 0) & ~steps.kept)
 
 
 def _update_times(run: Run, steps: RunSteps) -> Floats:
-    """When the update that holds each gradient was; of no meaning where none does."""
+    """The time of the update that holds each gradient; meaningless without one."""
     times = np.asarray(run.updates["time"], dtype=np.float64)
     versions = np.asarray(run.updates["version"], dtype=np.int64)
     rows = np.searchsorted(versions, steps.applied)  # a run that was taken up begins later than 1
@@ -180,7 +180,7 @@ def _update_times(run: Run, steps: RunSteps) -> Floats:
 
 
 def _in_order(marks: Floats, last: Bools) -> Floats:
-    """The marks, none before the one it follows on its rank, which rounding may do by a hair."""
+    """The marks in order along each rank, which rounding may violate."""
     ends = np.flatnonzero(last) + 1
     ordered = [
         np.maximum.accumulate(marks[low:high].ravel()).reshape(-1, marks.shape[1])
@@ -192,15 +192,14 @@ def _in_order(marks: Floats, last: Bools) -> Floats:
 # -- moments -------------------------------------------------------------------------------------
 
 JOB, SUSPICION, UPDATE, DECISION, CHANGE = range(len(KINDS), len(KINDS) + 5)
-"""Kinds beside the phases of steps: jobs of the server, suspicions of the policy, updates, plans
-that decide something else, slowdowns that change."""
+"""Kinds besides the phases of steps: services, suspicions, updates, changed plans, slowdowns."""
 WAITING = [k for k, name in enumerate(KINDS) if name == "wait"]
 
 
 class Moments(NamedTuple):
-    """From and to in whole microseconds, what it is, and the row of the table it is from.
+    """Begin and end in whole microseconds, the kind, and the row of its table.
 
-    Only updates, decisions and slowdowns take no time.
+    Updates, decisions and slowdowns take no time.
     """
 
     left: Ints
@@ -209,11 +208,11 @@ class Moments(NamedTuple):
     row: Ints
 
     def within(self, start: int, end: int) -> Moments:
-        """What is there between two times, both included."""
+        """The moments between two times, both included."""
         return self._chosen((self.left <= end) & (self.right >= start))
 
     def most_waited(self, room: int) -> tuple[int, int]:
-        """The window with at most `room` beginnings in which ranks wait longest, the first of such.
+        """The first window with at most `room` beginnings in which ranks wait longest.
 
         Waiting counts where it begins.  There must be more moments than `room`.
         """
@@ -240,7 +239,7 @@ class Slowdown(NamedTuple):
 
 
 def slowdowns(timing: Timing | None, start: int, end: int) -> Iterator[Slowdown]:
-    """All of them between two times in microseconds: where that begins, and where one changes."""
+    """The slowdowns at a time in microseconds, and their changes until another time."""
     known = {} if timing is None else timing.contention.slowdowns
     for rank, resource in sorted(known):
         before = None
@@ -252,7 +251,7 @@ def slowdowns(timing: Timing | None, start: int, end: int) -> Iterator[Slowdown]
 
 
 def moments_of(run: Run, phases: Phases, timing: Timing | None) -> Moments:
-    """Everything, each slice of the length it has."""
+    """All moments of a run, by their beginning."""
     marks, times = micro(phases.marks), micro(run.updates["time"])
     n, parts = len(marks), len(KINDS)
     every = [

@@ -1,4 +1,4 @@
-"""The recorded steps of a run: their fates, and what the policy decided meanwhile.
+"""The recorded steps of a run, the fates of their gradients, and the decisions of the policy.
 
 A step row says when a rank computed and which version it had pulled; an update row names the ranks
 of its gradients.  Together they determine which update took which gradient, because a rank has one
@@ -96,15 +96,15 @@ def steps_of(run: Run) -> RunSteps:
 
 
 def _ends(kept: Bools) -> Ints:
-    """For each step the one that completes its contribution: itself, unless it is kept."""
+    """The step that completes each step's contribution: itself, unless it is kept."""
     rows = np.where(kept, len(kept), np.arange(len(kept)))
     return np.asarray(np.minimum.accumulate(rows[::-1])[::-1])
 
 
 def _updates_of(run: Run, pulled: Ints, pulled_next: Ints) -> dict[int, Ints]:
-    """For each rank the versions of the updates that hold a gradient of it.
+    """The versions of the updates that hold a gradient of each rank.
 
-    Of an excerpt only those that were made between two pulls of some rank.
+    Of an excerpt, only updates between two pulls of some rank.
     """
     versions = np.asarray(run.updates["version"], dtype=np.int64)
     rows, members = np.arange(len(versions)), run.updates["members"]
@@ -123,7 +123,7 @@ def _updates_of(run: Run, pulled: Ints, pulled_next: Ints) -> dict[int, Ints]:
 
 
 def _times(run: Run, versions: Ints) -> Floats:
-    """When these updates were, 0 for none; of no meaning for those that an excerpt leaves out."""
+    """Times of updates, 0 for none; meaningless for updates that an excerpt leaves out."""
     known = np.append(0, np.asarray(run.updates["version"], dtype=np.int64))
     times = np.append(0.0, np.asarray(run.updates["time"], dtype=np.float64))
     at = np.searchsorted(known, np.maximum(versions, 0))
@@ -131,7 +131,7 @@ def _times(run: Run, versions: Ints) -> Floats:
 
 
 def _known(run: Run, steps: RunSteps) -> Bools:
-    """Of which steps of an excerpt the rank's next pull is there, and all updates until then."""
+    """Whether an excerpt has the rank's next pull after a step, and all updates until then."""
     versions = np.asarray(run.updates["version"], dtype=np.int64)
     before, after = (
         np.searchsorted(versions, pulled, side="right")
@@ -150,9 +150,9 @@ def _chosen(steps: RunSteps, rows: Bools) -> RunSteps:
 
 
 class Fate(NamedTuple):
-    """What became of a gradient, and the version that the update with it made, if any did.
+    """The fate of a gradient, and the version that its update made, if any.
 
-    word: applied, dropped, aborted, in flight (when the run ended), or what is known of these.
+    word: applied, dropped, aborted, in flight (at the end of the run), or the possible ones.
     """
 
     word: str
@@ -160,7 +160,7 @@ class Fate(NamedTuple):
 
 
 def fates_of(run: Run, steps: RunSteps, step: Ints) -> list[Fate]:
-    """One per step, in the order of `steps`; step: which of its rank's each is."""
+    """The fate of every step's gradient. step: the number of each step on its rank."""
     if run.gradients is None:
         return _derived(run, steps)
     g = run.gradients
@@ -175,7 +175,7 @@ def fates_of(run: Run, steps: RunSteps, step: Ints) -> list[Fate]:
 
 
 def _derived(run: Run, steps: RunSteps) -> list[Fate]:
-    """From which updates hold which ranks, and from what the run counted."""
+    """Fates from the members of updates and from the counts of the run."""
     applied, lost = steps.applied.tolist(), steps.lost.tolist()
     counted = {name: run.summary[name] for name in ("dropped", "aborted")}
     whole = run.excerpt is None
@@ -195,16 +195,16 @@ def _derived(run: Run, steps: RunSteps) -> list[Fate]:
 WORDS = {
     "suspects": "suspects", "amp": "precision", "way": "way", "groups": "groups", "batch": "batch",
 }  # fmt: skip
-"""What a column of `Run.decisions` is called where it changes."""
+"""Names of the columns of `Run.decisions`, for their changes."""
 MOST_RANKS = 8
-"""Ranks that are named; of more it is how many."""
+"""Name at most so many ranks; of more, give the number."""
 
 Decision = Mapping[str, Any]
 """One row of `Run.decisions`, by column."""
 
 
 class PlanChange(NamedTuple):
-    """A plan that came into force at `time` (s) with an update; what: its changes in words."""
+    """A plan that came into force at `time` (s) with an update. what: its changes in words."""
 
     time: float
     update: int
@@ -212,7 +212,7 @@ class PlanChange(NamedTuple):
 
 
 class Suspicion(NamedTuple):
-    """A stretch, in seconds, over which a rank was suspected, and the update it began after."""
+    """The time (s) over which a rank was suspected, and the update after which it began."""
 
     rank: int
     start: float
@@ -221,7 +221,7 @@ class Suspicion(NamedTuple):
 
 
 def headings(run: Run) -> list[str]:
-    """What changed in each row of the decisions, from the first plan on; none where none are kept.
+    """The changes in each row of the decisions, from the first plan on; empty without decisions.
 
     >>> from simstrag import Scenario, simulate
     >>> headings(simulate(Scenario(workers=2, updates=3, step={"compute": 0.1}), "bsp"))
@@ -236,7 +236,7 @@ def headings(run: Run) -> list[str]:
 
 
 def plan_changes(run: Run) -> list[PlanChange]:
-    """The changes of plan in order, those of suspects alone left out; none where none are kept.
+    """The changes of plan in order, without those of suspects alone; empty without decisions.
 
     >>> from types import SimpleNamespace
     >>> same = {"amp": [(), ()], "way": ["server", "server"], "batch": [None, None]}
@@ -245,16 +245,16 @@ def plan_changes(run: Run) -> list[PlanChange]:
     [PlanChange(time=2.0, update=7, what='groups: 1 → 2')]
     """
     found = (
-        PlanChange(after["time"], after["update"], "; ".join(_said(before, after)))
+        PlanChange(after["time"], after["update"], "; ".join(_describe_change(before, after)))
         for before, after in itertools.pairwise(_rows(run))
     )
     return [change for change in found if change.what]
 
 
 def suspicions(run: Run) -> list[Suspicion]:
-    """Who was suspected from when until when, in order of the beginnings, then of ranks.
+    """All suspicions, by their start and then by rank.
 
-    One that nobody lifted lasts until the last update.
+    A suspicion that the policy never lifts lasts until the last update.
     """
     if run.decisions is None:
         return []
@@ -277,7 +277,7 @@ def _rows(run: Run) -> list[Decision]:
     return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
 
 
-def _said(before: Decision, after: Decision) -> Iterator[str]:
+def _describe_change(before: Decision, after: Decision) -> Iterator[str]:
     if after["amp"] != before["amp"]:
         yield f"reduced precision: {_ranks(before['amp'])} → {_ranks(after['amp'])}"
     if after["way"] != before["way"]:
@@ -289,7 +289,7 @@ def _said(before: Decision, after: Decision) -> Iterator[str]:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    """Which ranks, in words.
+    """Ranks in words.
 
     >>> _ranks(()), _ranks((3,)), _ranks((1, 2)), _ranks(range(9))
     ('no rank', 'rank 3', 'ranks 1, 2', '9 ranks')
@@ -301,7 +301,7 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def _shares(batch: Sequence[float] | None) -> str:
-    """The shares of a batch, in words.
+    """The shares of a batch in words.
 
     >>> _shares(None), _shares((0.5, 1.25, 1.25))
     ('equal', '0.5 to 1.25 of the nominal')

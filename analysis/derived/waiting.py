@@ -39,21 +39,22 @@ class Waiting:
 
     @property
     def by_rank(self) -> Floats:
-        """Seconds that others waited for each rank."""
+        """Seconds that other ranks waited for each rank."""
         return np.asarray((self.held + self.blocked).sum(axis=0))
 
     @property
     def elsewhere(self) -> float:
-        """Waiting that was not for a rank."""
+        """Seconds of waiting that were not for a rank."""
         return max(self.total - float(self.held.sum() + self.blocked.sum()), 0.0)
 
 
 def waiting(
     run: Run, steps: RunSteps, timing: Timing | None, architecture: str, workers: int
 ) -> Waiting:
-    """Who waited for whom; architecture: one way of making updates, leaders are not derived.
+    """Seconds that each rank waited for each other rank.
 
-    timing: None for a real run, whose times of updates there is nothing to check with.
+    architecture: all-reduce, model averaging or server; others are not derived.
+    timing: None for a real run, whose update times cannot be checked.
     """
     held = np.zeros((workers, workers))
     total = float(np.sum(run.summary["wait_by_rank"]))
@@ -111,7 +112,7 @@ def _arrivals(
 def _serve(
     updates: dict[int, list[tuple[float, int]]], service: float
 ) -> dict[tuple[int, int], float]:
-    """When the server took up each gradient: first in, first out, by (arrival, rank)."""
+    """When the service of each gradient began: first in, first out, by (arrival, rank)."""
     jobs = sorted((a, r, version) for version, gradients in updates.items() for a, r in gradients)
     free, begun = 0.0, {}
     for arrival, rank, version in jobs:
@@ -121,7 +122,7 @@ def _serve(
 
 
 def _blocked(run: Run, steps: RunSteps, blocked: Floats) -> Floats:
-    """Time from a rank's own update to the later one at which it could go on."""
+    """Seconds from a rank's own update to the later one that let it continue."""
     members = run.updates["members"]
     for k in np.flatnonzero(steps.blocked > 0):
         freed = int(steps.pulled_next[k])

@@ -1,9 +1,9 @@
-"""One run as a file for the Perfetto UI (https://ui.perfetto.dev), to be looked at step by step.
+"""One run as a file for the Perfetto UI (https://ui.perfetto.dev), step by step.
 
 Chrome's JSON trace-event format, with processes for groups of tracks and threads for tracks.
-Times are whole microseconds: Perfetto counts nanoseconds, and its releases differ in how they turn
-fractions of a microsecond into them, so that slices that touch may come to overlap.  Slices of a
-track never overlap, and are never cut at the ends of a window.
+Times are whole microseconds, because releases of Perfetto differ in how they round fractions, and
+touching slices could overlap.  Slices of a track never overlap, and are never cut at the ends of a
+window.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ __all__ = ["MOST", "TimelineFile", "write_timeline"]
 Event = dict[str, Any]
 
 RUN, WORKERS, SUSPECTS, SLOWDOWN = 1, 2, 3, 4
-"""Processes; to Perfetto 0 is the idle one."""
+"""Processes; 0 is the idle process of Perfetto."""
 ABOUT, UPDATES, DECISIONS, SERVER = 11, 12, 13, 14
 RANK_0, SUSPECT_0 = 1000, 1_000_000
-"""Threads; no two have one number, or that of a process."""
+"""Threads; all numbers of threads and processes differ."""
 MOST = 200_000
-"""Events in one file, with which the Perfetto UI is still quick."""
+"""Most events in one file; the Perfetto UI is still fast with them."""
 
 
 class TimelineFile(NamedTuple):
-    """What a file holds: events, the seconds it covers, and how many steps it leaves out.
+    """The contents of a file: events, the seconds it covers, and the steps that it leaves out.
 
-    cut: whether it holds less than was asked for, since that is more than `MOST` events.
+    cut: whether it holds less than the window, which has more than `MOST` events.
     """
 
     events: int
@@ -128,10 +128,10 @@ def write_timeline(
 
 
 def _at_the_edges(run: Run, timing: Timing | None) -> int:
-    """How many events a window has at most besides those that begin in it.
+    """Most events of a window that begin before it.
 
-    A slice of each rank and of the server, each suspicion and the plan that holds, each slowdown's
-    first value, and a note on it all.
+    A slice of each rank and of the server, each suspicion, the plan in force, the first value of
+    each slowdown, and the note on the file.
     """
     changing = 0 if timing is None else len(timing.contention.slowdowns)
     return len(run.summary["compute_by_rank"]) + 1 + len(_suspected(run)) + 1 + changing + 1
@@ -147,7 +147,7 @@ def _has_jobs(phases: Phases) -> bool:
 
 
 def _names(run: Run, phases: Phases, timing: Timing | None) -> Iterator[Event]:
-    """Who is who, and in which order they are shown."""
+    """Names and order of processes and threads."""
     threads = [(RUN, ABOUT, "about"), (RUN, UPDATES, "updates")]
     if run.decisions is not None:
         threads.append((RUN, DECISIONS, "decisions"))
@@ -186,7 +186,7 @@ def _clip(run: Run, window: tuple[float, float] | None) -> tuple[int, int]:
 
 
 def _phase_events(run: Run, steps: RunSteps, phases: Phases, shown: Moments) -> Iterator[Event]:
-    """What ranks and the server did: a slice each, lost work named apart."""
+    """A slice for each activity of ranks and server; lost work has names of its own."""
     fates = fates_of(run, steps, phases.step)
     switches = {True: "switch to amp", False: "switch to full"}
     for left, right, kind, row in zip(*(column.tolist() for column in shown), strict=True):
@@ -216,7 +216,7 @@ def _phase_events(run: Run, steps: RunSteps, phases: Phases, shown: Moments) -> 
 
 
 def _named(precision: str, fate: Fate) -> str:
-    """Work that was thrown away has a name, and thus a colour, of its own."""
+    """Discarded work has a name of its own, and thus a colour."""
     return precision if fate.word in ("applied", "in flight") else f"{precision}, {fate.word}"
 
 
@@ -243,7 +243,7 @@ def _update_events(run: Run, shown: Moments) -> Iterator[Event]:
 
 
 def _decision_events(run: Run, shown: Moments, start: int) -> Iterator[Event]:
-    """An instant per plan that decides something else, and for the one in force at the start."""
+    """An instant per changed plan, and for the plan in force at the start."""
     if run.decisions is None:
         return
     times, names = micro(run.decisions["time"]), headings(run)
@@ -260,7 +260,7 @@ def _decision_events(run: Run, shown: Moments, start: int) -> Iterator[Event]:
 
 
 def _decided(decisions: Mapping[str, Sequence[Any]], row: int) -> dict[str, Any]:
-    """One row of the decisions; without suspects where it judges nobody, without equal shares."""
+    """One row of the decisions, without absent suspects and without equal shares."""
     plan = {name: column[row] for name, column in decisions.items() if name != "time"}
     for name in ("suspects", "amp", "batch"):
         if plan[name] is not None:
@@ -269,7 +269,7 @@ def _decided(decisions: Mapping[str, Sequence[Any]], row: int) -> dict[str, Any]
 
 
 def _suspicion_events(run: Run, shown: Moments) -> Iterator[Event]:
-    """A slice per stretch over which a rank was suspected, on a track of its own."""
+    """A slice per suspicion, on a track for each rank."""
     found = suspicions(run)
     own = shown.kind == SUSPICION
     columns = (column[own].tolist() for column in (shown.left, shown.right, shown.row))
@@ -297,7 +297,7 @@ def _slice(
 
 
 def _args(**values: Any) -> dict[str, Any]:
-    """What there is to say: JSON's own types, floats to six digits, nothing for None and NaN."""
+    """Arguments in the types of JSON: floats with six digits, None and NaN left out."""
     own = {name: value for name, value in plain(values).items() if value is not None}
     return {k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in own.items()}
 
@@ -308,7 +308,7 @@ def _args(**values: Any) -> dict[str, Any]:
 def _about(
     run: Run, phases: Phases, timing: Timing | None, seconds: tuple[float, float], left_out: int
 ) -> dict[str, Any]:
-    """What a reader must know of the file: what it covers, leaves out and assumes."""
+    """The note on the file: what it covers, leaves out and assumes."""
     n, assumed = len(phases.step), int(np.count_nonzero(phases.assumed))
     whole, way = float(run.updates["time"][-1]), run.summary["architecture"]
     absent = "left out: the timing of the run was not given"
@@ -349,7 +349,7 @@ def _about(
 
 
 def _write(path: Path, events: Iterable[Event], about: dict[str, Any]) -> None:
-    """One event to a line; whole or not at all, and the same bytes for the same events."""
+    """Write one event per line, completely or not at all; equal events give equal bytes."""
     lines = ",\n".join(json.dumps(event, separators=(",", ":")) for event in events)
     head = json.dumps(about, indent=1)
     text = f'{{"displayTimeUnit":"ms",\n"metadata":{head},\n"traceEvents":[\n{lines}\n]}}\n'

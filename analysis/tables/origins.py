@@ -1,4 +1,4 @@
-"""Where each number of a scenario comes from: measured, fitted or assumed."""
+"""The origin of each number of a scenario: measured, fitted or assumed."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ WORDS = {
     "curve": ("accuracy from progress", "points"),
     "staleness_loss": ("final accuracy lost per update of mean staleness", ""),
 }
-"""What a quantity is called and its unit."""
+"""Name and unit of each quantity."""
 
 
 class Origin(NamedTuple):
-    """A quantity in force: its words, value with unit, interval, kind, count and note.
+    """A quantity in force: name, value with unit, interval, kind, count and note.
 
-    unit: of the numbers that the cells of value and interval hold.
+    unit: the unit of the unrounded value and interval.
     """
 
     what: str
@@ -61,7 +61,7 @@ class Origin(NamedTuple):
 
 
 def origins(scenario: Scenario) -> list[Origin]:
-    """Every quantity that durations and progress depend on, in the order of a step's life."""
+    """Every quantity that durations and progress depend on, in the order of a step."""
     return [
         *_step(scenario),
         *_section(scenario, "allreduce"),
@@ -121,7 +121,7 @@ def _step(scenario: Scenario) -> Iterator[Origin]:
 
 
 def _section(scenario: Scenario, section: str) -> Iterator[Origin]:
-    """The constants of `allreduce` or `server`, from the scenario or else from the profile."""
+    """The constants of `allreduce` or `server`, from the scenario, else from the profile."""
     declared = getattr(scenario, section)
     measured = getattr(scenario.inputs.profile, section, None)
     in_force = getattr(scenario.inputs, section)
@@ -146,7 +146,7 @@ def _all_reduce_of_all(scenario: Scenario) -> Origin:
 
 
 def _options(scenario: Scenario) -> Iterator[Origin]:
-    """What is nothing by default: links inside nodes, shards, load by the server, micro-batches."""
+    """Options that are off by default: links inside nodes, shards, server load, micro-batches."""
     a, server, load = scenario.inputs.allreduce, scenario.inputs.server, scenario.server_load
     known = None if scenario.inputs.profile is None else scenario.inputs.profile.allreduce
     stated = set() if scenario.allreduce is None else scenario.allreduce.model_fields_set
@@ -183,12 +183,12 @@ def _trace(scenario: Scenario) -> Origin:
     kind = "given by the trace file" if isinstance(scenario.trace, str) else DECLARED
     kinds = ", ".join(sorted({f"{row.resource} {row.kind}" for row in trace.rows}))
     value = f"{len(trace.nodes)} nodes, {number(trace.end)} s"
-    note = f"{kinds}; a file does not say whether it was recorded or made up"
+    note = f"{kinds}; the file does not say whether it was recorded or generated"
     return Origin("contention", value, "", kind, str(len(trace.rows)), note)
 
 
 def _responses(scenario: Scenario) -> Iterator[Origin]:
-    """The laws by which utilisations of the trace became slowdowns."""
+    """The laws from utilisations of the trace to slowdowns."""
     for response in scenario.inputs.responses:
         constants = ", ".join(f"{k} {number(q.value)}" for k, q in response.constants.items())
         value = f"{response.law.replace('_', ' ')} law{f', {constants}' if constants else ''}"

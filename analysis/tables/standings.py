@@ -1,4 +1,4 @@
-"""What a comparison shows, as values: estimates per policy, and who is ahead of whom."""
+"""The result of a comparison as values: estimates per policy, and their paired differences."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ from simstrag.scenario.scenario import Scenario
 __all__ = ["NEGLIGIBLE", "TIMES", "Standing", "Standings", "faster", "standings"]
 
 TIMES = {"time_to_target": "time to target", "makespan": "makespan"}
-"""The times a ranking may be by, and their words; the first one there is decides."""
+"""The times of a ranking, and their names; the first that a comparison has decides."""
 MADE = (
     "makespan", "time_to_target", "updates", "samples", "started", "applied", "dropped", "aborted",
     "mean_staleness", "throughput", "amp_share", "rebatched_share", "cut_share",
 )  # fmt: skip
-"""What two policies that did the same have in common to the last digit, under every seed."""
+"""The columns that are equal, to the last digit and under every seed, for equal runs."""
 NOISE = 1e-9
-"""Up to which share of a time a difference of times is the rounding of its sums, and so none."""
+"""A difference of times below this share of the time is rounding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One policy. Mappings go from a name of `TIMES` to an estimate; other: columns of the ranking.
+    """One policy; mappings go from a name of `TIMES` to an estimate.
 
-    difference, speedup, mitigation: against bsp through an all-reduce.  place: the best and worst
-    place that paired differences leave open, by the time that decides.
+    difference, speedup, mitigation: against bsp through an all-reduce.
+    place: the best and the worst possible place by paired differences of the deciding time.
+    other: columns of the ranking.
     """
 
     policy: str
@@ -48,7 +49,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Standings:
-    """All policies, best mean first. baseline, clean: bsp under the trace and without any."""
+    """All policies, best mean first; baseline and clean: bsp under the trace and without it."""
 
     comparison: Comparison
     times: tuple[str, ...]
@@ -69,19 +70,19 @@ class Standings:
 
     @property
     def delay(self) -> float:
-        """The share of the clean time by which contention delays bsp."""
+        """The delay of bsp by contention, as a share of its clean time."""
         clean = self.clean[self.decides].value
         return (self.baseline[self.decides].value - clean) / clean
 
     @property
     def grain(self) -> float:
-        """Seconds of one update of bsp, the grain at which runs end."""
+        """Seconds of one update of bsp, the granularity of a run's end."""
         updates = self.comparison.column(BASELINE, "updates")
         return float(self.comparison.column(BASELINE, "makespan").mean() / updates.mean())
 
     @property
     def spread(self) -> bool:
-        """Whether seeds make any difference at all; without noise on a fixed trace they do not."""
+        """Whether seeds differ; without noise on a fixed trace they do not."""
         columns = (
             self.comparison.column(p.policy, name) for p in self.policies for name in self.times
         )
@@ -89,7 +90,7 @@ class Standings:
 
     @property
     def certain(self) -> bool:
-        """Whether nothing is random, so that one seed is all there is to see."""
+        """Whether nothing is random, so that one seed suffices."""
         return _certain(self.comparison.scenario)
 
     def same(self, first: str, second: str) -> bool:
@@ -117,14 +118,14 @@ class Standings:
 
     @property
     def unknown(self) -> dict[str, str]:
-        """The policies whose progress is unknown, and why."""
+        """The policies of unknown progress, with the reason."""
         known = self.comparison.runs.dropna(subset="progress_unknown")
         why = dict(zip(known["policy"], known["progress_unknown"], strict=True))
         return {p.policy: why[p.policy] for p in self.policies if p.policy in why}
 
     @property
     def stale(self) -> list[str]:
-        """The policies whose updates hold gradients that are known to be stale."""
+        """The policies with stale gradients."""
         return [p.policy for p in self.policies if p.other["effective_staleness"] > 0]
 
     def mean(self, times: Any) -> Estimate:
@@ -144,7 +145,7 @@ class Standings:
 
     @property
     def costs(self) -> tuple[float, ...]:
-        """The costs of staleness c_tau under which there is a time to target, the declared too."""
+        """The costs of staleness c_tau with a time to target, the declared one included."""
         return tuple(sorted({*C_TAUS, self.comparison.scenario.learner.c_tau}))
 
     def at_cost(self, policy: str, c_tau: float) -> Any:
@@ -162,7 +163,7 @@ def faster(difference: Estimate) -> bool:
 
 
 def standings(comparison: Comparison) -> Standings:
-    """Compute what tables, pictures and sentences of a report are about."""
+    """Compute the values that the tables, charts and sentences of a report show."""
     times = tuple(name for name in TIMES if name == "makespan" or comparison.has_target)
     if comparison.has_target and comparison.scenario.sample_target is None:
         times = ("time_to_target",)  # the run ends there: the makespan is the same number
@@ -215,13 +216,13 @@ def _certain(scenario: Scenario) -> bool:
 
 
 def _sure(scenario: Scenario, e: Estimate) -> Estimate:
-    """An estimate whose interval has no width where one seed is all there is to see."""
+    """An estimate; its interval has no width where one seed suffices."""
     one = len(scenario.seed_list) < 2 and _certain(scenario)
     return Estimate(e.value, e.value, e.value) if one else e
 
 
 def _settled(e: Estimate, whole: float) -> Estimate:
-    """A difference of which nothing is left that is but the rounding of sums as large as whole."""
+    """A difference without the rounding of sums as large as `whole`."""
     return Estimate(*(0.0 if abs(x) <= NOISE * whole else x for x in e))
 
 

@@ -1,8 +1,8 @@
-"""The answer in two or three sentences of plain words, never surer than the numbers.
+"""The answer in two or three sentences, never surer than the numbers.
 
 A policy is called faster than another only where the whole 95 % interval of their paired difference
-says so; everything else is "no difference shown".  What the best mean hangs on is a sentence of its
-own, for that is not what the gain over bsp hangs on.
+says so; everything else is "no difference shown".  The conditions of the best mean are a sentence
+of their own, because the gain over bsp does not depend on them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["answer"]
 
 
 def answer(s: Standings) -> tuple[str, ...]:
-    """Sentences in plain words: who is ahead, until where if that is known, and what it covers."""
+    """Sentences: the leader, the conditions of its lead if known, and what the intervals cover."""
     others = [p for p in s.policies if p.policy != BASELINE]
     bsp = _time(s.baseline[s.decides])
     if not others:
@@ -47,7 +47,7 @@ def answer(s: Standings) -> tuple[str, ...]:
 
 
 def _behind(s: Standings, others: Sequence[Standing], bsp: str) -> tuple[str, str]:
-    """A sentence where nobody is shown to be faster than bsp, and the start of the last one."""
+    """The first sentence where no policy is faster than bsp, and the start of the last one."""
     slower = [p for p in others if p.difference[s.decides].low > 0]
     close = [p for p in others if p not in slower]
     if not close:
@@ -59,7 +59,7 @@ def _behind(s: Standings, others: Sequence[Standing], bsp: str) -> tuple[str, st
 
 
 def _undecided(s: Standings, close: Sequence[Standing], bsp: str) -> str:
-    """Those that are neither shown to be faster nor slower than bsp, best mean first."""
+    """The policies that are not shown to be faster or slower than bsp, best mean first."""
     twins = [p.policy for p in close if s.same(p.policy, BASELINE)]
     open_ = [p for p in close if p.policy not in twins]
     same = f"{listed(twins)} made the same runs as bsp" if twins else ""
@@ -79,7 +79,7 @@ def _undecided(s: Standings, close: Sequence[Standing], bsp: str) -> str:
 
 
 def _winner(s: Standings, best: Standing) -> str:
-    """How much sooner than bsp."""
+    """The gain of the best policy over bsp."""
     others = [p.policy for p in s.policies if p.policy not in (best.policy, BASELINE)]
     first = others and all(faster(s.between(best.policy, name)) for name in others)
     where = (
@@ -96,9 +96,9 @@ def _winner(s: Standings, best: Standing) -> str:
 
 
 def _until(s: Standings) -> str:
-    """What the best mean hangs on, as a sentence; empty where nothing is known of that.
+    """The conditions of the best mean, as a sentence; empty where none are known.
 
-    A lead that is not shown is told to be one of means alone.
+    A lead that is not shown is called one of means alone.
     """
     leader, (near, _) = s.policies[0].policy, conditions(s)
     names = [p.policy for p in s.policies if p.policy == leader or s.same(p.policy, leader)]
@@ -118,7 +118,7 @@ def _until(s: Standings) -> str:
 
 
 def _gain(s: Standings, p: Standing) -> str:
-    """The share of bsp's time that a policy does without, with its interval."""
+    """The share of bsp's time that a policy saves, with its interval."""
     value, low, high = (1 - 1 / x for x in p.speedup[s.decides])
     if low == high:
         return f"{percent(value)} %"
@@ -127,7 +127,7 @@ def _gain(s: Standings, p: Standing) -> str:
 
 
 def _runner_up(s: Standings, best: Standing) -> str:
-    """How the best of those shown to be faster than bsp stands to the others."""
+    """How the best policy compares with the others."""
     rest = [p for p in s.policies if p.policy not in (best.policy, BASELINE)]
     better = [p.policy for p in rest if faster(s.between(p.policy, best.policy))]
     if better:
@@ -151,15 +151,15 @@ def _runner_up(s: Standings, best: Standing) -> str:
 
 
 def _steady(s: Standings, best: Standing, others: Sequence[Standing]) -> str:
-    """Whose lead over bsp does not hang on c_tau, where the lead of the best does."""
+    """A lead over bsp that does not depend on c_tau, where that of the best policy does."""
     if not any(turn.quantity == C_TAU for turn in turns(s)):
         return ""
     if best.policy not in s.stale:
-        return f"the lead of {best.policy} over bsp is the same whatever c_tau"
+        return f"the lead of {best.policy} over bsp is the same at any c_tau"
     sooner = [p for p in others if faster(p.difference[s.decides])]
     for p in sooner:
         if p.policy not in s.stale:
-            return f"{p.policy} is {_gain(s, p)} sooner than bsp whatever c_tau"
+            return f"{p.policy} is {_gain(s, p)} sooner than bsp at any c_tau"
     for p in sooner:
         gaps = (s.gap(s.at_cost(p.policy, c), s.at_cost(BASELINE, c)) for c in s.costs)
         if all(map(faster, gaps)):
@@ -169,9 +169,9 @@ def _steady(s: Standings, best: Standing, others: Sequence[Standing]) -> str:
 
 
 def _last(s: Standings, start: str) -> str:
-    """The last sentence: what else the numbers say, and what they cover.
+    """The last sentence: the rest of the result, and what the intervals cover.
 
-    It begins with a capital letter unless with the name of a policy.
+    It begins with a capital letter, except where it begins with the name of a policy.
     """
     if start.partition(" ")[0] not in s.comparison.policies:
         start = start[0].upper() + start[1:]
@@ -179,11 +179,13 @@ def _last(s: Standings, start: str) -> str:
 
 
 def _contention(s: Standings) -> str:
-    """What stood in the way of bsp, and so what there was to mitigate."""
+    """The contention that there was to mitigate."""
     if s.comparison.scenario.inputs.trace is None:
-        return "there is no contention, so this is no mitigation"
+        return "there is no contention, so the gain is no mitigation"
     if s.delay < NEGLIGIBLE:
-        return f"contention {classes(s)} delays bsp by less than 0.5 %, so this is no mitigation"
+        return (
+            f"contention {classes(s)} delays bsp by less than 0.5 %, so the gain is no mitigation"
+        )
     return f"contention is {classes(s)}"
 
 

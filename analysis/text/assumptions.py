@@ -1,4 +1,4 @@
-"""What a simulation takes for granted, in sentences that follow from its scenario and its runs."""
+"""The assumptions of a simulation, in sentences that follow from its scenario and its runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["assumptions"]
 
 FREE_PULL = (
     "After an all-reduce that does not wait for every rank, the ranks outside it get the "
-    "parameters at no cost; {names} would pay for it in truth."
+    "parameters at no cost; {names} would pay for them on a real cluster."
 )
 
 FORMULAS = {
@@ -27,7 +27,7 @@ FORMULAS = {
 
 
 def assumptions(scenario: Scenario, runs: Sequence[Run]) -> list[str]:
-    """Sentences. runs: an example of each policy."""
+    """All sentences. runs: an example of each policy."""
     return [
         *_steps(scenario, runs),
         *_communication(scenario, runs),
@@ -52,8 +52,8 @@ def _steps(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
         yield text + "."
     if times is not None and times.compute.kind == "fitted":
         yield (
-            f"No step of {scenario.learner.batch} samples was timed: its time is that of the "
-            "profile's fit against the batch, and its noise that of the nearest batch timed."
+            f"No step of {scenario.learner.batch} samples was timed: its time comes from the "
+            "profile's fit against the batch, and its noise from the nearest batch timed."
         )
     if scenario.microbatches > 1:
         yield (
@@ -61,8 +61,8 @@ def _steps(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
             "of its work under one noise factor; a deadline stops a step only where one ends."
         )
     yield (
-        "Policies are told the clean step, the gain of reduced precision and the gradient noise "
-        "scale exactly as they are simulated; a real calibration would be off by its error."
+        "Policies get the clean step, the gain of reduced precision and the gradient noise scale "
+        "exactly as they are simulated; a real calibration would be off by its error."
     )
     uses_amp = any(run.summary["amp_share"] > 0 for run in runs)
     if not uses_amp:
@@ -88,8 +88,8 @@ def _communication(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
         yield (
             "The time of an all-reduce is extrapolated to any number of ranks by "
             f"{FORMULAS[a.algorithm]}, with {number(100 * a.overlap)} % of it hidden by the "
-            "backward pass whatever the precision and the contention; it starts when the last rank "
-            "is done and goes at the pace of the slowest network among its members."
+            "backward pass at any precision and contention. It starts when its last rank is done "
+            "and runs at the pace of the slowest network among its members."
         )
     free = [
         run.policy
@@ -102,7 +102,7 @@ def _communication(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
 
 
 def _nodes(scenario: Scenario) -> Iterator[str]:
-    """How fast links are where something makes those inside a node differ."""
+    """The speed of links, where links inside a node differ."""
     a = scenario.inputs.allreduce
     differ = (a.intra_alpha, a.intra_bandwidth) != (None, None)
     if not differ and a.algorithm != "hierarchical":
@@ -110,8 +110,8 @@ def _nodes(scenario: Scenario) -> Iterator[str]:
     if scenario.network_places is None:
         yield (
             "The profile tells links inside a node from those between nodes, but nothing says "
-            "which ranks share a node (ranks_per_node): each is taken to have one to itself, so "
-            "every message goes over the links between nodes."
+            "which ranks share a node (ranks_per_node): each rank is assumed to have a node of its "
+            "own, so every message goes over the links between nodes."
         )
         return
     if scenario.places is None:
@@ -127,12 +127,12 @@ def _nodes(scenario: Scenario) -> Iterator[str]:
 
 
 def _server(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
-    """What stands between a gradient and its update at a parameter server."""
+    """The time between a gradient and its update at a parameter server."""
     server, load = scenario.inputs.server, scenario.server_load
     if SERVING & _used(runs):
         yield (
             "The parameter server takes one gradient after the other, "
-            f"{seconds(server.job)} each, whatever the load; nobody else uses it."
+            f"{seconds(server.job)} each, regardless of load; no other job uses it."
         )
     if len(server.shards) > 1:
         yield (
@@ -150,7 +150,10 @@ def _server(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
 
 
 def _load(node: int, host: float, net: float, host_work: bool) -> Iterator[str]:
-    """What a server in use costs the ranks on its node. host_work: whether steps have any."""
+    """The cost of a server in use for the ranks on its node.
+
+    host_work: whether steps have any.
+    """
     factors = {"host work": host if host_work else 1.0, "communication": net}
     slower = [
         f"their {what} takes {number(factor)} times"
@@ -171,17 +174,17 @@ def _load(node: int, host: float, net: float, host_work: bool) -> Iterator[str]:
 
 
 def _used(runs: Sequence[Run]) -> set[str]:
-    """The ways in which anybody makes updates; one policy may have several."""
+    """The architectures of all policies; one policy may have several."""
     return {way for run in runs for way in run.summary["architecture"].split(" + ")}
 
 
 def _learning(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
     learner = scenario.learner
     yield (
-        "Progress is the noise-scale model, not training: S_own / (B_noise + S_own + c_tau "
+        "Progress comes from a model, not from training: S_own / (B_noise + S_own + c_tau "
         f"S_stale), with a noise scale of {number(learner.noise_scale)} samples that stays the "
-        f"same throughout and c_tau {number(learner.c_tau)}, both assumed; how learning rate and "
-        "momentum are tuned is not in it."
+        f"same throughout and c_tau {number(learner.c_tau)}, both assumed. The model does not "
+        "cover the tuning of learning rate and momentum."
     )
     if any(run.summary["amp_share"] > 0 for run in runs):
         yield "A gradient in reduced precision is worth as much as one in full: its penalty is 0."
@@ -208,9 +211,9 @@ def _contention(scenario: Scenario) -> Iterator[str]:
         yield _response(response, float(u.value[chosen].max()))
     if any(row.kind == "duration" for row in trace.rows):
         yield (
-            "Recorded durations are consumed one per step whatever the clock says, and reduced "
-            "precision divides them by the idle ratio, which overstates it where contention is not "
-            "of the device."
+            "Each step consumes the next recorded duration, regardless of the clock. Reduced "
+            "precision divides it by the idle ratio, which overstates the gain where contention is "
+            "not on the device."
         )
     if scenario.trace_end == "hold":
         yield f"After the trace ends ({number(trace.end)} s) its last values hold."
@@ -219,13 +222,13 @@ def _contention(scenario: Scenario) -> Iterator[str]:
 
 
 def _response(response: Response, most: float) -> str:
-    """How utilisations of one resource became slowdowns. most: the highest of the trace."""
+    """The law from utilisation to slowdown of one resource. most: the highest of the trace."""
     fitted = max(each.level for each in response.levels if not each.held_out)
     what = "an all-reduce" if response.resource == "net" else "a whole step"
     beyond = f", and is extrapolated up to {number(most)}" if most > fitted else ""
     return (
-        f"Utilisation of {response.resource} in the trace is taken to be by others, and to stretch "
-        f'{what} as a load "{response.load}" of that level did: by a '
+        f"Utilisation of {response.resource} in the trace is assumed to be by other jobs and to "
+        f'stretch {what} as a load "{response.load}" of that level did: by a '
         f"{response.law.replace('_', ' ')} law fitted to levels up to {number(fitted)}{beyond}, "
-        "whatever the precision and the batch."
+        "at any precision and batch."
     )

@@ -83,7 +83,7 @@ def _no_contention(s: Standings) -> Iterator[str]:
     inputs = s.comparison.scenario.inputs
     if inputs.trace is None:
         noise = inputs.step.draw is not None
-        slow = "ranks are slow by noise alone" if noise else "no rank is slow, without noise too"
+        slow = "ranks are slow by noise alone" if noise else "no rank is slow, not even by noise"
         yield f"There is no contention trace: {slow}."
     elif s.delay < NEGLIGIBLE:
         yield (

@@ -1,4 +1,4 @@
-"""How far suspicions were right, in words."""
+"""How often a policy's suspicions were right, in sentences."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ __all__ = ["detection"]
 
 
 def detection(s: Standings) -> list[str]:
-    """A sentence per policy that was judged: one that named suspects at its updates.
+    """A sentence per policy that named suspects at its updates.
 
-    Shares are means over the seeds where they are defined, counts are over all seeds; what is
-    counted are pairs of update and rank.  A comparison of an older version has no counts.
+    Shares are means over the seeds where they are defined; counts are pairs of update and rank over
+    all seeds.  A comparison of an older version has no counts.
     """
     found = []
     for p in s.policies:
         right, seen = (_mean(s, p.policy, name) for name in ("precision", "recall"))
         if right is None and seen is None:
             continue
-        first = "suspected nobody"
+        first = "suspected no rank"
         if right is not None:
             suspicions = _in_all(s, p.policy, "hits", "false_alarms")
             first = f"was right in {percent(right)} % of its suspicions{suspicions}"
@@ -34,14 +34,14 @@ def detection(s: Standings) -> list[str]:
 
 
 def _mean(s: Standings, policy: str, name: str) -> float | None:
-    """The mean over seeds of what is defined."""
+    """The mean over the seeds where a column is defined."""
     values = s.comparison.column(policy, name)
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else None
 
 
 def _in_all(s: Standings, policy: str, *names: str) -> str:
-    """How many that is over all seeds, in parentheses; nothing where it was not counted."""
+    """The count over all seeds, in parentheses; empty where it was not counted."""
     if not set(names) <= set(s.comparison.runs):
         return ""
     count = sum(float(s.comparison.column(policy, name).sum()) for name in names)

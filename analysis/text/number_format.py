@@ -1,4 +1,4 @@
-"""Text of numbers and lists: the digits that a number deserves, an interval beside it, a dash."""
+"""Numbers and lists as text: significant digits, intervals, and a dash for no number."""
 
 # ruff: noqa: RUF001, RUF002 - dashes and minus signs are meant
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 __all__ = ["MISSING", "estimate", "listed", "number", "percent", "seconds"]
 
 MISSING = "–"
-"""Stands for NaN and for nothing; a table that shows it says why."""
+"""NaN or no number; a table that shows it says why."""
 
 
 def listed(words: Sequence[str]) -> str:
@@ -23,7 +23,7 @@ def listed(words: Sequence[str]) -> str:
 
 
 def number(value: float | int | None, digits: int = 3, sign: bool = False) -> str:
-    """A number with so many significant digits, and no fewer than its whole part has.
+    """A number with `digits` significant digits, and at least those of its integer part.
 
     >>> number(1234.5), number(0.01234), number(math.nan), number(7)
     ('1234', '0.0123', '–', '7')
@@ -51,7 +51,7 @@ def seconds(value: float | None) -> str:
 
 
 def percent(value: float | None, digits: int = 3) -> str:
-    """A share, as a number of hundredths and without the sign for them.
+    """A share in percent, without the sign.
 
     >>> percent(0.5), percent(0.0), percent(0.00012)
     ('50.0', '0', '0.012')
@@ -62,9 +62,9 @@ def percent(value: float | None, digits: int = 3) -> str:
 
 
 def estimate(value: float, low: float, high: float, scale: float = 1.0, sign: bool = False) -> str:
-    """A value and its interval, to the digits that the interval leaves standing, four at most.
+    """A value and its interval, with the digits that the interval supports, at most four.
 
-    An interval too narrow for these is left out; an end that is not 0 is not shown as 0.
+    An interval too narrow for these digits is left out.  An end other than 0 is not shown as 0.
 
     >>> estimate(12.3456, 12.1, 12.6), estimate(-1.5, -2.0, 0.3), estimate(3.0, math.nan, math.nan)
     ('12.3 (12.1–12.6)', '−1.5 (−2.0 to 0.3)', '3.000 (–)')
@@ -86,7 +86,7 @@ def estimate(value: float, low: float, high: float, scale: float = 1.0, sign: bo
 
 
 def decimals(value: float, low: float, high: float) -> int:
-    """How many places after the point show an interval, with four digits of its largest number.
+    """Decimal places that show an interval, with at most four digits of its largest number.
 
     >>> decimals(12.3456, 12.1, 12.6), decimals(273.8, 273.8, 273.8 + 1e-12)
     (1, 1)
@@ -98,7 +98,7 @@ def decimals(value: float, low: float, high: float) -> int:
 
 
 def _end(value: float, places: int, sign: bool) -> str:
-    """An end of an interval with so many places, or with those that its first digit takes."""
+    """An end of an interval with `places` decimals, or with more where it would be 0."""
     small = value and round(value, places) == 0
     return _fixed(value, -_magnitude(value) if small else places, sign)
 

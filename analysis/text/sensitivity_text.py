@@ -43,16 +43,17 @@ WORDS = {
     "allreduce.bytes": "the gradient to be reduced",
     "allreduce.overlap": "the share of the all-reduce that backward hides",
 }
-"""What the constants are called in a sentence."""
+"""Names of the constants in sentences."""
 
 COARSE = 1.2
-"""From which ratio of its two ends on a stretch in which the lead changes is told with both."""
+"""Name both ends of the stretch in which the lead changes above this ratio of them."""
 
 
 class Turn(NamedTuple):
-    """Another policy takes the lead between holds_at and turns_at; value: in force.
+    """A change of the lead to another policy, between holds_at and turns_at of a constant.
 
-    shown: whether its lead is beyond a 95 % interval at the outermost value tried.
+    value: the value in force.
+    shown: whether the new lead is beyond a 95 % interval at the outermost value tried.
     """
 
     quantity: str
@@ -65,7 +66,7 @@ class Turn(NamedTuple):
 
     @property
     def larger(self) -> bool:
-        """Whether larger values take the lead away."""
+        """Whether larger values change the lead."""
         return self.turns_at > self.holds_at
 
     @property
@@ -75,17 +76,17 @@ class Turn(NamedTuple):
 
     @property
     def coarse(self) -> bool:
-        """Whether the lead changes somewhere on a stretch too long to be told by one end."""
+        """Whether the stretch in which the lead changes is too long to name one end."""
         return max(self.turns_at, self.holds_at) > COARSE * min(self.turns_at, self.holds_at)
 
     @property
     def factor(self) -> float:
-        """How far the constant has to be off: the ratio to the value in force, 1 or more."""
+        """The ratio between the changing value and the value in force, 1 or more."""
         return math.exp(abs(math.log(self.turns_at / self.value)))
 
     @property
     def bound(self) -> str:
-        """Until where the leader has the best mean.
+        """The bound within which the leader has the best mean.
 
         >>> Turn("learner.c_tau", 1.0, "", "bsp", 1.54, 1.61, True).bound
         'c_tau is at most 1.5'
@@ -94,7 +95,7 @@ class Turn(NamedTuple):
 
     @property
     def condition(self) -> str:
-        """Until where the leader has the best mean, and who has it then.
+        """The bound within which the leader has the best mean, and the policy that has it beyond.
 
         >>> Turn("learner.c_tau", 1.0, "", "bsp", 1.54, 1.61, False).condition
         'c_tau is at most 1.5 (further up bsp takes over, within the noise)'
@@ -109,9 +110,9 @@ class Turn(NamedTuple):
 
 
 def turns(s: Standings) -> list[Turn]:
-    """What takes the lead from the best mean, c_tau first and then the nearest to being in force.
+    """The changes of the lead: c_tau first, then the nearest to the value in force.
 
-    Nothing where `explain_lost_lead` says why.
+    None where `explain_lost_lead` gives a reason.
     """
     if explain_lost_lead(s):
         return []
@@ -124,9 +125,9 @@ def turns(s: Standings) -> list[Turn]:
 
 
 def conditions(s: Standings) -> tuple[str, str]:
-    """What belongs in the answer and what may stand below it, to follow `as long as`, or empty.
+    """Conditions for the answer and for the cautions, to follow `as long as`; "" for none.
 
-    In the answer are the cost of staleness, and the two nearest others whose turn is shown.
+    The answer has those of the cost of staleness and the two nearest others that are shown.
     """
     found = turns(s)
     of_c_tau = [t for t in found if t.quantity == C_TAU]
@@ -136,7 +137,7 @@ def conditions(s: Standings) -> tuple[str, str]:
 
 
 def _said(found: Sequence[Turn]) -> str:
-    """Conditions in words; who takes over is said once where it is the same one in all."""
+    """Conditions in words; a rival that is the same in all is named once."""
     if len({t.rival for t in found}) != 1 or any(t.coarse or not t.shown for t in found):
         return listed([t.condition for t in found])
     bounds = []
@@ -149,20 +150,20 @@ def _said(found: Sequence[Turn]) -> str:
 
 
 def explain_lost_lead(s: Standings) -> str:
-    """Why thresholds say nothing of the best mean: under their seeds it is another's; or empty."""
+    """Why thresholds say nothing about the best mean: under their seeds another policy has it."""
     table = s.comparison.thresholds
     if table is None or not len(table) or table["leader"].iloc[0] == s.policies[0].policy:
         return ""
     n = table["seeds"].iloc[0]
     return (
-        f"Under the first {n} seeds, with which it was looked for what turns the ranking over, "
-        f"{table['leader'].iloc[0]} has the best mean and not {s.policies[0].policy}, so that "
-        f"nothing is known of when {s.policies[0].policy} loses its lead."
+        f"Under the first {n} seeds, on which the sensitivity was tested, "
+        f"{table['leader'].iloc[0]} has the best mean and not {s.policies[0].policy}, so it is "
+        f"unknown when {s.policies[0].policy} loses its lead."
     )
 
 
 def tried(s: Standings) -> tuple[float, float]:
-    """The least and the greatest cost of staleness under which the lead was looked at."""
+    """The least and the greatest cost of staleness that was tried."""
     table = s.comparison.thresholds
     values = list(s.costs)
     if table is not None:
@@ -171,7 +172,7 @@ def tried(s: Standings) -> tuple[float, float]:
 
 
 def _of_costs(s: Standings) -> list[Turn]:
-    """Where the lead changes among the costs of staleness that every comparison runs."""
+    """Changes of the lead among the costs of staleness that every comparison runs."""
     if not s.comparison.has_target:
         return []
     declared, best = s.comparison.scenario.learner.c_tau, s.policies[0].policy
@@ -215,7 +216,7 @@ def round_safely(bound: float, value: float, unit: str) -> str:
 
 
 def with_unit(value: float, unit: str) -> str:
-    """A value to be read, a dash for none.
+    """A value with its unit; a dash for NaN.
 
     >>> with_unit(1.11148e9, "bytes/s"), with_unit(0.00489, "s"), with_unit(64.0, "samples")
     ('1.11 GB/s', '4.89 ms', '64.0 samples')
@@ -225,7 +226,7 @@ def with_unit(value: float, unit: str) -> str:
 
 
 def _unit(value: float, unit: str) -> tuple[float, str]:
-    """What a value is divided by to be read, and the unit then."""
+    """A divisor that makes a value readable, and the unit it gives."""
     if unit == "s":
         return (1e-3, "ms") if abs(value) < 0.1 else (1.0, "s")
     if unit.startswith("bytes"):
@@ -247,7 +248,7 @@ LETTER, LONGEST = 0.0105, 30
 
 
 class Thresholds(NamedTuple):
-    """A paragraph on what was run, and the table and picture of what came out, if any."""
+    """A paragraph on the runs, and the table and picture of their result, if any."""
 
     about: str
     table: Table | None
@@ -255,17 +256,17 @@ class Thresholds(NamedTuple):
 
 
 def thresholds(s: Standings) -> Thresholds:
-    """What a report shows of the thresholds of a comparison, and what it says where it has none."""
+    """The section of the report on the thresholds of a comparison."""
     found = s.comparison.thresholds
     if found is None:
         return Thresholds(
-            "Which other assumed or fitted constants would turn the ranking over was not looked "
-            "at. The same command with --sensitivity does, by further runs.", None, Markup()
+            "Whether other assumed or fitted constants would change the ranking was not tested. "
+            "The same command with --sensitivity tests it by further runs.", None, Markup()
         )  # fmt: skip
     if found.empty:
         return Thresholds(
-            "There was nothing to look for: it takes two policies, and a constant that is assumed "
-            "or fitted and not 0.", None, Markup()
+            "There was nothing to vary: sensitivity needs two policies, and a constant that is "
+            "assumed or fitted and not 0.", None, Markup()
         )  # fmt: skip
     rows = found.to_dict("records")
     reach = {r["quantity"]: _far([q for q in rows if q["quantity"] == r["quantity"]]) for r in rows}
@@ -274,7 +275,7 @@ def thresholds(s: Standings) -> Thresholds:
 
 
 def _far(rows: Sequence[Row]) -> float:
-    """By what factor a constant has to be off, in logarithms; c_tau comes first, who stays last."""
+    """The logarithm of the factor that changes the lead: 0 for c_tau, infinity for no change."""
     if rows[0]["quantity"] == C_TAU:
         return 0.0
     turned = [r for r in rows if r["rival"]]
@@ -285,11 +286,12 @@ def _about(s: Standings, rows: Sequence[Row]) -> str:
     leader, n = rows[0]["leader"], rows[0]["seeds"]
     seeds = f"the first {n} of {s.seeds} seeds" if n < s.seeds else "the same seeds"
     texts = [
-        f"One assumed or fitted constant at a time was made a quarter and four times as large, and "
-        f"all {len(s.policies)} policies were run anew under {seeds}, unless a policy cannot feel "
-        f"it. Where another policy than {leader} had the best mean then, further runs enclosed the "
-        "value at which it takes over. Measured constants were not varied, nor two at once; where "
-        f"{leader} is ahead at an end, nothing was run on the way there."
+        "One assumed or fitted constant at a time was divided and multiplied by four, and all "
+        f"{len(s.policies)} policies were simulated again under {seeds}, except those that the "
+        f"constant cannot affect. Where another policy than {leader} then had the best mean, "
+        "further runs enclosed the value at which it takes over. Measured constants were not "
+        f"varied, and no two constants at once. Where {leader} leads at an end, nothing was run in "
+        "between."
     ]
     texts += _left_out(s.comparison.scenario, {r["quantity"] for r in rows})
     texts += [explain_lost_lead(s)]
@@ -297,7 +299,7 @@ def _about(s: Standings, rows: Sequence[Row]) -> str:
 
 
 def _left_out(scenario: Scenario, varied: set[str]) -> list[str]:
-    """Constants of nobody's measuring that were not multiplied, since they are 0 or a profile's."""
+    """Constants that were not measured and not varied, because they are 0 or not given."""
     left = [
         WORDS[name]
         for name in QUANTITIES
@@ -306,9 +308,7 @@ def _left_out(scenario: Scenario, varied: set[str]) -> list[str]:
         and name not in ("step.amp_ratio", C_TAU)
         and kind_of(scenario, name) != "measured"
     ]
-    return (
-        [f"Also assumed, but 0 or not given and so not multiplied: {listed(left)}."] if left else []
-    )
+    return [f"Also assumed, but not varied because 0 or not given: {listed(left)}."] if left else []
 
 
 def _table(rows: Sequence[Row]) -> Table:
@@ -316,7 +316,7 @@ def _table(rows: Sequence[Row]) -> Table:
         (
             WORDS[r["quantity"]],
             str(r["kind"]),
-            _taker(r) or "nobody",
+            _taker(r) or "none",
             *(
                 Number(with_unit(r[column], r["unit"]), r[column])
                 for column in ("value", "tried", "holds_at", "turns_at")
@@ -325,24 +325,24 @@ def _table(rows: Sequence[Row]) -> Table:
         for r in rows
     )
     headers = (
-        "constant", "fitted or assumed", "who takes over", "in force", "tried at",
+        "constant", "fitted or assumed", "new leader", "in force", "tried at",
         "holds at", "turns at",
     )  # fmt: skip
     notes = (
-        "The lead changes between the last two, and a dash stands for no change. Within the noise "
-        "is a change after which the new lead is not beyond a 95 % interval at the value tried. "
-        "The file has seconds, bytes and samples.",
+        "The lead changes between the last two values; a dash means no change. Within the noise: "
+        "at the value tried, the new lead is not beyond a 95 % interval. The CSV file has seconds, "
+        "bytes and samples.",
     )
     return Table(headers, shown, 3, (), notes)
 
 
 def _taker(r: Row) -> str:
-    """Who takes over, if anybody."""
+    """The new leader; empty for none."""
     return r["rival"] if r["shown"] or not r["rival"] else f"{r['rival']}, within the noise"
 
 
 def _picture(rows: Sequence[Row]) -> Markup:
-    """A bar per constant: by what factor it may be off with the leader still ahead, and beyond."""
+    """A bar per constant: the factors under which the leader stays ahead, and beyond."""
     constants, leader = len({r["quantity"] for r in rows}), rows[0]["leader"]
     with drawing.canvas(9.0, 0.8 + HEIGHT * constants) as figure:
         draw_thresholds(figure, rows)
@@ -351,7 +351,7 @@ def _picture(rows: Sequence[Row]) -> Markup:
 
 
 def draw_thresholds(figure: Figure, rows: Sequence[Row]) -> Axes:
-    """The bars on a figure."""
+    """Draw the bars on a figure."""
     names, ax = list(dict.fromkeys(r["quantity"] for r in rows)), figure.add_subplot()
     for r in rows:
         y, end = names.index(r["quantity"]), r["tried"] / r["value"]
@@ -378,13 +378,13 @@ def draw_thresholds(figure: Figure, rows: Sequence[Row]) -> Axes:
 
 
 def _label(r: Row) -> str:
-    """Who takes over, cut where it is too long to stand beside a bar."""
+    """The new leader, cut where it is too long for the room beside a bar."""
     text = _taker(r)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 def _limits(rows: Sequence[Row]) -> tuple[float, float]:
-    """The ends of the axis, which leave room for the labels beyond a quarter and four times."""
+    """The ends of the axis, with room for the labels beyond a quarter and four times."""
     shares = [
         max(
             [
