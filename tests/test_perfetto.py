@@ -618,7 +618,7 @@ def test_a_window_that_cannot_be_is_answered_in_one_line(
 def test_a_window_of_no_timeline_is_told_how_to_ask_for_one(
     call: Callable[..., tuple[int, str]],
 ) -> None:
-    wrong = "error: --window 1:2: is of a timeline; ask for one with --timeline FILE\n"
+    wrong = "error: --window 1:2: needs a timeline; give --timeline FILE\n"
     assert call("--window", "1:2") == (2, wrong)
 
 
