@@ -767,19 +767,19 @@ def test_a_run_is_predicted_beside_the_load_that_was_put_beside_it(
     profile = tmp_path / "profile.json"
     profile.write_text(digits_profile().text)
     clean = replay(tmp_path, profile)
-    assert clean.rows()[0][-1] == "predicted without load"
+    assert clean.table().headers[-1] == "predicted without load"
     done = {"rank": 1, "kind": "cpu", "level": 1.0, "start": 0.0, "stop": 1e6}
     told = {"format": "simstrag-load/1", "done": [done | {"late": 0.0, "share": 0.5}]}
     (tmp_path / "load.json").write_text(json.dumps(told))
     loaded = replay(tmp_path, profile)
-    assert loaded.rows()[0][-1] == "predicted beside its load"
+    assert loaded.table().headers[-1] == "predicted with its load"
     assert loaded.lines[0].predicted > 1.3 * clean.lines[0].predicted
     assert len(loaded.paces["predicted"]) == len(loaded.grid) - 1
     told["done"][0]["kind"] = "memory"
     (tmp_path / "load.json").write_text(json.dumps(told))
     other = replay(tmp_path, profile)
     assert {line.predicted for line in other.lines} == {None}
-    assert "Not predicted: the load beside it was of kind memory." in other.remarks
+    assert "Not predicted: the run had load of kind memory." in other.remarks
 
 
 def test_a_profile_of_another_machine_than_that_of_the_run_is_remarked_on(tmp_path: Path) -> None:
@@ -809,7 +809,7 @@ def test_a_run_whose_ranks_left_at_its_end_is_replayed_and_one_that_lost_a_rank_
     found = replay(tmp_path / "whole")
     assert abs(found.lines[0].error) < 0.1
     gone(tmp_path / "lost", 120, 3)
-    with pytest.raises(InputError, match="rank 3 was lost before the end, or the others went on"):
+    with pytest.raises(InputError, match="rank 3 was lost or left before the end"):
         replay(tmp_path / "lost")
     with (tmp_path / "whole" / NAME).open("a") as file:
         file.write('["lost", 9.0, 2, "rank 2 closed its connection while computing step 11"]\n')

@@ -7,12 +7,12 @@ from importlib import resources
 from typing import Any
 
 from simstrag.analysis.pages.templates import fragment, template
-from simstrag.analysis.tables.table import Number, Table, csv_data
+from simstrag.analysis.tables.table import csv_data
 from simstrag.rendering import html_fragment, html_page
 from simstrag.runs.run import provenance
 from simstrag.validation import pictures, tables
 from simstrag.validation.cases import RULE
-from simstrag.validation.replay import Line, Replayed
+from simstrag.validation.replay import Replayed
 from simstrag.validation.result import Result
 
 __all__: list[str] = []
@@ -66,7 +66,7 @@ def _(result: Result) -> str:
 @html_page.register
 def _(replayed: Replayed, command: str | None = None) -> str:
     """The report of a replay."""
-    shown = {"numbers": _numbers(replayed), "constants": tables.constants_table(replayed.constants)}
+    shown = {"numbers": replayed.table(), "constants": tables.constants_table(replayed.constants)}
     return _rendered(
         "replay.html",
         replayed=replayed,
@@ -81,22 +81,7 @@ def _(replayed: Replayed, command: str | None = None) -> str:
 @html_fragment.register
 def _(replayed: Replayed) -> str:
     """The numbers of a replay for a notebook."""
-    table = replace(_numbers(replayed), notes=replayed.remarks)
-    return fragment([table])
-
-
-def _numbers(replayed: Replayed) -> Table:
-    headers, rows = replayed.rows()
-    cells = tuple(
-        (what, *map(Number, own, of))
-        for (what, *own), of in zip(rows, map(_values, replayed.lines), strict=True)
-    )
-    return Table(tuple(headers), cells)
-
-
-def _values(line: Line) -> tuple[float, ...]:
-    known = (line.real, line.replayed, 100 * line.error)
-    return known if line.predicted is None else (*known, line.predicted)
+    return fragment([replace(replayed.table(), notes=replayed.remarks)])
 
 
 def _rendered(name: str, **given: Any) -> str:
