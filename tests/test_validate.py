@@ -813,5 +813,5 @@ def test_a_run_whose_ranks_left_at_its_end_is_replayed_and_one_that_lost_a_rank_
         replay(tmp_path / "lost")
     with (tmp_path / "whole" / NAME).open("a") as file:
         file.write('["lost", 9.0, 2, "rank 2 closed its connection while computing step 11"]\n')
-    with pytest.raises(InputError, match="rank 2 was lost before the end"):
+    with pytest.raises(InputError, match="rank 2 was lost or left before the end"):
         replay(tmp_path / "whole")
