@@ -1,14 +1,13 @@
-"""What the site takes from the code: tables of a file's keys, and one page per policy.
+"""Parts of the site that are made from the code: tables of a file's keys, a page per policy.
 
     ```{fields} simstrag.scenario.sections:StepSection
     compute: seconds of a clean full-precision step
     ...
     ```
 
-is a table of keys.  The argument is a pydantic model or a sequence of column names.  What is
-allowed and the default come from the model; what a key means is written in the page.  A key without
-a meaning, or a meaning without its key, is an error, so that a strict build fails where code and
-page differ.
+is a table of keys.  The argument is a pydantic model or a sequence of column names.  Allowed values
+and defaults come from the model, meanings from the page.  A key without a meaning, or a meaning
+without its key, is an error, so that a strict build fails if code and page differ.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ NOTHING = "\N{EN DASH}"
 
 
 def meanings(lines: Sequence[str]) -> dict[str, str]:
-    """Lines `name: what it means` as a dict; indented lines go on.
+    """Lines `name: meaning` as a dict; an indented line continues the one before.
 
     >>> meanings(["a: one", "  and a half", "b: two"])
     {'a': 'one and a half', 'b': 'two'}
@@ -59,7 +58,7 @@ def meanings(lines: Sequence[str]) -> dict[str, str]:
 
 
 def allowed(schema: Mapping[str, Any]) -> str:
-    """What a JSON schema of one value lets through, in words.
+    """The values that a JSON schema allows, in words.
 
     >>> allowed({"anyOf": [{"minimum": 1, "type": "integer"}, {"type": "null"}]})
     'whole number ≥ 1'
@@ -82,27 +81,27 @@ def allowed(schema: Mapping[str, Any]) -> str:
         each = allowed(schema.get("items", {}))
         return f"list of {re.sub('number|mapping', lambda noun: noun[0] + 's', each)}"
     kind = TYPES.get(schema.get("type", ""), "mapping")
-    limits = [f"{sign} {schema[key]:g}" for key, sign in LIMITS.items() if _told(schema, key)]
+    limits = [f"{sign} {schema[key]:g}" for key, sign in LIMITS.items() if _is_stated(schema, key)]
     return " ".join([kind, *limits[:1], *(f"and {limit}" for limit in limits[1:])])
 
 
-def _told(schema: Mapping[str, Any], key: str) -> bool:
-    """Whether a limit is worth a word: that of a 64-bit seed is not."""
+def _is_stated(schema: Mapping[str, Any], key: str) -> bool:
+    """Whether a limit is stated; the 64 bits of a seed are not."""
     return key in schema and schema[key] < 2**63
 
 
-def table(subject: Any, given: Mapping[str, str]) -> list[tuple[str, ...]]:
-    """Header and rows in Markdown. Raises `ValueError` where names and meanings differ."""
+def table(subject: Any, explained: Mapping[str, str]) -> list[tuple[str, ...]]:
+    """Header and rows in Markdown. Raises `ValueError` if names and meanings differ."""
     names = tuple(subject.model_fields) if _is_model(subject) else tuple(subject)
-    missing, unknown = set(names) - given.keys(), given.keys() - set(names)
+    missing, unknown = set(names) - explained.keys(), explained.keys() - set(names)
     if missing or unknown:
         raise ValueError(f"without a meaning: {sorted(missing)}; not there: {sorted(unknown)}")
     if not _is_model(subject):
-        return [("name", "meaning"), *((f"`{name}`", given[name]) for name in names)]
+        return [("name", "meaning"), *((f"`{name}`", explained[name]) for name in names)]
     schema = subject.model_json_schema()["properties"]
     return [
         ("key", "meaning", "allowed", "default"),
-        *((f"`{n}`", given[n], allowed(schema[n]), _default(subject, n)) for n in names),
+        *((f"`{n}`", explained[n], allowed(schema[n]), _default(subject, n)) for n in names),
     ]
 
 
@@ -129,14 +128,14 @@ def _default(model: type[BaseModel], name: str) -> str:
 
 
 class Fields(SphinxDirective):
-    """The directive itself: a Markdown table, parsed where it stands."""
+    """The directive `fields`: a Markdown table."""
 
     required_arguments = 1
     has_content = True
     option_spec: ClassVar[dict[str, Any]] = {}
 
     def run(self) -> list[nodes.Node]:
-        """The table's nodes; a difference between page and code stops the build."""
+        """The table's nodes. A difference between page and code is an error of the build."""
         module, _, name = self.arguments[0].partition(":")
         subject = getattr(importlib.import_module(module), name)
         try:
@@ -147,7 +146,7 @@ class Fields(SphinxDirective):
 
 
 def name_folders(app: Sphinx, doctree: nodes.document) -> None:
-    """Turn links to folders of the checkout, which the site has no page for, into their names."""
+    """Replace links to folders of the checkout, which have no page on the site, by their names."""
     for node in list(doctree.findall(addnodes.pending_xref)):
         place = (Path(app.srcdir) / node.get("refdoc", "")).parent / node["reftarget"]
         if node["reftype"] == "myst" and place.is_dir():
@@ -173,8 +172,8 @@ def _cell(text: str) -> str:
 def write_pages(folder: Path) -> None:
     """Write `NAME.md` of every built-in policy, and remove pages of policies that are gone.
 
-    A page that is already there and right is left alone, so that its date does not change; others
-    are put in place whole, since two builds may run side by side.
+    A page that is up to date is not written, so that its date does not change. Others are replaced
+    as a whole, because two builds may run side by side.
     """
     folder.mkdir(exist_ok=True)
     pages = {folder / f"{described.name}.md": page(described) for described in describe()}
@@ -204,7 +203,7 @@ def page(described: PolicyDescription) -> str:
         *map(_prose, d.details),
         f"Its updates come through {d.architecture}. In a comparison it is `-p {d.name}`.",
         "## Plan",
-        "What it plans first, for eight ranks:",
+        "Its first plan for eight ranks:",
         markdown([("field", "what it says"), *((name, _prose(text)) for name, text in d.plan)]),
         *_parameters(d),
         "## Source",
@@ -233,7 +232,7 @@ def _parameters(d: PolicyDescription) -> list[str]:
 
 
 def _prose(text: str) -> str:
-    """Text of a docstring as Markdown: a product is no emphasis, and pages are linked.
+    """Text of a docstring as Markdown: an asterisk stays, and pages are linked.
 
     >>> _prose("every sample 1/(N*b), see docs/star.md")
     'every sample 1/(N\\\\*b), see [docs/star.md](../star.md)'

@@ -96,8 +96,8 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load what is asked for when it is asked for: the package itself imports nothing heavy."""
-    if name == "ddp":  # `simstrag.ddp.wrap` needs no import of its own
+    """Import a public name when it is first used; the package itself imports nothing heavy."""
+    if name == "ddp":  # `simstrag.ddp.wrap` works without another import
         return importlib.import_module("simstrag.ddp")
     if name not in _HOME:
         raise AttributeError(f"module 'simstrag' has no attribute '{name}'")

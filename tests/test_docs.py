@@ -21,3 +21,11 @@ def test_every_rule_names_a_test() -> None:
     assert numbers == list(range(30))
     silent = {n for n, rule in zip(numbers, rules, strict=True) if "::test_" not in rule}
     assert silent == set()
+
+
+@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md", "README.md"])
+def test_a_file_that_a_page_names_exists(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:\w+/)+(?:\w+\.\w+)?)`", text))
+    own = {name for name in named if name.split("/")[0] not in {"reports", "runs"}}
+    assert [n for n in own if not ((ROOT / n).exists() or (ROOT / "simstrag" / n).exists())] == []
