@@ -58,6 +58,17 @@ class MeasurementCell:
         words += [f"beside {self.load} {self.level:g}"] if self.load else []
         return " ".join(filter(None, words))
 
+    @classmethod
+    def of(cls, part: Part, measurement: object) -> MeasurementCell:
+        """The cell of a measurement in a profile, by the coordinates that the profile states."""
+        values = {f.name: getattr(measurement, f.name, None) for f in fields(cls)[1:]}
+        return cls(part, **{name: value for name, value in values.items() if value is not None})
+
+    @property
+    def coordinates(self) -> dict[str, Any]:
+        """The coordinates that apply, without the part."""
+        return {name: value for name, value in self.document.items() if name != "part"}
+
     @property
     def document(self) -> dict[str, Any]:
         """The coordinates that apply, as JSON."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from simstrag.calibration.calibrate import Calibration, CalibrationRequest
 from simstrag.calibration.campaign import OnVisit
 from simstrag.calibration.cells import MeasurementCell
 from simstrag.calibration.compare import ComparedNumber, SideBySide, compare, median_half_width
+from simstrag.calibration.fits.contended import cell_of_level
 from simstrag.errors import InputError
 from simstrag.profile.profile import Profile
 
@@ -116,27 +117,19 @@ def _cells(profile: Profile) -> Iterator[MeasurementCell]:
         if response.precision == workload.full:
             level = min((each.level for each in response.levels if each.level >= 1), default=0.0)
             if level:
-                yield MeasurementCell(
-                    "contention", precision=response.precision,
-                    batch=response.batch or workload.batch, load=response.load, level=level,
-                )  # fmt: skip
+                cell = cell_of_level(response, level)
+                yield replace(cell, batch=cell.batch or workload.batch)
     gradient = int(profile.allreduce.bytes.value) if profile.allreduce is not None else 0
     for each in profile.collectives:
         alone = each.group == "all" and not each.load and not each.oversubscribed
         if each.bytes == gradient and alone:
-            yield MeasurementCell(
-                "allreduce", backend=each.backend, ranks=each.ranks, bytes=gradient, group="all"
-            )
+            yield MeasurementCell.of("allreduce", each)
     for lockstep in profile.locksteps:
         if not lockstep.load:
-            yield MeasurementCell(
-                "lockstep", precision=lockstep.precision, batch=lockstep.batch,
-                ranks=lockstep.ranks, bytes=lockstep.bytes,
-            )  # fmt: skip
+            yield MeasurementCell.of("lockstep", lockstep)
     for transfer in profile.transfers:
         if transfer.bytes == gradient:
-            served = (workload.full, workload.batch) if transfer.ranks else ("", 0)
-            yield MeasurementCell(
-                "server", precision=served[0], batch=served[1], ranks=transfer.ranks or 0,
-                bytes=gradient,
-            )  # fmt: skip
+            cell = MeasurementCell.of("server", transfer)
+            if transfer.ranks:
+                cell = replace(cell, precision=workload.full, batch=workload.batch)
+            yield cell

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from simstrag.calibration.cells import MeasurementCell
 from simstrag.calibration.fits.contended import cell_of_level
 from simstrag.profile.profile import Profile
-from simstrag.profile.quantity import ProfilePart, Quantity
+from simstrag.profile.quantity import Quantity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,6 +54,10 @@ CONSTANTS = {
     "server": {"service": "s", "push": "s", "pull": "s"},
 }  # fmt: skip
 """Units of the constants that a simulation reads; "" is a ratio or a share."""
+
+SERVER = {"push": "s", "service": "s", "pull": "s", "slowdown": ""}
+LOCKSTEP = {"rest": "s", "slowdown": "", "interference": ""}
+"""Units of the numbers of a transfer and of ranks in lockstep."""
 
 COLUMNS = (
     "part", "cell", "number", "unit", "a", "a_low", "a_high", "b", "b_low", "b_high", "ratio",
@@ -230,62 +234,39 @@ def median_half_width(quantities: Sequence[Quantity]) -> float:
 def numbers_of(profile: Profile) -> Iterator[tuple[ProfileNumber, Quantity]]:
     """All numbers of a profile: cells first, then the constants, which are made of cells."""
     for step in profile.cells:
-        cell = MeasurementCell("step", precision=step.precision, batch=step.batch)
-        yield _number(cell, "median", "s"), step.seconds
+        yield _number(MeasurementCell.of("step", step), "median", "s"), step.seconds
     for response in profile.responses:
         for at in response.levels:
             name = f"slowdown of {response.resource}"
             loaded = str(cell_of_level(response, at.level))
             yield ProfileNumber("contention", loaded, name, ""), at.slowdown
     for each in profile.collectives:
-        cell = MeasurementCell(
-            "allreduce", load=each.load, level=each.level, backend=each.backend, ranks=each.ranks,
-            bytes=each.bytes, group=each.group,
-        )  # fmt: skip
-        yield _number(cell, "median", "s"), each.seconds
-    yield from _numbers_of_ranks(profile)
+        yield _number(MeasurementCell.of("allreduce", each), "median", "s"), each.seconds
+    for transfer in profile.transfers:
+        yield from _several(MeasurementCell.of("server", transfer), transfer, SERVER)
+    for lockstep in profile.locksteps:
+        yield from _several(MeasurementCell.of("lockstep", lockstep), lockstep, LOCKSTEP)
+    for overlap in profile.overlaps:
+        yield _number(MeasurementCell.of("overlap", overlap), "overlap", ""), overlap.overlap
     for point in profile.learning:
-        cell = MeasurementCell("gradient", batch=point.batch or 0)
-        yield _number(cell, f"scale after {point.trained} samples", "samples"), point.scale
+        name = f"scale after {point.trained} samples"
+        yield _number(MeasurementCell.of("gradient", point), name, "samples"), point.scale
     for gain in profile.amp_ratios:
         batch = "" if gain.batch is None else f"batch {gain.batch}"
         words = (f"{gain.model} {gain.full} over {gain.amp}", gain.device, batch)
         yield ProfileNumber("amp", f"amp {' '.join(filter(None, words))}", "ratio", ""), gain.ratio
     for part, units in CONSTANTS.items():
-        yield from _constants(part, getattr(profile, part), units)
+        for name, unit in units.items():
+            if (quantity := getattr(getattr(profile, part), name, None)) is not None:
+                yield ProfileNumber("constant", f"{part}.{name}", "value", unit), quantity
 
 
-def _numbers_of_ranks(profile: Profile) -> Iterator[tuple[ProfileNumber, Quantity]]:
-    for transfer in profile.transfers:
-        cell = MeasurementCell("server", ranks=transfer.ranks or 0, bytes=transfer.bytes)
-        for name in ("push", "service", "pull"):
-            yield _number(cell, name, "s"), getattr(transfer, name)
-        if transfer.slowdown is not None:
-            yield _number(cell, "slowdown", ""), transfer.slowdown
-    for lockstep in profile.locksteps:
-        cell = MeasurementCell(
-            "lockstep", precision=lockstep.precision, batch=lockstep.batch, ranks=lockstep.ranks,
-            bytes=lockstep.bytes, load=lockstep.load, level=lockstep.level,
-        )  # fmt: skip
-        yield _number(cell, "rest", "s"), lockstep.rest
-        for name in ("slowdown", "interference"):
-            if (quantity := getattr(lockstep, name)) is not None:
-                yield _number(cell, name, ""), quantity
-    for each in profile.overlaps:
-        cell = MeasurementCell(
-            "overlap", precision=each.precision, batch=each.batch, backend=each.backend,
-            ranks=each.ranks, bytes=each.bytes,
-        )  # fmt: skip
-        yield _number(cell, "overlap", ""), each.overlap
-
-
-def _constants(
-    part: str, times: ProfilePart | None, units: dict[str, str]
+def _several(
+    cell: MeasurementCell, measurement: object, units: dict[str, str]
 ) -> Iterator[tuple[ProfileNumber, Quantity]]:
     for name, unit in units.items():
-        quantity = getattr(times, name, None)
-        if quantity is not None:
-            yield ProfileNumber("constant", f"{part}.{name}", "value", unit), quantity
+        if (quantity := getattr(measurement, name)) is not None:
+            yield _number(cell, name, unit), quantity
 
 
 def _number(cell: MeasurementCell, name: str, unit: str) -> ProfileNumber:

@@ -56,12 +56,7 @@ def _collective_cell(
     cell: MeasurementCell, visits: Sequence[Visit], held_out: bool
 ) -> CollectiveCell:
     return CollectiveCell(
-        backend=cell.backend,
-        ranks=cell.ranks,
-        bytes=cell.bytes,
-        group=cell.group,
-        load=cell.load,
-        level=cell.level,
+        **cell.coordinates,
         seconds=measured(
             visit_medians(visits),
             "latest start to latest end; median of each visit, then over visits",
@@ -93,7 +88,7 @@ def fit_ring(samples: Samples, cells: Sequence[CollectiveCell], note: str) -> Co
     Their ranks are on one machine, so that there is one kind of link.
     """
     points = [_point(cell) for cell in cells]
-    estimates = [visit_medians(samples.of(_measurement_cell(cell))) for cell in cells]
+    estimates = [visit_medians(samples.of(MeasurementCell.of("allreduce", cell))) for cell in cells]
     try:
         fit = collective_fit.fit(points, estimates=estimates)
     except ValueError:
@@ -182,10 +177,7 @@ def overlap_cells(samples: Samples) -> tuple[OverlapCell, ...]:
             n = sum(len(v.samples["together"]) for v in visits)
             overlaps.append(
                 OverlapCell(
-                    backend=cell.backend,
-                    ranks=cell.ranks,
-                    precision=cell.precision,
-                    batch=cell.batch,
+                    **cell.coordinates,
                     bytes=max(int(v.facts.get("bytes", 0)) for v in visits),
                     overlap=measured(estimate(shares, relative=False), note, n),
                 )
@@ -216,7 +208,9 @@ def predict_held_out_sizes(cells: Sequence[CollectiveCell]) -> HeldOut | None:
             without_fit += 1
             continue
         predictions.append(
-            CellPrediction(_measurement_cell(cell), cell.seconds, fit.seconds(_point(cell)))
+            CellPrediction(
+                MeasurementCell.of("allreduce", cell), cell.seconds, fit.seconds(_point(cell))
+            )
         )
         line = interpolate([c.bytes for c in seen], [c.seconds.value for c in seen], cell.bytes)
         line_errors.append(abs(line / cell.seconds.value - 1))
@@ -232,9 +226,3 @@ def predict_held_out_sizes(cells: Sequence[CollectiveCell]) -> HeldOut | None:
 
 def _point(cell: CollectiveCell) -> AllReducePoint:
     return AllReducePoint((cell.ranks,), cell.bytes, cell.seconds.value)
-
-
-def _measurement_cell(cell: CollectiveCell) -> MeasurementCell:
-    return MeasurementCell(
-        "allreduce", backend=cell.backend, ranks=cell.ranks, bytes=cell.bytes, group=cell.group
-    )

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
-from simstrag.calibration.cells import MeasurementCell, Visit
+from simstrag.calibration.cells import MeasurementCell, Part, Visit
 from simstrag.calibration.fits.estimates import (
     CellEstimate,
     estimate,
@@ -55,11 +55,8 @@ def cell_of_level(response: Response, level: float) -> MeasurementCell:
     >>> str(cell_of_level(Response.model_validate({**of, "ranks": 2, "bytes": 1024}), 0.5))
     'allreduce 2 ranks 1024 B beside cpu 0.5'
     """
-    return MeasurementCell(
-        "contention" if response.precision else "allreduce", precision=response.precision,
-        batch=response.batch or 0, load=response.load, level=level, ranks=response.ranks or 0,
-        bytes=response.bytes or 0,
-    )  # fmt: skip
+    part: Part = "contention" if response.precision else "allreduce"
+    return replace(MeasurementCell.of(part, response), level=level)
 
 
 def resource_of(load: str, device_kind: str) -> Resource:

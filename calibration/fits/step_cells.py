@@ -50,8 +50,7 @@ def _step_cell(cell: MeasurementCell, visits: Sequence[Visit], held_out: bool) -
     means = estimate([float(np.mean(each)) for each in steps])
     peaks = [v.facts["peak_bytes"] for v in visits if v.facts.get("peak_bytes")]
     return StepCell(
-        precision=cell.precision,
-        batch=cell.batch,
+        **cell.coordinates,
         seconds=measured(visit_medians(visits), "median step of each visit, then over visits", n),
         mean=measured(means, "mean step of each visit, then the median over visits", n),
         update=_series(visits, "update", "optimizer and clearing of gradients"),
@@ -164,7 +163,7 @@ def predictions(cells: Sequence[StepCell], fits: Sequence[BatchFit]) -> list[Cel
     by_precision = {fit.precision: fit for fit in fits}
     return [
         CellPrediction(
-            MeasurementCell("step", precision=cell.precision, batch=cell.batch),
+            MeasurementCell.of("step", cell),
             cell.seconds,
             seconds(by_precision[cell.precision], cell.batch),
         )
@@ -188,12 +187,7 @@ def _lockstep_cell(cell: MeasurementCell, visits: Sequence[Visit]) -> LockstepCe
         steps.tolist() for v in visits for steps in np.reshape(v.samples["local"], (cell.ranks, -1))
     ]
     return LockstepCell(
-        ranks=cell.ranks,
-        precision=cell.precision,
-        batch=cell.batch,
-        bytes=cell.bytes,
-        load=cell.load,
-        level=cell.level,
+        **cell.coordinates,
         rest=clip(
             measured(
                 estimate(rests, relative=min(rests) > 0), note,
