@@ -224,7 +224,7 @@ def test_a_picture_of_another_kind_is_refused_before_anything_is_written(
 ) -> None:
     done = call(str(file), "--plot", str(file.parent / name))
     assert isinstance(done.exception, InputError)
-    assert "name it .png or .svg" in str(done.exception)
+    assert "a name ending in .png or .svg" in str(done.exception)
     assert [path.name for path in file.parent.iterdir()] == ["profile.json"]
 
 

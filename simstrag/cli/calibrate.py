@@ -1,4 +1,4 @@
-"""`simstrag calibrate`: measure this machine, and make, check and re-make profiles."""
+"""`simstrag calibrate`: measure this machine, and write, check, derive and import profiles."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from simstrag.cli.console import (
 )
 from simstrag.cli.errors import Interrupted
 from simstrag.cli.options import Json, Quiet, Seed
-from simstrag.cli.profiles import profile_at, show_pairs
+from simstrag.cli.profiles import print_pairs, read_profile
 from simstrag.cli.progress import show_seconds
 from simstrag.documents.paths import expect, writable, write_whole
 from simstrag.documents.suggestions import nearest
@@ -31,7 +31,11 @@ __all__ = ["calibrate", "check", "derive", "import_", "workloads"]
 
 Device = Annotated[
     str | None,
-    typer.Option(help="cpu or cuda; a GPU where there is one.", metavar="WORD", show_default=False),
+    typer.Option(
+        help="cpu or cuda; by default a GPU where there is one, else cpu.",
+        metavar="WORD",
+        show_default=False,
+    ),
 ]
 
 
@@ -61,7 +65,7 @@ def calibrate(
     minutes: Annotated[
         float | None,
         typer.Option(
-            help="At most; by default 10, or what is needed.",
+            help="Measure no longer than this; by default 10, or more where all cells need more.",
             min=0.1,
             metavar="M",
             show_default=False,
@@ -70,8 +74,8 @@ def calibrate(
     part: Annotated[
         list[str] | None,
         typer.Option(
-            help="step, contention, allreduce, overlap, lockstep, server or gradient; may be "
-            "repeated. All by default.",
+            help="Measure only this: step, contention, allreduce, overlap, lockstep, server or "
+            "gradient; may be repeated.",
             metavar="PART",
             show_default=False,
         ),
@@ -79,7 +83,7 @@ def calibrate(
     batch: Annotated[
         list[int] | None,
         typer.Option(
-            help="Samples of a step, the middle one nominal; may be repeated.",
+            help="Batch size of a step, the middle one nominal; may be repeated.",
             min=1,
             metavar="N",
             show_default=False,
@@ -88,47 +92,50 @@ def calibrate(
     precision: Annotated[
         list[str] | None,
         typer.Option(
-            help="Full and reduced, given one after the other, instead of what suits the device.",
+            help="Full precision, then the reduced one; by default what suits the device.",
             metavar="WORD",
             show_default=False,
         ),
     ] = None,
     seed: Seed = 0,
     plan: Annotated[
-        bool, typer.Option("--plan", help="Measure nothing; show what would be measured.")
+        bool,
+        typer.Option(
+            "--plan", help="Print what would be measured, and how long it takes; measure nothing."
+        ),
     ] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure steps, contention and communication here; write a profile."""
+    """Measure steps, contention and communication on this machine; write a profile."""
     if context.invoked_subcommand is not None:
         return
     from simstrag.calibration.calibrate import Calibration, CalibrationRequest
 
-    made = Calibration.of(
+    calibration = Calibration.of(
         CalibrationRequest(
             workload, device, tuple(part or ()), tuple(batch or ()), tuple(precision or ()),
             minutes, seed,
         ),
         out,
     )  # fmt: skip
-    if plan or not (quiet or as_json or made.is_finished):
-        _show_plan(made.forecast(), made.folder, as_json)
+    if plan or not (quiet or as_json or calibration.is_finished):
+        _show_plan(calibration.forecast(), calibration.folder, as_json)
     if plan:
         return
     try:
         with show_seconds(quiet) as show:
-            profile = made.run(show)
+            profile = calibration.run(show)
     except KeyboardInterrupt:
-        raise Interrupted(made.interruption_note) from None
-    said = made.remarks()
-    path = made.folder / "profile.json"
+        raise Interrupted(calibration.interruption_note) from None
+    warnings = calibration.remarks()
+    path = calibration.folder / "profile.json"
     if as_json:
-        print_json({"profile": path, "warnings": said, "held_out": _held_out(profile)})
+        print_json({"profile": path, "warnings": warnings, "held_out": _held_out(profile)})
         return
     if not quiet:
         _show(profile)
-        warn(said)
+        warn(warnings)
     print_path("profile", path, quiet)
 
 
@@ -144,10 +151,10 @@ def derive(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Make a profile anew of its samples, with its held-out errors."""
-    from simstrag.calibration.calibrate import derive as derived
+    """Make a profile again from its samples, held-out errors included."""
+    from simstrag.calibration.calibrate import derive as derive_profile
 
-    profile = derived(expect(folder))
+    profile = derive_profile(expect(folder))
     if out is not None:
         write_whole(writable(out, ".json"), lambda path: path.write_text(profile.text))
     if as_json:
@@ -169,24 +176,26 @@ def check(
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Measure a few cells again; say whether a profile still holds here."""
-    from simstrag.calibration.check import check as checked
+    """Measure a few cells again, and say whether a profile still holds here."""
+    from simstrag.calibration.check import check as check_profile
 
     with show_seconds(as_json) as show:
-        found = checked(profile_at(profile), minutes, device, show)
+        result = check_profile(read_profile(profile), minutes, device, show)
     if as_json:
-        print_json({"holds": found.holds, "text": found.text, "cells": found.sides.records})
+        print_json({"holds": result.holds, "text": result.text, "cells": result.sides.records})
     else:
-        show_pairs(found.sides.judged)
-        print_sentences(found.text)
-    if not found.holds:
+        print_pairs(result.sides.judged)
+        print_sentences(result.text)
+    if not result.holds:
         raise typer.Exit(1)
 
 
 def import_(
     tool: Annotated[
         str,
-        typer.Argument(help="What wrote the logs: nccl-tests.", metavar="TOOL", show_default=False),
+        typer.Argument(
+            help="The tool that wrote the logs: nccl-tests.", metavar="TOOL", show_default=False
+        ),
     ],
     logs: Annotated[
         list[Path],
@@ -194,29 +203,36 @@ def import_(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The profile to write.", metavar="FILE")],
     gradient_bytes: Annotated[
-        int, typer.Option(help="Of one gradient; 0 for ResNet-50's.", min=0, metavar="N")
+        int,
+        typer.Option(
+            help="Bytes of one gradient, which no log states; 0 for ResNet-50's.",
+            min=0,
+            metavar="N",
+        ),
     ] = 0,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Make a profile of the logs of another tool."""
-    from simstrag.calibration.nccl import profile
+    """Make a profile from the logs of another tool."""
+    from simstrag.calibration.nccl import profile as profile_of_logs
 
     if tool != "nccl-tests":
         near = nearest(tool, ("nccl-tests",))
         raise InputError(f"there is no importer '{tool}' for profiles; known: nccl-tests{near}")
-    found = profile([expect(log) for log in logs], writable(out, ".json").stem, gradient_bytes)
-    write_whole(out, lambda path: path.write_text(found.text))
+    profile = profile_of_logs(
+        [expect(log) for log in logs], writable(out, ".json").stem, gradient_bytes
+    )
+    write_whole(out, lambda path: path.write_text(profile.text))
     if as_json:
-        print_json({"profile": out, "held_out": _held_out(found)})
+        print_json({"profile": out, "held_out": _held_out(profile)})
         return
     if not quiet:
-        _show(found)
+        _show(profile)
     print_path("profile", out, quiet)
 
 
 def workloads(as_json: Json = False) -> None:
-    """List what `calibrate --workload` knows by name."""
+    """List the workloads that `calibrate --workload` knows by name."""
     from simstrag.workloads import load, names
 
     known = [load(name) for name in names()]
@@ -231,21 +247,25 @@ def workloads(as_json: Json = False) -> None:
         [w.name, w.device, " ".join(map(str, w.batches)), str(w.nominal), w.about] for w in known
     ]
     print_table(["workload", "for", "batches", "nominal", "what it is"], rows, wraps=4)
-    print_sentences("Your own: --workload module:function; see docs/howto/calibrate.md.")
-
-
-def _show_plan(found: Forecast, folder: Path, as_json: bool) -> None:
-    """What is going to be measured, and how long it takes."""
-    if as_json:
-        print_json({**found._asdict(), "folder": folder})
-        return
-    least, most = found.least / 60, found.most / 60
     print_sentences(
-        f"{found.workload} on {found.device}, {found.precisions[0]} and {found.precisions[1]}: "
-        f"{sum(found.cells.values())} cells, {found.held_out} of them held out of every fit; "
+        "For your own model give --workload module:function; see docs/howto/calibrate.md."
+    )
+
+
+def _show_plan(forecast: Forecast, folder: Path, as_json: bool) -> None:
+    """Print what is going to be measured, and how long it takes."""
+    if as_json:
+        print_json({**forecast._asdict(), "folder": folder})
+        return
+    least, most = forecast.least / 60, forecast.most / 60
+    print_sentences(
+        f"{forecast.workload} on {forecast.device}, {' and '.join(forecast.precisions)}: "
+        f"{sum(forecast.cells.values())} cells, {forecast.held_out} of them held out of every fit; "
         f"{least:.1f} to {most:.1f} minutes, into {folder}"
     )
-    rows = [[part, str(count), f"{found.rounds[part]:.0f}"] for part, count in found.cells.items()]
+    rows = [
+        [part, str(count), f"{forecast.rounds[part]:.0f}"] for part, count in forecast.cells.items()
+    ]
     print_table(["part", "cells", "seconds a round"], rows)
 
 
@@ -254,7 +274,7 @@ def _held_out(profile: Profile) -> list[dict[str, object]]:
 
 
 def _show(profile: Profile) -> None:
-    """What a person asks first of a profile; `calibrate show` says all of it."""
+    """Print the summary of a profile."""
     from simstrag.analysis.tables.profile_tables import describe
 
     print_paragraphs(*describe(profile))

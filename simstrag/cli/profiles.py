@@ -1,4 +1,4 @@
-"""`simstrag calibrate show` and `compare`: look at a profile, or at two beside each other."""
+"""`simstrag calibrate show` and `compare`: describe a profile, or compare two."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from simstrag.cli.console import (
     print_sentences,
     print_table,
 )
-from simstrag.cli.options import Json
-from simstrag.documents.paths import expect, writable, write_whole
+from simstrag.cli.options import Json, find_profile
+from simstrag.documents.paths import writable, write_whole
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
     from simstrag.calibration.compare import ComparedNumber, SideBySide
     from simstrag.profile.profile import Profile
 
-__all__ = ["compare", "profile_at", "show", "show_pairs"]
+__all__ = ["compare", "print_pairs", "read_profile", "show"]
 
 PICTURES = (".png", ".svg")
-INSIDE = "profile.json"
-"""The profile in a folder that calibration wrote."""
+"""Formats of a picture."""
 
 UNITS = {"s": ("ms", 1e3), "B": ("MB", 1e-6), "B/s": ("GB/s", 1e-9)}
-"""The unit in which a number is shown, and what it is multiplied by for that."""
+"""The unit in which a number is shown, and the factor to it."""
+
 MOST = 12
-"""Names of cells in a sentence."""
+"""Largest number of cells that a sentence names."""
 
 ProfileFile = Annotated[
     Path,
@@ -48,23 +48,30 @@ def show(
     profile: ProfileFile,
     plot: Annotated[
         Path | None,
-        typer.Option("--plot", help="Draw it, *.png or *.svg.", metavar="FILE", show_default=False),
+        typer.Option(
+            "--plot",
+            help="Draw the profile into FILE, *.png or *.svg.",
+            metavar="FILE",
+            show_default=False,
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what is in a profile, and how sure it is."""
+    """Print a profile: every number with its interval and origin."""
     from simstrag.analysis.tables.profile_tables import describe, tables
 
     if plot is not None and writable(plot, *PICTURES).suffix not in PICTURES:
-        raise InputError(f"{plot}: is no name of a picture; name it {' or '.join(PICTURES)}")
-    found = profile_at(profile)
+        raise InputError(
+            f"{plot}: is no name of a picture; give a name ending in {' or '.join(PICTURES)}"
+        )
+    content = read_profile(profile)
     if plot is not None:
-        _draw(found, plot)
+        _draw(content, plot)
     if as_json:
-        print_json({"summary": _summary(found, plot), "profile": found.model_dump(mode="json")})
+        print_json({"summary": _summary(content, plot), "profile": content.model_dump(mode="json")})
         return
-    print_paragraphs(*describe(found))
-    for each in tables(found):
+    print_paragraphs(*describe(content))
+    for each in tables(content):
         print_sentences(f"== {each.title}")
         print_table(each.headers, each.rows, wraps=each.wraps, least=each.least)
         for line in (*each.notes, ""):
@@ -74,32 +81,36 @@ def show(
 
 
 def compare(
-    a: Annotated[Path, typer.Argument(help="A profile.", metavar="A", show_default=False)],
+    a: Annotated[
+        Path,
+        typer.Argument(
+            help="A profile, or the folder of a calibration.", metavar="A", show_default=False
+        ),
+    ],
     b: Annotated[Path, typer.Argument(help="Another one.", metavar="B", show_default=False)],
     as_json: Json = False,
 ) -> None:
-    """Say where two profiles agree within their errors, and what differs."""
+    """Compare two profiles number by number, within their errors."""
     from simstrag.calibration.compare import compare as compare_profiles
 
-    found = compare_profiles(profile_at(a), profile_at(b))
+    sides = compare_profiles(read_profile(a), read_profile(b))
     if as_json:
-        print_json(_as_data(found))
+        print_json(_document(sides))
     else:
-        _print(found)
+        _print(sides)
 
 
-def profile_at(path: Path) -> Profile:
-    """The profile in a file, or in the folder that calibration wrote. Raises `InputError`."""
+def read_profile(path: Path) -> Profile:
+    """The profile in a file, or in the folder of a calibration. Raises `InputError`."""
     from simstrag.profile.profile import Profile
 
-    if expect(path).is_dir():
-        if not (path / INSIDE).exists():
-            raise InputError(
-                f"{path}: has no {INSIDE}; give a profile, or let simstrag calibrate --out {path} "
-                "finish it"
-            )
-        path = path / INSIDE
-    return Profile.read(path)
+    file = find_profile(path)
+    if not file.exists():
+        raise InputError(
+            f"{path}: has no {file.name}; give a profile, or let simstrag calibrate --out {path} "
+            "finish it"
+        )
+    return Profile.read(file)
 
 
 def _draw(profile: Profile, path: Path) -> None:
@@ -130,50 +141,50 @@ def _summary(profile: Profile, plot: Path | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _as_data(found: SideBySide) -> dict[str, Any]:
+def _document(sides: SideBySide) -> dict[str, Any]:
     return {
-        "text": found.text,
-        "a": found.a.name,
-        "b": found.b.name,
-        "same_device": found.same_device,
-        "judged": len(found.judged),
-        "agreeing": found.agreeing,
-        "half_width": found.half_width,
-        "parts": found.parts,
+        "text": sides.text,
+        "a": sides.a.name,
+        "b": sides.b.name,
+        "same_device": sides.same_device,
+        "judged": len(sides.judged),
+        "agreeing": sides.agreeing,
+        "half_width": sides.half_width,
+        "parts": sides.parts,
         "differs": [
-            {"where": c.where, "key": c.key, "a": c.a, "b": c.b} for c in found.differences
+            {"where": c.where, "key": c.key, "a": c.a, "b": c.b} for c in sides.differences
         ],
-        "cells": found.records,
-        "only_a": list(found.only_a),
-        "only_b": list(found.only_b),
+        "cells": sides.records,
+        "only_a": list(sides.only_a),
+        "only_b": list(sides.only_b),
     }
 
 
-def _print(found: SideBySide) -> None:
+def _print(sides: SideBySide) -> None:
     from simstrag.analysis.text.number_format import percent
 
     differs = (
-        [f"What differs: {'; '.join(map(str, found.differences))}."] if found.differences else []
+        [f"Differences: {'; '.join(map(str, sides.differences))}."] if sides.differences else []
     )
-    print_paragraphs(found.text, *differs)
-    if found.parts:
+    print_paragraphs(sides.text, *differs)
+    if sides.parts:
         rows = [
             [p["part"], str(p["numbers"]), percent(p["agreeing"]), percent(p["half_width"], 2)]
-            for p in found.parts
+            for p in sides.parts
         ]
         print_table(["part", "numbers", "agree (%)", "median half-width (%)"], rows)
         print()
-    if found.pairs:
-        show_pairs(found.pairs)
+    if sides.pairs:
+        print_pairs(sides.pairs)
         print()
-    for name, only in (("a", found.only_a), ("b", found.only_b)):
+    for name, only in (("a", sides.only_a), ("b", sides.only_b)):
         if only:
             more = f"; and {len(only) - MOST} more, see --json" if len(only) > MOST else ""
             print_sentences(f"In {name} alone: {'; '.join(only[:MOST])}{more}.")
 
 
-def show_pairs(pairs: Sequence[ComparedNumber]) -> None:
-    """A table with a row per number that two profiles have."""
+def print_pairs(pairs: Sequence[ComparedNumber]) -> None:
+    """Print a table with a row per number that both profiles have."""
     headers = ["cell", "a", "b", "b / a", "apart (s.e.)", "agrees"]
     print_table(headers, [_row(pair) for pair in pairs], least=("b / a",))
 
