@@ -1,4 +1,4 @@
-"""What the fields of a plan may hold: a stranger's mistake is one line that names the field."""
+"""Checks of the fields of a plan; each error is one line that names the field."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ E = TypeVar("E", bound=enum.Enum)
 
 
 def whole(what: str, value: object, least: int | None = None) -> int:
-    """`value` as an int. Raises `PlanError` for anything else, and for less than `least`.
+    """`value` as an int. Raises `PlanError` where it is not whole or less than `least`.
 
     >>> whole("bound", 3, least=0)
     3
@@ -33,21 +33,21 @@ def whole(what: str, value: object, least: int | None = None) -> int:
 
 
 def wholes(what: str, values: Iterable[object], least: int) -> tuple[int, ...]:
-    """`values` as ints, each as by `whole`; of many that are ints already this is quick.
+    """`values` as ints, each checked by `whole`; fast for many ints.
 
     >>> wholes("a rank", [3, 1], least=0)
     (3, 1)
     """
-    found = tuple(values)
-    if set(map(type, found)) == {int}:
-        ints = cast("tuple[int, ...]", found)
+    values = tuple(values)
+    if set(map(type, values)) == {int}:
+        ints = cast("tuple[int, ...]", values)
         if min(ints) >= least:
             return ints
-    return tuple(whole(what, value, least) for value in found)
+    return tuple(whole(what, value, least) for value in values)
 
 
 def real(what: str, value: object) -> float:
-    """`value` as a float that is no NaN. Raises `PlanError` for anything else.
+    """`value` as a float. Raises `PlanError` where it is not a number or NaN.
 
     >>> real("window", 1)
     1.0
@@ -64,7 +64,7 @@ def real(what: str, value: object) -> float:
 
 
 def choice(what: str, value: object, kind: type[E]) -> E:
-    """`value`, a member of `kind`. Raises `PlanError` for anything else."""
+    """`value`, a member of `kind`. Raises `PlanError` where it is not."""
     if not isinstance(value, kind):
         allowed = ", ".join(f"{kind.__name__}.{member.name}" for member in kind)
         raise PlanError(f"{what} must be one of {allowed}, not {value!r}")

@@ -1,10 +1,10 @@
-"""What can go wrong, as a tree: `SimstragError` > `InputError` > `PlanError`; > `StallError`."""
+"""The exceptions: `SimstragError` > `InputError` > `PlanError`; `SimstragError` > `StallError`."""
 
 __all__ = ["InputError", "PlanError", "SimstragError", "StallError"]
 
 
 class SimstragError(Exception):
-    """Anything this package raises on purpose; the message is one line a person can act on."""
+    """Base of all exceptions of this package; the message is one line that a user can act on."""
 
 
 class InputError(SimstragError, ValueError):
@@ -12,12 +12,12 @@ class InputError(SimstragError, ValueError):
 
 
 class PlanError(InputError):
-    """A plan that cannot be carried out: the message says which part and why."""
+    """An impossible plan; the message names the field and the reason."""
 
 
 class NobodyLeft(PlanError):
-    """All ranks that a plan counts on are gone."""
+    """All ranks of a plan's quorums have left."""
 
 
 class StallError(SimstragError, RuntimeError):
-    """Nothing is left that could happen, and the run has not reached its end."""
+    """A deadlock: no further event can occur before the end of the run."""

@@ -1,9 +1,9 @@
-"""What a policy answers: a standing plan, in four parts: wait, compute, apply, ask again.
+"""A policy's answer: a standing plan of what to wait for, compute and apply, and when to review.
 
-A plan declares *whom the next update waits for* instead of choosing among arrived gradients: a
-collective must know its members beforehand, and an engine that knows whom it waits for need not
-wake for each arrival.  An impossible plan is refused when it is made.  What each field means,
-exactly, is in docs/semantics.md.
+A plan declares *which ranks the next update waits for*, and does not choose among arrived
+gradients: a collective must know its members beforehand, and an engine that knows them need not
+wake for each arrival.  An impossible plan is refused at construction.  docs/semantics.md defines
+each field.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ __all__ = ["Damping", "Plan", "Precision", "Review", "Weigh"]
 
 
 class Precision(enum.Enum):
-    """The precision of a step; the workload says what the two words mean."""
+    """The precision of a step; the workload defines the two."""
 
     FULL = "full"
     AMP = "amp"
 
 
 class Weigh(enum.Enum):
-    """What a gradient weighs in its update."""
+    """The weight of a gradient in its update."""
 
     WORLD = "world"
-    """Every sample 1/(N*b), whoever sent it: x gradients make x/N of a full step."""
+    """1/(N*b) for every sample: x gradients make x/N of a full step."""
     MEMBERS = "members"
     """The mean over the members of the update: x gradients make a full step."""
 
@@ -46,9 +46,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Damping:
-    """What staleness leaves of a gradient's weight: a factor max(shift + staleness, 1)**-power.
+    """The factor of a stale gradient's weight, max(shift + staleness, 1)**-power.
 
-    cutoff: a gradient this stale or staler is dropped instead of applied; None: none is.
+    cutoff: the staleness from which a gradient is dropped; None drops none.
 
     >>> Damping(power=1).factor(staleness=4)
     0.25
@@ -66,7 +66,7 @@ class Damping:
             whole("damping: cutoff", self.cutoff, least=1)
 
     def factor(self, staleness: int) -> float:
-        """By what the weight of a gradient of this staleness is multiplied."""
+        """The factor of the weight of a gradient of this staleness."""
         return float(max(self.shift + staleness, 1) ** -self.power)
 
     def drops(self, staleness: int) -> bool:
@@ -76,10 +76,12 @@ class Damping:
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """When the policy is asked again: at the first update past any of these.
+    """When the engine asks the policy again: at the first update at which any limit is reached.
 
-    updates: after so many updates; samples: after so many applied samples; seconds: after so
-    much time; all since the last review.  on_block: also when a rank would block on the bound.
+    updates: updates since the last review.
+    samples: samples applied since the last review.
+    seconds: time since the last review.
+    on_block: whether a rank that would block on the bound causes a review too.
     """
 
     updates: int | None = None
@@ -95,7 +97,7 @@ class Review:
             raise PlanError(f"review: seconds must be positive, not {self.seconds:g}")
 
     def due(self, updates: int, samples: int, seconds: float) -> bool:
-        """Whether so many updates, samples and seconds since the last review call for one."""
+        """Whether a review is due, this many updates, samples and seconds after the last one."""
         return (
             (self.updates is not None and updates >= self.updates)
             or (self.samples is not None and samples >= self.samples)
@@ -109,25 +111,25 @@ UNDAMPED = Damping()
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Who computes how, and whom does the next update wait for.
+    """How each rank computes, and which ranks the next update waits for.
 
-    quorums: disjoint; each closes and re-arms on its own; a rank in none of them starts no step.
-    fuse: LEADER jobs that wait together at the server become one update.
-    bound: how many steps a rank may be ahead of the slowest; one for all, one per rank (a tuple
-        or a dict of rank to bound, others unbounded), or None.
-    precision: for steps that start from now on; one for all, or per rank (a tuple, an array of
-        whether it is reduced, or a dict of rank to precision, others full).
-    batch: for steps that start from now on, each rank's share of its nominal batch (a tuple, an
-        array, or a dict of rank to share, others 1); shares sum to N.  None: 1 each.
+    quorums: disjoint; each closes and re-arms independently. A rank in none starts no step.
+    fuse: whether LEADER jobs that wait together at the server become one update.
+    bound: steps that a rank may be ahead of the slowest; one for all, one per rank (a tuple, or a
+        dict of rank to bound, others unbounded), or None.
+    precision: of steps that start from now on; one for all, or one per rank (a tuple, a boolean
+        array, True for reduced, or a dict of rank to precision, others full).
+    batch: each rank's share of its nominal batch, of steps that start from now on (a tuple, an
+        array, or a dict of rank to share, others 1); shares sum to N.  None is 1 each.
     deadline: seconds of computing after which steps that start from now on stop at the end of a
-        micro-batch; None: they never do.
-    average: ranks keep models of their own, and an update averages those of its contributors.
-    weigh, damping: what a gradient weighs in its update.
-    suspects: whom the policy takes for stragglers; logged, never acted on by the engine.  None
-        means that the policy makes no such judgement.
-    review: when the policy wants to be asked again.
+        micro-batch; None for no deadline.
+    average: whether ranks keep models of their own, which an update averages.
+    weigh, damping: the weight of a gradient in its update.
+    suspects: the ranks that the policy considers stragglers; logged only.  None means that the
+        policy makes no such judgement.
+    review: when to ask the policy again.
 
-    Whatever is given per rank is kept as a tuple, so that plans can be compared.
+    Values per rank are kept as tuples, so that plans can be compared.
     Raises `PlanError` where the plan is impossible.
 
     >>> Plan(precision=np.array([False, True])) == Plan(precision=(Precision.FULL, Precision.AMP))
@@ -191,16 +193,16 @@ class Plan:
             object.__setattr__(self, "suspects", frozenset(wholes("a suspect", self.suspects, 0)))
 
     def _check_precision(self) -> None:
-        given: Any = self.precision
-        if isinstance(given, np.ndarray) and given.dtype == np.bool_ and given.ndim == 1:
-            object.__setattr__(self, "_in_amp", given.copy())
-            written = [Precision.FULL] * len(given)
-            for rank in np.flatnonzero(given).tolist():
-                written[rank] = Precision.AMP
-            object.__setattr__(self, "precision", tuple(written))
+        value: Any = self.precision
+        if isinstance(value, np.ndarray) and value.dtype == np.bool_ and value.ndim == 1:
+            object.__setattr__(self, "_in_amp", value.copy())
+            precisions = [Precision.FULL] * len(value)
+            for rank in np.flatnonzero(value).tolist():
+                precisions[rank] = Precision.AMP
+            object.__setattr__(self, "precision", tuple(precisions))
             return
-        if isinstance(given, (Sequence, np.ndarray)) and not isinstance(given, str):
-            object.__setattr__(self, "precision", tuple(given))
+        if isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, str):
+            object.__setattr__(self, "precision", tuple(value))
         for precision in _values(self.precision):
             choice("precision", precision, Precision)
 
@@ -221,7 +223,7 @@ class Plan:
     def _check_shares(self) -> None:
         shares = _values(self.batch)
         if set(map(type, shares)) == {float} and min(shares) > 0 and sum(shares) < math.inf:
-            return  # what is a number, and no NaN, need not be asked one by one
+            return  # floats without NaN need no check one by one
         for share in shares:
             if not 0 < real("a batch share", share) < math.inf:
                 raise PlanError(f"a batch share must be positive, not {share:g}")
@@ -231,13 +233,13 @@ class Plan:
         for quorum in self.quorums:
             if quorum.ranks is ALL and len(self.quorums) > 1:
                 raise PlanError("a quorum of ALL ranks cannot stand beside another quorum")
-            named = set() if quorum.ranks is ALL else set(quorum.members)
-            named.update(child for child, _ in quorum.riders)
-            if not seen.isdisjoint(named):
-                raise PlanError(f"rank {min(seen & named)} is in two quorums")
-            seen |= named
-        apart = any(q.via is Via.ALLREDUCE for q in self.quorums) and not self.average
-        if len(self.quorums) > 1 and apart:
+            ranks = set() if quorum.ranks is ALL else set(quorum.members)
+            ranks.update(child for child, _ in quorum.riders)
+            if not seen.isdisjoint(ranks):
+                raise PlanError(f"rank {min(seen & ranks)} is in two quorums")
+            seen |= ranks
+        diverge = any(q.via is Via.ALLREDUCE for q in self.quorums) and not self.average
+        if len(self.quorums) > 1 and diverge:
             raise PlanError(
                 "more than one quorum needs via SERVER or LEADER in each, or average=True: "
                 "all-reduces of separate groups leave separate parameters"
@@ -254,7 +256,7 @@ class Plan:
             raise PlanError("average=True is the mean of the members already; leave weigh out")
 
     def resolved(self, world_size: int) -> Plan:
-        """This plan written out for a world of `world_size` ranks, so that equal plans are equal.
+        """This plan with explicit values for `world_size` ranks, so that equal plans are equal.
 
         Ranks, bounds, precisions and shares become tuples; `count=len(ranks)` becomes None, and so
         do shares of 1 each.  Raises `PlanError` where the plan does not fit the world.
@@ -272,7 +274,7 @@ class Plan:
         )
 
     def _with(self, **changes: object) -> Plan:
-        """This plan but for `changes`, which need no check: nothing of theirs is new."""
+        """This plan with `changes`, which are not checked again."""
         changed = object.__new__(Plan)
         for name in FIELDS:
             object.__setattr__(changed, name, changes.get(name, getattr(self, name)))
@@ -280,18 +282,18 @@ class Plan:
 
     @property
     def in_amp(self) -> npt.NDArray[np.bool_]:
-        """Which ranks' next steps are in reduced precision, of a resolved plan; shape (N,)."""
+        """Whether each rank's next step is in reduced precision, of a resolved plan; shape (N,)."""
         if self._in_amp is None:
             assert isinstance(self.precision, tuple), "resolve the plan first"
-            found = np.array([own is Precision.AMP for own in self.precision])
-            object.__setattr__(self, "_in_amp", found)
-            return found
+            in_amp = np.array([precision is Precision.AMP for precision in self.precision])
+            object.__setattr__(self, "_in_amp", in_amp)
+            return in_amp
         return self._in_amp
 
     def samples(self, batch: int, world_size: int) -> tuple[int, ...]:
-        """Samples of each rank's gradients, of a resolved plan: whole numbers that sum to N*batch.
+        """Samples of each rank's gradients, of a resolved plan; they sum to N*batch.
 
-        Shares are rounded by largest remainder, of equal remainders the lowest rank first.
+        Shares are rounded by largest remainder; of tied remainders the lowest rank comes first.
         Raises `PlanError` where a rank would get no sample.
 
         >>> Plan(batch=(0.5, 0.75, 1.75)).samples(batch=2, world_size=3)
@@ -300,7 +302,7 @@ class Plan:
         return tuple(self.sizes(batch, world_size).tolist())
 
     def sizes(self, batch: int, world_size: int) -> npt.NDArray[np.int64]:
-        """What `samples` says, as an array of shape (N,)."""
+        """The same as `samples`, as an array of shape (N,)."""
         if self.batch is None:
             return np.full(world_size, batch)
         assert isinstance(self.batch, tuple), "resolve the plan first"
@@ -317,13 +319,13 @@ class Plan:
 FIELDS = tuple(field.name for field in fields(Plan))
 
 
-def _values(given: Any) -> tuple[Any, ...]:
-    """What a field of one value, or one per rank, holds."""
-    if given is None:
+def _values(field: Any) -> tuple[Any, ...]:
+    """The values of a field that holds one value, or one per rank."""
+    if field is None:
         return ()
-    if isinstance(given, Mapping):
-        return tuple(given.values())
-    return given if isinstance(given, tuple) else (given,)
+    if isinstance(field, Mapping):
+        return tuple(field.values())
+    return field if isinstance(field, tuple) else (field,)
 
 
 def _bounds(bound: Any, world_size: int) -> tuple[int | None, ...] | None:

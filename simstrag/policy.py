@@ -1,8 +1,7 @@
-"""The contract between a policy and whoever drives it: facts in, a standing plan out.
+"""The contract of a policy: a `View` of measured facts in, a standing `Plan` out.
 
-A policy sees a `View` of measurable facts and returns a `Plan`.  It owns no clock, draws no
-random number and never sees the true contention, so one class, unchanged, is driven by the
-simulator and by torch.distributed.
+A policy has no clock and no random numbers, and does not see the true contention. So the same
+class runs in the simulator and on real ranks.  Start here, then `plan`, `quorum` and `view`.
 """
 
 from __future__ import annotations
@@ -34,17 +33,18 @@ __all__ = [
 
 @runtime_checkable
 class Policy(Protocol):
-    """Decides from a `View`; one file, one class, parameters as dataclass fields.
+    """A policy: one class in one file, with its parameters as dataclass fields.
 
-    A policy is deterministic and picklable.  State lives on the instance in names that end in
-    `_` and is keyed on steps and versions of the view, never on the number of calls.
+    A policy is deterministic and picklable.  Its state is in attributes whose names end in `_`; it
+    depends on the steps and versions of the view, never on the number of calls.
 
-    Beside `plan` a policy may have: a method `summary(self) -> dict[str, int | float]`, whose
-    counts enter the run's summary; `unmodelled`, why no target can measure it, where only its later
-    plans show that (the reason, or None); `simulated_only`, the same of why real training cannot
-    follow it; `oracle = True`, if it is one and may see `View.truth`.
+    Optional members:
+    summary: a method that returns counts, dict[str, int | float], for the run's summary.
+    unmodelled: the reason why progress under later plans is unknown; None where it is known.
+    simulated_only: the reason why real ranks cannot follow later plans; None where they can.
+    oracle: True if the policy uses `View.truth`.
     """
 
     def plan(self, view: View) -> Plan:
-        """The plan that stands until the review it asks for."""
+        """The plan that is in force until the next review."""
         ...

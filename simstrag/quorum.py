@@ -1,4 +1,4 @@
-"""Whom one update waits for, and what becomes of those who are too late for it."""
+"""A quorum: the ranks that one update waits for, and the treatment of late gradients."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ class Via(enum.Enum):
     ALLREDUCE = "allreduce"
     """One collective among the contributors."""
     SERVER = "server"
-    """Each gradient is one job of a first-in-first-out parameter server."""
+    """One job of a first-in-first-out parameter server for each gradient."""
     LEADER = "leader"
-    """All-reduce inside the quorum, then one server job for its sum."""
+    """An all-reduce inside the quorum, then one server job for its sum."""
 
 
 class Late(enum.Enum):
-    """What becomes of gradients that come too late for a closing of their quorum."""
+    """The treatment of gradients that are ready after their quorum has closed."""
 
     QUEUE = "queue"
     """They count for the next update."""
     DROP = "drop"
-    """They are thrown away when done."""
+    """They are dropped when they are ready."""
     ABORT = "abort"
     """Their steps are cancelled as soon as the quorum closes."""
     JOIN = "join"
-    """They enter the next update without counting towards it."""
+    """They join the next update without counting towards it."""
 
 
 class _All(enum.Enum):
@@ -53,17 +53,19 @@ Ranks = tuple[int, ...] | _All
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """Whom one update waits for: a set of ranks and how many of their gradients.
+    """A set of ranks and the number of their gradients that close it; a closing is one update.
 
     ranks: the members, or `ALL`.
-    count: how many gradients make an update; None means every one.
-    via: how they become an update.
-    late: what becomes of gradients that are too late (without count and window there are none).
-    window: seconds after its first gradient at which it closes with what it has.
-    riders: (child, parent) pairs; a child outside `ranks` joins its parent's gradient if it is
-        ready, and is never waited for.
-    steps: private steps, each on the rank's own model, of which a contribution consists.
-    rounds: closings inside a LEADER quorum, on the group's own model, before its sum is pushed.
+    count: gradients per update; None means one of every member.
+    via: how the gradients become an update.
+    late: the treatment of late gradients (there are none without count and window).
+    window: seconds after the first gradient at which the quorum closes with the gradients it has.
+    riders: (child, parent) pairs; a child outside `ranks` adds its gradient to its parent's if it
+        is ready, and no update waits for it.
+    steps: private steps of one contribution, on the rank's own model.
+    rounds: closings of a LEADER quorum on the group's own model before its sum is pushed.
+
+    Raises `PlanError` where the quorum is impossible.
 
     >>> Quorum(count=1, via=Via.SERVER)  # doctest: +ELLIPSIS
     Quorum(ranks=ALL, count=1, via=<Via.SERVER: 'server'>, late=<Late.QUEUE: 'queue'>, ...)
@@ -96,10 +98,10 @@ class Quorum:
         if self.ranks is not ALL:
             self._normalise(len(self.ranks))
 
-    def _check_ranks(self, given: Iterable[int]) -> None:
-        if isinstance(given, str) or not isinstance(given, Iterable):
-            raise PlanError(f"a quorum's ranks must be ALL or several ranks, not {given!r}")
-        ranks = tuple(sorted(wholes("a rank", given, least=0)))
+    def _check_ranks(self, values: Iterable[int]) -> None:
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise PlanError(f"a quorum's ranks must be ALL or several ranks, not {values!r}")
+        ranks = tuple(sorted(wholes("a rank", values, least=0)))
         if not ranks:
             raise PlanError("a quorum needs at least one rank")
         if len(set(ranks)) < len(ranks):
@@ -107,11 +109,11 @@ class Quorum:
         object.__setattr__(self, "ranks", ranks)
 
     def _check_riders(self) -> None:
-        given = self.riders.items() if isinstance(self.riders, Mapping) else self.riders
+        items = self.riders.items() if isinstance(self.riders, Mapping) else self.riders
         try:
-            pairs = [(child, parent) for child, parent in given]
+            pairs = [(child, parent) for child, parent in items]
         except (TypeError, ValueError):
-            raise PlanError(f"riders must be (child, parent) pairs, not {given!r}") from None
+            raise PlanError(f"riders must be (child, parent) pairs, not {items!r}") from None
         riders = tuple(
             sorted((whole("a rider", c, least=0), whole("a parent", p, least=0)) for c, p in pairs)
         )
@@ -141,40 +143,40 @@ class Quorum:
             raise PlanError("rounds above 1 need via=LEADER and neither count nor window")
 
     def _normalise(self, size: int) -> None:
-        """Write equal quorums in one way: a count of everybody is no count, and none is late."""
+        """Give equal quorums equal fields: a count of all members is None, and none is late."""
         if self.count is None or self.count == size:
             object.__setattr__(self, "count", None)
             if self.window == math.inf:
                 object.__setattr__(self, "late", Late.QUEUE)
 
     def resolved(self, world_size: int) -> Quorum:
-        """This quorum with its ranks written out for a world of `world_size` ranks."""
-        named = [rank for pair in self.riders for rank in pair]
+        """This quorum with explicit ranks, for a world of `world_size` ranks."""
+        explicit = [rank for pair in self.riders for rank in pair]
         if self.ranks is not ALL:
-            named.append(self.ranks[-1])
-        if named and max(named) >= world_size:
-            raise PlanError(f"rank {max(named)} is beyond a world of {world_size} ranks")
-        return _written_out(self, world_size) if self.ranks is ALL else self
+            explicit.append(self.ranks[-1])
+        if explicit and max(explicit) >= world_size:
+            raise PlanError(f"rank {max(explicit)} is beyond a world of {world_size} ranks")
+        return _resolve_all(self, world_size) if self.ranks is ALL else self
 
     @property
     def members(self) -> tuple[int, ...]:
-        """The ranks, of a resolved quorum."""
+        """The ranks of a resolved quorum."""
         assert self.ranks is not ALL, "resolve the plan first"
         return self.ranks
 
     @property
     def needed(self) -> int:
-        """How many gradients close it, of a resolved quorum."""
+        """The number of gradients that close a resolved quorum."""
         return len(self.members) if self.count is None else self.count
 
     @property
     def private(self) -> bool:
-        """Whether its ranks compute on models of their own between two updates."""
+        """Whether its ranks compute on models of their own between updates."""
         return self.steps > 1 or self.rounds > 1
 
 
 @functools.lru_cache(maxsize=64)
-def _written_out(quorum: Quorum, world_size: int) -> Quorum:
-    """A quorum of `ALL`, rank by rank; asked again, the same object."""
+def _resolve_all(quorum: Quorum, world_size: int) -> Quorum:
+    """A quorum of `ALL` with explicit ranks; the same object for the same arguments."""
     riders = {child for child, _ in quorum.riders}
     return replace(quorum, ranks=tuple(r for r in range(world_size) if r not in riders))

@@ -1,4 +1,4 @@
-"""What a policy may know: measurable facts of one moment, read-only."""
+"""The view of a policy: measured facts at one moment, read-only."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ __all__ = ["WINDOW", "Hints", "View", "device_gain"]
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What calibration and the job's own settings know beforehand; None where nobody knows.
+    """Facts known before the run, from calibration and the job's settings; None where unknown.
 
     amp_ratio: full over reduced-precision time of a whole uncontended step.
-    host_seconds: the part of a clean step that reduced precision cannot shorten.
-    clean_seconds: a clean full-precision step.
-    amp_switch: seconds that a change of precision costs.
-    batch: samples of a gradient at a share of 1.  microbatches: of a step.
-    samples: how many the run is to apply in all.
-    noise_scale: the gradient noise scale in samples, as the profile or the scenario has it.
+    host_seconds: the part of a clean step that reduced precision does not shorten.
+    clean_seconds: the time of a clean full-precision step.
+    amp_switch: the seconds that a change of precision costs.
+    batch: samples of a gradient at a share of 1.
+    microbatches: micro-batches of a step.
+    samples: samples of the whole run.
+    noise_scale: the gradient noise scale in samples, from the profile or the scenario.
     """
 
     amp_ratio: float | None = None
@@ -68,22 +69,22 @@ class View:
     """The facts a policy may use; arrays are read-only, rows are ranks.
 
     world_size: number of ranks, N.
-    version: updates so far.  samples: samples applied so far.
-    time: seconds on the driver's one clock.
-    steps: shape (N,), how many local times of each rank are known so far.
-    local_times: shape (N, W), the most recent local times in seconds, newest last, NaN where
-        there is none yet.  A local time is start to finish of one step's computing: no queue,
-        no service, no collective, no blocking.
+    version: updates so far.
+    samples: samples applied so far.
+    time: seconds on the driver's clock.
+    steps: shape (N,), number of known local times of each rank.
+    local_times: shape (N, W), recent local times in seconds, newest last, NaN where there is none.
+        A local time is the computing time of one step: no queue, service, collective or blocking.
     amp: shape (N, W), whether that step ran in reduced precision.
-    batch: shape (N, W), the share of the nominal batch that step computed, NaN where none.
-    lower_bound: shape (N, W), whether the step was cancelled, so that its time is only a bound.
-    communication: shape (N, W), seconds of push plus pull of recent steps, NaN where none.
-    pending_since: shape (N,), when the rank pulled for the gradient that it holds now (of a private
-        step: when that step began); NaN where it holds none.
-    noise_scale: the driver's present estimate of the gradient noise scale in samples, if any.
-    hints: what is known beforehand.
-    truth: for a policy named `*_oracle` alone, and in simulation only: seconds of each rank's
-        noise-free full-precision step started now, shape (N,).
+    batch: shape (N, W), that step's share of the nominal batch, NaN where there is none.
+    lower_bound: shape (N, W), whether that step was cancelled, so that its time is a lower bound.
+    communication: shape (N, W), seconds of push plus pull of recent steps, NaN where there is none.
+    pending_since: shape (N,), time of the pull for the gradient that the rank holds now (of a
+        private step: its start); NaN where the rank holds none.
+    noise_scale: the driver's estimate of the gradient noise scale in samples, if any.
+    hints: facts known before the run.
+    truth: seconds of each rank's noise-free full-precision step started now, shape (N,); in
+        simulation only, for a policy named `*_oracle`.
     """
 
     world_size: int
@@ -123,10 +124,10 @@ class View:
 
     @classmethod
     def of(cls, tell: Callable[[str, int], npt.NDArray[Any]], **facts: Any) -> View:
-        """A view whose arrays are worked out when they are asked for, while `plan` runs.
+        """A view that computes its arrays on first access, while `plan` runs.
 
-        tell: gives an array by its name, so many of its newest columns.  facts: all other fields,
-        and `steps`.
+        tell: a function of an array's name and a number of columns; the newest columns.
+        facts: all other fields, and `steps`.
         """
         view = object.__new__(cls)
         put = object.__setattr__
@@ -137,12 +138,12 @@ class View:
         return view
 
     def close(self) -> None:
-        """From now on only arrays that somebody asked for are there; the engine has gone on."""
+        """Refuse further arrays: the engine has moved on, and only those read so far remain."""
         if self._tell is not None:
             object.__setattr__(self, "_tell", _too_late)
 
     def newest(self, name: str, columns: int) -> npt.NDArray[Any]:
-        """The newest columns of a window, `local_times` for instance, and no work for the others.
+        """The newest columns of an array such as `local_times`, without computing the others.
 
         >>> View(2, local_times=[[1.0] * 15 + [2.0], [1.0] * 15 + [3.0]]).newest("local_times", 1)
         array([[2.],
@@ -153,10 +154,10 @@ class View:
         window: npt.NDArray[Any] = getattr(self, name)
         return window[:, WINDOW - columns :]
 
-    if not TYPE_CHECKING:  # a field that is not there yet
+    if not TYPE_CHECKING:  # called for a field that is not computed yet
 
         def __getattr__(self, name: str) -> Any:
-            if name not in TOLD:
+            if name not in LAZY:
                 raise AttributeError(f"a View has no {name}")
             array = self._tell(name, WINDOW)
             array.flags.writeable = False
@@ -170,9 +171,9 @@ def _too_late(name: str, columns: int) -> npt.NDArray[Any]:
     )
 
 
-TOLD = (
+LAZY = (
     "local_times", "amp", "batch", "lower_bound", "communication", "pending_since",
 )  # fmt: skip
-"""The fields that an engine works out when they are asked for."""
+"""The fields that an engine computes on first access."""
 WINDOW = 16
-"""How many recent local times a view holds per rank; a power of two."""
+"""Recent local times per rank in a view, W; a power of two."""
