@@ -10,7 +10,7 @@ import pytest
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.policies import load
-from simstrag.policies.cgp import grouped
+from simstrag.policies.cgp import group_by_speed
 from simstrag.policy import WINDOW, Damping, Hints, Plan, Quorum, Review, Via, View
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
@@ -57,11 +57,11 @@ def groups_of(plan: Plan, world_size: int) -> list[tuple[int, ...]]:
 def test_a_gap_to_the_fastest_opens_a_new_group(
     times: list[float], groups: list[tuple[int, ...]]
 ) -> None:
-    assert grouped(np.array(times), ratio=1.2) == groups
+    assert group_by_speed(np.array(times), ratio=1.2) == groups
 
 
 def test_a_full_group_opens_a_new_one_too() -> None:
-    groups = grouped(np.array([1.0, 1.0, 1.1, 1.1, 2.0]), ratio=1.2, max_group=2)
+    groups = group_by_speed(np.array([1.0, 1.0, 1.1, 1.1, 2.0]), ratio=1.2, max_group=2)
     assert groups == [(0, 1), (2, 3), (4,)]
 
 

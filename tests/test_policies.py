@@ -240,11 +240,11 @@ def test_the_table_of_policies_says_what_each_decides_and_takes() -> None:
     assert table["bsp"].sentence.startswith("Every update waits for one gradient of every rank")
     bound = table["ssp"].parameters[0]
     assert (bound.name, bound.default, bound.allowed) == ("bound", "3", "a whole number or inf")
-    assert bound.meaning.startswith("s, how many steps")
+    assert bound.meaning.startswith("s, steps that a rank")
     assert table["ssp"].paper == "Ho et al. 2013"
     assert table["dropcompute"].paper == "Giladi et al. 2023, arXiv:2306.10598"
     assert table["lgc"].source.endswith("INFOCOM 2021.")
-    assert any("this project's reading" in remark for remark in table["lgc"].remarks)
+    assert any("Ours: weights 1/N" in remark for remark in table["lgc"].remarks)
 
 
 @pytest.mark.parametrize("name", names())

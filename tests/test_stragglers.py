@@ -13,11 +13,11 @@ from simstrag.errors import InputError
 from simstrag.policies.estimators.detectors import (
     Baseline,
     baseline,
+    find_suspects,
     full_precision_time,
     mad,
     median,
     robust_z,
-    suspects,
 )
 from simstrag.view import device_gain
 
@@ -84,7 +84,7 @@ def test_without_a_clean_step_nothing_guards_against_a_shift_of_all() -> None:
 def test_a_clean_time_known_too_low_does_not_make_everybody_a_suspect() -> None:
     windows = windows_of(1.0, 1.0, 1.0, 1.0)
     against = baseline_of(windows, clean=0.85)
-    assert not suspects(median(windows), against, z_on=3.5, delta_on=0.1).any()
+    assert not find_suspects(median(windows), against, z_on=3.5, delta_on=0.1).any()
 
 
 def test_few_ranks_take_their_scale_from_their_own_windows() -> None:
@@ -97,7 +97,7 @@ def test_a_rank_without_a_median_takes_part_in_nothing() -> None:
     windows = windows_of(1.0, 1.0, 1.0, 9.0)
     windows[3, 0] = math.nan
     assert baseline_of(windows) == baseline_of(windows_of(1.0, 1.0, 1.0))
-    assert not suspects(median(windows), baseline_of(windows), 3.5, 0.1).any()
+    assert not find_suspects(median(windows), baseline_of(windows), 3.5, 0.1).any()
 
 
 def test_nothing_is_known_of_a_cluster_without_any_median() -> None:
@@ -106,14 +106,14 @@ def test_nothing_is_known_of_a_cluster_without_any_median() -> None:
 
 def test_fast_outliers_are_no_suspects() -> None:
     x = np.array([1.0, 1.0, 1.0, 0.2])
-    assert not suspects(x, Baseline(1.0, 0.01), 3.5, 0.1).any()
+    assert not find_suspects(x, Baseline(1.0, 0.01), 3.5, 0.1).any()
 
 
 def test_a_suspect_must_pass_both_gates() -> None:
     beyond_noise_only, beyond_share_only, both = 1.05, 1.2, 1.5
     x = np.array([beyond_noise_only, beyond_share_only, both])
-    assert suspects(x[:1], Baseline(1.0, 0.01), 3.5, 0.1).tolist() == [False]
-    assert suspects(x[1:], Baseline(1.0, 0.1), 3.5, 0.1).tolist() == [False, True]
+    assert find_suspects(x[:1], Baseline(1.0, 0.01), 3.5, 0.1).tolist() == [False]
+    assert find_suspects(x[1:], Baseline(1.0, 0.1), 3.5, 0.1).tolist() == [False, True]
 
 
 @given(rho=st.floats(1.0, 3.0), share=st.floats(0.0, 0.3))

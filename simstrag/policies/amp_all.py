@@ -1,7 +1,7 @@
-"""Bulk-synchronous, with every rank in reduced precision from the first step to the last.
+"""Bulk-synchronous; every rank computes in reduced precision from the first step to the last.
 
-It answers what a selective use of reduced precision has to be compared with: if lower precision
-costs no accuracy, using it everywhere is at least as fast as using it for stragglers only.
+It is the baseline for selective reduced precision: if lower precision costs no accuracy, all ranks
+in it are at least as fast as stragglers alone.
 
 Source: Micikevicius et al., "Mixed Precision Training", ICLR 2018, arXiv:1710.03740.
 """
@@ -14,7 +14,7 @@ from simstrag.policy import Plan, Precision, View
 
 @dataclass(frozen=True)
 class AmpAll:
-    """Automatic mixed precision on all ranks; it has no parameters."""
+    """Automatic mixed precision on all ranks; no parameters."""
 
     @cached_property
     def plan_(self) -> Plan:

@@ -1,6 +1,6 @@
-"""Every gradient is an update of its own: applied on arrival, after which its rank goes on at once.
+"""Every gradient is an update of its own, on arrival, and its rank goes on at once.
 
-Nobody waits for anybody, and a gradient is as stale as others were quick meanwhile.
+No rank waits. A gradient is as stale as the number of updates during its step.
 
 Source: Dean et al., "Large Scale Distributed Deep Networks" (Downpour SGD), NIPS 2012; ASP in
 some papers.
@@ -14,7 +14,7 @@ from simstrag.policy import Plan, Quorum, Via, View
 
 @dataclass(frozen=True)
 class Asgd:
-    """Asynchronous SGD through a parameter server; it has no parameters."""
+    """Asynchronous SGD through a parameter server; no parameters."""
 
     @cached_property
     def plan_(self) -> Plan:

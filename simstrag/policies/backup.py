@@ -1,15 +1,13 @@
-"""An update needs the gradients of all ranks but the b slowest, whose steps are then cancelled.
+"""An update takes the first N-b gradients; the steps of the b slowest ranks are cancelled.
 
-Who is slow is decided by each race anew; nothing stale is ever applied, and the work of the b
-losers is lost.
+Each race decides anew which ranks lose. No stale gradient is applied; the losers' work is lost.
 
 Source: Chen et al., "Revisiting Distributed Synchronous SGD", 2016, arXiv:1604.00981; K-sync
 with K = N-b in Dutta et al., "Slow and Stale Gradients Can Win the Race", 2018, arXiv:1803.01113.
 
-The papers take the mean of the K gradients, which is `weigh=members`.  The default weighs every
-sample 1/(N*b), as is usual here, so that an update of K gradients is K/N of a full step and
-the noise-scale learner knows its worth.  That losers are cancelled at once is this project's
-default too; with `late=drop` they finish for nothing.
+The papers take the mean of the K gradients, which is `weigh=members`.  This project's defaults:
+every sample weighs 1/(N*b), so that an update of K gradients is K/N of a full step, whose worth
+the noise-scale learner knows; and losers are cancelled at once (`late=drop` lets them finish).
 """
 
 from dataclasses import dataclass, field
@@ -21,8 +19,8 @@ from simstrag.policy import Late, Plan, PlanError, Quorum, Via, View, Weigh
 class Backup:
     """Backup workers.
 
-    b: how many gradients an update does without.
-    late: `abort` cancels the losers' steps at once, `drop` lets them finish for nothing.
+    b: gradients that an update leaves out.
+    late: `abort` cancels the losers' steps at once, `drop` lets them finish and drops the result.
     via: `server` or `allreduce` (the losers then pull at no cost, which is assumed).
     weigh: `world`, every sample 1/(N*b), or `members`, the mean of an update's gradients.
     """

@@ -1,6 +1,6 @@
-"""Every update waits for one gradient of every rank, and nobody goes on before it.
+"""Every update waits for one gradient of every rank, and no rank goes on before it.
 
-The cluster moves at the pace of its slowest rank, and no gradient is ever stale.
+The cluster is as fast as its slowest rank, and no gradient is stale.
 `via=server` sends the gradients through a parameter server instead of one all-reduce.
 
 Source: Valiant, "A bridging model for parallel computation", CACM 33(8), 1990; as PyTorch does

@@ -1,26 +1,25 @@
 """Ranks of similar speed form groups: synchronous inside, asynchronous between.
 
-A group all-reduces, and its leader takes the sum to the server; groups that wait there together
-become one update, so that a server behind with its work costs the fewer updates.
+A group all-reduces, and its leader sends the sum to the server. Groups that wait there together
+become one update, so that a busy server makes fewer updates.
 
 Source: Li, Tian, Xu, Zhao & Xu, "Alleviating straggler impacts for data parallel deep learning with
 hybrid parameter update", Future Generation Computer Systems 168, 2025, 107775.
 
-Only the abstract is public.  The paper's: Cooperate Grouping Parallel, groups that change while
-the job runs, synchronous updates inside and asynchronous ones between them, the straggler as an
-occasion for groups to share the cost of a global update.  Everything else is this project's
-reconstruction, with three readings of how groups form.
+Only the abstract is public.  The paper's: Cooperate Grouping Parallel, with groups that change
+during the job, synchronous updates inside and asynchronous updates between them, and a shared cost
+of global updates.  The rest is this project's reconstruction, with three ways to form groups.
 
-`planned` (CGP-K): ranks are sorted by predicted time, and one that is slower than `ratio` times the
-fastest of a group opens the next.  Groups are planned anew every `every` rounds of all ranks, or as
-soon as a rank has been outside its group's band by 10 % for three rounds in a row.  `window`
-(CGP-W): whoever is ready within a window after the first is a group.  `rounds` (CGP-L): groups are
-planned, and one m times as fast as the slowest does m rounds of its own before it goes to the
-server; what such updates are worth is not modelled (docs/semantics.md, 25), nor with a `power`.
+`planned` (CGP-K): ranks are sorted by predicted time; a rank slower than `ratio` times the fastest
+of a group opens the next.  Groups are planned again every `every` rounds of all ranks, and when a
+rank has been outside its group's band by 10 % for three rounds in a row.  `window` (CGP-W): the
+ranks that are ready within a window after the first form a group.  `rounds` (CGP-L): groups are
+planned, and a group m times as fast as the slowest makes m rounds of its own before it goes to the
+server; the worth of such updates is not modelled (docs/semantics.md, 25), nor with a `power`.
 
-Sharing (CGP-C) is `fuse`.  A rank's predicted time is the median of its last 10 local times and
-nothing else: the all-reduce takes all members of a group equally long, and push, queue and pull are
-its leader's, so that they would only make the leader look slow.
+Sharing (CGP-C) is `fuse`.  A rank's predicted time is the median of its last 10 local times. Its
+communication does not count: the all-reduce takes equally long for all members, and push, queue and
+pull would only make the leader look slow.
 """
 
 import enum
@@ -36,9 +35,9 @@ from simstrag.ties import TOLERANCE, argsort, is_at_most, is_less
 
 Floats = npt.NDArray[np.float64]
 W, LEAST = 10, 3
-"""Local times of a rank that are looked at, and that must be known before groups are planned."""
+"""Local times of a rank in its median, and the least number before groups are planned."""
 MARGIN, PATIENCE = 0.10, 3
-"""A rank this far outside its band in so many rounds in a row calls for new groups."""
+"""Share by which, and rounds in a row in which, a rank outside its band causes new groups."""
 
 
 class Grouping(enum.Enum):
@@ -51,11 +50,13 @@ class Grouping(enum.Enum):
 
 @dataclass(slots=True)
 class _State:
-    """The plan in force and what may change it.
+    """The plan in force and the data for the next one.
 
-    checked, planned: the rounds of the last look at the times, and of the last planning.
-    fastest: shape (N,), seconds of the fastest rank of each rank's group when it was planned.
+    fastest: shape (N,), seconds of the fastest rank of each rank's group at the last planning.
     outside: shape (N,), rounds in a row in which a rank was outside its band.
+    checked: the round of the last check.
+    planned: the round of the last planning.
+    replans: changes of the groups.
     """
 
     plan: Plan
@@ -71,12 +72,12 @@ class Cgp:
     """Cooperate Grouping Parallel.
 
     groups: `planned`, `window` or `rounds`.
-    ratio: r_g, how many times as long as its fastest rank's a member's time may be.
+    ratio: r_g, the largest ratio of a member's time to that of its group's fastest rank.
     every: R, rounds (N gradients) between two plannings.
     fuse: whether groups that wait for the server together become one update.
-    window: as a share of a step: the clean one where it is known, else the fastest rank's.
-    max_group: most ranks in a group.
-    power: a, where staleness tau takes 1/(1+tau)**a of a gradient's weight.
+    window: as a share of a clean step where that is known, else of the fastest rank's step.
+    max_group: largest number of ranks in a group.
+    power: a of the factor 1/(1+tau)**a of a gradient's weight at staleness tau.
     """
 
     groups: Grouping = Grouping.PLANNED
@@ -101,13 +102,13 @@ class Cgp:
 
     @property
     def unmodelled(self) -> str | None:
-        """That its later plans have rounds, which the first has not."""
+        """The reason where later plans have rounds, which the first plan has not."""
         rounds = self.groups is Grouping.ROUNDS
         return "its groups compute on models of their own between two updates" if rounds else None
 
     @property
     def simulated_only(self) -> str | None:
-        """The same of real training: a model and an optimizer for each group are not built."""
+        """The same reason for real training."""
         rounds = self.groups is Grouping.ROUNDS
         return "its groups need a model and an optimizer of their own" if rounds else None
 
@@ -116,9 +117,9 @@ class Cgp:
         rounds = view.version // n if b is None else view.samples // (n * b)
         state = self.state_
         if state is None:
-            everybody = self._plan_of((Quorum(via=Via.LEADER),), view)
-            state = _State(everybody, np.zeros(n), np.zeros(n, dtype=np.int64))
-            object.__setattr__(self, "state_", state)  # frozen are the parameters
+            one_group = self._plan_of((Quorum(via=Via.LEADER),), view)
+            state = _State(one_group, np.zeros(n), np.zeros(n, dtype=np.int64))
+            object.__setattr__(self, "state_", state)  # the dataclass is frozen
         if rounds <= state.checked:
             return state.plan
         state.checked = rounds
@@ -142,12 +143,12 @@ class Cgp:
             return True
         low, high = (1 - MARGIN) * state.fastest, (1 + MARGIN) * self.ratio * state.fastest
         state.outside = np.where(is_less(t, low) | is_less(high, t), state.outside + 1, 0)
-        leaves = bool((state.outside >= PATIENCE).any())
-        return leaves or state.checked - state.planned >= self.every
+        left = bool((state.outside >= PATIENCE).any())
+        return left or state.checked - state.planned >= self.every
 
     def _replan(self, state: _State, t: Floats, view: View) -> None:
-        """The same object unless the groups change."""
-        groups = grouped(t, self.ratio, self.max_group)
+        """Plan groups; the plan stays the same object unless they change."""
+        groups = group_by_speed(t, self.ratio, self.max_group)
         for group in groups:
             state.fastest[list(group)] = t[group[0]]
         state.outside[:] = 0
@@ -188,13 +189,15 @@ class Cgp:
         )
 
 
-def grouped(t: Floats, ratio: float, max_group: int | None = None) -> list[tuple[int, ...]]:
-    """The gap rule: groups by speed, fastest first, each with its ranks in order of speed.
+def group_by_speed(t: Floats, ratio: float, max_group: int | None = None) -> list[tuple[int, ...]]:
+    """Groups of ranks, fastest first, each with its ranks in order of speed.
 
-    t: shape (N,), seconds, above 0.  A rank opens a new group if it takes more than `ratio` times
-    as long as the fastest of the present one, or if that is full.
+    A rank opens a new group if it takes more than `ratio` times as long as the fastest rank of the
+    present group, or if that is full.
 
-    >>> grouped(np.array([2.0, 1.0, 1.1, 2.1]), ratio=1.2)
+    t: predicted seconds per step, shape (N,), above 0.
+
+    >>> group_by_speed(np.array([2.0, 1.0, 1.1, 2.1]), ratio=1.2)
     [(1, 2), (0, 3)]
     """
     groups: list[list[int]] = []

@@ -1,17 +1,17 @@
-"""Every update waits for all ranks, but a rank that has computed for theta seconds stops there.
+"""Every update waits for all ranks, but a rank stops its step after theta seconds of computing.
 
-It gives what its finished micro-batches make, at least one; theta is chosen once, from steps
-measured at the beginning, so that the most samples are applied per second.
+It contributes its finished micro-batches, at least one.  Theta is chosen once, from the first
+steps, and maximizes the samples applied per second.
 
 Source: Giladi et al., "DropCompute: simple and more robust distributed synchronous training via
 compute variance reduction", NeurIPS 2023, arXiv:2306.10598.
 
-The paper's are the deadline, the loss that is still divided by all M micro-batches, and the goal
-S_eff.  From its released code are the steps measured (6 to 50), the 200 candidates, where they
-begin, and the communication: what the time per step leaves beyond the slowest rank's computing.
-This project's are that the M micro-batches of a step take equal times, of which nobody measures
-more than the sum, that a step which is cut counts until the end of its last micro-batch, and that
-of equally good deadlines the latest is taken.  Where M is 1 or unknown, nothing can be cut.
+The paper's: the deadline, a loss divided by all M micro-batches, and the goal S_eff.  From its
+released code: the measured steps (6 to 50), the 200 candidates, the first of them, and the
+communication, which is the time per step beyond the slowest rank's computing.  This project's: the
+M micro-batches of a step take equal times, since only their sum is measured; a step that is cut
+lasts until the end of its last micro-batch; the latest of equally good deadlines is taken.  Where M
+is 1 or unknown, no step can be cut.
 """
 
 import math
@@ -27,15 +27,17 @@ from simstrag.ties import TOLERANCE, is_at_most
 Floats = npt.NDArray[np.float64]
 CANDIDATES = 200
 FIRST = 6
-"""The first candidate is where somebody's sixth micro-batch ends."""
+"""The first candidate is the earliest end of a sixth micro-batch."""
 MEASURING = Plan(review=Review(updates=1))
 
 
 @dataclass(slots=True)
 class _State:
-    """times: shape (N, measure), local times in seconds, NaN where none has been seen.
-    began: steps of the slowest rank and the time when the warm-up was over.
-    chosen: the plan with a deadline, once there is one.
+    """The measured steps and the chosen plan.
+
+    times: shape (N, measure), local times in seconds, NaN where there is none.
+    began: steps of the slowest rank, and the time, at the end of the warm-up.
+    chosen: the plan with the deadline; None while measuring.
     """
 
     times: Floats
@@ -47,10 +49,10 @@ class _State:
 class DropCompute:
     """Synchronous with a deadline.
 
-    theta: seconds of computing after which a rank stops; `auto` is chosen from measured steps, and
-        `inf` never stops.
-    warmup: steps of each rank before those measured.
-    measure: steps of each rank that are measured.
+    theta: seconds of computing after which a rank stops; `auto` chooses it from measured steps,
+        and `inf` never stops.
+    warmup: steps of each rank before the measured steps.
+    measure: measured steps of each rank.
     """
 
     theta: float | None = field(default=None, metadata={"none": "auto"})
@@ -73,7 +75,7 @@ class DropCompute:
 
     def plan(self, view: View) -> Plan:
         m = view.hints.microbatches or 1
-        object.__setattr__(self, "cuttable_", m > 1)  # frozen are the parameters
+        object.__setattr__(self, "cuttable_", m > 1)  # the dataclass is frozen
         if self.theta is not None or m == 1:
             return self.plan_
         if self.state_ is None:
@@ -86,8 +88,10 @@ class DropCompute:
         return state.chosen or MEASURING
 
     def summary(self) -> dict[str, int | float]:
-        """theta: the deadline in seconds, once there is one; cuttable: 1 where a step has more
-        than one micro-batch, so that a deadline can cut it, else 0.  Nothing where `inf` was asked.
+        """The deadline in seconds, and whether steps can be cut; nothing for `theta=inf`.
+
+        theta: the deadline, once there is one.
+        cuttable: 1 where a step has more than one micro-batch, else 0.
 
         >>> DropCompute(theta=0.5).summary()
         {'theta': 0.5, 'cuttable': 0}
@@ -100,27 +104,27 @@ class DropCompute:
         return {**known, "cuttable": int(self.cuttable_)}
 
     def _measure(self, state: _State, view: View, m: int) -> None:
-        """Enter what the view shows; after the last step needed, choose the deadline."""
+        """Store the times of a view; after the last measured step, choose the deadline."""
         column = view.steps[:, None] - WINDOW + np.arange(WINDOW) - self.warmup
         inside = (column >= 0) & (column < self.measure)
         state.times[np.nonzero(inside)[0], column[inside]] = view.local_times[inside]
         steps = int(view.steps.min())
         if state.began is None and steps >= self.warmup:
             state.began = steps, view.time
-        whole = state.times[:, ~np.isnan(state.times).any(axis=0)]
-        if steps < self.warmup + self.measure or not whole.size:
+        complete = state.times[:, ~np.isnan(state.times).any(axis=0)]
+        if steps < self.warmup + self.measure or not complete.size:
             return
         assert state.began is not None
-        before, then = state.began
-        per_step = (view.time - then) / max(steps - before, 1)
-        overhead = max(per_step - float(whole.max(axis=0).mean()), 0.0)
-        state.chosen = Plan(deadline=best_deadline(whole, m, overhead))
+        first_step, start = state.began
+        per_step = (view.time - start) / max(steps - first_step, 1)
+        overhead = max(per_step - float(complete.max(axis=0).mean()), 0.0)
+        state.chosen = Plan(deadline=best_deadline(complete, m, overhead))
 
 
 def best_deadline(times: Floats, m: int, overhead: float) -> float:
-    """The deadline in seconds with the largest effective speed-up; of equals the latest.
+    """The deadline in seconds with the largest effective speed-up; the latest of tied ones.
 
-    times: shape (N, steps), local times of whole steps of m micro-batches, seconds.
+    times: shape (N, steps), local times of steps of m micro-batches, seconds.
     overhead: seconds of an update beyond the slowest rank's computing.
 
     >>> round(best_deadline(np.array([[1.0, 1.0], [1.0, 4.0]]), m=8, overhead=0.0), 2)
@@ -133,7 +137,7 @@ def best_deadline(times: Floats, m: int, overhead: float) -> float:
 
 
 def effective_speedup(times: Floats, m: int, overhead: float, theta: float) -> float:
-    """S_eff = (1 - drop rate) * T_raw / T_theta, samples per second against those without deadline.
+    """S_eff = (1 - drop rate) * T_raw / T_theta, samples per second relative to no deadline.
 
     >>> effective_speedup(np.array([[1.0], [4.0]]), m=4, overhead=1.0, theta=1.5)  # (1+.5)/2*5/3
     1.25

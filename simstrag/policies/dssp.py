@@ -1,21 +1,19 @@
-"""Every gradient is an update of its own; who runs too far ahead may run further where it pays.
+"""Every gradient is an update of its own; a rank too far ahead may go on where that saves waiting.
 
-A rank more than s_L steps ahead of the slowest blocks, as in ssp; but the fastest is first allowed
-as many extra steps, up to r_max, as make it end shortly before a push of the slowest.
+A rank more than s_L steps ahead of the slowest blocks, as in ssp. But the fastest rank first gets
+up to r_max extra steps: the number after which it ends shortly before a push of the slowest.
 
 Source: Zhao et al., "Dynamic Stale Synchronous Parallel Distributed Training for Deep Learning",
 ICDCS 2019, arXiv:1908.11848.
 
-The paper's: thresholds from s_L to s_L + r_max (3 and 15), the controller that is asked when the
-fastest rank is at s_L, and the wait for s_L once the extra steps are used.  The controller predicts
-the next r_max pushes of both ranks from the times between their last two, and takes the pair that
-lies closest together, whichever of the two comes first.  Ours: a rank's pace is its last local time
-plus its own communication, which leaves out what it waited for; the slowest's next push is counted
-from when it began its step; and for the fast rank's r-th push, r = 0..r_max, only the next push of
-the slowest at or after it counts, since that is the one waited for.  The least r of equal waits is
-taken.  The extra steps are a threshold, s_L + r, not a number counted down: pushes of the slowest
-meanwhile add to them, and a threshold stands until the rank blocks at it.  It then waits for s_L,
-which may take more than the one push.
+The paper's: thresholds from s_L to s_L + r_max (3 and 15), a controller that decides when the
+fastest rank is at s_L, and the wait for s_L after the extra steps.  The controller predicts the
+next r_max pushes of both ranks from the times between their last two, and takes the closest pair in
+either order.  Ours: a rank's pace is its last local time plus its communication, without waiting;
+the slowest's next push is predicted from the start of its step; the fast rank's r-th push,
+r = 0..r_max, is compared with the slowest's next push at or after it, for which it would wait; the
+least r of tied waits is taken.  The extra steps raise the threshold to s_L + r, so that a push of
+the slowest adds to them, until the rank blocks. It then waits for s_L, maybe for several pushes.
 """
 
 import math
@@ -33,11 +31,13 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(slots=True)
 class _State:
-    """Arrays have one entry per rank.
+    """The thresholds; arrays have one entry per rank.
 
-    began: steps known when the first plan was made; ranks are ahead by what they did since.
+    began: steps known at the first plan, from which a rank's lead counts.
     bounds: the thresholds in force.
-    decided: steps known when a block of the rank was last decided on.
+    decided: steps known at the last decision on a block of the rank.
+    grants: decisions to allow extra steps.
+    extra_steps: extra steps in all.
     """
 
     began: Ints
@@ -52,8 +52,8 @@ class _State:
 class Dssp:
     """Dynamic stale synchronous parallel.
 
-    low: s_L, how many steps any rank may be ahead of the slowest.
-    extra: r_max, how many more the fastest may be allowed; 0 is ssp.
+    low: s_L, steps that any rank may be ahead of the slowest.
+    extra: r_max, most extra steps of the fastest; 0 is ssp.
     """
 
     low: int = 3
@@ -73,9 +73,9 @@ class Dssp:
         before = state.bounds.copy()
         for rank in np.flatnonzero(blocked):
             state.decided[rank] = view.steps[rank]
-            fresh = state.bounds[rank] == self.low  # else the extra steps are used
+            unused = state.bounds[rank] == self.low  # else the rank has used its extra steps
             state.bounds[rank] = self.low
-            if fresh and ahead[rank] == ahead.max():
+            if unused and ahead[rank] == ahead.max():
                 r = self._extra_steps(view, int(rank), np.flatnonzero(ahead == 0))
                 state.bounds[rank] += r
                 state.grants += r > 0
@@ -85,7 +85,7 @@ class Dssp:
         return state.plan
 
     def summary(self) -> dict[str, int | float]:
-        """How often a rank was allowed extra steps, and how many in all."""
+        """Grants of extra steps, and their number."""
         state = self.state_
         if state is None:
             return {"grants": 0, "extra_steps": 0}
@@ -96,14 +96,14 @@ class Dssp:
             n = view.world_size
             bounds = np.full(n, self.low)
             state = _State(view.steps, bounds, np.full(n, -1), _plan_of(bounds))
-            object.__setattr__(self, "state_", state)  # frozen are the parameters
+            object.__setattr__(self, "state_", state)  # the dataclass is frozen
             return state
         return self.state_
 
     def _extra_steps(self, view: View, fast: int, slowest: Ints) -> int:
-        """r*, the r in 0..r_max after which the wait is least; 0 where a pace is not known.
+        """r*, the r in 0..r_max with the least wait; 0 where a pace is unknown.
 
-        Of several slowest ranks the one counts whose next push comes last.
+        Of several slowest ranks the one with the latest next push counts.
         """
         pace = last(view.local_times, view.communication)
         next_push = np.maximum(view.pending_since + pace, view.time)[slowest]

@@ -1,13 +1,12 @@
-"""Every x gradients that arrive at the server make one update, whoever sent them.
+"""Every x gradients that arrive at the server make one update, from any ranks.
 
 Early ranks wait for the x-th gradient, late gradients count for the next update and are never lost,
 and x gradients make x/N of a full step.  `x=1` is asgd, `x=N` is bsp through a server.
 
 Source: STAR's static x-order: Zhang & Shen, "Straggler Tolerant and Resilient DL Training on
 Homogeneous GPUs", 2025, arXiv:2512.09685; K-async in Dutta et al., "Slow and Stale Gradients Can
-Win the Race", 2018, arXiv:1803.01113.  Of STAR's paper only the abstract and the first sentences of
-the introduction were at hand, which do not give the rule: it is, weights 1/N included, that of the
-released code.
+Win the Race", 2018, arXiv:1803.01113.  Only the abstract and the first sentences of STAR's
+introduction were at hand; they do not give the rule. Rule and weights 1/N are the released code's.
 """
 
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from simstrag.policy import Plan, PlanError, Quorum, Via, View
 class KAsync:
     """Updates of the first x gradients.
 
-    x: how many gradients make an update; None (`all`) is one of every rank, N.
+    x: gradients per update; None (`all`) is N.
     """
 
     x: int | None = field(default=None, metadata={"none": "all"})

@@ -1,21 +1,20 @@
-"""Bulk-synchronous; ranks that are slow beyond the noise compute in reduced precision until well.
+"""Bulk-synchronous; ranks slow beyond the noise compute in reduced precision until they recover.
 
-Every update waits for all ranks; a rank whose recent local times stand out by the median absolute
-deviation (MAD) is switched to AMP, and back once its full-precision speed has recovered.
+Every update waits for all ranks. A rank whose recent local times stand out by the median absolute
+deviation (MAD) is switched to AMP, and back after its full-precision speed has recovered.
 
 Source: Jung, Kim, Yu, "Korel: Mitigating Stragglers via Real-Time Automatic Mixed Precision in
 Distributed Deep Learning Environments", IEEE CLOUD 2025, pp. 23-31.
 
-The paper gives the idea: a threshold built on MAD, AMP for the flagged ranks, off after recovery.
-It does not give the window, the multiplier, nor how recovery is seen while AMP hides it.  Those
-are this project's rules, numbered A.9.1 to A.9.17 in docs/korel.md, measured in tests/verification.
+The paper's: a threshold built on MAD, AMP for the flagged ranks, full precision after recovery.  It
+gives no window, no multiplier and no test of recovery under AMP.  Ours: the rules A.9.1 to A.9.17
+of docs/korel.md, measured in tests/verification.
 
-Three judgements need three different times.  *Slow?* and *recovered?* ask how long a step would
-have taken in full precision, whatever it ran in: an AMP rank looks well only because of AMP, and a
-rule that takes its times at face value switches on and off for ever.  *Does AMP help?* asks for raw
-times: the full-precision equivalent is the same before and after the switch by construction.  And
-since the equivalent is only as good as the known AMP ratio, a *probe* now and then runs a few steps
-in full precision, so that no error in that ratio can keep a rank in AMP for ever.
+Three judgements need three different times.  *Slow?* and *recovered?* need the time of a step in
+full precision: an AMP rank is fast because of AMP, and a rule on raw times would switch on and off
+for ever.  *Does AMP help?* needs raw times: the full-precision equivalent does not change with the
+switch.  The equivalent depends on the known AMP ratio; a *probe* of a few full-precision steps now
+and then ensures that an error in the ratio cannot keep a rank in AMP for ever.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ import numpy.typing as npt
 from simstrag.policies.estimators.detectors import (
     Baseline,
     baseline,
+    find_suspects,
     full_precision_time,
     median,
     robust_z,
-    suspects,
 )
 from simstrag.policies.estimators.loops import compiled
 from simstrag.policies.estimators.windows import Windows
@@ -46,13 +45,13 @@ EVERY_UPDATE = Review(updates=1)
 
 RANK = np.dtype(
     [
-        # what outlives its activations; versions are numbers of updates
+        # kept across activations; versions are numbers of updates
         ("dwell", "i8"), ("cooldown", "i8"), ("cooldown_until", "i8"), ("last_off", "f8"),
         ("on_count", "i8"),
-        # its stay in AMP mode; `before`: median raw time just before, `tested`: for its effect
+        # of the stay in AMP mode; `before`: median raw time before it, `tested`: for its effect
         ("in_amp", "?"), ("in_trial", "?"), ("tested", "?"),
         ("steps", "i8"), ("since_probe", "i8"), ("off_count", "i8"), ("before", "f8"),
-        # whether more than a count of it changes in this check
+        # whether this check needs more than a change of its counts
         ("acts", "?"),
     ],
     align=True,
@@ -63,7 +62,9 @@ RANK = np.dtype(
 class _Trial:
     """Full-precision steps of a rank in AMP mode: a probe, or the confirmation of a stop.
 
-    needed: how many.  amp_median: what a confirmation compares them with; None in a probe.
+    needed: the number of steps.
+    amp_median: the AMP median that a confirmation compares them with; None in a probe.
+    times: the local times so far.
     """
 
     needed: int
@@ -73,10 +74,12 @@ class _Trial:
 
 @dataclass(slots=True)
 class _State:
-    """Everything learnt so far.
+    """The state of every rank, and the plan in force.
 
-    ranks: a record of `RANK` each.  raw: their last W times as they were, all in one precision
-    (A.9.4), so that their equivalents are in the same order.  trials: of ranks that are in one.
+    ranks: one record of `RANK` per rank.
+    raw: the last W raw times of each rank, all in one precision (A.9.4), so that their
+        full-precision equivalents are in the same order.
+    trials: the running trial of each rank in one.
     """
 
     ranks: npt.NDArray[np.void]
@@ -89,21 +92,21 @@ class _State:
 
 @dataclass(frozen=True)
 class Korel:
-    """Selective AMP; times are local times in seconds, counters count updates unless said.
+    """Selective AMP; times are local times in seconds, counters count updates unless noted.
 
-    W: recent steps that a judgement looks at.
-    z_on, delta_on, k_on: suspect if z > z_on and at least 1+delta_on times the reference; AMP
-        after k_on suspect checks in a row.
-    delta_off, z_off, k_off: well if z < z_off and at most 1+delta_off times the reference; off
-        after k_off such checks in a row.
+    W: recent steps of a rank in a judgement.
+    z_on, delta_on, k_on: a rank is suspect if z > z_on and its time exceeds 1+delta_on times the
+        reference; AMP after k_on suspect checks in a row.
+    delta_off, z_off, k_off: a rank is well if z is at most z_off and its time at most 1+delta_off
+        times the reference; AMP ends after k_off such checks in a row.
     dwell, dwell_cap: least AMP steps of an activation; doubled up to the cap when it flaps.
-    flap, quiet: back on within `flap` of the last off is flapping; after more than `quiet` it is
-        forgiven.
+    flap, quiet: an activation within `flap` of the last end flaps; after more than `quiet` the
+        dwell is reset.
     P_probe: AMP steps between two probes.
-    probes: whether there are probes and confirmations at all.
-    dear: clean steps; where a change of precision costs more, there are none either.
-    efficacy: AMP does not help if its times are above this share of those before.
-    cooldown, cooldown_cap: no AMP for so long after it did not help; doubled up to the cap.
+    probes: whether there are probes and confirmations.
+    dear: the cost of a change of precision, in clean steps, above which there are none either.
+    efficacy: AMP helps if its times are below this share of those before.
+    cooldown, cooldown_cap: updates without AMP after it did not help; doubled up to the cap.
     f_floor, f_floor_off: least scale of z, as a share of the reference, for on and for off.
     global_shift_guard: whether a cluster slow as a whole is compared with its fastest rank.
     rho: full over reduced-precision time of a clean step; None takes the hint.
@@ -150,8 +153,8 @@ class Korel:
         if view.version <= state.version:  # A.9.1
             return state.plan
         state.version = view.version
-        entered = self._enter(state, view)
-        x = self._values(state, view)
+        recorded = self._record_times(state, view)
+        x = self._medians(state, view)
         against = baseline(
             x,
             lambda: self._windows(state, view),
@@ -160,18 +163,18 @@ class Korel:
             floor=self.f_floor,
             guard=self.global_shift_guard,
         )
-        if self._count(state, x, against, entered):
+        if self._count(state, x, against, recorded):
             acting = np.flatnonzero(state.ranks["acts"]).tolist()
             for i in acting:
                 if not state.ranks[i]["in_amp"]:
-                    self._on(state, i)
+                    self._activate(state, i)
                 else:
-                    self._attend(state, view, i, float(x[i]), against)
-            state.plan = self._planned(state)
+                    self._act(state, view, i, float(x[i]), against)
+            state.plan = self._next_plan(state)
         return state.plan
 
     def summary(self) -> dict[str, int | float]:
-        """What was done so far; switches are all changes of mode, on and off."""
+        """Counts of all actions; switches are all changes of mode, on and off."""
         counts = dict.fromkeys(COUNTED, 0) if self.state_ is None else self.state_.counts
         on_and_off = sum(counts[kind] for kind in ("activations", "recoveries", "efficacy_stops"))
         return {"switches": on_and_off, **counts}
@@ -179,22 +182,19 @@ class Korel:
     def _state(self, n: int) -> _State:
         if self.state_ is None:
             ranks = np.zeros(n, dtype=RANK)
-            ranks["dwell"], ranks["cooldown"], ranks["last_off"] = (
-                self.dwell,
-                self.cooldown,
-                -math.inf,
-            )
-            state = _State(
-                ranks, Windows(n, self.W), _plan_of(np.zeros(n, dtype=np.bool_), frozenset())
-            )
-            object.__setattr__(self, "state_", state)  # frozen are the parameters
+            ranks["dwell"], ranks["cooldown"] = self.dwell, self.cooldown
+            ranks["last_off"] = -math.inf
+            plan = _plan_of(np.zeros(n, dtype=np.bool_), frozenset())
+            state = _State(ranks, Windows(n, self.W), plan)
+            object.__setattr__(self, "state_", state)  # the dataclass is frozen
             return state
         return self.state_
 
-    def _enter(self, state: _State, view: View) -> npt.NDArray[np.int64]:
-        """A.9.2: the times that are new; returns how many entered of each rank.
+    def _record_times(self, state: _State, view: View) -> npt.NDArray[np.int64]:
+        """Record new times (A.9.2); return the number recorded of each rank.
 
-        Those of another mode do not, that is of a step begun before a switch or of a trial (A.9.9).
+        Times of another mode are left out: those of steps begun before a switch, and of trials
+        (A.9.9).
         """
         new = state.raw.news(view.steps, WINDOW)
         times, amp = view.newest("local_times", new), view.newest("amp", new)
@@ -206,8 +206,8 @@ class Korel:
         unusable |= amp != state.ranks["in_amp"][:, np.newaxis]
         return state.raw.follow(view.steps, times, unusable)
 
-    def _values(self, state: _State, view: View) -> Floats:
-        """x of every rank, NaN where its window is not full (A.9.5)."""
+    def _medians(self, state: _State, view: View) -> Floats:
+        """The median equivalent x of every rank; NaN where its window is not full (A.9.5)."""
         x = state.raw.medians()
         if state.plan.suspects:
             low, high = state.raw.middles()
@@ -216,12 +216,12 @@ class Korel:
         return x
 
     def _windows(self, state: _State, view: View) -> Floats:
-        """The equivalents of all ranks' times, NaN where there is none."""
+        """The equivalents of all times in the windows; NaN where there is none."""
         raw = state.raw.of(slice(None))
         return np.where(state.ranks["in_amp"][:, np.newaxis], self._equivalent(raw, view), raw)
 
     def _equivalent(self, time: Floats, view: View) -> Floats:
-        """A.9.17; with no ratio known an AMP rank has no x, and only a probe ends its stay."""
+        """The full-precision equivalent (A.9.17); NaN where no ratio is known."""
         hints = view.hints
         rho = hints.amp_ratio if self.rho is None else self.rho
         if rho is None:
@@ -229,25 +229,25 @@ class Korel:
         return full_precision_time(time, rho, hints.host_seconds, hints.clean_seconds)
 
     def _count(
-        self, state: _State, x: Floats, against: Baseline, entered: npt.NDArray[np.int64]
+        self, state: _State, x: Floats, against: Baseline, recorded: npt.NDArray[np.int64]
     ) -> bool:
-        """Go on counting, and mark the ranks for which there is more to do; whether it is any."""
-        flagged = suspects(x, against, self.z_on, self.delta_on)
+        """Update the counts, and mark the ranks that need an action; whether there are any."""
+        flagged = find_suspects(x, against, self.z_on, self.delta_on)
         well = self._well(x, against) if state.plan.suspects else np.zeros_like(flagged)
         return bool(
             _count(
-                state.ranks, np.isnan(x), entered, flagged, well, state.version, self.k_on,
+                state.ranks, np.isnan(x), recorded, flagged, well, state.version, self.k_on,
                 self.k_off, 2 * self.W, self.P_probe,
             )
         )  # fmt: skip
 
     def _well(self, x: Floats, against: Baseline) -> npt.NDArray[np.bool_]:
-        """Whose times are those of the others again (A.9.11)."""
+        """Whether a rank is as fast as the others again (A.9.11)."""
         scale = max(against.scale, self.f_floor_off * against.reference)
         near = is_at_most(x, (1 + self.delta_off) * against.reference)
         return near & is_at_most(robust_z(x, against.reference, scale), self.z_off)
 
-    def _on(self, state: _State, i: int) -> None:
+    def _activate(self, state: _State, i: int) -> None:
         rank = state.ranks[i]
         since = state.version - rank["last_off"]
         if since <= self.flap:  # A.9.12
@@ -261,19 +261,19 @@ class Korel:
         state.raw.clear(i)  # A.9.4: times of two modes are never mixed, nor converted
         state.counts["activations"] += 1
 
-    def _off(self, state: _State, i: int, why: str) -> None:
+    def _deactivate(self, state: _State, i: int, why: str) -> None:
         rank = state.ranks[i]
         rank["in_amp"], rank["last_off"] = False, state.version
         state.raw.clear(i)
         state.counts[why] += 1
 
-    def _try(self, state: _State, i: int, trial: _Trial, kind: str) -> None:
+    def _start_trial(self, state: _State, i: int, trial: _Trial, kind: str) -> None:
         state.trials[i] = trial
         state.ranks[i]["in_trial"] = True
         state.counts[kind] += 1
 
-    def _attend(self, state: _State, view: View, i: int, x: float, against: Baseline) -> None:
-        """A.9.2 for one rank in AMP mode: the first action ends its check."""
+    def _act(self, state: _State, view: View, i: int, x: float, against: Baseline) -> None:
+        """Check one rank in AMP mode; the first action ends its check (A.9.2)."""
         if state.ranks[i]["in_trial"]:
             self._judge_trial(state, i, state.trials[i], against)
         elif not (self._fails(state, view, i, against) or self._recovers(state, i, x, against)):
@@ -286,14 +286,14 @@ class Korel:
         state.ranks[i]["in_trial"] = False
         if trial.amp_median is None:  # A.9.13
             if is_at_most(trial.times[-1], (1 + self.delta_off) * against.reference):
-                self._off(state, i, "recoveries")
+                self._deactivate(state, i, "recoveries")
         elif not is_less(trial.amp_median, self.efficacy * median(np.array(trial.times))):  # A.9.15
             self._stop(state, i)
         else:
             state.ranks[i]["cooldown"] = self.cooldown
 
     def _fails(self, state: _State, view: View, i: int, against: Baseline) -> bool:
-        """A.9.14-16: once, 2W steps after ON, whether raw times have become shorter at all."""
+        """Test once, 2W steps after ON, whether raw times have become shorter (A.9.14-16)."""
         rank = state.ranks[i]
         if rank["tested"] or rank["steps"] < 2 * self.W:
             return False
@@ -303,54 +303,52 @@ class Korel:
             rank["cooldown"] = self.cooldown
             return False
         if self._may_try(view, against):
-            self._try(state, i, _Trial(self.W, amp_median), "confirmations")
+            self._start_trial(state, i, _Trial(self.W, amp_median), "confirmations")
         else:
             self._stop(state, i)
         return True
 
     def _stop(self, state: _State, i: int) -> None:
-        """A.9.16."""
+        """End AMP that does not help, and start the cool-down (A.9.16)."""
         rank = state.ranks[i]
-        self._off(state, i, "efficacy_stops")
+        self._deactivate(state, i, "efficacy_stops")
         rank["cooldown_until"] = state.version + rank["cooldown"]
         rank["cooldown"] = min(2 * rank["cooldown"], self.cooldown_cap)
 
     def _recovers(self, state: _State, i: int, x: float, against: Baseline) -> bool:
-        """A.9.11; a rank without an x keeps its count."""
+        """End AMP of a recovered rank (A.9.11); a rank without an x keeps its count."""
         rank = state.ranks[i]
         if math.isnan(x):
             return False
         rank["off_count"] = rank["off_count"] + 1 if self._well(np.array(x), against) else 0
         if rank["off_count"] < self.k_off or rank["steps"] < rank["dwell"]:
             return False
-        self._off(state, i, "recoveries")
+        self._deactivate(state, i, "recoveries")
         return True
 
     def _probe(self, state: _State, view: View, i: int, against: Baseline) -> None:
-        """A.9.13; the first of two steps is not counted, it may pay for the change of precision."""
+        """Start a due probe (A.9.13); the first of two steps may include the switch's cost."""
         rank = state.ranks[i]
         if rank["since_probe"] >= self.P_probe and self._may_try(view, against):
             rank["since_probe"] = 0
-            self._try(state, i, _Trial(1 if view.hints.amp_switch == 0 else 2), "probes")
+            self._start_trial(state, i, _Trial(1 if view.hints.amp_switch == 0 else 2), "probes")
 
     def _may_try(self, view: View, against: Baseline) -> bool:
         switch, clean = view.hints.amp_switch, view.hints.clean_seconds
         step = against.reference if clean is None else clean
         return self.probes and not (switch is not None and is_less(self.dear * step, switch))
 
-    def _planned(self, state: _State) -> Plan:
-        """The same object unless a precision or a suspect changed."""
+    def _next_plan(self, state: _State) -> Plan:
+        """A plan; the same object while precisions and suspects stay."""
         in_amp, plan = state.ranks["in_amp"], state.plan
-        taken, reduced = (
-            frozenset(np.flatnonzero(in_amp).tolist()),
-            in_amp & ~state.ranks["in_trial"],
-        )
-        same = taken == plan.suspects and np.array_equal(reduced, plan.in_amp)
-        return plan if same else _plan_of(reduced, taken)
+        reduced = in_amp & ~state.ranks["in_trial"]
+        suspects = frozenset(np.flatnonzero(in_amp).tolist())
+        same = suspects == plan.suspects and np.array_equal(reduced, plan.in_amp)
+        return plan if same else _plan_of(reduced, suspects)
 
 
-def _plan_of(reduced: npt.NDArray[np.bool_], taken: frozenset[int]) -> Plan:
-    return Plan(precision=reduced, suspects=taken, review=EVERY_UPDATE)
+def _plan_of(reduced: npt.NDArray[np.bool_], suspects: frozenset[int]) -> Plan:
+    return Plan(precision=reduced, suspects=suspects, review=EVERY_UPDATE)
 
 
 @compiled
@@ -358,10 +356,10 @@ def _count(
     ranks: Any, unknown: Any, entered: Any, flagged: Any, well: Any, version: int, k_on: int,
     k_off: int, tested_after: int, probed_after: int,
 ) -> bool:  # fmt: skip
-    """What most checks of most ranks come to: counts of A.9.10 and A.9.11, and steps in AMP mode.
+    """Update the counts of A.9.10 and A.9.11 and the steps in AMP mode; all most checks need.
 
-    Marks those of whom more than a count changes, and leaves their counts alone.  A rank without
-    an x keeps its own.
+    Marks the ranks that need an action and leaves their counts unchanged.  A rank without an x
+    keeps its counts.  Returns whether a rank is marked.
     """
     some = False
     for i in range(len(ranks)):

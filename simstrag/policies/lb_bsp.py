@@ -1,18 +1,16 @@
-"""Every update waits for all ranks, and each computes a share of the samples that its speed allows.
+"""Every update waits for all ranks, and each rank computes a share of samples by its speed.
 
-A rank twice as slow as another gets half as many samples, so that all finish together; the samples
-of an update stay the same in number, and each of them weighs the same.
+A rank twice as slow as another gets half as many samples, so that all finish together. An update
+has the same number of samples as before, and each sample the same weight.
 
 Source: Chen et al., "Semi-Dynamic Load Balancing: Efficient Distributed Learning in Non-Dedicated
 Environments" (LB-BSP), SoCC 2020; the dead band is that of OmniLearn: Tyagi & Sharma,
 arXiv:2503.17469, 2025.
 
-The papers': shares in proportion to speed at the boundary of an iteration, their sum fixed, each
-gradient weighed by its samples; least and largest batches.  Ours: speed is the median over a window
-of samples per second, where LB-BSP fits a line with an offset (GPU) or trains a predictor (CPU),
-and OmniLearn smooths; and all numbers below but the dead band of 5 %.  In the simulator the time of
-a step is in proportion to its share (docs/semantics.md, 6): it has no fixed part that an offset
-could describe.
+The papers': shares in proportion to speed at the boundary of an iteration, with a fixed sum; each
+gradient weighed by its samples; least and largest batches.  Ours: speed is the median of samples
+per second over a window, where LB-BSP fits a line with an offset (GPU) or trains a predictor (CPU)
+and OmniLearn smooths; and all numbers but the dead band of 5 %.
 """
 
 import math
@@ -31,7 +29,7 @@ EVERY_UPDATE = Review(updates=1)
 
 @dataclass(slots=True)
 class _State:
-    """The shares in force, shape (N,), their plan, and how often they were changed."""
+    """The shares in force, shape (N,), their plan, and the number of their changes."""
 
     shares: Floats
     plan: Plan = Plan(review=EVERY_UPDATE)  # noqa: RUF009 (frozen)
@@ -43,7 +41,7 @@ class LbBsp:
     """Load-balanced BSP; shares are of the nominal batch and sum to the number of ranks.
 
     window: recent steps of a rank whose median is its speed.
-    deadband: shares change if one of them would by more than this part of itself.
+    deadband: the relative change of a share above which all shares change.
     low, high: least and largest share.
     """
 
@@ -65,7 +63,7 @@ class LbBsp:
         state = self.state_
         if state is None:
             state = _State(np.ones(view.world_size))
-            object.__setattr__(self, "state_", state)  # frozen are the parameters
+            object.__setattr__(self, "state_", state)  # the dataclass is frozen
         batch, times, cancelled = (
             view.newest(name, self.window) for name in ("batch", "local_times", "lower_bound")
         )
@@ -73,7 +71,7 @@ class LbBsp:
         if np.isnan(rate).any():
             return state.plan
         b = view.hints.batch
-        low = self.low if b is None else max(self.low, 1 / b)  # no rank goes without a sample
+        low = self.low if b is None else max(self.low, 1 / b)  # every rank gets a sample
         shares = balanced(rate, low, self.high)
         below = is_less(shares, (1 - self.deadband) * state.shares)
         above = is_less((1 + self.deadband) * state.shares, shares)
@@ -84,15 +82,17 @@ class LbBsp:
         return state.plan
 
     def summary(self) -> dict[str, int | float]:
-        """How often the shares were changed."""
+        """The number of changes of the shares."""
         return {"rebalances": 0 if self.state_ is None else self.state_.changes}
 
 
 def balanced(rate: Floats, low: float, high: float) -> Floats:
-    """Shares in proportion to speed as far as limits allow, which sum to their number.
+    """Shares in proportion to speed, within limits, with the sum N.
 
-    rate: shape (N,), samples per second in any unit, above 0.  low <= 1 <= high.
-    Whoever would pass a limit is held there, and the others share the rest by their speed.
+    A rank whose share would pass a limit gets the limit; the others share the rest by speed.
+
+    rate: shape (N,), samples per second in any unit, above 0.
+    low, high: the limits; low <= 1 <= high.
 
     >>> balanced(np.array([1.0, 0.5]), low=0.25, high=4.0).round(4)
     array([1.3333, 0.6667])

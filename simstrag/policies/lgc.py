@@ -1,15 +1,15 @@
-"""The K fastest gradients make an update; those of the stragglers are added to the next one.
+"""The K fastest gradients make an update; the stragglers' gradients join the next one.
 
-Nobody is waited for beyond the K-th, and no work is lost: a straggler's gradient is one update
+No update waits beyond the K-th gradient, and no work is lost: a straggler's gradient is one update
 stale, or more if it misses that one too.
 
 Source: Xu et al., "Live Gradient Compensation for Evading Stragglers in Distributed Learning",
 INFOCOM 2021.
 
-The paper's are the K fastest, and late gradients in the update after.  It also cuts each batch into
-blocks and adds the blocks that are done; here a late gradient is added whole, when it is.  K = N-2
-is what the baseline in STAR's released code (arXiv:2512.09685) waits for; weights 1/N for early and
-late alike are this project's reading of the update, which that code does in two phases instead.
+The paper's: the K fastest, and late gradients in the next update.  The paper also cuts each batch
+into blocks and adds the finished blocks; here a late gradient is added as a whole.  K = N-2 is the
+baseline's in STAR's released code (arXiv:2512.09685).  Ours: weights 1/N for early and late alike,
+where that code updates in two phases.
 """
 
 from dataclasses import dataclass, field
@@ -21,9 +21,8 @@ from simstrag.policy import Late, Plan, PlanError, Quorum, Via, View
 class Lgc:
     """Live gradient compensation.
 
-    k: K, how many gradients an update waits for; `auto` is all but two, and at least one.
-    via: `server` or `allreduce` (ranks outside a collective then pull at no cost, which is
-        assumed).
+    k: K, gradients per update; `auto` is all but two, and at least one.
+    via: `server` or `allreduce` (ranks outside the collective pull at no cost, which is assumed).
     """
 
     k: int | None = field(default=None, metadata={"none": "auto"})

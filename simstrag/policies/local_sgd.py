@@ -1,14 +1,14 @@
-"""Every rank takes h steps on a model of its own, then all models are averaged by one all-reduce.
+"""Every rank takes h steps on a model of its own, then one all-reduce averages all models.
 
-Communication and waiting come once in h steps, so that what slows single steps evens out before
-anybody waits; a rank that is slow all the time still holds up everybody.
+Communication and waiting come once in h steps, so that single slow steps even out before the
+average. A rank that is always slow still delays all others.
 
 Source: Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019, arXiv:1805.09767;
 for deep networks: Lin et al., "Don't Use Large Mini-Batches, Use Local SGD", ICLR 2020,
 arXiv:1808.07217.
 
-The papers' is the algorithm with one h for all.  They tune h; the default of 8 is this project's.
-Left out is the second paper's start with ordinary steps (post-local SGD).
+The papers': the algorithm with one h for all, which they tune.  Ours: the default of 8.  Left out:
+the second paper's start with ordinary steps (post-local SGD).
 """
 
 from dataclasses import dataclass

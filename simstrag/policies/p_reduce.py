@@ -1,16 +1,15 @@
-"""The first P ranks to finish average their models by all-reduce and go on, and so do the next P.
+"""The first P ranks to finish average their models by all-reduce and go on, then the next P.
 
-Groups form anew each time in order of arrival, and several may communicate at once; a slow rank
-holds up only the group that it ends up in.
+Groups form in order of arrival, and several may communicate at once. A slow rank delays only its
+group.
 
 Source: Miao et al., "Heterogeneity-Aware Distributed Machine Learning Training via Partial
 Reduce", SIGMOD 2021.
 
-The paper's are the groups of P, the averaged models and equal weights.  `window` is the released
-code's (Hetu): its first version closes a group 1 ms after its first rank, and P is all ranks
-unless one says otherwise.  P = 2, the smallest group that averages anything, and no window are
-this project's defaults.  Left out are the paper's staleness-aware weights, and its filter that
-keeps groups from splitting the ranks into cliques that never mix.
+The paper's: groups of P, averaged models, equal weights.  The released code's (Hetu): `window`; its
+first version closes a group 1 ms after its first rank, and P is all ranks by default.  Ours: P = 2,
+the smallest group that averages, and no window.  Left out: the staleness-aware weights, and the
+filter that keeps groups from splitting the ranks into cliques that never mix.
 """
 
 import math
@@ -24,8 +23,8 @@ from simstrag.policy import Plan, PlanError, Quorum, View
 class PReduce:
     """Partial reduce.
 
-    p: P, how many ranks make a group; `inf` is all of them.
-    window: seconds after its first rank at which a group closes with those that are there.
+    p: P, ranks per group; `inf` is all of them.
+    window: seconds after its first rank at which a group closes with the ranks it has.
     """
 
     p: int | None = 2

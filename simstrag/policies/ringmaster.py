@@ -1,15 +1,14 @@
 """Every gradient is an update of its own, on arrival, unless it is r or more versions stale.
 
-Nobody waits for anybody; a gradient that is too stale is ignored, and its rank goes on from the
-present parameters.
+No rank waits. A gradient that is too stale is ignored, and its rank pulls the present parameters.
 
 Source: Maranjyan et al., "Ringmaster ASGD: The First Asynchronous SGD with Optimal Time
 Complexity", ICML 2025, arXiv:2501.16168.
 
-The paper's is the rule, in its form without stopping computations under way.  It sets R to
-max(1, sigma^2/epsilon) of the gradient's variance and the accuracy wanted, which nobody knows here:
-R = 2N is this project's default.  As N-1 others make about N-1 updates in one step of equally fast
-ranks, it ignores whoever is more than about twice as slow as they are.
+The paper's: the rule, in its form without stopping computations under way, with
+R = max(1, sigma^2/epsilon) of the gradient's variance and the accuracy wanted.  Ours: R = 2N, since
+those are unknown here.  Equally fast ranks make about N-1 updates in one step, so R = 2N ignores
+ranks more than about twice as slow.
 """
 
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from simstrag.policy import Damping, Plan, Quorum, Via, View
 class Ringmaster:
     """Asynchronous SGD with a delay threshold.
 
-    r: R, the staleness in versions from which on a gradient is ignored; `auto` is 2N.
+    r: R, the staleness in versions from which a gradient is ignored; `auto` is 2N.
     """
 
     r: int | None = field(default=None, metadata={"none": "auto"})

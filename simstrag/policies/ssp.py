@@ -1,7 +1,7 @@
 """Every gradient is an update of its own, but no rank may be more than `bound` steps ahead.
 
-A rank that would be further ahead of the slowest blocks before its next step, and pulls afresh
-when it is released.
+A rank that would be further ahead of the slowest blocks before its next step, and pulls again when
+it is released.
 
 Source: Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter
 Server", NIPS 2013; the usual bound is 3.
@@ -17,7 +17,7 @@ from simstrag.policy import Plan, Quorum, Via, View
 class Ssp:
     """Stale synchronous parallel.
 
-    bound: s, how many steps a rank may be ahead of the slowest; None (`inf`) is asgd.
+    bound: s, steps that a rank may be ahead of the slowest; None (`inf`) is asgd.
     """
 
     bound: int | None = 3

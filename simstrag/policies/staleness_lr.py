@@ -1,13 +1,13 @@
-"""Every gradient is an update of its own, on arrival, and weighs the less the staler it is.
+"""Every gradient is an update of its own, on arrival, with a weight that falls with staleness.
 
-Nobody waits for anybody; a gradient of staleness tau is applied with 1/tau of the learning rate.
+No rank waits. A gradient of staleness tau is applied with 1/tau of the learning rate.
 
 Source: Zhang et al., "Staleness-aware Async-SGD for Distributed Deep Learning", IJCAI 2016,
 arXiv:1511.05950.
 
-The paper's is the weight 1/tau; `power=0.5,shift=1` is 1/sqrt(1+tau) of FedBuff (Nguyen et al.,
-AISTATS 2022, arXiv:2106.06639).  The paper applies it to n-softsync, in which an update takes N/n
-gradients; here it is n = N, fully asynchronous.  That tau = 0 weighs 1 is this project's.
+The paper's: the weight 1/tau; `power=0.5,shift=1` is 1/sqrt(1+tau) of FedBuff (Nguyen et al.,
+AISTATS 2022, arXiv:2106.06639).  The paper applies it to n-softsync, whose updates take N/n
+gradients; here n = N, fully asynchronous.  Ours: weight 1 at tau = 0.
 """
 
 from dataclasses import dataclass

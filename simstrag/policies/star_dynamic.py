@@ -1,14 +1,14 @@
-"""Ranks of similar speed form groups that update apart: each waits for its own members alone.
+"""Ranks of similar speed form groups that update independently; each waits for its members alone.
 
-Groups are clusters of predicted step times, formed anew about once per round; where all ranks are
-of one speed they are one group, which is bsp through a server.
+Groups are clusters of predicted step times, formed about once per round. Where all ranks are of one
+speed they are one group, which is bsp through a server.
 
 Source: STAR's dynamic x-order: Zhang & Shen, "Straggler Tolerant and Resilient DL Training on
-Homogeneous GPUs", 2025, arXiv:2512.09685.  Of the paper only the abstract and the first sentences
-of the introduction were at hand.  The abstract's: workers are grouped for updates.  From the
-released code: Ward clusters of the times, a group's update when its last member has arrived,
-weights 1/N, 50 ms as threshold.  Ours: a threshold relative to the fastest rank as the default,
-the predictor, and that groups are reconsidered every N*b samples.
+Homogeneous GPUs", 2025, arXiv:2512.09685.  Only the abstract and the first sentences of the
+introduction were at hand.  The abstract's: workers are grouped for updates.  From the released
+code: Ward clusters of the times, a group's update at its last member's arrival, weights 1/N, 50 ms
+as threshold.  Ours: a threshold relative to the fastest rank as the default, the predictor, and a
+review every N*b samples.
 """
 
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ from simstrag.policy import Plan, Quorum, Review, Via, View
 
 @dataclass(slots=True)
 class _State:
-    """The last answer and the version it was given at."""
+    """The last plan and its version."""
 
     plan: Plan | None = None
     version: int = -1
@@ -32,9 +32,9 @@ class _State:
 class StarDynamic:
     """Dynamic x-order.
 
-    relative: two ranks are apart if their steps differ by this share of the fastest rank's; of
-        groups Ward's cost is compared instead (docs/star.md).
-    absolute: seconds in place of it; 0.05 in the released code.
+    relative: the threshold between two ranks, as a share of the fastest rank's step; between
+        groups it limits Ward's cost (docs/star.md).
+    absolute: the threshold in seconds instead; 0.05 in the released code.
     predictor: `last` or `median` of the recent times of a rank.
     """
 
@@ -53,11 +53,11 @@ class StarDynamic:
         state = self.state_
         if state.plan is None or view.version > state.version:
             state.version = view.version
-            state.plan = self._planned(view, state.plan)
+            state.plan = self._next_plan(view, state.plan)
         return state.plan
 
-    def _planned(self, view: View, before: Plan | None) -> Plan:
-        """The same object unless the groups changed; nothing is decided before all are known."""
+    def _next_plan(self, view: View, before: Plan | None) -> Plan:
+        """A plan; the same object while the groups do, or a rank's time is unknown."""
         t = PREDICTORS[self.predictor.value](view.local_times, view.communication)
         if np.isnan(t).any():
             return before or _plan_of((), view)

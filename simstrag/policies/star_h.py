@@ -1,17 +1,16 @@
 """While there are stragglers, the mode with the least estimated time to progress; else all as one.
 
 The modes are an update of every x gradients, for each x, and groups of similar speed that update
-apart; in the ring form a ring of the x fastest, with the others as riders.
+independently; in the ring form a ring of the x fastest, with the others as riders.
 
 Source: STAR-H, the heuristic of Zhang & Shen, "Straggler Tolerant and Resilient DL Training on
-Homogeneous GPUs", 2025, arXiv:2512.09685.  Of the paper only the abstract and the first sentences
-of the introduction were at hand.  The abstract's: a heuristic chooses the mode with the shortest
-time to accuracy.  From the released code: the straggler state (20 % slower than the fastest),
-decisions on its edges, time to progress as interval times 1 + phi/(x*b), the noise tables.  Ours:
-the least of all candidates where the code stops at the first local minimum, sorted times as the
-default interval (the code's own choice for its all-reduce form only), a new decision when others
-straggle, the staleness factor, live noise scales.  What the code does otherwise, and what its model
-can and cannot tell, is in docs/star.md.
+Homogeneous GPUs", 2025, arXiv:2512.09685.  Only the abstract and the first sentences of the
+introduction were at hand.  The abstract's: a heuristic chooses the mode with the shortest time to
+accuracy.  From the released code: the straggler state (20 % slower than the fastest), decisions on
+its edges, time to progress as interval times 1 + phi/(x*b), the noise tables.  Ours: the least of
+all candidates where the code stops at the first local minimum, sorted times as the default interval
+(the code's for its all-reduce form only), a new decision when other ranks straggle, the staleness
+factor, live noise scales.  docs/star.md lists all differences and the limits of the model.
 """
 
 import enum
@@ -24,9 +23,9 @@ import numpy.typing as npt
 from simstrag.policies.estimators.modes import (
     Interval,
     dynamic_time,
+    find_stragglers,
     ring_and_riders,
     static_times,
-    stragglers,
     ward_clusters,
 )
 from simstrag.policies.estimators.noise_tables import noise_scale
@@ -40,16 +39,14 @@ COUNTED = ("decisions", "switches", "ssgd", "static", "dynamic", "ring")
 
 
 class Form(enum.Enum):
-    """What updates are made of."""
+    """How gradients become updates."""
 
     SERVER = "server"
     RING = "ring"
 
 
 class NoiseSource(enum.Enum):
-    """Where the noise scale comes from: the view, its hints, or a table of
-    `simstrag.policies.estimators.noise_tables`.
-    """
+    """The source of the noise scale: the view, its hints, or a table of `noise_tables`."""
 
     LIVE = "live"
     HINT = "hint"
@@ -61,9 +58,7 @@ class NoiseSource(enum.Enum):
 
 @dataclass(slots=True)
 class _State:
-    """The last answer, the version it was given at (before the first update nothing is decided),
-    and what was done so far.
-    """
+    """The last plan, its version (the first decision follows the first update), and counts."""
 
     plan: Plan | None = None
     version: int = 0
@@ -80,7 +75,8 @@ class StarH:
     predictor: `last` or `median` of the recent times of a rank.
     noise: where phi comes from: `live`, `hint`, or the table of a model.
     phi: noise scale in samples, instead.
-    ratio: a straggler's step takes more than this share longer than the fastest rank's.
+    ratio: a rank is a straggler if its step is longer than the fastest rank's by more than this
+        share.
     relative, absolute: the threshold between groups, as in star_dynamic.
     """
 
@@ -111,26 +107,26 @@ class StarH:
             state.plan = self._plan_of(self._together(), frozenset(), view)
         if view.version > state.version:
             state.version = view.version
-            state.plan = self._reviewed(state.plan, view)
+            state.plan = self._review(state.plan, view)
         return state.plan
 
     def summary(self) -> dict[str, int | float]:
-        """How many decisions there were, how many changed the quorums, and for which mode."""
+        """Decisions, those that changed the quorums, and decisions for each mode."""
         return dict(self.state_.counts)
 
     def predicted(self, view: View) -> Floats:
         """Seconds of each rank's next step, computing and communication; shape (N,)."""
         return PREDICTORS[self.predictor.value](view.local_times, view.communication)
 
-    def _reviewed(self, before: Plan, view: View) -> Plan:
-        """The same object unless others straggle; nothing is decided before all are known."""
+    def _review(self, before: Plan, view: View) -> Plan:
+        """A plan; the same object while the stragglers stay, or a rank's time is unknown."""
         t = self.predicted(view)
         if np.isnan(t).any():
             return before
-        slow = stragglers(t, self.ratio)
+        slow = find_stragglers(t, self.ratio)
         if slow == before.suspects:
             return before
-        mode, quorums = self._decided(t, view) if slow else ("ssgd", self._together())
+        mode, quorums = self._choose_mode(t, view) if slow else ("ssgd", self._together())
         after = self._plan_of(quorums, slow, view)
         counts = self.state_.counts
         counts["decisions"] += 1
@@ -138,11 +134,11 @@ class StarH:
         counts[mode] += 1
         return after
 
-    def _decided(self, t: Floats, view: View) -> tuple[str, Quorums]:
-        """The candidate with the least time to progress; of equal x the larger."""
+    def _choose_mode(self, t: Floats, view: View) -> tuple[str, Quorums]:
+        """The mode with the least time to progress; of tied x the largest."""
         n, b = len(t), view.hints.batch
         if b is None:
-            raise PlanError("star_h: nothing says how many samples a gradient has (hints.batch)")
+            raise PlanError("star_h: the samples of a gradient are unknown (hints.batch)")
         phi = self._phi(view, n * b)
         T = static_times(t, self.interval, phi, b, self.staleness)
         x = 1 + int(np.flatnonzero(is_at_most(T, T.min()))[-1])
@@ -171,17 +167,17 @@ class StarH:
             phi = noise_scale(self.noise.value, total_batch, view.samples)
         if phi is None:
             raise PlanError(
-                f"star_h: no noise scale is known (noise={self.noise.value}); give phi=..., in "
+                f"star_h: the noise scale is unknown (noise={self.noise.value}); give phi=..., in "
                 "samples, or the table of a model, such as noise=resnet20"
             )
         return phi
 
     def _together(self) -> Quorums:
-        """SSGD in this form."""
+        """The quorum of SSGD in this form."""
         return (Quorum() if self.form is Form.RING else Quorum(via=Via.SERVER),)
 
     def _plan_of(self, quorums: Quorums, slow: frozenset[int], view: View) -> Plan:
-        """A plan that is reconsidered once per round."""
+        """A plan with a review once per round."""
         n, b = view.world_size, view.hints.batch
         review = Review(updates=n) if b is None else Review(samples=n * b)
         return Plan(quorums, suspects=slow, review=review)

@@ -1,7 +1,7 @@
-"""What star_h would decide if it knew how long every rank's next step takes.
+"""The decisions of star_h with each rank's true step time known.
 
-It sees the true slowdown of the moment instead of recent times, which only a simulation can offer;
-beside star_h it tells what a better predictor of computing times would be worth.
+It sees the true slowdown of the moment instead of recent times, which only a simulation offers.
+Compared with star_h it shows the worth of a better predictor of computing times.
 
 Source: STAR-H, the heuristic of Zhang & Shen, "Straggler Tolerant and Resilient DL Training on
 Homogeneous GPUs", 2025, arXiv:2512.09685, as in star_h; the oracle is ours.

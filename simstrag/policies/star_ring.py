@@ -1,14 +1,14 @@
-"""The fast ranks all-reduce, and a straggler's gradient rides with one of them when it is ready.
+"""The fast ranks all-reduce; a straggler's gradient rides with one of them when it is ready.
 
-Nobody waits for a straggler and none of its gradients is lost; without stragglers all ranks
-all-reduce.  Once in ten updates it looks whether others have become stragglers.
+No update waits for a straggler, and none of its gradients is lost. Without stragglers all ranks
+all-reduce. Every ten updates the policy looks for other stragglers.
 
 Source: STAR's all-reduce form: Zhang & Shen, "Straggler Tolerant and Resilient DL Training on
-Homogeneous GPUs", 2025, arXiv:2512.09685.  Of the paper only the abstract and the first sentences
-of the introduction were at hand.  The abstract's: that STAR works with all-reduce too.  From the
-released code: more than 20 % slower than the fastest rank is a straggler, ring and riders, no
-waiting for riders, ten updates.  Ours: it is *who* straggles that counts, where the code compares
-only how many do; and riders are given to parents by speed instead of by number.
+Homogeneous GPUs", 2025, arXiv:2512.09685.  Only the abstract and the first sentences of the
+introduction were at hand.  The abstract's: STAR works with all-reduce too.  From the released code:
+a straggler is more than 20 % slower than the fastest rank, ring and riders, no waiting for riders,
+ten updates.  Ours: a plan changes with the *set* of stragglers, where the code compares only their
+number; riders get their parents by speed instead of by number.
 
 Under this plan the communication times of a view are 0: a rank whose network alone is slow is no
 straggler here, though it slows the ring.
@@ -18,19 +18,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simstrag.policies.estimators.modes import ring_and_riders, stragglers
+from simstrag.policies.estimators.modes import find_stragglers, ring_and_riders
 from simstrag.policies.estimators.predictors import PREDICTORS, Predictor
 from simstrag.policy import Plan, PlanError, Quorum, Review, View
 
 REVIEW = Review(updates=10)
-EVERYBODY = Plan(suspects=frozenset(), review=REVIEW)
+ALL_RANKS = Plan(suspects=frozenset(), review=REVIEW)
 
 
 @dataclass(slots=True)
 class _State:
-    """The last answer and the version it was given at."""
+    """The last plan and its version."""
 
-    plan: Plan = EVERYBODY
+    plan: Plan = ALL_RANKS
     version: int = -1
 
 
@@ -38,9 +38,10 @@ class _State:
 class StarRing:
     """A ring with riders.
 
-    x: how many ranks are in the ring while there are stragglers, the fastest; None (`auto`) is
-        as many as are no stragglers.
-    ratio: a straggler's step takes more than this share longer than the fastest rank's.
+    x: ranks in the ring while there are stragglers, the fastest; None (`auto`) is all that are no
+        stragglers.
+    ratio: a rank is a straggler if its step is longer than the fastest rank's by more than this
+        share.
     predictor: `last` or `median` of the recent times of a rank.
     """
 
@@ -61,18 +62,18 @@ class StarRing:
             raise PlanError(f"star_ring: x={self.x} is more than {n} ranks")
         if view.version > state.version:
             state.version = view.version
-            state.plan = self._planned(view, state.plan)
+            state.plan = self._next_plan(view, state.plan)
         return state.plan
 
-    def _planned(self, view: View, before: Plan) -> Plan:
-        """The same object unless others straggle; nothing is decided before all are known."""
+    def _next_plan(self, view: View, before: Plan) -> Plan:
+        """A plan; the same object while the stragglers stay, or a rank's time is unknown."""
         t = PREDICTORS[self.predictor.value](view.local_times, view.communication)
         if np.isnan(t).any():
             return before
-        slow = stragglers(t, self.ratio)
+        slow = find_stragglers(t, self.ratio)
         if slow == before.suspects:
             return before
         if not slow:
-            return EVERYBODY
+            return ALL_RANKS
         ring, riders = ring_and_riders(t, len(t) - len(slow) if self.x is None else self.x)
         return Plan((Quorum(ring, riders=riders),), suspects=slow, review=REVIEW)

@@ -1,17 +1,17 @@
 """A first share of the work is bulk-synchronous, the rest asynchronous: BSP, then ASGD.
 
-The early updates, which the paper finds to matter most, are made without staleness; what is left
-gains the speed of ASGD.  A straggler in the synchronous part is waited for, or escaped by ASGD
-while it lasts (`greedy`), or left out until the switch (`elastic`).
+The early updates, which matter most according to the paper, are made without staleness; the rest
+gains the speed of ASGD.  In the synchronous part all ranks wait for a straggler, or train by ASGD
+while it lasts (`greedy`), or leave it out until the switch (`elastic`).
 
 Source: Li, Mangoubi, Xu & Guo, "Sync-Switch: Hybrid Parameter Synchronization for Distributed Deep
 Learning", ICDCS 2021, arXiv:2104.08364.
 
-The paper's: one switch, by a share of the work found beforehand, and the two ways with stragglers;
-the shares it settles on are 6.25 % (ResNet32 on CIFAR-10, 8 workers), 12.5 % (ResNet50 on
-CIFAR-100, 8 workers) and 50 % (ResNet32, 16 workers).  Ours: who is a straggler (`ratio`, a window
-of 5 steps).  Left out are the search for the share, the cost of reconfiguring the job, and what the
-paper changes with the protocol, momentum and learning rate: the plan has no words for them.
+The paper's: one switch after a given share of the work, and the two reactions to stragglers.  Its
+shares are 6.25 % (ResNet32 on CIFAR-10, 8 workers), 12.5 % (ResNet50 on CIFAR-100, 8 workers) and
+50 % (ResNet32, 16 workers).  Ours: the definition of a straggler (`ratio`, a window of 5 steps).
+Left out: the search for the share, the cost of reconfiguration, and the changes of momentum and
+learning rate, which a plan cannot express.
 """
 
 import enum
@@ -23,13 +23,13 @@ from simstrag.policy import Plan, PlanError, Quorum, Review, Via, View
 from simstrag.ties import is_less
 
 RECENT = 5
-"""Recent steps of a rank whose median is compared."""
+"""Recent steps of a rank in its median."""
 EVERY_UPDATE = Review(updates=1)
 ASYNCHRONOUS = Quorum(count=1, via=Via.SERVER)
 
 
 class StragglerHandling(enum.Enum):
-    """What is done about a straggler in the synchronous part."""
+    """The reaction to a straggler in the synchronous part."""
 
     NONE = "none"
     GREEDY = "greedy"
@@ -38,7 +38,7 @@ class StragglerHandling(enum.Enum):
 
 @dataclass(slots=True)
 class _State:
-    """The last plan, who has been left out, and how often the protocol has changed."""
+    """The last plan, the ranks left out, and the changes of the protocol."""
 
     plan: Plan | None = None
     evicted: frozenset[int] = frozenset()
@@ -49,13 +49,13 @@ class _State:
 class SyncSwitch:
     """BSP for a share of the samples, then ASGD.
 
-    share: of all samples, 0 (ASGD) to 1 (BSP); the switch is at the first update that reaches it.
-    stragglers: `none` waits for them; `greedy` is asynchronous while there is one; `elastic` goes
-        on without it until the switch, in which all take part again.
+    share: share of the samples before the switch, 0 (ASGD) to 1 (BSP).
+    stragglers: `none` waits for them; `greedy` is asynchronous while there is one; `elastic` leaves
+        them out until the switch.
     ratio: a rank is a straggler if the median of its last 5 local times exceeds this many times the
         median of the ranks that take part.
     via: `allreduce` or `server`, in the synchronous part.
-    samples: of the whole run; `auto` takes what the scenario says.
+    samples: samples of the whole run; `auto` takes the scenario's.
     """
 
     share: float = 0.125
@@ -77,7 +77,7 @@ class SyncSwitch:
 
     def plan(self, view: View) -> Plan:
         state = self.state_
-        before, after = state.plan, self._planned(view, state)
+        before, after = state.plan, self._next_plan(view, state)
         if before is None:
             state.plan = after
         elif after != before:
@@ -87,10 +87,10 @@ class SyncSwitch:
         return state.plan
 
     def summary(self) -> dict[str, int | float]:
-        """How often the protocol changed, and how many ranks were left out until the switch."""
+        """Changes of the protocol, and ranks left out until the switch."""
         return {"switches": self.state_.switches, "evictions": len(self.state_.evicted)}
 
-    def _planned(self, view: View, state: _State) -> Plan:
+    def _next_plan(self, view: View, state: _State) -> Plan:
         left = math.ceil(self.share * self._total(view)) - view.samples
         if left <= 0:
             return Plan((ASYNCHRONOUS,))
@@ -109,15 +109,15 @@ class SyncSwitch:
         total = view.hints.samples if self.samples is None else self.samples
         if total is None:
             raise PlanError(
-                "sync_switch: nothing says how many samples the run is to have, of which it is to "
-                f"spend {self.share:g} on BSP; give samples=..., or samples in the scenario"
+                f"sync_switch: the number of samples, of which {self.share:g} are for BSP, is "
+                "unknown; give samples=..., or samples in the scenario"
             )
         return total
 
     def _slow(self, view: View, evicted: frozenset[int]) -> frozenset[int]:
-        """The stragglers among those who take part, once all of these have a full window.
+        """The stragglers among the ranks that take part; none before all have a full window.
 
-        A rank left out shows no new times; its last ones would say for ever that it is slow.
+        A rank left out has no new times; its last ones would keep it a straggler for ever.
         """
         ranks = [rank for rank in range(view.world_size) if rank not in evicted]
         x = median(view.local_times[ranks, -RECENT:])

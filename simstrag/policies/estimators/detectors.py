@@ -1,10 +1,10 @@
-"""Who is slow, and how sure can one be: pure functions on arrays of local compute times.
+"""Straggler detection: pure functions on arrays of local computing times.
 
-Rows are ranks and the last axis is time, newest last; NaN stands for a time that is not there.
-A rank whose window is not full has no windowed median (NaN) and takes part in nothing.
+Rows are ranks, the last axis is time, newest last; NaN stands for a missing time.  A rank whose
+window is not full has no median (NaN) and is left out.
 
-Sources: the modified z-score of Iglewicz & Hoaglin, "How to Detect and Handle Outliers" (1993);
-all else are this project's own rules for the detector of Korel, cited by their numbers (A.9.n) in
+Sources: the modified z-score of Iglewicz & Hoaglin, "How to Detect and Handle Outliers" (1993).
+All other rules are this project's for the detector of Korel, cited by their numbers (A.9.n) in
 docs/korel.md.
 """
 
@@ -23,11 +23,11 @@ from simstrag.view import device_gain
 __all__ = [
     "Baseline",
     "baseline",
+    "find_suspects",
     "full_precision_time",
     "mad",
     "median",
     "robust_z",
-    "suspects",
 ]
 
 Floats = npt.NDArray[np.float64]
@@ -39,17 +39,16 @@ NORMAL_MEDIAN = 1.2533
 
 
 class Baseline(NamedTuple):
-    """What a rank's time is compared with, both in seconds; NaN where nothing is known."""
+    """The reference of ranks' times and the scale of deviations, in seconds; NaN where unknown."""
 
     reference: float
     scale: float
 
 
 def median(values: Floats) -> Floats:
-    """The median along the last axis; of an even count the mean of the two middle values.
+    """The median along the last axis, several times faster than `np.median` on ten values.
 
     values: shape (..., W), seconds.  Returns shape (...); NaN where any of the W is NaN.
-    (`np.median` answers the same and takes several times as long on windows of ten.)
 
     >>> median(np.array([[3.0, 1.0, 2.0, 9.0], [1.0, 1.0, 1.0, math.nan]]))
     array([2.5, nan])
@@ -72,10 +71,13 @@ def mad(values: Floats) -> Floats:
 
 
 def robust_z(x: Floats, reference: float, scale: float) -> Floats:
-    """How many robust standard deviations each x lies above the reference.
+    """The deviations of x from the reference in robust standard deviations.
 
-    x: shape (N,), seconds; reference, scale: seconds.  With reference = median and
-    scale = 1.4826*MAD this is the modified z-score 0.6745*(x - median)/MAD of Iglewicz & Hoaglin.
+    With the median as reference and 1.4826*MAD as scale this is the modified z-score
+    0.6745*(x - median)/MAD of Iglewicz & Hoaglin.
+
+    x: shape (N,), seconds.
+    reference, scale: seconds.
 
     >>> robust_z(np.array([1.0, 1.5]), reference=1.0, scale=0.1)
     array([0., 5.])
@@ -92,17 +94,20 @@ def baseline(
     floor: float,
     guard: bool = True,
 ) -> Baseline:
-    """What full-precision times are compared with: the median of the ranks, or a stand-in for it.
+    """The reference and the scale of full-precision times.
 
-    x: shape (N,), windowed median of each rank, NaN for a rank without one; windows: tells what
-    they are medians of where that is needed, shape (N, W); all in full-precision seconds.  clean:
-    seconds of an uncontended step, if known.  floor: least scale, as a share of the reference.
+    Of three or more ranks they are the median and 1.4826 times the MAD (A.9.7).  The median is no
+    reference where it is itself contended, that is above (1+delta)*clean, or of fewer than three
+    ranks: two have equal deviations, and z is 0.67 whatever their times.  Then the reference is
+    max(clean, the fastest rank), so that too low a clean time does no harm, and the scale is the
+    standard error of a window's median, from the MAD within windows.
 
-    With three or more ranks it is their median, and the scale 1.4826 times their MAD (A.9.7).
-    The median says nothing where it is itself contended (`guard`: it exceeds (1+delta)*clean) or
-    where there are fewer than three ranks: both deviations of two are equal, z is 0.67 for ever.
-    There the reference is max(clean, the fastest rank), so that a clean time known too low does
-    no harm, and the scale is the standard error of a window's median, from the windows' own MAD.
+    x: shape (N,), the median of each rank's window, NaN where it is not full.
+    windows: a function that returns the windows, shape (N, W), seconds.
+    clean: seconds of an uncontended step, if known.
+    delta: the share above `clean` that counts as contended.
+    floor: least scale, as a share of the reference.
+    guard: whether a contended median is replaced.
 
     >>> windows = np.array([[1.0, 1.0], [1.0, 1.0], [2.0, 2.0]])
     >>> baseline(median(windows), lambda: windows, clean=None, delta=0.1, floor=0.01)
@@ -119,8 +124,8 @@ def baseline(
     shifted = guard and clean is not None and is_less((1 + delta) * clean, reference)
     if values.size < 3 or shifted:
         reference = max(clean or 0.0, float(values.min()))
-        own = windows()[known]
-        spread = _middle(mad(own)) * NORMAL_MEDIAN / math.sqrt(own.shape[-1])
+        rows = windows()[known]
+        spread = _middle(mad(rows)) * NORMAL_MEDIAN / math.sqrt(rows.shape[-1])
     else:
         spread = _middle(np.abs(values - reference))
     return Baseline(reference, max(NORMAL_MAD * spread, floor * reference))
@@ -134,14 +139,17 @@ def _middle(values: Floats) -> float:
     return float(low + parted[half]) / 2
 
 
-def suspects(x: Floats, against: Baseline, z_on: float, delta_on: float) -> npt.NDArray[np.bool_]:
-    """Which ranks are slow beyond the noise and beyond a share that matters; one-sided.
+def find_suspects(
+    x: Floats, against: Baseline, z_on: float, delta_on: float
+) -> npt.NDArray[np.bool_]:
+    """Whether each rank is slow: z > z_on and x/reference > 1+delta_on (A.9.10); shape (N,).
 
-    x: shape (N,), seconds.  Returns shape (N,): z > z_on and x/reference >= 1+delta_on (A.9.10).
-    Both gates are needed: with z alone 5-9 % of all checks of a clean cluster are false alarms
+    Both conditions are needed: with z alone 5-9 % of all checks of a clean cluster are false alarms
     at a noise of 5-10 %.
 
-    >>> suspects(np.array([1.0, 1.05, 1.5, math.nan]), Baseline(1.0, 0.01), 3.5, 0.1)
+    x: shape (N,), seconds.
+
+    >>> find_suspects(np.array([1.0, 1.05, 1.5, math.nan]), Baseline(1.0, 0.01), 3.5, 0.1)
     array([False, False,  True, False])
     """
     enough = is_less((1 + delta_on) * against.reference, x)
@@ -152,7 +160,7 @@ def suspects(x: Floats, against: Baseline, z_on: float, delta_on: float) -> npt.
 def full_precision_time(
     amp_time: Floats, rho: float, host: float | None, clean: float | None
 ) -> Floats:
-    """What a step in reduced precision would have taken in full precision, in seconds (A.9.17).
+    """The full-precision time of steps that ran in reduced precision, in seconds (A.9.17).
 
     With a known host part h it is h + r*(t - h), else rho*t.  Exact without contention.
 

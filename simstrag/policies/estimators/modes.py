@@ -1,18 +1,18 @@
-"""Which mode of synchronisation makes progress fastest: STAR's model of the time to progress.
+"""STAR's model of the time to progress of each mode of synchronisation.
 
-A mode's time to progress is the mean time between its updates times the number of updates that a
-fixed amount of progress needs.  With noise scale phi, batch b and x gradients per update that
-number is, relatively, U(x) = 1 + phi/(x*b): S/S_min of McCandlish et al., "An Empirical Model of
-Large-Batch Training", 2018, arXiv:1812.06162.  The mean time between updates is where the versions
-of the released code differ, hence `Interval`.  U(x) knows nothing of staleness: with an interval
-that can be kept one gradient per update always wins (docs/star.md), hence the factor
-1 + c*(N/x - 1), which is this project's.
+A mode's time to progress is the mean time between its updates times the number of updates for a
+fixed amount of progress.  With noise scale phi, batch b and x gradients per update that number is,
+relatively, U(x) = 1 + phi/(x*b): S/S_min of McCandlish et al., "An Empirical Model of Large-Batch
+Training", 2018, arXiv:1812.06162.  The versions of the released code differ in the mean time
+between updates, hence `Interval`.  U(x) does not depend on staleness: with a physically possible
+interval one gradient per update always wins (docs/star.md), hence this project's factor
+1 + c*(N/x - 1).
 
 Times are seconds per step and rank, shape (N,), all known and above 0.
 
 Source: the code released with Zhang & Shen, "Straggler Tolerant and Resilient DL Training on
-Homogeneous GPUs" (STAR), 2025, arXiv:2512.09685, read and restated.  Of the paper's own text only
-the abstract and the first sentences of the introduction were at hand; the model is in neither.
+Homogeneous GPUs" (STAR), 2025, arXiv:2512.09685.  Only the paper's abstract and the first sentences
+of its introduction were at hand; the model is in neither.
 """
 
 from __future__ import annotations
@@ -30,37 +30,38 @@ from simstrag.ties import TOLERANCE, argsort, is_less
 __all__ = [
     "Interval",
     "dynamic_time",
+    "find_stragglers",
     "intervals",
     "relative_updates",
     "ring_and_riders",
     "static_times",
-    "stragglers",
     "ward_clusters",
 ]
 
 Floats = npt.NDArray[np.float64]
 
 SIMULATED_UPDATES = 1000
-"""How many updates the simulated interval is the mean of, as in the released code."""
+"""Updates in the mean of the simulated interval, as in the released code."""
 
 
 class Interval(enum.Enum):
-    """Which mean time between updates of x gradients is believed; p_1 <= ... <= p_N are the times,
-    H = 1 / sum(1/p_i) is that of asynchronous updates.
+    """The model of the mean time between updates of x gradients.
+
+    p_1 <= ... <= p_N are the times; H = 1 / sum(1/p_i) is the interval of asynchronous updates.
     """
 
     ORDER = "order"
-    """p_x, as if everybody started together: the released all-reduce form."""
+    """p_x, as if all ranks started together: the released all-reduce form."""
     INTERP = "interp"
     """From H at x=1 to p_N at x=N in proportion to p_x: the newest released server form."""
     SIMULATED = "simulated"
-    """What a server that waits for x gradients does: a function of the released code, unused."""
+    """A simulated server that waits for x gradients: an unused function of the released code."""
 
 
-def stragglers(times: Floats, ratio: float) -> frozenset[int]:
-    """The ranks whose step takes more than `ratio` longer than the fastest rank's.
+def find_stragglers(times: Floats, ratio: float) -> frozenset[int]:
+    """The ranks whose step is longer than the fastest rank's by more than `ratio` of it.
 
-    >>> sorted(stragglers(np.array([1.0, 1.2, 1.3]), ratio=0.2))
+    >>> sorted(find_stragglers(np.array([1.0, 1.2, 1.3]), ratio=0.2))
     [2]
     """
     slow = is_less((1 + ratio) * times.min(), times)
@@ -71,26 +72,27 @@ def ward_clusters(times: Floats, threshold: float) -> tuple[tuple[int, ...], ...
     """Ranks of similar times: agglomerative clusters by Ward's linkage.
 
     Two clusters A and B cost sqrt(2|A||B| / (|A|+|B|)) * |mean_A - mean_B| to merge; the cheapest
-    pair is merged while it costs less than `threshold`, in seconds.  That is scikit-learn's
-    `AgglomerativeClustering(n_clusters=None, distance_threshold=threshold)`, as STAR calls it.
+    pair is merged while its cost does not exceed `threshold`, in seconds.  That is scikit-learn's
+    `AgglomerativeClustering(n_clusters=None, distance_threshold=threshold)`, as STAR calls it,
+    except at ties: a cost equal to the threshold merges, and of equally cheap pairs the faster one.
     Returns clusters of ranks in ascending order, by their lowest rank.
 
-    On a line the cheapest pair is always one of neighbours: with B between A and C, and a, b, c
-    their sizes, the smaller of the costs of A-B and B-C is less than that of A-C, since
+    On a line the cheapest pair are neighbours: with B between A and C, and a, b, c their sizes, the
+    smaller of the costs of A-B and B-C is less than that of A-C, since
     sqrt(2ab/(a+b)) < sqrt(2a) and sqrt(a)+sqrt(c) >= sqrt(a+c).
 
     >>> ward_clusters(np.array([0.20, 0.40, 0.21, 0.20]), threshold=0.05)
     ((0, 2, 3), (1,))
     """
     order = argsort(times)
-    sizes = _merged(times[order].astype(np.float64), threshold)
+    sizes = _merge(times[order].astype(np.float64), threshold)
     clusters = np.split(order, np.cumsum(sizes)[:-1].astype(np.intp))
     return tuple(sorted(tuple(sorted(cluster.tolist())) for cluster in clusters))
 
 
 @compiled
-def _merged(means: Any, threshold: float) -> Any:
-    """The sizes of the clusters of sorted times, which are lost; `costs` are of neighbours."""
+def _merge(means: Any, threshold: float) -> Any:
+    """The sizes of the clusters of sorted times, which it overwrites; `costs` are of neighbours."""
     count = len(means)
     sizes, costs = np.ones(count), means[1:] - means[:-1]
     tie = TOLERANCE * means[count - 1]
@@ -118,7 +120,7 @@ def _merged(means: Any, threshold: float) -> Any:
 def intervals(times: Floats, how: Interval) -> Floats:
     """The mean seconds between updates of x = 1, ..., N gradients each; shape (N,).
 
-    Where all times are equal, INTERP says 0/0; it is taken to be p_N for every x.
+    Where all times are equal INTERP is 0/0, and the interval is p_N for every x.
 
     >>> intervals(np.array([1.0, 2.0, 4.0]), Interval.ORDER)
     array([1., 2., 4.])
@@ -137,7 +139,7 @@ def intervals(times: Floats, how: Interval) -> Floats:
 
 
 def _simulated(p: Floats) -> Floats:
-    """The mean interval for every 1 < x < N: the x that are done first start anew, nobody else.
+    """The mean interval for every 1 < x < N, where the first x ranks restart at each update.
 
     remaining: shape (N-2, N), one row per x, seconds until each rank's gradient.
     """
@@ -147,16 +149,18 @@ def _simulated(p: Floats) -> Floats:
     for _ in range(SIMULATED_UPDATES):
         order = argsort(p[-1] + remaining)
         waited = np.take_along_axis(remaining, np.take_along_axis(order, x - 1, axis=1), axis=1)
-        place = np.argsort(order, axis=1, kind="stable")
-        remaining = np.where(place < x, p, remaining - waited)
+        position = np.argsort(order, axis=1, kind="stable")
+        remaining = np.where(position < x, p, remaining - waited)
         total += waited
     return total[:, 0] / SIMULATED_UPDATES
 
 
 def relative_updates(x: Floats, phi: float, batch: float) -> Floats:
-    """U(x) = 1 + phi/(x*b): updates of x gradients that a fixed amount of progress needs.
+    """U(x) = 1 + phi/(x*b): the relative number of updates for a fixed amount of progress.
 
-    x: any shape.  phi: noise scale in samples.  batch: samples of a gradient, b.
+    x: gradients per update, any shape.
+    phi: noise scale in samples.
+    batch: b, samples of a gradient.
 
     >>> relative_updates(np.array([1.0, 8.0]), phi=1024, batch=128)
     array([9., 2.])
@@ -167,7 +171,7 @@ def relative_updates(x: Floats, phi: float, batch: float) -> Floats:
 def static_times(
     times: Floats, how: Interval, phi: float, batch: float, staleness: float = 0.0
 ) -> Floats:
-    """The time to progress of x = 1, ..., N gradients per update, whoever sends them; shape (N,).
+    """The time to progress of x = 1, ..., N gradients per update; shape (N,).
 
     staleness: c of the factor 1 + c*(N/x - 1); a straggler's gradient is about N/x - 1 updates old.
 
@@ -187,7 +191,7 @@ def dynamic_time(
     batch: float,
     staleness: float = 0.0,
 ) -> float:
-    """The time to progress of groups that each make updates of their own: their rates add up.
+    """The time to progress of groups that update independently, whose rates add up.
 
     A group G makes one update of |G| gradients every max(t_i of G) seconds.
 
@@ -201,11 +205,10 @@ def dynamic_time(
 
 
 def ring_and_riders(times: Floats, x: int) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
-    """The x fastest ranks, and a (child, parent) pair for every other.
+    """The x fastest ranks, and a (child, parent) pair for every other rank.
 
-    Both are taken in the order of their times, equal ones by rank: the j-th child gets the
-    (j mod x)-th of the ring.  The released code counts by rank; then the answer would depend on
-    how the ranks are numbered.
+    Ring and children are in order of time, tied ones by rank; the j-th child gets the (j mod x)-th
+    rank of the ring.  The released code orders by rank, so that its answer depends on the numbers.
 
     >>> ring_and_riders(np.array([3.0, 1.0, 2.0, 4.0]), x=2)
     ((1, 2), ((0, 1), (3, 2)))

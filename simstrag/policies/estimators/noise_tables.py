@@ -4,15 +4,15 @@ Source: directory `gradient_validation` of github.com/pcl-projects/Training-Sync
 6c596a7, released with Zhang & Shen, "Straggler Tolerant and Resilient DL Training on Homogeneous
 GPUs" (STAR), 2025, arXiv:2512.09685; column `pgns`, rounded.
 
-Before using them, know that
+Three cautions:
 
-- the files of eleven models are four data sets: byte-identical copies serve {alexnet, mobilenet},
+- The files of eleven models are four data sets: byte-identical copies serve {alexnet, mobilenet},
   {resnet20, resnet32, resnet56}, {densenet121} and {googlenet, vgg13, vgg16, lstm, transformer},
-  so a table named after one model may have been measured on another;
-- they are noisy: neighbouring epochs and batches differ by factors of two and more, and some fall
-  as training proceeds, where a noise scale is expected to grow;
-- the released code interpolates the two parts of the ratio between batch sizes and divides after;
-  here the ratio itself is interpolated, since the parts are not reproduced in full.
+  so a table named after one model may have been measured on another.
+- They are noisy: neighbouring epochs and batches differ by factors of two and more, and some scales
+  fall during training, where a noise scale is expected to grow.
+- The released code interpolates the two parts of the ratio between batch sizes, then divides; here
+  the ratio itself is interpolated, since the parts are not reproduced in full.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EPOCH_SAMPLES = 50_000
 """Samples of one epoch: the training images of CIFAR-10."""
 
 EPOCHS = 10
-"""Epochs of a table, 0 to 9; what comes later is taken to be like the last."""
+"""Epochs of a table, 0 to 9; later epochs are taken to be like the last."""
 
 BATCHES = (64, 128, 256, 512, 1024)
 """Samples per update of the rows of a table."""
@@ -65,10 +65,10 @@ TABLES: dict[str, tuple[tuple[float, ...], ...]] = {
 
 
 def noise_scale(table: str, batch: float, samples: float) -> float:
-    """The noise scale in samples that a table gives a job, as STAR looks it up.
+    """The noise scale of a table in samples, as STAR looks it up.
 
-    batch: samples of an update of everybody, N*b, clamped to what was measured and interpolated
-    linearly.  samples: applied so far; they are round(samples/50000) epochs, halves up, at most 9.
+    batch: samples of an update of all ranks, N*b; clamped to the table and interpolated linearly.
+    samples: samples applied so far; the epoch is round(samples/50000), halves up, at most 9.
 
     >>> noise_scale("resnet20", batch=128, samples=0), noise_scale("resnet20", 192, samples=0)
     (136.0, 306.0)

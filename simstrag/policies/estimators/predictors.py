@@ -1,14 +1,12 @@
-"""How long will each rank's next step take: pure functions from windows to seconds.
+"""Predictors of the time of each rank's next step: pure functions from windows to seconds.
 
-STAR counts as a step's time what the rank itself needs for it, computing plus push plus pull, and
-leaves out whatever it waits for others.  A rank can be slow in either, so the two are predicted one
-by one and added.  Nothing is normalised: steps in reduced precision or with another share of the
-batch count as they were, which does not arise under policies that change neither.
+A step's time is computing plus push plus pull, without waiting for other ranks.  A rank may be slow
+in computing or in communication, so the two are predicted separately and added.  Times are not
+normalised for precision or batch share, because the policies that use them change neither.
 
 Source: the definition is that of the code released with Zhang & Shen, "Straggler Tolerant and
-Resilient DL Training on Homogeneous GPUs" (STAR), 2025, arXiv:2512.09685; both predictors are this
-project's.  The released one, an LSTM fed with the load of the ranks' servers, is shipped without
-usable weights.
+Resilient DL Training on Homogeneous GPUs" (STAR), 2025, arXiv:2512.09685.  Both predictors are this
+project's: the released LSTM on the load of the ranks' servers comes without usable weights.
 """
 
 from __future__ import annotations
@@ -25,11 +23,11 @@ Floats = npt.NDArray[np.float64]
 
 
 def last(local_times: Floats, communication: Floats) -> Floats:
-    """The next step takes as long as the last one.
+    """The time of the last step, as the prediction of the next; shape (N,), seconds.
+
+    It is NaN for a rank without a local time. Without a communication time that part is 0.
 
     local_times, communication: shape (N, W), seconds, newest last, NaN where there is none.
-    Returns shape (N,), seconds; NaN for a rank without any local time.  A rank without any
-    communication time is taken to need none.
 
     >>> last(np.array([[1.0, 2.0], [np.nan, np.nan]]), np.array([[0.5, 0.25], [0.5, 0.5]]))
     array([2.25,  nan])
@@ -38,10 +36,9 @@ def last(local_times: Floats, communication: Floats) -> Floats:
 
 
 def median(local_times: Floats, communication: Floats) -> Floats:
-    """The next step takes as long as the median of the known ones, computing and communication.
+    """The median of the known steps, computing plus communication; arguments as those of `last`.
 
-    One slow step in a window changes nothing; a lasting slowdown shows when it has filled half of
-    what is known.  Arrays, NaN and result are those of `last`.
+    One slow step in a window has no effect; a lasting slowdown has, from half of the window on.
 
     >>> median(np.array([[np.nan, 1.0, 9.0, 2.0]]), np.full((1, 4), np.nan))
     array([2.])
@@ -56,7 +53,7 @@ def _newest(window: Floats) -> Floats:
 
 
 def _middle(window: Floats) -> Floats:
-    """Like `np.nanmedian`, which warns of rows without any number."""
+    """`np.nanmedian` without its warning about rows of NaN."""
     ordered = np.sort(window, axis=1)  # NaN is sorted to the end
     width = ordered.shape[1]
     if not np.isnan(ordered[:, -1]).any():
@@ -68,15 +65,11 @@ def _middle(window: Floats) -> Floats:
 
 
 class Predictor(enum.Enum):
-    """The predictors by name, as a parameter of a policy."""
+    """The name of a predictor, as a parameter of a policy."""
 
     LAST = "last"
     MEDIAN = "median"
 
 
 PREDICTORS: dict[str, Callable[[Floats, Floats], Floats]] = {"last": last, "median": median}
-"""Every predictor by the value of its `Predictor`.
-
-A later one, such as an LSTM, is one more function of the two windows and one more entry here and
-in `Predictor`; the policies need not know.
-"""
+"""Every predictor by the value of its `Predictor`; a new one is an entry here and there."""

@@ -1,7 +1,7 @@
-"""The last values of every rank in order of size, kept so as new ones come, and their medians.
+"""Running medians: the last values of every rank, kept in ascending order.
 
-Sorting all windows anew for one new value each takes longer than everything else that a policy does
-at a review.  Here the oldest value of a window goes and the newest comes.
+Sorting all windows again for one new value each would take longer than the rest of a review.  Here
+a new value replaces the oldest one in the sorted window.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 NONE = math.inf
-"""Stands in a window where there is no value; it is sorted to the end."""
+"""Marks a missing value in a window; it sorts to the end."""
 CHUNK = 512
-"""Ranks whose windows are worked on at a time: they fit into the nearest cache."""
+"""Ranks per pass, so that their windows fit into the nearest cache."""
 
 
 class Windows:
     """The last `width` values of each of `ranks` ranks.
 
-    ordered: shape (width, ranks), each rank's values from the least to the largest.
+    seen: shape (ranks,), number of values of each rank so far.
+    ordered: shape (width, ranks), each rank's values in ascending order.
 
     >>> windows = Windows(ranks=2, width=3)
     >>> seen = np.array([[1.0, 5.0, 2.0, 4.0], [3.0, 3.0, 9.0, 9.0]])
@@ -45,16 +46,16 @@ class Windows:
         self._oldest: Ints = np.zeros(ranks, dtype=np.int64)
 
     def news(self, steps: Ints, columns: int) -> int:
-        """How many of the newest columns hold a value that has not been entered yet."""
+        """The number of newest columns that hold a value not entered yet."""
         return min(int((steps - self.seen).max()), columns)
 
     def follow(self, steps: Ints, values: Floats, skip: Bools | None = None) -> Ints:
-        """Enter what is new, the oldest first; returns how many of each rank, shape (ranks,).
+        """Enter new values, the oldest first; return their number for each rank, shape (ranks,).
 
-        steps: shape (ranks,), how many values of a rank there have been so far.
-        values: shape (ranks, columns), the last of them, newest last; a NaN enters as a gap, and a
+        steps: shape (ranks,), number of values of each rank so far.
+        values: shape (ranks, columns), the last values, newest last; a NaN enters as a gap, and a
             window with a gap has no median.
-        skip: shape (ranks, columns), those that do not enter.
+        skip: shape (ranks, columns), whether a value is left out.
         """
         if skip is None:
             skip = np.zeros(values.shape, dtype=np.bool_)
@@ -66,29 +67,29 @@ class Windows:
         return entered
 
     def clear(self, rank: int) -> None:
-        """Forget all values of a rank."""
+        """Remove all values of a rank."""
         self.ordered[:, rank] = self._recent[:, rank] = NONE
 
     def medians(self) -> Floats:
-        """Shape (ranks,); of an even width the mean of the middle two, NaN without full window."""
+        """The median of each rank, shape (ranks,); NaN where the window is not full."""
         low, high = self.middles()
         middle: Floats = (low + high) / 2
         full = self.ordered[-1] < NONE
         return middle if full.all() else np.where(full, middle, math.nan)
 
     def middles(self) -> tuple[Floats, Floats]:
-        """The two values whose mean is the median, each of shape (ranks,)."""
+        """The two middle values, whose mean is the median, each of shape (ranks,)."""
         width = len(self.ordered)
         return self.ordered[(width - 1) // 2], self.ordered[width // 2]
 
     def median(self, rank: int) -> float:
-        """Of one rank."""
+        """The median of one rank."""
         low, high = self.middles()
         full = self.ordered[-1, rank] < NONE
         return float((low[rank] + high[rank]) / 2) if full else math.nan
 
     def of(self, rank: int | Bools | slice) -> Floats:
-        """The values of some ranks in order of size, shape (..., width), NaN where none is."""
+        """The values of some ranks in ascending order, shape (..., width); NaN where missing."""
         values = self.ordered[:, rank].T
         return np.where(values < NONE, values, math.nan)
 
