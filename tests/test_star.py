@@ -28,7 +28,7 @@ from simstrag.policies.estimators.modes import (
     ward_clusters,
 )
 from simstrag.policies.estimators.noise_tables import BATCHES, EPOCHS, TABLES, noise_scale
-from simstrag.policies.estimators.predictors import PREDICTORS, Predictor
+from simstrag.policies.estimators.predictors import PREDICTORS, PredictorKind
 from simstrag.policies.star_h import NoiseSource
 from simstrag.policy import WINDOW, Hints, Plan, PlanError, Quorum, Review, Via, View
 from simstrag.ties import TOLERANCE, is_less
@@ -86,7 +86,7 @@ def test_a_prediction_adds_what_is_known_of_computing_and_communication(
 
 
 def test_every_predictor_has_a_name_for_specs() -> None:
-    assert set(PREDICTORS) == {predictor.value for predictor in Predictor}
+    assert set(PREDICTORS) == {predictor.value for predictor in PredictorKind}
 
 
 def test_the_median_needs_half_of_a_window_to_believe_in_a_slowdown() -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from simstrag.policies.estimators.modes import ward_clusters
-from simstrag.policies.estimators.predictors import PREDICTORS, Predictor
+from simstrag.policies.estimators.predictors import PREDICTORS, PredictorKind
 from simstrag.policy import Plan, Quorum, Review, Via, View
 
 
@@ -40,7 +40,7 @@ class StarDynamic:
 
     relative: float = 0.2
     absolute: float | None = None
-    predictor: Predictor = Predictor.MEDIAN
+    predictor: PredictorKind = PredictorKind.MEDIAN
     state_: _State = field(default_factory=_State, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -29,7 +29,7 @@ from simstrag.policies.estimators.modes import (
     ward_clusters,
 )
 from simstrag.policies.estimators.noise_tables import noise_scale
-from simstrag.policies.estimators.predictors import PREDICTORS, Predictor
+from simstrag.policies.estimators.predictors import PREDICTORS, PredictorKind
 from simstrag.policy import ALL, Plan, PlanError, Quorum, Review, Via, View
 from simstrag.ties import is_at_most, is_less
 
@@ -83,7 +83,7 @@ class StarH:
     form: Form = Form.SERVER
     interval: Interval = Interval.ORDER
     staleness: float = 0.0
-    predictor: Predictor = Predictor.MEDIAN
+    predictor: PredictorKind = PredictorKind.MEDIAN
     noise: NoiseSource = NoiseSource.LIVE
     phi: float | None = None
     ratio: float = 0.2

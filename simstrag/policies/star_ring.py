@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from simstrag.policies.estimators.modes import find_stragglers, ring_and_riders
-from simstrag.policies.estimators.predictors import PREDICTORS, Predictor
+from simstrag.policies.estimators.predictors import PREDICTORS, PredictorKind
 from simstrag.policy import Plan, PlanError, Quorum, Review, View
 
 REVIEW = Review(updates=10)
@@ -47,7 +47,7 @@ class StarRing:
 
     x: int | None = field(default=None, metadata={"none": "auto"})
     ratio: float = 0.2
-    predictor: Predictor = Predictor.MEDIAN
+    predictor: PredictorKind = PredictorKind.MEDIAN
     state_: _State = field(default_factory=_State, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

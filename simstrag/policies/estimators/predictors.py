@@ -17,7 +17,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["PREDICTORS", "Predictor", "last", "median"]
+__all__ = ["PREDICTORS", "PredictorKind", "last", "median"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -64,7 +64,7 @@ def _middle(window: Floats) -> Floats:
     return middle
 
 
-class Predictor(enum.Enum):
+class PredictorKind(enum.Enum):
     """The name of a predictor, as a parameter of a policy."""
 
     LAST = "last"
@@ -72,4 +72,4 @@ class Predictor(enum.Enum):
 
 
 PREDICTORS: dict[str, Callable[[Floats, Floats], Floats]] = {"last": last, "median": median}
-"""Every predictor by the value of its `Predictor`; a new one is an entry here and there."""
+"""Every predictor by the value of its `PredictorKind`; a new one is an entry here and there."""
