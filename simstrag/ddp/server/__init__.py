@@ -1,4 +1,5 @@
-"""Steps through a parameter server: one process owns parameters, policy and decisions.
+"""Parameter server: one process owns parameters, optimizer and policy, and commands the ranks.
 
-Start with `server_main` for the server's process and `client` for a rank's side of it.
+Start with `server`, the loop of that process, and `server_mode`, which carries out its commands on
+a rank. What a policy decides is the engine's; plans without a server are `ddp.allreduce`'s.
 """

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 
 from simstrag.ddp.server import messages
-from simstrag.ddp.server.heartbeat import STALL_LIMITS, Heartbeat, interval
+from simstrag.ddp.server.heartbeat import Heartbeat
 from simstrag.ddp.server.listener import connect_to
 from simstrag.ddp.server.shared_buffer import (
     ExchangeBuffers,
@@ -25,6 +25,9 @@ from simstrag.ddp.server.wire import Wire
 from simstrag.errors import InputError, SimstragError
 
 __all__ = ["Client", "ServerFailure"]
+
+STALL_LIMITS = 2
+"""Silence after which a rank gives up the server: that may have to wait for another rank first."""
 
 T = TypeVar("T")
 
@@ -236,7 +239,8 @@ class Client:
     def _receive(self, kind: type[T]) -> T:
         """The next message, which must be of this kind."""
         try:
-            while not select.select([self._wire], [], [], interval(self.stall_limit))[0]:
+            interval = min(1.0, self.stall_limit / 4)
+            while not select.select([self._wire], [], [], interval)[0]:
                 silence = time.monotonic() - self._heartbeat.last_answer
                 factor = 1 if self._cut_off() else STALL_LIMITS
                 if silence > factor * self.stall_limit:

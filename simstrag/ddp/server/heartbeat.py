@@ -13,7 +13,7 @@ import struct
 import threading
 import time
 
-__all__ = ["ABORT", "BEAT", "SIGNAL", "STALL_LIMITS", "Heartbeat", "interval"]
+__all__ = ["ABORT", "BEAT", "SIGNAL", "Heartbeat"]
 
 SIGNAL = struct.Struct("!cq")
 """What the server sends here: `BEAT`, or `ABORT` and the number of the step."""
@@ -22,14 +22,6 @@ BEAT, ABORT = b".", b"x"
 
 BEATS = 8
 """Heartbeats in one stall limit, at least."""
-
-STALL_LIMITS = 2
-"""Silence after which a rank gives up the server: it may have to wait for another rank first."""
-
-
-def interval(stall_limit: float) -> float:
-    """Seconds between two checks whether the other side has been silent for too long."""
-    return min(1.0, stall_limit / 4)
 
 
 class Heartbeat:

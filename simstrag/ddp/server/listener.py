@@ -143,33 +143,29 @@ class Listener:
     def _accept(self) -> None:
         try:
             connection, _ = self._socket.accept()
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError:  # it has gone again
             return
         challenge = CHALLENGE.pack(MAGIC, PROTOCOL, secrets.token_bytes(32))
         stranger = _Stranger(connection, challenge, time.monotonic() + HANDSHAKE)
         connection.setblocking(False)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._register(connection, partial(self._respond, stranger))
         self._strangers.append(stranger)
         if len(self._strangers) > STRANGERS:
             self._drop(self._strangers[0])
-        if connection.fileno() >= 0 and not _sent(connection, challenge):
+        if not _sent(connection, challenge):
             self._drop(stranger)
 
     def _respond(self, stranger: _Stranger) -> None:
         """Read what a stranger has sent, and let it in when its proof is complete and right."""
-        if stranger.connection.fileno() < 0:  # dropped in this very round
+        connection, received = stranger.connection, b""
+        if connection.fileno() < 0:  # dropped in this very round
             return
-        try:
-            received = stranger.connection.recv(RESPONSE.size - len(stranger.received))
-        except BlockingIOError:
-            return
-        except OSError:
-            received = b""
+        with contextlib.suppress(OSError):
+            received = connection.recv(RESPONSE.size - len(stranger.received))
         stranger.received += received
         if received and len(stranger.received) < RESPONSE.size:
             return
-        connection = stranger.connection
         welcome = self._admit(stranger) if received else None
         self._drop(stranger, close=welcome is None)
         if welcome is None:
