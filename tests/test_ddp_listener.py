@@ -25,7 +25,7 @@ from simstrag.ddp.server.listener import (
     Peer,
     connect_to,
     listen,
-)  # fmt: skip
+)
 from simstrag.ddp.server.server_main import find_host
 from simstrag.ddp.server.wire import Wire
 from simstrag.errors import InputError

@@ -17,7 +17,7 @@ from simstrag.ddp.server.shared_buffer import (
     allocate_shared,
     as_bytes,
     map_shared,
-)  # fmt: skip
+)
 
 COUNT = 5000
 

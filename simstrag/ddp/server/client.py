@@ -20,7 +20,7 @@ from simstrag.ddp.server.shared_buffer import (
     allocate_private,
     allocate_shared,
     as_bytes,
-)  # fmt: skip
+)
 from simstrag.ddp.server.wire import Wire
 from simstrag.errors import InputError, SimstragError
 

@@ -24,7 +24,7 @@ from simstrag.ddp.server.messages import (
     GradientRoute,
     Handover,
     Keep,
-)  # fmt: skip
+)
 from simstrag.ddp.server.reductions import Reductions
 from simstrag.ddp.server.worker_state import ReducedSum, WorkerState, describe_update, route
 from simstrag.engine.live import Live, Lost, Reduction, Start, Update

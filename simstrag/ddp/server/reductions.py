@@ -11,7 +11,7 @@ from simstrag.ddp.server.worker_state import (
     WorkerState,
     gradient_weights,
     model_weights,
-)  # fmt: skip
+)
 from simstrag.engine.live import Live, Reduction
 
 __all__ = ["Reductions"]
