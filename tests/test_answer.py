@@ -45,17 +45,17 @@ TIMES = {"bsp": 100, "asgd": 90, "korel": 93}
 
 
 @pytest.fixture(scope="module")
-def made() -> Comparison:
+def base() -> Comparison:
     return compare(Scenario.of(CASE), ["bsp", "asgd", "korel"], jobs=1)
 
 
-def told(
-    made: Comparison, times: dict[str, float], turns: Sequence[tuple[Any, ...]] | None = None,
+def times_of(
+    base: Comparison, times: dict[str, float], turns: Sequence[tuple[Any, ...]] | None = None,
     at_4: float = 120, spread: float = 1.0, **changes: Any,
 ) -> Standings:  # fmt: skip
     """Standings with these mean times; turns: rows of thresholds; at_4: asgd's at a c_tau of 4."""
-    scenario = made.scenario.replaced(**changes) if changes else made.scenario
-    runs = made.runs[made.runs["policy"].isin(times)].reset_index(drop=True)
+    scenario = base.scenario.replaced(**changes) if changes else base.scenario
+    runs = base.runs[base.runs["policy"].isin(times)].reset_index(drop=True)
     costs = []
     for k, (policy, mean) in enumerate(times.items()):
         rows = runs["policy"] == policy
@@ -69,7 +69,7 @@ def told(
         table = pd.DataFrame(turns, columns=list(COLUMNS))
     columns = ["policy", "seed", "c_tau", "time_to_target"]
     return standings(dataclasses.replace(
-        made, scenario=scenario, runs=runs, sensitivity=pd.DataFrame(costs, columns=columns),
+        base, scenario=scenario, runs=runs, sensitivity=pd.DataFrame(costs, columns=columns),
         thresholds=table,
     ))  # fmt: skip
 
@@ -96,9 +96,9 @@ KOREL = "korel is 7.0 % (6.4–7.6 %) sooner than bsp at any c_tau"
 GPU = f"contention is of the gpu class, and {COVERS}."
 
 
-def test_the_gain_has_its_interval_and_the_best_mean_its_condition(made: Comparison) -> None:
+def test_the_gain_has_its_interval_and_the_best_mean_its_condition(base: Comparison) -> None:
     found = [stays("learner.c_tau", False), turn("learner.c_tau", "korel", 1.54, 1.61)]
-    assert answer(told(made, TIMES, found)) == (
+    assert answer(times_of(base, TIMES, found)) == (
         "Under this trace asgd reaches the target first, 10.0 % (9.4–10.6 %) sooner than bsp.",
         "asgd has the best mean as long as c_tau is at most 1.5; beyond that korel takes over.",
         f"{KOREL}; {GPU}",
@@ -108,37 +108,37 @@ def test_the_gain_has_its_interval_and_the_best_mean_its_condition(made: Compari
 SERVICE = turn("server.service", "korel", 0.0094, 0.0099, value=0.005, unit="s")
 
 
-def test_other_constants_stand_beside_c_tau(made: Comparison) -> None:
+def test_other_constants_stand_beside_c_tau(base: Comparison) -> None:
     found = [SERVICE, turn("learner.c_tau", "korel", 1.54, 1.61)]
-    assert answer(told(made, TIMES, found))[1] == (
+    assert answer(times_of(base, TIMES, found))[1] == (
         "asgd has the best mean as long as c_tau is at most 1.5 and the server's service is at "
         "most 9.4 ms; beyond either korel takes over."
     )
 
 
-def test_different_rivals_are_named_each(made: Comparison) -> None:
+def test_different_rivals_are_named_each(base: Comparison) -> None:
     found = [SERVICE, turn("learner.c_tau", "bsp", 0.63, 0.61)]
-    assert answer(told(made, TIMES, found, at_4=90))[1] == (
+    assert answer(times_of(base, TIMES, found, at_4=90))[1] == (
         "asgd has the best mean as long as c_tau is at least 0.63 (further down bsp takes over) "
         "and the server's service is at most 9.4 ms (further up korel takes over)."
     )
 
 
-def test_both_sides_of_a_constant_are_one_condition(made: Comparison) -> None:
+def test_both_sides_of_a_constant_are_one_condition(base: Comparison) -> None:
     found = [
         turn("learner.c_tau", "korel", 0.63, 0.61),
         turn("learner.c_tau", "korel", 1.54, 1.61),
     ]
-    assert answer(told(made, TIMES, found))[1] == (
+    assert answer(times_of(base, TIMES, found))[1] == (
         "asgd has the best mean as long as c_tau is from 0.63 to 1.5; beyond that korel takes over."
     )
 
 
-def test_the_nearest_turns_stand_in_the_answer(made: Comparison) -> None:
+def test_the_nearest_turns_stand_in_the_answer(base: Comparison) -> None:
     """By the ratio to the value in force, whatever their order in the table."""
     far = turn("learner.noise_scale", "korel", 190, 200, value=64, unit="samples")
     near = turn("allreduce.bandwidth", "korel", 0.8e9, 0.77e9, value=1e9, unit="bytes/s")
-    s = told(made, TIMES, [far, SERVICE, near], at_4=90)
+    s = times_of(base, TIMES, [far, SERVICE, near], at_4=90)
     assert answer(s)[1] == (
         "asgd has the best mean at every c_tau tried, 0.5 to 4, and as long as the bandwidth of a "
         "link is at least 800 MB/s and the server's service is at most 9.4 ms; beyond either korel "
@@ -150,13 +150,13 @@ def test_the_nearest_turns_stand_in_the_answer(made: Comparison) -> None:
     ) in cautions(s)
 
 
-def test_a_turn_within_the_noise_is_said_to_be_so(made: Comparison) -> None:
+def test_a_turn_within_the_noise_is_marked(base: Comparison) -> None:
     found = [turn("learner.c_tau", "korel", 1.54, 1.61, shown=False)]
-    assert answer(told(made, TIMES, found))[1].endswith(
+    assert answer(times_of(base, TIMES, found))[1].endswith(
         " as long as c_tau is at most 1.5 (further up korel takes over, within the noise)."
     )
     more = turn("server.service", "korel", 0.0094, 0.0099, False, value=0.005, unit="s")
-    s = told(made, TIMES, [*found, more])
+    s = times_of(base, TIMES, [*found, more])
     assert "service" not in " ".join(answer(s))
     assert (
         "asgd also has the best mean only as long as the server's service is at most 9.4 ms "
@@ -164,34 +164,34 @@ def test_a_turn_within_the_noise_is_said_to_be_so(made: Comparison) -> None:
     ) in cautions(s)
 
 
-def test_where_nothing_turns_it_over_it_is_said_how_far_was_tried(made: Comparison) -> None:
+def test_where_nothing_changes_the_lead_the_range_tried_is_given(base: Comparison) -> None:
     found = [stays("learner.c_tau", False), stays("learner.c_tau", True)]
-    _, until, last = answer(told(made, TIMES, found, at_4=91))
+    _, until, last = answer(times_of(base, TIMES, found, at_4=91))
     assert until == "asgd has the best mean at every c_tau tried, 0.25 to 4."
     assert last.startswith("The next, korel, is 7.0 % (6.4–7.6 %) sooner than bsp; contention")
 
 
-def test_a_turn_that_only_the_costs_run_anyway_show_is_told_too(made: Comparison) -> None:
+def test_a_turn_that_only_the_common_costs_show_is_named(base: Comparison) -> None:
     found = [stays("learner.c_tau", False), stays("learner.c_tau", True)]
-    assert answer(told(made, TIMES, found))[1].endswith(
+    assert answer(times_of(base, TIMES, found))[1].endswith(
         "(at 4, the next value tried, korel has it)."
     )
 
 
-def test_without_thresholds_the_costs_that_were_run_anyway_are_the_condition(
-    made: Comparison,
+def test_without_thresholds_the_common_costs_give_the_condition(
+    base: Comparison,
 ) -> None:
-    s = told(made, TIMES)
+    s = times_of(base, TIMES)
     assert answer(s)[1] == (
         "asgd has the best mean as long as c_tau is at most 1 (at 4, the next value tried, korel "
         "has it)."
     )
     assert "--sensitivity tests it by further runs" in thresholds(s).about
-    doubtful = told(made, TIMES, at_4=93.01)
+    doubtful = times_of(base, TIMES, at_4=93.01)
     assert answer(doubtful)[1].endswith(
         "(at 4, the next value tried, korel has it, within the noise)."
     )
-    assert answer(told(made, TIMES, at_4=90))[1].endswith(" at every c_tau tried, 0.5 to 4.")
+    assert answer(times_of(base, TIMES, at_4=90))[1].endswith(" at every c_tau tried, 0.5 to 4.")
 
 
 BELOW_BSP = [
@@ -201,8 +201,8 @@ BELOW_BSP = [
 ]
 
 
-def test_where_bsp_leads_it_is_told_until_where(made: Comparison) -> None:
-    assert answer(told(made, {"bsp": 100, "asgd": 110, "korel": 105}, BELOW_BSP)) == (
+def test_where_bsp_leads_the_conditions_are_its_own(base: Comparison) -> None:
+    assert answer(times_of(base, {"bsp": 100, "asgd": 110, "korel": 105}, BELOW_BSP)) == (
         "No policy is faster than bsp, which reaches the target in 100.0 (99.6–100.4) s: all are "
         "slower.",
         "bsp has the best mean as long as c_tau is at least 0.3, a clean step is at most 0.21 s "
@@ -211,8 +211,8 @@ def test_where_bsp_leads_it_is_told_until_where(made: Comparison) -> None:
     )
 
 
-def test_where_no_difference_is_shown_conditions_are_of_means_alone(made: Comparison) -> None:
-    first, until, _ = answer(told(made, {"bsp": 100, "asgd": 100.1, "korel": 100.2}, BELOW_BSP))
+def test_where_no_difference_is_shown_conditions_are_of_means_alone(base: Comparison) -> None:
+    first, until, _ = answer(times_of(base, {"bsp": 100, "asgd": 100.1, "korel": 100.2}, BELOW_BSP))
     assert first.endswith(
         "; the best mean of these, of asgd, is a speed-up of 0.999 (0.992–1.006)."
     )
@@ -222,10 +222,10 @@ def test_where_no_difference_is_shown_conditions_are_of_means_alone(made: Compar
     )
 
 
-def test_a_tied_winner_is_best_by_means_alone(made: Comparison) -> None:
+def test_a_tied_winner_is_best_by_means_alone(base: Comparison) -> None:
     found = [turn("learner.c_tau", "korel", 1.54, 1.61)]
     means = "By means alone asgd is best as long as c_tau is at most 1.5; beyond that korel takes "
-    assert answer(told(made, TIMES | {"korel": 90.2}, found)) == (
+    assert answer(times_of(base, TIMES | {"korel": 90.2}, found)) == (
         "Under this trace asgd reaches the target 10.0 % (9.4–10.6 %) sooner than bsp.",
         f"{means}over.",
         "No difference is shown between asgd and korel; korel is 9.8 % (9.2–10.4 %) sooner than "
@@ -233,12 +233,12 @@ def test_a_tied_winner_is_best_by_means_alone(made: Comparison) -> None:
     )
 
 
-def test_a_policy_that_made_the_runs_of_bsp_is_said_to(made: Comparison) -> None:
-    runs = made.runs.copy()
+def test_a_policy_with_the_runs_of_bsp_is_named(base: Comparison) -> None:
+    runs = base.runs.copy()
     same = runs.loc[runs["policy"] == "bsp"].assign(policy="korel")
     runs = pd.concat([runs[runs["policy"] != "korel"], same], ignore_index=True)
-    twins = dataclasses.replace(made, runs=runs)
-    s = told(twins, {"bsp": 100, "asgd": 90}, at_4=90)
+    twins = dataclasses.replace(base, runs=runs)
+    s = times_of(twins, {"bsp": 100, "asgd": 90}, at_4=90)
     assert "korel" not in " ".join(answer(s))
     seconds = s.comparison.runs.set_index(["policy", "seed"])["time_to_target"]
     for policy in ("bsp", "asgd", "korel"):
@@ -251,8 +251,8 @@ def test_a_policy_that_made_the_runs_of_bsp_is_said_to(made: Comparison) -> None
     assert answer(s)[-1] == f"korel made the same runs as bsp; {GPU}"
 
 
-def test_an_end_beside_sooner_is_not_shown_as_zero(made: Comparison) -> None:
-    s = told(made, {"bsp": 100, "asgd": 89.98}, spread=15.0)
+def test_an_end_beside_sooner_is_not_shown_as_zero(base: Comparison) -> None:
+    s = times_of(base, {"bsp": 100, "asgd": 89.98}, spread=15.0)
     assert answer(s)[0] == (
         "Under this trace asgd reaches the target 10 % (0.02–19 %) sooner than bsp."
     )
@@ -260,32 +260,32 @@ def test_an_end_beside_sooner_is_not_shown_as_zero(made: Comparison) -> None:
     assert row[1] == "−10 (−20 to −0.02)"
 
 
-def test_the_rounding_of_sums_is_no_difference(made: Comparison) -> None:
-    s = told(made, {"bsp": 100, "asgd": 100 + 2e-12}, spread=0.0, at_4=100)
+def test_the_rounding_of_sums_is_no_difference(base: Comparison) -> None:
+    s = times_of(base, {"bsp": 100, "asgd": 100 + 2e-12}, spread=0.0, at_4=100)
     assert answer(s)[0].startswith("No difference shown: asgd takes exactly as long as bsp")
     assert s.between("asgd", "bsp") == (0, 0, 0)
 
 
-def test_an_interval_narrower_than_four_digits_is_left_out_and_said_to_be(
-    made: Comparison,
+def test_an_interval_narrower_than_four_digits_has_a_note(
+    base: Comparison,
 ) -> None:
-    table = ranking_table(told(made, {"bsp": 273.8, "asgd": 200}, spread=1e-9))
+    table = ranking_table(times_of(base, {"bsp": 273.8, "asgd": 200}, spread=1e-9))
     assert [row[3] for row in table.rows] == ["200.0", "273.8"]
     note = "A number without an interval has one that is narrower than its last digit."
     assert note in table.notes
-    assert note not in ranking_table(told(made, TIMES)).notes
+    assert note not in ranking_table(times_of(base, TIMES)).notes
 
 
-def test_another_leader_under_the_few_seeds_takes_the_condition_away(made: Comparison) -> None:
-    s = told(made, TIMES, [turn("learner.c_tau", "asgd", 0.7, 0.6, leader="korel")])
+def test_another_leader_under_the_few_seeds_takes_the_condition_away(base: Comparison) -> None:
+    s = times_of(base, TIMES, [turn("learner.c_tau", "asgd", 0.7, 0.6, leader="korel")])
     assert "best mean" not in " ".join(answer(s))
     assert any("korel has the best mean and not asgd" in text for text in cautions(s))
     assert "korel has the best mean and not asgd" in thresholds(s).about
 
 
-def test_a_leader_without_stale_gradients_keeps_its_own_gain(made: Comparison) -> None:
+def test_a_leader_without_stale_gradients_keeps_its_own_gain(base: Comparison) -> None:
     found = [turn("learner.c_tau", "asgd", 0.8, 0.75, leader="korel")]
-    first, until, last = answer(told(made, TIMES | {"korel": 85}, found))
+    first, until, last = answer(times_of(base, TIMES | {"korel": 85}, found))
     assert first.startswith("Under this trace korel reaches the target first, 15.0 % (14.4–15.6 %)")
     assert until == (
         "korel has the best mean as long as c_tau is at least 0.8; beyond that asgd takes over."
@@ -293,8 +293,8 @@ def test_a_leader_without_stale_gradients_keeps_its_own_gain(made: Comparison) -
     assert last.startswith("The lead of korel over bsp is the same at any c_tau; ")
 
 
-def test_without_a_trace_it_is_no_mitigation(made: Comparison) -> None:
-    first, _, last = answer(told(made, TIMES, trace=None))
+def test_without_a_trace_it_is_no_mitigation(base: Comparison) -> None:
+    first, _, last = answer(times_of(base, TIMES, trace=None))
     assert first.startswith("Without contention asgd reaches the target first, ")
     assert "; there is no contention, so the gain is no mitigation, and " in last
 
@@ -306,16 +306,16 @@ def test_without_a_trace_it_is_no_mitigation(made: Comparison) -> None:
         (["step"], "contention is of no known class (the whole step is slowed)"),
     ],
 )
-def test_the_class_is_that_of_the_trace(made: Comparison, resources: list[str], words: str) -> None:
+def test_the_class_is_that_of_the_trace(base: Comparison, resources: list[str], words: str) -> None:
     rows = [CASE["trace"][0] | {"resource": resource} for resource in resources]
     step = CASE["step"] | {"host_share": 0.2}
-    assert words in answer(told(made, TIMES, trace=rows, step=step))[-1]
+    assert words in answer(times_of(base, TIMES, trace=rows, step=step))[-1]
 
 
-def test_without_noise_nobody_is_called_slow_by_noise(made: Comparison) -> None:
-    quiet = told(made, TIMES, trace=None, step={"compute": 0.1, "amp_ratio": 1.6})
+def test_without_noise_no_rank_is_called_slow_by_noise(base: Comparison) -> None:
+    quiet = times_of(base, TIMES, trace=None, step={"compute": 0.1, "amp_ratio": 1.6})
     assert ("There is no contention trace: no rank is slow, not even by noise.") in cautions(quiet)
-    noisy = told(made, TIMES, trace=None)
+    noisy = times_of(base, TIMES, trace=None)
     assert "There is no contention trace: ranks are slow by noise alone." in cautions(noisy)
 
 
@@ -335,10 +335,10 @@ def test_a_coarse_turn_names_the_value_at_which_it_does_not_hold() -> None:
     )
 
 
-def test_the_report_shows_the_thresholds_and_lets_them_be_saved(made: Comparison) -> None:
+def test_the_report_shows_the_thresholds_and_lets_them_be_saved(base: Comparison) -> None:
     found = [stays("learner.c_tau", False), turn("learner.c_tau", "korel", 1.54, 1.61)]
     service = turn("server.service", "bsp", 0.0094, 0.0099, False, value=0.005, unit="s")
-    s = told(made, TIMES, [service, *found])
+    s = times_of(base, TIMES, [service, *found])
     page = render(s.comparison)
     assert "3 policies, 4 workers, 10 seeds</h1>" in page
     assert 'id="thresholds-' in page

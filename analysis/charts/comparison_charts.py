@@ -9,18 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.analysis.charts.chart import (
-    BSP,
-    CONTROL_LOOK,
-    Chart,
-    Curve,
-    Dots,
-    Floats,
-    Mark,
-    Rule,
-    Staircase,
-    rows_of,
-)
+from simstrag.analysis.charts import chart as spec
+from simstrag.analysis.charts.chart import Chart, Curve, Dots, Floats, Mark, Rule, rows_of
 from simstrag.analysis.tables.comparison_tables import CONTROL
 from simstrag.analysis.tables.standings import TIMES, Standings
 from simstrag.analysis.tables.table import Table
@@ -38,7 +28,9 @@ __all__ = [
 def looks(comparison: Comparison) -> dict[str, int]:
     """The look of every policy, one for all charts of a comparison."""
     others = [name for name in comparison.policies if name != BASELINE]
-    return {BASELINE: BSP, CONTROL: CONTROL_LOOK} | {name: k for k, name in enumerate(others, 1)}
+    return {BASELINE: spec.BSP, CONTROL: spec.CONTROL_LOOK} | {
+        name: k for k, name in enumerate(others, 1)
+    }
 
 
 def speedups(
@@ -207,7 +199,9 @@ class Tradeoff(NamedTuple):
             np.array(self.on_front, dtype=bool),
         )
         order = np.argsort(x[best], kind="stable")
-        marks: list[Mark] = [Staircase("Pareto front of means", x[best][order], y[best][order])]
+        marks: list[Mark] = [
+            spec.Staircase("Pareto front of means", x[best][order], y[best][order])
+        ]
         axis = "makespan of equal work (s)"
         for name, a, b, front in zip(*self[1:], strict=True):
             facts = (

@@ -7,15 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from markupsafe import Markup
 
-from simstrag.analysis.charts.chart import (
-    CONTENTION,
-    Bars,
-    Chart,
-    Floats,
-    Mark,
-    ranks_named,
-    rows_of,
-)
+from simstrag.analysis.charts import chart as spec
+from simstrag.analysis.charts.chart import Bars, Chart, Floats, Mark, ranks_named, rows_of
 from simstrag.analysis.charts.drawing import canvas, image, pixels, svg
 from simstrag.analysis.derived.examples import Example
 from simstrag.analysis.derived.waiting import Waiting
@@ -107,7 +100,7 @@ def _matrix(name: str, policy: str, seconds: Floats, most: float) -> Markup:
     with canvas(SMALL, 2.9) as figure:
         ax = figure.add_subplot()
         weight = seconds / most
-        image(ax, pixels(CONTENTION, 0.85 * weight), (-0.5, n - 0.5, n - 0.5, -0.5))
+        image(ax, pixels(spec.CONTENTION, 0.85 * weight), (-0.5, n - 0.5, n - 0.5, -0.5))
         if n <= 10:
             for row, column in zip(*np.nonzero(weight > 0.005), strict=True):
                 value = seconds[row, column]

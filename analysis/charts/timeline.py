@@ -13,18 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.colors import to_rgb
 
-from simstrag.analysis.charts.chart import (
-    CONTENTION,
-    NET,
-    PAGE,
-    Bars,
-    Chart,
-    Events,
-    Floats,
-    Image,
-    Mark,
-    Rule,
-)
+from simstrag.analysis.charts import chart as spec
+from simstrag.analysis.charts.chart import Bars, Chart, Events, Floats, Image, Mark, Rule
 from simstrag.analysis.charts.drawing import pixels
 from simstrag.analysis.derived.examples import Example
 from simstrag.analysis.derived.steps import RunSteps, fates_of, plan_changes, suspicions
@@ -351,7 +341,7 @@ def mix_parts(
     for row, rank in enumerate(ranks):
         own = steps.rank == rank
         for part, ends in parts.items():
-            paint = PAGE.paints[part]
+            paint = spec.PAGE.paints[part]
             left, right = (side[own] for side in ends)
             whole = _share(left, right, low, high)
             share = (FADED if paint.face is None else 1.0) * whole
@@ -373,9 +363,9 @@ def mix_slowdowns(timing: Timing, workers: int, until: float) -> Floats:
     edges = np.linspace(0.0, until, BINS + 1)
     stretch = np.array([_mean(slowdown_of(timing, rank), edges) for rank in range(workers)])
     net = np.array([_mean(timing.contention.of_rank(r, "net"), edges) for r in range(workers)])
-    rgba = pixels(CONTENTION, (stretch - 1) / (FULLEST - 1))
+    rgba = pixels(spec.CONTENTION, (stretch - 1) / (FULLEST - 1))
     network = net > stretch
-    rgba[network] = pixels(NET, (net - 1) / (FULLEST - 1))[network]
+    rgba[network] = pixels(spec.NET, (net - 1) / (FULLEST - 1))[network]
     return rgba
 
 

@@ -18,27 +18,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from simstrag.analysis.derived.phases import (
-    DECISION,
-    JOB,
-    KINDS,
-    SUSPICION,
-    UPDATE,
-    Moments,
-    Phases,
-    micro,
-    moments_of,
-    phases_of,
-    slowdowns,
-)
-from simstrag.analysis.derived.steps import (
-    Fate,
-    RunSteps,
-    fates_of,
-    headings,
-    steps_of,
-    suspicions,
-)
+from simstrag.analysis.derived import phases as derived
+from simstrag.analysis.derived import steps as logs
+from simstrag.analysis.derived.phases import Moments, Phases, micro
+from simstrag.analysis.derived.steps import Fate, RunSteps, suspicions
 from simstrag.errors import InputError
 from simstrag.runs.run import Run, plain
 from simstrag.timing.timing import Timing
@@ -75,7 +58,7 @@ def write_timeline(
     """Write a run with its steps as a timeline; gzipped if the name ends in `.gz`.
 
     timing: what the run was simulated with, `scenario.timing(seed)`.  Without it there are no
-    slowdowns, and of updates through a server no pushes, pulls and jobs.
+    derived.slowdowns, and of updates through a server no pushes, pulls and jobs.
     window: seconds from and to, all by default.  Of more than `MOST` events the stretch of so many
     is written in which the ranks waited longest, of equal ones the first.
     Raises `InputError` for a run without steps, an impossible window, and a file that cannot be
@@ -101,9 +84,9 @@ def write_timeline(
             "simulate it with record_steps=True"
         )
     start, end = _clip(run, window)
-    steps = steps_of(run)
-    phases = phases_of(run, steps, timing)
-    moments = moments_of(run, phases, timing)
+    steps = logs.steps_of(run)
+    phases = derived.phases_of(run, steps, timing)
+    moments = derived.moments_of(run, phases, timing)
     names = list(_names(run, phases, timing))
     shown = moments.within(start, end)
     room = MOST - len(names) - _at_the_edges(run, timing)
@@ -187,18 +170,18 @@ def _clip(run: Run, window: tuple[float, float] | None) -> tuple[int, int]:
 
 def _phase_events(run: Run, steps: RunSteps, phases: Phases, shown: Moments) -> Iterator[Event]:
     """A slice for each activity of ranks and server; lost work has names of its own."""
-    fates = fates_of(run, steps, phases.step)
+    fates = logs.fates_of(run, steps, phases.step)
     switches = {True: "switch to amp", False: "switch to full"}
     for left, right, kind, row in zip(*(column.tolist() for column in shown), strict=True):
-        if kind > JOB:
+        if kind > derived.JOB:
             continue
         fate, rank, step = fates[row], int(steps.rank[row]), int(phases.step[row])
         tid, assumed = RANK_0 + rank, ",order assumed" if phases.assumed[row] else ""
-        if kind == JOB:
+        if kind == derived.JOB:
             args = _args(step=step, update=fate.update)
             yield _slice(RUN, SERVER, left, right, f"rank {rank}", "service", args)
             continue
-        name = KINDS[kind]
+        name = derived.KINDS[kind]
         if name == "compute":
             args = _args(step=step, version=int(steps.version[row]), update=fate.update)
             precision = "amp" if steps.amp[row] else "full"
@@ -223,7 +206,7 @@ def _named(precision: str, fate: Fate) -> str:
 def _update_events(run: Run, shown: Moments) -> Iterator[Event]:
     """An instant per update."""
     updates = run.updates
-    own = shown.kind == UPDATE
+    own = shown.kind == derived.UPDATE
     for time, row in zip(shown.left[own].tolist(), shown.row[own].tolist(), strict=True):
         members = updates["members"][row]
         args = _args(
@@ -246,8 +229,8 @@ def _decision_events(run: Run, shown: Moments, start: int) -> Iterator[Event]:
     """An instant per changed plan, and for the plan in force at the start."""
     if run.decisions is None:
         return
-    times, names = micro(run.decisions["time"]), headings(run)
-    rows = shown.row[shown.kind == DECISION].tolist()
+    times, names = micro(run.decisions["time"]), logs.headings(run)
+    rows = shown.row[shown.kind == derived.DECISION].tolist()
     before = int(np.count_nonzero(times < start))
     if before:
         rows.insert(0, before - 1)
@@ -271,7 +254,7 @@ def _decided(decisions: Mapping[str, Sequence[Any]], row: int) -> dict[str, Any]
 def _suspicion_events(run: Run, shown: Moments) -> Iterator[Event]:
     """A slice per suspicion, on a track for each rank."""
     found = suspicions(run)
-    own = shown.kind == SUSPICION
+    own = shown.kind == derived.SUSPICION
     columns = (column[own].tolist() for column in (shown.left, shown.right, shown.row))
     for left, right, row in zip(*columns, strict=True):
         args = _args(update=found[row].update)
@@ -280,8 +263,8 @@ def _suspicion_events(run: Run, shown: Moments) -> Iterator[Event]:
 
 
 def _counters(timing: Timing | None, start: int, end: int) -> Iterator[Event]:
-    """The slowdowns between two times in microseconds."""
-    for rank, resource, time, factor in slowdowns(timing, start, end):
+    """The derived.slowdowns between two times in microseconds."""
+    for rank, resource, time, factor in derived.slowdowns(timing, start, end):
         yield {
             "ph": "C", "pid": SLOWDOWN, "tid": SLOWDOWN, "ts": time,
             "name": f"rank {rank}", "cat": "slowdown", "args": {resource: factor},

@@ -16,6 +16,7 @@ from simstrag.analysis.derived.windows import CloseLook, close_look
 from simstrag.analysis.pages.templates import template
 from simstrag.analysis.tables import comparison_tables, run_tables
 from simstrag.analysis.tables.origins import origins_data, origins_table
+from simstrag.analysis.tables.profile_tables import describe
 from simstrag.analysis.tables.standings import standings
 from simstrag.analysis.tables.table import Number, Table, csv_data
 from simstrag.analysis.text.answer import answer
@@ -114,7 +115,7 @@ def render(comparison: Comparison, command: str | None = None) -> str:
         answer=answer(s),
         cautions=cautions(s),
         coverage=coverage(s),
-        asked=_asked(scenario),
+        asked=_question(scenario),
         seed=scenario.seed_list[0],
         tables=tables,
         pictures={n: picture(c, n) if c else Markup() for n, c in charts.items()},
@@ -225,8 +226,8 @@ def _csv(tables: Mapping[str, Table | None]) -> dict[str, Any]:
     return csv_data({name: table for name, table in tables.items() if table is not None})
 
 
-def _asked(scenario: Scenario) -> list[tuple[str, str]]:
-    """The question, as pairs of a term and what it was."""
+def _question(scenario: Scenario) -> list[tuple[str, str]]:
+    """The question, as pairs of a term and a value."""
     trace, inputs = scenario.trace, scenario.inputs
     work = []
     if scenario.sample_target is not None:
@@ -235,13 +236,13 @@ def _asked(scenario: Scenario) -> list[tuple[str, str]]:
         work.append(f"accuracy {scenario.target_accuracy:g} (time to target)")
     if scenario.target_progress is not None:
         work.append(f"progress {scenario.target_progress:g} noise-free updates (time to target)")
-    asked = [
+    facts = [
         ("workers", f"{scenario.workers}, each with {scenario.learner.batch} samples per gradient"),
         ("work, the same for every policy", "; ".join(work)),
         ("policies", ", ".join(scenario.policies)),
     ]
     if inputs.trace is None:
-        asked.append(("contention", "none: no trace is given"))
+        facts.append(("contention", "none: no trace is given"))
     else:
         where = inputs.trace.source if isinstance(trace, str) else "rows in the scenario"
         per_seed = {
@@ -249,16 +250,16 @@ def _asked(scenario: Scenario) -> list[tuple[str, str]]:
             "shift": "every seed begins at its own offset in it (trace_per_seed: shift)",
         }[scenario.trace_per_seed]
         after = f"after its end: {scenario.trace_end}"
-        asked.append(("contention trace", f"{where}; {per_seed}; {after}"))
-        asked.append(("trace sha256", inputs.trace.sha256))
+        facts.append(("contention trace", f"{where}; {per_seed}; {after}"))
+        facts.append(("trace sha256", inputs.trace.sha256))
     if scenario.places is not None:
-        asked.append(("node of each rank", ", ".join(map(str, scenario.places))))
+        facts.append(("node of each rank", ", ".join(map(str, scenario.places))))
     if inputs.profile is not None:
-        asked.append(("profile", inputs.profile.name))
-        asked.append(("profile sha256", inputs.profile.sha256))
+        facts.append(("profile", inputs.profile.name))
+        facts.append(("profile sha256", inputs.profile.sha256))
     seeds = scenario.seed_list
-    asked.append(("seeds", f"{len(seeds)}: {_seeds(seeds)}"))
-    return asked
+    facts.append(("seeds", f"{len(seeds)}: {_seeds(seeds)}"))
+    return facts
 
 
 def _seeds(seeds: Sequence[int]) -> str:
@@ -268,31 +269,9 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 
 def _profile(scenario: Scenario) -> list[tuple[str, str]]:
-    profile = scenario.inputs.profile
-    if profile is None:
-        return []
-    w, others = profile.workload, f" from {profile.source}" if profile.source else ""
-    facts = [
-        ("profile", f"{profile.name}, {profile.origin}{others} {profile.date}"),
-        ("made by", profile.command),
-    ]
-    if profile.missing:
-        facts.append(("not in it", "; ".join(profile.missing)))
-    if w is not None:
-        facts += [
-            ("workload", f"{w.name}, {w.parameters} parameters, {w.batch} samples per step"),
-            ("precisions", f"full: {w.full}; AMP: {w.amp}{' (a stand-in)' if w.stand_in else ''}"),
-        ]
-    facts += [
-        (
-            f"error at cells left out: {held.part}",
-            f"median {100 * held.median:.2g} %, worst {100 * held.worst:.2g} %",
-        )
-        for held in profile.held_out
-    ]
-    facts += [(f"device: {key}", str(value)) for key, value in profile.device.items()]
-    facts += [(f"software: {key}", str(value)) for key, value in profile.software.items()]
-    return facts
+    """The description of the profile, as pairs of a term and a text."""
+    texts = () if scenario.inputs.profile is None else describe(scenario.inputs.profile)
+    return [(term, text) for term, _, text in (each.partition(": ") for each in texts)]
 
 
 def _provenance(found: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -310,7 +289,7 @@ def _provenance(found: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _yaml(scenario: Mapping[str, Any]) -> str:
-    """A scenario as the file it could be read from; very long inline traces are cut short."""
+    """A scenario as a YAML file; very long inline traces are cut."""
     from ruamel.yaml import YAML
 
     data = dict(scenario)
@@ -325,32 +304,32 @@ def _yaml(scenario: Mapping[str, Any]) -> str:
 
 
 def _scenario_of(run: Run) -> tuple[Scenario | None, str]:
-    """The scenario of a run with the very inputs it was run with, or why it cannot be had."""
+    """The scenario of a run with its original inputs, or the reason for its absence."""
     try:
         scenario = Scenario.of(run.scenario, source="run.json")
         inputs = scenario.inputs
     except InputError as error:
         return None, f"Its trace or profile is not at hand ({error}), so contention is not shown."
     recorded = run.provenance.get("sha256", {})
-    for name, given in (("trace", inputs.trace), ("profile", inputs.profile)):
-        if given is not None and recorded.get(name) not in (None, given.sha256):
+    for name, source in (("trace", inputs.trace), ("profile", inputs.profile)):
+        if source is not None and recorded.get(name) not in (None, source.sha256):
             return None, f"The {name} has changed since the run, so contention is not shown."
     return scenario, ""
 
 
 def _recorded(run: Run) -> list[tuple[str, str]]:
-    """What the record of a real run says of it; nothing of a simulated one."""
+    """Facts of the record of a real run; empty for a simulated one."""
     if run.recorded is None:
         return []
-    told: Mapping[str, Any] = {**run.recorded.get("asked", {}), **run.recorded}
+    record: Mapping[str, Any] = {**run.recorded.get("asked", {}), **run.recorded}
     facts = {
-        "workload": told.get("workload"),
-        "ranks": f"{told['world_size']}, each with {told['batch']} samples per gradient",
-        "cores": told.get("cores"),
-        "precision": told.get("precision"),
-        "gain of reduced precision": told.get("gain") and number(told["gain"]),
-        "local times by": told.get("clock"),
-        "collectives by": told.get("backend"),
+        "workload": record.get("workload"),
+        "ranks": f"{record['world_size']}, each with {record['batch']} samples per gradient",
+        "cores": record.get("cores"),
+        "precision": record.get("precision"),
+        "gain of reduced precision": record.get("gain") and number(record["gain"]),
+        "local times by": record.get("clock"),
+        "collectives by": record.get("backend"),
     }
     return [(word, str(fact)) for word, fact in facts.items() if fact is not None]
 

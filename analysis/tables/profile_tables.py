@@ -13,7 +13,7 @@ from simstrag.analysis.tables.table import Table
 from simstrag.analysis.text.number_format import MISSING, estimate, listed, number, percent
 from simstrag.errors import InputError
 from simstrag.profile.batch_laws import seconds
-from simstrag.profile.measurements import CollectiveCell, Law, Response, StepCell
+from simstrag.profile.measurements import CollectiveCell, HeldOut, Law, Response, StepCell
 from simstrag.profile.profile import Profile
 from simstrag.profile.quantity import NoiseSamples, Quantity
 from simstrag.profile.responses import evaluate
@@ -68,6 +68,7 @@ def describe(profile: Profile) -> tuple[str, ...]:
         p.device and f"Device: {_pairs(p.device)}.",
         p.software and f"Software: {_pairs(p.software)}.",
         ranges and f"Conditions meanwhile: {ranges}.",
+        p.held_out and f"Held-out errors: {listed(list(map(_held_out_error, p.held_out)))}.",
     ]
     if (w := p.workload) is not None:
         stand_in = ", a stand-in, since the device gains nothing from it" if w.stand_in else ""
@@ -369,6 +370,10 @@ def _constants(profile: Profile) -> Table:
                 notes += [f"{part}.{name}: {quantity.note}"] if quantity.note else []
     headers = ("constant", "value", "unit", "how", "samples")
     return _table("What a simulation reads", headers, rows, *notes)
+
+
+def _held_out_error(h: HeldOut) -> str:
+    return f"{h.part}, median {percent(h.median)} % and worst {percent(h.worst)} %"
 
 
 def _held_out(profile: Profile) -> Table:
