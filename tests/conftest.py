@@ -19,7 +19,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
 STARTS_RANKS = (
-    "test_ddp_board", "test_ddp_examples", "test_ddp_faults", "test_ddp_launch", "test_injector",
+    "test_ddp_board", "test_ddp_examples", "test_ddp_faults", "test_ddp_launch",
+    "test_ddp_leaving", "test_injector",
     "test_validate",
 )  # fmt: skip
 """Modules that start ranks or load of their own; others have the fixture `ranks`."""
