@@ -70,7 +70,7 @@ def test_a_slot_comes_out_as_it_went_in() -> None:
 def test_the_digest_is_the_same_in_a_process_with_another_hash_seed() -> None:
     setup, _, plan = (RICH % "{3, 1}").strip().partition("\n")
     module = "simstrag.ddp.allreduce.control_message"
-    program = f"{setup}\nfrom {module} import Digests\nprint(Digests().of({plan}, 9))"
+    program = f"{setup}\nfrom {module} import PlanDigests\nprint(PlanDigests().of({plan}, 9))"
     found = subprocess.run(
         [sys.executable, "-P", "-c", program], env={"PYTHONHASHSEED": "1"},
         capture_output=True, text=True, check=True, timeout=60,

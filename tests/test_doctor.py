@@ -13,6 +13,7 @@ import pytest
 
 from simstrag.cli import doctor, errors
 from simstrag.cli.doctor import Finding, examine
+from simstrag.errors import InputError
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +50,19 @@ def test_all_that_may_be_needed_is_looked_for(findings: dict[str, Finding]) -> N
 
 def test_every_library_is_named_with_its_version(findings: dict[str, Finding]) -> None:
     assert f"numpy {metadata.version('numpy')}" in findings["libraries"].says
+
+
+def test_a_torch_that_real_ranks_cannot_use_is_named_by_doctor_and_on_import(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import simstrag.ddp
+
+    monkeypatch.setattr(metadata, "version", lambda _: "2.12.1+cpu")
+    found = doctor._check_optional("torch")
+    assert (found.works, found.remedy) == (False, 'pip install "simstrag[torch]"')
+    assert found.says == "torch 2.12.1+cpu is installed, and real ranks need torch 2.13"
+    with pytest.raises(InputError, match=r"torch 2\.12\.1.* and real ranks need torch 2\.13; pip"):
+        _ = simstrag.ddp.wrap
 
 
 def test_a_missing_package_comes_with_the_extra_that_brings_it(

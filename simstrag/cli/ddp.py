@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import sys
 import tempfile
@@ -117,10 +116,9 @@ def ddp(
     quiet: Quiet = False,
 ) -> None:
     """Train on real ranks of this machine under a policy."""
-    from simstrag.ddp import launch
+    from simstrag.ddp import launch, support
 
-    if importlib.util.find_spec("torch") is None:
-        raise InputError("real ranks need the package torch; pip install 'simstrag[torch]'")
+    support.check_torch()
 
     def run(command: list[str], network: Behind | None = None) -> bool:
         """Whether it failed."""

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from simstrag.cli.console import print_json, print_table
 from simstrag.cli.options import Json
 from simstrag.cli.progress import show_spinner
+from simstrag.ddp.support import torch_obstacle
 
 __all__ = ["Finding", "doctor", "examine"]
 
@@ -116,6 +117,8 @@ def _check_optional(package: str) -> Finding:
     except Exception as error:  # a broken installation may raise anything
         says = f"{version}, but importing it fails: {_first_line(error)}"
         return Finding(package, False, says, remedy)
+    if package == "torch" and (reason := torch_obstacle(version)):
+        return Finding(package, False, reason.partition(";")[0], remedy)
     return Finding(package, True, version)
 
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from simstrag.ddp.support import check_torch
+
 if TYPE_CHECKING:
     from simstrag.ddp.allreduce.allreduce_mode import Disagreement
     from simstrag.ddp.launch import torchrun
@@ -30,4 +32,5 @@ PLACES = {
 def __getattr__(name: str) -> Any:
     if name not in PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    check_torch()
     return getattr(importlib.import_module(f"{__name__}.{PLACES[name]}"), name)

@@ -8,6 +8,7 @@ parameters, policy and books, since only somebody who sees arrivals can tell who
 from __future__ import annotations
 
 import math
+from importlib import metadata
 from pathlib import Path
 
 from simstrag import policies
@@ -18,13 +19,42 @@ from simstrag.profile.profile import Profile
 from simstrag.quorum import Via
 
 __all__ = [
-    "check_plan", "check_policy", "full_precision_notice", "is_synchronous", "mechanism",
-    "plan_obstacle", "profile_hints", "refusal_reason",
+    "check_plan", "check_policy", "check_torch", "full_precision_notice", "is_synchronous",
+    "mechanism",
+    "plan_obstacle", "profile_hints", "refusal_reason", "torch_obstacle",
 ]  # fmt: skip
+
+TORCH = "2.13"
+"""Release of torch whose private functions real ranks use."""
 
 CUT = "a deadline cuts steps at a micro-batch, and a real step cannot be cut from outside"
 ROUNDS = "groups with rounds of their own need an optimizer per group, which is not built"
 ORACLE = "it is told the true contention, which nobody knows of a real cluster"
+
+
+def torch_obstacle(version: str | None) -> str | None:
+    """Why real ranks cannot run with an installed version of torch; None where they can.
+
+    >>> torch_obstacle("2.13.0+cpu")
+    >>> torch_obstacle("2.12.1")
+    "torch 2.12.1 is installed, and real ranks need torch 2.13; pip install 'simstrag[torch]'"
+    """
+    remedy = "pip install 'simstrag[torch]'"
+    if version is None:
+        return f"real ranks need the package torch; {remedy}"
+    if version.split(".")[:2] != TORCH.split("."):
+        return f"torch {version} is installed, and real ranks need torch {TORCH}; {remedy}"
+    return None
+
+
+def check_torch() -> None:
+    """Raise `InputError` where torch is not installed, or not the release that real ranks need."""
+    try:
+        version = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        version = None
+    if reason := torch_obstacle(version):
+        raise InputError(reason)
 
 
 def is_synchronous(plan: Plan, world_size: int) -> bool:

@@ -260,16 +260,16 @@ def test_who_comes_to_a_door_that_was_open_before_is_not_shut_out() -> None:
 RANK = """
 import json, os, signal, sys, time
 import torch, torch.distributed as dist
-from simstrag.ddp.failures.heartbeat import Board
-from simstrag.ddp.failures.process_identity import Identity
+from simstrag.ddp.failures.heartbeat import HeartbeatStore
+from simstrag.ddp.failures.process_identity import ProcessIdentity
 from simstrag.ddp.rendezvous import join
 
 fault, group, limit, out = sys.argv[1], float(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
 joined = join(group)
 if fault == "far":  # nobody can kill rank 1
-    Identity.kill = lambda self: False
+    ProcessIdentity.kill = lambda self: False
     fault = "SIGSTOP"
-board = Board(joined.store, joined.rank, joined.names, limit, joined.connections)
+board = HeartbeatStore(joined.store, joined.rank, joined.names, limit, joined.connections)
 tensor, step = torch.ones(1 << 16), 0
 while True:
     board.mark(step, "computing")

@@ -43,7 +43,7 @@ main(["--standalone", "--nproc-per-node", sys.argv[1], *sys.argv[2:]])
 HEAD = """
 import json, os, signal, sys, time
 import torch, torch.distributed as dist
-from simstrag.ddp.rendezvous import Fenced, adopted, join, meet, offer, offered, shrink
+from simstrag.ddp.rendezvous import Fenced, end_with_launcher, join, open_job_store, announce_server, wait_for_server, regroup
 
 out = sys.argv[1]
 
@@ -107,9 +107,9 @@ def place(tmp_path: Path) -> Iterator[Path]:
 
 
 SHRINK = """
-from simstrag.ddp.failures.heartbeat import Board
+from simstrag.ddp.failures.heartbeat import HeartbeatStore
 joined = join(4.0)
-board = Board(joined.store, joined.rank, joined.names, 2.0, joined.connections)
+board = HeartbeatStore(joined.store, joined.rank, joined.names, 2.0, joined.connections)
 tensor = torch.ones(4)
 for step in range(10):
     board.mark(step, "reducing")
@@ -121,9 +121,9 @@ for step in range(10):
         blame = board.blame()
         board.close()
         begun = time.monotonic()
-        joined = shrink(joined, [k for k in range(3) if k not in blame.lost])
+        joined = regroup(joined, [k for k in range(3) if k not in blame.lost])
         took = time.monotonic() - begun
-        board = Board(joined.store, joined.rank, joined.names, 2.0, joined.connections)
+        board = HeartbeatStore(joined.store, joined.rank, joined.names, 2.0, joined.connections)
 ones = torch.ones(1)
 dist.all_reduce(ones)
 board.close()
@@ -154,7 +154,7 @@ try:
     dist.all_reduce(torch.ones(1))
 except RuntimeError:
     try:
-        joined = shrink(joined, [0, 2] if joined.rank != 1 else [0, 1, 2])
+        joined = regroup(joined, [0, 2] if joined.rank != 1 else [0, 1, 2])
     except Fenced as error:
         say("fenced", error=str(error))
         sys.exit(4)
@@ -178,7 +178,7 @@ joined = join()
 dist.all_reduce(torch.ones(1))
 if joined.rank == 2:
     os._exit(0)
-joined = shrink(joined, [0, 1, 2] if joined.rank == 0 else [0, 1], patience=1.0)
+joined = regroup(joined, [0, 1, 2] if joined.rank == 0 else [0, 1], patience=1.0)
 say(f"rank{joined.names[joined.rank]}", names=joined.names, generation=joined.generation)
 dist.barrier()
 """
@@ -258,13 +258,13 @@ def test_ctrl_c_ends_all_and_what_they_started_in_three_seconds(
 SERVED = """
 if sys.argv[2] == "server":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    adopted()
-    offer(meet(), "127.0.0.1:4321:word")
+    end_with_launcher()
+    announce_server(open_job_store(), "127.0.0.1:4321:word")
     if sys.argv[3] == "fails":
         sys.exit(5)
     signal.pause()
 joined = join()
-say(f"rank{joined.rank}", server=offered(joined.root, 60.0))
+say(f"rank{joined.rank}", server=wait_for_server(joined.root, 60.0))
 while sys.argv[3] == "fails":
     time.sleep(1)
 """

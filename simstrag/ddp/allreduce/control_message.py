@@ -67,12 +67,8 @@ def unpack(gathered: torch.Tensor) -> ControlMessages:
 def gather(
     slots: torch.Tensor, slot: torch.Tensor, group: dist.ProcessGroup | None = None
 ) -> dist.Work:
-    """Begin to gather every member's `slot` (5,) into `slots` (members, 5), in their order.
-
-    torch renamed the collective in 2.13 and warns of the old name.
-    """
-    collective = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-    work: dist.Work = collective(slots.view(-1), slot, group=group, async_op=True)
+    """Begin to gather every member's `slot` (5,) into `slots` (members, 5), in their order."""
+    work: dist.Work = dist.all_gather_single(slots.view(-1), slot, group=group, async_op=True)
     return work
 
 

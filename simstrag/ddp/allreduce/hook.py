@@ -5,7 +5,6 @@ parameters are its own bit for bit.  Dividing, or weighing afterwards, rounds di
 """
 # No `from __future__ import annotations` here: DDP compares the hook's annotations with classes.
 
-import inspect
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Protocol, cast
@@ -91,10 +90,7 @@ class Reducer:
         Collective over the world, as is DDP's second forward: see `settle`.  options: of DDP, such
         as `bucket_cap_mb`; static graphs and unused parameters add world-wide collectives.
         """
-        renamed = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
-        own = "forward_sync_buffers" if renamed else "broadcast_buffers"
-        options[own] = False
-        ddp = DistributedDataParallel(module, **options)
+        ddp = DistributedDataParallel(module, forward_sync_buffers=False, **options)
         ddp.register_comm_hook(self, reduce_bucket)
         return ddp
 

@@ -65,9 +65,9 @@ class HeartbeatStore:
         self._store, self._place = store, f"at/{rank}"
         self._lines = Connections()
         with self._lines.made():
-            self._beats, self._asks = _own(store), _own(store)
-        if self._asks is not store:
-            self._asks.set_timeout(timedelta(seconds=ANSWER))
+            self._beats: Store = store.clone()  # type: ignore[attr-defined]
+            self._asks: Store = store.clone()  # type: ignore[attr-defined]
+        self._asks.set_timeout(timedelta(seconds=ANSWER))
         self._asked = math.inf
         self._noticed, self._beat, self._here = False, 0, (0, PHASES[0])
         self._identities: dict[int, ProcessIdentity] = {}
@@ -300,15 +300,6 @@ class HeartbeatStore:
         if self.connections is not None and not all(killed):
             self.connections.shut()
         return gone
-
-
-def _own(store: Store) -> Store:
-    """A connection of its own, so that who waits at one does not keep the other from beating.
-
-    torch before 2.8 has none to give: there, nobody may wait at the store for long.
-    """
-    found: Store = store.clone() if hasattr(store, "clone") else store
-    return found
 
 
 def describe_error(error: BaseException) -> str:
