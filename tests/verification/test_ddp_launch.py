@@ -43,7 +43,8 @@ main(["--standalone", "--nproc-per-node", sys.argv[1], *sys.argv[2:]])
 HEAD = """
 import json, os, signal, sys, time
 import torch, torch.distributed as dist
-from simstrag.ddp.rendezvous import Fenced, end_with_launcher, join, open_job_store, announce_server, wait_for_server, regroup
+from simstrag.ddp.rendezvous import Fenced, announce_server, end_with_launcher, join
+from simstrag.ddp.rendezvous import open_job_store, regroup, wait_for_server
 
 out = sys.argv[1]
 
