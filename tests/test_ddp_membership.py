@@ -9,7 +9,6 @@ import time
 import traceback
 from typing import Any, NamedTuple
 
-import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -85,8 +84,8 @@ def failing(rank: int, world: int, policy: str, culprit: int, where: str) -> End
         if where == "closure":
             wrong_shape()
         if where == "server":
-            for child in psutil.Process().children():
-                child.kill()
+            if (server := trainer._session._server) is not None:
+                server.kill()
             return loss(BATCH)
         if where == "hook":
             optimizer.register_step_pre_hook(stumbles)
@@ -104,7 +103,7 @@ def failing(rank: int, world: int, policy: str, culprit: int, where: str) -> End
                 steps += 1
     except RuntimeError as error:
         frames = traceback.extract_tb(error.__traceback__)
-        blame = error.blame if isinstance(error, RankFailure) else None
+        blame = error.diagnosis if isinstance(error, RankFailure) else None
         blamed, phase = ((), "") if blame is None else (blame.ranks, blame.phase)
         return End(type(error).__name__, str(error), frames[-1].name, blamed, phase)
     return End("", "", "", (), "")

@@ -9,7 +9,7 @@ def told(*reports: tuple[int, float]) -> list[str]:
     said: list[str] = []
     slow = SlowRankDetector(said.append)
     for step, (rank, seconds) in enumerate(reports):
-        slow.heard(rank, step, seconds)
+        slow.add(rank, step, seconds)
     return said
 
 
@@ -39,11 +39,11 @@ def test_who_has_left_is_not_waited_for() -> None:
     said: list[str] = []
     slow = SlowRankDetector(said.append)
     for rank in range(5):
-        slow.heard(rank, 0, 0.05)
-    slow.heard(3, 1, 4.0)
+        slow.add(rank, 0, 0.05)
+    slow.add(3, 1, 4.0)
     for rank in (1, 2, 4):
-        slow.left(rank)
-    slow.heard(0, 1, 0.05)
+        slow.remove(rank)
+    slow.add(0, 1, 0.05)
     assert len(said) == 1
 
 

@@ -241,7 +241,7 @@ def _grouped(joined: RankPlace, patient: bool = False) -> RankPlace:
     store = PrefixStore(f"generation{joined.generation}", joined.root)
     if "nccl" in joined.backend:
         torch.cuda.set_device(_number("LOCAL_RANK"))
-    with joined.connections.made():
+    with joined.connections.capture():
         dist.init_process_group(
             joined.backend,
             store=PrefixStore("group", store),

@@ -121,7 +121,7 @@ class Session:
         failed: RankFailure | None = None
         while True:
             try:
-                with self.members.blaming():
+                with self.members.diagnosing():
                     if failed is not None:
                         self._go_on_without(failed, guarded)
                     loss = self._taken(guarded)
@@ -131,7 +131,7 @@ class Session:
                 return loss
             except RankFailure as failure:
                 shrinks = self.sampler is None and isinstance(self.way, AllReduceMode)
-                if not shrinks or not self.members.goes_on(failure.blame):
+                if not shrinks or not self.members.goes_on(failure.diagnosis):
                     raise
                 failed = failure
 
@@ -205,7 +205,7 @@ class Session:
             return self.policy, self.facts, None
         if isinstance(way, AllReduceMode):
             return way.live.policy, way.live.facts(), None
-        with self.members.blaming():
+        with self.members.diagnosing():
             found = way.client.fetch_state()
         return found["policy"], found["facts"], None if way.private else found
 
@@ -231,7 +231,7 @@ class Session:
             self._journal.close()
         self.members.close()
         if failed is not None:
-            self.members.see_off()
+            self.members.linger()
             atexit.unregister(leave_group)  # who leaves a broken group may wait for it
         self.replica.forget_groups()
         self._left = True
@@ -293,7 +293,7 @@ class Session:
         way, replica, members = self.way, self.replica, self.members
         assert isinstance(way, AllReduceMode)
         replica.forget_groups()
-        generation = members.without(failure.blame.lost)
+        generation = members.without(failure.diagnosis.lost)
         if self._link is not None:
             self._link.leave()
             self._link = None

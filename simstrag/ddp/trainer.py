@@ -124,13 +124,13 @@ def wrap(
     )  # fmt: skip
 
 
-def _leave(course: Session) -> None:
+def _leave(session: Session) -> None:
     """A script has ended that did not say so, well or early."""
     error = getattr(sys, "last_value", None)
-    failed = course.failed or (None if error is None else describe_error(error))
+    failed = session.failed or (None if error is None else describe_error(error))
     # What is silent from here on is not lost.
-    course.members.close(failed or "its script had come to its end")
-    course.leave(failed)
+    session.members.close(failed or "its script had come to its end")
+    session.leave(failed)
 
 
 def _tell_unused(by_itself: list[bool]) -> None:
@@ -177,7 +177,7 @@ class Trainer:
         self.stall_limit = stall_limit or (60.0 if joined is None else joined.stall_limit)
         self._members = Membership(rank, world_size, joined, self.stall_limit)
         device = next(model.parameters()).device
-        with self._members.blaming():
+        with self._members.diagnosing():
             clock: CpuStepTimer | CudaStepTimer = (
                 CudaStepTimer(device)
                 if device.type == "cuda"
@@ -185,11 +185,11 @@ class Trainer:
             )
         self.replica = Replica(model, optimizer, formats, clock)
         try:
-            self._course = Session(self.replica, self._members, policy, name, hints, sampler, out)
+            self._session = Session(self.replica, self._members, policy, name, hints, sampler, out)
         except BaseException as error:
             self._members.close(describe_error(error))
             raise
-        self._at_exit = atexit.register(partial(_leave, self._course))
+        self._at_exit = atexit.register(partial(_leave, self._session))
         by_itself: list[bool] = []
         self._watched = optimizer.register_step_post_hook(lambda *_: by_itself.append(True))
         self._unused = weakref.finalize(self, _tell_unused, by_itself)
@@ -215,7 +215,7 @@ class Trainer:
                 "step() takes a function that computes the loss, not the loss: "
                 "trainer.step(lambda: loss_fn(model(x), y))"
             )
-        return self._course.step(closure)
+        return self._session.step(closure)
 
     @property
     def rank(self) -> int:
@@ -233,17 +233,17 @@ class Trainer:
 
         The closure is called before that too, to measure with.
         """
-        return self._course.way is not None
+        return self._session.way is not None
 
     @property
     def samples(self) -> int:
         """Samples that have been applied, by all ranks together, as far as this one knows."""
-        return self._course.samples
+        return self._session.samples
 
     @property
     def over(self) -> bool:
         """Whether the samples that were given to `wrap` have been applied, or all else has left."""
-        way = self._course.way
+        way = self._session.way
         if isinstance(way, ServerMode) and way.finished:
             return True
         return self.hints.samples is not None and self.samples >= self.hints.samples
@@ -251,18 +251,18 @@ class Trainer:
     @property
     def plan(self) -> Plan | None:
         """The plan in force, resolved; None under a server, which has it, and before all begins."""
-        way = self._course.way
+        way = self._session.way
         return way.live.plan if isinstance(way, AllReduceMode) else None
 
     @property
     def next_batch(self) -> int:
         """Samples of this rank's next batch, which a policy may set."""
-        return self._course.next_batch()
+        return self._session.next_batch()
 
     @property
     def lowest(self) -> bool:
         """Whether no rank below this one is left, as far as it knows; before `close`."""
-        return self._course.lowest
+        return self._session.lowest
 
     @property
     def model(self) -> nn.Module:
@@ -287,7 +287,7 @@ class Trainer:
 
     def _end(self, failed: str | None) -> None:
         atexit.unregister(self._at_exit)
-        self._course.leave(failed)
+        self._session.leave(failed)
 
     def state_dict(self) -> dict[str, Any]:
         """All there is to go on from: model, optimizer, policy and books, sampler, loss scale.
@@ -298,7 +298,7 @@ class Trainer:
         averaged each rank gets its own model.
         """
         return checkpoint.to_checkpoint(
-            self.replica, self.name, self.world_size, self.sampler, *self._course.books()
+            self.replica, self.name, self.world_size, self.sampler, *self._session.books()
         )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -308,7 +308,7 @@ class Trainer:
         """
         if self.begun:
             raise InputError("a checkpoint is loaded before the first step; call wrap() anew")
-        self._course.take_up(
+        self._session.take_up(
             *checkpoint.from_checkpoint(
                 state, self.replica, self.name, self.world_size, self.sampler
             )

@@ -114,7 +114,7 @@ def train(given: Training, joined: RankPlace) -> None:
             if checkpoint is not None and due and trainer.lowest:
                 _save(trainer, checkpoint)
     except RankFailure as failure:
-        others = set(range(trainer.world_size)) - set(failure.blame.lost)
+        others = set(range(trainer.world_size)) - set(failure.diagnosis.lost)
         if checkpoint is not None and trainer.rank == min(others, default=trainer.rank):
             # What a server held may be gone with it; the failure itself is what must be said.
             with contextlib.suppress(OSError, RuntimeError, SimstragError):

@@ -61,7 +61,7 @@ def elsewhere(board: HeartbeatStore, host: str) -> None:
 
 def test_one_that_beats_and_has_not_come_is_slow(boards: list[HeartbeatStore]) -> None:
     boards[1].mark(7, "computing")
-    blame = boards[0].blame()
+    blame = boards[0].diagnose()
     assert (blame.kind, blame.ranks, blame.lost) == ("slow", (1,), ())
     assert (blame.step, blame.phase) == (7, "computing")
     assert str(blame) == (
@@ -71,30 +71,30 @@ def test_one_that_beats_and_has_not_come_is_slow(boards: list[HeartbeatStore]) -
 
 def test_one_that_is_still_in_an_earlier_step_is_slow(boards: list[HeartbeatStore]) -> None:
     boards[2].mark(6, "updating")
-    blame = boards[0].blame()
+    blame = boards[0].diagnose()
     assert (blame.ranks, blame.kind) == ((2,), "slow")
 
 
 def test_the_slow_one_itself_says_what_the_others_found(boards: list[HeartbeatStore]) -> None:
     boards[1].mark(7, "computing")
-    found = boards[0].blame()
+    found = boards[0].diagnose()
     boards[0].close()
     boards[2].close("collective failed")
-    assert boards[1].blame().kind == "left"  # rank 2 had noticed nothing
-    boards[2]._say("noticed")
+    assert boards[1].diagnose().kind == "left"  # rank 2 had noticed nothing
+    boards[2]._report("noticed")
     boards[1].mark(7, "reducing")
-    assert boards[1].blame() == found
+    assert boards[1].diagnose() == found
 
 
 def test_where_all_beat_and_wait_it_is_the_network(boards: list[HeartbeatStore]) -> None:
-    blame = boards[0].blame()
+    blame = boards[0].diagnose()
     assert (blame.kind, blame.ranks) == ("network", ())
     assert "all are alive and wait at step 7 while reducing" in str(blame)
 
 
 def test_one_that_does_not_beat_is_stopped(boards: list[HeartbeatStore]) -> None:
     falls_silent(boards[1])
-    blame = boards[0].blame()
+    blame = boards[0].diagnose()
     assert (blame.kind, blame.ranks, blame.lost) == ("stopped", (1,), (1,))
     assert "rank 3 is stopped at step 7 while reducing" in str(blame)
 
@@ -104,7 +104,7 @@ def test_of_a_host_of_which_nothing_is_heard_it_is_the_rank_or_the_network(
 ) -> None:
     elsewhere(boards[1], "there")
     falls_silent(boards[1])
-    blame = boards[0].blame()
+    blame = boards[0].diagnose()
     assert (blame.kind, blame.ranks) == ("network", (1,))
     assert str(blame).startswith("the network to rank 3, or rank 3: nothing heard for")
 
@@ -113,13 +113,13 @@ def test_one_of_a_host_of_which_others_are_heard_is_stopped(boards: list[Heartbe
     elsewhere(boards[1], "there")
     elsewhere(boards[2], "there")
     falls_silent(boards[1])
-    assert boards[0].blame().kind == "stopped"
+    assert boards[0].diagnose().kind == "stopped"
 
 
 def test_one_that_left_with_an_error_is_named_with_it(boards: list[HeartbeatStore]) -> None:
     with pytest.raises(ValueError, match="no data"), boards[1]:
         raise ValueError("no data")
-    blame = boards[0].blame()
+    blame = boards[0].diagnose()
     assert (blame.kind, blame.ranks, blame.lost) == ("left", (1,), (1,))
     assert str(blame) == "rank 3 left at step 7 while reducing: ValueError: no data"
 
@@ -127,24 +127,24 @@ def test_one_that_left_with_an_error_is_named_with_it(boards: list[HeartbeatStor
 def test_one_that_had_noticed_the_failure_before_it_left_is_no_culprit(
     boards: list[HeartbeatStore],
 ) -> None:
-    assert boards[1].blame().kind == "network"
-    boards[1]._say("noticed")  # before it came to a verdict
+    assert boards[1].diagnose().kind == "network"
+    boards[1]._report("noticed")  # before it came to a verdict
     boards[1].close("RuntimeError: Connection closed by peer")
-    assert boards[0].blame().kind == "network"
+    assert boards[0].diagnose().kind == "network"
 
 
 def test_one_that_noticed_and_ended_since_the_board_was_read_is_no_culprit(
     boards: list[HeartbeatStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = boards[0].read()
-    boards[1]._say("noticed")
+    boards[1]._report("noticed")
     monkeypatch.setattr(ProcessIdentity, "state", lambda self: "ended")
-    assert boards[0]._judge.fates(before) == ((2,), (), ())
+    assert boards[0]._diagnoser.fates(before) == ((2,), (), ())
 
 
 def test_one_that_slept_itself_says_so(boards: list[HeartbeatStore]) -> None:
     boards[0]._gap, boards[0]._woke = 13.0, time.monotonic()
-    blame = boards[0].blame()
+    blame = boards[0].diagnose()
     assert (blame.kind, blame.ranks) == ("stopped", (0,))
     assert str(blame).startswith("this one, rank 0, was stopped for 13.0 s")
 
@@ -155,10 +155,10 @@ def test_time_in_which_the_watcher_slept_is_not_the_silence_of_others(
     board = boards[0]
     falls_silent(board)
     falls_silent(boards[1])
-    board._listen(0.1)
+    board._watch_beats(0.1)
     board._last -= 100.0
     board._over.clear()
-    thread = threading.Thread(target=board._live)
+    thread = threading.Thread(target=board._run)
     thread.start()
     time.sleep(2.5 * board.interval)
     board._over.set()
@@ -173,7 +173,7 @@ def test_one_whose_board_was_closed_with_good_reason_is_not_killed(
     killed = set()
     monkeypatch.setattr(boards[0], "kill", killed.add)
     falls_silent(boards[1])
-    boards[1]._say(fate)
+    boards[1]._report(fate)
     assert boards[0]._give_up([1]) == given_up == killed
 
 
@@ -193,7 +193,7 @@ def test_what_is_said_without_a_store_is_no_error_and_blames_the_way_to_it() -> 
         board.mark(1, "reducing")
         time.sleep(0.05)
     assert board.broken
-    assert str(board.blame()).startswith("the network to the store, or who holds it")
+    assert str(board.diagnose()).startswith("the network to the store, or who holds it")
     board.close()
 
 
@@ -234,7 +234,7 @@ def test_a_process_is_known_as_stopped_and_as_ended(sleeper: subprocess.Popen[by
 def test_only_connections_of_the_group_are_shut() -> None:
     ours, others = socket.socketpair(), None
     connections = Connections()
-    with connections.made():
+    with connections.capture():
         others = socket.socketpair()
     connections.shut()
     ours[0].sendall(b"1")
@@ -248,7 +248,7 @@ def test_who_comes_to_a_door_that_was_open_before_is_not_shut_out() -> None:
     connections = Connections()
     with socket.create_server(("127.0.0.1", 0)) as door:
         other = socket.create_connection(door.getsockname())
-        with connections.made():
+        with connections.capture():
             ours, _ = door.accept()
         connections.shut()
         ours.sendall(b"1")
@@ -285,7 +285,7 @@ while True:
         dist.all_reduce(tensor)
     except RuntimeError:
         failed = time.monotonic() - begun
-        blame = board.blame()
+        blame = board.diagnose()
         said = {"failed": failed, "took": time.monotonic() - begun - failed, "kind": blame.kind,
                 "ranks": blame.ranks, "step": blame.step, "phase": blame.phase}
         with open(f"{out}/{joined.rank}.json", "w") as file:

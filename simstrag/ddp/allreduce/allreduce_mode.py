@@ -94,7 +94,7 @@ class AllReduceMode:
             raise Disagreement(f"at version {version}: {odd}; parameters are those of that version")
         if self.rank == 0:
             for name, seconds in zip(self._names, told.seconds.tolist(), strict=True):
-                self._slow.heard(name, version, seconds)
+                self._slow.add(name, version, seconds)
         self._mark(version, "updating")
         finite = replica.finite()
         if finite:

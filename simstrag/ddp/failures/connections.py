@@ -11,13 +11,13 @@ __all__ = ["Connections"]
 
 
 class Connections:
-    """The TCP connections that a process group made, so that a wait for it can be ended.
+    """The TCP connections of a process group, or of a store.
 
-    gloo knows no way to break off a collective that waits: aborting the group leaves the wait as it
-    is.  Once its connections are shut, the wait fails at once, and on the other ranks too.
+    gloo cannot break off a collective that waits: aborting the group leaves the wait as it is.
+    Once its connections are shut, the wait fails at once, and on the other ranks too.
 
     >>> connections = Connections()
-    >>> with connections.made():
+    >>> with connections.capture():
     ...     pass  # dist.init_process_group(...), dist.new_group(...)
     >>> connections.shut()
     """
@@ -26,22 +26,22 @@ class Connections:
         self._known: dict[int, str] = {}
 
     @contextlib.contextmanager
-    def made(self) -> Iterator[None]:
-        """What is connected in here belongs to the group.
+    def capture(self) -> Iterator[None]:
+        """Take the connections that are opened in this block for those of the group.
 
-        But not who comes meanwhile to a door that was open before, as to a store that this process
-        holds: others would lose their connection to that.
+        Connections that a socket accepts which listened before, as that of a store in this process,
+        are left out.
         """
         before = _sockets()
-        doors = {_port(number) for number in before if _listens(number)}
+        listening = {_port(number) for number in before if _listens(number)}
         try:
             yield
         finally:
             new = _sockets().items() - before.items()
-            self._known |= {number: what for number, what in new if _port(number) not in doors}
+            self._known |= {n: target for n, target in new if _port(n) not in listening}
 
     def shut(self) -> None:
-        """End them; what was closed since, or is another connection by now, is left alone."""
+        """Shut them down; a descriptor that was closed or reused since is left alone."""
         for number, _ in self._known.items() & _sockets().items():
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as each:
                 each.getpeername()  # fails where it listens: gloo aborts when that is shut
@@ -55,7 +55,7 @@ def _listens(number: int) -> bool:
 
 
 def _port(number: int) -> int:
-    """Of this side; 0 of what has none."""
+    """The local port; 0 of a socket without one."""
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as each:
         if each.family in (socket.AF_INET, socket.AF_INET6):
             return int(each.getsockname()[1])
@@ -63,12 +63,12 @@ def _port(number: int) -> int:
 
 
 def _sockets() -> dict[int, str]:
-    """The sockets of this process: descriptor, and what is behind it.  None but on Linux."""
-    found = {}
+    """The sockets of this process by descriptor, as /proc names them; none but on Linux."""
+    sockets = {}
     folder = "/proc/self/fd"
     for name in os.listdir(folder) if os.path.isdir(folder) else ():
         with contextlib.suppress(OSError):
             target = os.readlink(f"{folder}/{name}")
             if target.startswith("socket:"):
-                found[int(name)] = target
-    return found
+                sockets[int(name)] = target
+    return sockets

@@ -1,4 +1,4 @@
-"""A rank's place among the others: where it says it is, and whom it blames when they fail it."""
+"""A rank's place in its group: it reports where it is, and turns errors into diagnoses."""
 
 from __future__ import annotations
 
@@ -17,51 +17,48 @@ __all__ = [
     "server_continues",
 ]  # fmt: skip
 
-OWN = "_simstrag_own"
-"""The mark on an error for which no other rank is to blame."""
+LOCAL = "_simstrag_local"
+"""The mark on an error that no other rank caused."""
 
 
 class RankFailure(SimstragError, RuntimeError):
-    """A rank is lost, or the network between ranks; the message says which, and where it was.
+    """A rank is lost, or the network between ranks; the message names it, its step and phase."""
 
-    blame: what the board of heartbeats said.
-    """
-
-    def __init__(self, blame: Diagnosis) -> None:
-        super().__init__(str(blame))
-        self.blame = blame
+    def __init__(self, diagnosis: Diagnosis) -> None:
+        super().__init__(str(diagnosis))
+        self.diagnosis = diagnosis
 
 
 @contextlib.contextmanager
 def local_error() -> Iterator[None]:
-    """What fails in here is this rank's own affair, and comes out as it is."""
+    """Mark errors raised in this block as caused by this rank, so that they are not diagnosed."""
     try:
         yield
     except Exception as error:
-        setattr(error, OWN, True)
+        setattr(error, LOCAL, True)
         raise
 
 
 def is_local_error(error: BaseException) -> bool:
-    """Whether it is this rank's own affair."""
-    return hasattr(error, OWN)
+    """Whether this rank itself caused an error."""
+    return hasattr(error, LOCAL)
 
 
 def launcher_continues() -> bool:
-    """Whether the launcher lets the others go on when a rank is lost."""
+    """Whether the launcher lets the other ranks go on when one is lost."""
     return os.environ.get("SIMSTRAG_ON_FAULT") == "continue"
 
 
 def server_continues() -> bool:
-    """Whether ranks under a server go on when one is lost: no launcher says that all are to end."""
+    """Whether ranks under a server go on when one is lost; without a launcher they do."""
     return os.environ.get("SIMSTRAG_ON_FAULT", "continue") == "continue"
 
 
 class Membership:
     """This rank in the present generation of the group.
 
-    joined: how it came there.  Without it there is no board, and errors of collectives come out as
-    they are.  stall_limit: seconds of silence after which a rank is given up.
+    joined: its place; without one there are no heartbeats, and errors come out undiagnosed.
+    stall_limit: seconds of silence after which a rank is given up.
     """
 
     def __init__(
@@ -69,91 +66,93 @@ class Membership:
     ) -> None:
         self.rank, self.world_size = rank, world_size
         self.joined, self.stall_limit = joined, stall_limit
-        self._board = self._heartbeats()
+        self._heartbeat = self._start_heartbeat()
         self._closed: HeartbeatStore | None = None
         self._running = False
 
     def mark(self, step: int, phase: str) -> None:
-        """Say where this rank is."""
-        if self._board is not None:
-            self._board.mark(step, phase)
+        """Report where this rank is."""
+        if self._heartbeat is not None:
+            self._heartbeat.mark(step, phase)
 
     def first_step_taken(self) -> None:
-        """A step has been taken: from now on who is silent for the stall limit is given up."""
+        """From the first step on, a rank that is silent for the stall limit is given up."""
         if not self._running and self.joined is not None:
             shorten_timeout(self.joined)
             self._running = True
 
     def cut_off(self) -> bool:
-        """Whether the board's store has not answered for long."""
-        return self._board is not None and self._board.unanswered > 0
+        """Whether the heartbeat store has not answered for long."""
+        return self._heartbeat is not None and self._heartbeat.unanswered > 0
 
     @contextlib.contextmanager
-    def blaming(self) -> Iterator[None]:
-        """A collective or a connection that fails in here raises `RankFailure`, which says whose
-        fault it is; who is stopped on this host is killed."""
+    def diagnosing(self) -> Iterator[None]:
+        """Turn a failed collective or connection into `RankFailure`, which names the cause.
+
+        A rank that is stopped on this host is killed.
+        """
         try:
             yield
         except (RuntimeError, ConnectionError) as error:
-            if self.joined is None or self._board is None:
+            if self.joined is None or self._heartbeat is None:
                 raise
             if isinstance(error, SimstragError) or is_local_error(error):
                 raise
-            apart, blame = self.cut_off(), self._board.blame()
-            if isinstance(error, ConnectionError) and not (blame.lost or apart):
-                said = f"{error}; no rank is known to be lost"
-                blame = replace(blame, ranks=(), kind="server", sentence=said)
+            cut_off, diagnosis = self.cut_off(), self._heartbeat.diagnose()
+            if isinstance(error, ConnectionError) and not (diagnosis.lost or cut_off):
+                sentence = f"{error}; no rank is known to be lost"
+                diagnosis = replace(diagnosis, ranks=(), kind="server", sentence=sentence)
             with contextlib.suppress(RuntimeError):  # the store may be gone
-                self.end(blame.lost)  # a launcher waits long for one that cannot be told to leave
+                self.end(diagnosis.lost)  # the launcher waits long for a process that is stopped
             self.joined.connections.shut()  # what still waits in the group fails now, not at exit
-            raise RankFailure(blame) from error
+            raise RankFailure(diagnosis) from error
 
-    def goes_on(self, blame: Diagnosis) -> bool:
-        """Whether whoever is left is to go on, this rank among them."""
+    def goes_on(self, diagnosis: Diagnosis) -> bool:
+        """Whether the ranks that are left, this one among them, go on."""
         ours = self.joined is not None and self.joined.ours
-        return launcher_continues() and ours and bool(blame.lost) and self.rank not in blame.lost
+        lost = diagnosis.lost
+        return launcher_continues() and ours and bool(lost) and self.rank not in lost
 
     @property
     def all_end(self) -> bool:
-        """Whether the loss of any rank is to end all of them."""
+        """Whether the loss of any rank ends all of them."""
         return os.environ.get("SIMSTRAG_ON_FAULT") == "stop" and self.joined is not None
 
     def end(self, lost: Iterable[int]) -> None:
-        """Kill those that are stopped on this host and cannot be told to leave; another one may be
-        saying why it failed."""
+        """Kill lost ranks that are stopped on this host; one that runs may be reporting why."""
         for rank in lost:
-            there = None if self._board is None else self._board.who(rank)
-            if self._board is not None and there is not None and there.state() == "stopped":
-                self._board.kill(rank)
+            process = None if self._heartbeat is None else self._heartbeat.who(rank)
+            if self._heartbeat and process is not None and process.state() == "stopped":
+                self._heartbeat.kill(rank)
 
     def without(self, lost: Collection[int]) -> int:
-        """Meet again without those, ranks numbered anew; the generation of the smaller world.
+        """Form the group anew without lost ranks, renumbered; the new generation.
 
         Raises `Fenced` where the others go on without this rank too.
         """
         assert self.joined is not None
-        assert self._board is not None
+        assert self._heartbeat is not None
         left = [rank for rank in range(self.world_size) if rank not in lost]
-        self._board.close("the group is made anew")
+        self._heartbeat.close("the group is made anew")
         self.joined = regroup(self.joined, left)
         self.rank, self.world_size = self.joined.rank, self.joined.world_size
-        self._board = self._heartbeats()
+        self._heartbeat = self._start_heartbeat()
         return self.joined.generation
 
     def close(self, reason: str = "it was through") -> None:
-        """Say that this rank leaves, and why."""
-        if self._board is not None:
-            self._board.close(reason)
-            self._closed = self._board
-        self._board = None
+        """Report that this rank leaves, and why."""
+        if self._heartbeat is not None:
+            self._heartbeat.close(reason)
+            self._closed = self._heartbeat
+        self._heartbeat = None
 
-    def see_off(self) -> None:
-        """After `close`: this rank failed, and whom that concerns may ask why before it ends."""
+    def linger(self) -> None:
+        """After `close` of a rank that failed: let the others read why before it ends."""
         if self._closed is not None:
-            self._closed.see_off()
+            self._closed.linger()
         self._closed = None
 
-    def _heartbeats(self) -> HeartbeatStore | None:
+    def _start_heartbeat(self) -> HeartbeatStore | None:
         if self.joined is None:
             return None
         joined = self.joined

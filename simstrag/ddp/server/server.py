@@ -152,7 +152,7 @@ class Server:
         if self._listener.peers.get(peer.rank) is not peer:
             return
         self._listener.remove(peer)
-        self._slow.left(peer.rank)
+        self._slow.remove(peer.rank)
         if reason:
             sentence = f"rank {peer.rank} {reason} while {peer.phase}{detail}"
             self.losses.append(messages.LostRank(peer.rank, self._now(), sentence))
@@ -222,7 +222,7 @@ class Server:
         peer.changed = report.settings or peer.changed
         reports = report.members or {peer.rank: (report.seconds, report.finite)}
         for rank, (seconds, _) in reports.items():
-            self._slow.heard(rank, report.step, seconds)
+            self._slow.add(rank, report.step, seconds)
         peer.row = {
             "rank": peer.rank, "at": at, "step": report.step, "version": report.version,
             "seconds": report.seconds, "samples": report.samples, "loss": report.loss,
