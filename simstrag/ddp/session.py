@@ -1,7 +1,8 @@
-"""The course of a training on one rank: which mechanism takes its steps, and the changes between.
+"""A training on one rank: the mode that takes its steps, and changes between modes.
 
-DDP where all ranks wait for each other, else a server.  The plan says which; at the end of an
-update all change together, and parameters, optimizer state and buffers are made equal.
+The plan decides: all-reduce through DDP where all ranks wait for each other, else a server.  All
+ranks change together at the end of an update; parameters, optimizer state and buffers are
+synchronized.
 """
 
 from __future__ import annotations
@@ -52,16 +53,18 @@ if TYPE_CHECKING:
 __all__ = ["Session"]
 
 SETTLED = 2
-"""Synchronous steps after which DDP asks nothing of other ranks any more but what the hook does."""
+"""All-reduce steps after which DDP has no collectives of its own left, but those of the hook."""
 
 
 class Session:
-    """What takes the steps of `replica`, a rank among `members`, under a policy.
+    """Takes the steps of a replica under a policy.
 
-    policy, facts: from where the first step goes on; see `take_up`.  name: of the policy.
-    batch: samples of a rank at a share of 1.  out: a folder for the record.
-    way: the mechanism at work; None before the first step.  failed: what came out of the last step,
-    if it was no loss, in words: the error itself would keep all tensors of the step.
+    policy, facts: what the first step goes on from; see `go_on_from`.
+    name: of the policy.
+    batch: samples of a rank at a share of 1.
+    out: a folder for the record.
+    mode: the mode at work; None before the first step.
+    failed: the error of the last step in words; the error itself would keep the step's tensors.
     """
 
     def __init__(
@@ -76,40 +79,40 @@ class Session:
     ) -> None:
         self.replica, self.members, self.policy, self.name = replica, members, policy, name
         self.hints, self.sampler, self.batch = hints, sampler, hints.batch or 1
-        self.way: AllReduceMode | ServerMode | None = None
+        self.mode: AllReduceMode | ServerMode | None = None
         self.failed = ""
-        self._given = copy.deepcopy(policy)
-        self._out = self._whole = out  # a smaller world records in a folder inside
+        self._original = copy.deepcopy(policy)
+        self._out = self._folder = out  # a smaller world records in a subfolder
         self._groups = ProcessGroups(stall_limit=members.stall_limit)
         self._journal: Journal | None = None
-        self._link: Client | None = None
+        self._client: Client | None = None
         self._server: subprocess.Popen[bytes] | None = None
-        self._drawn, self._left = False, False
-        self.take_up(policy)
-        if not support.is_synchronous(self._first, members.world_size):
-            self._check_served(self._first)
+        self._batch_read, self._closed = False, False
+        self.go_on_from(policy)
+        if not support.is_synchronous(self._first_plan, members.world_size):
+            self._check_served(self._first_plan)
         elif sampler is not None:
-            sampler.set_sizes(self._first.samples(self.batch, members.world_size))
+            sampler.set_sizes(self._first_plan.samples(self.batch, members.world_size))
 
-    def take_up(self, policy: Policy, facts: Facts | None = None) -> None:
-        """Let the first step go on from there."""
+    def go_on_from(self, policy: Policy, facts: Facts | None = None) -> None:
+        """Let the first step go on from a checkpoint."""
         world_size = self.members.world_size
         self.policy, self.facts = policy, facts
         if facts is None:
             view = View(world_size, hints=self.hints, noise_scale=self.hints.noise_scale)
             plan = policies.ask(copy.deepcopy(policy), view, self.name)
-            self._first = plan.resolved(world_size)
+            self._first_plan = plan.resolved(world_size)
         else:
-            self._first = facts.plan
+            self._first_plan = facts.plan
 
     # -- steps -------------------------------------------------------------------------------
 
     def step(self, closure: Closure) -> torch.Tensor:
         """The next step; see `Trainer.step`."""
-        if self._left:
+        if self._closed:
             raise InputError("this training was closed; call wrap() anew")
         try:
-            loss = self._step(self._guarded(closure))
+            loss = self._step(self._guard(closure))
         except BaseException as error:
             self.failed = describe_error(error)
             raise
@@ -124,105 +127,105 @@ class Session:
                 with self.members.diagnosing():
                     if failed is not None:
                         self._go_on_without(failed, guarded)
-                    loss = self._taken(guarded)
-                    if self._link is not None and self._link.lost and self.members.all_end:
-                        self.members.end(self._link.lost)
-                        raise ConnectionError("; ".join(self._link.lost.values()))
+                    loss = self._take_step(guarded)
+                    if self._client is not None and self._client.lost and self.members.all_end:
+                        self.members.end(self._client.lost)
+                        raise ConnectionError("; ".join(self._client.lost.values()))
                 return loss
             except RankFailure as failure:
-                shrinks = self.sampler is None and isinstance(self.way, AllReduceMode)
+                shrinks = self.sampler is None and isinstance(self.mode, AllReduceMode)
                 if not shrinks or not self.members.goes_on(failure.diagnosis):
                     raise
                 failed = failure
 
-    def _guarded(self, closure: Closure) -> Closure:
-        """The closure, whose errors come out, and whose batch must be of the size that counts."""
+    def _guard(self, closure: Closure) -> Closure:
+        """The closure, with its errors marked as local and its batch size checked."""
 
-        def called() -> torch.Tensor:
+        def guarded() -> torch.Tensor:
             with local_error():
                 loss = closure()
-            served = isinstance(self.way, ServerMode)
-            if served and self._size() != self.batch and not self._drawn:
+            served = isinstance(self.mode, ServerMode)
+            if served and self._size() != self.batch and not self._batch_read:
                 raise InputError(
                     f"policy {self.name} shares batches out unevenly: draw trainer.next_batch "
                     "samples before each step"
                 )
             return loss
 
-        return called
+        return guarded
 
-    def _taken(self, closure: Closure) -> torch.Tensor:
-        if self.way is None:
+    def _take_step(self, closure: Closure) -> torch.Tensor:
+        if self.mode is None:
             self._begin(closure)
             self._change_where_due(closure)
             if self._finished:  # no plan wanted a step of this rank
                 return torch.tensor(math.nan)
             self.replica.clock.begin()
-        assert self.way is not None
-        loss = self.way.step(closure)
-        self._drawn = False
+        assert self.mode is not None
+        loss = self.mode.step(closure)
+        self._batch_read = False
         self.members.first_step_taken()
         self._change_where_due(closure)
         return loss
 
     def _change_where_due(self, closure: Closure) -> None:
-        """A rank that rests may be told to change again before it has taken a step."""
-        while self.way is not None and self.way.over:
+        """Change the mode, also again: a rank that rests takes no step before the next change."""
+        while self.mode is not None and self.mode.over:
             self._change(closure)
 
     @property
     def _finished(self) -> bool:
-        return isinstance(self.way, ServerMode) and self.way.finished
+        return isinstance(self.mode, ServerMode) and self.mode.finished
 
     def next_batch(self) -> int:
-        """Samples of this rank's next batch; who asks sees to it that they are so many."""
-        self._drawn = True
+        """Size of this rank's next batch.  Reading it obliges the caller to use that size."""
+        self._batch_read = True
         return self._size()
 
     def _size(self) -> int:
-        if self.way is not None:
-            return self.way.next_batch
-        return self._first.samples(self.batch, self.members.world_size)[self.members.rank]
+        if self.mode is not None:
+            return self.mode.next_batch
+        return self._first_plan.samples(self.batch, self.members.world_size)[self.members.rank]
 
     @property
     def samples(self) -> int:
-        """Applied so far, as far as this rank knows."""
-        if self.way is not None:
-            return self.way.samples
+        """Samples applied so far, as far as this rank knows."""
+        if self.mode is not None:
+            return self.mode.samples
         return 0 if self.facts is None else self.facts.samples
 
     @property
     def lowest(self) -> bool:
         """Whether no rank below this one is left, as far as it knows."""
-        lost = () if self._link is None else self._link.lost
+        lost = () if self._client is None else self._client.lost
         rank, ranks = self.members.rank, set(range(self.members.world_size))
         return rank == min(ranks - set(lost), default=rank)
 
-    def books(self) -> tuple[Policy, Facts | None, dict[str, Any] | None]:
-        """Policy and books of this moment; what a server has, where parameters are there."""
-        way = self.way
-        if way is None:
+    def checkpoint_state(self) -> tuple[Policy, Facts | None, dict[str, Any] | None]:
+        """Policy and facts of this moment, and the state of the server that owns the parameters."""
+        mode = self.mode
+        if mode is None:
             return self.policy, self.facts, None
-        if isinstance(way, AllReduceMode):
-            return way.live.policy, way.live.facts(), None
+        if isinstance(mode, AllReduceMode):
+            return mode.live.policy, mode.live.facts(), None
         with self.members.diagnosing():
-            found = way.client.fetch_state()
-        return found["policy"], found["facts"], None if way.private else found
+            state = mode.client.fetch_state()
+        return state["policy"], state["facts"], None if mode.private else state
 
     def leave(self, failed: str | None = None) -> None:
-        """The training is over here.  failed: why, where it did not come to its end.
+        """End the training on this rank.
 
-        Without a failure the rank that started the server waits until the others have left it too;
-        with one nothing is waited for, and those who lose this rank can read why.
+        failed: the reason, where it failed; then nothing is waited for, and the other ranks can
+        read it.  Else the rank that started the server waits until the others have left it too.
         """
-        if isinstance(self.way, AllReduceMode) and self._journal is not None:
-            taken = policies.counts(self.way.live.policy, self.name, taken=())
-            self._journal.note("end", time.monotonic() - self.way.zero, taken)
+        if isinstance(self.mode, AllReduceMode) and self._journal is not None:
+            taken = policies.counts(self.mode.live.policy, self.name, taken=())
+            self._journal.note("end", time.monotonic() - self.mode.zero, taken)
         if failed is not None:
             self.members.close(failed)
-        if self._link is not None:
-            self._link.leave(failed or "")
-            self._groups.close()  # whoever still counts on this rank hears it at once
+        if self._client is not None:
+            self._client.leave(failed or "")
+            self._groups.close()  # ranks that wait for this one fail at once
         if self._server is not None:
             if failed is not None:
                 self._server.kill()  # it would end with this process anyway
@@ -232,118 +235,117 @@ class Session:
         self.members.close()
         if failed is not None:
             self.members.linger()
-            atexit.unregister(leave_group)  # who leaves a broken group may wait for it
+            atexit.unregister(leave_group)  # leaving a broken group may hang
         self.replica.forget_groups()
-        self._left = True
-        self._link = self._server = self._journal = None
+        self._closed = True
+        self._client = self._server = self._journal = None
 
     # -- mechanisms --------------------------------------------------------------------------
 
     def _begin(self, closure: Closure) -> None:
-        """At the first step: now there is a closure to measure with, and no checkpoint to come."""
+        """Set up at the first step, which brings a closure to measure with."""
         replica = self.replica
         replica.clear()
         replica.formats.settle(closure)
         sync_state.broadcast(replica.model, replica.optimizer, 0)
-        place = [self._place() if self.members.rank == 0 else None]
-        dist.broadcast_object_list(place, src=0)  # the lowest rank's, which has looked
-        self._out = self._whole = place[0]
-        self._record()
-        dist.barrier()  # the journal has its header before anybody else writes
-        replica.reducer.over(None)  # all ranks build DDP together, whether they need it now or not
-        if support.is_synchronous(self._first, self.members.world_size):
+        place = [self._record_folder() if self.members.rank == 0 else None]
+        dist.broadcast_object_list(place, src=0)  # only the lowest rank looks into the folder
+        self._out = self._folder = place[0]
+        self._start_journal()
+        dist.barrier()  # the journal has its header before another process writes
+        replica.reducer.over(None)  # all ranks build DDP together, needed now or not
+        if support.is_synchronous(self._first_plan, self.members.world_size):
             try:
-                self._host()  # it is better known now than after hours
+                self._host()  # better a warning now than an error after hours
             except InputError as error:
-                if self._first.review != Review():
+                if self._first_plan.review != Review():
                     warn(f"policy {self.name} can have no server, should it need one: {error}")
-            self._synchronise(self.policy, self.facts)
+            self._enter_allreduce_mode(self.policy, self.facts)
         else:
-            self._check_served(self._first)
+            self._check_served(self._first_plan)
             replica.settle(closure)
-            self._coordinate(self.policy, self.facts)
+            self._enter_server_mode(self.policy, self.facts)
 
     def _change(self, closure: Closure) -> None:
-        """The plan needs the other mechanism."""
-        if isinstance(self.way, AllReduceMode):
-            live = self.way.live
+        """The plan needs the other mode."""
+        if isinstance(self.mode, AllReduceMode):
+            live = self.mode.live
             self._check_served(live.plan)
-            if self.way.steps < SETTLED:
+            if self.mode.steps < SETTLED:
                 self.replica.settle(closure)
             sync_state.broadcast(self.replica.model, self.replica.optimizer, 0)
-            self._coordinate(live.policy, live.facts())
+            self._enter_server_mode(live.policy, live.facts())
             return
-        assert isinstance(self.way, ServerMode)
-        handover = self.way.handover
+        assert isinstance(self.mode, ServerMode)
+        handover = self.mode.handover
         assert handover is not None
         if handover.apart:
             sync_state.average(self.replica.model, self.replica.optimizer)
         else:
             self.replica.optimizer.load_state_dict(handover.optimizer)
             sync_state.broadcast(self.replica.model, self.replica.optimizer, 0)
-        self._synchronise(handover.policy, handover.facts)
+        self._enter_allreduce_mode(handover.policy, handover.facts)
 
     def _go_on_without(self, failure: RankFailure, closure: Closure) -> None:
-        """Meet again as a smaller world, in which the policy begins anew; no update is lost.
+        """Go on as a smaller world, in which the policy begins anew; no update is lost.
 
-        The step in which it happened is thrown away.  Where some had finished it and others not,
-        parameters are those of one who had.  A server counts on all who were there at the start:
-        where the smaller world needs one, it starts its own.
+        The step under way is discarded.  Where some ranks had finished it, their parameters count.
+        A server needs all ranks it began with, so a smaller world starts its own.
         """
-        way, replica, members = self.way, self.replica, self.members
-        assert isinstance(way, AllReduceMode)
+        mode, replica, members = self.mode, self.replica, self.members
+        assert isinstance(mode, AllReduceMode)
         replica.forget_groups()
         generation = members.without(failure.diagnosis.lost)
-        if self._link is not None:
-            self._link.leave()
-            self._link = None
+        if self._client is not None:
+            self._client.leave()
+            self._client = None
         self._groups = ProcessGroups(stall_limit=members.stall_limit)
         replica.clear()
         told: list[Any] = [None] * members.world_size
-        dist.all_gather_object(told, (way.live.version, way.live.samples, way.live.now))
+        dist.all_gather_object(told, (mode.live.version, mode.live.samples, mode.live.now))
         version, samples, now = max(told)
         sync_state.broadcast(replica.model, replica.optimizer, told.index(max(told)))
-        self.policy = copy.deepcopy(self._given)
+        self.policy = copy.deepcopy(self._original)
         fresh = Live(
-            copy.deepcopy(self._given), members.world_size, self.batch, self.hints,
+            copy.deepcopy(self._original), members.world_size, self.batch, self.hints,
             name=self.name, reduced=not replica.formats.refusal,
         )  # fmt: skip
         self.facts = dataclasses.replace(
             fresh.facts(), version=version, samples=samples, now=now,
             reviewed=(version, samples, now),
         )  # fmt: skip
-        if self._whole is not None:
-            self._out = self._whole / f"generation-{generation}"
-        self._record()
-        self._synchronise(self.policy, self.facts)
+        if self._folder is not None:
+            self._out = self._folder / f"generation-{generation}"
+        self._start_journal()
+        self._enter_allreduce_mode(self.policy, self.facts)
         if not support.is_synchronous(self.facts.plan, members.world_size):
             self._change(closure)
         if members.rank == 0:
             warn(f"{failure}; the others go on without it")
 
-    def _synchronise(self, policy: Policy, facts: Facts | None) -> None:
+    def _enter_allreduce_mode(self, policy: Policy, facts: Facts | None) -> None:
         note = None if self._journal is None else self._journal.note
         rank, world_size = self.members.rank, self.members.world_size
         live = Live(
             policy, world_size, self.batch, self.hints, name=self.name, facts=facts, note=note,
             reduced=not self.replica.formats.refusal,
         )  # fmt: skip
-        self.way = AllReduceMode(
+        self.mode = AllReduceMode(
             self.replica, live, rank, world_size, self.batch, self.members.mark, note,
             self.sampler, () if self.members.joined is None else self.members.joined.names,
         )  # fmt: skip
-        dist.barrier()  # what begins a run is no part of it
+        dist.barrier()  # the clock starts when all are ready
         zero = [time.monotonic() - live.now]
         dist.broadcast_object_list(zero, src=0)
-        self.way.zero = zero[0]
-        if self._drawn:  # the batch of this very step
-            _ = self.way.next_batch
+        self.mode.zero = zero[0]
+        if self._batch_read:  # of the batch of this step
+            _ = self.mode.next_batch
 
-    def _coordinate(self, policy: Policy, facts: Facts | None) -> None:
+    def _enter_server_mode(self, policy: Policy, facts: Facts | None) -> None:
         members = self.members
-        if self._link is None:
-            address, limit = self._served_at(), members.stall_limit
-            self._link = Client(address, members.rank, limit, members.cut_off)
+        if self._client is None:
+            address, limit = self._server_address(), members.stall_limit
+            self._client = Client(address, members.rank, limit, members.cut_off)
         job = None
         if members.rank == 0:
             job = JobSpec(
@@ -353,22 +355,22 @@ class Session:
                 journal=None if self._out is None else partial(Journal, self._out),
             )  # fmt: skip
         now = pack_settings(self.replica.optimizer)
-        self._link.begin(self.replica.count, self.replica.dtype, job, settings=now)
-        self.way = ServerMode(self.replica, self._link, self._groups, members.mark)
+        self._client.begin(self.replica.count, self.replica.dtype, job, settings=now)
+        self.mode = ServerMode(self.replica, self._client, self._groups, members.mark)
 
     def _check_served(self, plan: Plan) -> None:
-        """Raise `InputError` for what a server would silently leave out under that plan."""
+        """Raise `InputError` for what a server would silently ignore under a plan."""
         if self.sampler is not None:
             raise InputError(
                 f"policy {self.name} needs a server, under which ranks take different numbers of "
                 "steps, and a ShareSampler counts on equal ones; leave it out, and draw "
                 "trainer.next_batch samples before each step"
             )
-        if not plan.average:  # else each rank's own optimizer steps
+        if not plan.average:  # there each rank's own optimizer steps
             check_served(self.replica.optimizer, self.name)
 
-    def _served_at(self) -> str:
-        """Where the server listens: the launcher's, which outlives ranks, or the lowest's own."""
+    def _server_address(self) -> str:
+        """The address of the server: the launcher's, which outlives ranks, or the lowest rank's."""
         members = self.members
         joined = members.joined
         first = joined is not None and joined.ours and not joined.generation
@@ -384,24 +386,24 @@ class Session:
         return address[0]
 
     def _host(self) -> str:
-        """On the lowest rank, where a server of its own is to listen; all ranks call this.
+        """The address for a server of the lowest rank; empty on other ranks; collective.
 
-        Raises `InputError` there, where the others could not reach it.
+        Raises `InputError` on the lowest rank where the others could not reach it.
         """
         networks: list[Any] = [None] * self.members.world_size
         dist.all_gather_object(networks, network_namespace())
         return find_host(several=len(set(networks)) > 1) if self.members.rank == 0 else ""
 
-    def _place(self) -> Path | None:
-        """Where this start is recorded: a later one inside the folder, if there are others."""
+    def _record_folder(self) -> Path | None:
+        """Where this start is recorded: a later one in a subfolder."""
         joined = self.members.joined
         again = self.facts is not None or (joined is not None and joined.attempt > 0)
         if self._out is None or not again or (before := latest_attempt(self._out)) is None:
             return self._out
         return attempt_folder(self._out, before + 1)
 
-    def _record(self) -> None:
-        """The lowest rank begins a record, and ends that of a world that was larger."""
+    def _start_journal(self) -> None:
+        """Begin a journal on the lowest rank, and end that of a larger world."""
         if self._journal is not None:
             self._journal.close()
             self._journal = None
@@ -409,7 +411,7 @@ class Session:
             self._journal = Journal(self._out, self._header())
 
     def _header(self) -> dict[str, Any]:
-        """What the record says of the run before anything has happened."""
+        """The header of the journal."""
         replica, facts = self.replica, self.facts
         place = replica.parameters[0].device
         return {

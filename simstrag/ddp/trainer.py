@@ -1,4 +1,4 @@
-"""What a training script holds: one `step` per batch, whatever the policy makes of it."""
+"""`wrap` and `Trainer`: what a training script calls, one `step` per batch."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ UNUSED = (
     "without the policy"
 )
 
-UNTOLD = (
-    "the profile has no times of steps of this batch in these precisions: the policy is told none, "
-    "and measures as it goes"
+NO_HINTS = (
+    "the profile has no step times for this batch in these precisions: the policy gets no hints "
+    "and measures instead"
 )
 
 
@@ -64,35 +64,35 @@ def wrap(
 ) -> Trainer:
     """Train a model under a policy; every rank calls this with the same arguments.
 
-    model: where it is to compute, and not in DDP.  optimizer: of its parameters.
-    policy: a name with parameters such as ``"ssp:bound=5"``, or an object; it is copied.
-    profile: what calibration found of this batch in these precisions, which policies are told;
-    without it they measure as they go.
-    batch: samples of a rank's batch; without it a gradient counts as one sample.  samples: of the
-    whole training, where a policy wants to know.
-    precision: what full and reduced precision are, see `NumberFormats`.
+    model: the bare model on its device, not in DDP.
+    optimizer: of the model's parameters.
+    policy: a name with parameters such as ``"ssp:bound=5"``, or an object, which is copied.
+    profile: a calibration of this batch and these precisions; policies get its hints.  Without one
+        they measure instead.
+    batch: samples of a rank's batch; without it a gradient counts as one sample.
+    samples: of the whole training, which ends it.
+    precision: full and reduced precision, see `NumberFormats`.
     sampler: makes batches of uneven shares (`ShareSampler`), which some policies need.
-    out: a folder for the record of the run; that of a new start by torchrun, or of one that goes on
-    from a checkpoint, is in a folder inside.
-    stall_limit: seconds of silence after which a rank is given up; 60, or what the launcher said.
-    joined: the rank's place, where `join` was called already.
+    out: a folder for the record.  A restart, and a training resumed from a checkpoint, record in a
+        subfolder.
+    stall_limit: seconds of silence after which a rank is given up; default: the launcher's, or 60.
+    joined: the rank's place, where `join` was called before.
 
-    Where all ranks wait for each other, the optimizer steps on every rank, and its hooks see the
-    reduced gradients: clip them in a step pre-hook.  Every loss must depend on every parameter.
+    Under all-reduce the optimizer steps on every rank, and its hooks see the reduced gradients:
+    clip them in a step pre-hook.  Every loss must depend on every parameter.
 
     Under a server a copy of the optimizer steps there.  A parameter without a gradient counts as
-    zeros.  Step hooks would not run, and are refused, and so is a `sampler`.  What a rank changes
-    in `param_groups` goes with its next gradient, and holds from then on for those of all ranks.
-    So set learning rates by `trainer.samples`, which are those of all ranks.  A schedule of
-    `torch.optim.lr_scheduler` counts the steps of its own rank, of which a slow one takes fewer:
-    the rate would go back and forth.  It also warns that the optimizer here has not stepped.
+    zeros.  Step hooks and a `sampler` are refused.  A change of `param_groups` travels with the
+    rank's next gradient, and holds for all ranks from then on.  So set learning rates by
+    `trainer.samples`, which counts all ranks.  A `torch.optim.lr_scheduler` counts the steps of its
+    rank, and slow ranks take fewer: the rate would go back and forth.  It also warns that the
+    optimizer has not stepped.
 
-    The process group is made from what the launcher says unless there is one, which keeps its own
-    timeout: where a rank of another host is silent, or the network, that alone ends a wait.  One of
-    this host that is silent for `stall_limit` is killed in either case.
+    A process group that exists is used and keeps its own timeout, which alone ends a wait for a
+    silent rank of another host or a silent network.  A rank of this host that is silent for
+    `stall_limit` is killed in either case.
 
-    Raises `InputError` where the policy cannot run for real, and for whatever else the caller can
-    correct.
+    Raises `InputError` where the policy cannot run on real ranks, and for other wrong arguments.
     """
     for what, value in (("batch", batch), ("samples", samples)):
         if value is not None and (type(value) is not int or value < 1):
@@ -106,14 +106,14 @@ def wrap(
     elif joined is None:
         joined = use_existing_group(stall_limit)
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    _agree(policy=name, batch=batch, samples=samples, precision=precision)
+    _check_agreement(policy=name, batch=batch, samples=samples, precision=precision)
     formats = NumberFormats(model, precision)
     hints = profile_hints(profile, batch, samples, (formats.full, formats.amp))
-    _agree(**{"the profile's amp_ratio": hints.amp_ratio})
+    _check_agreement(**{"the profile's amp_ratio": hints.amp_ratio})
     if formats.amp and not formats.unsettled and hints.amp_ratio is not None:
         formats.gain = hints.amp_ratio
     if profile is not None and hints.clean_seconds is None and rank == 0:
-        warn(UNTOLD)
+        warn(NO_HINTS)
     first = View(world_size, hints=hints, noise_scale=hints.noise_scale)
     support.check_policy(copy.deepcopy(given), name, first)
     if sampler is not None:
@@ -125,10 +125,9 @@ def wrap(
 
 
 def _leave(session: Session) -> None:
-    """A script has ended that did not say so, well or early."""
+    """Leave at the end of a script that did not call `close`."""
     error = getattr(sys, "last_value", None)
     failed = session.failed or (None if error is None else describe_error(error))
-    # What is silent from here on is not lost.
     session.members.close(failed or "its script had come to its end")
     session.leave(failed)
 
@@ -138,23 +137,23 @@ def _tell_unused(by_itself: list[bool]) -> None:
         warn(UNUSED)
 
 
-def _agree(**given: object) -> None:
-    """Raise `InputError` on all ranks where they were given different arguments."""
-    told: list[dict[str, object]] = [given] * dist.get_world_size()
-    dist.all_gather_object(told, given)
-    for what in given:
-        values = [each[what] for each in told]
+def _check_agreement(**arguments: object) -> None:
+    """Raise `InputError` on all ranks where their arguments differ."""
+    gathered: list[dict[str, object]] = [arguments] * dist.get_world_size()
+    dist.all_gather_object(gathered, arguments)
+    for name in arguments:
+        values = [each[name] for each in gathered]
         if any(value != values[0] for value in values):
-            said = ", ".join(f"rank {rank} {value!r}" for rank, value in enumerate(values))
-            raise InputError(f"wrap() was given different values of {what}: {said}; give one")
+            shown = ", ".join(f"rank {rank} {value!r}" for rank, value in enumerate(values))
+            raise InputError(f"wrap() was given different values of {name}: {shown}; give one")
 
 
 class Trainer:
-    """One rank's side of a training under a policy; made by `wrap`, a context manager.
+    """One rank's training under a policy, made by `wrap`; a context manager.
 
-    Which mechanism takes the steps follows from the plan: DDP where all ranks wait for each other,
-    else a server process that the lowest rank starts.  A plan that needs the other one changes to
-    it at the end of an update, where parameters, optimizer state and buffers are made equal.
+    The plan decides how steps are taken: through DDP where all ranks wait for each other, else
+    under a server process that the lowest rank starts.  A change takes place at the end of an
+    update; parameters, optimizer state and buffers are synchronized.
     """
 
     def __init__(
@@ -199,14 +198,16 @@ class Trainer:
     def step(self, closure: Closure) -> torch.Tensor:
         """Forward, backward, communication and update for one batch; the batch's loss.
 
-        closure: forward; returns the loss, the mean over the batch.  Data loading between two steps
-        counts as part of the next one.  Gradients are cleared here.
+        closure: computes the mean loss over the batch.
 
-        What the closure raises, or backward from its loss, or a hook of the optimizer, comes out as
-        it is.  Raises `InputError` where ranks wait for each other and a parameter got no gradient,
-        with its name; under a server that counts as zeros.  Raises `RankFailure` where another rank
-        is lost, such as one that left because its closure failed, and `Disagreement` where replicas
-        of the policy have come apart.
+        Gradients are cleared here.  Data loading between two steps counts as part of the next one.
+        A rank that no plan has a step for waits; where the training ends without one, the loss is
+        NaN.
+
+        Errors of the closure, of backward and of optimizer hooks come out unchanged.  Raises
+        `InputError` with the parameter's name where one got no gradient under all-reduce (under a
+        server it counts as zeros), `RankFailure` where another rank is lost, and `Disagreement`
+        where replicas of the policy decided differently.
         """
         self._unused.detach()
         self._watched.remove()
@@ -219,61 +220,61 @@ class Trainer:
 
     @property
     def rank(self) -> int:
-        """This rank among those that take part."""
+        """The number of this rank in the present world."""
         return self._members.rank
 
     @property
     def world_size(self) -> int:
-        """How many ranks take part; fewer where all go on without some that were lost."""
+        """Ranks in the present world, without those that were lost under all-reduce."""
         return self._members.world_size
 
     @property
     def begun(self) -> bool:
-        """Whether the clock of the run is on: all ranks, and a server, are ready, at a first step.
+        """Whether the clock of the run has started; it does when all ranks and a server are ready.
 
-        The closure is called before that too, to measure with.
+        The closure is called before that too, for measurements.
         """
-        return self._session.way is not None
+        return self._session.mode is not None
 
     @property
     def samples(self) -> int:
-        """Samples that have been applied, by all ranks together, as far as this one knows."""
+        """Samples applied by all ranks together, as far as this one knows."""
         return self._session.samples
 
     @property
     def over(self) -> bool:
-        """Whether the samples that were given to `wrap` have been applied, or all else has left."""
-        way = self._session.way
-        if isinstance(way, ServerMode) and way.finished:
+        """Whether the samples of `wrap` have been applied, or the plan can take no further step."""
+        mode = self._session.mode
+        if isinstance(mode, ServerMode) and mode.finished:
             return True
         return self.hints.samples is not None and self.samples >= self.hints.samples
 
     @property
     def plan(self) -> Plan | None:
-        """The plan in force, resolved; None under a server, which has it, and before all begins."""
-        way = self._session.way
-        return way.live.plan if isinstance(way, AllReduceMode) else None
+        """The plan in force, resolved; None under a server and before the first step."""
+        mode = self._session.mode
+        return mode.live.plan if isinstance(mode, AllReduceMode) else None
 
     @property
     def next_batch(self) -> int:
-        """Samples of this rank's next batch, which a policy may set."""
+        """Size of this rank's next batch.  Reading it obliges the caller to use that size."""
         return self._session.next_batch()
 
     @property
     def lowest(self) -> bool:
-        """Whether no rank below this one is left, as far as it knows; before `close`."""
+        """Whether no lower rank is left, as far as this one knows; before `close`."""
         return self._session.lowest
 
     @property
     def model(self) -> nn.Module:
-        """The model that was given."""
+        """The model given to `wrap`."""
         return self.replica.model
 
     def close(self) -> None:
-        """The training is over: the record ends, and the server hears that this rank leaves.
+        """End the training and its record on this rank; no step can follow.
 
-        The rank that started the server waits until all others have left it too.  No step can
-        follow.  At the end of the script it happens by itself.
+        The rank that started the server waits until the others have left it too.  At the end of a
+        script this happens by itself.
         """
         self._end(None)
 
@@ -290,25 +291,25 @@ class Trainer:
         self._session.leave(failed)
 
     def state_dict(self) -> dict[str, Any]:
-        """All there is to go on from: model, optimizer, policy and books, sampler, loss scale.
+        """A checkpoint after a step: model, optimizer, policy, facts, sampler and loss scale.
 
-        At the end of a step.  Under a server all ranks get its parameters and its optimizer's state
-        of that moment; each may save its own, or one for all.  This rank's model stays as it was
-        pulled, for its next gradient is booked as that of these parameters.  Where models are
-        averaged each rank gets its own model.
+        Under a server it holds the server's present parameters and optimizer state; this rank's own
+        model stays as it was pulled, since its next gradient counts as computed from that.  Where
+        models are averaged each rank gets its own model.
         """
         return checkpoint.to_checkpoint(
-            self.replica, self.name, self.world_size, self.sampler, *self._session.books()
-        )
+            self.replica, self.name, self.world_size, self.sampler,
+            *self._session.checkpoint_state(),
+        )  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint; before the first step, on all ranks.
+        """Go on from a checkpoint; on all ranks, before the first step.
 
-        Raises `InputError` where it is of another policy or of another number of ranks.
+        Raises `InputError` for a checkpoint of another policy or number of ranks.
         """
         if self.begun:
             raise InputError("a checkpoint is loaded before the first step; call wrap() anew")
-        self._session.take_up(
+        self._session.go_on_from(
             *checkpoint.from_checkpoint(
                 state, self.replica, self.name, self.world_size, self.sampler
             )

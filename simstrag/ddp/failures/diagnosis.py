@@ -135,7 +135,7 @@ class Diagnoser:
         return self.charge(late, "slow" if late else "network", before)
 
     def await_the_others(self, but: Collection[int]) -> None:
-        """Wait until all but these have made a diagnosis or left, for `patience` seconds at most."""
+        """Wait until the others have made a diagnosis or left, for `patience` seconds at most."""
         until = time.monotonic() + self.patience
         waiting = set(self._others) - set(but)
         while waiting and time.monotonic() < until:
