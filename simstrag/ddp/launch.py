@@ -1,8 +1,7 @@
-"""Starting the ranks of a job on this host, and seeing to it that all of them end.
+"""The launcher of the ranks of a job on this host; no rank outlives it.
 
 `torchrun` starts them as one: when a rank dies all are started anew.  `launch` starts ranks that
-may die one by one, and holds the store at which the others meet again.  In both cases ranks end
-with their launcher, whatever ends that.
+may die one by one, and holds the store with which the others form a smaller group.
 """
 
 from __future__ import annotations
@@ -27,46 +26,46 @@ from simstrag.processes.children import ProcessTree
 __all__ = ["ExitCodes", "launch", "run", "torchrun"]
 
 LAST_WORK = 10.0
-"""Seconds that a server has for it when all its ranks have come to their end."""
+"""Grace of a server when all ranks have ended, in seconds."""
 
 CROWD = 32
-"""Ranks for each core of this host, at most: more are a slip of the keyboard."""
+"""Most ranks for each core of this host: more are a typing error."""
 
 RESTARTS = 3
 """How often all ranks are started anew before `run` gives up."""
 
 PARTING = 10.0
-"""Seconds in which the others may say who failed, and save what there is."""
+"""Seconds in which the other ranks may report a failure, and save a checkpoint."""
 
 POLL = 0.02
-"""Seconds between two looks at processes that run."""
+"""Interval of polling processes, in seconds."""
 
 SERVER = ("-m", "simstrag.ddp.server.server_main")
-"""The program of a server that outlives ranks; it says on the store where it listens."""
+"""The program of a server that outlives ranks; it publishes its address on the store."""
 
 
 class Network(Protocol):
-    """Where ranks run, if not all on this host as it is.
+    """A network of ranks other than the loopback of this host.
 
-    device: of the network.
+    device: its network interface.
     """
 
     @property
     def device(self) -> str: ...
 
     def inside(self) -> contextlib.AbstractContextManager[None]:
-        """What is opened in here, such as the store, is reached at `address_of(None)`."""
+        """Sockets opened in this block are reached at `address_of(None)`."""
 
     def address_of(self, rank: int | None) -> str:
-        """Where a server is reached that this rank starts; None is one beside the store."""
+        """The address of a server that a rank starts; None: of one beside the store."""
 
-    def placed(self, rank: int | None, command: Sequence[str]) -> list[str]:
-        """The command that runs where that rank is; None is a server."""
+    def wrap(self, rank: int | None, command: Sequence[str]) -> list[str]:
+        """The command that runs another one where a rank is; None: where the server is."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExitCodes:
-    """How ranks ended: exit codes, below 0 the signal that killed one.  server: the server's."""
+    """Exit codes of ranks and a server; below 0 the signal that killed it."""
 
     codes: tuple[int, ...]
     server: int | None = None
@@ -86,8 +85,10 @@ class ExitCodes:
         rank 0 ended with 0, rank 1 was killed by SIGKILL, rank 2 ended with 3
         """
         names = [f"rank {k}" for k in range(len(self.codes))]
-        said = [_ended(*each) for each in zip(names, self.codes, strict=True)]
-        return ", ".join(said + ([] if self.server is None else [_ended("server", self.server)]))
+        ends = [_describe_end(*each) for each in zip(names, self.codes, strict=True)]
+        return ", ".join(
+            ends + ([] if self.server is None else [_describe_end("server", self.server)])
+        )
 
 
 def torchrun(
@@ -100,20 +101,24 @@ def torchrun(
     stall_limit: float = 60.0,
     pinned: bool = False,
 ) -> int:
-    """Run a script (or a module) on so many ranks of this host under torchrun; its exit code.
+    """Run a script on ranks of this host under torchrun; its exit code.
 
-    restarts: how often all ranks are started anew when one fails.  pinned: rank r has core r alone,
-    round about.  Ranks compute with one thread each where OMP_NUM_THREADS does not say otherwise.
+    module: whether `script` names a module.
+    restarts: how often all ranks are started anew when one fails.
+    pinned: rank r runs on core r, modulo the cores.
+
+    Ranks compute with one thread each unless OMP_NUM_THREADS says otherwise.
     """
     _check(ranks, stall_limit)
     command = [
-        *_python("agent"), "--standalone", "--nnodes", "1", "--nproc-per-node", str(ranks),
+        sys.executable, "-c", "from simstrag.ddp.launch import agent; agent()",
+        "--standalone", "--nnodes", "1", "--nproc-per-node", str(ranks),
         "--max-restarts", str(restarts), "--monitor-interval", "0.1",
         "-m", "simstrag.ddp.rank_main", *(["-m"] if module else []), script, *arguments,
     ]  # fmt: skip
     with _tree(stall_limit, pinned) as tree:
-        told = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "3", "SIMSTRAG_ON_FAULT": "restart"}
-        return tree.start(command, told).wait()
+        more = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "3", "SIMSTRAG_ON_FAULT": "restart"}
+        return tree.start(command, more).wait()
 
 
 def launch(
@@ -126,12 +131,14 @@ def launch(
     pinned: bool = False,
     network: Network | None = None,
 ) -> ExitCodes:
-    """Run a command, such as `["train.py", "--epochs", "3"]`, on so many ranks of this host.
+    """Run a command, such as `["train.py", "--epochs", "3"]`, on ranks of this host.
 
-    on_fault: whether the others go on when one fails; ranks that are stopped are killed when only
-    such are left for `stall_limit` seconds.  server: a command that is run once beside
-    them; it is told to end when all ranks have ended, and all end when it fails.  A command that
-    begins with "*.py" or "-m" is run by this Python.  network: else the loopback of this host.
+    command: one that begins with "*.py" or "-m" is run by this Python.
+    on_fault: whether the others go on when one fails.
+    server: a command that runs once beside them; it ends after all ranks, and all end with it.
+    stall_limit: seconds after which ranks are killed if all that are left are stopped.
+    pinned: rank r runs on core r, modulo the cores.
+    network: default: the loopback of this host.
     """
     _check(ranks, stall_limit)
     address = "127.0.0.1" if network is None else network.address_of(None)
@@ -146,31 +153,31 @@ def launch(
     if network is not None:
         place["GLOO_SOCKET_IFNAME"] = network.device
 
-    def placed(rank: int | None, command: Sequence[str]) -> list[str]:
+    def start(rank: int | None, command: Sequence[str]) -> subprocess.Popen[bytes]:
         own = _command(command)
-        return own if network is None else network.placed(rank, own)
-
-    def told(rank: int | None) -> dict[str, str]:
-        there = {} if network is None else {"SIMSTRAG_HOST": network.address_of(rank)}
-        which = {} if rank is None else {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-        return {**place, **there, **which}
+        host = {} if network is None else {"SIMSTRAG_HOST": network.address_of(rank)}
+        number = {} if rank is None else {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        return tree.start(
+            own if network is None else network.wrap(rank, own), {**place, **host, **number}
+        )
 
     with _tree(stall_limit, pinned) as tree:
-        served = None if server is None else tree.start(placed(None, server), told(None))
-        processes = [tree.start(placed(rank, command), told(rank)) for rank in range(ranks)]
-        moved = broken = time.monotonic()
-        while running := [each for each in processes if each.poll() is None]:
-            broken = broken if any(each.poll() for each in processes) else time.monotonic()
-            failed = on_fault == "stop" and time.monotonic() - broken > PARTING
-            moved = moved if all(map(_stopped, running)) else time.monotonic()
-            abandoned = time.monotonic() - moved > stall_limit
-            if failed or abandoned or (served is not None and served.poll()):
+        serving = None if server is None else start(None, server)
+        processes = [start(rank, command) for rank in range(ranks)]
+        all_well = some_ran = time.monotonic()
+        while running := [process for process in processes if process.poll() is None]:
+            now = time.monotonic()
+            all_well = all_well if any(process.poll() for process in processes) else now
+            some_ran = some_ran if all(map(_is_stopped, running)) else now
+            failed = on_fault == "stop" and now - all_well > PARTING
+            abandoned = now - some_ran > stall_limit
+            if failed or abandoned or (serving is not None and serving.poll()):
                 tree.end(processes, signal.SIGTERM)
             time.sleep(POLL)
-        if served is not None:
-            tree.end([served], signal.SIGTERM, LAST_WORK)
-        code = None if served is None else served.returncode
-        return ExitCodes(tuple(each.returncode for each in processes), code)
+        if serving is not None:
+            tree.end([serving], signal.SIGTERM, LAST_WORK)
+        code = None if serving is None else serving.returncode
+        return ExitCodes(tuple(process.returncode for process in processes), code)
 
 
 def run(
@@ -182,11 +189,11 @@ def run(
     pinned: bool = False,
     network: Network | None = None,
 ) -> int:
-    """Run a script or a module on so many ranks of this host; an exit code.
+    """Run a script or a module on ranks of this host; an exit code.
 
-    on_fault: whether all end when one dies, are started anew by torchrun (`RESTARTS` times at
-    most), or the others go on; then it is 0 if one of them came through.  Who failed is said on
-    standard error.
+    on_fault: what follows when a rank dies: all end ("stop"), torchrun starts all anew, `RESTARTS`
+        times at most ("restart"), or the others go on ("continue"); then the code is 0 if one of
+        them finished.  Failed ranks are named on standard error.
     """
     if on_fault == "restart":
         if network is not None:
@@ -197,13 +204,13 @@ def run(
             script, ranks, arguments, module=module, restarts=RESTARTS, stall_limit=stall_limit,
             pinned=pinned,
         )  # fmt: skip
-    outcome = launch(
+    codes = launch(
         command, ranks, on_fault=on_fault, server=SERVER if on_fault == "continue" else None,
         stall_limit=stall_limit, pinned=pinned, network=network,
     )  # fmt: skip
-    if outcome.lost:
-        print(outcome, file=sys.stderr)
-    failed = all(outcome.codes) if on_fault == "continue" else any(outcome.codes)
+    if codes.lost:
+        print(codes, file=sys.stderr)
+    failed = all(codes.codes) if on_fault == "continue" else any(codes.codes)
     return int(failed)
 
 
@@ -231,21 +238,17 @@ def _check(ranks: int, stall_limit: float) -> None:
         raise InputError(f"stall limit: {stall_limit:g} s; give a number of seconds above 0")
 
 
-def _ended(name: str, code: int) -> str:
+def _describe_end(name: str, code: int) -> str:
     if code >= 0:
         return f"{name} ended with {code}"
     return f"{name} was killed by {signal.Signals(-code).name}"
 
 
-def _stopped(process: subprocess.Popen[bytes]) -> bool:
+def _is_stopped(process: subprocess.Popen[bytes]) -> bool:
     try:
         return bool(psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
     except psutil.Error:
         return False
-
-
-def _python(role: str) -> list[str]:
-    return [sys.executable, "-c", f"from simstrag.ddp.launch import {role}; {role}()"]
 
 
 def _command(command: Sequence[str]) -> list[str]:
@@ -256,7 +259,7 @@ def _command(command: Sequence[str]) -> list[str]:
 
 
 def agent() -> None:
-    """torchrun, as a process that ends with its launcher and whose ranks end with it."""
+    """The program of a torchrun that ends with its launcher, and its ranks with it."""
     end_with_launcher()
     os.environ["SIMSTRAG_PARENT"] = str(os.getpid())
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -264,5 +267,5 @@ def agent() -> None:
 
     try:
         main(sys.argv[1:])
-    except SignalException as end:  # its ranks have ended, and whoever told it so says why
+    except SignalException as end:  # its ranks have ended; the sender of the signal reports why
         raise SystemExit(128 + end.sigval) from None

@@ -1,4 +1,4 @@
-"""Meeting as ranks of one job, and meeting again without those that are lost."""
+"""The process group of a job: formed by all ranks, and anew without those that are lost."""
 
 from __future__ import annotations
 
@@ -25,24 +25,27 @@ __all__ = [
 ]  # fmt: skip
 
 START = 120.0
-"""Seconds in which ranks must meet, though the stall limit be shorter."""
+"""Seconds in which all ranks must meet, also where the stall limit is shorter."""
 
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 class Fenced(SimstragError, RuntimeError):
-    """The others went on without this rank, and it must end."""
+    """The others went on without this rank, which must end."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankPlace:
     """A rank's place in a generation of the group.
 
-    names: the ranks of this generation as they were numbered when all were started.  store: of this
-    generation alone.  root: of the attempt; it outlives generations.  attempt: how often torchrun
-    has started all anew.  stall_limit: seconds, also the timeout of collectives.  connections: of
-    the group, to be shut when a wait must end.  ours: whether the group was made here; who made it
-    elsewhere may hold it, so that it has its own timeout and is never made anew.
+    names: the original numbers of the ranks of this generation.
+    store: of this generation alone.
+    root: the store of the attempt, which outlives generations.
+    attempt: how often torchrun has started all ranks anew.
+    stall_limit: seconds, also the timeout of collectives.
+    connections: of the group, to be shut when a wait must end.
+    ours: whether the group was made here; one made elsewhere keeps its timeout and is never made
+        anew, for the script may hold it.
     """
 
     rank: int
@@ -59,9 +62,9 @@ class RankPlace:
 
 
 def end_with_launcher() -> None:
-    """The first thing in a rank: from now on it ends with the process that started it.
+    """Let this process end with the launcher that started it; the first call in a rank.
 
-    Nothing where no launcher did, and in processes that a rank starts itself.
+    Without a launcher, and in processes that a rank starts itself, it does nothing.
     """
     import multiprocessing
 
@@ -71,13 +74,13 @@ def end_with_launcher() -> None:
 
 
 def open_job_store(stall_limit: float | None = None) -> Store:
-    """The job's store, of this attempt; also for a server, which is no rank.
+    """The store of this attempt of the job, for ranks and for a server.
 
-    Raises `InputError` where no launcher has said where it is.
+    Raises `InputError` where no launcher has set its address.
     """
     from torch.distributed.distributed_c10d import PrefixStore
 
-    _present(NEEDED[1:])
+    _require(NEEDED[1:])
     address = os.environ["MASTER_ADDR"], _number("MASTER_PORT")
     ours = os.environ.get("RANK") == "0" and not launcher_holds_store()
     store = open_store(*address, ours, max(stall_limit_seconds(stall_limit), START))
@@ -85,18 +88,18 @@ def open_job_store(stall_limit: float | None = None) -> Store:
 
 
 def launcher_holds_store() -> bool:
-    """Whether the job's store is in the process of a launcher; else it ends with rank 0."""
+    """Whether the job's store lives in the launcher's process; else it ends with rank 0."""
     agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     return agents or "SIMSTRAG_STORE" in os.environ
 
 
 def announce_server(root: Store, address: str) -> None:
-    """Say where the server listens."""
+    """Publish the server's address."""
     root.set("server", address)
 
 
 def wait_for_server(root: Store, seconds: float) -> str:
-    """Where the server listens; it is waited for.  Raises torch's `DistStoreError` if in vain."""
+    """Wait for the server's address; raises torch's `DistStoreError` after so many seconds."""
     root.wait(["server"], timedelta(seconds=seconds))
     return str(root.get("server").decode())
 
@@ -104,34 +107,35 @@ def wait_for_server(root: Store, seconds: float) -> str:
 def join(
     stall_limit: float | None = None, backend: str | None = None, patient: bool = False
 ) -> RankPlace:
-    """Make the process group, and say which place in it this process has.
+    """Make the process group; this process's place in it.
 
-    At the end of the program it is left, if it is there still; see `leave_group`.
+    stall_limit: seconds, also the timeout of collectives; default: the launcher's, or 60.
+    backend: default: gloo, also for GPUs that ranks share; NCCL for tensors on GPUs where each rank
+        of every host has one of its own (untried).
+    patient: collectives may take `START` seconds until `shorten_timeout`.
 
-    stall_limit: seconds, also the timeout of collectives; else what the launcher was told, else 60.
-    backend: else gloo, also for GPUs that ranks share; where each rank of this host has one of its
-        own, NCCL for what is on GPUs (untried).
-    patient: collectives may take `START` seconds until `shorten_timeout` is called.
-    Raises `InputError` where no launcher started this process.
+    The group is left at the end of the program; see `leave_group`.  Raises `InputError` where no
+    launcher started this process.
     """
     from simstrag.ddp.failures.connections import Connections
 
     end_with_launcher()
-    _present(NEEDED)
+    _require(NEEDED)
     atexit.register(leave_group)
     size = _number("WORLD_SIZE")
     root = open_job_store(stall_limit)
-    return _grouped(
+    return _form_group(
         RankPlace(
             _number("RANK"), size, root, _attempt(), 0, tuple(range(size)),
-            stall_limit_seconds(stall_limit), root, backend or _agreed(root, size), Connections(),
+            stall_limit_seconds(stall_limit), root,
+            backend or _agree_on_backend(root, size), Connections(),
         ),
         patient,
     )  # fmt: skip
 
 
 def use_existing_group(stall_limit: float | None = None) -> RankPlace | None:
-    """The place in a process group that is there already; None where its store has no room.
+    """The place in a process group that exists; None where its store cannot be shared.
 
     All its ranks call this equally often.
     """
@@ -152,9 +156,9 @@ def use_existing_group(stall_limit: float | None = None) -> RankPlace | None:
 
 
 def shorten_timeout(joined: RankPlace) -> None:
-    """From now on a collective fails after the stall limit.
+    """Let collectives fail after the stall limit from now on.
 
-    Until then ranks have `START` seconds: some import and compile longer than others.
+    Until then they have `START` seconds: some ranks import and compile longer than others.
     """
     from torch.distributed.distributed_c10d import _set_pg_timeout
 
@@ -163,10 +167,10 @@ def shorten_timeout(joined: RankPlace) -> None:
 
 
 def leave_group() -> None:
-    """Leave the process group, if there is one; where nothing else holds it, its threads end.
+    """Leave the process group, if there is one; its threads end unless the script holds it.
 
-    A thread that lets go of the tensors of a last collective while the interpreter shuts down
-    aborts the process.
+    A thread that frees the tensors of a last collective while the interpreter shuts down aborts
+    the process.
     """
     import torch.distributed as dist
 
@@ -177,12 +181,15 @@ def leave_group() -> None:
 def regroup(
     joined: RankPlace, members: Collection[int], patience: float | None = None
 ) -> RankPlace:
-    """Meet again without those that are lost, numbered anew in the same order.
+    """Form a group without lost ranks, renumbered in the same order.
 
-    members: the ranks of the present generation that go on, by what this rank knows.  The first to
-    say so decides; where one of them does not come in `patience` seconds (by default the stall
-    limit, in which all must notice), those that came go on.  Everything that held the old group, as
-    DDP does, must be built anew.  Raises `Fenced` where the others go on without this rank.
+    members: the ranks of the present generation that go on, as far as this rank knows.  The first
+        rank to propose decides.
+    patience: seconds in which all of them must come; after that, those that came go on.  Default:
+        the stall limit, in which all must notice a failure.
+
+    What holds the old group, as DDP does, must be built anew.  Raises `Fenced` where the others go
+    on without this rank.
     """
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import PrefixStore
@@ -208,7 +215,7 @@ def regroup(
         if _all_here(meeting, decided, seconds):
             break
         wanted = [name for name in decided if meeting.check([f"here/{name}"])]
-    return _grouped(
+    return _form_group(
         replace(
             joined, rank=decided.index(us), world_size=len(decided), generation=generation,
             names=tuple(decided), connections=Connections(),
@@ -217,7 +224,7 @@ def regroup(
 
 
 def _all_here(meeting: Store, decided: Sequence[int], seconds: float) -> bool:
-    """Whether all came in time; what the first of them found holds for all."""
+    """Whether all came in time; the answer of the first holds for all."""
     import torch.distributed as dist
 
     try:
@@ -229,12 +236,12 @@ def _all_here(meeting: Store, decided: Sequence[int], seconds: float) -> bool:
     return bool(meeting.compare_set("complete", "", use_existing_group) == b"yes")
 
 
-def _grouped(joined: RankPlace, patient: bool = False) -> RankPlace:
-    """With a process group of its generation."""
+def _form_group(joined: RankPlace, patient: bool = False) -> RankPlace:
+    """The place, with a process group of its generation."""
     import torch
     import torch.distributed as dist
 
-    # Imported by DDP, which comes later, it would hold the group for ever: a default argument.
+    # Imported later, by DDP, it would hold the group for ever in a default argument.
     import torch.distributed.nn.functional
     from torch.distributed.distributed_c10d import PrefixStore
 
@@ -253,7 +260,10 @@ def _grouped(joined: RankPlace, patient: bool = False) -> RankPlace:
 
 
 def open_store(host: str, port: int, held: bool, seconds: float) -> TCPStore:
-    """The store at an address; held: by this process, on a free port where `port` is 0."""
+    """Connect to the store at an address.
+
+    held: create it in this process instead, on a free port where `port` is 0.
+    """
     import torch.distributed as dist
 
     use_existing_group: TCPStore = dist.TCPStore(  # type: ignore[attr-defined]
@@ -263,13 +273,13 @@ def open_store(host: str, port: int, held: bool, seconds: float) -> TCPStore:
 
 
 def device_of(local_rank: int) -> str:
-    """Torch's name of the GPU of a rank of this host, round about; "cpu" where it sees none."""
+    """Torch's name of the GPU of a rank of this host, modulo the GPUs; "cpu" without one."""
     gpus = _gpus()
     return f"cuda:{local_rank % gpus}" if gpus else "cpu"
 
 
-def _agreed(root: Store, size: int) -> str:
-    """NCCL for what is on GPUs, where all ranks would have it: else none meets the others."""
+def _agree_on_backend(root: Store, size: int) -> str:
+    """The backend: with NCCL where all ranks can have it, else gloo."""
     root.set(f"backend/{_number('RANK')}", _backend())
     keys = [f"backend/{rank}" for rank in range(size)]
     root.wait(keys, timedelta(seconds=START))
@@ -288,11 +298,11 @@ def _gpus() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
-def _present(names: Sequence[str]) -> None:
+def _require(names: Sequence[str]) -> None:
     missing = [name for name in names if not os.environ.get(name)]
     if missing:
         raise InputError(
-            f"{' and '.join(missing)} not set: nobody said which rank this is; start it with "
+            f"{' and '.join(missing)} not set: no launcher said which rank this is; start it with "
             "`simstrag ddp` or torchrun"
         )
 
@@ -309,5 +319,5 @@ def _attempt() -> int:
 
 
 def stall_limit_seconds(given: float | None = None) -> float:
-    """Seconds: as given, or as the launcher was told, or 60."""
+    """The given stall limit in seconds, else the launcher's, else 60."""
     return float(os.environ.get("SIMSTRAG_STALL_LIMIT", "60")) if given is None else given

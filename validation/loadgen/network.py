@@ -160,7 +160,7 @@ class Behind:
         """Address of the side of a rank; None for that of the store."""
         return ADDRESSES[self._side(rank)]
 
-    def placed(self, rank: int | None, command: Sequence[str]) -> list[str]:
+    def wrap(self, rank: int | None, command: Sequence[str]) -> list[str]:
         """The command line on the side of a rank; None for that of the server."""
         return self.link.wrap_command(self._side(rank), command)
 
