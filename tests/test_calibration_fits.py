@@ -11,9 +11,9 @@ import pytest
 from simstrag.calibration.fits import laws
 from simstrag.calibration.fits.estimates import CellEstimate, estimate
 from simstrag.calibration.fits.laws import CLEARLY_WORSE, choose_law, tolerances
-from simstrag.profile.batch_laws import of_constants
+from simstrag.profile.batch_laws import batch_seconds
 from simstrag.profile.measurements import CONSTANTS, Law
-from simstrag.profile.responses import of_law
+from simstrag.profile.responses import apply_law
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 LEVELS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
@@ -36,7 +36,7 @@ TIMES: dict[str, Callable[[float], float]] = {
 def test_the_law_of_the_batch_is_found(law: str) -> None:
     found = laws.choose_batch_law(BATCHES, measured([TIMES[law](b) for b in BATCHES]))
     assert found.law == law
-    said = of_constants((found.fixed, found.per_sample, found.knee), [3, 128])
+    said = batch_seconds((found.fixed, found.per_sample, found.knee), [3, 128])
     assert said == pytest.approx([TIMES[law](b) for b in (3, 128)], rel=0.04)
 
 
@@ -89,7 +89,7 @@ def test_a_load_that_does_nothing_is_told_to_do_nothing() -> None:
 
 @pytest.mark.parametrize("law", TRUE)
 def test_the_law_of_a_load_is_found_with_its_constants(law: Law) -> None:
-    truth = of_law(law, TRUE[law], LEVELS).tolist()
+    truth = apply_law(law, TRUE[law], LEVELS).tolist()
     found = laws.choose_load_law(LEVELS, measured(truth, cv=0.005))
     assert found.law == law
     assert found.constants == pytest.approx(TRUE[law], rel=0.06)
@@ -110,7 +110,7 @@ def test_a_law_that_no_formula_has_is_interpolated() -> None:
 
 
 def test_the_highest_level_left_out_counts_against_laws_that_cannot_go_on() -> None:
-    truth = of_law("linear", {"slope": 1.0}, LEVELS).tolist()
+    truth = apply_law("linear", {"slope": 1.0}, LEVELS).tolist()
     found = laws.choose_load_law(LEVELS, measured(truth, cv=0.001))
     assert found.errors["interpolated"] > 0.05 > found.errors["linear"]
 
@@ -124,7 +124,7 @@ def test_the_closed_forms_are_the_least_of_squares(law: Law) -> None:
 
     def loss(constants: Sequence[float]) -> float:
         named = dict(zip(CONSTANTS[law], constants, strict=True))
-        return float((((of_law(law, named, u) - s) / sigma) ** 2).sum())
+        return float((((apply_law(law, named, u) - s) / sigma) ** 2).sum())
 
     spans = {
         "factor": (1, 5), "slope": (0, 4), "demand": (0, 1), "share": (0, 0.333), "knee": (0, 2.99),

@@ -268,8 +268,8 @@ def test_steps_without_noise_are_all_alike_and_without_a_gain_no_policy_reduces(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"workload": None}, "step needs workload, which says what was timed"),
-        ({"origin": "derived"}, "a derived profile needs source: whose measurements it is made of"),
+        ({"workload": None}, "step needs workload, which names the timed model"),
+        ({"origin": "derived"}, "a derived profile needs source: the measurements that it is from"),
     ],
 )
 def test_a_profile_that_does_not_say_what_it_is_of_is_refused(

@@ -16,7 +16,7 @@ from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.profile.measurements import CONSTANTS, Response
 from simstrag.profile.profile import Profile
-from simstrag.profile.responses import evaluate, of_law, responses_for, translated
+from simstrag.profile.responses import apply_law, evaluate, responses_for, translate
 from simstrag.scenario.scenario import Scenario
 from simstrag.timing.constants import Step
 from simstrag.trace.trace import Trace
@@ -42,14 +42,14 @@ def response(law: str = "linear", **changes: Any) -> Response:
 
 @pytest.mark.parametrize("law", SOME)
 def test_no_load_is_no_slowdown_and_more_load_never_less(law: str) -> None:
-    slowed = of_law(law, SOME[law], U)
+    slowed = apply_law(law, SOME[law], U)
     assert slowed[0] == 1
     assert np.all(slowed >= 1)
     assert np.all(np.diff(slowed) >= 0)
 
 
 def test_every_law_has_its_formula() -> None:
-    at = {law: float(of_law(law, SOME[law], 2.0)) for law in SOME}
+    at = {law: float(apply_law(law, SOME[law], 2.0)) for law in SOME}
     assert at == pytest.approx(
         {"none": 1.0, "constant": 1.5,
          "linear": 2.8, "fair_share": 2.7, "reciprocal": 2.5, "power": 4.6,
@@ -58,12 +58,12 @@ def test_every_law_has_its_formula() -> None:
 
 
 def test_a_fair_share_is_free_until_the_resource_is_used_up() -> None:
-    assert of_law("fair_share", {"demand": 0.7}, [0.1, 0.3, 0.4]) == pytest.approx([1, 1, 1.1])
+    assert apply_law("fair_share", {"demand": 0.7}, [0.1, 0.3, 0.4]) == pytest.approx([1, 1, 1.1])
 
 
 def test_a_reciprocal_has_an_end() -> None:
     with pytest.raises(InputError, match=r"share 0\.3 has no slowdown at level 4; measure"):
-        of_law("reciprocal", {"share": 0.3}, [1.0, 4.0])
+        apply_law("reciprocal", {"share": 0.3}, [1.0, 4.0])
 
 
 def test_an_interpolation_passes_through_what_was_measured_and_never_falls() -> None:
@@ -133,7 +133,7 @@ def test_utilisation_is_the_slowdown_that_the_profile_measured(profile: Path, sh
 def test_a_whole_step_is_stretched_as_was_measured_whatever_its_host_share() -> None:
     whole = Step(host=0.06, gpu=0.04)
     trace = Trace.from_rows(USED[:1])
-    factor = translated(trace, full_profile(), whole).rows[0].value
+    factor = translate(trace, full_profile(), whole).rows[0].value
     assert whole.host + factor * whole.gpu == pytest.approx(0.1 * (1 + 0.9 * 0.8))
 
 
@@ -149,7 +149,7 @@ def test_a_translated_trace_is_still_the_one_that_was_recorded(profile: Path) ->
 
 def test_a_trace_without_utilisation_is_left_alone() -> None:
     trace = Trace.from_rows(USED[3:])
-    assert translated(trace, full_profile(), Step(0, 0.1)) is trace
+    assert translate(trace, full_profile(), Step(0, 0.1)) is trace
 
 
 def test_the_law_is_that_of_full_precision_and_the_first_in_the_profile() -> None:
@@ -184,7 +184,7 @@ def test_without_a_response_the_way_out_is_told(profile: Path, lacking: str) -> 
 def test_slowdowns_and_utilisations_of_one_resource_exclude_each_other() -> None:
     rows = [*USED, {"time": 1, "node": 2, "resource": "gpu", "kind": "slowdown", "value": 2}]
     with pytest.raises(InputError, match="node 2 has slowdowns and utilisations of gpu; keep one"):
-        translated(Trace.from_rows(rows), full_profile(), Step(0, 0.1))
+        translate(Trace.from_rows(rows), full_profile(), Step(0, 0.1))
 
 
 def test_utilisation_of_what_steps_do_not_use_is_refused() -> None:
@@ -193,7 +193,7 @@ def test_utilisation_of_what_steps_do_not_use_is_refused() -> None:
         each["resource"] = "host"
     rows = [row | {"resource": "host"} for row in USED[:1]]
     with pytest.raises(InputError, match="would stretch the host part of steps, and they have no"):
-        translated(Trace.from_rows(rows), Profile.model_validate(data), Step(0, 0.1))
+        translate(Trace.from_rows(rows), Profile.model_validate(data), Step(0, 0.1))
 
 
 def test_a_report_says_by_which_law_utilisation_became_slowdown(profile: Path) -> None:

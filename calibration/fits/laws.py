@@ -28,9 +28,9 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag.calibration.fits.estimates import CellEstimate, draw_values
-from simstrag.profile.batch_laws import of_constants
+from simstrag.profile.batch_laws import batch_seconds
 from simstrag.profile.measurements import CONSTANTS, BatchLaw, Law
-from simstrag.profile.responses import joined, of_law
+from simstrag.profile.responses import apply_law, interpolate
 
 __all__ = [
     "BATCH_LAWS",
@@ -200,7 +200,7 @@ def _batch_law_error(law: BatchLaw, b: Floats, t: Floats, sigma: Floats) -> floa
     for k in range(len(b)):
         rest = np.arange(len(b)) != k
         constants = fit_batch_law(law, b[rest], t[None, rest], sigma[rest])[0]
-        errors.append(float(of_constants(constants, b[k])) / t[k] - 1)
+        errors.append(float(batch_seconds(constants, b[k])) / t[k] - 1)
     return float(np.sqrt(np.mean(np.square(errors))))
 
 
@@ -272,8 +272,8 @@ def predict_slowdown(
 ) -> float:
     """The slowdown at a level by a law fitted to levels `u` with slowdowns `s`."""
     if law != "interpolated":
-        return float(of_law(law, constants, at))
-    return float(joined(u, s, at))
+        return float(apply_law(law, constants, at))
+    return float(interpolate(u, s, at))
 
 
 def _column(values: Floats) -> Floats:

@@ -1,4 +1,4 @@
-"""Times of a step at a batch that a profile's constants are not of: measured, else by its fit."""
+"""The times of a step at any batch: as measured, or by the profile's fit against the batch."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from simstrag.profile.measurements import BatchFit, StepCell
 from simstrag.profile.profile import Profile, StepTimes
 from simstrag.profile.quantity import Quantity
 
-__all__ = ["fit_of", "of_constants", "seconds", "times_at"]
+__all__ = ["batch_seconds", "fit_of", "seconds", "times_at"]
 
 
-def of_constants(constants: npt.ArrayLike, batches: npt.ArrayLike) -> npt.NDArray[np.float64]:
+def batch_seconds(constants: npt.ArrayLike, batches: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """Median seconds of clean steps of some batches: fixed + per_sample * batch.
 
-    constants: fixed, per_sample, knee.  Batches below the knee take as long as the knee; 0 is none.
+    constants: fixed, per_sample, knee.  Batches below the knee (0: none) take as long as the knee.
 
-    >>> of_constants((1.0, 0.5, 4.0), [1, 8]).tolist()
+    >>> batch_seconds((1.0, 0.5, 4.0), [1, 8]).tolist()
     [3.0, 5.0]
     """
     fixed, per_sample, knee = np.asarray(constants, np.float64)
@@ -29,16 +29,16 @@ def of_constants(constants: npt.ArrayLike, batches: npt.ArrayLike) -> npt.NDArra
 
 
 def seconds(fit: BatchFit, batch: float) -> float:
-    """Median seconds of a clean step of that batch by a fit."""
+    """Median seconds of a clean step by a fit."""
     knee = 0.0 if fit.knee is None else fit.knee.value
-    return float(of_constants((fit.fixed.value, fit.per_sample.value, knee), batch))
+    return float(batch_seconds((fit.fixed.value, fit.per_sample.value, knee), batch))
 
 
 def times_at(profile: Profile, batch: int) -> StepTimes:
-    """The profile's step at some batch: its own constants, else a measured cell, else its fit.
+    """The profile's step at a batch: its constants, else a measured cell, else by its fit.
 
-    A fit gives the median; the mean, noise and host share are those of the nearest batch that was
-    measured.  Raises `InputError` without step times, and beyond the batches that were measured.
+    A fit gives the median; mean over median, noise and host share are those of the nearest measured
+    batch.  Raises `InputError` without step times, and beyond the measured batches.
     """
     step, workload = profile.step, profile.workload
     if step is None or workload is None:
@@ -74,16 +74,16 @@ def times_at(profile: Profile, batch: int) -> StepTimes:
 
 
 def _host_share(step: StepTimes, near: StepCell) -> Quantity:
-    """As the nominal step has it where that was assumed; else as it was measured at that batch."""
+    """The nominal step's if that was assumed, else as measured at the nearest batch."""
     if step.host_share.kind == "assumed" or near.host_share is None:
         return step.host_share
     return near.host_share
 
 
 def _fixed_share(profile: Profile, batch: int) -> Quantity | None:
-    """The part of a step of that batch that a smaller one takes too, by the fit; None without one.
+    """The share of a step that a smaller batch does not shorten, by the fit, if there is one.
 
-    Of a batch below the knee all of it.
+    For a batch below the knee it is 1.
     """
     assert profile.workload is not None
     fit = fit_of(profile, profile.workload.full)
@@ -111,7 +111,7 @@ def _compute(fit: BatchFit, near: StepCell, batch: int) -> Quantity:
 
 
 def _amp_ratio(profile: Profile, batch: int) -> Quantity | None:
-    """Full over reduced precision at a batch; None where it is not known of both."""
+    """Full over reduced precision at a batch, if both are known there."""
     workload = profile.workload
     assert workload is not None
     full, amp = (_median(profile, each, batch) for each in (workload.full, workload.amp))
@@ -142,5 +142,5 @@ def fit_of(profile: Profile, precision: str) -> BatchFit | None:
 
 
 def _nearest(cells: Sequence[StepCell], batch: int) -> StepCell:
-    """The cell whose batch is nearest by ratio."""
+    """The cell with the nearest batch by ratio."""
     return min(cells, key=lambda c: max(c.batch, batch) / min(c.batch, batch))

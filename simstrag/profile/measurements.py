@@ -1,7 +1,7 @@
-"""What a profile holds beyond the constants of a simulation: each cell measured, each law fitted.
+"""Measured cells and fitted laws, beyond the constants of a simulation.
 
 Simulations read the batch fits and the responses (`simstrag.profile.batch_laws`,
-`simstrag.profile.responses`); the rest is there to be looked at, compared and checked.
+`simstrag.profile.responses`); the rest serves display, comparison and checks.
 """
 
 from __future__ import annotations
@@ -31,19 +31,21 @@ Error = Annotated[float, Field(ge=0)]
 Backend = Annotated[str, Field(min_length=1)]
 
 BatchLaw = Literal["proportional", "affine", "knee"]
-"""How the time of a step may hang on its batch; see `simstrag.profile.batch_laws`."""
+"""Laws of the time of a step against its batch; see `simstrag.profile.batch_laws`."""
 
 Law = Literal[
     "none", "constant", "linear", "fair_share", "reciprocal", "power", "hinge", "interpolated"
 ]  # fmt: skip
-"""How a slowdown may hang on the level of a load; see `simstrag.profile.responses`."""
+"""Laws of a slowdown against the level of a load; see `simstrag.profile.responses`."""
 
 
 class StepCell(ProfilePart):
-    """Clean steps of one precision and batch. seconds: their median, over visits.
+    """Clean steps of one precision and batch; times in seconds.
 
-    mean: the same of means.  update: of the optimizer, no part of a step.  host: until the thread
-    that launches comes back.  host_share: the part in which the device does nothing for the step.
+    seconds, mean: median over visits of the medians, and of the means, of steps.
+    update: of the optimizer, which is no part of a step.
+    host: until the launching thread returns.
+    host_share: share of a step in which the device does nothing for it.
     held_out: left out of the fit against the batch.
     """
 
@@ -60,7 +62,7 @@ class StepCell(ProfilePart):
 
 
 class SkippedCell(ProfilePart):
-    """What was to be measured and could not be, with the reason."""
+    """A cell that could not be measured, with the reason."""
 
     cell: str
     reason: str
@@ -69,10 +71,11 @@ class SkippedCell(ProfilePart):
 class BatchFit(ProfilePart):
     """Median seconds of a clean step against the batch, in one precision.
 
-    seconds = fixed + per_sample * batch; of law knee, with no batch below `knee` any quicker.
-    fitted, held_out: the batches in the fit, and those measured and left out of it.
-    errors: of each candidate law, the root mean square of the relative errors at batches of the
-    fit that were left out in turn; empty where there were too few.
+    fixed, per_sample: seconds = fixed + per_sample * batch.
+    knee: of law knee, the batch below which steps get no quicker.
+    fitted, held_out: the measured batches, in the fit and left out of it.
+    errors: by candidate law, the root mean square of relative errors at batches left out in turn;
+        empty for too few batches.
     """
 
     precision: str
@@ -98,7 +101,7 @@ class BatchFit(ProfilePart):
 
 
 class Level(ProfilePart):
-    """A measured slowdown at one level of a load; held_out: left out of the fit."""
+    """A measured slowdown at one level of a load. held_out: left out of the fit."""
 
     level: Annotated[float, Field(gt=0)]
     slowdown: Positive
@@ -106,11 +109,14 @@ class Level(ProfilePart):
 
 
 class Response(ProfilePart):
-    """By how much one kind of load stretches a step, or an all-reduce, as a law of its level.
+    """The slowdown of a step, or of an all-reduce, by one kind of load, as a law of its level.
 
-    resource: what of the device the load takes, in the words of a trace.  precision, batch: of the
-    steps; "" and None for an all-reduce, of which ranks and bytes say which.  constants: of the
-    law, by name.  levels: what was measured.  errors: of each candidate law, as in `BatchFit`.
+    resource: that the load takes, in the words of a trace.
+    precision, batch: of the steps; "" and None for an all-reduce.
+    ranks, bytes: of the all-reduce.
+    constants: of the law, by name.
+    levels: as measured.
+    errors: by candidate law, as in `BatchFit`.
     """
 
     resource: Literal["gpu", "host", "net"]
@@ -134,7 +140,7 @@ class Response(ProfilePart):
                 f"not {', '.join(self.constants) or 'none'}"
             )
         if all(each.held_out for each in self.levels):
-            raise ValueError("every level is held out: nothing is left that was fitted")
+            raise ValueError("every level is held out: none is left in the fit")
         return self
 
     @property
@@ -157,10 +163,11 @@ CONSTANTS: dict[Law, tuple[str, ...]] = {
 
 
 class CollectiveCell(ProfilePart):
-    """Median seconds of one collective of some size, alone or beside a load.
+    """Median seconds of one collective, alone or beside a load.
 
-    group: who of the ranks reduces: "all", "half" (one half alone), "halves" (both at once).
-    oversubscribed: more ranks than cores, which measures the scheduler more than the network.
+    group: the ranks that reduce: "all", "half" (one half alone), "halves" (both at once).
+    oversubscribed: whether there were more ranks than cores, which measures the scheduler more than
+        the network.
     """
 
     backend: Backend
@@ -175,7 +182,7 @@ class CollectiveCell(ProfilePart):
 
 
 class Residual(ProfilePart):
-    """Where a fit of collectives is off: (fitted - measured) / measured."""
+    """An error of a fit of collectives: (fitted - measured) / measured."""
 
     ranks: Count
     bytes: Size
@@ -183,12 +190,12 @@ class Residual(ProfilePart):
 
 
 class CollectiveFit(ProfilePart):
-    """Constants of an all-reduce by a formula of `simstrag.timing.collectives`, and where they
-    hold.
+    """Constants of an all-reduce, fitted by a formula of `simstrag.timing.collectives`.
 
-    ranks: the numbers of ranks in the fit.  smallest, largest: bytes in the fit.  intra_alpha,
-    intra_bandwidth: of links inside a node.  residuals: none where there are no more times than
-    constants, which nothing checks.
+    ranks: numbers of ranks in the fit.
+    smallest, largest: bytes in the fit.
+    intra_alpha, intra_bandwidth: of links inside a node.
+    residuals: none if there are no more times than constants.
     """
 
     backend: Backend
@@ -206,10 +213,10 @@ class CollectiveFit(ProfilePart):
 
 
 class TransferCell(ProfilePart):
-    """A parameter server, with gradients of one size: median seconds.
+    """A parameter server with gradients of one size: median seconds.
 
-    ranks: so many that train the workload under the server of `simstrag.ddp`, whose books and
-    optimizer are then in the service; without it one that moves bytes over TCP.
+    ranks: of the training of the workload under the server of `simstrag.ddp`, whose bookkeeping
+        and optimizer are in the service; None for bytes moved over TCP.
     slowdown: of their steps, as in `LockstepCell`.
     """
 
@@ -225,10 +232,11 @@ class LockstepCell(ProfilePart):
     """Ranks of one machine that train the workload under `bsp` of `simstrag.ddp`; means.
 
     rest: seconds from the slowest rank's last gradient until rank 0 begins the next step.
-    load, level: on the core of rank 0; "" is none.  slowdown: without load a local step among them
-    over one alone on its core; beside load one on the loaded core over the same without the load.
-    interference: of bare steps on all their cores at once over one alone.  noise: of local steps;
-    both are of ranks without load.
+    load, level: on the core of rank 0; "" for none.
+    slowdown: without load, a local step among the ranks over one alone on its core; beside load,
+        one on the loaded core over the same without the load.
+    interference: bare steps on all cores at once over one alone, without load.
+    noise: of local steps without load.
     """
 
     ranks: Count
@@ -244,7 +252,7 @@ class LockstepCell(ProfilePart):
 
 
 class OverlapCell(ProfilePart):
-    """Share of an all-reduce hidden by backward, on real DDP; a share below 0 costs instead."""
+    """Share of an all-reduce that backward hides in real DDP; below 0 it costs time instead."""
 
     backend: Backend
     ranks: Count
@@ -255,8 +263,9 @@ class OverlapCell(ProfilePart):
 
 
 class NoiseScaleAt(ProfilePart):
-    """The gradient noise scale, in samples, after `trained` samples of one training run.
+    """The gradient noise scale of one training run, in samples.
 
+    trained: samples before it.
     batch: samples of the smaller gradients.
     """
 
@@ -266,7 +275,7 @@ class NoiseScaleAt(ProfilePart):
 
 
 class AmpRatio(ProfilePart):
-    """A step in full over one in reduced precision, of a model; evidence: how it was measured."""
+    """A step in full over one in reduced precision. evidence: how that was measured."""
 
     model: str
     full: str
@@ -279,7 +288,7 @@ class AmpRatio(ProfilePart):
 
 
 class CellError(ProfilePart):
-    """One cell that no fit had seen. error: (predicted - measured) / measured."""
+    """A cell outside of all fits. error: (predicted - measured) / measured."""
 
     cell: str
     measured: Positive
@@ -288,9 +297,10 @@ class CellError(ProfilePart):
 
 
 class HeldOut(ProfilePart):
-    """How well fits predict the cells that were left out of them, by a rule fixed beforehand.
+    """Errors of the fits at cells that were held out by a rule fixed beforehand.
 
-    median, worst: of the absolute errors.  threshold: what the median was to be at most.
+    median, worst: of the absolute errors.
+    threshold: limit of the median, stated beforehand.
     """
 
     part: Literal["step", "contention", "allreduce"]

@@ -1,4 +1,4 @@
-"""Profiles: what calibration measured on one device, each number saying how it came about."""
+"""Profiles: what calibration measured on one device, each number with its origin."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ __all__ = [
 
 
 class MeasuredWorkload(ProfilePart):
-    """The model that was timed, and what its two precisions are."""
+    """The timed model and its two precisions."""
 
     name: str
     parameters: int
@@ -62,8 +62,9 @@ class MeasuredWorkload(ProfilePart):
 class StepTimes(ProfilePart):
     """Seconds and ratios of one step; see `simstrag.timing.constants.Step`.
 
-    Without amp_ratio no policy may use reduced precision; without noise all steps are alike.
-    fixed_share: what a smaller batch does not shorten; without it, nothing.
+    amp_ratio: without it no policy may use reduced precision.
+    fixed_share: share that a smaller batch does not shorten; without it, 0.
+    noise: without it all steps take equally long.
     """
 
     compute: Positive
@@ -78,8 +79,8 @@ class StepTimes(ProfilePart):
 class AllReduceTimes(ProfilePart):
     """Constants of an all-reduce; see `simstrag.timing.constants.AllReduce`.
 
-    ranks: the numbers of ranks that the constants were fitted to; empty where it is not known.
-    smallest, largest: bytes that they were fitted to.
+    ranks: numbers of ranks in the fit; empty if unknown.
+    smallest, largest: bytes in the fit.
     """
 
     alpha: NotNegative
@@ -103,12 +104,13 @@ class ServerTimes(ProfilePart):
 
 
 class Profile(ProfilePart):
-    """What is known of one device or cluster. `Profile.read(path)` loads and checks one.
+    """Measurements of one device or cluster. `Profile.read(path)` loads and checks a file.
 
-    origin: measured by this project's calibration, or derived from measurements of others, which
-    `source` names.  missing: what a reader might expect and is not in it.
-    conditions: clocks (MHz), temperatures (C) and power (W) seen at visits, least and most of each.
-    samples: file name to SHA-256 of the file that holds every sample.
+    origin: measured by this project's calibration, or derived from others' measurements.
+    source: of a derived profile, these measurements.
+    missing: what a reader might expect and is not in it.
+    conditions: least and most of clocks (MHz), temperatures (C) and power (W) at visits.
+    samples: names of the files with all samples, and their SHA-256.
     """
 
     format: Literal["simstrag-profile/1"] = "simstrag-profile/1"
@@ -146,16 +148,16 @@ class Profile(ProfilePart):
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
         if self.step is not None and self.workload is None:
-            raise ValueError("step needs workload, which says what was timed")
+            raise ValueError("step needs workload, which names the timed model")
         if self.origin == "derived" and not self.source:
-            raise ValueError("a derived profile needs source: whose measurements it is made of")
+            raise ValueError("a derived profile needs source: the measurements that it is from")
         return self
 
     @property
     def gpus_per_node(self) -> int | None:
-        """Ranks that a full node had where the profile was measured; None where it is not known.
+        """Ranks on a full node of the measured cluster; None if unknown.
 
-        `device.gpus_per_node` is that number, or GPUs of each node by the number of ranks.
+        `device.gpus_per_node` is that number, or the GPUs of each node by the number of ranks.
         """
         stated = self.device.get("gpus_per_node")
         sizes = stated.values() if isinstance(stated, dict) else [stated]
@@ -166,12 +168,12 @@ class Profile(ProfilePart):
 
     @property
     def sha256(self) -> str:
-        """Of the file's bytes; empty for a profile that was never in a file."""
+        """Of the file's bytes; empty for a profile without a file."""
         return self._sha256
 
     @property
     def text(self) -> str:
-        """What its file holds: JSON of all that is not as it would be by default."""
+        """The text of its file: JSON without default values."""
         data = {"format": self.format, **self.model_dump(mode="json", exclude_defaults=True)}
         return json.dumps(data, indent=1) + "\n"
 

@@ -1,7 +1,8 @@
-"""Quantities: numbers that say how they came about, and how sure they are."""
+"""Quantities: numbers with their origin and their interval."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -12,16 +13,17 @@ Kind = Literal["measured", "fitted", "assumed"]
 
 
 class ProfilePart(BaseModel):
-    """What every part of a profile has in common: unknown keys, NaN and infinity are refused."""
+    """The base of all parts of a profile: unknown keys, NaN and infinity are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Quantity(ProfilePart):
-    """A number with its origin: measured, fitted or assumed; low..high is its 95 % interval.
+    """A number with its origin: measured, fitted or assumed.
 
+    low, high: ends of its 95 % interval.
     error: its standard error, in the unit of the value.  Of few visits the interval is wider than
-    1.96 of these to either side, by Student's t.
+        1.96 standard errors to either side, by Student's t.
     """
 
     value: float
@@ -39,36 +41,27 @@ class Quantity(ProfilePart):
         return self
 
 
-def _positive(quantity: Quantity) -> Quantity:
-    if quantity.value <= 0:
-        raise ValueError(f"value {quantity.value:g} must be greater than 0")
-    return quantity
+def _require(condition: Callable[[float], bool], what: str) -> AfterValidator:
+    def check(quantity: Quantity) -> Quantity:
+        if not condition(quantity.value):
+            raise ValueError(f"value {quantity.value:g} must {what}")
+        return quantity
+
+    return AfterValidator(check)
 
 
-def _not_negative(quantity: Quantity) -> Quantity:
-    if quantity.value < 0:
-        raise ValueError(f"value {quantity.value:g} must be 0 or more")
-    return quantity
-
-
-def _share(quantity: Quantity) -> Quantity:
-    if not 0 <= quantity.value <= 1:
-        raise ValueError(f"value {quantity.value:g} must lie between 0 and 1")
-    return quantity
-
-
-Positive = Annotated[Quantity, AfterValidator(_positive)]
-NotNegative = Annotated[Quantity, AfterValidator(_not_negative)]
-Share = Annotated[Quantity, AfterValidator(_share)]
+Positive = Annotated[Quantity, _require(lambda x: x > 0, "be greater than 0")]
+NotNegative = Annotated[Quantity, _require(lambda x: x >= 0, "be 0 or more")]
+Share = Annotated[Quantity, _require(lambda x: 0 <= x <= 1, "lie between 0 and 1")]
 
 MEAN_TOLERANCE = 1e-3
-"""How far the mean of the noise may be from 1: it would shift every simulated time by as much."""
+"""Allowed distance of the mean of noise from 1, by which all simulated times would be off."""
 
 
 class NoiseSamples(ProfilePart):
-    """Quantiles of clean step times at evenly spaced levels 0..1, of mean 1.
+    """Quantiles of clean step times at evenly spaced levels 0..1.
 
-    The mean is that of draws between them by linear interpolation.
+    Draws between them by linear interpolation have mean 1.
     """
 
     kind: Kind

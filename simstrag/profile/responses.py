@@ -1,19 +1,19 @@
-"""What a load of some level does to a step: laws that calibration fitted, and their use on traces.
+"""The slowdown of a step by a load: laws that calibration fitted, and utilisation translated.
 
-A level is what a load takes of a resource: 1 is all of one core's or device's time.  A utilisation
-(0 to 1) is such a level.  Slowdowns are factors >= 1 that never fall with the level.
+The level of a load is its share of a resource: 1 is all of one core's or device's time.  A
+utilisation (0 to 1) is such a level.  Slowdowns are factors >= 1 that never fall with the level.
 
     none          1
     constant      factor at any level above 0
     linear        1 + slope u
-    fair_share    demand + u: the step needs `demand` of the resource, what is short is shared
+    fair_share    demand + u: the step needs `demand` of the resource, and shares what is short
     reciprocal    1 / (1 - share u)
     power         1 + slope u^exponent
     hinge         1 + slope (u - knee): free up to the knee
     interpolated  linear between measured levels, and 1 at level 0
 
-Which law holds is a measurement: the trap that fair share is no better than a constant is told in
-docs/formats/profile.md.
+Which law holds is measured; docs/formats/profile.md shows why fair share is no better than a
+constant.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from simstrag.timing.constants import Step
 from simstrag.trace.rows import RESOURCES, SLOWDOWN, UTILISATION
 from simstrag.trace.trace import Trace
 
-__all__ = ["evaluate", "joined", "of_law", "responses_for", "translated"]
+__all__ = ["apply_law", "evaluate", "interpolate", "responses_for", "translate"]
 
 Floats = npt.NDArray[np.float64]
 
 
-def of_law(law: str, constants: Mapping[str, float], levels: npt.ArrayLike) -> Floats:
-    """Slowdowns at some levels by a law with constants; at level 0 there is no load: 1.
+def apply_law(law: str, constants: Mapping[str, float], levels: npt.ArrayLike) -> Floats:
+    """Slowdowns at some levels by a law with constants; 1 at level 0.
 
-    Raises `InputError` where a reciprocal has no value. `interpolated` has no constants and is not
-    evaluated here.
+    Raises `InputError` where a reciprocal has no value.  `interpolated` has no constants; see
+    `evaluate`.
 
-    >>> of_law("hinge", {"slope": 2.0, "knee": 0.5}, [0.0, 0.5, 1.0]).tolist()
+    >>> apply_law("hinge", {"slope": 2.0, "knee": 0.5}, [0.0, 0.5, 1.0]).tolist()
     [1.0, 1.0, 2.0]
     """
     u, c = np.asarray(levels, np.float64), constants
@@ -73,13 +73,13 @@ def of_law(law: str, constants: Mapping[str, float], levels: npt.ArrayLike) -> F
 def evaluate(response: Response, levels: npt.ArrayLike) -> Floats:
     """Slowdowns at some levels by a fitted response.
 
-    Beyond the highest level measured a law with constants goes on as it is; an interpolation
-    cannot, and raises `InputError`.
+    Laws with constants extrapolate beyond the highest measured level.  Raises `InputError` for such
+    a level under an interpolation.
     """
     u = np.asarray(levels, np.float64)
     if response.law != "interpolated":
         constants = {name: each.value for name, each in response.constants.items()}
-        return of_law(response.law, constants, u)
+        return apply_law(response.law, constants, u)
     known = [(each.level, each.slowdown.value) for each in response.levels if not each.held_out]
     measured, slowdowns = zip(*known, strict=True)
     if u.size and u.max() > max(measured):
@@ -87,50 +87,49 @@ def evaluate(response: Response, levels: npt.ArrayLike) -> Floats:
             f"a load {response.load} of level {u.max():g} is beyond the highest of its "
             f"interpolated response, {max(measured):g}; measure that level"
         )
-    return joined(measured, slowdowns, u)
+    return interpolate(measured, slowdowns, u)
 
 
-def joined(measured: npt.ArrayLike, slowdowns: npt.ArrayLike, levels: npt.ArrayLike) -> Floats:
-    """Slowdowns at some levels on lines between measured ones, from 1 at level 0, never falling.
+def interpolate(measured: npt.ArrayLike, slowdowns: npt.ArrayLike, levels: npt.ArrayLike) -> Floats:
+    """Slowdowns on lines between measured levels, from 1 at level 0, never falling.
 
-    Beyond the highest it holds what it has there.
+    They stay constant beyond the highest level.
 
-    >>> joined([2.0, 1.0], [1.8, 2.0], [0.0, 0.5, 1.0, 2.0, 3.0]).tolist()
+    >>> interpolate([2.0, 1.0], [1.8, 2.0], [0.0, 0.5, 1.0, 2.0, 3.0]).tolist()
     [1.0, 1.5, 2.0, 2.0, 2.0]
     """
     x, y = np.asarray(measured, np.float64), np.asarray(slowdowns, np.float64)
     order = np.argsort(x)
     rising = np.maximum.accumulate(np.maximum(1.0, y[order]))
     at = np.asarray(levels, np.float64)
-    found: Floats = np.interp(at, np.append(0.0, x[order]), np.append(1.0, rising))
-    return found
+    lines: Floats = np.interp(at, np.append(0.0, x[order]), np.append(1.0, rising))
+    return lines
 
 
 def responses_for(trace: Trace, profile: Profile | None) -> tuple[Response, ...]:
-    """Those by which the utilisations of a trace are translated: the first of each resource.
+    """The responses that translate a trace's utilisations: the first one of each resource.
 
-    In the order of the profile, of steps in full precision; that of the network is of an
-    all-reduce, which has no precision.
+    They are of steps in full precision; that of the network is of an all-reduce, which has none.
     """
     if profile is None:
         return ()
     full = None if profile.workload is None else profile.workload.full
     h = trace.histories
     used = {RESOURCES[k] for k in h.resource[h.kind == UTILISATION]}
-    found: dict[str, Response] = {}
-    for each in profile.responses:
-        if each.resource in used and each.precision in ("", full):
-            found.setdefault(each.resource, each)
-    return tuple(found.values())
+    first: dict[str, Response] = {}
+    for response in profile.responses:
+        if response.resource in used and response.precision in ("", full):
+            first.setdefault(response.resource, response)
+    return tuple(first.values())
 
 
-def translated(trace: Trace, profile: Profile | None, step: Step) -> Trace:
-    """A trace whose utilisations are slowdowns by the profile's responses, where it has them.
+def translate(trace: Trace, profile: Profile | None, step: Step) -> Trace:
+    """A trace with utilisations as slowdowns, for each resource with a response in the profile.
 
-    A response was measured of whole steps, a slowdown in a trace is of the part that uses the
-    resource; that part is stretched by so much that the whole step takes as long as was measured.
-    Source and hash stay those of the trace as it was recorded.  Raises `InputError` for a resource
-    with slowdowns beside utilisations, and for one that steps make no use of.
+    A response was measured on whole steps, and a slowdown in a trace stretches the part of the step
+    that uses the resource: that part is stretched until the whole step is as slow as measured.
+    Source and hash stay those of the recorded trace.  Raises `InputError` for a resource with both
+    slowdowns and utilisations, and for one that steps do not use.
     """
     h = trace.histories
     used = h.kind == UTILISATION
@@ -153,7 +152,7 @@ def translated(trace: Trace, profile: Profile | None, step: Step) -> Trace:
 
 
 def _share(step: Step, resource: str) -> float:
-    """The share of an idle step that a resource works on; communication is the network's alone."""
+    """The share of an idle step on a resource; communication is on the network alone."""
     parts = {"gpu": step.gpu, "host": step.host}
     return parts[resource] / (step.gpu + step.host) if resource in parts else 1.0
 

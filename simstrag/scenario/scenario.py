@@ -24,7 +24,7 @@ from simstrag.documents.yaml_file import read_mapping
 from simstrag.errors import InputError
 from simstrag.profile.batch_laws import times_at
 from simstrag.profile.profile import Profile, StepTimes
-from simstrag.profile.responses import responses_for, translated
+from simstrag.profile.responses import responses_for, translate
 from simstrag.scenario.inputs import Inputs, allreduce_of, server_of, step_of
 from simstrag.scenario.sections import (
     AllReduceSection,
@@ -323,7 +323,7 @@ class Scenario(Section):
         """The inputs, from a trace and a profile that were read."""
         times = self._times_by(profile, trace)
         step = step_of(self.step, times, trace, self.microbatches)
-        contention = None if trace is None else translated(trace, profile, step)
+        contention = None if trace is None else translate(trace, profile, step)
         if contention is not None and self.durations == "median":
             contention = contention.without_contention(self.places or range(self.workers))
         return Inputs(
