@@ -1,4 +1,4 @@
-"""What a scenario refers to, loaded: constants that it states, else those of its profile."""
+"""The inputs of a scenario: constants that it states, else those of its profile."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["Inputs", "allreduce_of", "server_of", "step_of"]
 class Inputs:
     """Trace, profile and the constants in force.
 
-    times: the profile's times of a step at the scenario's batch; None where the scenario states its
-    own.  contention: the trace with utilisations as slowdowns, where the profile can tell.
-    responses: the laws by which they were translated.
+    times: the profile's times of a step at the scenario's batch; None if it states its own.
+    contention: the trace as simulated, with utilisations translated into slowdowns.
+    responses: the laws of this translation.
     """
 
     trace: Trace | None
@@ -56,7 +56,7 @@ def step_of(
 
 
 def allreduce_of(section: AllReduceSection | None, profile: Profile | None) -> AllReduce:
-    """Each constant of a section that states it, or else of the profile, or else free."""
+    """The all-reduce: each constant of the section, else of the profile, else free."""
     known = AllReduce()
     if profile is not None and profile.allreduce is not None:
         a = profile.allreduce
@@ -71,7 +71,7 @@ def allreduce_of(section: AllReduceSection | None, profile: Profile | None) -> A
 
 
 def server_of(section: ServerSection | None, profile: Profile | None) -> ServerCost:
-    """Each constant of a section that states it, or else of the profile, or else free."""
+    """The server: each constant of the section, else of the profile, else free."""
     known = ServerCost()
     if profile is not None and profile.server is not None:
         s = profile.server

@@ -1,4 +1,4 @@
-"""Scenarios: everything a run depends on except the policy and the seed, as one validated value."""
+"""Scenarios: everything a run depends on except policy and seed, as one validated value."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ InlineTrace = Annotated[InstanceOf[Trace], WithJsonSchema(ROWS_SCHEMA)]
 class Scenario(Section):
     """A validated scenario; `Scenario.read(path)` loads YAML, `Scenario(...)` takes the same keys.
 
-    `read` and `of` answer mistakes with an `InputError`, the constructor with pydantic's own
-    `ValidationError`. `trace` is a file, a `Trace` or rows; in a file, a name or rows.
+    Mistakes are an `InputError` of `read` and `of`, and pydantic's `ValidationError` of the
+    constructor.  `trace` is the name of a file, a `Trace`, or rows.
 
-    What ends a run: `samples` (rounded up to a multiple of workers x batch), `target_progress` or
-    `target_accuracy`; or `updates`, for `run` only. With `samples` beside a target the run goes on
-    until both are reached: the makespan is the time of the former.
+    A run ends at `samples` (rounded up to a multiple of workers x batch), `target_progress` or
+    `target_accuracy`; or at `updates`, in `run` only.  With `samples` beside a target it ends when
+    both are reached: the makespan is the time of `samples`.
 
     >>> Scenario(workers=8, samples=1_024_000, step={"compute": 0.1}).seed_list
     (0,)
@@ -106,7 +106,7 @@ class Scenario(Section):
         return [dict(zip(COLUMNS, row, strict=True)) for row in zip(*columns, strict=True)]
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _check_keys(self) -> Self:
         limits = (self.samples, self.updates, self.target_progress, self.target_accuracy)
         if all(limit is None for limit in limits):
             raise ValueError(
@@ -130,15 +130,15 @@ class Scenario(Section):
         return self
 
     @model_validator(mode="after")
-    def _placed(self) -> Self:
+    def _check_nodes(self) -> Self:
         if self.nodes is not None and len(self.nodes) != self.workers:
             raise ValueError(f"nodes has {len(self.nodes)} entries for {self.workers} workers")
         if self.nodes is not None and self.ranks_per_node is not None:
             raise ValueError("give nodes or ranks_per_node, not both")
-        asked = None if self.allreduce is None else self.allreduce.needs_nodes
-        if asked is not None and self.places is None:
+        reason = None if self.allreduce is None else self.allreduce.needs_nodes
+        if reason is not None and self.places is None:
             raise ValueError(
-                f"{asked}, but nothing says which ranks share a node; give ranks_per_node or nodes"
+                f"{reason}, but nothing says which ranks share a node; give ranks_per_node or nodes"
             )
         if self.server_load is not None and not self._ranks_on(self.server_load.node):
             nodes = sorted(set(self.places or range(self.workers)))
@@ -175,15 +175,15 @@ class Scenario(Section):
         return scenario
 
     def replaced(self, **changes: Any) -> Scenario:
-        """This scenario with some keys changed, and validated anew.
+        """This scenario with some keys changed, validated anew.
 
-        Files that were read and are not changed stay as they were read.
+        Files are not read again unless their key changes.
         """
         data = {name: getattr(self, name) for name in self.model_fields_set} | changes
         replaced = Scenario.of(data, self._source, self._folder)
-        known, none = self._inputs, changes.get("trace", self) is None
-        if known is not None and "profile" not in changes and ("trace" not in changes or none):
-            replaced._inputs = replaced._with(None if none else known.trace, known.profile)
+        inputs, no_trace = self._inputs, changes.get("trace", self) is None
+        if inputs and "profile" not in changes and ("trace" not in changes or no_trace):
+            replaced._inputs = replaced._with(None if no_trace else inputs.trace, inputs.profile)
         return replaced
 
     @property
@@ -193,7 +193,7 @@ class Scenario(Section):
 
     @property
     def places(self) -> tuple[int, ...] | None:
-        """The node of each rank; None where nothing says that ranks share any.
+        """The node of each rank in the trace; None if rank k is on node k.
 
         >>> Scenario(workers=5, updates=1, step={"compute": 0.1}, ranks_per_node=2).places
         (0, 0, 1, 1, 2)
@@ -217,10 +217,9 @@ class Scenario(Section):
         return tuple(rank // size for rank in range(self.workers))
 
     def without_contention(self) -> Scenario:
-        """The clean control: no trace, or of a trace of durations each step at its median.
+        """The clean control: no trace; of a trace of durations, each step at its median over ranks.
 
-        Recorded durations have no run without contention. In their control step k of every rank
-        takes the median over ranks of step k as recorded, and nothing else is slowed.
+        Recorded durations have no run without contention (docs/formats/scenario.md).
         """
         trace = self.inputs.trace
         if trace is not None and trace.replays:
@@ -229,7 +228,7 @@ class Scenario(Section):
 
     @property
     def progress_target(self) -> float | None:
-        """The progress to reach, if one is declared, directly or as an accuracy."""
+        """The target, declared as progress or as an accuracy."""
         if self.target_accuracy is not None:
             return self.learner.progress_for(self.target_accuracy)
         return self.target_progress
@@ -239,12 +238,12 @@ class Scenario(Section):
         """`samples` rounded up to a multiple of workers x batch (rule 23)."""
         if self.samples is None:
             return None
-        whole = self.workers * self.learner.batch
-        return -(-self.samples // whole) * whole
+        batch = self.workers * self.learner.batch
+        return -(-self.samples // batch) * batch
 
     @property
     def declared(self) -> dict[str, Any]:
-        """The keys that are set, as JSON has them: one object for all runs, not to be changed.
+        """The keys that are set, as JSON; one object for all runs, which must not be changed.
 
         >>> Scenario(workers=8, updates=10, step={"compute": 0.1}).declared
         {'workers': 8, 'updates': 10, 'step': {'compute': 0.1}}
@@ -255,18 +254,18 @@ class Scenario(Section):
 
     @property
     def inputs(self) -> Inputs:
-        """The trace and profile this scenario refers to, read once. Raises `InputError`."""
+        """The constants in force, the trace and the profile, read once. Raises `InputError`."""
         if self._inputs is None:
             self._inputs = self._load()
         return self._inputs
 
     def timing(self, seed: int) -> Timing:
-        """The durations of one run; under one trace all but the noise is shared by all seeds."""
+        """When things end in a run; seeds under the same trace share all but the noise."""
         noise_of_seed = Noise(seed, self.inputs.step.draw)
         if self.trace_per_seed == "shift":
             trace = self.inputs.contention
-            moved = None if trace is None else trace.shift(noise.offset(seed) * trace.end)
-            return self._timing_of(moved, noise_of_seed)
+            shifted = None if trace is None else trace.shift(noise.offset(seed) * trace.end)
+            return self._timing_of(shifted, noise_of_seed)
         if self._timing is None:
             self._timing = self._timing_of(self.inputs.contention, noise_of_seed)
         return self._timing.under(noise_of_seed)
@@ -279,7 +278,8 @@ class Scenario(Section):
                 "node; raise `workers`, or choose nodes with `nodes: [...]`"
             )
         contention = Contention.of(trace, self.workers, places, self.trace_end, self.allow_speedup)
-        load = self._load_by_server()
+        s = self.server_load
+        load = None if s is None else ServerLoad(self._ranks_on(s.node), s.host, s.net)
         return Timing(
             inputs.step, inputs.allreduce, inputs.server, contention, noise_of_seed,
             self.network_places, load,
@@ -292,7 +292,7 @@ class Scenario(Section):
         return state | {"__pydantic_private__": private}
 
     def write(self, folder: Path) -> None:
-        """Write `scenario.yaml` and the files it refers to, so that the folder stands by itself."""
+        """Write `scenario.yaml` and copies of its files to a folder."""
         from ruamel.yaml import YAML
 
         data = self.model_dump(mode="json", exclude_unset=True)
@@ -362,10 +362,6 @@ class Scenario(Section):
         places = self.places or range(self.workers)
         return frozenset(rank for rank in range(self.workers) if places[rank] == node)
 
-    def _load_by_server(self) -> ServerLoad | None:
-        s = self.server_load
-        return None if s is None else ServerLoad(self._ranks_on(s.node), s.host, s.net)
-
 
 def _inline_trace(value: Any, source: str) -> Any:
     """Rows, or a trace from elsewhere, as the scenario's own trace; other values as they are.
@@ -387,7 +383,7 @@ def _inline_trace(value: Any, source: str) -> Any:
 
 
 def _copy(source: Path, target: Path, sha256: str) -> bool:
-    """Copy a file if it still is what was read."""
+    """Copy a file unless it has changed since it was read; whether it was copied."""
     try:
         data = source.read_bytes()
     except OSError:

@@ -1,4 +1,4 @@
-"""The sections of a scenario file: constants stated inline, which are assumed, not measured."""
+"""The sections of a scenario file: constants that are stated, and thus assumed."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ SUM_TOLERANCE = 1e-9
 
 
 class Section(BaseModel):
-    """What every section has in common: unknown keys, NaN and truth values are refused."""
+    """The base of all sections: unknown keys, NaN and booleans as numbers are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
-    def _truth_is_no_number(cls, data: Any) -> Any:
-        """`workers: true` would be read as 1."""
+    def _refuse_booleans(cls, data: Any) -> Any:
+        """`workers: true` would be 1."""
         for key, value in data.items() if isinstance(data, Mapping) else ():
             field = cls.model_fields.get(key)
             if isinstance(value, bool) and field is not None and field.annotation is not bool:
@@ -55,12 +55,14 @@ class Section(BaseModel):
 
 
 class StepSection(Section):
-    """One training step, stated inline: assumed, not measured.
+    """One training step.
 
-    compute: seconds in full precision on an idle machine.  host_share: the part of it that reduced
-    precision cannot shorten.  amp_ratio: full over reduced-precision time.  cv: coefficient of
-    variation of the noise.  amp_switch: seconds that a change of precision costs.  fixed_share: the
-    part of it that a smaller batch does not shorten.
+    compute: seconds in full precision on an idle machine.
+    host_share: share that reduced precision cannot shorten.
+    amp_ratio: full over reduced-precision time.
+    cv: coefficient of variation of the noise.
+    amp_switch: seconds of a change of precision.
+    fixed_share: share that a smaller batch does not shorten.
     """
 
     compute: Positive
@@ -86,10 +88,9 @@ class StepSection(Section):
 
 
 class AllReduceSection(Section):
-    """An all-reduce: alpha s per hop, bandwidth bytes/s, bytes, share hidden by backward.
+    """An all-reduce; see `simstrag.timing.constants.AllReduce`.
 
-    algorithm: see `simstrag.timing.collectives`.  intra_alpha, intra_bandwidth: of the links
-    inside a node; like those between nodes where they are not given.
+    intra_alpha, intra_bandwidth: of links inside a node; by default like links between nodes.
     """
 
     alpha: NonNegative = 0.0
@@ -102,12 +103,12 @@ class AllReduceSection(Section):
 
     @field_serializer("bandwidth", "intra_bandwidth", when_used="json")
     def _readable(self, bandwidth: float | None) -> float | str | None:
-        """JSON has no infinity; the word for it is read back as the number."""
+        """JSON has no infinity; the word "inf" is read as the number."""
         return "inf" if bandwidth == math.inf else bandwidth
 
     @property
     def needs_nodes(self) -> str | None:
-        """What here makes a difference only where ranks share nodes, with its value."""
+        """The key, with its value, that makes a difference only if ranks share nodes."""
         if self.algorithm == "hierarchical":
             return "allreduce.algorithm is hierarchical"
         for name in ("intra_alpha", "intra_bandwidth"):
@@ -117,10 +118,9 @@ class AllReduceSection(Section):
 
 
 class ServerSection(Section):
-    """Seconds per gradient: at the parameter server (FIFO), and on the worker's side around it.
+    """A parameter server; see `simstrag.timing.constants.ServerCost`.
 
-    shards: how many servers have an equal share of the service each, or the shares.
-    fused_allreduce: a job that fuses several groups first all-reduces among their contributors.
+    shards: number of servers with equal shares of the service, or the shares.
     """
 
     service: NonNegative = 0.0
@@ -137,7 +137,7 @@ class ServerSection(Section):
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """Of the service, one per shard.
+        """Shares of the service, one per shard.
 
         >>> ServerSection(shards=4).shares
         (0.25, 0.25, 0.25, 0.25)
@@ -147,9 +147,10 @@ class ServerSection(Section):
 
 
 class ServerLoadSection(Section):
-    """What a parameter server in use costs the ranks on its node: factors >= 1, assumed.
+    """Slowdown of the ranks on the server's node while it is in use: factors >= 1.
 
-    host: of the host work of their steps.  net: of their pushes, pulls and collectives.
+    host: of the host work of their steps.
+    net: of their pushes, pulls and collectives.
     """
 
     node: Annotated[int, Field(ge=0)] = 0
@@ -160,9 +161,11 @@ class ServerLoadSection(Section):
 class LearnerSection(Section):
     """What updates are worth: the noise-scale model of statistical efficiency.
 
-    batch: samples per gradient.  noise_scale: McCandlish's B_noise, in samples.  c_tau: what a
-    stale sample costs, relative to a fresh one.  curve: (progress, accuracy) points, increasing.
-    staleness_loss: what an update of mean staleness takes from the final accuracy.
+    batch: samples per gradient.
+    noise_scale: McCandlish's B_noise, in samples.
+    c_tau: cost of a stale sample, relative to a fresh one.
+    curve: (progress, accuracy) points, increasing.
+    staleness_loss: loss of final accuracy per update of mean staleness.
     """
 
     kind: Literal["noise-scale"] = "noise-scale"
@@ -185,7 +188,7 @@ class LearnerSection(Section):
     def progress_for(self, accuracy: float) -> float:
         """The least progress at which the declared curve reaches `accuracy`.
 
-        Raises `InputError` without a curve, and for what lies beyond it (no extrapolation).
+        Raises `InputError` without a curve, and for an accuracy beyond it.
         """
         if self.curve is None:
             raise InputError("target_accuracy needs learner.curve: [[progress, accuracy], ...]")

@@ -1,4 +1,4 @@
-"""The constants of a scenario that may be off: which they are, and on whose word they stand."""
+"""The constants of a scenario that may be off, and the origin of each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ QUANTITIES = {
     "allreduce.bytes": "bytes",
     "allreduce.overlap": "",
 }
-"""The constants that can be varied, as keys of a scenario, and their units."""
+"""The constants that can be varied, as keys of a scenario, with their units."""
 
 BOUNDS = {
     "step.host_share": (0.0, 1.0),
@@ -36,18 +36,18 @@ BOUNDS = {
     "step.cv": (0.0, 1.0),
     "allreduce.overlap": (0.0, 1.0),
 }
-"""Between which values a constant is varied; all others are 0 or more."""
+"""Ranges in which constants are varied; all others are 0 or more."""
 
 DECLARED = "assumed (declared in the scenario)"
 DEFAULT = "assumed (default)"
 NOT_GIVEN = "assumed (nothing given)"
 
 THROUGH = {"server": {"server", "leader"}, "allreduce": {"all-reduce", "model averaging", "leader"}}
-"""The ways of making updates that take any time of a section."""
+"""Architectures of updates that spend time of a section."""
 
 
 def kind_of(scenario: Scenario, name: str) -> str:
-    """Whether a constant in force is measured, fitted or assumed, and then by whose word.
+    """The origin of a constant in force: measured, fitted, or assumed, and then where.
 
     >>> case = Scenario(workers=2, updates=1, step={"compute": 0.1})
     >>> kind_of(case, "step.compute"), kind_of(case, "learner.c_tau")
@@ -70,7 +70,7 @@ def kind_of(scenario: Scenario, name: str) -> str:
 
 
 def value_of(scenario: Scenario, name: str) -> float:
-    """The constant in force; 0 where there is none, or it is a profile's and cannot be varied."""
+    """The constant in force; 0 for none, and for a profile's that cannot be varied."""
     section, _, key = name.partition(".")
     if section in ("learner", "step"):
         stated = getattr(scenario, section)
@@ -80,9 +80,9 @@ def value_of(scenario: Scenario, name: str) -> float:
 
 
 def uncertain(scenario: Scenario) -> list[str]:
-    """The constants here that nobody measured and that are not 0, as keys of `QUANTITIES`.
+    """The constants that are neither measured nor 0, as keys of `QUANTITIES`.
 
-    Without a target no time depends on what stale gradients cost.
+    Without a target no time depends on the cost of stale gradients.
 
     >>> uncertain(Scenario(workers=2, samples=256, step={"compute": 0.1}))
     ['learner.noise_scale', 'step.compute']
@@ -97,7 +97,7 @@ def uncertain(scenario: Scenario) -> list[str]:
 
 
 def with_value(scenario: Scenario, name: str, value: float) -> Scenario:
-    """The scenario with one constant changed; what its profile says stays for all others."""
+    """The scenario with one constant changed; all others stay, those of the profile too."""
     section, _, key = name.partition(".")
     stated = getattr(scenario, section)
     keys = {} if stated is None else stated.model_dump(exclude_unset=True)
@@ -105,10 +105,9 @@ def with_value(scenario: Scenario, name: str, value: float) -> Scenario:
 
 
 def feels(summary: Mapping[str, Any], name: str) -> bool:
-    """Whether another value of a constant can make any difference to a run, by its summary.
+    """Whether another value of a constant can make a difference to a run with this summary.
 
-    Without stale gradients their cost is no matter; of the server and the all-reduce a policy knows
-    only what it met of them.
+    The cost of stale gradients makes none without them, nor do server and all-reduce if unused.
 
     >>> feels({"architecture": "all-reduce", "effective_staleness": 0.0}, "server.service")
     False
