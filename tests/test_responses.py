@@ -204,9 +204,9 @@ def test_a_report_says_by_which_law_utilisation_became_slowdown(profile: Path) -
     )  # fmt: skip
     (said,) = (s for s in assumptions(scenario, [simulate(scenario, "bsp")]) if "Utilisation" in s)
     assert said == (
-        "Utilisation of gpu in the trace is taken to be by others, and to stretch a whole step as "
-        'a load "cpu" of that level did: by a linear law fitted to levels up to 2.00, whatever the '
-        "precision and the batch."
+        "Utilisation of gpu in the trace is assumed to be by other jobs and to stretch a whole "
+        'step as a load "cpu" of that level did: by a linear law fitted to levels up to 2.00, at '
+        "any precision and batch."
     )
 
 
