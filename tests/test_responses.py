@@ -217,7 +217,7 @@ def test_what_lies_beyond_the_levels_of_the_fit_is_said_to_be_extrapolated(profi
     profile.write_text(json.dumps(data))
     scenario = Scenario.of(BASE | {"profile": profile.name, "trace": USED}, folder=profile.parent)
     text = " ".join(assumptions(scenario, [simulate(scenario, "bsp")]))
-    assert "levels up to 0.250, and is extrapolated up to 0.800, whatever" in text
+    assert "levels up to 0.250, and is extrapolated up to 0.800, at any" in text
 
 
 def test_inputs_with_a_translation_go_to_another_process(profile: Path) -> None:
