@@ -167,9 +167,9 @@ class Campaign:
             for number, (case, k) in enumerate(wanted):
                 first = number % len(self.plan.cases) == 0
                 if first and k and self.outcome(case, k) is None:
-                    begun = time.monotonic()
+                    started = time.monotonic()
                     between(k / repetitions)
-                    until += time.monotonic() - begun
+                    until += time.monotonic() - started
                 late = time.monotonic() > until
                 if late and first and self.outcome(case, k) is None:
                     break
@@ -183,12 +183,12 @@ class Campaign:
     def outcome(self, case: Case, repetition: int) -> RunOutcome | None:
         """The outcome on disk; None for a run that has none."""
         folder = self._at(case, repetition)
-        told = _outcome(folder)
-        if told is None:
+        record = _read_outcome(folder)
+        if record is None:
             return None
-        tries = map(_outcome, _attempts(folder, FAILED))
+        tries = map(_read_outcome, _attempts(folder, FAILED))
         failed = tuple(each["reason"] for each in tries if each is not None)
-        return RunOutcome(case, repetition, folder, **told, failed_tries=failed)
+        return RunOutcome(case, repetition, folder, **record, failed_tries=failed)
 
     def _at(self, case: Case, repetition: int) -> Path:
         return self.folder / RUNS / f"{case.name}-{repetition + 1}"
@@ -236,7 +236,7 @@ class Campaign:
         folder = self._at(case, repetition)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        begun, reason = time.monotonic(), ""
+        started, reason = time.monotonic(), ""
         load: list[Mapping[str, Any]] = []
         pace: list[list[float]] = []
         with Occupancy() as seen:
@@ -246,12 +246,12 @@ class Campaign:
                 pace.append(ranks.pace(self.alone))
             except (SimstragError, Skipped) as failure:
                 reason = str(failure)
-        told = {
-            "finished": not reason, "reason": reason, "took": round(time.monotonic() - begun, 3),
+        record = {
+            "finished": not reason, "reason": reason, "took": round(time.monotonic() - started, 3),
             "foreign": round(seen.foreign, 4), "stolen": round(seen.stolen, 4), "load": load,
             "pace": pace, "aside": aside,
         }  # fmt: skip
-        write_json(folder / OUTCOME, plain(told))
+        write_json(folder / OUTCOME, plain(record))
         found = self.outcome(case, repetition)
         assert found is not None
         return found
@@ -288,10 +288,10 @@ def off(pace: Sequence[float], usual: float, case: Case) -> bool:
 def count_finished(folder: Path) -> int:
     """Number of finished runs of a validation, without attempts that do not count."""
     runs = [each for each in (folder / RUNS).glob("*") if not TRY.search(each.name)]
-    return sum(told["finished"] for each in runs if (told := _outcome(each)) is not None)
+    return sum(record["finished"] for each in runs if (record := _read_outcome(each)) is not None)
 
 
-def _outcome(folder: Path) -> dict[str, Any] | None:
+def _read_outcome(folder: Path) -> dict[str, Any] | None:
     """The outcome file of an attempt; None for an interrupted one."""
     try:
         return dict(json.loads((folder / OUTCOME).read_text(encoding="utf-8")))
@@ -311,8 +311,8 @@ def _rename_attempt(folder: Path, word: str) -> None:
 
 def _read_disturbed(folder: Path) -> dict[str, Any]:
     """PaceRequest and makespan of a disturbed attempt."""
-    told = json.loads((folder / OUTCOME).read_text(encoding="utf-8"))
-    return {"pace": told["pace"], "makespan": Run.read(folder).summary["makespan"]}
+    record = json.loads((folder / OUTCOME).read_text(encoding="utf-8"))
+    return {"pace": record["pace"], "makespan": Run.read(folder).summary["makespan"]}
 
 
 @contextlib.contextmanager
@@ -346,8 +346,8 @@ def lock_folder(folder: Path, plan: Plan) -> Iterator[None]:
     try:
         taken = "another validation is running there; wait, or choose another folder"
         hold(lock, f"{folder}: {taken}")
-        begun = written.exists() and (folder / RUNS).exists()
-        if begun and written.read_text(encoding="utf-8") != text:
+        started = written.exists() and (folder / RUNS).exists()
+        if started and written.read_text(encoding="utf-8") != text:
             raise InputError(
                 f"{folder}: holds another validation, with another profile, seed, policies or "
                 "number "

@@ -72,9 +72,9 @@ def measure(
     makespan, full = float(times[over]), float(ranks * batch)
     applied = gradients[(gradients["fate"] == "applied") & (gradients["update"] <= over)]
     stale = (applied["update"] - 1 - applied["version"]).to_numpy(np.float64)
-    who = applied["rank"].to_numpy(np.int64)
-    count = np.bincount(who, minlength=ranks)
-    total = np.bincount(who, weights=stale, minlength=ranks)
+    ranks_applied = applied["rank"].to_numpy(np.int64)
+    count = np.bincount(ranks_applied, minlength=ranks)
+    total = np.bincount(ranks_applied, weights=stale, minlength=ranks)
     with np.errstate(invalid="ignore", divide="ignore"):
         staleness = total / count
     return Measure(

@@ -33,12 +33,12 @@ def _(result: Result, command: str | None = None) -> str:
     }
     drawn = tables.cases_to_draw(result)
     plan = result.plan
-    asked = [
+    request = [
         ("workload", f"{plan.workload}, batch {plan.batch} per rank"),
         ("precisions", plan.precision),
         ("profile", plan.profile),
         ("profile sha256", plan.sha256),
-        ("repetitions", f"{result.repetitions} of {result.asked} requested"),
+        ("repetitions", f"{result.repetitions} of {result.requested} requested"),
         ("seed", str(plan.seed)),
         ("cores", f"{plan.cores}; rank r on core r modulo {plan.cores}"),
         ("schedules", RULE),
@@ -47,7 +47,7 @@ def _(result: Result, command: str | None = None) -> str:
         "validation.html",
         result=result,
         answer=tables.answer(result),
-        asked=asked,
+        request=request,
         tables=shown,
         errors=pictures.errors(drawn) if drawn else "",
         paces=[(each.case.name, pictures.pace(each)) for each in drawn],

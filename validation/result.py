@@ -163,7 +163,7 @@ class Ranking:
 class Result:
     """The whole result of a validation.
 
-    asked: requested repetitions.
+    requested: requested repetitions.
     repetitions: repetitions that fit into the time.
     """
 
@@ -172,7 +172,7 @@ class Result:
     outcomes: tuple[RunOutcome, ...]
     constants: tuple[Constant, ...]
     remarks: tuple[str, ...]
-    asked: int
+    requested: int
     repetitions: int
 
     @property
@@ -215,9 +215,11 @@ class Result:
             here = [each for each in self.cases if each.case.place == place and each.real]
             if len(here) > 1:
                 real = {each.case.policy: makespans(each) for each in here}
-                said = {each.case.policy: simulated(each) for each in here}
+                prediction = {each.case.policy: simulated(each) for each in here}
                 even = {each.case.policy: evened(each) for each in here}
-                found.append(Ranking(*place, tuple(pairs(real, said)), tuple(pairs(even, said))))
+                found.append(
+                    Ranking(*place, tuple(pairs(real, prediction)), tuple(pairs(even, prediction)))
+                )
         return tuple(found)
 
     @cached_property
@@ -230,13 +232,13 @@ class Result:
             if policy == "bsp" or schedule == CLEAN or bsp is None or clean is None:
                 continue
             trio = each, bsp, clean
-            real, even, said = (
+            real, even, prediction = (
                 mitigations(*map(of, trio)) for of in (makespans, evened, simulated)
             )
             runs = each.real.values(), each.predicted.runs
-            real_amp, said_amp = (mean([run.amp for run in own]) for own in runs)
-            amp = real_amp, said_amp
-            found.append(Mitigation(policy, ranks, schedule, real, even, said, amp))
+            real_amp, simulated_amp = (mean([run.amp for run in own]) for own in runs)
+            amp = real_amp, simulated_amp
+            found.append(Mitigation(policy, ranks, schedule, real, even, prediction, amp))
         return tuple(found)
 
     def document(self) -> dict[str, Any]:
@@ -244,7 +246,7 @@ class Result:
         return {
             "format": "simstrag-validation/3",
             "plan": self.plan.document(),
-            "repetitions": {"asked": self.asked, "made": self.repetitions},
+            "repetitions": {"asked": self.requested, "made": self.repetitions},
             **_summary(self.verdicts),
             "at_pace": {**_summary(self.at_pace), "least": self.paces[0], "most": self.paces[1]},
             "cases": [_case(each) for each in self.cases],

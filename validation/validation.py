@@ -110,7 +110,7 @@ class InterleavedCalibration:
         self.request, self.place = replace(request, device="cpu"), Path(folder) / CALIBRATION
         refuse_others(Path(folder))
         _check_cases(policies, ranks)
-        if (Path(folder) / RUNS).exists() and not self.begun.exists():
+        if (Path(folder) / RUNS).exists() and not self.first_profile.exists():
             raise InputError(
                 f"{folder}: holds a validation of a finished profile; choose another folder, or "
                 "give "
@@ -118,17 +118,17 @@ class InterleavedCalibration:
             )
 
     @property
-    def begun(self) -> Path:
+    def first_profile(self) -> Path:
         """File of the profile before the first repetition; it determines the plan."""
         return self.place / BEGUN
 
     def begin(self, on_visit: OnVisit | None = None) -> Path:
         """Measure the part before the first repetition; returns its profile."""
         Calibration.of(self.request, self.place).check_folder()
-        if not self.begun.exists():
+        if not self.first_profile.exists():
             text = self.go_on(0.0, on_visit).read_text(encoding="utf-8")
-            write_whole(self.begun, lambda part: part.write_text(text, encoding="utf-8"))
-        return self.begun
+            write_whole(self.first_profile, lambda part: part.write_text(text, encoding="utf-8"))
+        return self.first_profile
 
     def go_on(self, done: float, on_visit: OnVisit | None = None) -> Path:
         """Measure the part due after a share of the repetitions; returns the whole profile."""
@@ -186,10 +186,10 @@ def validate(
             def between(share: float) -> Path:
                 runs = fit * len(plan.cases)
 
-                def told(used: float, total: float, what: str) -> None:
+                def report_visit(used: float, total: float, what: str) -> None:
                     on_run(round(share * runs), runs, f"calibrating, {what}")
 
-                return calibration_between.go_on(share, told)
+                return calibration_between.go_on(share, report_visit)
 
             outcomes = campaign.carry_out(fit, on_run, minutes, between)
             known = Profile.read(between(1.0))
@@ -250,8 +250,8 @@ def make_plan(
     cases, count = _check_cases(policies, ranks, steps, profile, workload.batch), len(cores())
     with tempfile.TemporaryDirectory() as scratch:
         predictor = Predictor(profile, Path(scratch), count)
-        one_of = {case.ranks: case for case in cases}  # all of so many ranks take as many steps
-        clean = {world: predictor.clean(case) for world, case in one_of.items()}
+        case_of = {case.ranks: case for case in cases}  # cases of one world size have equal steps
+        clean = {world: predictor.clean(case) for world, case in case_of.items()}
     places = dict.fromkeys(case.place for case in cases)
     return Plan(
         cases,
@@ -297,16 +297,16 @@ def _remarks(
     profile: Profile,
     plan: Plan,
     outcomes: Sequence[RunOutcome],
-    asked: int,
+    requested: int,
     fit: int,
     minutes: float,
 ) -> list[str]:
     """Remarks on how the verdicts came about, a sentence each."""
     assert profile.step is not None
     remarks = []
-    if fit < asked:
+    if fit < requested:
         remarks.append(
-            f"only {fit} of {asked} repetitions fit into {minutes:g} minutes, so the spread of "
+            f"only {fit} of {requested} repetitions fit into {minutes:g} minutes, so the spread of "
             "real "
             "runs is " + ("unknown" if fit == 1 else "less certain")
         )

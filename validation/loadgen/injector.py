@@ -258,17 +258,17 @@ def inject_beside(
                 thread.join()
     finally:
         if injector.done and folder.exists():
-            told = {"format": FORMAT, "done": [each.document() for each in injector.done]}
-            write_json(folder / LOAD, plain(told))
+            record = {"format": FORMAT, "done": [each.document() for each in injector.done]}
+            write_json(folder / LOAD, plain(record))
 
 
 def read_load(folder: Path) -> Schedule:
     """The load recorded with the run in a folder; without a record, an empty schedule."""
     if not (folder / LOAD).exists():
         return Schedule((), 1.0)
-    told = json.loads((folder / LOAD).read_text(encoding="utf-8"))["done"]
+    record = json.loads((folder / LOAD).read_text(encoding="utf-8"))["done"]
     names = [each.name for each in fields(Episode)]
-    episodes = tuple(Episode(**{name: each[name] for name in names}) for each in told)
+    episodes = tuple(Episode(**{name: each[name] for name in names}) for each in record)
     return Schedule(episodes, max(each.stop for each in episodes))
 
 

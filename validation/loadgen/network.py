@@ -213,6 +213,6 @@ def _run(*command: str) -> str:
     """Run a command; returns its output.  Raises `InputError` with its error message."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     if done.returncode:
-        said = (done.stderr.strip().splitlines() or [f"code {done.returncode}"])[0]
-        raise InputError(f"a limited link: `{' '.join(command)}` failed: {said}")
+        message = (done.stderr.strip().splitlines() or [f"code {done.returncode}"])[0]
+        raise InputError(f"a limited link: `{' '.join(command)}` failed: {message}")
     return done.stdout
