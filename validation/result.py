@@ -215,11 +215,10 @@ class Result:
             here = [each for each in self.cases if each.case.place == place and each.real]
             if len(here) > 1:
                 real = {each.case.policy: makespans(each) for each in here}
-                prediction = {each.case.policy: simulated(each) for each in here}
+                simulations = {each.case.policy: simulated(each) for each in here}
                 even = {each.case.policy: evened(each) for each in here}
-                found.append(
-                    Ranking(*place, tuple(pairs(real, prediction)), tuple(pairs(even, prediction)))
-                )
+                ranked = (tuple(pairs(times, simulations)) for times in (real, even))
+                found.append(Ranking(*place, *ranked))
         return tuple(found)
 
     @cached_property

@@ -47,8 +47,11 @@ def begun() -> Profile:
 
 
 def test_the_samples_make_the_profile() -> None:
-    written = (FOLDER / "profile.json").read_text(encoding="utf-8")
-    assert numbers(derive(FOLDER).text) == pytest.approx(numbers(written), rel=1e-5, abs=0)
+    written = numbers((FOLDER / "profile.json").read_text(encoding="utf-8"))
+    derived = numbers(derive(FOLDER).text)
+    later = {".allreduce.ranks.0", ".allreduce.smallest", ".allreduce.largest"}
+    assert derived.keys() - written.keys() <= later, "the profile format has them since then"
+    assert {key: derived[key] for key in written} == pytest.approx(written, rel=1e-5, abs=0)
 
 
 def test_the_plan_is_made_by_its_seed_and_of_what_was_calibrated_before(
