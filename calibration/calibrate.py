@@ -32,7 +32,7 @@ from simstrag.calibration.campaign import FEWEST, TARGET, Limits, OnVisit
 from simstrag.calibration.cells import PARTS, Bench, MeasurementCell, Part
 from simstrag.calibration.fits.held_out import choose_held_out
 from simstrag.calibration.samples import Samples, VisitJournal
-from simstrag.documents.paths import write_whole
+from simstrag.documents.paths import write_atomically
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 from simstrag.processes.affinity import keep_memory
@@ -288,7 +288,7 @@ class Calibration:
                 path = files.write(Samples(header, samples.visits), self.folder)
         assert path is not None
         profile = _assemble(files.read(path), path)
-        write_whole(self.folder / PROFILE, lambda path: path.write_text(profile.text))
+        write_atomically(self.folder / PROFILE, lambda path: path.write_text(profile.text))
         return Profile.read(self.folder / PROFILE)
 
     def check_folder(self) -> None:

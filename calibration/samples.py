@@ -18,7 +18,7 @@ import numpy as np
 
 from simstrag.calibration.benches.machine import PACE_LIMIT, usual_paces, visit_deviation
 from simstrag.calibration.cells import MeasurementCell, Visit
-from simstrag.documents.paths import hold, write_whole
+from simstrag.documents.paths import lock_file, write_atomically
 from simstrag.errors import InputError
 
 __all__ = ["FORMAT", "Samples", "VisitJournal", "calm_visits", "find", "read", "write"]
@@ -77,7 +77,7 @@ class VisitJournal:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         lines = [{"format": FORMAT, **header}, *map(_line, visits)]
         text = "".join(f"{json.dumps(line)}\n" for line in lines)
-        write_whole(self.path, lambda path: path.write_text(text, encoding="utf-8"))
+        write_atomically(self.path, lambda path: path.write_text(text, encoding="utf-8"))
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -87,7 +87,7 @@ class VisitJournal:
         """
         with self.path.open("r+b") as file:
             taken = "another calibration is writing there; wait, or choose another folder"
-            hold(file.fileno(), f"{self.path}: {taken}")
+            lock_file(file.fileno(), f"{self.path}: {taken}")
             data = file.read()
             file.truncate(data.rfind(b"\n") + 1)
             yield
@@ -151,7 +151,7 @@ def write(samples: Samples, folder: Path) -> Path:
         {"simstrag": json.dumps(header)}
     )
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(
+    write_atomically(
         folder / TABLE,
         lambda path: pq.write_table(
             table, path, compression="zstd", use_byte_stream_split=["value"],

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.documents.paths import expect
+from simstrag.documents.paths import require_path
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 
@@ -44,7 +44,7 @@ class CsvTable:
     def read(cls, path: str | Path, needed: Sequence[str] = ()) -> CsvTable:
         """From a file. Raises `InputError` for one that is no CSV or lacks a needed column."""
         try:
-            text = expect(path).read_text(encoding="utf-8-sig")
+            text = require_path(path).read_text(encoding="utf-8-sig")
         except UnicodeDecodeError:
             raise InputError(f"{path}: not a text file in UTF-8; a CSV file is needed") from None
         except OSError as error:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.documents.paths import expect
+from simstrag.documents.paths import require_path
 from simstrag.errors import InputError
 from simstrag.trace.trace import Trace
 from simstrag.traces.labelled import Labelled, contents
@@ -110,7 +110,7 @@ def replica_steps(path: str | Path) -> ReplicaSteps:
     import pyarrow.parquet
 
     try:
-        table = pyarrow.parquet.read_table(expect(path))
+        table = pyarrow.parquet.read_table(require_path(path))
     except (pyarrow.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"{path}: cannot be read as parquet: {reason}") from None

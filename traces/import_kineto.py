@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.documents.paths import expect
+from simstrag.documents.paths import require_path
 from simstrag.errors import InputError
 from simstrag.trace.trace import Trace
 from simstrag.traces.labelled import Labelled, contents
@@ -126,7 +126,7 @@ def kineto(*paths: str | Path) -> Labelled:
 
 def _read(path: str | Path) -> dict[str, Any]:
     try:
-        raw = expect(path).read_bytes()
+        raw = require_path(path).read_bytes()
         text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
         data = json.loads(text)
     except (OSError, EOFError) as error:

@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from simstrag.documents.paths import writable, write_whole
+from simstrag.documents.paths import writable, write_atomically
 from simstrag.errors import InputError
 from simstrag.trace.trace import Trace
 from simstrag.traces.scenario_lines import quoted, workers
@@ -91,9 +91,9 @@ class Labelled:
         frame = self.trace.to_frame()
         frame[ORIGIN] = self.origin
         write = frame.to_parquet if Path(path).suffix == ".parquet" else frame.to_csv
-        write_whole(path, lambda part: write(part, index=False))
+        write_atomically(path, lambda part: write(part, index=False))
         text = self.page(Path(path).stem, Path(path).name)
-        write_whole(page, lambda part: part.write_text(text, encoding="utf-8"))
+        write_atomically(page, lambda part: part.write_text(text, encoding="utf-8"))
         return page
 
 

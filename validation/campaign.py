@@ -22,7 +22,7 @@ from simstrag.calibration.benches.machine import Occupancy
 from simstrag.calibration.cells import Skipped
 from simstrag.ddp.record.replay import finish
 from simstrag.ddp.support import profile_hints
-from simstrag.documents.paths import hold, write_json, write_whole
+from simstrag.documents.paths import lock_file, write_atomically, write_json
 from simstrag.errors import InputError, SimstragError
 from simstrag.runs.run import Run, plain
 from simstrag.validation.cases import Case, Plan
@@ -345,7 +345,7 @@ def lock_folder(folder: Path, plan: Plan) -> Iterator[None]:
         raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
     try:
         taken = "another validation is running there; wait, or choose another folder"
-        hold(lock, f"{folder}: {taken}")
+        lock_file(lock, f"{folder}: {taken}")
         started = written.exists() and (folder / RUNS).exists()
         if started and written.read_text(encoding="utf-8") != text:
             raise InputError(
@@ -353,7 +353,7 @@ def lock_folder(folder: Path, plan: Plan) -> Iterator[None]:
                 "number "
                 "of steps; choose another folder, or repeat the same command to resume it"
             )
-        write_whole(written, lambda part: part.write_text(text, encoding="utf-8"))
+        write_atomically(written, lambda part: part.write_text(text, encoding="utf-8"))
         yield
     finally:
         os.close(lock)

@@ -20,7 +20,7 @@ import numpy as np
 from simstrag import policies
 from simstrag.ddp import support
 from simstrag.ddp.support import profile_hints
-from simstrag.documents.paths import write_whole
+from simstrag.documents.paths import write_atomically
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.policy import Hints, View
@@ -295,7 +295,7 @@ class Predictor:
             step = with_update(step, update.value)
         made = self.profile.model_copy(update={"step": step})
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_whole(path, lambda part: part.write_text(made.text, encoding="utf-8"))
+        write_atomically(path, lambda part: part.write_text(made.text, encoding="utf-8"))
         return path
 
     def _update(self) -> Quantity:

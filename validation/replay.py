@@ -30,7 +30,7 @@ from simstrag.ddp.record.server_latency import (
     round_trips,
 )  # fmt: skip
 from simstrag.ddp.support import profile_hints
-from simstrag.documents.paths import write_json, write_whole
+from simstrag.documents.paths import write_atomically, write_json
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.processes.affinity import cores
@@ -109,7 +109,7 @@ class Replayed:
             )
         write_json(folder / REPLAY, plain(self.document()))
         html, page = html_page(self, command), folder / "report.html"
-        write_whole(page, lambda part: part.write_text(html, encoding="utf-8"))
+        write_atomically(page, lambda part: part.write_text(html, encoding="utf-8"))
         return page
 
     def document(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from simstrag.calibration.benches.machine import FOREIGN_LIMIT
 from simstrag.calibration.calibrate import PROFILE, Calibration, CalibrationRequest
 from simstrag.calibration.campaign import OnVisit
 from simstrag.ddp.support import profile_hints
-from simstrag.documents.paths import write_json, write_whole
+from simstrag.documents.paths import write_atomically, write_json
 from simstrag.errors import InputError
 from simstrag.processes.affinity import cores
 from simstrag.profile.profile import Profile
@@ -73,9 +73,9 @@ class Validation:
         """Write validation.json, validation.csv and report.html; returns the report."""
         result, page = self.result, self.folder / "report.html"
         write_json(self.folder / "validation.json", plain(result.document()))
-        write_whole(self.folder / "validation.csv", self._table)
+        write_atomically(self.folder / "validation.csv", self._table)
         html = html_page(result, command)
-        write_whole(page, lambda part: part.write_text(html, encoding="utf-8"))
+        write_atomically(page, lambda part: part.write_text(html, encoding="utf-8"))
         return page
 
     def _table(self, path: Path) -> None:
@@ -127,7 +127,9 @@ class InterleavedCalibration:
         Calibration.of(self.request, self.place).check_folder()
         if not self.first_profile.exists():
             text = self.go_on(0.0, on_visit).read_text(encoding="utf-8")
-            write_whole(self.first_profile, lambda part: part.write_text(text, encoding="utf-8"))
+            write_atomically(
+                self.first_profile, lambda part: part.write_text(text, encoding="utf-8")
+            )
         return self.first_profile
 
     def go_on(self, done: float, on_visit: OnVisit | None = None) -> Path:

@@ -25,7 +25,7 @@ from simstrag.analysis.text.cautions import cautions, coverage, turnover
 from simstrag.analysis.text.detection import detection
 from simstrag.analysis.text.number_format import number, percent
 from simstrag.analysis.text.sensitivity_text import thresholds
-from simstrag.documents.paths import write_whole
+from simstrag.documents.paths import write_atomically
 from simstrag.errors import InputError
 from simstrag.experiments.compare import Comparison
 from simstrag.runs.run import Run, plain
@@ -59,7 +59,7 @@ def report(folder: str | Path, out: str | Path | None = None) -> Path:
             "`simstrag compare`, `simstrag run --out` or `simstrag ddp --out` wrote"
         )
     path = folder / "report.html" if out is None else Path(out)
-    write_whole(path, lambda part: part.write_text(page, encoding="utf-8"))
+    write_atomically(path, lambda part: part.write_text(page, encoding="utf-8"))
     return path
 
 

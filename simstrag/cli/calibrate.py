@@ -19,7 +19,7 @@ from simstrag.cli.errors import Interrupted
 from simstrag.cli.options import Json, Quiet, Seed
 from simstrag.cli.profiles import print_pairs, read_profile
 from simstrag.cli.progress import show_seconds
-from simstrag.documents.paths import expect, writable, write_whole
+from simstrag.documents.paths import require_path, writable, write_atomically
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 
@@ -154,9 +154,9 @@ def derive(
     """Make a profile again from its samples, held-out errors included."""
     from simstrag.calibration.calibrate import derive as derive_profile
 
-    profile = derive_profile(expect(folder))
+    profile = derive_profile(require_path(folder))
     if out is not None:
-        write_whole(writable(out, ".json"), lambda path: path.write_text(profile.text))
+        write_atomically(writable(out, ".json"), lambda path: path.write_text(profile.text))
     if as_json:
         print_json({"profile": out, "held_out": _held_out(profile)})
         return
@@ -220,9 +220,9 @@ def import_(
         near = nearest(tool, ("nccl-tests",))
         raise InputError(f"there is no importer '{tool}' for profiles; known: nccl-tests{near}")
     profile = profile_of_logs(
-        [expect(log) for log in logs], writable(out, ".json").stem, gradient_bytes
+        [require_path(log) for log in logs], writable(out, ".json").stem, gradient_bytes
     )
-    write_whole(out, lambda path: path.write_text(profile.text))
+    write_atomically(out, lambda path: path.write_text(profile.text))
     if as_json:
         print_json({"profile": out, "held_out": _held_out(profile)})
         return

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
-from simstrag.documents.paths import placed, write_whole
+from simstrag.documents.paths import check_writable, write_atomically
 from simstrag.engine.simulate import check
 from simstrag.errors import InputError
 from simstrag.scenario.scenario import Scenario
@@ -41,7 +41,7 @@ def write_first_scenario(trace: str | Path, out: str | Path) -> Path:
 
     Raises `InputError` for a trace that cannot be simulated, and where `out` cannot be written.
     """
-    trace, out = Path(trace), placed(out)
+    trace, out = Path(trace), check_writable(out)
     if os.path.lexists(out):
         raise InputError(f"{out}: is there already; choose another name with --out")
     # Either of them may be behind a link.
@@ -50,7 +50,7 @@ def write_first_scenario(trace: str | Path, out: str | Path) -> Path:
     scenario = Scenario.of(YAML(typ="safe", pure=True).load(text), str(out), out.parent)
     for policy in POLICIES:
         check(scenario, policy, 0)
-    write_whole(out, lambda part: part.write_text(text, encoding="utf-8"))
+    write_atomically(out, lambda part: part.write_text(text, encoding="utf-8"))
     return out
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simstrag.documents.paths import expect
+from simstrag.documents.paths import require_path
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
@@ -110,27 +110,27 @@ def read_scenario(path: Path) -> Scenario:
     """
     from simstrag.scenario.scenario import Scenario
 
-    if expect(path).suffix in TRACES:
+    if require_path(path).suffix in TRACES:
         raise InputError(
             f"{path}: is a trace by its name; `simstrag init {path}` writes a scenario for it"
         )
     scenario = Scenario.read(path)
     for name in (scenario.trace, scenario.profile):
         if isinstance(name, str):
-            expect(path.parent / name)
+            require_path(path.parent / name)
     sys.path.append(str(path.absolute().parent))
     return scenario
 
 
 def find_profile(path: Path) -> Path:
     """A profile's file, or the one in a calibration's folder. Raises `InputError` without it."""
-    expect(path)
+    require_path(path)
     return path / "profile.json" if path.is_dir() else path
 
 
 def check_trace(path: Path) -> Path:
     """The path of a trace. Raises `InputError` if it does not exist or is a scenario's."""
-    if expect(path).suffix in SCENARIOS:
+    if require_path(path).suffix in SCENARIOS:
         raise InputError(
             f"{path}: is a scenario by its name; give its trace, a file named *.csv or *.parquet"
         )

@@ -16,7 +16,7 @@ from simstrag.cli.console import (
     print_table,
 )
 from simstrag.cli.options import Json, find_profile
-from simstrag.documents.paths import writable, write_whole
+from simstrag.documents.paths import writable, write_atomically
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _draw(profile: Profile, path: Path) -> None:
     from simstrag.analysis.charts.profile_figure import draw, save
 
     figure = draw(profile)
-    write_whole(path, lambda part: save(figure, part, path.suffix))
+    write_atomically(path, lambda part: save(figure, part, path.suffix))
 
 
 def _summary(profile: Profile, plot: Path | None) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from simstrag.cli.console import print_json, print_path
 from simstrag.cli.options import Json, Quiet, argument, out_option
-from simstrag.documents.paths import expect, writable
+from simstrag.documents.paths import require_path, writable
 
 __all__ = ["report"]
 
@@ -25,7 +25,7 @@ def report(
 
     if out is not None:
         writable(out, ".html")
-    page = write_report(expect(folder), out)
+    page = write_report(require_path(folder), out)
     if as_json:
         print_json({"report": page})
     else:

@@ -18,7 +18,7 @@ from simstrag.cli.options import (
     read_scenario,
 )  # fmt: skip
 from simstrag.cli.progress import show_count
-from simstrag.documents.paths import writable, write_whole
+from simstrag.documents.paths import writable, write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,7 +53,7 @@ def sensitivity(
             case, policy, seeds=seeds, quantities=quantity, jobs=jobs, on_progress=show
         )
     if out is not None:
-        write_whole(out, lambda part: thresholds.to_csv(part, index=False))
+        write_atomically(out, lambda part: thresholds.to_csv(part, index=False))
     if as_json:
         rows = thresholds.to_dict("records")
         print_json({"sensitivity": rows, "warnings": warnings, "written": out})

@@ -13,7 +13,7 @@ from simstrag.cli.console import capture_warnings, print_json, print_path, warn
 from simstrag.cli.errors import Interrupted
 from simstrag.cli.options import Jobs, Json, Quiet, argument, option, out_option
 from simstrag.cli.progress import show_count
-from simstrag.documents.paths import expect
+from simstrag.documents.paths import require_path
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
@@ -59,12 +59,12 @@ def sweep(
             {"--jobs": jobs, "--backend": backend, "--address": address, "--shard": shard},
         )
         if out is None:  # only the name of the study is used
-            expect(study)
+            require_path(study)
         result = Sweep.read(folder)
         if collect:
             result.write()
     else:
-        part, path = _parse_shard(shard), expect(study)
+        part, path = _parse_shard(shard), require_path(study)
         sys.path.append(str(path.absolute().parent))
         try:
             with capture_warnings() as warnings, show_count(quiet) as show:

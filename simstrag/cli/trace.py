@@ -17,7 +17,7 @@ from simstrag.cli.console import (
     print_table,
 )
 from simstrag.cli.options import TRACES, Json, Quiet, Seed, check_trace
-from simstrag.documents.paths import writable, write_whole
+from simstrag.documents.paths import writable, write_atomically
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 
@@ -60,7 +60,7 @@ def describe(
         from simstrag.analysis.charts.heatmap import heatmap
 
         figure = heatmap(trace)
-        write_whole(plot, lambda part: figure.savefig(part, format=plot.suffix[1:]))
+        write_atomically(plot, lambda part: figure.savefig(part, format=plot.suffix[1:]))
     if as_json:
         records = {name: frame.to_dict("records") for name, frame in tables.items()}
         print_json({"text": description.text, "origin": origin, "plot": plot, **records})

@@ -29,7 +29,7 @@ from simstrag.cli.options import (
     policy_option,
 )  # fmt: skip
 from simstrag.cli.progress import show_count, show_seconds
-from simstrag.documents.paths import expect
+from simstrag.documents.paths import require_path
 from simstrag.errors import InputError
 from simstrag.profile.profile import Profile
 
@@ -169,7 +169,7 @@ def _print(outcome: Validation, page: Path, as_json: bool, quiet: bool) -> None:
 def _replay(run: Path, profile: Path | None, out: Path | None, as_json: bool, quiet: bool) -> None:
     from simstrag.validation.replay import replay
 
-    replayed = replay(expect(run), None if profile is None else find_profile(profile))
+    replayed = replay(require_path(run), None if profile is None else find_profile(profile))
     page = None if out is None else replayed.write(out, shlex.join(["simstrag", *sys.argv[1:]]))
     if as_json:
         print_json({**replayed.document(), "report": page})

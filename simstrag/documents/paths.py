@@ -1,4 +1,4 @@
-"""Files that a user named: those that should be there, and those to be written."""
+"""Paths that a user names: existing files, and files to write."""
 
 from __future__ import annotations
 
@@ -12,37 +12,44 @@ from typing import Any
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 
-__all__ = ["expect", "hold", "placed", "writable", "write_json", "write_whole"]
+__all__ = [
+    "check_writable",
+    "lock_file",
+    "require_path",
+    "writable",
+    "write_atomically",
+    "write_json",
+]
 
 
-def expect(path: str | Path) -> Path:
-    """`path`, which is there. Raises `InputError` that names the nearest one that is.
+def require_path(path: str | Path) -> Path:
+    """`path`, which exists. Raises `InputError` that names the nearest existing path.
 
-    Where a folder on the way is missing already, the nearest name is one for that folder.
+    Where a parent folder is missing, the message names that folder and the nearest name for it.
 
-    >>> expect("/etcetera/passwd")  # doctest: +ELLIPSIS
+    >>> require_path("/etcetera/passwd")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     simstrag.errors.InputError: /etcetera/passwd: there is no '/etcetera'...
     """
     path = Path(path)
-    missing = _missing(path)
+    missing = _first_missing(path)
     if missing is None:
         return path
     what = "no such file or folder" if missing == path else f"there is no '{missing}'"
-    raise InputError(f"{path}: {what}{nearest(missing.name, _beside(missing))}")
+    raise InputError(f"{path}: {what}{nearest(missing.name, _siblings(missing))}")
 
 
-def placed(path: str | Path) -> Path:
-    """`path`, a file to be written, whose folder is there. Raises `InputError` where it cannot be.
+def check_writable(path: str | Path) -> Path:
+    """`path`, a file to write. Raises `InputError` where its folder is missing or read-only.
 
-    >>> placed("/etcetera/slow.csv")  # doctest: +ELLIPSIS
+    >>> check_writable("/etcetera/slow.csv")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     simstrag.errors.InputError: /etcetera/slow.csv: there is no folder '/etcetera'...
     """
     path = Path(path)
-    missing = _missing(path.parent)
+    missing = _first_missing(path.parent)
     if missing is not None:
-        near = nearest(missing.name, _beside(missing)) or "; make it, or choose another name"
+        near = nearest(missing.name, _siblings(missing)) or "; make it, or choose another name"
         raise InputError(f"{path}: there is no folder '{missing}'{near}")
     if not path.parent.is_dir():
         raise InputError(f"{path}: cannot be written: {path.parent} is no folder")
@@ -52,27 +59,27 @@ def placed(path: str | Path) -> Path:
 
 
 def writable(path: str | Path, *replaceable: str) -> Path:
-    """`path`, a file to be written; one that exists is replaced only with one of these suffixes.
+    """`path`, a file to write, which may exist only with one of the suffixes `replaceable`.
 
-    Raises `InputError` for a folder, a device, a file of another kind, which would be lost, and as
-    `placed` does.
+    Raises `InputError` for a folder, a device or an existing file with another suffix, and where
+    `check_writable` does.
 
     >>> writable("/dev/null", ".json")
     Traceback (most recent call last):
-    simstrag.errors.InputError: /dev/null: is no regular file; choose another name
+    simstrag.errors.InputError: /dev/null: is not a regular file; choose another name
     """
     path = Path(path)
     if path.exists() and not path.is_file():
-        raise InputError(f"{path}: is no regular file; choose another name")
+        raise InputError(f"{path}: is not a regular file; choose another name")
     if path.exists() and path.suffix not in replaceable:
         raise InputError(f"{path}: exists and would be lost; choose another name, or remove it")
-    return placed(path)
+    return check_writable(path)
 
 
-def write_whole(path: str | Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a file beside `path`, then put it there in one move: whole or not at all.
+def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
+    """Write a file completely or not at all: `write` fills a temporary file, which is then renamed.
 
-    A link to a file stays one. Raises `InputError` where it cannot be written.
+    A symbolic link stays one. Raises `InputError` where the file cannot be written.
     """
     target = Path(path).resolve()
     part = target.with_name(f".{target.name}.{platform.node()}.{os.getpid()}.part")
@@ -86,37 +93,33 @@ def write_whole(path: str | Path, write: Callable[[Path], object]) -> None:
 
 
 def write_json(path: str | Path, document: Any) -> None:
-    """Write a document that has no NaN, whole or not at all.
-
-    Raises `InputError` where it cannot be written.
-    """
+    """Write a JSON document without NaN atomically. Raises `InputError` where that fails."""
     text = json.dumps(document, indent=1, allow_nan=False) + "\n"
-    write_whole(path, lambda part: part.write_text(text, encoding="utf-8"))
+    write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
 
 
-def hold(file: int, taken: str) -> None:
-    """Lock an open file until it is closed, where the system has such locks.
+def lock_file(file: int, taken: str) -> None:
+    """Lock an open file until it is closed, on systems with such locks.
 
-    taken: what `InputError` says where another process has locked it.
+    taken: the message of the `InputError` raised where another process holds the lock.
     """
     try:
         import fcntl
 
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except ImportError:  # no such locks on this system
+    except ImportError:  # a system without such locks
         pass
     except OSError:
         raise InputError(taken) from None
 
 
-def _missing(path: Path) -> Path | None:
-    """The first place on the way to a file that is not there."""
-    way = (*reversed(path.parents), path)
-    return next((place for place in way if not os.path.exists(place)), None)
+def _first_missing(path: Path) -> Path | None:
+    """The first of a path's parents, or the path, that does not exist."""
+    return next((p for p in (*reversed(path.parents), path) if not os.path.exists(p)), None)
 
 
-def _beside(path: Path) -> list[str]:
-    """The names in its folder; none where that is no folder, or locked."""
+def _siblings(path: Path) -> list[str]:
+    """The names in a path's folder; none where it cannot be read."""
     try:
         return sorted(p.name for p in path.parent.iterdir())
     except OSError:

@@ -1,4 +1,4 @@
-"""What a person meant who wrote a name that does not exist."""
+"""The nearest known name for a misspelt one."""
 
 import difflib
 from collections.abc import Iterable
@@ -7,10 +7,10 @@ __all__ = ["nearest"]
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint to append to an error: the nearest known name, or nothing.
+    """A hint to append to an error message: the nearest known name; empty without one.
 
     >>> nearest("asg", ["bsp", "asgd"])
     ". Did you mean 'asgd'?"
     """
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f". Did you mean '{found[0]}'?" if found else ""
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f". Did you mean '{matches[0]}'?" if matches else ""

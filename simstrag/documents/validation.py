@@ -1,4 +1,4 @@
-"""One line for a person out of a pydantic error: file, field, value, what is allowed."""
+"""Pydantic errors as one line for a user: file, field, value, allowed values."""
 
 from __future__ import annotations
 
@@ -15,8 +15,12 @@ __all__ = ["explain"]
 
 
 def explain(error: ValidationError, model: type[BaseModel], source: str) -> str:
-    """The first problem of `error` in one line, and how many more there are."""
-    # What is missing comes last: a key that is misspelt is unknown and missing at once.
+    """The first problem of `error` in one line, and the number of further ones.
+
+    model: the model that was validated, for the known keys.
+    source: the file, for the message.
+    """
+    # Missing keys come last: a misspelt key is both unknown and missing.
     problems = sorted(_problems(error), key=lambda details: details[0]["type"] == "missing")
     first = problems[0][0]
     names = _names(first)
@@ -37,7 +41,7 @@ def explain(error: ValidationError, model: type[BaseModel], source: str) -> str:
 
 
 def _problems(error: ValidationError) -> list[list[ErrorDetails]]:
-    """The errors, those of the members of one union together: only the ones that came furthest."""
+    """The errors, grouped by union; of each group only those at the deepest location."""
     groups: dict[tuple[str, ...], list[ErrorDetails]] = {}
     for detail in error.errors(include_url=False):
         parts = [str(part) for part in detail["loc"]]

@@ -1,4 +1,4 @@
-"""Files that a person writes: YAML with a mapping of keys at its top."""
+"""Documents that a user writes: YAML files with a mapping of keys at the top level."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ __all__ = ["read_mapping"]
 
 
 def read_mapping(path: Path, what: str, example: str) -> Mapping[str, Any]:
-    """The keys of a YAML file. what, example: what it is to be, and a line of one, for messages.
+    """The top-level mapping of a YAML file.
 
-    Raises `InputError` that names the file, the line where there is one, and what is wrong.
+    what: the kind of document, for messages.
+    example: a line of such a document, for messages.
+
+    Raises `InputError` that names the file, the line if known, and the mistake.
     """
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
@@ -30,7 +33,7 @@ def read_mapping(path: Path, what: str, example: str) -> Mapping[str, Any]:
         line = "" if mark is None else f", line {mark.line + 1}"
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise InputError(f"{path}{line}: not valid YAML: {problem}") from None
-    except (ValueError, RecursionError) as error:  # a date that does not exist, nesting without end
+    except (ValueError, RecursionError) as error:  # an impossible date, endless nesting
         raise InputError(f"{path}: not valid YAML: {error}") from None
     if not isinstance(data, Mapping):
         raise InputError(f"{path}: a {what} is a mapping of keys, such as `{example}`")

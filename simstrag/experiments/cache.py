@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from simstrag import policies
-from simstrag.documents.paths import write_whole
+from simstrag.documents.paths import write_atomically
 from simstrag.errors import InputError
 from simstrag.runs.run import Run, provenance
 from simstrag.scenario.scenario import Scenario
@@ -180,4 +180,4 @@ def _of_file(path: Path) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    write_whole(path, lambda part: part.write_text(text, encoding="utf-8"))
+    write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))

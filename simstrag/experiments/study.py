@@ -13,7 +13,7 @@ from typing import Annotated, Any, Self, get_args
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from simstrag import policies
-from simstrag.documents.paths import expect
+from simstrag.documents.paths import require_path
 from simstrag.documents.suggestions import nearest
 from simstrag.documents.validation import explain
 from simstrag.documents.yaml_file import read_mapping
@@ -160,7 +160,7 @@ class Study(Section):
         asked = {key: value for key in OWN if (value := getattr(self, key)) is not None}
         if not isinstance(self.scenario, str):
             return {**self.scenario, **asked}
-        path = expect(self._folder / self.scenario)
+        path = require_path(self._folder / self.scenario)
         data = dict(read_mapping(path, "scenario", "workers: 8"))
         for key in FILES:
             if isinstance(data.get(key), str):

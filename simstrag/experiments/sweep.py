@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from simstrag.documents.paths import write_whole
+from simstrag.documents.paths import write_atomically
 from simstrag.errors import InputError, SimstragError
 from simstrag.experiments.backends import Backend, Gone, Lost, backend_of, computed
 from simstrag.experiments.cache import key_of, origin_of, program, source_of
@@ -115,8 +115,8 @@ class Sweep:
         """Make the tables of what there is now; each whole, or as it was."""
         table = self.frame()
         text, binary = (self.folder / name for name in TABLES)
-        write_whole(text, lambda part: table.to_csv(part, index=False))
-        write_whole(binary, lambda part: table.to_parquet(part, index=False))
+        write_atomically(text, lambda part: table.to_csv(part, index=False))
+        write_atomically(binary, lambda part: table.to_parquet(part, index=False))
 
     def _repr_html_(self) -> str:
         return str(self.frame().to_html(index=False, float_format="{:.6g}".format))
@@ -153,7 +153,7 @@ class Sweep:
 
     def _keep(self, run: Planned, found: Mapping[str, Any]) -> None:
         text = json.dumps(found, indent=1)
-        write_whole(self._place(run), lambda part: part.write_text(text, encoding="utf-8"))
+        write_atomically(self._place(run), lambda part: part.write_text(text, encoding="utf-8"))
 
 
 def sweep(
@@ -267,7 +267,7 @@ def _begun(study: Study, points: tuple[Point, ...], folder: Path) -> Sweep:
         (folder / "runs").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
-    write_whole(folder / MARKER, lambda part: part.write_text(text, encoding="utf-8"))
+    write_atomically(folder / MARKER, lambda part: part.write_text(text, encoding="utf-8"))
     return Sweep.read(folder)
 
 

@@ -1,1 +1,1 @@
-"""Learners turn the sequence of updates into progress and accuracy."""
+"""Learners: the progress that a sequence of updates makes. Start with `noise_scale`."""

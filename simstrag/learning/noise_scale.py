@@ -1,13 +1,13 @@
-"""The noise-scale learner: what updates are worth under gradient noise and staleness.
+"""The noise-scale learner: the progress of updates under gradient noise and staleness.
 
-Gradients applied between two consecutive pulls by anyone form one *visible* update: nobody has
-seen the parameters in between.  One of S_own samples, whose gradients were computed S_stale
-applied samples ago in the mean, makes a progress of
+All gradients applied between two consecutive pulls form one *visible* update, because no rank has
+read the parameters in between.  A visible update of S_own samples, whose gradients are S_stale
+applied samples old on average, makes a progress of
 
     S_own / (B_noise + S_own + c_tau * S_stale)            (1 = one noise-free update)
 
-which is McCandlish et al., "An Empirical Model of Large-Batch Training" (arXiv:1812.06162), for a
-synchronous update; the staleness term is this project's (docs/semantics.md, rule 25).
+For a synchronous update that is McCandlish et al., "An Empirical Model of Large-Batch Training"
+(arXiv:1812.06162); the staleness term is this project's (docs/semantics.md, rule 25).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["NoiseScale", "unmodelled"]
 
 
 def unmodelled(plan: Plan) -> str | None:
-    """Why the formula does not say what updates under a plan are worth; None where it does.
+    """The reason why the formula does not hold for a plan's updates; None where it does.
 
     >>> unmodelled(Plan(average=True))
     'it averages private models'
@@ -37,14 +37,15 @@ def unmodelled(plan: Plan) -> str | None:
 
 
 class NoiseScale:
-    """Books progress while an engine applies gradients; samples everywhere.
+    """The progress of a run while an engine applies gradients; all amounts are samples.
 
-    batch: nominal samples per gradient.  noise_scale: B_noise.  c_tau: cost of a stale sample.
-    lost: set to the reason where updates are made for which the formula does not hold; there is no
-        progress then.
+    batch: nominal samples per gradient.
+    noise_scale: B_noise.
+    c_tau: the cost of a stale sample.
+    lost: the reason why progress is unknown, after an update for which the formula does not hold.
 
     >>> learner = NoiseScale(batch=128, noise_scale=896, c_tau=1.0)
-    >>> learner.applied([(128, 0)])
+    >>> learner.apply([(128, 0)])
     >>> learner.progress
     0.125
     """
@@ -61,8 +62,8 @@ class NoiseScale:
         self._own = 0
         self._stale = 0
 
-    def applied(self, gradients: Iterable[tuple[int, int]]) -> None:
-        """Gradients became part of the parameters: samples of each, and `samples` at its pull."""
+    def apply(self, gradients: Iterable[tuple[int, int]]) -> None:
+        """Record applied gradients: the samples of each, and `samples` at its pull."""
         if not self._own:
             self._began_at = self.samples
         for own, seen in gradients:
@@ -70,27 +71,27 @@ class NoiseScale:
             self._stale += own * (self._began_at - seen)
             self.samples += own
 
-    def pulled(self) -> None:
-        """Somebody has seen the parameters: the open visible update, if any, ends."""
+    def pull(self) -> None:
+        """Record a pull, which ends the open visible update."""
         if self._own:
             self._booked += self._open()
             self.stale_samples += self._stale
             self._own = self._stale = 0
 
     def resume(self, booked: float, began_at: int, own: int, stale: int) -> None:
-        """Go on from what was booked, and from the open visible update."""
+        """Continue from the progress of closed visible updates and from the open one."""
         self._booked, self._began_at, self._own, self._stale = booked, began_at, own, stale
 
     @property
     def progress(self) -> float | None:
-        """Booked so far, and the open visible update as if it ended now; None where it is lost."""
+        """The progress, as if the open visible update ended now; None where it is unknown."""
         if self.lost:
             return None
         return self._booked + self._open() if self._own else self._booked
 
     @property
     def effective_staleness(self) -> float:
-        """S_stale / batch, mean over samples: how many gradients nobody had seen (rule 22)."""
+        """S_stale / batch, mean over samples (docs/semantics.md, rule 22)."""
         return (self.stale_samples + self._stale) / (self.samples or 1) / self.batch
 
     def _open(self) -> float:

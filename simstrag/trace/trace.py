@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.documents.paths import write_whole
+from simstrag.documents.paths import write_atomically
 from simstrag.errors import InputError
 from simstrag.trace import files
 from simstrag.trace import rows as trace_rows
@@ -289,7 +289,7 @@ class Trace:
         """Write a CSV file, or parquet to a name that says so."""
         frame = self.to_frame()
         write = frame.to_parquet if Path(path).suffix == ".parquet" else frame.to_csv
-        write_whole(path, lambda part: write(part, index=False))
+        write_atomically(path, lambda part: write(part, index=False))
 
 
 def _histories(columns: Columns | None, rows: Iterable[tuple[int, Any]], source: str) -> Histories:
