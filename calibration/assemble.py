@@ -14,6 +14,7 @@ from simstrag.calibration.fits.collective_fit import AllReducePoint, interpolate
 from simstrag.calibration.fits.estimates import (
     CellEstimate,
     clip,
+    fitted,
     measured,
     ratio,
     round_digits,
@@ -211,7 +212,7 @@ def _host_share(samples: Samples, cell: StepCell, gain: Quantity | None) -> Quan
         f"{share.value:.3g} of a step was measured to be no kernel's, but reduced precision "
         f"made steps {gain.value if gain else 1:.3g} times as fast: as much as that leaves room for"
     )
-    return Quantity(value=round_digits(limit), kind="fitted", note=note)
+    return fitted(limit, note)
 
 
 def _allreduce_times(
@@ -288,6 +289,6 @@ def _server_times(transfers: Sequence[TransferCell], gradient_bytes: int) -> Ser
         else:
             value = float(np.interp(gradient_bytes, sizes, seconds))
             note = "on lines between the sizes measured, not prolonged, since one took no time"
-        return Quantity(value=round_digits(value), kind="fitted", n=len(sizes), note=note)
+        return fitted(value, note, n=len(sizes))
 
     return ServerTimes(service=at("service"), push=at("push"), pull=at("pull"))

@@ -26,14 +26,13 @@ from simstrag.calibration.fits import collective_fit
 from simstrag.calibration.fits.collective_fit import (
     ALGORITHMS,
     Algorithm,
-    AllReduceFit,
     AllReducePoint,
     Predictor,
 )
 from simstrag.calibration.fits.estimates import round_digits
 from simstrag.calibration.fits.held_out import LARGE, CellPrediction, summarize_errors
 from simstrag.errors import InputError
-from simstrag.profile.measurements import CollectiveCell, CollectiveFit, HeldOut, Residual
+from simstrag.profile.measurements import CollectiveCell, CollectiveFit, HeldOut
 from simstrag.profile.profile import AllReduceTimes, Profile
 from simstrag.profile.quantity import Quantity
 
@@ -57,6 +56,8 @@ MISSING = (
     "overlap of all-reduce and backward, taken to be 0",
     "spread between runs: each time is the mean of one run",
 )
+
+INTERVAL_NOTES = ("interval by the residuals", "no interval")
 
 TAG = re.compile(r"\[\d+,\d+\]<std(?:out|err)>:")
 RANK = re.compile(r"^#\s*Rank\s+(\d+).*?\bon\s+(\S+)\s+device\s+\S+\s*(?:\[\S+\])?\s*(.*)$")
@@ -174,7 +175,7 @@ def profile(
     return Profile(
         **(fields | provenance),
         allreduce=AllReduceTimes(
-            **_constants(fit, len(large)),
+            **collective_fit.constants(fit, len(large), *INTERVAL_NOTES),
             bytes=Quantity(value=gradient_bytes or GRADIENT, kind="assumed", note=origin),
             overlap=Quantity(value=0, kind="assumed", note="measured without any backward"),
             algorithm=fit.algorithm,
@@ -299,34 +300,4 @@ def _cell(point: AllReducePoint) -> CollectiveCell:
 
 def _fit(points: Sequence[AllReducePoint], algorithm: Algorithm, note: str) -> CollectiveFit:
     fit = collective_fit.fit(points, algorithm)
-    return CollectiveFit(
-        backend="nccl",
-        algorithm=algorithm,
-        ranks=tuple(sorted({point.ranks for point in points})),
-        smallest=min(point.bytes for point in points),
-        largest=max(point.bytes for point in points),
-        **_constants(fit, len(points)),
-        residuals=tuple(
-            Residual(ranks=point.ranks, bytes=point.bytes, error=round_digits(error))
-            for point, error in zip(points, fit.residuals(points), strict=True)
-            if fit.freedom
-        ),
-        note=note,
-    )
-
-
-def _constants(fit: AllReduceFit, count: int) -> dict[str, Quantity]:
-    """The fitted constants, with their intervals."""
-    constants = {}
-    for name in ("alpha", "bandwidth", "intra_alpha", "intra_bandwidth"):
-        value = getattr(fit, name)
-        if value is None:
-            continue
-        low, high = fit.low.get(name), fit.high.get(name)
-        constants[name] = Quantity(
-            value=round_digits(value), kind="fitted", n=count,
-            note="no interval" if low is None else "interval by the residuals",
-            low=None if low is None else round_digits(low),
-            high=None if high is None else round_digits(high),
-        )  # fmt: skip
-    return constants
+    return collective_fit.record(fit, points, "nccl", note, *INTERVAL_NOTES)

@@ -50,9 +50,9 @@ def tiny() -> Parts:
     )
 
 
-def processes(crew: WorkerGroup) -> list[Any]:
-    """Those of a crew, by rank."""
-    return crew._children._processes
+def processes(group: WorkerGroup) -> list[Any]:
+    """The processes of a group, by rank."""
+    return group._children._processes
 
 
 @pytest.fixture(scope="module")
@@ -231,10 +231,10 @@ def test_traffic_that_cannot_start_leaves_nothing(monkeypatch: pytest.MonkeyPatc
 
 
 def test_all_reduces_that_cannot_start_leave_no_traffic(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(crew: WorkerGroup) -> WorkerGroup:
-        if crew.name == "rank":
+    def failing(group: WorkerGroup) -> WorkerGroup:
+        if group.name == "rank":
             raise KeyboardInterrupt
-        return enter(crew)
+        return enter(group)
 
     enter = WorkerGroup.__enter__
     monkeypatch.setattr(WorkerGroup, "__enter__", failing)

@@ -63,13 +63,13 @@ def unable(pipe: Connection, rank: int) -> None:
     """Ends before it is ready."""
 
 
-def test_a_crew_lives_on_between_orders_and_is_gone_afterwards() -> None:
+def test_a_group_lives_on_between_requests_and_is_gone_afterwards() -> None:
     with WorkerGroup(double, 2) as group:
         assert group.request({0: 1, 1: 2}) == [2, 4]
         assert group.request({1: 5}) == [10]
 
 
-def test_an_order_that_fails_is_skipped_with_its_reason_and_the_next_one_works() -> None:
+def test_a_request_that_fails_is_skipped_with_its_reason_and_the_next_one_works() -> None:
     with WorkerGroup(double, 2) as group:
         with pytest.raises(Skipped, match="rank 1 of 2: ZeroDivisionError"):
             group.request({0: 1, 1: 0})
@@ -83,7 +83,7 @@ def test_a_process_that_dies_is_skipped_and_replaced() -> None:
         assert group.request({0: 3, 1: 4}) == [6, 8]
 
 
-def test_a_crew_that_cannot_start_refuses_every_order() -> None:
+def test_a_group_that_cannot_start_refuses_every_request() -> None:
     with WorkerGroup(unable, 1) as group:
         for _ in range(2):
             with pytest.raises(Skipped, match="rank 0 ended early"):
@@ -117,7 +117,7 @@ def test_those_that_hang_are_given_one_grace_together(grace: float) -> None:
         assert grace <= time.monotonic() - begun < 2 * grace
 
 
-def test_one_that_was_killed_before_its_order_is_skipped_and_replaced() -> None:
+def test_one_that_was_killed_before_its_request_is_skipped_and_replaced() -> None:
     with WorkerGroup(double, 2) as group:
         for child in multiprocessing.active_children():
             child.kill()
@@ -157,7 +157,7 @@ def test_work_goes_on_until_it_is_stopped_and_tells_how_far_it_came() -> None:
         assert group.request({0: 0.5}) == [None]
 
 
-def test_each_crew_has_what_it_must_not_share_with_the_one_before() -> None:
+def test_each_group_has_what_it_must_not_share_with_the_one_before() -> None:
     numbers, left = iter(range(100, 200)), list[int]()
 
     @contextlib.contextmanager

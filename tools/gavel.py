@@ -17,7 +17,7 @@ from simstrag.calibration.fits.estimates import round_digits
 from simstrag.errors import InputError
 from simstrag.profile.profile import Profile
 
-__all__ = ["colocation", "pairs"]
+__all__ = ["colocation", "slowdowns_of"]
 
 FILE = "physical_cluster_throughputs.json"
 
@@ -29,13 +29,13 @@ Slowdowns = dict[str, dict[str, float | None]]
 
 def colocation(traces: Path, gpu: str) -> Profile:
     """One GPU type ("k80", "p100", "v100") of `gavel-colocation` in a folder of public traces."""
-    slowdowns = pairs(traces / "gavel-colocation" / FILE, gpu)
+    slowdowns = slowdowns_of(traces / "gavel-colocation" / FILE, gpu)
     values = [s for beside in slowdowns.values() for s in beside.values()]
-    told = np.array([value for value in values if value is not None])
-    capped = int(np.sum(told == 1.0))
-    quantiles = np.quantile(told, [0, 0.1, 0.5, 0.9, 1])
+    known = np.array([value for value in values if value is not None])
+    capped = int(np.sum(known == 1.0))
+    quantiles = np.quantile(known, [0, 0.1, 0.5, 0.9, 1])
     note = (
-        f"{len(values)} pairs, {len(values) - len(told)} of them did not fit into memory (null); "
+        f"{len(values)} pairs, {len(values) - len(known)} of them did not fit into memory (null); "
         f"slowdowns: least {quantiles[0]:.3g}, p10 {quantiles[1]:.3g}, median {quantiles[2]:.3g}, "
         f"p90 {quantiles[3]:.3g}, most {quantiles[4]:.4g}."
     )
@@ -63,7 +63,7 @@ def colocation(traces: Path, gpu: str) -> Profile:
     )
 
 
-def pairs(path: Path, gpu: str) -> Slowdowns:
+def slowdowns_of(path: Path, gpu: str) -> Slowdowns:
     """Slowdowns of all jobs on one GPU. Raises `InputError` where the file is something else."""
     try:
         cluster: dict[str, dict[str, Any]] = json.loads(path.read_text())[gpu]

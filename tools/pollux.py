@@ -16,14 +16,22 @@ import numpy as np
 
 from simstrag.calibration.fits import collective_fit
 from simstrag.calibration.fits.collective_fit import AllReduceFit, AllReducePoint
-from simstrag.calibration.fits.estimates import CellEstimate, round_digits
+from simstrag.calibration.fits.estimates import CellEstimate, fitted, round_digits
 from simstrag.calibration.fits.laws import choose_batch_law
 from simstrag.errors import InputError
 from simstrag.profile.measurements import BatchFit, StepCell
 from simstrag.profile.profile import AllReduceTimes, MeasuredWorkload, Profile, StepTimes
 from simstrag.profile.quantity import Quantity
 
-__all__ = ["APPLICATIONS", "FEW", "fitted", "predicted", "read", "synchronisation", "t4"]
+__all__ = [
+    "APPLICATIONS",
+    "FEW",
+    "fit_synchronisation",
+    "predict_larger",
+    "read",
+    "synchronisation_points",
+    "t4",
+]
 
 APPLICATIONS = {
     "bert": ("BERT-base", 109_483_778),
@@ -49,9 +57,9 @@ def t4(traces: Path, application: str) -> Profile:
     alone = {batch: step - sync for nodes, batch, step, sync in rows if nodes == (1,)}
     batches = sorted(alone)
     nominal = batches[len(batches) // 2]
-    points = synchronisation(rows, 4 * parameters)
-    small = _constants(fitted(points))
-    few, errors = predicted(points)
+    points = synchronisation_points(rows, 4 * parameters)
+    small = _constants(fit_synchronisation(points))
+    few, errors = predict_larger(points)
     return Profile(
         name=f"t4-pollux-{application}",
         origin="derived",
@@ -103,7 +111,7 @@ def t4(traces: Path, application: str) -> Profile:
     )  # fmt: skip
 
 
-def synchronisation(rows: Sequence[Row], size: int) -> list[AllReducePoint]:
+def synchronisation_points(rows: Sequence[Row], size: int) -> list[AllReducePoint]:
     """`sync_time` of every placement of several GPUs at its smallest batch, as an all-reduce."""
     least: dict[tuple[int, ...], tuple[int, float]] = {}
     for nodes, batch, _, sync in rows:
@@ -112,16 +120,16 @@ def synchronisation(rows: Sequence[Row], size: int) -> list[AllReducePoint]:
     return [AllReducePoint(nodes, size, sync) for nodes, (_, sync) in least.items()]
 
 
-def fitted(points: Sequence[AllReducePoint]) -> AllReduceFit:
+def fit_synchronisation(points: Sequence[AllReducePoint]) -> AllReduceFit:
     """A ring without hops: all points have one size, which does not tell a hop from bandwidth."""
     return collective_fit.fit(points, "ring", hops=False)
 
 
-def predicted(points: Sequence[AllReducePoint]) -> tuple[str, list[float]]:
+def predict_larger(points: Sequence[AllReducePoint]) -> tuple[str, list[float]]:
     """Constants of placements of up to `FEW` GPUs, in words, and errors at all larger ones."""
     few = [point for point in points if point.ranks <= FEW]
     larger = [point for point in points if point.ranks > FEW]
-    law = fitted(few)
+    law = fit_synchronisation(few)
     assert law.intra_bandwidth is not None
     words = f"{law.intra_bandwidth / 1e9:.3g} GB/s inside a node, {law.bandwidth / 1e9:.3g} between"
     return words, [abs(error) for error in law.residuals(larger)]
@@ -152,13 +160,10 @@ def _measured(value: float, note: str) -> Quantity:
 def _constants(law: AllReduceFit) -> dict[str, Quantity]:
     assert law.intra_bandwidth is not None
     zero = Quantity(value=0, kind="assumed", note="one size does not tell it from bandwidth")
-    found = {"alpha": zero, "intra_alpha": zero}
+    constants = {"alpha": zero, "intra_alpha": zero}
     for name in ("bandwidth", "intra_bandwidth"):
-        found[name] = Quantity(
-            value=round_digits(getattr(law, name)), kind="fitted", low=round_digits(law.low[name]),
-            high=round_digits(law.high[name]), note=EXPOSED,
-        )  # fmt: skip
-    return found
+        constants[name] = fitted(getattr(law, name), EXPOSED, (law.low[name], law.high[name]))
+    return constants
 
 
 def _batch_fit(batches: Sequence[int], seconds: Sequence[float]) -> BatchFit:
@@ -166,15 +171,12 @@ def _batch_fit(batches: Sequence[int], seconds: Sequence[float]) -> BatchFit:
     law = choose_batch_law(batches, single)
     note = "of one value per batch, so without an interval"
 
-    def constant(value: float) -> Quantity:
-        return Quantity(value=round_digits(value), kind="fitted", note=note)
-
     return BatchFit(
         precision="fp32",
         law=law.law,
-        fixed=constant(law.fixed),
-        per_sample=constant(law.per_sample),
-        knee=constant(law.knee) if law.law == "knee" else None,
+        fixed=fitted(law.fixed, note),
+        per_sample=fitted(law.per_sample, note),
+        knee=fitted(law.knee, note) if law.law == "knee" else None,
         fitted=tuple(batches),
         errors={name: round_digits(error) for name, error in law.errors.items()},
     )

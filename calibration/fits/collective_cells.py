@@ -15,7 +15,6 @@ from simstrag.calibration.fits.estimates import (
     clip,
     estimate,
     measured,
-    round_digits,
     visit_medians,
 )
 from simstrag.calibration.fits.held_out import CellPrediction, summarize_errors
@@ -26,7 +25,6 @@ from simstrag.profile.measurements import (
     CollectiveFit,
     HeldOut,
     OverlapCell,
-    Residual,
     TransferCell,
 )
 from simstrag.profile.quantity import Quantity
@@ -94,32 +92,8 @@ def fit_ring(samples: Samples, cells: Sequence[CollectiveCell], note: str) -> Co
     except ValueError:
         return None
     origin = _interval_note(estimates, fit.freedom)
-
-    def constant(name: str, value: float) -> Quantity:
-        low, high = (ends.get(name) for ends in (fit.low, fit.high))
-        at_0 = low is None and fit.freedom
-        return Quantity(
-            value=round_digits(value), kind="fitted", n=len(points),
-            note="0 is the least it can be: no interval" if at_0 else origin,
-            low=None if low is None else round_digits(low),
-            high=None if high is None else round_digits(high),
-        )  # fmt: skip
-
-    sizes = [cell.bytes for cell in cells]
-    return CollectiveFit(
-        backend=cells[0].backend,
-        ranks=tuple(sorted({cell.ranks for cell in cells})),
-        smallest=min(sizes),
-        largest=max(sizes),
-        alpha=constant("alpha", fit.alpha),
-        bandwidth=constant("bandwidth", fit.bandwidth),
-        residuals=tuple(
-            Residual(ranks=cell.ranks, bytes=cell.bytes, error=round_digits(error))
-            for cell, error in zip(cells, fit.residuals(points), strict=True)
-            if fit.freedom
-        ),
-        note=note,
-    )
+    at_0 = "0 is the least it can be: no interval" if fit.freedom else origin
+    return collective_fit.record(fit, points, cells[0].backend, note, origin, at_0)
 
 
 def _interval_note(estimates: Sequence[CellEstimate], freedom: int) -> str:

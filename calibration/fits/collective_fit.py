@@ -27,12 +27,20 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.calibration.fits.estimates import CellEstimate, draw_values, student_quantile
+from simstrag.calibration.fits.estimates import (
+    CellEstimate,
+    draw_values,
+    fitted,
+    round_digits,
+    student_quantile,
+)
+from simstrag.profile.measurements import Backend, CollectiveFit, Residual
+from simstrag.profile.quantity import Quantity
 from simstrag.timing.constants import AllReduce
 
 __all__ = [
-    "ALGORITHMS", "Algorithm", "AllReduceFit", "AllReducePoint", "fit", "interpolate",
-    "left_out_errors", "points_around",
+    "ALGORITHMS", "Algorithm", "AllReduceFit", "AllReducePoint", "constants", "fit", "interpolate",
+    "left_out_errors", "points_around", "record",
 ]  # fmt: skip
 
 Floats = npt.NDArray[np.float64]
@@ -148,6 +156,45 @@ def fit(
         low,
         high,
         solution.freedom,
+    )
+
+
+def constants(
+    fit: AllReduceFit, n: int, interval_note: str, no_interval_note: str
+) -> dict[str, Quantity]:
+    """The constants of a fit to `n` times, with their intervals, as quantities of a profile."""
+    return {
+        name: fitted(
+            value, interval_note if name in fit.low else no_interval_note,
+            (fit.low.get(name), fit.high.get(name)), n,
+        )
+        for name in ("alpha", "bandwidth", "intra_alpha", "intra_bandwidth")
+        if (value := getattr(fit, name)) is not None
+    }  # fmt: skip
+
+
+def record(
+    fit: AllReduceFit,
+    points: Sequence[AllReducePoint],
+    backend: Backend,
+    note: str,
+    interval_note: str,
+    no_interval_note: str,
+) -> CollectiveFit:
+    """A fit to points in the form of a profile."""
+    return CollectiveFit(
+        backend=backend,
+        algorithm=fit.algorithm,
+        ranks=tuple(sorted({point.ranks for point in points})),
+        smallest=min(point.bytes for point in points),
+        largest=max(point.bytes for point in points),
+        **constants(fit, len(points), interval_note, no_interval_note),
+        residuals=tuple(
+            Residual(ranks=point.ranks, bytes=point.bytes, error=round_digits(error))
+            for point, error in zip(points, fit.residuals(points), strict=True)
+            if fit.freedom
+        ),
+        note=note,
     )
 
 

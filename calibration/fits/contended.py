@@ -11,6 +11,7 @@ from simstrag.calibration.cells import MeasurementCell, Part, Visit
 from simstrag.calibration.fits.estimates import (
     CellEstimate,
     estimate,
+    fitted,
     measured,
     round_digits,
     visit_medians,
@@ -155,11 +156,9 @@ def _response(
 
 
 def _constant(fit: LoadLawFit, name: str, n: int) -> Quantity:
-    low, high = (None, None) if fit.intervals is None else map(round_digits, fit.intervals[name])
-    return Quantity(
-        value=round_digits(fit.constants[name]), kind="fitted", low=low, high=high, n=n,
-        note=f"{fit.law} law; interval: refits to draws within each level's error",
-    )  # fmt: skip
+    interval = (None, None) if fit.intervals is None else fit.intervals[name]
+    note = f"{fit.law} law; interval: refits to draws within each level's error"
+    return fitted(fit.constants[name], note, interval, n)
 
 
 def predictions(responses: Sequence[Response]) -> list[CellPrediction]:

@@ -22,9 +22,9 @@ from simstrag.calibration.cells import Visit
 from simstrag.profile.quantity import Quantity
 
 __all__ = [
-    "CORRELATED_STEPS", "CellEstimate", "clip", "draw_values", "estimate", "lag1_autocorrelation",
-    "measured", "noise_quantiles", "ratio", "relative_half_width", "round_digits",
-    "student_quantile", "visit_medians", "visit_statistic",
+    "CORRELATED_STEPS", "CellEstimate", "clip", "draw_values", "estimate", "fitted",
+    "lag1_autocorrelation", "measured", "noise_quantiles", "ratio", "relative_half_width",
+    "round_digits", "student_quantile", "visit_medians", "visit_statistic",
 ]  # fmt: skip
 
 Floats = npt.NDArray[np.float64]
@@ -122,6 +122,17 @@ def measured(estimate: CellEstimate, note: str, n: int | None = None) -> Quantit
         error=round_digits(error) if math.isfinite(error) else None,
         n=estimate.visits if n is None else n, note=f"{note}; {origin}",
     )  # fmt: skip
+
+
+def fitted(
+    value: float,
+    note: str,
+    interval: Sequence[float | None] = (None, None),
+    n: int | None = None,
+) -> Quantity:
+    """A fitted quantity of a profile; n: number of cells behind it."""
+    low, high = (None if end is None else round_digits(end) for end in interval)
+    return Quantity(value=round_digits(value), kind="fitted", low=low, high=high, n=n, note=note)
 
 
 def clip(quantity: Quantity, least: float = 0.0, most: float = math.inf) -> Quantity:

@@ -11,6 +11,7 @@ from simstrag.calibration.fits.estimates import (
     CORRELATED_STEPS,
     clip,
     estimate,
+    fitted,
     lag1_autocorrelation,
     measured,
     noise_quantiles,
@@ -152,10 +153,10 @@ def _batch_fit(
 
 
 def _batch_constant(fit: BatchLawFit, k: int, n: int) -> Quantity:
-    low, high = (None, None) if fit.intervals is None else map(round_digits, fit.intervals[k])
+    interval = (None, None) if fit.intervals is None else fit.intervals[k].tolist()
     value = (fit.fixed, fit.per_sample, fit.knee)[k]
     note = f"{OF_CONSTANTS[k]}; {fit.law} law; interval: refits to draws within each cell's error"
-    return Quantity(value=round_digits(value), kind="fitted", low=low, high=high, n=n, note=note)
+    return fitted(value, note, interval, n)
 
 
 def predictions(cells: Sequence[StepCell], fits: Sequence[BatchFit]) -> list[CellPrediction]:

@@ -88,11 +88,11 @@ def test_one_set_of_constants_predicts_a_count_of_gpus_left_out() -> None:
 @pytest.mark.parametrize("application", pollux.APPLICATIONS)
 def test_larger_placements_follow_from_smaller_ones(application: str) -> None:
     rows = pollux.read(TRACES / "pollux" / application / "placements.csv")
-    points = pollux.synchronisation(rows, 1_000_000)
+    points = pollux.synchronisation_points(rows, 1_000_000)
     few = [p for p in points if p.ranks <= pollux.FEW]
     larger = [p for p in points if p.ranks > pollux.FEW]
     assert (len(few), len(larger)) == (48, 59)
-    errors = np.abs(pollux.fitted(few).residuals(larger))
+    errors = np.abs(pollux.fit_synchronisation(few).residuals(larger))
     constant = np.median([p.seconds for p in few if len(p.ranks_per_node) > 1])
     assert np.median(errors) <= 0.15
     assert errors.max() <= 0.60
