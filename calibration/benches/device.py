@@ -1,7 +1,12 @@
 """The device that computes steps: a CPU core or an NVIDIA GPU.
 
-A mark is a point in the device's own order of work.  On a CPU it is a reading of the clock; on a
-GPU it is an event in the stream, read after all work is done, so that timing delays no step.
+`Cpu` and `Cuda` have the same methods.  A mark is a point in the device's own order of work.  On a
+CPU it is a reading of the clock; on a GPU it is an event in the stream, read after all work is
+done, so that timing delays no step.
+
+name: torch's, such as "cpu" or "cuda:0".
+core: of the thread that computes or launches.
+thread_series: the series that `thread` gives, "cpu" or "host".
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from simstrag.errors import InputError
 from simstrag.processes.affinity import cores, keep_memory, pin
@@ -27,8 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Cpu", "Cuda", "Device", "covered", "find_device", "is_out_of_memory", "time_call"]
 
-Mark = Any
-
 SMI_FIELDS = {
     "clock": "clocks.sm",
     "memory_clock": "clocks.mem",
@@ -36,51 +39,6 @@ SMI_FIELDS = {
     "power": "power.draw",
 }
 """Names in the samples of what nvidia-smi is asked for."""
-
-
-class Device(Protocol):
-    """What timing needs of a device.
-
-    name: torch's, such as "cpu" or "cuda:0".
-    core: of the thread that computes or launches.
-    thread_series: the series that `thread` gives, "cpu" or "host".
-    """
-
-    name: str
-    core: int
-    thread_series: str
-
-    def thread(self) -> float:
-        """A clock of the thread that computes or launches, in seconds."""
-        ...
-
-    def mark(self) -> Mark:
-        """The present point in the device's order of work."""
-        ...
-
-    def seconds(self, first: Mark, second: Mark) -> float:
-        """Between two marks, after `finish`."""
-        ...
-
-    def finish(self) -> None:
-        """Wait until all launched work is done."""
-        ...
-
-    def state(self) -> dict[str, float]:
-        """Clocks (MHz), temperature (C), power (W), as far as they can be read."""
-        ...
-
-    def anatomy(self, job: TrainingTask, batch: Any, steps: int) -> dict[str, float]:
-        """The parts of a step, from a few steps under the profiler; see the class."""
-        ...
-
-    def release(self) -> None:
-        """Release cached memory."""
-        ...
-
-    def on_core(self) -> contextlib.AbstractContextManager[None]:
-        """The context in which steps run: pinned, with the right number of threads."""
-        ...
 
 
 def find_device(name: str = "", core: int | None = None) -> Device:
@@ -124,15 +82,18 @@ class Cpu:
         return time.thread_time()
 
     def mark(self) -> float:
+        """The present point in the device's order of work."""
         return time.perf_counter()
 
     def seconds(self, first: float, second: float) -> float:
+        """Seconds between two marks, after `finish`."""
         return second - first
 
     def finish(self) -> None:
-        """No work is left."""
+        """Wait until all launched work is done, which it is."""
 
     def state(self) -> dict[str, float]:
+        """Clocks (MHz), temperature (C), power (W), as far as they can be read."""
         path = Path(f"/sys/devices/system/cpu/cpu{self.core}/cpufreq/scaling_cur_freq")
         try:
             return {"clock": int(path.read_text()) / 1e3}
@@ -171,10 +132,11 @@ class Cpu:
         }
 
     def release(self) -> None:
-        """Torch keeps no cache of a CPU's memory."""
+        """Release cached memory, which torch does not keep of a CPU."""
 
     @contextlib.contextmanager
     def on_core(self) -> Iterator[None]:
+        """The context in which steps run: pinned, with the right number of threads."""
         import torch
 
         allowed, threads = set(cores()), torch.get_num_threads()
@@ -283,6 +245,9 @@ class Cuda:
                 yield
         finally:
             _pin_threads(allowed)
+
+
+Device = Cpu | Cuda
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -77,15 +77,19 @@ def estimate(values: Sequence[float] | Floats, relative: bool = True) -> CellEst
         raise ValueError("no visit, no estimate")
     value, n = float(np.median(array)), len(array)
     if n == 1:
-        return CellEstimate(value, math.inf, None, None, 1, relative)
+        return _with_interval(value, math.inf, 1, relative)
     spread = np.log(array) if relative else array
     error = float(spread.std(ddof=1)) / math.sqrt(n) * (MEDIAN_FACTOR if n > 2 else 1.0)
-    reach = student_quantile(n - 1) * error
-    if relative:
-        low, high = value * math.exp(-reach), value * math.exp(reach)
-    else:
-        low, high = value - reach, value + reach
-    return CellEstimate(value, error, low, high, n, relative)
+    return _with_interval(value, error, n, relative)
+
+
+def _with_interval(value: float, error: float, visits: int, relative: bool) -> CellEstimate:
+    if not math.isfinite(error):
+        return CellEstimate(value, math.inf, None, None, visits, relative)
+    reach = student_quantile(visits - 1) * error
+    ends = (-reach, reach)
+    low, high = (value * math.exp(e) if relative else value + e for e in ends)
+    return CellEstimate(value, error, low, high, visits, relative)
 
 
 def visit_medians(visits: Sequence[Visit], name: str = "seconds") -> CellEstimate:
@@ -100,12 +104,8 @@ def ratio(above: CellEstimate, below: CellEstimate) -> CellEstimate:
     >>> round(ratio(one, one).error / one.error, 3)
     1.414
     """
-    value, visits = above.value / below.value, min(above.visits, below.visits)
-    error = math.hypot(above.error, below.error)
-    if not math.isfinite(error):
-        return CellEstimate(value, error, None, None, visits)
-    reach = student_quantile(visits - 1) * error
-    return CellEstimate(value, error, value * math.exp(-reach), value * math.exp(reach), visits)
+    visits, error = min(above.visits, below.visits), math.hypot(above.error, below.error)
+    return _with_interval(above.value / below.value, error, visits, relative=True)
 
 
 def measured(estimate: CellEstimate, note: str, n: int | None = None) -> Quantity:
