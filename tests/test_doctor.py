@@ -45,7 +45,7 @@ def test_here_all_that_is_needed_works(findings: dict[str, Finding]) -> None:
 
 
 def test_all_that_may_be_needed_is_looked_for(findings: dict[str, Finding]) -> None:
-    assert {"simstrag", "python", "cores", *doctor.EXTRAS, "cuda"} <= findings.keys()
+    assert {"simstrag", "python", "cores", *doctor.OPTIONAL, "cuda"} <= findings.keys()
 
 
 def test_every_library_is_named_with_its_version(findings: dict[str, Finding]) -> None:
@@ -142,4 +142,4 @@ def test_findings_are_plain_values(findings: dict[str, Finding]) -> None:
 
 def test_extras_are_those_that_the_package_declares() -> None:
     declared = {*metadata.metadata("simstrag").get_all("Provides-Extra", [])}
-    assert {*doctor.EXTRAS.values(), *errors.EXTRAS.values()} <= declared
+    assert {*errors.EXTRAS.values()} <= declared

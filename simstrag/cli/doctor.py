@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from simstrag.cli.console import print_json, print_table
+from simstrag.cli.errors import EXTRAS
 from simstrag.cli.options import Json
 from simstrag.cli.progress import show_spinner
 from simstrag.ddp.support import torch_obstacle
@@ -18,8 +19,7 @@ from simstrag.ddp.support import torch_obstacle
 __all__ = ["Finding", "doctor", "examine"]
 
 SIGNS = {True: "yes", False: "NO", None: "-"}
-EXTRAS = {"torch": "torch", "distributed": "dask", "ray": "ray", "transformers": "models"}
-"""Optional packages, and the extra that installs each."""
+OPTIONAL = ("torch", "distributed", "ray", "transformers")
 CPU_BF16 = ("amx_bf16", "avx512_bf16")
 """Linux's names of the x86 instructions that compute in bfloat16."""
 
@@ -66,7 +66,7 @@ def examine() -> list[Finding]:
         Finding("python", None, f"{platform.python_version()} on {platform.platform(terse=True)}"),
         _check_libraries(),
         _check_cores(),
-        *map(_check_optional, EXTRAS),
+        *map(_check_optional, OPTIONAL),
         _check_cpu_bf16(),
         _check_cuda(),
         _check_report(),

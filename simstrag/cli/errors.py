@@ -6,14 +6,14 @@ from typing import Any
 
 import typer
 
-__all__ = ["Interrupted", "UsageError", "describe_error", "describe_missing"]
+__all__ = ["EXTRAS", "Interrupted", "UsageError", "describe_error", "describe_missing"]
 
 UsageError: Any = typer.BadParameter.__base__
 """Click's own; Typer raises it and exports only this subclass."""
 
 EXTRAS = {
     "torch": "torch", "transformers": "models", "sklearn": "models", "accelerate": "accelerate",
-    "distributed": "dask", "dask": "dask", "ray": "ray",
+    "distributed": "dask", "ray": "ray",
 }  # fmt: skip
 """Optional packages by the name they are imported by, and the extra that installs each."""
 

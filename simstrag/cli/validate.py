@@ -182,7 +182,7 @@ def _replay(run: Path, profile: Path | None, out: Path | None, as_json: bool, qu
 
 def _print_replay(replayed: Replayed) -> None:
     table = replayed.table()
-    print_table(list(table.headers), [list(row) for row in table.rows])
+    print_table(table.headers, table.rows)
     if replayed.constants:
         rows = [[c.what, format_cell(c.value), c.origin] for c in replayed.constants]
         print_table(["from the run", "seconds", ""], rows)
