@@ -28,7 +28,7 @@ from simstrag.calibration.benches.gradient import GradientBench
 from simstrag.calibration.benches.machine import describe_software, slug
 from simstrag.calibration.benches.steps import Jobs
 from simstrag.calibration.benches.suite import build_benches
-from simstrag.calibration.campaign import FEWEST, TARGET, Limits, OnVisit
+from simstrag.calibration.campaign import FEWEST, TARGET, CampaignLimits, OnVisit
 from simstrag.calibration.cells import PARTS, Bench, MeasurementCell, Part
 from simstrag.calibration.fits.held_out import choose_held_out
 from simstrag.calibration.samples import Samples, VisitJournal
@@ -320,8 +320,8 @@ class Calibration:
         count = len(self.journal.read().visits)
         return f"{count} visits are kept in {self.folder}; the same command goes on from there"
 
-    def _limits(self, minutes: float) -> Limits:
-        return Limits(60 * minutes, TARGET, self.request.seed)
+    def _limits(self, minutes: float) -> CampaignLimits:
+        return CampaignLimits(60 * minutes, TARGET, self.request.seed)
 
     def _header(self) -> dict[str, Any]:
         """Machine, software, workload and plan: all that `assemble` needs beside the samples."""

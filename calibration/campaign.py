@@ -29,7 +29,7 @@ from simstrag.calibration.fits.estimates import relative_half_width, visit_stati
 from simstrag.calibration.samples import Samples, VisitJournal, calm_visits
 from simstrag.errors import InputError
 
-__all__ = ["FEWEST", "MOST", "TARGET", "Limits", "OnVisit", "remarks", "run", "wide_cells"]
+__all__ = ["FEWEST", "MOST", "TARGET", "CampaignLimits", "OnVisit", "remarks", "run", "wide_cells"]
 
 FEWEST, MOST = 5, 24
 """Visits to a cell: fewer make no interval, more make it little narrower."""
@@ -48,7 +48,7 @@ OnVisit = Callable[[float, float, str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CampaignLimits:
     """How long to measure.
 
     seconds: of the whole campaign.
@@ -73,7 +73,7 @@ class Limits:
 def run(
     benches: Sequence[Bench],
     journal: VisitJournal,
-    limits: Limits,
+    limits: CampaignLimits,
     on_visit: OnVisit = lambda used, total, what: None,
     is_wanted: Callable[[MeasurementCell], bool] = lambda cell: True,
 ) -> Samples:
@@ -123,7 +123,9 @@ def wide_cells(
     return sorted((c for c, w in widths.items() if w > target), key=lambda c: -widths[c])
 
 
-def _check_all_visited(visits: Mapping[MeasurementCell, Sequence[Visit]], limits: Limits) -> None:
+def _check_all_visited(
+    visits: Mapping[MeasurementCell, Sequence[Visit]], limits: CampaignLimits
+) -> None:
     left = [cell for cell, of in visits.items() if not of]
     if left:
         raise InputError(
@@ -133,7 +135,9 @@ def _check_all_visited(visits: Mapping[MeasurementCell, Sequence[Visit]], limits
         )
 
 
-def _due(visits: dict[MeasurementCell, list[Visit]], limits: Limits) -> list[MeasurementCell]:
+def _due(
+    visits: dict[MeasurementCell, list[Visit]], limits: CampaignLimits
+) -> list[MeasurementCell]:
     """The cells of the next round, in its order; none at the end."""
     measurable = {c: of for c, of in visits.items() if not any(v.skipped for v in of)}
     number = min((len(of) for of in measurable.values()), default=FEWEST)

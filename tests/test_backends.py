@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from simstrag.experiments.backends import Lost, computed
+from simstrag.experiments.backends import LostCall, computed
 
 
 class Died(Exception):
@@ -53,11 +53,11 @@ def test_what_was_lost_beside_another_is_tried_once_more_alone() -> None:
     backend = Pair(blames_neighbours=True)
     outcomes = dict(computed(backend, str, CALLS))
     assert backend.started == ["deadly", "harmless", "deadly", "harmless"]
-    assert isinstance(outcomes["a"], Lost)
+    assert isinstance(outcomes["a"], LostCall)
     assert outcomes["b"] == "harmless"
 
 
 def test_what_was_lost_is_given_up_where_nothing_else_can_be_to_blame() -> None:
     backend = Pair(blames_neighbours=False)
     outcomes = dict(computed(backend, str, CALLS))
-    assert all(isinstance(outcome, Lost) for outcome in outcomes.values())
+    assert all(isinstance(outcome, LostCall) for outcome in outcomes.values())

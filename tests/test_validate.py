@@ -25,7 +25,7 @@ from simstrag.profile.profile import Profile, StepTimes
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
 from simstrag.validation.campaign import TRIES, Campaign, RunOutcome, count_finished, lock_folder
-from simstrag.validation.cases import CLEAN, Case, Plan, cases_of, draw_schedule, windows
+from simstrag.validation.cases import CLEAN, Case, ValidationPlan, cases_of, draw_schedule, windows
 from simstrag.validation.judgement import MISSED, NOISY, PREDICTED, judge, mitigations, pairs
 from simstrag.validation.loadgen.schedule import Episode, Schedule
 from simstrag.validation.measure import measure
@@ -72,11 +72,13 @@ ALONE = PaceRequest("fp64", BATCH)
 LOAD = Schedule((Episode(1, "cpu", 1.6, 2.0, 6.0),), 20.0)
 
 
-def a_plan(cases: tuple[Case, ...], schedule: Schedule = LOAD, cores: int = 2) -> Plan:
+def a_plan(cases: tuple[Case, ...], schedule: Schedule = LOAD, cores: int = 2) -> ValidationPlan:
     schedules = {
         case.place: Schedule((), 20.0) if case.schedule == CLEAN else schedule for case in cases
     }
-    return Plan(cases, schedules, "digits", BATCH, "stand-in", 0, cores, "made up", "0" * 64)
+    return ValidationPlan(
+        cases, schedules, "digits", BATCH, "stand-in", 0, cores, "made up", "0" * 64
+    )
 
 
 # -- what is tried ---------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from simstrag.ddp.support import profile_hints
 from simstrag.documents.paths import lock_file, write_atomically, write_json
 from simstrag.errors import InputError, SimstragError
 from simstrag.runs.run import Run, plain
-from simstrag.validation.cases import Case, Plan
+from simstrag.validation.cases import Case, ValidationPlan
 from simstrag.validation.loadgen.injector import Injector
 from simstrag.validation.loadgen.schedule import Schedule
 from simstrag.validation.prediction import synchronous
@@ -122,7 +122,7 @@ class Campaign:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: ValidationPlan,
         folder: Path,
         predicted: Mapping[Case, float],
         file: Path,
@@ -330,7 +330,7 @@ def _load_by(
 
 
 @contextlib.contextmanager
-def lock_folder(folder: Path, plan: Plan) -> Iterator[None]:
+def lock_folder(folder: Path, plan: ValidationPlan) -> Iterator[None]:
     """Write the plan to the folder and lock the folder.
 
     Raises `InputError` if another validation uses the folder, or if it holds other files.

@@ -16,7 +16,16 @@ from simstrag.errors import InputError
 from simstrag.profile.profile import Profile
 from simstrag.validation.loadgen.schedule import Episode, Schedule
 
-__all__ = ["CLEAN", "RULE", "SCHEDULES", "Case", "Plan", "cases_of", "draw_schedule", "windows"]
+__all__ = [
+    "CLEAN",
+    "RULE",
+    "SCHEDULES",
+    "Case",
+    "ValidationPlan",
+    "cases_of",
+    "draw_schedule",
+    "windows",
+]
 
 CLEAN = "clean"
 
@@ -83,7 +92,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ValidationPlan:
     """Everything that a validation decides before the first run.
 
     schedules: by world size and name.

@@ -31,7 +31,7 @@ from simstrag.profile.quantity import Quantity
 from simstrag.profile.responses import evaluate
 from simstrag.scenario.scenario import Scenario
 from simstrag.trace.trace import Trace
-from simstrag.validation.cases import Case, Plan, windows
+from simstrag.validation.cases import Case, ValidationPlan, windows
 from simstrag.validation.loadgen.schedule import Schedule, response_to
 from simstrag.validation.measure import Measure, measure
 
@@ -163,7 +163,7 @@ class Predictor:
         scenario = self.scenario(bsp, Schedule((), 1.0), updates_in_step=True)
         return float(simulate(scenario, "bsp", 0).summary["makespan"])
 
-    def predict(self, case: Case, plan: Plan, seeds: int = SEEDS) -> Prediction:
+    def predict(self, case: Case, plan: ValidationPlan, seeds: int = SEEDS) -> Prediction:
         """Simulate a case under several seeds."""
         schedule = plan.schedule(case)
         hints = profile_hints(self.profile, plan.batch, plan.samples(case))
@@ -180,7 +180,7 @@ class Predictor:
         return Prediction(case, tuple(found), grid)
 
     def adapt(
-        self, predicted: Prediction, plan: Plan, paces: Mapping[int, Sequence[float]]
+        self, predicted: Prediction, plan: ValidationPlan, paces: Mapping[int, Sequence[float]]
     ) -> Prediction:
         """Add predictions at the pace of each repetition.
 
@@ -202,7 +202,7 @@ class Predictor:
             found[repetition] = float(np.mean([run.summary["makespan"] for run in runs]))
         return replace(predicted, adapted=found)
 
-    def _hints(self, case: Case, plan: Plan) -> Hints | None:
+    def _hints(self, case: Case, plan: ValidationPlan) -> Hints | None:
         """Hints from the profile of `hinting`; None means those of the scenario."""
         if self.hinting is None:
             return None

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from simstrag.experiments.paired_statistics import Estimate
 from simstrag.validation.campaign import RunOutcome
-from simstrag.validation.cases import CLEAN, Case, Plan, windows
+from simstrag.validation.cases import CLEAN, Case, ValidationPlan, windows
 from simstrag.validation.judgement import (
     MISSED,
     PREDICTED,
@@ -167,7 +167,7 @@ class Result:
     repetitions: repetitions that fit into the time.
     """
 
-    plan: Plan
+    plan: ValidationPlan
     cases: tuple[CaseResult, ...]
     outcomes: tuple[RunOutcome, ...]
     constants: tuple[Constant, ...]
@@ -298,7 +298,7 @@ class Result:
 
 
 def build_case_result(
-    case: Case, plan: Plan, predicted: Prediction, outcomes: Sequence[RunOutcome]
+    case: Case, plan: ValidationPlan, predicted: Prediction, outcomes: Sequence[RunOutcome]
 ) -> CaseResult:
     """The result of a case; `outcomes` may contain those of other cases."""
     spans = windows(plan.schedule(case))

@@ -31,7 +31,7 @@ from simstrag.validation.campaign import (
     lock_folder,
     refuse_others,
 )
-from simstrag.validation.cases import CLEAN, Case, Plan, cases_of, draw_schedule
+from simstrag.validation.cases import CLEAN, Case, ValidationPlan, cases_of, draw_schedule
 from simstrag.validation.prediction import SEEDS, Predictor, synchronous
 from simstrag.validation.rank_pool import PaceRequest
 from simstrag.validation.result import Result, build_case_result, paces
@@ -233,7 +233,7 @@ def describe_differences(profile: Profile, there: Mapping[str, Any] | None = Non
 
 def make_plan(
     profile: Profile, policies: Sequence[str], ranks: Sequence[int], steps: int, seed: int
-) -> Plan:
+) -> ValidationPlan:
     """The plan of a validation.  Raises `InputError` for anything that cannot run."""
     from simstrag.workloads import load
 
@@ -255,7 +255,7 @@ def make_plan(
         case_of = {case.ranks: case for case in cases}  # cases of one world size have equal steps
         clean = {world: predictor.clean(case) for world, case in case_of.items()}
     places = dict.fromkeys(case.place for case in cases)
-    return Plan(
+    return ValidationPlan(
         cases,
         {
             (world, name): draw_schedule(name, world, clean[world], seed, profile)
@@ -297,7 +297,7 @@ def _precision(profile: Profile) -> str:
 
 def _remarks(
     profile: Profile,
-    plan: Plan,
+    plan: ValidationPlan,
     outcomes: Sequence[RunOutcome],
     requested: int,
     fit: int,

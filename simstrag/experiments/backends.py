@@ -25,7 +25,7 @@ from simstrag.errors import InputError, SimstragError
 from simstrag.processes.pool import Processes, cores
 from simstrag.processes.signals import handler_kept
 
-__all__ = ["BACKENDS", "Backend", "Gone", "Lost", "backend_of", "computed"]
+__all__ = ["BACKENDS", "Backend", "Gone", "LostCall", "backend_of", "computed"]
 
 BACKENDS = ("processes", "dask", "ray")
 PATIENCE = 10.0
@@ -42,7 +42,7 @@ _Call = tuple[K, tuple[Any, ...], int]
 """A name, arguments, and how often the call was started, this time with it."""
 
 
-class Lost:
+class LostCall:
     """In the place of what a call returns: whoever computed it ended, as often as it was tried."""
 
 
@@ -79,7 +79,7 @@ class Backend(Protocol):
 def computed(
     backend: Backend, function: Callable[..., Any], calls: Iterable[tuple[K, tuple[Any, ...]]]
 ) -> Iterator[tuple[K, Any]]:
-    """What a function returns for (name, arguments), as they finish; a `Lost` for who is given up.
+    """What a function returns for (name, arguments), as they finish; a `LostCall` for who is given up.
 
     Raises `Gone` for whatever the function would not raise itself: it is to raise nothing.
 
@@ -116,7 +116,7 @@ def computed(
             if backend.blames_neighbours and tries == backend.tries:
                 alone.append((name, arguments, tries + 1))
                 continue
-            outcome = Lost()
+            outcome = LostCall()
         except Exception as error:
             raise Gone(_line(error)) from error
         yield name, outcome

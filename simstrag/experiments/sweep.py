@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simstrag.documents.paths import write_atomically
 from simstrag.errors import InputError, SimstragError
-from simstrag.experiments.backends import Backend, Gone, Lost, backend_of, computed
+from simstrag.experiments.backends import Backend, Gone, LostCall, backend_of, computed
 from simstrag.experiments.cache import key_of, origin_of, program, source_of
 from simstrag.experiments.study import Point, Study, text_of
 from simstrag.processes.pool import REASON
@@ -286,7 +286,7 @@ class _Watched:
 
     def take(self, run: Planned, outcome: Any) -> None:
         """Keep what a run became. Raises `InputError` where the workers have another program."""
-        if isinstance(outcome, Lost):
+        if isinstance(outcome, LostCall):
             outcome = {"error": LOST, "summary": {}}
         if "other" in outcome:
             raise InputError(outcome["other"])

@@ -1,6 +1,6 @@
 """Tables of a run: arrow columns in memory, or in parquet files that are read when asked for.
 
-A run hands over its rows in record batches.  A `Storage` keeps or writes them, and gives a `Table`
+A run hands over its rows in record batches.  A `Storage` keeps or writes them, and gives a `RunTable`
 at the end.
 """
 
@@ -18,8 +18,22 @@ import pyarrow as pa
 from simstrag.errors import InputError
 
 __all__ = [
-    "MEMBERS", "RANK_SET", "RANK_SETS", "Column", "InMemory", "OnDisk", "Storage", "Table",
-    "concatenate", "lists", "lists_of", "numbers", "read_table", "take", "values_of", "words",
+    "MEMBERS",
+    "RANK_SET",
+    "RANK_SETS",
+    "Column",
+    "InMemory",
+    "OnDisk",
+    "RunTable",
+    "Storage",
+    "concatenate",
+    "lists",
+    "lists_of",
+    "numbers",
+    "read_table",
+    "take",
+    "values_of",
+    "words",
     "write_table",
 ]  # fmt: skip
 
@@ -140,7 +154,7 @@ class MembersColumn(Column):
         return pa.concat_arrays([own, sets]).take(numbers(place))
 
 
-class Table(Mapping[str, Column]):
+class RunTable(Mapping[str, Column]):
     """Columns by name; a column is put together or read when it is first asked for, then kept."""
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -165,7 +179,7 @@ class Table(Mapping[str, Column]):
         return len(self._names)
 
 
-class BatchTable(Table):
+class BatchTable(RunTable):
     """A table in memory, in record batches with the same columns; sets: that its updates name."""
 
     def __init__(self, batches: Sequence[pa.RecordBatch], sets: RankSets) -> None:
@@ -181,7 +195,7 @@ class BatchTable(Table):
         return Column(array)
 
 
-class ParquetTable(Table):
+class ParquetTable(RunTable):
     """A table in a parquet file.  Raises `InputError` where the file is not there any more."""
 
     def __init__(self, path: Path) -> None:
@@ -204,7 +218,7 @@ class ParquetTable(Table):
         return Column(column.combine_chunks())
 
 
-def read_table(folder: Path, name: str) -> Table | None:
+def read_table(folder: Path, name: str) -> RunTable | None:
     """A table of a run directory, None where it has none."""
     path = _path(folder, name)
     return ParquetTable(path) if path.exists() else None
@@ -367,7 +381,7 @@ class InMemory:
         else:
             self.batches.setdefault(name, []).append(batch)
 
-    def table(self, name: str) -> Table | None:
+    def table(self, name: str) -> RunTable | None:
         """All rows that were kept."""
         return BatchTable(self.batches.pop(name), self.sets) if name in self.batches else None
 
@@ -395,7 +409,7 @@ class OnDisk(InMemory):
             if self._weight[name] >= VALUES:
                 self._write(name)
 
-    def table(self, name: str) -> Table | None:
+    def table(self, name: str) -> RunTable | None:
         """What was written."""
         if name not in self.batches:
             return None
