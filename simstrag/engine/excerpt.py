@@ -19,7 +19,7 @@ from simstrag.runs.tables import (
     RANK_SETS,
     Column,
     InMemory,
-    Table,
+    RunTable,
     concatenate,
     numbers,
     take,
@@ -108,7 +108,7 @@ class Excerpt(InMemory):
         while self._rows[name] > self._most and self._window > NO_TIME:
             self._thin()
 
-    def table(self, name: str) -> Table | None:
+    def table(self, name: str) -> RunTable | None:
         """All rows that were kept, of updates in the order of their versions."""
         if name == "updates" and self._period < math.inf:
             assert self._spread is not None

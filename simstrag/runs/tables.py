@@ -1,7 +1,7 @@
 """Tables of a run: arrow columns in memory, or in parquet files that are read when asked for.
 
-A run hands over its rows in record batches.  A `Storage` keeps or writes them, and gives a `RunTable`
-at the end.
+A run hands over its rows in record batches.  A `Storage` keeps or writes them, and gives a
+`RunTable` at the end.
 """
 
 from __future__ import annotations
