@@ -79,7 +79,7 @@ class Backend(Protocol):
 def computed(
     backend: Backend, function: Callable[..., Any], calls: Iterable[tuple[K, tuple[Any, ...]]]
 ) -> Iterator[tuple[K, Any]]:
-    """What a function returns for (name, arguments), as they finish; `LostCall` for a call given up.
+    """What a function returns for (name, arguments), as calls finish; `LostCall` for one given up.
 
     Raises `Gone` for whatever the function would not raise itself: it is to raise nothing.
 
