@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 from simstrag.analysis.charts import drawing
+from simstrag.analysis.charts.thresholds import draw_thresholds
 from simstrag.analysis.pages.report import render
 from simstrag.analysis.tables.comparison_tables import differences_table, ranking_table
 from simstrag.analysis.tables.standings import Standings, standings
@@ -21,7 +22,6 @@ from simstrag.analysis.text.cautions import cautions
 from simstrag.analysis.text.sensitivity_text import (
     WORDS,
     Turn,
-    draw_thresholds,
     round_safely,
     thresholds,
 )

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from simstrag.analysis.charts.chart import CONTENTION, FULL
+from simstrag.analysis.derived.windows import bin_means
 from simstrag.trace.slowdown import Piecewise
 from simstrag.trace.trace import RESOURCES, Trace
 
@@ -87,14 +88,10 @@ def _panels(trace: Trace) -> list[_Panel]:
 
 
 def _means(held: Piecewise, end: float) -> Floats:
-    """The mean of a step function over each interval of its time, exactly."""
-    time, value = np.array(held.times), np.array(held.values)
+    """The mean of a step function over each interval of its time."""
     if end == 0:
-        return value[-1:]
-    edges = np.linspace(0.0, end, COLUMNS + 1)
-    stops = np.append(time[1:], max(end, time[-1]))
-    area = np.append(0.0, np.cumsum(value * (stops - time)))
-    return np.asarray(np.diff(np.interp(edges, np.append(time, stops[-1]), area)) / np.diff(edges))
+        return np.array(held.values[-1:])
+    return bin_means(held, np.linspace(0.0, end, COLUMNS + 1))
 
 
 def _of_steps(steps: list[Floats]) -> tuple[Floats, float]:

@@ -18,7 +18,14 @@ from simstrag.analysis.charts.chart import Bars, Chart, Events, Floats, Image, M
 from simstrag.analysis.charts.drawing import pixels
 from simstrag.analysis.derived.examples import Example
 from simstrag.analysis.derived.steps import RunSteps, fates_of, plan_changes, suspicions
-from simstrag.analysis.derived.windows import CloseLook, changes, cycle_of, kept_of, segments
+from simstrag.analysis.derived.windows import (
+    CloseLook,
+    bin_means,
+    changes,
+    cycle_of,
+    kept_of,
+    segments,
+)
 from simstrag.analysis.text.number_format import number
 from simstrag.runs.run import Run
 from simstrag.timing.timing import Timing
@@ -361,8 +368,8 @@ def mix_slowdowns(timing: Timing, workers: int, until: float) -> Floats:
     Colours of shape (workers, BINS, 4), of 0..1; fullest at `FULLEST`.
     """
     edges = np.linspace(0.0, until, BINS + 1)
-    stretch = np.array([_mean(slowdown_of(timing, rank), edges) for rank in range(workers)])
-    net = np.array([_mean(timing.contention.of_rank(r, "net"), edges) for r in range(workers)])
+    stretch = np.array([bin_means(slowdown_of(timing, rank), edges) for rank in range(workers)])
+    net = np.array([bin_means(timing.contention.of_rank(r, "net"), edges) for r in range(workers)])
     rgba = pixels(spec.CONTENTION, (stretch - 1) / (FULLEST - 1))
     network = net > stretch
     rgba[network] = pixels(spec.NET, (net - 1) / (FULLEST - 1))[network]
@@ -383,14 +390,6 @@ def _bins(until: float, run: Run | None) -> tuple[Floats, Floats]:
     period, window = run.excerpt["period"], run.excerpt["window"]
     low = np.where(middle < end, np.floor(middle / period) * period, until)
     return low, low + window
-
-
-def _mean(f: Piecewise, edges: Floats) -> Floats:
-    """The mean of a step function in each bin."""
-    parts = list(segments(f, float(edges[0]), float(edges[-1])))
-    times = np.array([parts[0][0], *(high for _, high, _ in parts)])
-    area = np.cumsum([0.0, *((high - low) * value for low, high, value in parts)])
-    return np.asarray(np.diff(np.interp(edges, times, area)) / np.diff(edges))
 
 
 def _share(left: Floats, right: Floats, low: Floats, high: Floats) -> Floats:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.analysis.derived.steps import RunSteps, suspicions
+from simstrag.analysis.derived.steps import RunSteps, suspicions, update_times
 from simstrag.analysis.derived.windows import segments
 from simstrag.runs.run import Run
 from simstrag.timing.timing import Timing
@@ -95,7 +95,9 @@ def _reduced(run: Run, steps: RunSteps, communication: Floats) -> tuple[Floats, 
     A collective ends with its update; a rank that waits after that is blocked.
     """
     wait, entered = steps.wait, _entered(steps)
-    before = np.where(entered, _update_times(run, steps) - communication - steps.finish, wait)
+    before = np.where(
+        entered, update_times(run, steps.applied) - communication - steps.finish, wait
+    )
     known = (before >= -TOLERANCE) & (before <= wait + TOLERANCE)
     known &= entered | (communication <= TOLERANCE)
     start = steps.finish + np.where(known, np.clip(before, 0.0, wait), wait)
@@ -169,14 +171,6 @@ def _first_in_first_out(steps: RunSteps, arrival: Floats, job: float, served: Bo
 def _entered(steps: RunSteps) -> Bools:
     """Whether a step's own gradient completed a contribution to an update."""
     return np.asarray((steps.applied > 0) & ~steps.kept)
-
-
-def _update_times(run: Run, steps: RunSteps) -> Floats:
-    """The time of the update that holds each gradient; meaningless without one."""
-    times = np.asarray(run.updates["time"], dtype=np.float64)
-    versions = np.asarray(run.updates["version"], dtype=np.int64)
-    rows = np.searchsorted(versions, steps.applied)  # a run that was taken up begins later than 1
-    return np.asarray(times[np.minimum(rows, len(times) - 1)])
 
 
 def _in_order(marks: Floats, last: Bools) -> Floats:

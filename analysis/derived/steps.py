@@ -19,7 +19,7 @@ from simstrag.runs.run import Run
 
 __all__ = [
     "Fate", "PlanChange", "RunSteps", "Suspicion", "fates_of", "headings", "plan_changes",
-    "steps_of", "suspicions",
+    "steps_of", "suspicions", "update_times",
 ]  # fmt: skip
 
 Bools = npt.NDArray[np.bool_]
@@ -83,11 +83,11 @@ def steps_of(run: Run) -> RunSteps:
         found = np.append(versions, np.iinfo(np.int64).max)[at]
         limit = np.where(pulled_next[own] < 0, run.summary["updates"], pulled_next[own])
         applied[own] = np.where(found <= limit, found, 0)
-    made = _times(run, applied)
+    made = update_times(run, applied)
     gap_end = np.where(last, np.maximum(made, finish + wait), np.roll(start, -1))
     amp = table["precision"].to_numpy() == "amp"
     held_back = (applied > 0) & ~kept & (pulled_next > applied)
-    until = np.where(held_back, _times(run, pulled_next) - made, 0.0)
+    until = np.where(held_back, update_times(run, pulled_next) - made, 0.0)
     blocked = np.minimum(until, wait)
     steps = RunSteps(
         rank, step, version, amp, start, finish, wait, applied, pulled_next, gap_end, blocked, kept
@@ -122,8 +122,11 @@ def _updates_of(run: Run, pulled: Ints, pulled_next: Ints) -> dict[int, Ints]:
     return {rank: np.array(made, dtype=np.int64) for rank, made in found.items()}
 
 
-def _times(run: Run, versions: Ints) -> Floats:
-    """Times of updates, 0 for none; meaningless for updates that an excerpt leaves out."""
+def update_times(run: Run, versions: Ints) -> Floats:
+    """Times of the updates that made these versions, 0 for version 0.
+
+    They are meaningless for updates that an excerpt leaves out.
+    """
     known = np.append(0, np.asarray(run.updates["version"], dtype=np.int64))
     times = np.append(0.0, np.asarray(run.updates["time"], dtype=np.float64))
     at = np.searchsorted(known, np.maximum(versions, 0))

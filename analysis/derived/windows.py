@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from simstrag.analysis.derived.examples import Example
 from simstrag.analysis.derived.steps import RunSteps
@@ -14,10 +15,11 @@ from simstrag.timing.contention import Contention
 from simstrag.trace.slowdown import Piecewise
 
 __all__ = [
-    "ALL", "CloseLook", "Kept", "SlowdownChange", "changes", "choose", "close_look", "cycle_of",
-    "kept_of", "segments",
+    "ALL", "CloseLook", "Kept", "SlowdownChange", "bin_means", "changes", "choose", "close_look",
+    "cycle_of", "kept_of", "segments",
 ]  # fmt: skip
 
+Floats = npt.NDArray[np.float64]
 CYCLES, BEFORE = 24, 6
 """Steps that a close look shows, and steps before the change that it shows."""
 MOST_RANKS = 16
@@ -143,6 +145,18 @@ def segments(f: Piecewise, start: float, end: float) -> Iterator[tuple[float, fl
         cycle += 1
         if cycle * period >= end:
             return
+
+
+def bin_means(f: Piecewise, edges: Floats) -> Floats:
+    """The mean of a step function in each bin.
+
+    >>> bin_means(Piecewise((0.0, 2.0), (1.0, 3.0)), np.array([0.0, 1.0, 4.0])).round(3).tolist()
+    [1.0, 2.333]
+    """
+    parts = list(segments(f, float(edges[0]), float(edges[-1])))
+    times = np.array([parts[0][0], *(high for _, high, _ in parts)])
+    area = np.cumsum([0.0, *((high - low) * value for low, high, value in parts)])
+    return np.asarray(np.diff(np.interp(edges, times, area)) / np.diff(edges))
 
 
 def cycle_of(steps: Sequence[RunSteps]) -> float:

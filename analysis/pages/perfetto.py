@@ -263,7 +263,7 @@ def _suspicion_events(run: Run, shown: Moments) -> Iterator[Event]:
 
 
 def _counters(timing: Timing | None, start: int, end: int) -> Iterator[Event]:
-    """The derived.slowdowns between two times in microseconds."""
+    """The slowdowns between two times in microseconds."""
     for rank, resource, time, factor in derived.slowdowns(timing, start, end):
         yield {
             "ph": "C", "pid": SLOWDOWN, "tid": SLOWDOWN, "ts": time,

@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from simstrag.analysis.charts import comparison_charts, interactive, plots, run_charts, timeline
 from simstrag.analysis.charts.drawing import picture
+from simstrag.analysis.charts.thresholds import thresholds_picture
 from simstrag.analysis.derived.examples import Example, describe_excerpts, example, examples_of
 from simstrag.analysis.derived.windows import CloseLook, close_look
 from simstrag.analysis.pages.templates import template
@@ -135,6 +136,7 @@ def render(comparison: Comparison, command: str | None = None) -> str:
         ],
         turnover=turnover(s),
         thresholds=turned,
+        thresholds_picture=thresholds_picture(turned.rows),
         origins=origins_table(scenario),
         data=_csv(saved),
         profile=_profile(scenario),

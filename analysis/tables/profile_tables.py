@@ -8,7 +8,6 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from simstrag.analysis.pages.templates import fragment
 from simstrag.analysis.tables.table import Table
 from simstrag.analysis.text.number_format import MISSING, estimate, listed, number, percent
 from simstrag.errors import InputError
@@ -103,6 +102,8 @@ def tables(profile: Profile) -> list[Table]:
 
 def html(profile: Profile) -> str:
     """The profile as an HTML fragment for a notebook."""
+    from simstrag.analysis.pages.templates import fragment
+
     return fragment(tables(profile), describe(profile))
 
 

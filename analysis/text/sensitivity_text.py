@@ -10,12 +10,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from markupsafe import Markup
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-
-from simstrag.analysis.charts import drawing
-from simstrag.analysis.charts.chart import INK, SERIES
 from simstrag.analysis.tables.standings import Standings, faster
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.number_format import listed, number
@@ -23,8 +17,8 @@ from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.uncertain_constants import QUANTITIES, kind_of, value_of
 
 __all__ = [
-    "C_TAU", "WORDS", "Thresholds", "Turn", "conditions", "draw_thresholds",
-    "explain_lost_lead", "leader", "round_safely", "thresholds", "tried", "turns", "with_unit",
+    "C_TAU", "WORDS", "Row", "Thresholds", "Turn", "conditions", "explain_lost_lead", "leader",
+    "new_leader", "round_safely", "thresholds", "tried", "turns", "with_unit",
 ]  # fmt: skip
 
 C_TAU = "learner.c_tau"
@@ -240,19 +234,13 @@ def _unit(value: float, unit: str) -> tuple[float, str]:
 Row = Mapping[Any, Any]
 """One row of the thresholds of a comparison."""
 
-LEADS, LOSES = SERIES[:2]
-HEIGHT = 0.3
-"""Inches of a bar with the room around it."""
-LETTER, LONGEST = 0.0105, 30
-"""Share of the axis that a letter of a label takes, and the most letters that a label has."""
-
 
 class Thresholds(NamedTuple):
-    """A paragraph on the runs, and the table and picture of their result, if any."""
+    """A paragraph on the runs, and the rows and the table of their result, if any."""
 
     about: str
-    table: Table | None
-    picture: Markup
+    rows: Sequence[Row] = ()
+    table: Table | None = None
 
 
 def thresholds(s: Standings) -> Thresholds:
@@ -261,17 +249,17 @@ def thresholds(s: Standings) -> Thresholds:
     if found is None:
         return Thresholds(
             "Whether other assumed or fitted constants would change the ranking was not tested. "
-            "The same command with --sensitivity tests it by further runs.", None, Markup()
-        )  # fmt: skip
+            "The same command with --sensitivity tests it by further runs."
+        )
     if found.empty:
         return Thresholds(
             "There was nothing to vary: sensitivity needs two policies, and a constant that is "
-            "assumed or fitted and not 0.", None, Markup()
-        )  # fmt: skip
+            "assumed or fitted and not 0."
+        )
     rows = found.to_dict("records")
     reach = {r["quantity"]: _far([q for q in rows if q["quantity"] == r["quantity"]]) for r in rows}
     rows.sort(key=lambda r: reach[r["quantity"]])
-    return Thresholds(_about(s, rows), _table(rows), _picture(rows))
+    return Thresholds(_about(s, rows), rows, _table(rows))
 
 
 def _far(rows: Sequence[Row]) -> float:
@@ -316,7 +304,7 @@ def _table(rows: Sequence[Row]) -> Table:
         (
             WORDS[r["quantity"]],
             str(r["kind"]),
-            _taker(r) or "none",
+            new_leader(r) or "none",
             *(
                 Number(with_unit(r[column], r["unit"]), r[column])
                 for column in ("value", "tried", "holds_at", "turns_at")
@@ -336,63 +324,6 @@ def _table(rows: Sequence[Row]) -> Table:
     return Table(headers, shown, 3, (), notes)
 
 
-def _taker(r: Row) -> str:
+def new_leader(r: Row) -> str:
     """The new leader; empty for none."""
     return r["rival"] if r["shown"] or not r["rival"] else f"{r['rival']}, within the noise"
-
-
-def _picture(rows: Sequence[Row]) -> Markup:
-    """A bar per constant: the factors under which the leader stays ahead, and beyond."""
-    constants, leader = len({r["quantity"] for r in rows}), rows[0]["leader"]
-    with drawing.canvas(9.0, 0.8 + HEIGHT * constants) as figure:
-        draw_thresholds(figure, rows)
-        words = f"By what factor each constant may be off before {leader} loses the best mean"
-        return drawing.svg(figure, "thresholds", words)
-
-
-def draw_thresholds(figure: Figure, rows: Sequence[Row]) -> Axes:
-    """Draw the bars on a figure."""
-    names, ax = list(dict.fromkeys(r["quantity"] for r in rows)), figure.add_subplot()
-    for r in rows:
-        y, end = names.index(r["quantity"]), r["tried"] / r["value"]
-        turn = math.sqrt(r["holds_at"] * r["turns_at"]) / r["value"] if r["rival"] else end
-        ax.barh(y, turn - 1, left=1, height=0.5, color=LEADS)
-        alpha = 1.0 if r["shown"] else 0.45
-        ax.barh(y, end - turn, left=turn, height=0.5, color=LOSES, alpha=alpha)
-        ax.annotate(
-            _label(r), (end, y), ha=("right", "left")[end > 1], va="center",
-            xytext=((-4, 0), (4, 0))[end > 1], textcoords="offset points", fontsize=7,
-        )  # fmt: skip
-    ax.set_xscale("log", base=2)
-    ax.set_xlim(*_limits(rows))
-    ticks = (1 / 4, 1 / 2, 1, 2, 4)
-    ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    ax.axvline(1, color=INK, linewidth=0.8)
-    ax.set_yticks(range(len(names)), [WORDS[name] for name in names])
-    ax.set_ylim(len(names) - 0.5, -0.5)
-    ax.tick_params(axis="y", length=0)
-    ax.grid(axis="x")
-    ax.set_axisbelow(True)
-    ax.set_xlabel("times the value in force")
-    return ax
-
-
-def _label(r: Row) -> str:
-    """The new leader, cut where it is too long for the room beside a bar."""
-    text = _taker(r)
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
-
-
-def _limits(rows: Sequence[Row]) -> tuple[float, float]:
-    """The ends of the axis, with room for the labels beyond a quarter and four times."""
-    shares = [
-        max(
-            [
-                0.03,
-                *(LETTER * (len(_label(r)) + 2) for r in rows if (r["tried"] > r["value"]) == up),
-            ]
-        )
-        for up in (False, True)
-    ]
-    down, up = (4.0 * share / (1 - sum(shares)) for share in shares)
-    return 0.25 / 2**down, 4 * 2**up
