@@ -13,6 +13,7 @@ import io
 import json
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -184,6 +185,7 @@ def _zoom(browser: Browser, part: PagePart) -> None:
     browser.mouse("mouseMoved", x, y)
     for _ in range(part.zoom):
         browser.mouse("mouseWheel", x, y, deltaX=0, deltaY=-120, modifiers=2)
+    time.sleep(2.0)  # Bokeh draws all bars again half a second after a zoom
     browser.mouse("mouseMoved", x + 1, y)
     browser.frames()
     browser.wait("document.getAnimations().length === 0")  # tools that fade
