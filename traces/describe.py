@@ -127,15 +127,16 @@ def _stretches(trace: Trace) -> pd.DataFrame:
     segments["slow"] = segments["value"] > 1
     segments["area"] = segments["value"] * segments["seconds"]
     turns = segments[["history", "slow"]].ne(segments[["history", "slow"]].shift()).any(axis=1)
-    found = segments.groupby(turns.cumsum()).agg(
+    stretches = segments.groupby(turns.cumsum()).agg(
         history=("history", "first"), slow=("slow", "first"), start=("start", "first"),
         end=("end", "last"), seconds=("seconds", "sum"), area=("area", "sum"),
         mean=("value", "first"), max=("value", "max"),
     )  # fmt: skip
-    found["mean"] = found["mean"].where(found["seconds"] == 0, found["area"] / found["seconds"])
+    mean = stretches["area"] / stretches["seconds"]
+    stretches["mean"] = stretches["mean"].where(stretches["seconds"] == 0, mean)
     keys = pd.DataFrame(trace.keys, columns=["node", "resource", "kind"])
     keys["place"] = trace.histories.resource
-    return found.join(keys, on="history")
+    return stretches.join(keys, on="history")
 
 
 def _mean(values: Any, seconds: Any) -> float:

@@ -75,28 +75,28 @@ def bytedance_straggler(path: str | Path) -> Labelled:
 
     Raises `InputError` for any other file.
     """
-    found = replica_steps(path)
-    tail, (steps, replicas) = float(np.median(found.tails)), found.local.shape
-    replayed = found.local.max(axis=1) + tail
-    error = float(np.mean(np.abs(replayed / found.recorded - 1)))
-    mean = float(found.local.mean()) + tail
+    record = replica_steps(path)
+    tail, (steps, replicas) = float(np.median(record.tails)), record.local.shape
+    replayed = record.local.max(axis=1) + tail
+    error = float(np.mean(np.abs(replayed / record.recorded - 1)))
+    mean = float(record.local.mean()) + tail
     return Labelled(
-        found.trace,
+        record.trace,
         NAME,
         contents([path]),
         notes=(
             f"Measured: {steps} steps of {replicas} data-parallel replicas; a recorded step takes "
-            f"{found.recorded.mean():.4g} s in the mean.",
+            f"{record.recorded.mean():.4g} s in the mean.",
             "Derived: a duration is the last end of computing on any stage of the replica, from "
             f"the step's beginning; the tail after it is {tail:.4g} s in the median "
-            f"({found.tails.min():.3g} to {found.tails.max():.3g}).",
+            f"({record.tails.min():.3g} to {record.tails.max():.3g}).",
             f"Derived: slowest replica + tail gives the recorded steps with a mean error of "
             f"{error:.2%}; mean of the slowest over mean of all, both with the tail: "
             f"{replayed.mean() / mean:.4f}.",
             "Assumed: the tail is one constant, here an all-reduce of all replicas that nothing "
             "hides or slows; for fewer replicas it is a guess. Steps follow each other at once: "
-            f"step {found.step[0]} to {found.step[-1]} were sampled, most were not recorded.",
-            f"Dropped: {found.dropped} steps in which a replica has no computing; what each stage "
+            f"step {record.step[0]} to {record.step[-1]} were sampled, most were not recorded.",
+            f"Dropped: {record.dropped} steps in which a replica has no computing; what each stage "
             "and operation did by itself.",
         ),
         scenario=(constant_allreduce(tail, replicas), *run_of(steps, replicas)),

@@ -58,7 +58,7 @@ def resample(
     """A trace of `workers` nodes and `seconds` seconds out of blocks of `trace`.
 
     block: seconds, by default `default_block`.  A block of recorded durations has as many steps as
-        were recorded in so many seconds in the mean.
+        were recorded in that time in the mean.
 
     Slowdowns and utilisations change at the moments at which they were recorded.  Node k of set g
     is number g * recorded + k; the nodes of an incomplete last set are drawn.  The same arguments
@@ -270,7 +270,7 @@ def sample(
     """Values of each node at even intervals up to the end, shape (nodes, points).
 
     every: seconds between two points.  Durations are taken step by step instead.
-    nodes, points: at most so many, the first ones.
+    nodes, points: upper limits; the first ones are taken.
     Nodes without rows of that resource and kind are left out.
 
     >>> trace = Trace.from_rows([(2, 0, "gpu", "slowdown", 3), (4, 0, "gpu", "slowdown", 1)])

@@ -35,7 +35,7 @@ def constant_allreduce(seconds: float, ranks: int) -> str:
 
 
 def run_of(steps: int, ranks: int) -> list[str]:
-    """The end of a run: as many samples as so many steps of each rank have.
+    """The end of a run: the samples of `steps` steps of each rank.
 
     >>> run_of(100, 4)
     ['samples: 51200  # 100 steps of each worker', 'learner: {batch: 128}  # ASSUMED']

@@ -26,7 +26,7 @@ def init(
 ) -> None:
     """Write a commented first scenario for a trace.
 
-    It runs as it is; what nobody measured is marked ASSUMED, to be corrected by you.
+    It runs as it is; replace the numbers marked ASSUMED by your own.
     """
     from simstrag.cli.init_template import write_first_scenario
 

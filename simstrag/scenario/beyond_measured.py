@@ -67,11 +67,11 @@ def beyond_measured(
     profile = scenario.inputs.profile
     if profile is None:
         return []
-    found = [
+    uses = [
         *_allreduce(scenario, profile), *_server(scenario, profile), *_amp(scenario, profile),
         *_loads(scenario),
     ]  # fmt: skip
-    outside = [each for each in found if not each.low <= each.used <= each.high]
+    outside = [each for each in uses if not each.low <= each.used <= each.high]
     if summaries is None:
         return outside
     return [each for each in outside if any(map(each.concerns, summaries))]
