@@ -210,7 +210,7 @@ def page(described: PolicyDescription) -> str:
         _prose(d.source.removeprefix("Source: ")),
     ]
     if d.remarks:
-        parts += ["## What is whose", *map(_prose, d.remarks)]
+        parts += ["## What is ours", *map(_prose, d.remarks)]
     parts += [
         "## Code",
         f"```{{literalinclude}} ../../simstrag/policies/{d.name}.py\n:language: python\n```",

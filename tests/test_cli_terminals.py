@@ -29,7 +29,7 @@ INTERRUPTIBLE = (  # a parent may have taught this process to ignore Ctrl-C
 )
 
 
-def interrupted(when: Callable[[int], bool], *arguments: str) -> tuple[int, str]:
+def interrupt(when: Callable[[int], bool], *arguments: str) -> tuple[int, str]:
     """Exit code and stderr of a command that Ctrl-C ends as soon as `when(its process)`."""
     command = [sys.executable, "-c", INTERRUPTIBLE, *arguments]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -42,7 +42,7 @@ def interrupted(when: Callable[[int], bool], *arguments: str) -> tuple[int, str]
 
 
 @pytest.mark.parametrize(("name", "shown"), [("ExecutorManagerThread", False), ("another", True)])
-def test_a_call_that_joblib_no_longer_finds_is_nobodys_concern(
+def test_a_call_that_joblib_no_longer_finds_is_not_reported(
     name: str, shown: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(threading, "excepthook", report_thread_error)
@@ -54,7 +54,7 @@ def test_a_call_that_joblib_no_longer_finds_is_nobodys_concern(
 
 def test_ctrl_c_stops_at_once_and_writes_nothing(folder: Path) -> None:
     (folder / "case.yaml").write_text(SCENARIO.replace("samples: 5120", "samples: 51200000"))
-    code, err = interrupted(_computing, "compare", "case.yaml", "--out", "c")
+    code, err = interrupt(_has_children, "compare", "case.yaml", "--out", "c")
     assert (code, err) == (130, "interrupted; nothing was written\n")
     assert [p.name for p in folder.glob("c*")] == ["case.yaml"]
 
@@ -65,7 +65,7 @@ def test_ctrl_c_keeps_finished_runs_and_the_same_command_goes_on(folder: Path, c
     (folder / "case.yaml").write_text(case)
     kept = folder / "c.partial"
     asked = ("compare", "case.yaml", "--out", "c", "--jobs", "1")
-    code, err = interrupted(lambda _: len([*kept.glob("*/*.json")]) > 1, *asked)
+    code, err = interrupt(lambda _: len([*kept.glob("*/*.json")]) > 1, *asked)
     assert code == 130
     found = re.fullmatch(
         r"interrupted; (\d+) of (\d+) runs are finished and kept in (.*c\.partial); "
@@ -80,13 +80,13 @@ def test_ctrl_c_keeps_finished_runs_and_the_same_command_goes_on(folder: Path, c
     assert len(pd.read_csv(folder / "c" / "comparison.csv")) == 16
 
 
-def _computing(pid: int) -> bool:
+def _has_children(pid: int) -> bool:
     """Whether a process has started children: the workers of a comparison."""
     children = Path(f"/proc/{pid}/task/{pid}/children")
     return bool(children.read_text().strip())
 
 
-def on_a_terminal(*arguments: str, until: str = "", **environment: str) -> str:
+def run_on_a_terminal(*arguments: str, until: str = "", **environment: str) -> str:
     """What a terminal of 100 columns gets on stderr, to the end or until it matches."""
     master, slave = pty.openpty()
     environment = {k: v for k, v in os.environ.items() if k != "NO_COLOR"} | environment
@@ -111,22 +111,22 @@ def on_a_terminal(*arguments: str, until: str = "", **environment: str) -> str:
 def test_a_terminal_shows_how_far_a_comparison_is(folder: Path) -> None:
     (folder / "case.yaml").write_text(SCENARIO.replace("samples: 5120", "samples: 512000000"))
     compare = ("compare", "case.yaml", "--out", "c", "--jobs", "1")
-    on_a_terminal(*compare, until=r"\d+/\d+ about \d+ s left asgd, seed \d", NO_COLOR="1")
+    run_on_a_terminal(*compare, until=r"\d+/\d+ about \d+ s left asgd, seed \d", NO_COLOR="1")
 
 
 def test_a_terminal_shows_how_far_a_run_is(folder: Path) -> None:
     (folder / "case.yaml").write_text(SCENARIO.replace("samples: 5120", "samples: 409600000"))
     run, shown = ("run", "case.yaml", "-p", "asgd", "-s", "1"), r"[\d,.]+ s simulated"
-    on_a_terminal(*run, until=rf"\d+% about \d+ s left asgd, seed 1, {shown}", NO_COLOR="1")
+    run_on_a_terminal(*run, until=rf"\d+% about \d+ s left asgd, seed 1, {shown}", NO_COLOR="1")
 
 
 def test_a_quiet_command_shows_no_progress(folder: Path) -> None:
     (folder / "case.yaml").write_text(SCENARIO.replace("samples: 5120", "samples: 5120000"))
-    assert on_a_terminal("run", "case.yaml", "-q") == ""
+    assert run_on_a_terminal("run", "case.yaml", "-q") == ""
 
 
 @pytest.mark.usefixtures("no_page")
-def test_there_is_no_progress_where_nobody_watches(folder: Path, call: Call) -> None:
+def test_there_is_no_progress_without_a_terminal(folder: Path, call: Call) -> None:
     assert call("compare", "case.yaml", "--out", "c", "--jobs", "1")[2] == ""
 
 
@@ -134,7 +134,7 @@ COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def test_a_terminal_shows_colours(folder: Path) -> None:
-    assert COLOUR.search(on_a_terminal("run", "case.yaml"))
+    assert COLOUR.search(run_on_a_terminal("run", "case.yaml"))
 
 
 def test_no_color_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +144,7 @@ def test_no_color_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert console(stderr=True).color_system is None
 
 
-def test_what_is_no_terminal_gets_no_colours(folder: Path, call: Call) -> None:
+def test_a_pipe_gets_no_colours(folder: Path, call: Call) -> None:
     assert not COLOUR.search(call("policies", "korel")[1])
 
 
@@ -179,7 +179,7 @@ def test_the_completion_of_another_shell_may_be_asked_for() -> None:
     assert shown("fish").startswith("complete --command simstrag")
 
 
-def told(command: str) -> tuple[int, str]:
+def run_in_shell(command: str) -> tuple[int, str]:
     """Exit code of a shell's first command, and what went to stderr."""
     script = f"{command}; exit ${{PIPESTATUS[0]}}"
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -191,18 +191,18 @@ def told(command: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("command", ["policies", "policies --json", "--version"])
-def test_a_reader_who_is_gone_ends_a_command_without_a_word(command: str) -> None:
-    assert told(f"simstrag {command} | true") == (1, "")
+def test_a_closed_pipe_ends_a_command_silently(command: str) -> None:
+    assert run_in_shell(f"simstrag {command} | true") == (1, "")
 
 
-def test_what_is_said_to_a_closed_stdout_is_said_to_nobody(folder: Path) -> None:
+def test_a_command_works_with_a_closed_stdout(folder: Path) -> None:
     """Starting processes for runs flushes it, and `echo` fails where it is closed."""
     (folder / "flushes.py").write_text(
         "import os, sys\nimport simstrag\nclass Flushes:\n    def plan(self, view):\n"
         "        sys.stdout.flush()\n        assert os.system('echo said') == 0\n"
         "        return simstrag.Plan()\n"
     )
-    assert told("simstrag policies flushes:Flushes >&-") == (0, "")
+    assert run_in_shell("simstrag policies flushes:Flushes >&-") == (0, "")
 
 
 @pytest.mark.parametrize("columns", [80, 100, 140])
@@ -230,7 +230,7 @@ def test_the_ranking_leaves_columns_out_and_breaks_no_number(
             assert (header in left_out) or cell in line
 
 
-def test_who_is_tied_is_shown_longer_than_who_is_faster(
+def test_places_are_left_out_after_speed_ups(
     finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
