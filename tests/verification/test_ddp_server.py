@@ -1,4 +1,4 @@
-"""Ranks and their server over real sockets: one truth about parameters, books and losses."""
+"""Ranks and their server over real sockets: parameters, updates and lost ranks agree."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def job_of(spec: str | Any, **given: Any) -> JobSpec:
 
 @dataclass
 class Meeting:
-    """Where the threads of a test all-reduce: weighted sums in order of rank."""
+    """An all-reduce among threads: weighted sums in order of rank."""
 
     changed: threading.Condition = field(default_factory=threading.Condition)
     brought: dict[Any, dict[int, torch.Tensor]] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class Meeting:
 
 @dataclass
 class Rank:
-    """A worker that obeys until it has answered for so many steps."""
+    """A worker that carries out commands until it has computed `steps` steps."""
 
     rank: int
     steps: int
@@ -96,81 +96,81 @@ class Rank:
     shared: bool = True
     pulled: list[tuple[int, int]] = field(default_factory=list)
     gave_up: list[int] = field(default_factory=list)
-    orders: list[Any] = field(default_factory=list)
+    commands: list[Any] = field(default_factory=list)
     lost: dict[int, str] = field(default_factory=dict)
     handed: Handover | None = None
     model: torch.Tensor = field(default_factory=lambda: torch.zeros(COUNT))
 
     def train(self, address: str, job: JobSpec | None, stall_limit: float = LIMIT) -> None:
-        link = Client(address, self.rank, stall_limit)
+        client = Client(address, self.rank, stall_limit)
         try:
-            link.begin(COUNT, torch.float32, job, self.shared)
-            while self._obey(link):
+            client.begin(COUNT, torch.float32, job, self.shared)
+            while self._obey(client):
                 pass
         finally:
-            link.leave()
-            self.lost = link.lost
+            client.leave()
+            self.lost = client.lost
 
-    def _obey(self, link: Client) -> bool:
-        order = link.receive()
-        self.orders.append(order)
-        match order:
+    def _obey(self, client: Client) -> bool:
+        command = client.receive()
+        self.commands.append(command)
+        match command:
             case Compute():
-                if order.pull:
-                    self.model = self._passed_on(link, order)
+                if command.pull:
+                    self.model = self._passed_on(client, command)
                 if len(self.pulled) == self.steps:
                     return False
-                self.pulled.append((order.step, order.version))
-                return self._compute(link, order)
+                self.pulled.append((command.step, command.version))
+                return self._compute(client, command)
             case Reduce():
-                weight = order.weights[order.members.index(self.rank)]
-                own = (self.model if order.average else self.gradient) * weight
-                total = self.meeting.total(order.closing, order.members, self.rank, own)
-                if order.average:
+                weight = command.weights[command.members.index(self.rank)]
+                own = (self.model if command.average else self.gradient) * weight
+                total = self.meeting.total(command.closing, command.members, self.rank, own)
+                if command.average:
                     self.model = total
-                leads = self.rank == order.members[0] and not order.average
-                link.end_reduction(order.closing, total if leads else None)
+                leads = self.rank == command.members[0] and not command.average
+                client.end_reduction(command.closing, total if leads else None)
             case Deliver():
-                link.deliver(self.gradient)
+                client.deliver(self.gradient)
             case Finish():
                 return False
             case Handover():
-                self.handed, self.model = order, link.parameters.clone()
+                self.handed, self.model = command, client.parameters.clone()
                 return False
         return True
 
-    def _passed_on(self, link: Client, order: Compute) -> torch.Tensor:
-        """The parameters of an order; those of a group come through its lowest rank."""
-        if not order.passed:
-            return link.parameters.clone()
-        leads = self.rank == order.members[0]
-        own = link.parameters.clone() if leads else torch.zeros(COUNT)
-        return self.meeting.total(("pull", order.version), order.members, self.rank, own)
+    def _passed_on(self, client: Client, command: Compute) -> torch.Tensor:
+        """The parameters of a command; those of a group come through its lowest rank."""
+        if not command.passed:
+            return client.parameters.clone()
+        leads = self.rank == command.members[0]
+        own = client.parameters.clone() if leads else torch.zeros(COUNT)
+        return self.meeting.total(("pull", command.version), command.members, self.rank, own)
 
-    def _compute(self, link: Client, order: Compute) -> bool:
+    def _compute(self, client: Client, command: Compute) -> bool:
         begun = time.monotonic()
-        over = begun + self.pace(self.rank, order.step)
+        over = begun + self.pace(self.rank, command.step)
         while time.monotonic() < over:
-            if link.is_aborted():
-                self.gave_up.append(order.step)
-                link.withdraw()
+            if client.is_aborted():
+                self.gave_up.append(command.step)
+                client.withdraw()
                 return True
             time.sleep(0.001)
-        self.gradient = gradient_of(self.model, self.rank, order.step)
+        self.gradient = gradient_of(self.model, self.rank, command.step)
         ended = time.monotonic()
-        if order.route is GradientRoute.PUSH:
-            link.finish_step(self.gradient, ended - begun, begun, ended)
-        elif order.route is GradientRoute.READY:
-            if order.local:
+        if command.route is GradientRoute.PUSH:
+            client.finish_step(self.gradient, ended - begun, begun, ended)
+        elif command.route is GradientRoute.READY:
+            if command.local:
                 self.model = self.model - 0.1 * self.gradient
-            link.finish_step(None, ended - begun, begun, ended)
+            client.finish_step(None, ended - begun, begun, ended)
         else:
-            own = self.gradient * order.weight
-            key = "group", order.version, order.step
-            total = self.meeting.total(key, order.members, self.rank, own)
-            if self.rank == order.members[0]:
-                both = dict.fromkeys(order.members, (ended - begun, True))
-                link.finish_step(total, ended - begun, members=both)
+            own = self.gradient * command.weight
+            key = "group", command.version, command.step
+            total = self.meeting.total(key, command.members, self.rank, own)
+            if self.rank == command.members[0]:
+                both = dict.fromkeys(command.members, (ended - begun, True))
+                client.finish_step(total, ended - begun, members=both)
         return True
 
 
@@ -274,7 +274,7 @@ def flat_of(server: Server) -> torch.Tensor:
 
 @dataclass
 class Fixed:
-    """Answers with one plan, and from a version on with another."""
+    """A policy whose plan of version k is the k-th, or the last."""
 
     plans: tuple[Plan, ...]
     name: str = "fixed"
@@ -307,7 +307,7 @@ def test_shared_memory_and_sockets_give_the_same_bits() -> None:
     assert torch.equal(*finals)
 
 
-def test_under_ssp_nobody_is_further_ahead_than_the_bound() -> None:
+def test_under_ssp_no_rank_is_further_ahead_than_the_bound() -> None:
     notes = Notes()
     ranks = [Rank(0, 12, lambda rank, step: 0.02), Rank(1, 12)]
     trained_parameters("ssp:bound=2", ranks, journal=notes)
@@ -347,8 +347,8 @@ def test_an_all_reduce_with_a_window_closes_without_the_slow_rank() -> None:
     plan = Plan((Quorum(window=0.03),))
     ranks = [Rank(0, 8), Rank(1, 8), Rank(2, 2, lambda rank, step: 0.2)]
     server = trained_parameters(Fixed((plan,)), ranks, journal=notes)
-    sums = [order for order in ranks[0].orders if isinstance(order, Reduce)]
-    assert {(order.members, order.weights) for order in sums} >= {((0, 1), (1 / 3, 1 / 3))}
+    sums = [command for command in ranks[0].commands if isinstance(command, Reduce)]
+    assert {(command.members, command.weights) for command in sums} >= {((0, 1), (1 / 3, 1 / 3))}
     expected, _ = replayed(notes, reduced=range(1000))
     assert torch.equal(flat_of(server), expected)
 
@@ -386,7 +386,7 @@ def test_a_gradient_kept_for_an_all_reduce_is_fetched_when_the_server_sums_up() 
     )
     ranks = [Rank(0, 4), Rank(1, 4), Rank(2, 3, lambda rank, step: 0.1 * (step == 0))]
     server = trained_parameters(Fixed(plans), ranks, journal=notes)
-    assert [type(order) for order in ranks[2].orders[:2]] == [Compute, Deliver]
+    assert [type(command) for command in ranks[2].commands[:2]] == [Compute, Deliver]
     _, (_, gradients, _), *_ = notes.of("applied")
     assert [(rank, pulled) for rank, _, pulled, _ in gradients] == [(0, 1), (1, 1), (2, 0)]
     expected, _ = replayed(notes, reduced={1})
@@ -426,27 +426,27 @@ def test_all_ranks_go_on_without_the_server_when_the_plan_needs_none() -> None:
 
 
 @contextlib.contextmanager
-def linked(
+def connected(
     spec: Any, world_size: int, shared: bool = True, **given: Any
 ) -> Iterator[tuple[Server, list[Client]]]:
     """A server and all its ranks, in one thread."""
     with serving(world_size, **given) as server:
-        links = [Client(server.address, rank, LIMIT) for rank in range(world_size)]
+        clients = [Client(server.address, rank, LIMIT) for rank in range(world_size)]
         try:
-            for link in links:
-                job = job_of(spec) if link.rank == 0 else None
-                link.begin(COUNT, torch.float32, job, shared)
-            yield server, links
+            for client in clients:
+                job = job_of(spec) if client.rank == 0 else None
+                client.begin(COUNT, torch.float32, job, shared)
+            yield server, clients
         finally:
-            for link in links:
-                link.leave()
+            for client in clients:
+                client.leave()
 
 
 @contextlib.contextmanager
-def alone(spec: Any = "asgd", **given: Any) -> Iterator[tuple[Server, Client]]:
+def connected_alone(spec: Any = "asgd", **given: Any) -> Iterator[tuple[Server, Client]]:
     """One rank and its server."""
-    with linked(spec, 1, **given) as (server, (link,)):
-        yield server, link
+    with connected(spec, 1, **given) as (server, (client,)):
+        yield server, client
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -454,28 +454,29 @@ def test_parameters_of_a_group_are_kept_in_case_the_lowest_dies_before_it_has_pa
     shared: bool,
 ) -> None:
     groups = Plan(tuple(Quorum(ranks, via=Via.LEADER) for ranks in ((0, 2), (1,))))
-    with linked(Fixed((groups,)), 3, shared) as (_, links):
-        assert [link.receive().members for link in links] == [(0, 2), (1,), (0, 2)]
-        first = links[0].parameters.clone()
+    with connected(Fixed((groups,)), 3, shared) as (_, clients):
+        assert [client.receive().members for client in clients] == [(0, 2), (1,), (0, 2)]
+        first = clients[0].parameters.clone()
         assert first.any()
-        assert links[2].parameters.any() == shared  # on one host nothing is passed on
+        assert clients[2].parameters.any() == shared  # on one host nothing is passed on
         for version in (1, 2):
-            links[1].finish_step(torch.ones(COUNT), 0.1, members={1: (0.1, True)})
-            assert links[1].receive().version == version
-        links[0].close()
-        links[2].report_failure()
-        order = links[2].receive()
-        assert (order.route, order.version) == (GradientRoute.READY, 0)
-        assert torch.equal(links[2].parameters, first)
+            clients[1].finish_step(torch.ones(COUNT), 0.1, members={1: (0.1, True)})
+            assert clients[1].receive().version == version
+        clients[0].close()
+        clients[2].report_failure()
+        command = clients[2].receive()
+        assert (command.route, command.version) == (GradientRoute.READY, 0)
+        assert torch.equal(clients[2].parameters, first)
 
 
 def in_one_group(rank: int, world: int, near: bool) -> tuple[bool, list[Any]]:
     """Whether parameters were passed on inside the group, and what they are at the end."""
     from simstrag.ddp import wrap
-    from simstrag.ddp.server import client, server_mode
+    from simstrag.ddp.server import client as client_module
+    from simstrag.ddp.server import server_mode
     from tests.test_ddp_trainer import task
 
-    allocate, broadcast, passed = client.allocate_shared, server_mode.dist.broadcast, []
+    allocate, broadcast, passed = client_module.allocate_shared, server_mode.dist.broadcast, []
 
     def counted(*given: Any, **named: Any) -> Any:
         passed.append(given)
@@ -485,14 +486,14 @@ def in_one_group(rank: int, world: int, near: bool) -> tuple[bool, list[Any]]:
     policy = Fixed((Plan((Quorum(via=Via.LEADER),)),))
     try:
         if not near:
-            client.allocate_shared = lambda count, dtype: None
+            client_module.allocate_shared = lambda count, dtype: None
         with wrap(model, optimizer, policy, batch=16, samples=16 * world * 30) as trainer:
             trainer.step(lambda: loss(16))
             server_mode.dist.broadcast = counted
             while not trainer.over:
                 trainer.step(lambda: loss(16))
     finally:
-        client.allocate_shared, server_mode.dist.broadcast = allocate, broadcast
+        client_module.allocate_shared, server_mode.dist.broadcast = allocate, broadcast
     return bool(passed), [each.detach().numpy() for each in model.parameters()]
 
 
@@ -510,76 +511,76 @@ def test_ranks_of_a_group_pass_parameters_on_where_they_share_no_memory_with_the
 
 def test_what_was_kept_for_a_step_that_never_began_is_not_given_to_the_next() -> None:
     quorums = Quorum((0, 1), 1, Via.SERVER, Late.ABORT), Quorum((2,), via=Via.SERVER)
-    with linked(Fixed((Plan(quorums),)), 3) as (_, links):
-        for link in links:
-            link.receive()
+    with connected(Fixed((Plan(quorums),)), 3) as (_, clients):
+        for client in clients:
+            client.receive()
         for rank, version in ((0, 1), (2, 2), (0, 3)):  # rank 1 is late for two of them
-            links[rank].finish_step(torch.ones(COUNT), 0.1)
-            assert links[rank].receive().version == version
-        links[1].withdraw()
-        assert links[1].receive().version == 3
-        assert torch.equal(links[1].parameters, links[0].parameters)
+            clients[rank].finish_step(torch.ones(COUNT), 0.1)
+            assert clients[rank].receive().version == version
+        clients[1].withdraw()
+        assert clients[1].receive().version == 3
+        assert torch.equal(clients[1].parameters, clients[0].parameters)
 
 
 def test_a_gradient_that_is_not_finite_changes_nothing_and_counts_as_a_version() -> None:
     notes = Notes()
-    with alone(journal=notes) as (_, link):
-        link.receive()
-        before = link.parameters.clone()
-        link.finish_step(torch.full((COUNT,), math.nan), 0.1, finite=False)
-        order = link.receive()
-        assert isinstance(order, Compute)
-        assert order.version == 1
-        assert torch.equal(link.parameters, before)
+    with connected_alone(journal=notes) as (_, client):
+        client.receive()
+        before = client.parameters.clone()
+        client.finish_step(torch.full((COUNT,), math.nan), 0.1, finite=False)
+        command = client.receive()
+        assert isinstance(command, Compute)
+        assert command.version == 1
+        assert torch.equal(client.parameters, before)
     assert notes.of("applied")[0][2] == (0,)
 
 
 def test_a_learning_rate_is_set_before_the_step_of_the_gradient_it_came_with() -> None:
     own = optimizer_of()
-    with alone() as (_, link):
-        link.receive()
-        before = link.parameters.clone()
+    with connected_alone() as (_, client):
+        client.receive()
+        before = client.parameters.clone()
         own.param_groups[0]["lr"] = 0.5
-        link.finish_step(torch.ones(COUNT), 0.1, settings=pack_settings(own))
-        link.receive()
-        assert torch.equal(link.parameters, before - 0.5)
+        client.finish_step(torch.ones(COUNT), 0.1, settings=pack_settings(own))
+        client.receive()
+        assert torch.equal(client.parameters, before - 0.5)
 
 
 def test_the_state_of_a_server_begins_another_where_the_first_was() -> None:
-    with alone() as (_, link):
+    with connected_alone() as (_, client):
         for step in range(5):
-            link.receive()
-            link.finish_step(gradient_of(link.parameters, 0, step), 0.1)
-        link.receive()
-        state = link.fetch_state()
-        link.finish_step(gradient_of(link.parameters, 0, 5), 0.1)
-        link.receive()
-        expected = link.parameters.clone()
+            client.receive()
+            client.finish_step(gradient_of(client.parameters, 0, step), 0.1)
+        client.receive()
+        state = client.fetch_state()
+        client.finish_step(gradient_of(client.parameters, 0, 5), 0.1)
+        client.receive()
+        expected = client.parameters.clone()
     own = optimizer_of()
     own.load_state_dict(state["optimizer"])
     unflatten(state["parameters"], trained_by(own))
     job = JobSpec(pack_optimizer(own), state["policy"], BATCH, facts=state["facts"])
     with serving(1) as server:
-        link = Client(server.address, 0, LIMIT)
-        link.begin(COUNT, torch.float32, job)
-        order = link.receive()
-        assert isinstance(order, Compute)
-        assert order.version == 5
-        link.finish_step(gradient_of(link.parameters, 0, 5), 0.1)
-        link.receive()
-        assert torch.equal(link.parameters, expected)
-        link.leave()
+        client = Client(server.address, 0, LIMIT)
+        client.begin(COUNT, torch.float32, job)
+        command = client.receive()
+        assert isinstance(command, Compute)
+        assert command.version == 5
+        client.finish_step(gradient_of(client.parameters, 0, 5), 0.1)
+        client.receive()
+        assert torch.equal(client.parameters, expected)
+        client.leave()
 
 
 def test_a_row_of_stamps_is_in_order_on_the_clock_of_one_host() -> None:
-    with alone() as (server, link):
+    with connected_alone() as (server, client):
         for step in range(3):
-            link.receive()
+            client.receive()
             begun = time.monotonic()
-            link.finish_step(
-                gradient_of(link.parameters, 0, step), 0.1, begun, time.monotonic(), loss=2.5
+            client.finish_step(
+                gradient_of(client.parameters, 0, step), 0.1, begun, time.monotonic(), loss=2.5
             )
-        link.receive()
+        client.receive()
     names = ("begun", "ended", "first", "received", "applied", "replied")
     for row in stamps(server):
         times = [row[name] for name in names]
@@ -605,11 +606,11 @@ class Broken:
 
 
 def test_what_is_wrong_with_a_policy_is_said_at_the_ranks() -> None:
-    with alone(Broken()) as (_, link):
-        link.receive()
-        link.finish_step(torch.ones(COUNT), 0.1)
+    with connected_alone(Broken()) as (_, client):
+        client.receive()
+        client.finish_step(torch.ones(COUNT), 0.1)
         with pytest.raises(InputError, match="parameter x must be odd"):
-            link.receive()
+            client.receive()
 
 
 def test_a_rank_that_does_not_begin_is_named() -> None:
@@ -621,7 +622,7 @@ def test_a_rank_that_does_not_begin_is_named() -> None:
         ranks[0].train(server.address, job_of("asgd"), stall_limit=5.0)
 
 
-def test_strangers_are_let_go_and_disturb_nobody() -> None:
+def test_strangers_are_dropped_and_cost_the_job_nothing() -> None:
     with serving(1, stall_limit=0.5) as server:
         host, port, _ = server.address.split(":")
         silent = socket.create_connection((host, int(port)))
@@ -634,33 +635,35 @@ def test_strangers_are_let_go_and_disturb_nobody() -> None:
         loud.close()
 
 
-def test_a_rank_that_stalls_inside_a_frame_costs_nobody_else_a_place() -> None:
-    with linked("asgd", 2, stall_limit=0.5) as (_, (link, other)):
+def test_a_rank_that_stalls_inside_a_frame_costs_no_other_rank_its_place() -> None:
+    with connected("asgd", 2, stall_limit=0.5) as (_, (client, other)):
         other.receive()
         other._wire.connection.sendall(HEADER.pack(100, 4 * COUNT) + bytes(20))
         for _ in range(200):
-            link.receive()
-            link.finish_step(torch.ones(COUNT), 0.001)
-        assert link.lost == {1: "rank 1 was silent for 0.5 s inside a frame while computing step 0"}
+            client.receive()
+            client.finish_step(torch.ones(COUNT), 0.001)
+        assert client.lost == {
+            1: "rank 1 was silent for 0.5 s inside a frame while computing step 0"
+        }
 
 
 def test_a_rank_that_failed_says_why() -> None:
-    with linked("asgd", 2) as (_, (link, other)):
+    with connected("asgd", 2) as (_, (client, other)):
         other.receive()
         other.leave("ValueError: no such batch")
         for _ in range(3):
-            link.receive()
-            link.finish_step(torch.ones(COUNT), 0.001)
-        assert link.lost == {1: "rank 1 left while computing step 0: ValueError: no such batch"}
+            client.receive()
+            client.finish_step(torch.ones(COUNT), 0.001)
+        assert client.lost == {1: "rank 1 left while computing step 0: ValueError: no such batch"}
 
 
 def test_a_model_that_differs_from_the_job_s_is_refused() -> None:
     def other(address: str) -> None:
-        link = Client(address, 1, LIMIT)
+        client = Client(address, 1, LIMIT)
         with contextlib.suppress(InputError):
-            link.begin(COUNT + 1, torch.float32)
-            link.receive()
-        link.leave()
+            client.begin(COUNT + 1, torch.float32)
+            client.receive()
+        client.leave()
 
     with serving(2) as server:
         thread = threading.Thread(target=other, args=(server.address,))
@@ -706,61 +709,61 @@ def beside(
                     path=path, parent=os.getpid(), address=server.address, rank=rank, pace=pace
                 )
                 processes.append(subprocess.Popen([sys.executable, "-c", program]))
-            link = Client(server.address, 0, LIMIT)
+            client = Client(server.address, 0, LIMIT)
             try:
-                link.begin(COUNT, torch.float32, job_of(spec))
-                yield server, link, [process.pid for process in processes]
+                client.begin(COUNT, torch.float32, job_of(spec))
+                yield server, client, [process.pid for process in processes]
             finally:
-                link.leave()
+                client.leave()
         finally:
             for process in processes:
                 process.kill()
                 process.wait()
 
 
-def rounds_until(link: Client, over: Callable[[], bool]) -> tuple[int, float]:
+def rounds_until(client: Client, over: Callable[[], bool]) -> tuple[int, float]:
     """Pushes until something is so: how many, and the longest that one of them took."""
     count, longest, until = 0, 0.0, time.monotonic() + LIMIT
     while not over() and time.monotonic() < until:
         begun = time.monotonic()
-        link.receive()
-        link.finish_step(torch.ones(COUNT), 0.001)
+        client.receive()
+        client.finish_step(torch.ones(COUNT), 0.001)
         longest = max(longest, time.monotonic() - begun)
         count += 1
     return count, longest
 
 
 def test_a_killed_rank_is_named_and_the_others_go_on() -> None:
-    with beside("asgd", 3) as (server, link, pids):
-        rounds_until(link, lambda: len(stamps(server)) > 50)
+    with beside("asgd", 3) as (server, client, pids):
+        rounds_until(client, lambda: len(stamps(server)) > 50)
         os.kill(pids[1], signal.SIGKILL)
-        _, longest = rounds_until(link, lambda: bool(link.lost))
+        _, longest = rounds_until(client, lambda: bool(client.lost))
         assert longest < STALL
-        assert list(link.lost) == [2]
-        assert "rank 2" in link.lost[2]
-        count, _ = rounds_until(link, lambda: len(stamps(server)) > 500)
+        assert list(client.lost) == [2]
+        assert "rank 2" in client.lost[2]
+        count, _ = rounds_until(client, lambda: len(stamps(server)) > 500)
         assert count > 0
 
 
 def test_a_stopped_rank_is_forgotten_after_the_stall_limit_and_a_slow_one_is_not() -> None:
-    with beside("asgd", 3, pace=2 * STALL) as (server, link, pids):
-        rounds_until(link, lambda: len(stamps(server)) > 50)
+    with beside("asgd", 3, pace=2 * STALL) as (server, client, pids):
+        rounds_until(client, lambda: len(stamps(server)) > 50)
         os.kill(pids[0], signal.SIGSTOP)
         stopped = time.monotonic()
-        rounds_until(link, lambda: bool(link.lost))
+        rounds_until(client, lambda: bool(client.lost))
         assert STALL * 0.5 < time.monotonic() - stopped < STALL + 2
-        assert link.lost == {1: f"rank 1 was silent for {STALL:g} s while computing step 0"}
-        rounds_until(link, lambda: any(row["rank"] == 2 for row in stamps(server)))
-        assert list(link.lost) == [1]
+        assert client.lost == {1: f"rank 1 was silent for {STALL:g} s while computing step 0"}
+        rounds_until(client, lambda: any(row["rank"] == 2 for row in stamps(server)))
+        assert list(client.lost) == [1]
 
 
-def test_under_a_bound_nobody_waits_for_a_dead_rank_for_ever() -> None:
-    with beside("ssp:bound=3", 2, pace=0.01) as (server, link, pids):
-        rounds_until(link, lambda: len(stamps(server)) > 20)
+def test_under_a_bound_no_rank_waits_for_a_dead_rank_for_ever() -> None:
+    with beside("ssp:bound=3", 2, pace=0.01) as (server, client, pids):
+        rounds_until(client, lambda: len(stamps(server)) > 20)
         os.kill(pids[0], signal.SIGKILL)
         before = len(stamps(server))
-        rounds_until(link, lambda: len(stamps(server)) > before + 100)
-        assert list(link.lost) == [1]
+        rounds_until(client, lambda: len(stamps(server)) > before + 100)
+        assert list(client.lost) == [1]
 
 
 def test_a_server_of_its_own_process_trains_and_ends_with_its_ranks() -> None:
@@ -786,14 +789,14 @@ def test_a_server_of_its_own_process_trains_and_ends_with_its_ranks() -> None:
 
 def test_a_rank_whose_server_was_killed_says_so_and_what_it_was_at() -> None:
     process, address = start_server(1)
-    link = Client(address, 0, LIMIT)
-    link.begin(COUNT, torch.float32, job_of("asgd"))
-    link.receive()
+    client = Client(address, 0, LIMIT)
+    client.begin(COUNT, torch.float32, job_of("asgd"))
+    client.receive()
     process.kill()
     process.wait()
     with pytest.raises(ConnectionError, match=r"the server at .* while rank 0 was .* step 0"):
-        link.receive()
-    link.close()
+        client.receive()
+    client.close()
 
 
 def test_a_rank_that_the_plan_leaves_out_is_told_when_all_others_have_left() -> None:
@@ -803,16 +806,16 @@ def test_a_rank_that_the_plan_leaves_out_is_told_when_all_others_have_left() -> 
     )
     ranks = [Rank(0, 5), Rank(1, 5)]
     trained_parameters(Fixed(plans), ranks)
-    assert [type(order) for order in ranks[1].orders] == [Compute, Finish]
+    assert [type(command) for command in ranks[1].commands] == [Compute, Finish]
 
 
 def test_a_rank_that_is_slow_is_named_once() -> None:
     said: list[str] = []
-    with linked("asgd", 2, say=said.append) as (_, (first, second)):
+    with connected("asgd", 2, say=said.append) as (_, (first, second)):
         reports = ((first, 0.1), (second, 0.1), (second, 3.0), (first, 0.1), (second, 4.0))
-        for link, seconds in (*reports, (first, 0.1)):
-            link.receive()
-            link.finish_step(torch.zeros(COUNT), seconds, 0.0, seconds)
+        for client, seconds in (*reports, (first, 0.1)):
+            client.receive()
+            client.finish_step(torch.zeros(COUNT), seconds, 0.0, seconds)
         second.receive()
     assert said == ["rank 1 is slow: it took 3.0 s for step 1, the others 0.1 s"]
 
@@ -822,9 +825,9 @@ def test_a_gradient_that_crosses_with_the_end_costs_its_rank_nothing() -> None:
         Plan((Quorum(count=1, via=Via.SERVER),), review=Review(updates=1)),
         Plan((Quorum((0,), via=Via.SERVER),)),
     )
-    with linked(Fixed(plans), 2) as (server, (first, second)):
-        for link in (first, second):
-            assert isinstance(link.receive(), Compute)
+    with connected(Fixed(plans), 2) as (server, (first, second)):
+        for client in (first, second):
+            assert isinstance(client.receive(), Compute)
         first.finish_step(torch.zeros(COUNT), 0.1, 0.0, 0.1)
         first.receive()
         first.leave()
