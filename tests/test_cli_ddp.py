@@ -94,7 +94,7 @@ MISTAKES = {
     "a missing script": (("none.py",), {}, "none.py: no such script"),
     "options of a workload for a script": (
         ("mine.py", "--policy", "bsp", "--out", "r", "--checkpoint", "5"), {"mine.py": ""},
-        "--policy, --out, --checkpoint: of a workload, and mine.py is a script; write its own",
+        "--policy, --out, --checkpoint: for workloads only, and mine.py is a script; write its own",
     ),
     "a seed for a script": (("mine.py", "-s", "0"), {"mine.py": ""}, "--seed: of a workload"),
     "arguments for a workload": (("digits", "--", "--epochs"), {}, "are for a script.py"),
@@ -103,7 +103,7 @@ MISTAKES = {
     "a schedule that is none": (
         ("digits", "--load", "l.json"), {"l.json": "{}"}, "l.json: seconds is missing (and 1 more)",
     ),
-    "load beside a rank twice": (("digits", "--load", "1,1"), {}, "a rank is there twice"),
+    "load beside a rank twice": (("digits", "--load", "1,1"), {}, "names a rank twice"),
     "load that is none": (
         ("digits", "--load", "l.json"), {"l.json": '{"seconds": 9, "episodes": []}'},
         "l.json: has no episodes, so there would be no load",

@@ -37,15 +37,15 @@ Fault = Literal["stop", "restart", "continue"]
 Precision = Literal["auto", "full", "bf16", "tf32+bf16", "fp16", "stand-in"]
 
 STEPS = 200
-"""Of each rank, unless samples are given."""
+"""Steps of each rank without --samples."""
 
 TURN, HOUR = 5.0, 3600.0
-"""Seconds in the mean with load and without, and for how long it is drawn."""
+"""Mean seconds with load and without, and seconds for which a schedule is drawn."""
 
 OF_WORKLOADS = (
     "policy", "samples", "batch", "profile", "precision", "seed", "out", "checkpoint", "load",
 )  # fmt: skip
-"""Options that a script does not hear of."""
+"""Options of workloads, which are refused for a script."""
 
 SHOWN = (
     "makespan", "updates", "samples", "throughput", "mean_staleness", "amp_share", "accuracy",
@@ -58,20 +58,20 @@ def ddp(
         str,
         typer.Argument(
             help="digits, module:function or train.py.",
-            metavar="WORKLOAD|SCRIPT",
-            show_default=False,
+            metavar="WORKLOAD|SCRIPT", show_default=False,
         ),
     ],
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(help="Of the script.", metavar="ARGUMENTS", hidden=True),
+        typer.Argument(help="Arguments of the script.", metavar="ARGUMENTS", hidden=True),
     ] = None,
-    ranks: Annotated[int, typer.Option(help="How many.", min=1, metavar="N")] = 2,
+    ranks: Annotated[int, typer.Option(help="Number of ranks.", min=1, metavar="N")] = 2,
     policy: Policy = "korel",
     samples: Annotated[
         int | None,
         typer.Option(
-            help="Of all together; else 200 steps each.", min=1, metavar="N", show_default=False
+            help="Samples of all ranks; else 200 steps each.",
+            min=1, metavar="N", show_default=False,
         ),
     ] = None,
     batch: Annotated[
@@ -80,11 +80,10 @@ def ddp(
     ] = None,
     profile: Annotated[
         Path | None,
-        typer.Option(help="What calibration found.", metavar="FILE", show_default=False),
+        typer.Option(help="Calibration for hints.", metavar="FILE", show_default=False),
     ] = None,
     precision: Annotated[
-        Precision,
-        typer.Option(help="full, bf16, fp16, stand-in, ...", metavar="WORD"),
+        Precision, typer.Option(help="full, bf16, fp16, stand-in, ...", metavar="WORD")
     ] = "auto",
     seed: Annotated[int, typer.Option("--seed", "-s", min=0, metavar="N", hidden=True)] = 0,
     out: Annotated[
@@ -106,22 +105,22 @@ def ddp(
         str | None,
         typer.Option(
             help="Real load beside ranks.",
-            hidden=True,
-            metavar="RANKS|FILE",
-            show_default=False,
+            hidden=True, metavar="RANKS|FILE", show_default=False,
         ),
     ] = None,
-    pin: Annotated[bool, typer.Option(help="Give each rank a core, in turn.", hidden=True)] = True,
+    pin: Annotated[
+        bool, typer.Option(help="Pin rank r to core r, modulo the cores.", hidden=True)
+    ] = True,
     as_json: Json = False,
     quiet: Quiet = False,
-) -> None:
+) -> None:  # fmt: skip
     """Train on real ranks of this machine under a policy."""
     from simstrag.ddp import launch, support
 
     support.check_torch()
 
     def run(command: list[str], network: Behind | None = None) -> bool:
-        """Whether it failed."""
+        """Run a command on the ranks; whether it failed."""
         with redirect_stdout() if as_json else contextlib.nullcontext():
             code = launch.run(
                 command, ranks, on_fault, stall_limit=stall_limit, pinned=pin, network=network
@@ -133,7 +132,7 @@ def ddp(
         try:
             failed = run([what, *(arguments or [])])
         except KeyboardInterrupt:
-            raise Interrupted("all ranks have ended; what the script wrote is there") from None
+            raise Interrupted("all ranks have ended; files of the script are kept") from None
         if as_json:
             print_json({"failed": failed})
     elif arguments:
@@ -169,41 +168,40 @@ def ddp(
                 with _loaded(schedule, record, quiet or as_json) as network:
                     failed = run(command(training), network)
             except KeyboardInterrupt:
-                raise Interrupted(_left(out)) from None
-            _tell(folder, out, limit, failed, as_json, quiet)
+                raise Interrupted(_describe_interrupted(out)) from None
+            _report(folder, out, limit, failed, as_json, quiet)
     if failed:
         raise typer.Exit(1)
 
 
 def _refuse(context: typer.Context, script: str) -> None:
-    """Raise `InputError` where an option was given that a script would never hear of."""
+    """Raise `InputError` for options of workloads, which a script would not get."""
     if not Path(script).is_file():
         raise InputError(f"{script}: no such script")
     if given := given_options(context, OF_WORKLOADS):
         raise InputError(
-            f"{', '.join(given)}: of a workload, and {script} is a script; write its own options "
-            f"after two dashes, such as simstrag ddp {script} -- --policy asgd"
+            f"{', '.join(given)}: for workloads only, and {script} is a script; write its own "
+            f"options after two dashes, such as simstrag ddp {script} -- --policy asgd"
         )
 
 
 def _check(policy: str, ranks: int, profile: Path | None, batch: int, samples: int) -> None:
-    """Raise `InputError` where the policy is none, or cannot run for real, before ranks start."""
+    """Raise `InputError` for a policy that does not exist or cannot run on real ranks."""
     from simstrag import policies
     from simstrag.ddp import support
-    from simstrag.ddp.support import profile_hints
     from simstrag.view import View
 
-    hints = profile_hints(profile, batch, samples)
+    hints = support.profile_hints(profile, batch, samples)
     first = View(ranks, hints=hints, noise_scale=hints.noise_scale)
     support.check_policy(policies.load(policy), policy, first)
 
 
 def _schedule(load: str, ranks: int, seed: int, pinned: bool) -> Schedule:
-    """From a file, or drawn for those ranks."""
+    """The schedule of a file, or one drawn for the listed ranks."""
     from simstrag.validation import Schedule
 
     if not pinned:
-        raise InputError("--load goes beside ranks that have a core each; leave out --no-pin")
+        raise InputError("--load needs ranks that have a core each; leave out --no-pin")
     if load.endswith(".json"):
         schedule = Schedule.read(load)
         wanted = list(schedule.ranks)
@@ -213,7 +211,7 @@ def _schedule(load: str, ranks: int, seed: int, pinned: bool) -> Schedule:
             raise InputError(f"--load {load}: give ranks, such as 1 or 0,1, or a schedule.json")
         wanted = [int(word) for word in words]
         if len(set(wanted)) < len(wanted):
-            raise InputError(f"--load {load}: a rank is there twice")
+            raise InputError(f"--load {load}: names a rank twice")
         schedule = Schedule.drawn(wanted, HOUR, seed, mean_on=TURN, mean_off=TURN, least=0.0)
     if not schedule.episodes:
         raise InputError(f"--load {load}: has no episodes, so there would be no load")
@@ -230,7 +228,7 @@ def _schedule(load: str, ranks: int, seed: int, pinned: bool) -> Schedule:
 
 
 def _gpus(schedule: Schedule) -> dict[int, str]:
-    """By rank, where its loads of a GPU are to be."""
+    """The GPU of each rank that gets load on it."""
     from simstrag.calibration.benches.loads import ON_GPU
     from simstrag.ddp.rendezvous import device_of
 
@@ -238,7 +236,7 @@ def _gpus(schedule: Schedule) -> dict[int, str]:
 
 
 def _check_link(load: str | None) -> None:
-    """Raise `InputError` where no link can be limited here, before an old run is removed."""
+    """Raise `InputError`, before an old run is removed, where no link can be limited here."""
     from simstrag.validation.loadgen.network import probe
 
     if why := probe():
@@ -247,9 +245,9 @@ def _check_link(load: str | None) -> None:
 
 @contextlib.contextmanager
 def _loaded(schedule: Schedule | None, folder: Path, quiet: bool) -> Iterator[Behind | None]:
-    """With the load of a schedule, if any; what was done of it is said.
+    """Carry out the load of a schedule beside ranks, and report what was done.
 
-    Where it limits the link to a rank, ranks are to be started there.
+    The value is the network in which ranks must start where the schedule limits a link, else None.
     """
     if schedule is None:
         yield None
@@ -273,13 +271,13 @@ def _loaded(schedule: Schedule | None, folder: Path, quiet: bool) -> Iterator[Be
         seconds = sum(each.episode.stop - each.episode.start for each in injector.done)
         ranks = sorted({each.episode.rank for each in injector.done})
         count = len(injector.done)
-        said = f"{count} episode{'s' * (count > 1)}, {seconds:.1f} s in all, beside rank "
-        print(f"load: {said}{', '.join(map(str, ranks))}", file=sys.stderr)
+        text = f"{count} episode{'s' * (count > 1)}, {seconds:.1f} s in all, beside rank "
+        print(f"load: {text}{', '.join(map(str, ranks))}", file=sys.stderr)
 
 
 @contextlib.contextmanager
 def _folder(out: Path | None) -> Iterator[Path]:
-    """Where the record goes; without `out` somewhere for as long as it takes to tell of it."""
+    """The folder of the record; a temporary one without `out`."""
     if out is not None:
         yield out
         return
@@ -287,8 +285,8 @@ def _folder(out: Path | None) -> Iterator[Path]:
         yield Path(scratch)
 
 
-def _left(out: Path | None) -> str:
-    """What Ctrl-C leaves: a run as far as it came, and perhaps a checkpoint."""
+def _describe_interrupted(out: Path | None) -> str:
+    """What is left after Ctrl-C: a run as far as it came, and perhaps a checkpoint."""
     from simstrag.ddp.record.replay import finish_all
 
     if out is None:
@@ -298,10 +296,12 @@ def _left(out: Path | None) -> str:
             *_, last = finish_all(out).values()
     except InputError:
         return "it ended before its first update"
-    return f"{out} holds the run up to {last.summary['samples']} samples; {_way_on(out)}"
+    return (
+        f"{out} holds the run up to {last.summary['samples']} samples; {_describe_resumption(out)}"
+    )
 
 
-def _way_on(out: Path) -> str:
+def _describe_resumption(out: Path) -> str:
     from simstrag.ddp.workload_main import CHECKPOINT
 
     if (out / CHECKPOINT).exists():
@@ -309,10 +309,10 @@ def _way_on(out: Path) -> str:
     return "without --checkpoint STEPS the same command begins anew"
 
 
-def _tell(
+def _report(
     folder: Path, out: Path | None, limit: int, failed: bool, as_json: bool, quiet: bool
 ) -> None:
-    """Make runs of what was recorded, and say what they were."""
+    """Make runs of the record, and print them."""
     from simstrag.ddp.record.replay import finish_all
 
     runs: dict[Path, Run] = {}
@@ -320,12 +320,12 @@ def _tell(
         with capture_warnings() as left_out:
             runs = finish_all(folder)
     except InputError as error:
-        left_out = [] if failed else [str(error)]  # ranks have said why
+        left_out = [] if failed else [str(error)]  # the ranks have printed the reason
     if as_json:
-        made = [
+        documents = [
             {**json.loads(run.to_json()), "written": out and each} for each, run in runs.items()
         ]
-        print_json({"failed": failed, "written": out, "runs": made, "warnings": left_out})
+        print_json({"failed": failed, "written": out, "runs": documents, "warnings": left_out})
         return
     if runs and not quiet:
         _show(folder, runs)
@@ -337,11 +337,11 @@ def _tell(
         print_path("run", out, quiet)
     applied = list(runs.values())[-1].summary["samples"] if runs else 0
     if out is not None and failed and not quiet and applied < limit:
-        print(f"stopped: {_way_on(out)}", file=sys.stderr)
+        print(f"stopped: {_describe_resumption(out)}", file=sys.stderr)
 
 
 def _show(folder: Path, runs: dict[Path, Run]) -> None:
-    """The summary of each part, and what to know of them."""
+    """Print the summary of each part, and the warnings."""
     *_, last = runs.values()
     parts = ["first" if each == folder else str(each.relative_to(folder)) for each in runs]
     rows = [[name, *(format_cell(run.summary[name]) for run in runs.values())] for name in SHOWN]
@@ -351,4 +351,4 @@ def _show(folder: Path, runs: dict[Path, Run]) -> None:
             f"{len(parts)} parts, each a run of its own: time and samples of a part count on from "
             "where it began, and accuracy is of the last."
         )
-    warn(dict.fromkeys(said for run in runs.values() for said in run.warnings))
+    warn(dict.fromkeys(warning for run in runs.values() for warning in run.warnings))
