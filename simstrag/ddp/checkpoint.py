@@ -1,4 +1,4 @@
-"""What a training is taken up from: one dict, which `torch.save` writes."""
+"""Checkpoints of a training: one dict, for `torch.save`."""
 
 from __future__ import annotations
 
@@ -32,15 +32,16 @@ def to_checkpoint(
     facts: Facts | None,
     served: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """All there is to go on from.
+    """The checkpoint of a training.
 
-    name: of the policy.  served: parameters, shape (count,), and optimizer state of a server that
-    owns them; the rank's own stay as they are, for its next gradient is booked as computed there.
+    name: of the policy.
+    served: parameters, shape (count,), and optimizer state of a server that owns them; the rank's
+        own parameters stay as they are, since its next gradient counts as computed from them.
     """
     if served is None:
         model, optimizer = replica.model.state_dict(), replica.optimizer.state_dict()
     else:
-        model, optimizer = _with(replica, served["parameters"]), served["optimizer"]
+        model, optimizer = _state_with(replica, served["parameters"]), served["optimizer"]
     return {
         "format": FORMAT, "name": name, "world_size": world_size,
         "model": model, "optimizer": optimizer, "formats": replica.formats.state_dict(),
@@ -57,9 +58,9 @@ def from_checkpoint(
     world_size: int,
     sampler: ShareSampler | None,
 ) -> tuple[Policy, Facts | None]:
-    """Fill model, optimizer, formats and sampler; the policy and its books.
+    """Load model, optimizer, formats and sampler from a checkpoint; its policy and facts.
 
-    Raises `InputError` where the checkpoint is of another policy or of another number of ranks.
+    Raises `InputError` for a checkpoint of another policy or number of ranks.
     """
     for word, here in (("format", FORMAT), ("name", name), ("world_size", world_size)):
         if state.get(word) != here:
@@ -79,8 +80,8 @@ def from_checkpoint(
     return pickle.loads(state["policy"]), None if facts is None else facts_from_json(facts)
 
 
-def _with(replica: Replica, flat: torch.Tensor) -> dict[str, Any]:
-    """The model's state with these parameters; the model is afterwards as it was."""
+def _state_with(replica: Replica, flat: torch.Tensor) -> dict[str, Any]:
+    """The model's state dict with other parameters; the model stays as it is."""
     before = torch.cat([each.detach().reshape(-1) for each in replica.parameters])
     replica.spread(flat)
     try:

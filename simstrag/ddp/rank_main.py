@@ -1,7 +1,4 @@
-"""A rank's process before anything of the user's is imported, and its last words.
-
-It ends with its launcher, on the core that it was given, and says in a line what the user can mend.
-"""
+"""The program of a rank: it pins its core, runs the user's script, and reports errors in a line."""
 
 from __future__ import annotations
 
@@ -47,8 +44,8 @@ def main() -> None:
         raise
     except SimstragError as error:
         sys.last_value = error
-        said = f"error: rank {os.environ.get('RANK', '?')}: {_line_of(error, script)}{error}\n"
-        print(said, end="", file=sys.stderr)
+        line = f"error: rank {os.environ.get('RANK', '?')}: {_line_of(error, script)}{error}\n"
+        print(line, end="", file=sys.stderr)
         raise SystemExit(1) from None
     except KeyboardInterrupt as error:
         sys.last_value = error
@@ -56,7 +53,7 @@ def main() -> None:
 
 
 def _line_of(error: SimstragError, script: str) -> str:
-    """The last line of a script that an error came from, where that is what to correct."""
+    """The line of the script that raised an `InputError`, for its message."""
     if not isinstance(error, InputError):
         return ""
     frames = traceback.extract_tb(error.__traceback__)

@@ -1,4 +1,4 @@
-"""One rank's copy of the model: its gradients, alone or summed up by DDP on the way."""
+"""One rank's copy of the model, and its gradients: alone, or reduced by DDP during backward."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ if TYPE_CHECKING:
 __all__ = ["Replica"]
 
 SHOWN = 5
-"""Parameters that a message names."""
+"""Most parameters that a message names."""
 
 
 class Replica:
-    """Model, optimizer, number formats and clock of this rank; loss: of the last forward.
+    """Model, optimizer, number formats and step timer of this rank.
 
-    Its parameters are those that the optimizer trains, in the optimizer's order, and all of them
-    must be the model's.  Raises `InputError` where they are not.
+    parameters: those that the optimizer trains, in its order.
+    loss: of the last forward.
+
+    Raises `InputError` where the optimizer trains parameters that are not the model's.
     """
 
     def __init__(
@@ -62,9 +64,9 @@ class Replica:
 
     @property
     def reducer(self) -> Reducer:
-        """The hook of DDP around the model, which is made when it is first asked for.
+        """The hook of DDP around the model; both are made at the first access.
 
-        That is collective: all ranks of the world ask together.
+        That is collective: all ranks of the world access it together.
         """
         if self._reducer is None:
             self._reducer = Reducer(self.clock)
@@ -72,16 +74,17 @@ class Replica:
         return self._reducer
 
     def forget_groups(self) -> None:
-        """Let go of DDP and of the group that it holds; it is built anew when next asked for."""
+        """Drop DDP and its group; the next access of `reducer` builds it anew."""
         self._ddp = self._reducer = None
 
     def reduced_gradient(
         self, closure: Closure, amp: bool, weigh: Callable[[], float]
     ) -> torch.Tensor:
-        """Forward and backward, the gradients summed up by the hook; the loss.
+        """Forward and backward, with gradients reduced by the hook; the loss.
 
-        weigh: what this rank's gradient is multiplied by; asked when the batch has been drawn.
-        The clock stops in the hook, before any wait.  Raises `InputError` with the names of the
+        weigh: the factor of this rank's gradient; called when the batch has been drawn.
+
+        The timer stops in the hook, before any wait.  Raises `InputError` with the names of
         parameters that got no gradient: DDP would wait for them.
         """
         reducer = self.reducer
@@ -95,9 +98,9 @@ class Replica:
         return self.loss
 
     def settle(self, closure: Closure) -> None:
-        """Let DDP find the order of its buckets, all ranks together; nothing is left of it.
+        """Let DDP find the order of its buckets, without other effects; collective.
 
-        A parameter that the loss does not depend on has a gradient of zeros here.
+        A parameter that the loss does not depend on gets zeros here.
         """
 
         def forward() -> torch.Tensor:
@@ -112,10 +115,11 @@ class Replica:
     def own_gradient(
         self, closure: Closure, amp: bool, given_up: Callable[[], bool]
     ) -> tuple[torch.Tensor, bool]:
-        """Forward and backward of this rank alone; the loss, and whether there is a gradient:
-        there is none if it was given up before backward.
+        """Forward and backward of this rank alone; the loss, and whether there is a gradient.
 
-        The gradients are not scaled any more, and the clock has stopped.
+        given_up: whether the step is aborted; asked before backward.
+
+        Afterwards the gradients are unscaled, and the timer has stopped.
         """
         module = self.formats.module if self._ddp is None else self._ddp
         quiet = contextlib.nullcontext() if self._ddp is None else self._ddp.no_sync()
@@ -138,7 +142,7 @@ class Replica:
         return loss
 
     def _backward(self, loss: torch.Tensor) -> None:
-        """Other ranks are to blame for a reduction that fails, and for nothing else in here."""
+        """Backward; an error is local unless the reduction failed."""
         try:
             self.formats.scaled(loss).backward()  # type: ignore[no-untyped-call]
         except RuntimeError:
@@ -148,7 +152,7 @@ class Replica:
                 raise
 
     def _incomplete(self) -> str:
-        """Which parameters a backward has left out, and what to do about it."""
+        """The message for parameters without a gradient."""
         without = [
             name for name, each in self._named.items() if each.requires_grad and each.grad is None
         ]
@@ -161,26 +165,26 @@ class Replica:
         )
 
     def finite(self) -> bool:
-        """Whether the gradients may be applied; formats that can overflow move their scale."""
+        """Whether the gradients may be applied; updates the loss scale."""
         finite = self.formats.finite(each.grad for each in self.parameters)
         self.formats.update(finite)
         return finite
 
     def flatten(self, into: torch.Tensor) -> torch.Tensor:
-        """All gradients, shape (count,)."""
+        """Copy all gradients into a tensor of shape (count,)."""
         parameters.flatten_gradients(self.parameters, into)
         return into
 
     def spread(self, flat: torch.Tensor) -> None:
-        """Take these parameters, shape (count,)."""
+        """Set the parameters from a tensor of shape (count,)."""
         parameters.unflatten(flat, self.parameters)
 
     def update(self) -> None:
-        """Apply the gradients that are there."""
+        """Step the optimizer."""
         with local_error():
             self.optimizer.step()
 
     def clear(self) -> None:
-        """Gradients away, also those of what the optimizer does not train."""
+        """Clear all gradients, also of parameters that the optimizer does not train."""
         for each in self._named.values():
             each.grad = None

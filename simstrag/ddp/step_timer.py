@@ -1,13 +1,13 @@
-"""The local time of a step: from the end of the last one to the last gradient of one's own.
+"""The local time of a step: from the end of the last step to the rank's own last gradient.
 
-Data loading counts, for it can be what makes a straggler.  Waiting for others does not: the clock
-stops before the first wait, and earlier buckets, which are under way by then, hold up nothing.
+Data loading counts, for it can make a straggler.  Waiting for others does not: the timer stops
+before the first wait, and the reduction of earlier buckets delays nothing.
 
 On a CPU gloo's threads send those buckets.  Where they share the rank's core, backward is slower
-the *quicker* the other ranks are, and all healthy ranks would seem to speed up by a fifth when one
-is slow.  So the CPU time of this process's other threads is subtracted there: right while the rank
-computes or is kept from it, and too much where it sleeps, for then they take nothing from it; at
-most what gloo needed for one step is missing.  Where cores are to spare the wall clock is right.
+the *faster* the other ranks are: healthy ranks would seem a fifth faster when one is slow.  So the
+CPU time of the process's other threads is subtracted there.  That is exact while the rank computes
+or waits for its core, and too much while it sleeps, by what gloo needs for one step at most.  With
+spare cores the wall clock is right.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ __all__ = ["CpuStepTimer", "CudaStepTimer", "cores_per_rank", "measure_cores_per
 
 
 def cores_per_rank(own: Sequence[int], of_all: Sequence[Sequence[int]]) -> float:
-    """Cores that a rank has to itself: each it may use, shared among all ranks that may use it.
+    """Cores per rank: each core counts as one over the number of ranks that may use it.
 
-    of_all: the cores of every rank on this host, this one's among them.
+    own: the cores of this rank.
+    of_all: the cores of every rank on this host, this one included.
 
     >>> cores_per_rank([0], [[0], [1]]), cores_per_rank([0, 1], [[0, 1], [0, 1]])
     (1.0, 1.0)
@@ -39,11 +40,11 @@ def cores_per_rank(own: Sequence[int], of_all: Sequence[Sequence[int]]) -> float
 
 
 def measure_cores_per_rank(group: dist.ProcessGroup | None = None) -> float:
-    """`cores_per_rank` on this host as it is; every rank of the group calls this together."""
+    """`cores_per_rank` on this host; collective."""
     own = (socket.gethostname(), _usable())
-    told: list[tuple[str, tuple[int, ...]]] = [own] * dist.get_world_size(group)
-    dist.all_gather_object(told, own, group=group)
-    return cores_per_rank(own[1], [theirs for host, theirs in told if host == own[0]])
+    gathered: list[tuple[str, tuple[int, ...]]] = [own] * dist.get_world_size(group)
+    dist.all_gather_object(gathered, own, group=group)
+    return cores_per_rank(own[1], [theirs for host, theirs in gathered if host == own[0]])
 
 
 def _usable() -> tuple[int, ...]:
@@ -54,14 +55,13 @@ def _usable() -> tuple[int, ...]:
 
 
 class CpuStepTimer:
-    """Stamps of one rank that computes on the CPU.
+    """Local times of a rank that computes on the CPU, in seconds of `time.monotonic`.
 
-    `begin` when a step returned, `ended` when the last gradient exists: both in the thread that
-    computes, in which DDP also runs its hook.  Times are of `time.monotonic`, in seconds.
+    cores: of the rank, as `measure_cores_per_rank()` finds them.
+    corrected: whether the CPU time of other threads is subtracted; `reason` says why.  That of
+        loader threads is subtracted too: on a single core, load in the main thread or in processes.
 
-    cores: that the rank has to itself, such as `measure_cores_per_rank()` says.
-    corrected: whether the CPU time of other threads is subtracted; `reason` says why.  Threads that
-    feed batches count among them: on a single core, load data in the main thread or in processes.
+    `begin` and `ended` are called in the thread that computes, in which DDP runs its hook.
 
     >>> clock = CpuStepTimer(cores=1.0)
     >>> clock.begin(); clock.ended()
@@ -90,28 +90,27 @@ class CpuStepTimer:
         self.begin()
 
     def begin(self) -> None:
-        """A step has returned: the next one's time runs."""
+        """Start the time of the next step; called when a step returns."""
         self.start = time.monotonic()
         self._others = _others()
 
     def ended(self) -> None:
-        """The last gradient exists: `seconds` is the local time of this step."""
+        """Stop at the last gradient; `seconds` is the local time of the step."""
         wall = time.monotonic() - self.start
         self.seconds = max(0.0, wall - (_others() - self._others)) if self.corrected else wall
 
 
 def _others() -> float:
-    """CPU seconds of this process's threads but for the calling one."""
+    """CPU seconds of all threads of this process but the calling one."""
     return time.process_time() - time.thread_time()
 
 
 class CudaStepTimer:
-    """Stamps of one rank that computes on a CUDA device, by events on its compute stream.
+    """Local times of a rank on a CUDA device, by events on its compute stream.
 
-    The host runs ahead of the device, so `seconds` waits until the device has come to the last
-    gradient of this rank, and not for the reductions after it.  `ended` may be called from the
-    thread in which autograd runs the hook.  Written by the documentation of CUDA's events; it has
-    not run on a device yet.
+    The host runs ahead of the device, so `seconds` waits until the device has computed the last
+    gradient, and not for the reductions after it.  `ended` may be called from autograd's thread.
+    Written by the documentation of CUDA's events; never run on a device.
     """
 
     immediate = False
@@ -128,15 +127,15 @@ class CudaStepTimer:
 
     @property
     def seconds(self) -> float:
-        """The local time of the step whose end was stamped last."""
+        """The local time of the last step that ended."""
         self._marks[1].synchronize()
         return float(self._marks[0].elapsed_time(self._marks[1])) / 1e3
 
     def begin(self) -> None:
-        """A step has returned: time runs once the device has done what was asked of it before."""
+        """Start the next step once the device has finished earlier work."""
         self.start = time.monotonic()
         self._marks[0].record(self._stream)
 
     def ended(self) -> None:
-        """What computes the last gradient has been asked for."""
+        """Stop when the device has computed the last gradient."""
         self._marks[1].record(self._stream)

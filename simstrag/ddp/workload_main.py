@@ -1,7 +1,6 @@
-"""The program of a rank that trains a shipped workload: what `simstrag ddp WORKLOAD` starts.
+"""The program of a rank that trains a workload: what `simstrag ddp WORKLOAD` starts and resumes.
 
-It is an example too: but for checkpoints and the accuracy at the end, a script needs `wrap` and
-`step` only.
+It is an example too: without checkpoints and accuracy, a script needs `wrap` and `step` only.
 """
 
 from __future__ import annotations
@@ -28,16 +27,17 @@ if TYPE_CHECKING:
 __all__ = ["ASKED", "CHECKPOINT", "RESULT", "Training", "command", "main", "prepare"]
 
 ASKED, RESULT, CHECKPOINT = "training.json", "result.json", "checkpoint.pt"
-"""Files beside the record: what was asked for, what was measured at the end."""
+"""Files beside the record: the `Training`, its accuracy at the end, and its checkpoint."""
 
 
 @dataclass(frozen=True)
 class Training:
-    """What is trained, how long, and under which policy.
+    """A workload, its length and its policy.
 
-    samples: of all ranks together, after which it ends.  batch: of a rank.  checkpoint: after how
-    many steps of this rank a checkpoint is written, 0 for none but after a failure.  attempt: how
-    often it was taken up; where there is a checkpoint, it goes on from that.
+    samples: of all ranks together.
+    batch: samples of a rank's batch.
+    checkpoint: steps of a rank between two checkpoints; at 0 one is written only after a failure.
+    attempt: how often the training was resumed; it goes on from a checkpoint, if there is one.
     """
 
     workload: str
@@ -53,12 +53,12 @@ class Training:
 
 
 def command(training: Training) -> list[str]:
-    """The arguments by which Python runs it on a rank."""
+    """The arguments with which Python runs a training on a rank."""
     return ["-m", "simstrag.ddp.workload_main", json.dumps(asdict(training))]
 
 
 def main() -> None:
-    """Train on this rank; the lowest writes the result."""
+    """Train on this rank; the lowest rank writes the result."""
     from simstrag.ddp.failures.membership import RankFailure
     from simstrag.ddp.rank_main import INTERRUPTED
     from simstrag.ddp.rendezvous import join
@@ -67,12 +67,12 @@ def main() -> None:
         train(Training(**json.loads(sys.argv[1])), join(patient=True))
     except RankFailure as failure:
         print(f"error: rank {os.environ.get('RANK', '?')}: {failure}", file=sys.stderr, flush=True)
-        os._exit(1)  # at an orderly end torch waits seconds for a group that is broken
+        os._exit(1)  # an orderly exit waits seconds for a broken group
     except KeyboardInterrupt:
-        os._exit(INTERRUPTED)  # the launcher says what is left; an orderly end waits for the others
+        os._exit(INTERRUPTED)  # an orderly exit waits for the other ranks
 
 
-def train(given: Training, joined: RankPlace) -> None:
+def train(training: Training, joined: RankPlace) -> None:
     """The training loop."""
     import torch
 
@@ -81,21 +81,20 @@ def train(given: Training, joined: RankPlace) -> None:
     from simstrag.errors import SimstragError
     from simstrag.workloads import load, map_tensors
 
-    workload = load(given.workload)
+    workload = load(training.workload)
     place = torch.device(device_of(int(os.environ.get("LOCAL_RANK", "0"))))
     if place.type == "cuda":
         torch.cuda.set_device(place)
-    out = None if given.out is None else Path(given.out)
+    out = None if training.out is None else Path(training.out)
     checkpoint = None if out is None else out / CHECKPOINT
     kept = checkpoint is not None and checkpoint.exists()
-    # Each rank draws batches of its own, and others where it goes on; the lowest one's weights are
-    # sent to all.
-    start = given.attempt + joined.attempt if kept else 0
-    parts = workload.build(1_000_000 * start + 1000 * given.seed + joined.rank)
+    # Each rank draws batches of its own, and new ones after a restart; rank 0's weights count.
+    start = training.attempt + joined.attempt if kept else 0
+    parts = workload.build(1_000_000 * start + 1000 * training.seed + joined.rank)
     model = parts.model.to(place).train()
     trainer = wrap(
-        model, parts.optimizer, given.policy, given.profile, batch=given.batch,
-        samples=given.samples, precision=given.precision,
+        model, parts.optimizer, training.policy, training.profile, batch=training.batch,
+        samples=training.samples, precision=training.precision,
         out=out, joined=joined,
     )  # fmt: skip
     if checkpoint is not None and kept:
@@ -110,13 +109,13 @@ def train(given: Training, joined: RankPlace) -> None:
         while not trainer.over:
             trainer.step(loss)
             steps += 1
-            due = given.checkpoint and steps % given.checkpoint == 0
+            due = training.checkpoint and steps % training.checkpoint == 0
             if checkpoint is not None and due and trainer.lowest:
                 _save(trainer, checkpoint)
     except RankFailure as failure:
         others = set(range(trainer.world_size)) - set(failure.diagnosis.lost)
         if checkpoint is not None and trainer.rank == min(others, default=trainer.rank):
-            # What a server held may be gone with it; the failure itself is what must be said.
+            # The state of a server may be lost with it; the failure must still be reported.
             with contextlib.suppress(OSError, RuntimeError, SimstragError):
                 _save(trainer, checkpoint)
         raise
@@ -129,7 +128,7 @@ def train(given: Training, joined: RankPlace) -> None:
 
 
 def _save(trainer: Trainer, path: Path) -> None:
-    """Whole or not at all; nothing where there is no policy to go on from, as before a step."""
+    """Write a checkpoint atomically; none before the first step."""
     import torch
 
     state: dict[str, Any] = trainer.state_dict()
@@ -140,24 +139,23 @@ def _save(trainer: Trainer, path: Path) -> None:
 
 
 SAME = ("workload", "policy", "samples", "batch", "seed", "precision", "profile")
-"""What must be as it was for a training to go on."""
+"""What must be the same for a training to be resumed."""
 
 
 def prepare(training: Training, folder: Path, ranks: int) -> tuple[Training, int]:
-    """The training as it is to be started in a folder, and the samples that were applied before.
+    """Prepare a folder; the training to start there, and the samples applied before.
 
-    One that was stopped and has a checkpoint goes on.  Whatever else a run left there makes room.
-    Raises `InputError` where another training was stopped there, and where the folder is of
-    something else.
+    A training that was stopped and has a checkpoint is resumed.  Other runs are removed.  Raises
+    `InputError` where another training was stopped there, and for a folder of something else.
     """
     check_directory(folder, ASKED if (folder / ASKED).exists() else "run.json")
-    asked = {name: value for name, value in asdict(training).items() if name in SAME}
+    request = {name: value for name, value in asdict(training).items() if name in SAME}
     if (folder / RESULT).exists() or not (folder / CHECKPOINT).exists():
         _clear(folder)
-        write_json(folder / ASKED, {**asked, "cores": len(cores())})
+        write_json(folder / ASKED, {**request, "cores": len(cores())})
         return training, 0
-    there, samples = _stopped(folder)
-    for name, now in {**asked, "ranks": ranks}.items():
+    there, samples = _read_stopped(folder)
+    for name, now in {**request, "ranks": ranks}.items():
         if there.get(name) != now:
             raise InputError(
                 f"{folder}: a training with {name} {there.get(name)} was stopped there, and "
@@ -167,7 +165,7 @@ def prepare(training: Training, folder: Path, ranks: int) -> tuple[Training, int
 
 
 def _clear(folder: Path) -> None:
-    """An earlier run makes room; a link to a folder stays one."""
+    """Remove an earlier run; a link to a folder stays."""
     folder.mkdir(parents=True, exist_ok=True)
     for each in folder.iterdir():
         if each.is_dir() and not each.is_symlink():
@@ -176,8 +174,8 @@ def _clear(folder: Path) -> None:
             each.unlink()
 
 
-def _stopped(folder: Path) -> tuple[dict[str, Any], int]:
-    """What was asked for, with the ranks that were left, and samples applied at the checkpoint."""
+def _read_stopped(folder: Path) -> tuple[dict[str, Any], int]:
+    """What was asked for, the ranks that were left, and the samples at the checkpoint."""
     import torch
 
     path = folder / CHECKPOINT
@@ -185,11 +183,11 @@ def _stopped(folder: Path) -> tuple[dict[str, Any], int]:
         asked: dict[str, Any] = json.loads((folder / ASKED).read_text(encoding="utf-8"))
         state = torch.load(path, weights_only=True, mmap=True)
         return {**asked, "ranks": state["world_size"]}, state["facts"]["samples"]
-    except Exception as error:  # whatever torch says of a file that is no checkpoint
-        said = " ".join(str(error).split())[:80]
+    except Exception as error:  # torch raises many kinds for a file that is no checkpoint
+        reason = " ".join(str(error).split())[:80]
         raise InputError(
-            f"{path}: cannot be gone on from ({said}); remove it to begin anew, or choose another "
-            "folder"
+            f"{path}: cannot be gone on from ({reason}); remove it to begin anew, or choose "
+            "another folder"
         ) from None
 
 
