@@ -166,7 +166,7 @@ def rank_partitioned(rank: int, world: int) -> tuple[list[str], int, list[str]]:
         assert said is None, said
         optimizer.step()
 
-    reducer.over(ProcessGroups().meet(own))
+    reducer.over(ProcessGroups().get(own))
     reducer.weight = 0.5
     for number in range(count):
         step(number, own)
@@ -206,10 +206,10 @@ def rank_meets(rank: int, world: int) -> list[tuple[float, list[float]]]:
     for members in ((0, 1), (0, 3), (1, 2), (0, 1), (0, 1, 2, 3), (3, 1, 2)):
         if rank not in members:
             continue
-        group = groups.meet(members)
+        group = groups.get(members)
         total = torch.tensor(float(rank))
         dist.all_reduce(total, group=group)
-        reducer.over(group, groups.meet(members, control=True))
+        reducer.over(group, groups.get(members, control=True))
         reducer.version = 10 + rank
         x, y = batch_of(rank)
         cross_entropy(ddp(x), y).backward()

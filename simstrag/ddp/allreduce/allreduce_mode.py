@@ -1,7 +1,7 @@
-"""Steps in which everybody waits for everybody: DDP sums up, and each rank decides for itself.
+"""Steps in which all ranks wait for each other: DDP reduces, and each rank decides by itself.
 
-All replicas of the policy see the same gathered facts, so they decide the same; a digest of what
-they decided travels with the next step, and whoever came apart is caught there.
+All replicas of the policy see the same gathered times, so they decide the same.  A digest of the
+decision travels with the next step, which finds a replica that decided otherwise.
 """
 
 from __future__ import annotations
@@ -29,17 +29,20 @@ __all__ = ["AllReduceMode", "Disagreement"]
 
 
 class Disagreement(SimstragError, RuntimeError):
-    """Replicas of the policy have decided differently; the message names who did."""
+    """Replicas of the policy decided differently; the message names the ranks."""
 
 
 class AllReduceMode:
-    """A rank among ranks that take every step together.
+    """Takes the steps of one rank through DDP.
 
-    live: the replica of policy and books.  zero: when the run began on rank 0's monotonic clock,
-    which it is told before the first step.
-    batch: samples of a rank at a share of 1.  mark: is told (step, phase).  note: where this rank
-    records what has happened, if it does.  sampler: makes batches of the shares of a plan.
-    names: the ranks as users know them, where some are lost.  steps: taken here so far.
+    live: the replica of the engine and its policy.
+    batch: samples of a rank at a share of 1.
+    mark: called with the step and the phase that begins.
+    note: records events, on the rank that keeps the journal.
+    sampler: makes batches by the shares of a plan.
+    names: the original numbers of the ranks, where some are lost.
+    zero: start of the run on rank 0's monotonic clock; set before the first step.
+    steps: taken so far.
     """
 
     def __init__(
@@ -62,7 +65,7 @@ class AllReduceMode:
         self._reducer = replica.reducer
         self._reducer.over(None)
         self._planned: Plan | None = None
-        self._said = False
+        self._warned = False
         self._slow, self._names = SlowRankDetector(), names or range(world_size)
         live.news()
         self._prepare()
@@ -74,13 +77,13 @@ class AllReduceMode:
 
     @property
     def samples(self) -> int:
-        """Applied so far."""
+        """Samples applied so far."""
         return self.live.samples
 
     def step(self, closure: Closure) -> torch.Tensor:
         """Forward, backward, reduction, update and decision; the loss of this rank's batch.
 
-        Raises `Disagreement` where a replica decided otherwise at the end of the last step.
+        Raises `Disagreement` where replicas decided differently at the end of the last step.
         """
         replica, live, reducer = self.replica, self.live, self._reducer
         version = live.version
@@ -89,11 +92,11 @@ class AllReduceMode:
         reducer.flags = amp = int(live.plan.in_amp[self.rank])
         loss = replica.reduced_gradient(closure, bool(amp), self._weight)
         self._mark(version, "reducing")
-        told = unpack(reducer.wait())
-        if odd := describe_disagreement(told):
+        messages = unpack(reducer.wait())
+        if odd := describe_disagreement(messages):
             raise Disagreement(f"at version {version}: {odd}; parameters are those of that version")
         if self.rank == 0:
-            for name, seconds in zip(self._names, told.seconds.tolist(), strict=True):
+            for name, seconds in zip(self._names, messages.seconds.tolist(), strict=True):
                 self._slow.add(name, version, seconds)
         self._mark(version, "updating")
         finite = replica.finite()
@@ -102,10 +105,10 @@ class AllReduceMode:
         replica.clear()
         end = time.monotonic() - self.zero
         self._mark(version, "deciding")
-        start = max(float(told.start[0]) - self.zero, live.now)
-        live.lockstep(start, told.seconds)
+        start = max(float(messages.start[0]) - self.zero, live.now)
+        live.lockstep(start, messages.seconds)
         if self._note is not None:
-            self._note("lockstep", start, told.seconds.tolist(), max(end, live.now))
+            self._note("lockstep", start, messages.seconds.tolist(), max(end, live.now))
             if not finite:
                 self._note("skipped", live.version, "gradients that are not finite")
         self.steps += 1
@@ -115,14 +118,14 @@ class AllReduceMode:
 
     @property
     def next_batch(self) -> int:
-        """Samples of this rank's next batch; who asks sees to it that they are so many."""
-        self._heeded = True
+        """Size of this rank's next batch.  Reading it obliges the caller to use that size."""
+        self._size_read = True
         return self._sizes[self.rank]
 
     def _prepare(self) -> None:
-        """What the plan says of the next batch."""
-        if self.live.wanted_reduced and not self._said:
-            self._said = True
+        """Prepare the next batch as the plan says."""
+        if self.live.wanted_reduced and not self._warned:
+            self._warned = True
             if self.rank == 0:
                 refusal = self.replica.formats.refusal
                 warnings.warn(support.full_precision_notice(self.live.name, refusal), stacklevel=2)
@@ -130,15 +133,15 @@ class AllReduceMode:
             self._planned = self.live.plan
             support.check_plan(self._planned, self.live.name)
             self._shares = self._planned.samples(self.batch, self.world_size)
-        self._sizes, self._heeded = self._shares, False
+        self._sizes, self._size_read = self._shares, False
         if self.sampler is not None:
             self.sampler.set_sizes(self._sizes)
 
     def _weight(self) -> float:
-        """What this rank's mean gradient weighs: 1/N, or its share of the samples."""
+        """The weight of this rank's mean gradient: 1/N, or its share of the samples."""
         if self.sampler is not None:
             self._sizes = self.sampler.take()
-        elif self.live.plan.batch is not None and not self._heeded:
+        elif self.live.plan.batch is not None and not self._size_read:
             raise InputError(
                 f"policy {self.live.name} shares batches out unevenly: draw trainer.next_batch "
                 "samples before each step, or give wrap() a simstrag.ddp.ShareSampler"

@@ -1,7 +1,7 @@
-"""What each rank tells all others with every step: when, how long, what it has decided.
+"""The message of each rank to all others with every step: start, local time, digest of the plan.
 
-Five float64 per rank, a *slot*.  The digest is of the plan that the step was computed under and of
-the version, so that ranks whose replicas of a policy have come apart are caught at the next step.
+Five float64 per rank.  The digest is of the version and the plan of the step, so that the next step
+finds replicas of a policy that decided differently.
 """
 
 from __future__ import annotations
@@ -24,17 +24,19 @@ __all__ = [
 ]  # fmt: skip
 
 WIDTH = 5
-"""Numbers in a slot."""
+"""Numbers in a message."""
 
 DIGEST_BYTES = 6
-"""48 bits: a float64 holds each of them exactly."""
+"""48 bits, which a float64 holds exactly."""
 
 
 class ControlMessages(NamedTuple):
-    """What was gathered, one entry per rank, each of shape (members,).
+    """Gathered messages; each field has shape (members,).
 
-    start: when its step began, on its own clock.  seconds: its local time.  version, digest: of the
-    plan that it computed under.  flags: a whole number whose meaning is the sender's affair.
+    start: of the step, on the rank's own clock.
+    seconds: its local time.
+    digest, version: of the plan that it was computed under.
+    flags: a whole number; the sender defines its meaning.
     """
 
     start: npt.NDArray[np.float64]
@@ -47,12 +49,12 @@ class ControlMessages(NamedTuple):
 def pack(
     slot: torch.Tensor, start: float, seconds: float, digest: int, version: int, flags: int = 0
 ) -> None:
-    """Write one rank's facts into `slot`, float64 of shape (5,) on the CPU."""
+    """Write one rank's message into `slot`, float64 of shape (5,) on the CPU."""
     slot.numpy()[:] = start, seconds, digest, version, flags
 
 
 def unpack(gathered: torch.Tensor) -> ControlMessages:
-    """The facts of all members from what was gathered, float64 of shape (members, 5).
+    """The messages of all members from a gathered tensor, float64 of shape (members, 5).
 
     >>> slots = torch.zeros(2, WIDTH, dtype=torch.float64)
     >>> pack(slots[1], start=3.0, seconds=0.25, digest=2**48 - 1, version=7)
@@ -73,9 +75,9 @@ def gather(
 
 
 class PlanDigests:
-    """Digests of plans: the text of the last plan is kept, for most plans stand for many updates.
+    """Digests of plans, with the hash of the last plan cached: most plans hold for many updates.
 
-    A plan is known again by identity, so what it holds must not be changed; a resolved plan cannot.
+    The cache compares by identity, so plans must not change; resolved ones cannot.
 
     >>> from simstrag.policy import Plan, Precision
     >>> digests = PlanDigests()
@@ -91,7 +93,7 @@ class PlanDigests:
         self._text = hashlib.blake2b(digest_size=DIGEST_BYTES)
 
     def of(self, plan: object, version: int) -> int:
-        """48 bits that are equal where plan and version are equal, in whichever process."""
+        """48 bits that are equal for equal plans and versions, in all processes."""
         if plan is not self._plan or plan is None:
             self._text = hashlib.blake2b(_text(plan).encode(), digest_size=DIGEST_BYTES)
             self._plan = plan
@@ -101,10 +103,7 @@ class PlanDigests:
 
 
 def _text(value: Any) -> str:
-    """A text that depends on nothing but the value: no hash seed, order of a set, or identity.
-
-    Numbers that are equal read the same, as equal plans may hold 1 or 1.0.
-    """
+    """A canonical text of a value, the same in all processes; 1 and 1.0 read the same."""
     if value is None or isinstance(value, str):
         return repr(value)
     if isinstance(value, enum.Enum):
@@ -128,24 +127,27 @@ def _text(value: Any) -> str:
 
 
 def describe_disagreement(slots: ControlMessages, ranks: Sequence[int] | None = None) -> str | None:
-    """None where all members decided the same, else one sentence that names who did not.
+    """None where all members decided the same, else a sentence that names those that did not.
 
-    From three members on those are named that more than half stand against; of two, or where there
-    is no such majority, all digests are shown.  ranks: the members, where they are not all ranks.
+    ranks: the members, where they are not all ranks.
+
+    Of three or more members it names those that differ from a majority, else all with digests.
     """
     if (slots.digest == slots.digest[0]).all() and (slots.version == slots.version[0]).all():
         return None
     names = list(range(len(slots.digest))) if ranks is None else list(ranks)
-    said = list(zip(slots.digest.tolist(), slots.version.tolist(), strict=True))
-    (common, count), *_ = Counter(said).most_common(1)
-    if len(said) >= 3 and 2 * count > len(said):
-        odd = [(name, own) for name, own in zip(names, said, strict=True) if own != common]
-        shown = "; ".join(f"rank {name} {_shown(own)}" for name, own in odd)
-        rest = f"the other {count} ranks {_shown(common, 'are')}"
+    decisions = list(zip(slots.digest.tolist(), slots.version.tolist(), strict=True))
+    (common, count), *_ = Counter(decisions).most_common(1)
+    if len(decisions) >= 3 and 2 * count > len(decisions):
+        odd = [(name, own) for name, own in zip(names, decisions, strict=True) if own != common]
+        shown = "; ".join(f"rank {name} {_show(own)}" for name, own in odd)
+        rest = f"the other {count} ranks {_show(common, 'are')}"
         return f"{shown}, {rest}: their plans are not the same"
-    shown = "; ".join(f"rank {name} {_shown(own)}" for name, own in zip(names, said, strict=True))
+    shown = "; ".join(
+        f"rank {name} {_show(own)}" for name, own in zip(names, decisions, strict=True)
+    )
     return f"{shown}: their plans are not the same"
 
 
-def _shown(said: tuple[int, int], verb: str = "is") -> str:
-    return f"{verb} at version {said[1]} with plan {said[0]:012x}"
+def _show(decision: tuple[int, int], verb: str = "is") -> str:
+    return f"{verb} at version {decision[1]} with plan {decision[0]:012x}"

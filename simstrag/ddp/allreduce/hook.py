@@ -1,7 +1,7 @@
-"""DDP's one communication hook: weigh, reduce over any group, and send the control message along.
+"""DDP's communication hook: weigh, reduce over any group, and send the control message along.
 
-Multiplying by the weight before the reduction is what plain DDP does: with a weight of 1/W the
-parameters are its own bit for bit.  Dividing, or weighing afterwards, rounds differently.
+The weight is applied before the reduction, as in plain DDP: with 1/W the parameters are equal to
+its own bit for bit.  Dividing, or weighing afterwards, rounds differently.
 """
 # No `from __future__ import annotations` here: DDP compares the hook's annotations with classes.
 
@@ -27,9 +27,9 @@ Group = dist.ProcessGroup | None
 
 
 class Clock(Protocol):
-    """What the hook asks of a clock: see `simstrag.ddp.step_timer`.
+    """A step timer, see `simstrag.ddp.step_timer`.
 
-    immediate: whether `seconds` is known as soon as `ended` returns, or must be waited for.
+    immediate: whether `seconds` is known as soon as `ended` returns, without waiting.
     """
 
     immediate: bool
@@ -44,22 +44,19 @@ class Clock(Protocol):
 
 
 class Reducer:
-    """State of the hook: what the next backward does with this rank's gradients.
+    """State of the hook; attributes are set before a backward, and hold until they are set again.
 
-    Set before a backward that synchronises, each stands until it is set again:
-    weight: what this rank's gradients are multiplied by; at 0 they are replaced by zeros, for
-        0 x nan is nan.  The weights of the group's members sum to 1: 1/W, or b_i/B.
-    scale: of its fp16 loss, divided out here; 1 in all other formats.
-    group: over which gradients and slots go.  members: how many it has.
-    digest, version, flags: what its slot says; start and seconds come from the clock.
-    failed: whether a collective of it has failed; then all of it is of no use any more.
+    weight: factor of this rank's gradients; 0 replaces them by zeros, for 0 x NaN is NaN.  The
+        weights of the group's members sum to 1: 1/W, or b_i/B.
+    scale: of the fp16 loss, divided out here; 1 in all other formats.
+    group: of gradients and control messages; members: its size.
+    digest, version, flags: of this rank's control message; start and seconds come from the timer.
+    failed: whether a collective has failed; the hook is then unusable.
+    control: the group of control messages, where that of the gradients cannot send CPU tensors.
 
-    With the last bucket the clock is stopped, and the slots of all members are gathered beside the
-    reduction; `wait` returns them.  Under DDP's `no_sync` nothing happens here, gradients add up,
-    and the next backward that synchronises weighs their sum: the scale must stay until then.
-
-    control: the group of the slots where that of the gradients cannot send tensors of the CPU; the
-    one given at the start stands for the group given then.
+    With the last bucket the timer stops, and the messages are gathered beside the reduction; `wait`
+    returns them.  Under DDP's `no_sync` gradients add up, and the next backward that synchronizes
+    weighs their sum: the scale must stay until then.
     """
 
     def __init__(self, clock: Clock, group: Group = None, control: Group = None) -> None:
@@ -84,38 +81,41 @@ class Reducer:
         self._slots = torch.zeros(self.members, WIDTH, dtype=torch.float64)
 
     def wrap(self, module: nn.Module, **options: Any) -> DistributedDataParallel:
-        """`module` under DDP, whose hook this becomes; buffers are each rank's own after the start.
+        """Wrap a module in DDP with this hook; collective over the world.
 
-        Sending buffers in every forward goes over all ranks, and would hang where groups differ.
-        Collective over the world, as is DDP's second forward: see `settle`.  options: of DDP, such
-        as `bucket_cap_mb`; static graphs and unused parameters add world-wide collectives.
+        options: of DDP, such as `bucket_cap_mb`; static graphs and unused parameters add world-wide
+        collectives.
+
+        Buffers are not synchronized after the start: that goes over all ranks, and would hang where
+        groups differ.
         """
         ddp = DistributedDataParallel(module, forward_sync_buffers=False, **options)
         ddp.register_comm_hook(self, reduce_bucket)
         return ddp
 
     def settle(self, forward: Callable[[], torch.Tensor]) -> None:
-        """Take two steps with all ranks of the world; who calls this throws the gradients away.
+        """Take two steps with all ranks of the world, whose gradients the caller discards.
+
+        forward: through DDP, to the loss.
 
         DDP orders its buckets by the first backward, and at the second forward each rank waits for
-        all others to do the same.  Ranks that go their own ways from the start would meet there out
-        of turn, and wait for ever.  forward: through DDP, to the loss.
+        all others.  Ranks in different groups from the start would deadlock there.
         """
         for _ in range(2):
             forward().backward()  # type: ignore[no-untyped-call]
             self.wait()
 
     def send(self) -> None:
-        """Begin to gather the slots; the hook does so where the clock already knows the time."""
+        """Start gathering control messages; the hook does so where the time is known at once."""
         pack(
             self._slot, self.clock.start, self.clock.seconds, self.digest, self.version, self.flags
         )
         self._work = gather(self._slots, self._slot, self._control)
 
     def wait(self) -> torch.Tensor:
-        """The slots of all members, float64 of shape (members, 5); once after each such backward.
+        """The control messages of all members, float64 of shape (members, 5), once a backward.
 
-        They are overwritten by the next step: `unpack` copies them.
+        The next step overwrites them; `unpack` copies.
         """
         assert self._stopped, "no gradients were reduced since the last wait"
         if self._work is None:
@@ -127,11 +127,11 @@ class Reducer:
 
     @property
     def complete(self) -> bool:
-        """Whether the last backward came to all gradients; else there is nothing to wait for."""
+        """Whether the last backward computed all gradients; else there is nothing to wait for."""
         return self._stopped
 
-    def stopped(self) -> None:
-        """All of this step's own gradients exist."""
+    def stop_timer(self) -> None:
+        """Note that all gradients of this rank exist."""
         self.clock.ended()
         self._stopped = True
 
@@ -140,10 +140,10 @@ def reduce_bucket(
     state: Reducer,
     bucket: dist.GradBucket,  # type: ignore[name-defined]
 ) -> torch.futures.Future[torch.Tensor]:
-    """The hook itself; DDP calls it with each bucket as soon as all gradients in it exist."""
+    """The hook; DDP calls it with each bucket when all its gradients exist."""
     last = bucket.is_last()
     if last:
-        state.stopped()
+        state.stop_timer()
     gradients = bucket.buffer()
     if state.weight == 0:
         gradients.zero_()
@@ -169,43 +169,43 @@ def reduce_bucket(
 
 
 class ProcessGroups:
-    """Process groups by their members, which only these know of, made when they first meet.
+    """Process groups by their members, created by these alone.
 
-    All members call `meet` at the same point of their collectives; where they are in several
-    groups, all in one order.  `dist.new_group` with local synchronization cannot do that: it names
-    a group by how many the process has made, and members that have made differently many wait for
-    each other for ever.  Groups stay: members have no common sign by which to give one up.
+    stall_limit: timeout of collectives in seconds; torch's default is half an hour.
 
-    stall_limit: seconds after which a collective in one of them fails; torch's own is half an hour.
+    All members call `get` at the same point of their collectives, several groups in one order.
+    `dist.new_group` with local synchronization cannot do that: it names a group by the number that
+    the process has made, and members with different numbers deadlock.  Groups are kept, for members
+    have no common sign by which to drop one.
     """
 
     def __init__(self, stall_limit: float = 60.0) -> None:
         self.limit = timedelta(seconds=stall_limit)
-        self._met: dict[tuple[Members, bool], dist.ProcessGroup] = {}
+        self._groups: dict[tuple[Members, bool], dist.ProcessGroup] = {}
 
-    def meet(self, members: Members, control: bool = False) -> Group:
-        """The group of these ranks, this one among them.
+    def get(self, members: Members, control: bool = False) -> Group:
+        """The group of these ranks, this one included.
 
-        control: one for tensors of the CPU, where the others are on devices.
+        control: the group for CPU tensors, where the other is for devices.
         """
         ordered = tuple(sorted(members))
         on_device = "nccl" in dist.get_backend_config()
         over_gloo = control or not on_device
-        if (ordered, over_gloo) not in self._met:
-            self._met[ordered, over_gloo] = _made(ordered, over_gloo, self.limit)
-        return self._met[ordered, over_gloo]
+        if (ordered, over_gloo) not in self._groups:
+            self._groups[ordered, over_gloo] = _create(ordered, over_gloo, self.limit)
+        return self._groups[ordered, over_gloo]
 
     def close(self) -> None:
-        """Leave all of them: who waits in one for this rank fails at once, not after a while."""
-        for group in self._met.values():
+        """Destroy all groups, so that waits for this rank fail at once."""
+        for group in self._groups.values():
             dist.destroy_process_group(group)
-        self._met.clear()
+        self._groups.clear()
 
 
-def _made(members: Members, over_gloo: bool, limit: timedelta) -> dist.ProcessGroup:
-    """A group as `dist.new_group` makes it, under a name that all members know."""
+def _create(members: Members, over_gloo: bool, limit: timedelta) -> dist.ProcessGroup:
+    """Create a group as `dist.new_group` does, under a name that all members know."""
     backend = "gloo" if over_gloo else "nccl"
-    made, _ = distributed_c10d._new_process_group_helper(
+    group, _ = distributed_c10d._new_process_group_helper(
         len(members),
         members.index(dist.get_rank()),
         list(members),
@@ -215,5 +215,5 @@ def _made(members: Members, over_gloo: bool, limit: timedelta) -> dist.ProcessGr
         timeout=limit,
     )
     places = {rank: place for place, rank in enumerate(members)}
-    distributed_c10d._world.pg_group_ranks[made] = places
-    return cast("dist.ProcessGroup", made)
+    distributed_c10d._world.pg_group_ranks[group] = places
+    return cast("dist.ProcessGroup", group)

@@ -1,7 +1,9 @@
-"""Parameters, optimizer state and buffers made equal on the members of a group, and a digest.
+"""Synchronize parameters, optimizer state and buffers among the members of a group; a digest.
 
-`broadcast` and `average` are collective: all members of the group call them, at an update
-boundary.  Ranks that hold no optimizer pass None, and then all do.
+`broadcast` and `average` are collective, at an update boundary.  `optimizer` is None on all ranks
+or on none.  `torch.distributed.checkpoint.state_dict` does not serve: it fills the state of an
+optimizer that never stepped by a step, which runs step hooks; it leaves out buffers that are not
+persistent; and it broadcasts from rank 0 only.
 """
 
 from __future__ import annotations
@@ -23,11 +25,11 @@ Group = dist.ProcessGroup | None
 Optimizer = torch.optim.Optimizer | None
 
 Key = tuple[int, str]
-"""Of one thing in an optimizer's state: the number of its parameter, and its name."""
+"""Of an entry of an optimizer's state: the number of its parameter, and its name."""
 
 
 class TensorSpec(NamedTuple):
-    """Stands for a tensor of the state, so that who has none can make one; device: its type."""
+    """Size and type of a tensor, from which a rank without it makes one; device: its type."""
 
     size: tuple[int, ...]
     dtype: torch.dtype
@@ -35,10 +37,11 @@ class TensorSpec(NamedTuple):
 
 
 class Outline(NamedTuple):
-    """What an optimizer holds, without the contents of its tensors.
+    """An optimizer without the contents of its tensors.
 
-    state: shapes of tensors, and values that are none.  options: of each group of parameters, such
-    as the learning rate.  steps: the counts of steps, by which moments are corrected.
+    state: specifications of tensors, and all other values.
+    options: of each parameter group, such as the learning rate.
+    steps: step counts, by which moments are corrected.
     """
 
     state: dict[Key, Any]
@@ -47,9 +50,9 @@ class Outline(NamedTuple):
 
 
 def broadcast(model: nn.Module, optimizer: Optimizer, source: int, group: Group = None) -> None:
-    """Everything as it is on rank `source` of the world, which is a member of the group.
+    """Copy everything from rank `source` of the world, a member of the group, to all members.
 
-    State that others have beyond that is forgotten; options of the optimizer are the source's too.
+    Optimizer options are copied too, and state that the source lacks is removed.
     """
     outlines = [_outline(optimizer)]
     dist.broadcast_object_list(outlines, src=source, group=group)
@@ -66,12 +69,12 @@ def broadcast(model: nn.Module, optimizer: Optimizer, source: int, group: Group 
 
 
 def average(model: nn.Module, optimizer: Optimizer, group: Group = None) -> None:
-    """The mean over the members of every floating tensor; in all else what the lowest member has.
+    """Average every floating tensor over the members; all else is copied from the lowest member.
 
-    State that some members lack is the mean of those that have it: who never stepped has no
-    moments, which is not the same as moments of zero.  Counts of steps must agree where there are
-    any, or `SimstragError` names those that differ; they and other single numbers that belong to a
-    parameter of several are taken from the lowest that has them.
+    State that some members lack is averaged over those that have it: a rank that never stepped has
+    no moments, which differs from moments of zero.  Scalars of a parameter with several elements,
+    such as step counts, are copied from the lowest member that has them.  Raises `SimstragError`
+    where step counts differ.
     """
     members = dist.get_process_group_ranks(group)
     place = members.index(dist.get_rank())
@@ -127,7 +130,7 @@ def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
 
 
 def _held(optimizer: Optimizer) -> Iterator[tuple[Key, Any]]:
-    """All there is in the state, in an order that is the same on every rank."""
+    """The entries of the state, in the same order on every rank."""
     for number, parameter in enumerate(_parameters(optimizer)):
         assert optimizer is not None
         for name, value in sorted(optimizer.state.get(parameter, {}).items()):
@@ -139,12 +142,12 @@ def _state_tensors(optimizer: Optimizer) -> Iterator[tuple[Key, torch.Tensor]]:
 
 
 def _tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, torch.Tensor]:
-    """Every tensor that must be equal, detached, by a name that says where it is."""
-    found: dict[str, torch.Tensor] = {}
-    found |= {f"parameter {name}": parameter for name, parameter in model.named_parameters()}
-    found |= {f"buffer {name}": buffer for name, buffer in model.named_buffers()}
-    found |= {_name(key): tensor for key, tensor in _state_tensors(optimizer)}
-    return {name: tensor.detach() for name, tensor in found.items()}
+    """Every tensor to synchronize, detached, by name."""
+    tensors: dict[str, torch.Tensor] = {}
+    tensors |= {f"parameter {name}": parameter for name, parameter in model.named_parameters()}
+    tensors |= {f"buffer {name}": buffer for name, buffer in model.named_buffers()}
+    tensors |= {_name(key): tensor for key, tensor in _state_tensors(optimizer)}
+    return {name: tensor.detach() for name, tensor in tensors.items()}
 
 
 def _name(key: Key) -> str:
@@ -169,7 +172,7 @@ def _outline(optimizer: Optimizer) -> Outline:
 
 
 def _adopt(optimizer: Optimizer, outline: Outline) -> None:
-    """Hold exactly what the outline says; tensors that were not there are zeros."""
+    """Give an optimizer the state of an outline; tensors that it lacks become zeros."""
     if optimizer is None:
         return
     parameters, before = _parameters(optimizer), dict(_held(optimizer))
@@ -191,19 +194,19 @@ def _adopt(optimizer: Optimizer, outline: Outline) -> None:
 
 
 def _check_steps(steps: dict[int, dict[Key, float]]) -> None:
-    """steps: of each member's parameters."""
+    """Raise `SimstragError` where step counts differ; steps: of each member's parameters."""
     for key in sorted({key for own in steps.values() for key in own}):
         counts = {rank: own[key] for rank, own in steps.items() if key in own}
         if len(set(counts.values())) > 1:
-            said = ", ".join(f"rank {rank} {count:g}" for rank, count in counts.items())
+            shown = ", ".join(f"rank {rank} {count:g}" for rank, count in counts.items())
             raise SimstragError(
-                f"the optimizers' steps of parameter {key[0]} differ ({said}): their moments have "
+                f"the optimizers' steps of parameter {key[0]} differ ({shown}): their moments have "
                 "no mean; average only after equally many steps, or broadcast one rank's"
             )
 
 
 def _is_mean(key: Key, tensor: torch.Tensor, parameters: list[torch.Tensor]) -> bool:
-    """Whether a tensor of the state is averaged: not so a count of steps, nor what follows one."""
+    """Whether a tensor of the state is averaged; step counts and other scalars are not."""
     lone = tensor.ndim == 0 and parameters[key[0]].ndim > 0
     return tensor.is_floating_point() and key[1] != "step" and not lone
 
@@ -211,10 +214,10 @@ def _is_mean(key: Key, tensor: torch.Tensor, parameters: list[torch.Tensor]) -> 
 def _weighed_sums(
     tensors: dict[str, torch.Tensor], weights: dict[str, float], group: Group
 ) -> None:
-    """Each tensor becomes the sum over the members of weight x tensor, 0 x NaN being 0.
+    """Replace each tensor by the sum of weight x tensor over the members, with 0 x NaN = 0.
 
-    One collective for each device and kind of number: whole numbers are summed as int64, floating
-    ones in no less than float32.
+    There is one collective for each device and type: whole numbers are summed as int64, floating
+    ones in float32 at least.
     """
     kinds: dict[tuple[torch.device, torch.dtype], list[str]] = defaultdict(list)
     for name, tensor in tensors.items():

@@ -107,7 +107,7 @@ class ServerMode:
     def _compute_in_group(self, work: messages.Compute, closure: Closure) -> torch.Tensor:
         """The hook all-reduces in the group during backward; the lowest rank sends the sum."""
         replica, client, reducer = self.replica, self.client, self.replica.reducer
-        reducer.over(self.groups.meet(work.members), self.groups.meet(work.members, control=True))
+        reducer.over(self.groups.get(work.members), self.groups.get(work.members, control=True))
         reducer.digest, reducer.version = 0, work.version
         reducer.flags = int(work.amp)
         try:
@@ -165,7 +165,7 @@ class ServerMode:
         client, members = self.client, command.members
         if command.passed and len(members) > 1:
             try:
-                group = self.groups.meet(members, control=True)
+                group = self.groups.get(members, control=True)
                 dist.broadcast(client.parameters, min(members), group=group)
             except RuntimeError:  # a member is lost, and the server finds out
                 client.report_failure()
@@ -195,7 +195,7 @@ class ServerMode:
             flat.mul_(weight)
         if len(command.members) > 1:
             try:
-                dist.all_reduce(flat, group=self.groups.meet(command.members))
+                dist.all_reduce(flat, group=self.groups.get(command.members))
             except RuntimeError:
                 self.client.report_failure(command.closing)
                 return
