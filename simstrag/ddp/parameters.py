@@ -1,7 +1,7 @@
-"""The parameters as one flat buffer, and the user's own optimizer working on it.
+"""Parameters as one flat buffer, and a copy of the user's optimizer that updates it at the server.
 
-A rank packs its optimizer with the parameters in one pickle, so that the copy at the server updates
-the copies there.  Both sides flatten in the optimizer's own order: group by group.
+A rank pickles its optimizer and parameters together, so that the optimizer's copy refers to the
+parameters' copies.  Both sides flatten in the optimizer's order: group by group.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = [
 
 
 class FlatParameters:
-    """Parameters and optimizer as a rank packed them.
+    """Parameters and optimizer from `pack_optimizer`.
 
     flat: shape (count,), on the CPU, all parameters in the optimizer's order.
     optimizer: works on `flat`.
@@ -71,7 +71,7 @@ class FlatParameters:
 
 
 def trained_parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """The parameters of an optimizer, group by group; what it does not train stays at home.
+    """The parameters of an optimizer, group by group.
 
     Raises `InputError` where they are not of one floating type.
     """
@@ -86,7 +86,7 @@ def trained_parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def check_served(optimizer: torch.optim.Optimizer, name: str) -> None:
-    """Raise `InputError` where an optimizer has step hooks, which no copy of it would have.
+    """Raise `InputError` for an optimizer with step hooks, which its copy would not run.
 
     name: of the policy.
     """
@@ -100,7 +100,7 @@ def check_served(optimizer: torch.optim.Optimizer, name: str) -> None:
 
 
 def pack_optimizer(optimizer: torch.optim.Optimizer) -> bytes:
-    """An optimizer and its parameters, of whatever device, for a process that has the CPU only."""
+    """Pickle an optimizer and its parameters, moved to the CPU."""
     parameters = trained_parameters(optimizer)
     if any(own.device.type != "cpu" for own in parameters):
         parameters, optimizer = copy.deepcopy((parameters, optimizer))
@@ -114,7 +114,7 @@ def pack_optimizer(optimizer: torch.optim.Optimizer) -> bytes:
 
 
 def pack_settings(optimizer: torch.optim.Optimizer) -> bytes:
-    """Everything of the parameter groups but the parameters: equal bytes, nothing has changed."""
+    """Pickle the options of the parameter groups; equal bytes mean equal options."""
     groups = optimizer.param_groups
     return pickle.dumps([{k: v for k, v in own.items() if k != "params"} for own in groups])
 

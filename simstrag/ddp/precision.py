@@ -1,9 +1,8 @@
-"""What full and reduced precision are for the model at hand, and the loss scale that fp16 needs.
+"""Full and reduced precision of a model, and the loss scale of fp16.
 
-A rank that runs fp16 scales its loss by a scale of its own, the hook divides it out before the
-reduction, and after that one look at the gradients, which are the same bits everywhere, tells all
-ranks together to skip the update.  So ranks may switch between formats at any step: only those that
-ran fp16 in a step have a scale other than 1, and only theirs moves.
+A rank that runs fp16 has its own loss scale, which the hook divides out before the reduction.  The
+reduced gradients are the same bits on all ranks, so all decide alike whether to skip the update.
+Ranks may change their format at any step: only the scales of those that ran fp16 move.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ PAIRS = {
     "fp16": ("fp32", "fp16"),
     "stand-in": ("fp64", "fp32_of_fp64"),
 }
-"""Full and reduced precision by what a user may ask for; "" is none.  "auto" chooses."""
+"""Full and reduced precision by the user's word; "" is none; "auto" chooses one pair."""
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -42,15 +41,15 @@ LABELS = {
 }
 
 FIRST_SCALE, GROWTH, BACKOFF, INTERVAL = 2.0**16, 2.0, 0.5, 2000
-"""Of a loss scale, as in `torch.amp.GradScaler`."""
+"""Parameters of the loss scale, as in `torch.amp.GradScaler`."""
 
 Closure = Callable[[], torch.Tensor]
-"""The user's loss: of the bare model, for one batch."""
+"""Computes the user's loss of the bare model for one batch."""
 
 
 @contextmanager
 def without_side_effects(model: nn.Module) -> Iterator[None]:
-    """Steps on trial: buffers and torch's random numbers are afterwards as they were."""
+    """Restore buffers and torch's random state after trial steps."""
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with torch.random.fork_rng():
         try:
@@ -61,7 +60,7 @@ def without_side_effects(model: nn.Module) -> Iterator[None]:
 
 
 def check_loss(loss: object) -> torch.Tensor:
-    """What a closure returned.  Raises `InputError` where that is no loss."""
+    """The loss that a closure returned; raises `InputError` for anything else."""
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
         raise InputError(
             "the closure given to step() must return the loss: a tensor of one element that "
@@ -71,10 +70,9 @@ def check_loss(loss: object) -> torch.Tensor:
 
 
 class ComputedLoss(nn.Module):
-    """What DDP wraps, so that its closure can use the bare model: `ddp(closure)` is the loss.
+    """The module that DDP wraps: `ddp(closure)` is the loss, and the closure uses the bare model.
 
-    format: in which the closure is computed.  Casts stand inside, so that DDP sees the parameters
-    as the optimizer holds them.
+    format: of the computation.  Casts are inside, so that DDP sees the optimizer's parameters.
     """
 
     def __init__(self, model: nn.Module, format: str, device: str) -> None:
@@ -95,7 +93,7 @@ class ComputedLoss(nn.Module):
     def cast(
         self, _: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The bare model's floating inputs in the stand-in's number format of the moment."""
+        """Cast the bare model's floating inputs to the present format of the stand-in."""
         dtype = torch.float32 if self.format == "fp32_of_fp64" else torch.float64
 
         def changed(tensor: torch.Tensor) -> torch.Tensor:
@@ -107,13 +105,13 @@ class ComputedLoss(nn.Module):
 class NumberFormats:
     """The two number formats of one rank's model.
 
-    precision: "auto" or one of `PAIRS`.  Automatic is, on a GPU, TF32 and bf16, before Ampere fp32
-    and fp16.  On a CPU it is fp32 and bf16 where bf16 is measured more than 1.15 times as fast, and
-    otherwise fp32 only: then reduced precision is refused.  The stand-in has a real gain on most
-    CPUs, but its parameters are float64, so it must be asked for: it converts the model, and gives
-    it what floating inputs its `forward` takes in its own number format.
+    precision: "auto" or one of `PAIRS`.
+    module: for DDP, called with a closure.
 
-    module: to be wrapped in DDP and called with a closure.
+    On a GPU "auto" is TF32 and bf16, before Ampere fp32 and fp16.  On a CPU it is fp32 and bf16
+    where bf16 is measured more than 1.15 times as fast, else fp32 only, without reduced precision.
+    The stand-in has a gain on most CPUs; it converts the model to float64, and casts the floating
+    inputs of its `forward`.
 
     >>> model = nn.Linear(3, 1)
     >>> formats = NumberFormats(model, "stand-in")
@@ -150,7 +148,7 @@ class NumberFormats:
 
     @property
     def stand_in(self) -> bool:
-        """Whether reduced precision is float32 on float64 parameters, no number format of a GPU."""
+        """Whether reduced precision is float32 on float64 parameters, which no GPU has."""
         return self.full == "fp64"
 
     @property
@@ -160,7 +158,7 @@ class NumberFormats:
 
     @property
     def refusal(self) -> str:
-        """Why no step can be in reduced precision; "" where it can."""
+        """Why there is no reduced precision; "" where there is."""
         if self.unsettled:
             return "which reduced precision this machine has is measured at the first step"
         if self.amp:
@@ -174,31 +172,30 @@ class NumberFormats:
         )
 
     def settle(self, closure: Closure, group: dist.ProcessGroup | None = None) -> None:
-        """Decide what "auto" left open; every rank calls this, with the closure of its first step.
+        """Decide what "auto" left open, with the closure of the first step; collective.
 
-        On a CPU forward and backward of the closure are timed in full and reduced precision, 12
-        times each in turns, unless the gain is known; gradients, buffers and torch's random numbers
-        are afterwards as they were.  The lowest gain of all ranks decides for all, as they must
-        agree what a plan means.  Of a pair that was asked for it is told, and decides nothing.
+        On a CPU forward and backward are timed in full and reduced precision, 12 times each in
+        turns, unless the gain is known; they leave no trace.  The lowest gain of all ranks decides
+        for all.  The gain of a pair that the user asked for is recorded, and decides nothing.
         """
         here = self.module.device == "cpu"
         if not self.unsettled and not (here and self.amp and math.isnan(self.gain)):
             return
         if here:
             self.gain = self._measured(closure)
-        told: list[tuple[float, str]] = [(self.gain, self.amp)]
+        choices: list[tuple[float, str]] = [(self.gain, self.amp)]
         if dist.is_initialized():
-            told *= dist.get_world_size(group)
-            dist.all_gather_object(told, (self.gain, self.amp), group=group)
+            choices *= dist.get_world_size(group)
+            dist.all_gather_object(choices, (self.gain, self.amp), group=group)
         if here:
-            self.gain = min(found for found, _ in told)
+            self.gain = min(gain for gain, _ in choices)
             if self.unsettled and not self.gain > MIN_GAIN:
                 self.amp = ""
-        self.checks = "fp16" in {amp for _, amp in told}
+        self.checks = "fp16" in {amp for _, amp in choices}
         self.unsettled = False
 
     def _measured(self, closure: Closure) -> float:
-        """How many times as fast as full precision the reduced one is for this closure."""
+        """The speed of reduced precision relative to full, for this closure."""
         parameters = [p for p in self.module.parameters() if p.requires_grad]
 
         def stepping(format: str) -> Callable[[int], object]:
@@ -217,7 +214,7 @@ class NumberFormats:
 
     @contextmanager
     def context(self, amp: bool) -> Iterator[None]:
-        """Forward and backward of one step in full or reduced precision.
+        """Full or reduced precision for forward and backward of one step.
 
         Raises `InputError` with the reason where there is no reduced precision.
         """
@@ -235,17 +232,17 @@ class NumberFormats:
 
     @property
     def scale(self) -> float:
-        """By what the last step's loss was multiplied; the hook divides by it."""
+        """The factor of the last step's loss; the hook divides by it."""
         return self._own_scale if self._in_fp16 else 1.0
 
     def scaled(self, loss: torch.Tensor) -> torch.Tensor:
-        """The loss to go backward from."""
+        """The loss times its scale, for backward."""
         return loss if self.scale == 1 else loss * self.scale
 
     def finite(self, gradients: Iterable[torch.Tensor | None]) -> bool:
-        """Whether all ranks apply the reduced gradients, or all skip them.
+        """Whether all ranks apply the reduced gradients; else all skip them.
 
-        Looks only where some rank may run fp16 (`checks`): it waits for the device once.
+        It looks only where a rank may run fp16 (`checks`), and then waits for the device.
         """
         if not self.checks:
             return True
@@ -253,9 +250,9 @@ class NumberFormats:
         return bool(torch.stack(known).all()) if known else True
 
     def update(self, finite: bool) -> None:
-        """Move the own scale after a step that ran in fp16, as `GradScaler` does.
+        """Update the loss scale after a step in fp16, as `GradScaler` does.
 
-        Whose gradient was not finite cannot be told after the reduction: all in fp16 back off.
+        After the reduction no rank is known as the cause of an overflow: all in fp16 back off.
         """
         if not self._in_fp16:
             return
@@ -267,14 +264,14 @@ class NumberFormats:
             self._own_scale = min(self._own_scale * GROWTH, 2.0**127)
 
     def state_dict(self) -> dict[str, Any]:
-        """The scale, how many good steps it has stood for, and what was decided."""
+        """The scale, its count of finite steps, and the chosen formats."""
         return {
             "scale": self._own_scale, "good": self._good, "full": self.full, "amp": self.amp,
             "gain": self.gain, "checks": self.checks, "unsettled": self.unsettled,
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on as it was; raises `InputError` where full precision was another one."""
+        """Restore; raises `InputError` for another full precision."""
         if state["full"] != self.full:
             raise InputError(
                 f"a checkpoint whose full precision is {state['full']} does not fit {self.full}; "

@@ -1,8 +1,7 @@
-"""Batches whose sizes follow a plan's shares, of one shuffled order that all ranks know.
+"""Batches whose sizes follow a plan's shares, from one shuffled order that all ranks share.
 
-All ranks walk through the same permutation of an epoch: a step takes as many samples as all ranks
-together, and each rank its own part of them.  So every sample of an epoch is used exactly once,
-whatever the sizes do, and nothing need be sent.
+All ranks go through the same permutation of an epoch, and each takes its own part of every step's
+samples.  So every sample of an epoch is used exactly once, at any sizes, without communication.
 """
 
 from __future__ import annotations
@@ -22,15 +21,16 @@ __all__ = ["ShareSampler", "share_out"]
 class ShareSampler(Sampler[list[int]]):
     """Batches of indices for one rank, as `DataLoader(..., batch_sampler=sampler)` takes them.
 
-    size: samples in the data set.  batch: of each rank, until `set_sizes`.  seed: of the shuffle.
+    size: samples in the data set.
+    batch: of each rank, until `set_sizes`.
+    seed: of the shuffle.
 
-    For each batch `take` says, once, of what sizes the step was; the rank's gradient weighs its own
-    size over their sum.  Where an epoch does not divide, its last step is smaller, or larger by
-    fewer samples than there are ranks, so that nobody's batch is empty.
+    `take` returns the sizes of the step of each batch once; a gradient weighs its own size over
+    their sum.  The last step of an epoch may be smaller, or larger by fewer samples than ranks, so
+    that no batch is empty.
 
-    A loader with workers draws batches ahead.  Sizes that stay the same do not mind; to change them
-    then is refused, for ranks that are ahead by different numbers of batches would use samples
-    twice.
+    A loader with workers draws batches ahead.  Sizes cannot change then: ranks that are ahead by
+    different numbers of batches would use samples twice.
 
     >>> one, other = (ShareSampler(10, batch=2, rank=rank, world_size=2) for rank in range(2))
     >>> steps = zip(one, other)
@@ -53,7 +53,7 @@ class ShareSampler(Sampler[list[int]]):
         self._drawn: deque[tuple[int, ...]] = deque()
 
     def set_sizes(self, sizes: Sequence[int]) -> None:
-        """Each rank's samples of the steps from now on; every rank is told the same.
+        """Set each rank's batch size from now on; the same call on every rank.
 
         Raises `InputError` where batches have been drawn that no step has taken.
         """
@@ -80,7 +80,7 @@ class ShareSampler(Sampler[list[int]]):
             )
 
     def take(self) -> tuple[int, ...]:
-        """The sizes, one per rank, of the step whose batch comes next off the loader, in order."""
+        """The sizes, one per rank, of the step of the loader's next batch."""
         if not self._drawn:
             raise InputError("take() was called more often than batches were drawn")
         sizes = self._drawn.popleft()
@@ -90,10 +90,10 @@ class ShareSampler(Sampler[list[int]]):
         return sizes
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Batches to the end of the epoch, from where steps have come to.
+        """Batches from the last taken step to the end of the epoch.
 
-        So batches that were drawn and never taken are drawn again, and what follows an epoch whose
-        batches were all taken is the next.
+        Batches that were drawn and never taken are drawn again; after a whole epoch the next one
+        follows.
         """
         self._drawn.clear()
         order = np.random.default_rng([self.seed, self.epoch]).permutation(self.size)
@@ -106,7 +106,7 @@ class ShareSampler(Sampler[list[int]]):
             yield order[first : first + sizes[self.rank]].tolist()
 
     def __len__(self) -> int:
-        """Steps of a whole epoch at the present sizes."""
+        """Steps in an epoch at the present sizes."""
         steps, rest = divmod(self.size, sum(self.sizes))
         return max(1, steps + (rest >= self.world_size))
 
@@ -126,14 +126,14 @@ class ShareSampler(Sampler[list[int]]):
         return checked
 
     def state_dict(self) -> dict[str, Any]:
-        """Where steps have come to; batches drawn ahead of them will be drawn again."""
+        """The position after the last taken step; batches drawn ahead are drawn again."""
         return {
             "size": self.size, "seed": self.seed, "epoch": self.epoch, "position": self.position,
             "sizes": self.sizes,
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there with the next iteration; raises `InputError` for another data set."""
+        """Restore the position; raises `InputError` for another data set."""
         if (state["size"], state["seed"]) != (self.size, self.seed):
             raise InputError(
                 f"a checkpoint of {state['size']} samples shuffled by seed {state['seed']} does "
@@ -145,7 +145,7 @@ class ShareSampler(Sampler[list[int]]):
 
 
 def share_out(total: int, sizes: Sequence[int]) -> tuple[int, ...]:
-    """`total` samples in the proportion of `sizes`, at least one each; lower ranks round up first.
+    """Share out `total` samples by `sizes`, at least one each; lower ranks round up first.
 
     >>> share_out(9, (8, 4, 4)), share_out(3, (100, 1, 1))
     ((4, 3, 2), (1, 1, 1))

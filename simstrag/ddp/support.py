@@ -1,8 +1,8 @@
-"""How a plan is carried out by real processes, and which cannot be.
+"""Which policies and plans real ranks can carry out, how, and with which hints of a profile.
 
-Two ways: *synchronous*, all ranks in one all-reduce that DDP overlaps with backward, every rank
-deciding for itself by its replica of the policy; and *coordinated*, where one server process keeps
-parameters, policy and books, since only somebody who sees arrivals can tell who came first.
+There are two modes.  All-reduce: DDP overlaps it with backward, and each rank decides by a replica
+of the policy.  Server: one process owns parameters, policy and engine, for the order of arrivals is
+known there alone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TORCH = "2.13"
 
 CUT = "a deadline cuts steps at a micro-batch, and a real step cannot be cut from outside"
 ROUNDS = "groups with rounds of their own need an optimizer per group, which is not built"
-ORACLE = "it is told the true contention, which nobody knows of a real cluster"
+ORACLE = "it reads the true contention, which is unknown on a real cluster"
 
 
 def torch_obstacle(version: str | None) -> str | None:
@@ -58,7 +58,7 @@ def check_torch() -> None:
 
 
 def is_synchronous(plan: Plan, world_size: int) -> bool:
-    """Whether every update of a plan takes one gradient of everybody, by one all-reduce.
+    """Whether every update of a plan is one all-reduce of one gradient of every rank.
 
     >>> is_synchronous(Plan(), 4), is_synchronous(policies.load("asgd").plan(View(4)), 4)
     (True, False)
@@ -91,7 +91,7 @@ def plan_obstacle(plan: Plan) -> str | None:
 
 
 def refusal_reason(policy: Policy, name: str, world: View) -> str | None:
-    """Why a policy cannot run for real, as far as it and its first plan tell; None where it can."""
+    """Why a policy cannot run on real ranks, by its class and first plan; None where it can."""
     if getattr(policy, "oracle", False):
         return ORACLE
     declared: str | None = getattr(policy, "simulated_only", None)
@@ -99,9 +99,9 @@ def refusal_reason(policy: Policy, name: str, world: View) -> str | None:
 
 
 def check_policy(policy: Policy, name: str, world: View) -> None:
-    """Raise `InputError` where a policy cannot run for real, before anything has begun.
+    """Raise `InputError` where a policy cannot run on real ranks.
 
-    It is asked for a plan; let it be a copy of the one that will decide.
+    policy: a copy of the one that will decide, for this asks it for a plan.
     """
     try:
         reason = refusal_reason(policy, name, world)
@@ -115,7 +115,7 @@ def check_policy(policy: Policy, name: str, world: View) -> None:
 
 
 def check_plan(plan: Plan, name: str) -> None:
-    """Raise `InputError` where a plan that a policy made in mid-run cannot be carried out.
+    """Raise `InputError` for a later plan of a policy that cannot be carried out.
 
     >>> check_plan(Plan(), "bsp")
     """
@@ -124,12 +124,12 @@ def check_plan(plan: Plan, name: str) -> None:
 
 
 def full_precision_notice(name: str, refusal: str) -> str:
-    """What is said of a policy that asks for reduced precision where there is none."""
+    """The warning for a policy that asks for reduced precision where there is none."""
     return f"policy {name} asks for reduced precision, and all steps stay in full: {refusal}"
 
 
 def mechanism(text: str) -> str:
-    """How a policy runs on real processes, in a few words; "no: why" where it cannot.
+    """The mode in which a policy runs on real ranks, or "no: why".
 
     >>> mechanism("korel"), mechanism("asgd")
     ('DDP', 'server')
@@ -148,11 +148,12 @@ def profile_hints(
     samples: int | None = None,
     pair: tuple[str, str] | None = None,
 ) -> Hints:
-    """The hints of a profile, as a simulation from the same profile would give them.
+    """The hints of a profile for a policy, as in a simulation with the same profile.
 
-    Times are those of the profile's own batch and precisions; where the run's are others, they are
-    left out.  pair: full and reduced precision of the run, by their names in profiles; reduced is
-    "" where it has none.  Raises `InputError` where the profile cannot be read.
+    pair: full and reduced precision of the run, by their names in profiles; "" is none.
+
+    Times are left out where the run has another batch or precision.  Raises `InputError` where the
+    profile cannot be read.
 
     >>> profile_hints(None, batch=32).amp_ratio is None
     True

@@ -69,7 +69,7 @@ def unpack(gathered: torch.Tensor) -> ControlMessages:
 def gather(
     slots: torch.Tensor, slot: torch.Tensor, group: dist.ProcessGroup | None = None
 ) -> dist.Work:
-    """Begin to gather every member's `slot` (5,) into `slots` (members, 5), in their order."""
+    """Start gathering every member's `slot` (5,) into `slots` (members, 5), in their order."""
     work: dist.Work = dist.all_gather_single(slots.view(-1), slot, group=group, async_op=True)
     return work
 
