@@ -86,7 +86,7 @@ MISTAKES = {
     "unknown workload": (("digitz",), {}, "Did you mean 'digits'?"),
     "unknown policy": (("digits", "-p", "korell"), {}, "Did you mean 'korel'?"),
     "a policy that is told the truth": (
-        ("digits", "-p", "star_h_oracle"), {}, "is for simulation only: it is told the true",
+        ("digits", "-p", "star_h_oracle"), {}, "is for simulation only: it reads the true",
     ),
     "a policy of more ranks": (("digits", "-p", "backup:b=2"), {}, "cannot run here"),
     "unknown precision": (("digits", "--precision", "fp8"), {}, "fp8"),
