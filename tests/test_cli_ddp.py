@@ -96,7 +96,7 @@ MISTAKES = {
         ("mine.py", "--policy", "bsp", "--out", "r", "--checkpoint", "5"), {"mine.py": ""},
         "--policy, --out, --checkpoint: for workloads only, and mine.py is a script; write its own",
     ),
-    "a seed for a script": (("mine.py", "-s", "0"), {"mine.py": ""}, "--seed: of a workload"),
+    "a seed for a script": (("mine.py", "-s", "0"), {"mine.py": ""}, "--seed: for workloads only"),
     "arguments for a workload": (("digits", "--", "--epochs"), {}, "are for a script.py"),
     "load beside no rank": (("digits", "--load", "1,2"), {}, "there is no rank 2 of 2"),
     "load of no kind": (("digits", "--load", "much"), {}, "give ranks, such as 1 or 0,1, or a"),
@@ -120,7 +120,7 @@ MISTAKES = {
         "ranks behind a link are not started anew",
     ),
     "load beside ranks anywhere": (("digits", "--load", "1", "--no-pin"), {}, "leave out --no-pin"),
-    "load for a script": (("mine.py", "--load", "1"), {"mine.py": ""}, "--load: of a workload"),
+    "load for a script": (("mine.py", "--load", "1"), {"mine.py": ""}, "--load: for workloads only"),
     "checkpoints without a folder": (("digits", "--checkpoint", "5"), {}, "give one with --out"),
     "a folder of others": (("digits", "-o", "n"), {"n/mine.md": "x"}, "holds other files"),
     "a file beside a stopped run": (
