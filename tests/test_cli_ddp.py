@@ -120,7 +120,7 @@ MISTAKES = {
         "ranks behind a link are not started anew",
     ),
     "load beside ranks anywhere": (("digits", "--load", "1", "--no-pin"), {}, "leave out --no-pin"),
-    "load for a script": (("mine.py", "--load", "1"), {"mine.py": ""}, "--load: for workloads only"),
+    "load for a script": (("mine.py", "--load", "1"), {"mine.py": ""}, "--load: for workloads"),
     "checkpoints without a folder": (("digits", "--checkpoint", "5"), {}, "give one with --out"),
     "a folder of others": (("digits", "-o", "n"), {"n/mine.md": "x"}, "holds other files"),
     "a file beside a stopped run": (

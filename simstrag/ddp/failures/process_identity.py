@@ -1,4 +1,4 @@
-"""Which process a rank is: whether it still lives, and its end where others depend on that."""
+"""The process of a rank: whether it runs, and killing it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["ProcessIdentity", "network_namespace"]
 
 
 class ProcessIdentity(NamedTuple):
-    """A process among all: the system it runs on, its number there, and when it was started."""
+    """A process: its running system, its pid there, and its start time."""
 
     host: str
     pid: int
@@ -24,11 +24,11 @@ class ProcessIdentity(NamedTuple):
 
     @classmethod
     def here(cls) -> ProcessIdentity:
-        """This one."""
+        """The identity of this process."""
         return cls(_host(), os.getpid(), _born(os.getpid()))
 
     def state(self) -> str:
-        """Whether it "ended" or is "stopped"; "" for neither, or where that cannot be told."""
+        """Its state: "ended" or "stopped"; "" for neither, and for a process of another host."""
         if self.host != _host():
             return ""
         try:
@@ -40,7 +40,7 @@ class ProcessIdentity(NamedTuple):
         return "ended" if gone else "stopped" if status == psutil.STATUS_STOPPED else ""
 
     def kill(self) -> bool:
-        """End it, if it runs on this host; never another one that has its number by now."""
+        """Kill it, if it runs on this host; never another process that reuses its pid."""
         if self.host != _host() or self.pid == os.getpid():
             return False
         with contextlib.suppress(psutil.Error, OSError), _handle(self.pid) as handle:
@@ -54,17 +54,17 @@ class ProcessIdentity(NamedTuple):
 
 
 def network_namespace() -> str:
-    """The network of this process: who has the same one has the same loopback."""
+    """The network namespace of this process; two with the same one share the loopback."""
     return _namespace("net")
 
 
 def _host() -> str:
-    """This running system, or container: processes see each other where this is the same."""
+    """This running system or container, within which processes see each other."""
     return f"{platform.node()} {_namespace('pid')}"
 
 
 def _namespace(kind: str) -> str:
-    """A kernel that runs, and a namespace of it; the host's name where there is no such thing."""
+    """The running kernel and a namespace of it; the host's name without Linux."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink(f'/proc/self/ns/{kind}')}"
@@ -73,7 +73,7 @@ def _namespace(kind: str) -> str:
 
 
 def _born(pid: int) -> float:
-    """When a process was started, on a clock that nobody sets, where the system has one."""
+    """The start time of a process, on a clock that cannot be set where there is one."""
     path = Path(f"/proc/{pid}/stat")
     if path.exists():
         return float(path.read_text().rpartition(")")[2].split()[19])
@@ -82,7 +82,7 @@ def _born(pid: int) -> float:
 
 @contextlib.contextmanager
 def _handle(pid: int) -> Iterator[int | None]:
-    """What stands for a process even when its number is given to another one, on Linux."""
+    """A descriptor of a process that survives a reuse of its pid (Linux), else None."""
     if not hasattr(os, "pidfd_open"):
         yield None
         return

@@ -1,7 +1,7 @@
-"""The record of a real run while it goes on: one line per thing that happened, never rewritten.
+"""The journal of a real run: one line per event, never rewritten.
 
-Every line is written at once, so that whatever kills the process, what has happened up to then is
-there.  `simstrag.ddp.record.replay` makes a `Run` and a `Trace` of it.
+Every line is written at once, so that it survives whatever kills the process.
+`simstrag.ddp.record.replay` makes a `Run` and a `Trace` of it.
 """
 
 from __future__ import annotations
@@ -30,16 +30,18 @@ __all__ = [
 FORMAT = "simstrag-journal/1"
 NAME = "journal.jsonl"
 LOAD = "load.json"
-"""Says what load was put beside the ranks on purpose, where some was."""
+"""File of the load that was injected beside ranks, if any."""
 
 ATTEMPT = "attempt"
-"""Folders of later starts, numbered."""
+"""Prefix of the numbered folders of later starts."""
 
 
 class Journal:
-    """Appends to the journal of a run directory; the first who writes writes its header.
+    """Appends to the journal of a run directory.
 
-    header: a mapping of what is known beforehand.  Raises `InputError` where it cannot be written.
+    header: begins a new journal; None continues one.
+
+    Raises `InputError` where it cannot be written.
     """
 
     def __init__(self, folder: str | Path, header: Mapping[str, Any] | None = None) -> None:
@@ -59,30 +61,30 @@ class Journal:
             self.note("header", {"format": FORMAT, **header})
 
     def note(self, kind: str, *values: Any) -> None:
-        """One line; plans are written out, numpy's numbers become Python's."""
+        """Write one event, with plans as JSON and numpy numbers as Python's."""
         written = [plan_to_json(v) if isinstance(v, Plan) else plain(v) for v in values]
         os.write(self._file, (json.dumps([kind, *written]) + "\n").encode())
 
     def close(self) -> None:
-        """Write no more."""
+        """Close the file."""
         os.close(self._file)
 
 
 def attempt_folder(folder: str | Path, attempt: int) -> Path:
-    """Where a start of the training is recorded: the first in the folder, later ones inside it."""
+    """The folder of a start of the training: the first in `folder`, later ones in subfolders."""
     return Path(folder) / f"{ATTEMPT}-{attempt}" if attempt else Path(folder)
 
 
 def latest_attempt(folder: str | Path) -> int | None:
-    """The number of the latest start that was recorded in a folder, 0 for the first, if any was."""
-    found = Path(folder).glob(f"{ATTEMPT}-*/{NAME}")
-    numbers = [each.parent.name.rpartition("-")[2] for each in found]
+    """The number of the latest start recorded in a folder, from 0 on; None without any."""
+    journals = Path(folder).glob(f"{ATTEMPT}-*/{NAME}")
+    numbers = [each.parent.name.rpartition("-")[2] for each in journals]
     first = [0] if (Path(folder) / NAME).exists() else []
     return max([*first, *(int(each) for each in numbers if each.isdecimal())], default=None)
 
 
 def read_journal(folder: str | Path) -> tuple[dict[str, Any], list[list[Any]]]:
-    """The header and all other lines; a last line that was cut off is left out.
+    """The header and all other lines; an incomplete last line is left out.
 
     Raises `InputError` where there is no journal.
     """
@@ -91,15 +93,15 @@ def read_journal(folder: str | Path) -> tuple[dict[str, Any], list[list[Any]]]:
         lines = path.read_text(encoding="utf-8").split("\n")
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    found: list[list[Any]] = []
+    events: list[list[Any]] = []
     for number, line in enumerate(lines[:-1], start=1):
         try:
-            found.append(json.loads(line))
+            events.append(json.loads(line))
         except ValueError:
             raise InputError(f"{path}, line {number}: not a line of a journal") from None
-    if not found or found[0][0] != "header" or found[0][1].get("format") != FORMAT:
+    if not events or events[0][0] != "header" or events[0][1].get("format") != FORMAT:
         raise InputError(f"{path}: not a journal of a run: its format is not {FORMAT}")
-    return found[0][1], found[1:]
+    return events[0][1], events[1:]
 
 
 # -- plans -------------------------------------------------------------------------------------
@@ -109,7 +111,7 @@ ENUMS = {"via": Via, "late": Late, "weigh": Weigh}
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
-    """A resolved plan as JSON: fields that differ from their defaults.
+    """A resolved plan as JSON: the fields that differ from their defaults.
 
     >>> plan_to_json(Plan(bound=2, quorums=(Quorum((0, 1), count=1, via=Via.SERVER),)))
     {'quorums': [{'ranks': [0, 1], 'count': 1, 'via': 'server'}], 'bound': 2}
@@ -128,25 +130,25 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
 
 
 def plan_from_json(written: Mapping[str, Any]) -> Plan:
-    """The plan of what `plan_to_json` gave.
+    """The plan that `plan_to_json` wrote.
 
     >>> plan = Plan(precision=(Precision.FULL, Precision.AMP), suspects={1}).resolved(2)
     >>> plan_from_json(plan_to_json(plan)) == plan
     True
     """
-    given: dict[str, Any] = _read(written)
-    given["quorums"] = tuple(Quorum(**_read(quorum)) for quorum in written["quorums"])
+    values: dict[str, Any] = _read(written)
+    values["quorums"] = tuple(Quorum(**_read(quorum)) for quorum in written["quorums"])
     if "precision" in written:
         own = written["precision"]
-        given["precision"] = Precision(own) if isinstance(own, str) else tuple(map(Precision, own))
+        values["precision"] = Precision(own) if isinstance(own, str) else tuple(map(Precision, own))
     for name, kind in (("damping", Damping), ("review", Review)):
         if name in written:
-            given[name] = kind(**written[name])
-    return Plan(**given)
+            values[name] = kind(**written[name])
+    return Plan(**values)
 
 
 def facts_to_json(facts: Facts) -> dict[str, Any]:
-    """The same of where bookkeeping goes on from."""
+    """Facts of the engine as JSON."""
     written = {name: plain(getattr(facts, name)) for name in ("version", "samples", "now", "asked")}
     windows = {name: plain(window.tolist()) for name, window in facts.windows.items()}
     return {
@@ -156,7 +158,7 @@ def facts_to_json(facts: Facts) -> dict[str, Any]:
 
 
 def facts_from_json(written: Mapping[str, Any]) -> Facts:
-    """The facts of what `facts_to_json` gave."""
+    """The facts that `facts_to_json` wrote."""
     updates, samples, seconds = written["reviewed"]
     windows = written["windows"].items()
     given = {name: written[name] for name in ("version", "samples", "now", "asked")}

@@ -1,9 +1,9 @@
-"""Makes a `Run` and a `Trace` of the journal of a real run, finished or cut off.
+"""A `Run` and a `Trace` from the journal of a real run, finished or cut off.
 
-What was recorded is told to the bookkeeping again, and the recorded plans are put in the place of
-the policy; nothing is decided anew and no time is worked out.
+The engine replays the recorded events, with the recorded plans in place of the policy: no decision
+is made and no time is computed.
 
-A training that was taken up again, or went on as a smaller world, has several journals: its parts.
+A training that was resumed, or went on as a smaller world, has several journals: its parts.
 """
 
 from __future__ import annotations
@@ -40,70 +40,70 @@ from simstrag.trace.trace import Row, Trace
 __all__ = ["amp_gain", "finish", "finish_all", "part_folders", "run_of", "trace_of"]
 
 GENERATION = "generation"
-"""Folders of ranks that went on without others, numbered."""
+"""Prefix of the numbered folders of smaller worlds."""
 
-BEFORE = "the run ended before its first update; there is no more"
+TOO_SHORT = "the run ended before its first update; there is no more"
 
 LEAST = 1e-6
-"""Seconds of a step, whatever is taken off."""
+"""Least seconds of a step in a trace."""
 
 LOADED = f"load was put beside ranks on purpose; {LOAD} says when, and how much of it there was"
 
-UNTOLD = ("format", "facts")
-"""What a header has for those alone who tell the journal again."""
+INTERNAL = ("format", "facts")
+"""Keys of a header that serve the replay only."""
 
 
 def run_of(folder: str | Path) -> Run:
     """The run whose journal is in a folder, as far as it came.
 
-    `recorded` is what the journal's header says.  Time and samples of a training that was taken up
-    count on from where it was.  Progress is unknown unless the noise scale is known.  Raises
-    `InputError` where there is no journal, or nothing was applied.
+    Its `recorded` is the journal's header.  Time and samples of a resumed training count on from
+    the checkpoint.  Progress is unknown without a noise scale.  Raises `InputError` without a
+    journal, and for a run without updates.
     """
     header, lines = read_journal(folder)
     policy = _Recorded(header, lines)
     if not policy.known:
-        raise InputError(f"{folder}: {BEFORE}")
+        raise InputError(f"{folder}: {TOO_SHORT}")
     recorder = Recorder(keep_updates=True, keep_steps=True, keep_gradients=True)
-    live = _told_again(header, lines, policy, recorder)
+    live = _replay_events(header, lines, policy, recorder)
     if live.version == policy.began:
-        raise InputError(f"{folder}: {BEFORE}")
-    recorder.judged = False  # of a real run nobody knows the truth about its stragglers
+        raise InputError(f"{folder}: {TOO_SHORT}")
+    recorder.judged = False  # the true stragglers of a real run are unknown
     workers, learner = header["world_size"], {"batch": header["batch"]}
     if live.hints.noise_scale is not None:
         learner["noise_scale"] = live.hints.noise_scale
     scenario = Scenario(workers=workers, updates=1, step={"compute": 1.0}, learner=learner)
-    # What `summarise` would warn of is said of simulations: nothing is left to real training here.
+    # The warnings of `summarise` are about simulations.
     summary, _ = summarise(scenario, policy, header["policy"], recorder, live.learner)
     tables: dict[str, Any] = {name: recorder.storage.table(name) for name in TABLES}
     made = {**provenance(), **header.get("software", {})}
-    said = [] if live.learner.lost is None else [f"progress is unknown: {live.learner.lost}"]
-    if nothing := _nothing(lines, workers):
-        said.append(
-            f"{nothing} gradients count as applied and changed nothing: they were not finite, or "
-            "lost with their rank"
+    notes = [] if live.learner.lost is None else [f"progress is unknown: {live.learner.lost}"]
+    if ineffective := _count_without_effect(lines, workers):
+        notes.append(
+            f"{ineffective} gradients count as applied and changed nothing: they were not finite, "
+            "or lost with their rank"
         )
     if summary["amp_share"] and "stand-in" in header.get("precision", ""):
-        said.append(f"reduced precision was no number format of a GPU: {header['precision']}")
+        notes.append(f"reduced precision was no number format of a GPU: {header['precision']}")
     return Run(
         header["policy"], int(header.get("seed", 0)), {"workers": workers, "learner": learner},
-        summary, made, **tables, warnings=tuple(said),
-        recorded={name: told for name, told in header.items() if name not in UNTOLD},
+        summary, made, **tables, warnings=tuple(notes),
+        recorded={name: told for name, told in header.items() if name not in INTERNAL},
     )  # fmt: skip
 
 
-def _nothing(lines: list[list[Any]], ranks: int) -> int:
-    """How many gradients were booked with an update and are not in it."""
+def _count_without_effect(lines: list[list[Any]], ranks: int) -> int:
+    """The number of gradients that count as applied and changed nothing."""
     missing = [rank for line in lines if line[0] == "applied" for rank in line[3]]
     skipped = [line for line in lines if line[0] == "skipped"]
     return len(missing) + ranks * len(skipped)
 
 
 def part_folders(folder: str | Path) -> list[Path]:
-    """The folders of a training that have a journal, in the order of what happened.
+    """The folders of a training that have a journal, in order of time.
 
-    Its own, those of smaller worlds (`generation-1`, ...), and those of later starts (`attempt-1`,
-    ...), which may have others in turn.
+    They are its own, those of smaller worlds (`generation-1`, ...), and those of later starts
+    (`attempt-1`, ...), which may contain others.
     """
     folder = Path(folder)
     later = [*_numbered(folder, GENERATION), *_numbered(folder, ATTEMPT)]
@@ -119,9 +119,10 @@ def _numbered(folder: Path, word: str) -> list[Path]:
 def trace_of(run: Run, more: Mapping[tuple[int, float], float] | None = None) -> Trace:
     """The local times of a recorded run as durations, one per step, in full precision.
 
-    A step in reduced precision counts as long as it would have taken in full precision.
-    more: seconds to add to the step that a rank finished at that time.  Raises `InputError` where
-    nothing says what reduced precision gained.
+    more: seconds to add, by rank and finish of a step.
+
+    A step in reduced precision is stretched by the gain.  Raises `InputError` where that is
+    unknown.
     """
     gain = amp_gain(run.recorded or {})
     frame = run.frame("steps")
@@ -143,22 +144,22 @@ def trace_of(run: Run, more: Mapping[tuple[int, float], float] | None = None) ->
 
 
 def amp_gain(header: Mapping[str, Any]) -> float | None:
-    """How many times as long a step takes in full precision: by the profile, else as measured."""
+    """The gain of reduced precision: by the profile, else as measured; None if unknown."""
     known = header.get("hints", {}).get("amp_ratio")
     return header.get("gain") if known is None else known
 
 
 def finish(folder: str | Path) -> Run:
-    """Make runs of a training, as `finished` does; the one of its last part."""
+    """Make runs of a training as `finish_all` does; the run of its last part."""
     return list(finish_all(folder).values())[-1]
 
 
 def finish_all(folder: str | Path) -> dict[Path, Run]:
-    """Make a run of each part, and write it beside its journal, with the trace of its local times.
+    """Make a run of each part, and write it and the trace of its local times beside the journal.
 
-    What a training measured at its end, such as its accuracy, enters the summary of the last part.
-    A part of which nothing can be made, such as one that ended before its first update, is left out
-    with a warning; raises `InputError` where that is so of all, or there is no journal.
+    The accuracy at the end enters the summary of the last part.  A part without a run, such as one
+    that ended before its first update, is left out with a warning.  Raises `InputError` where no
+    part has one.
     """
     folder = Path(folder)
     measured, asked = _document(folder / "result.json"), _document(folder / "training.json")
@@ -184,21 +185,23 @@ def finish_all(folder: str | Path) -> dict[Path, Run]:
 
 
 def _asked(run: Run, asked: Mapping[str, Any]) -> Run:
-    """With what `simstrag ddp` was asked for, and what follows from where it ran."""
-    said, ranks = list(run.warnings), run.scenario["workers"]
+    """The run with the arguments of `simstrag ddp`, and a warning for too few cores."""
+    notes, ranks = list(run.warnings), run.scenario["workers"]
     if ranks > asked.get("cores", ranks):
-        said.append(f"{ranks} ranks shared {asked['cores']} cores: steps measure the scheduler too")
+        notes.append(
+            f"{ranks} ranks shared {asked['cores']} cores: steps measure the scheduler too"
+        )
     told = {**(run.recorded or {}), "asked": asked}
-    return replace(run, seed=asked.get("seed", 0), recorded=told, warnings=tuple(said))
+    return replace(run, seed=asked.get("seed", 0), recorded=told, warnings=tuple(notes))
 
 
 def _document(path: Path) -> dict[str, Any]:
-    """What a file of JSON holds; nothing where there is none."""
+    """The contents of a JSON file; empty without one."""
     return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
 
 
 def _loaded(run: Run, part: Path, folder: Path) -> Run:
-    """Load goes on beside later parts, which are in the folder of the first one."""
+    """The run with a warning of load; it goes on beside later parts, in subfolders."""
     inside = [each for each in (part, *part.parents) if each.is_relative_to(folder)]
     there = any((each / LOAD).exists() for each in inside)
     return replace(run, warnings=(*run.warnings, LOADED)) if there else run
@@ -217,7 +220,7 @@ def _write(run: Run, folder: Path) -> None:
 
 
 class _Recorded:
-    """Answers with the plans that were recorded, by the number of the question."""
+    """Answers with the recorded plans, by the number of the request."""
 
     def __init__(self, header: Mapping[str, Any], lines: list[list[Any]]) -> None:
         self._plans: dict[int, Plan] = {
@@ -232,20 +235,20 @@ class _Recorded:
 
     @property
     def known(self) -> bool:
-        """Whether there is any plan."""
+        """Whether there is a plan."""
         return bool(self._plans) or self._plan is not None
 
     def plan(self, view: View) -> Plan:
         self._asked += 1
         self._plan = self._plans.get(self._asked, self._plan)
-        assert self._plan is not None, "who has no plan is not asked"
+        assert self._plan is not None, "no plan was recorded"
         return self._plan
 
     def summary(self) -> dict[str, int | float]:
         return self._summary
 
 
-def _told_again(
+def _replay_events(
     header: Mapping[str, Any], lines: list[list[Any]], policy: _Recorded, recorder: Recorder
 ) -> Live:
     facts = header.get("facts")
