@@ -18,7 +18,7 @@ from simstrag.experiments.paired_statistics import Estimate
 __all__ = [
     "AMP", "BSP", "CONTENTION", "CONTROL_LOOK", "FULL", "INK", "LINE", "MUTED", "NET", "PAGE",
     "PAPER", "SERIES", "WAIT", "WIDTH", "Bars", "Chart", "Curve", "Dots", "Events", "Image", "Mark",
-    "Paint", "Rule", "Staircase", "Theme", "ranks_named", "rows_of",
+    "Paint", "Rule", "Staircase", "Theme", "name_ranks", "rows_of",
 ]  # fmt: skip
 
 Floats = npt.NDArray[np.float64]
@@ -167,10 +167,10 @@ def rows_of(names: Sequence[str]) -> dict[str, Any]:
     return {"rows": rows, "y_range": (len(names) - 0.5, -0.5), "grid": "x"}
 
 
-def ranks_named(n: int, most: int = 8) -> list[str]:
+def name_ranks(n: int, most: int = 8) -> list[str]:
     """The numbers of n ranks, with gaps where there are more than a chart has room for.
 
-    >>> ranks_named(3), ranks_named(4, most=2)
+    >>> name_ranks(3), name_ranks(4, most=2)
     (['0', '1', '2'], ['0', '', '2', ''])
     """
     every = max(1, n // most)

@@ -15,7 +15,7 @@ from simstrag.analysis.tables.comparison_tables import CONTROL
 from simstrag.analysis.tables.standings import TIMES, Standings
 from simstrag.analysis.tables.table import Table
 from simstrag.analysis.text.cautions import unknown
-from simstrag.analysis.text.number_format import estimate, listed
+from simstrag.analysis.text.number_format import estimate, join
 from simstrag.experiments.compare import BASELINE, Comparison
 from simstrag.experiments.paired_statistics import Estimate
 
@@ -178,7 +178,7 @@ class Tradeoff(NamedTuple):
         names = [name for name, best in zip(self.policies, self.on_front, strict=True) if best]
         verb = "is" if len(names) == 1 else "are"
         return (
-            f"{listed(names)} {verb} on the Pareto front of the means; where bars overlap, other "
+            f"{join(names)} {verb} on the Pareto front of the means; where bars overlap, other "
             "seeds may put other policies there."
         )
 

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from simstrag.analysis.charts import comparison_charts, run_charts
 from simstrag.analysis.charts import timeline as timelines
-from simstrag.analysis.charts.chart import PAPER, Chart, ranks_named
+from simstrag.analysis.charts.chart import PAPER, Chart, name_ranks
 from simstrag.analysis.charts.drawing import draw
 from simstrag.analysis.derived.examples import control_name, example, timing_of
 from simstrag.analysis.derived.windows import close_look
@@ -107,7 +107,7 @@ def timeline(
     window = (close.start if start is None else start, close.end if end is None else end)
     chart = timelines.timeline(e, range(workers), *window, events=False)
     axes = _drawn(chart, ax, 0.75 + 0.13 * workers)
-    axes.set_yticks(range(workers), ranks_named(workers))
+    axes.set_yticks(range(workers), name_ranks(workers))
     axes.set_ylabel("rank")
     return axes
 

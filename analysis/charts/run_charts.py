@@ -8,7 +8,7 @@ import numpy as np
 from markupsafe import Markup
 
 from simstrag.analysis.charts import chart as spec
-from simstrag.analysis.charts.chart import Bars, Chart, Floats, Mark, ranks_named, rows_of
+from simstrag.analysis.charts.chart import Bars, Chart, Floats, Mark, name_ranks, rows_of
 from simstrag.analysis.charts.drawing import canvas, image, pixels, svg
 from simstrag.analysis.derived.examples import Example
 from simstrag.analysis.derived.waiting import Waiting
@@ -43,7 +43,7 @@ def time_spent_by_rank(name: str, parts: Mapping[str, Floats], most: float) -> C
     marks, _ = _stacked(every)
     return Chart(
         f"Seconds of every rank under {name}", "time (s)", "rank", marks, legend=False,
-        size=(SMALL, _height(ranks)), x_range=(0.0, 1.02 * most), **rows_of(ranks_named(ranks)),
+        size=(SMALL, _height(ranks)), x_range=(0.0, 1.02 * most), **rows_of(name_ranks(ranks)),
     )  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def staleness(name: str, quantiles: Floats, most: float) -> Chart:
     return Chart(
         f"Staleness of every rank under {name}", "staleness (versions)", "rank", marks,
         legend=False, size=(SMALL, _height(n)), x_range=(-0.03 * most, 1.03 * most),
-        **rows_of(ranks_named(n)),
+        **rows_of(name_ranks(n)),
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from simstrag.analysis.derived.steps import RunSteps, steps_of
 from simstrag.analysis.derived.waiting import Waiting, waiting
 from simstrag.analysis.tables.comparison_tables import CONTROL
-from simstrag.analysis.text.number_format import listed
+from simstrag.analysis.text.number_format import join
 from simstrag.errors import InputError
 from simstrag.experiments.compare import Comparison
 from simstrag.runs.run import Run
@@ -134,7 +134,7 @@ def describe_excerpts(examples: Sequence[Example], workers: int) -> str:
         return ""
     windows = any(e.run.excerpt and e.run.excerpt["period"] is not None for e in examples)
     more = ", which stand for the whole period in the picture of the whole run" if windows else ""
-    parts = [f"of {listed(own)}, {what}" for what, own in names.items()]
+    parts = [f"of {join(own)}, {what}" for what, own in names.items()]
     return f"Only some steps were kept: {'; '.join(parts)}{more}."
 
 

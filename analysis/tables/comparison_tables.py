@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from simstrag.analysis.tables.standings import TIMES, Standing, Standings
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.cautions import replays, warn_of_few_seeds
-from simstrag.analysis.text.number_format import MISSING, listed
+from simstrag.analysis.text.number_format import MISSING, join
 from simstrag.experiments.compare import BASELINE
 from simstrag.experiments.paired_statistics import Estimate
 
@@ -78,7 +78,7 @@ def _ranking_notes(s: Standings) -> Iterable[str]:
     elif text := warn_of_few_seeds(s.seeds):
         yield text
     for group in s.twins:
-        yield f"{listed(group)} made the same runs: all numbers shown here are equal."
+        yield f"{join(group)} made the same runs: all numbers shown here are equal."
 
 
 def differences_table(s: Standings) -> Table:

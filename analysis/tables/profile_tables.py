@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from simstrag.analysis.tables.table import Table
-from simstrag.analysis.text.number_format import MISSING, estimate, listed, number, percent
+from simstrag.analysis.text.number_format import MISSING, estimate, join, number, percent
 from simstrag.errors import InputError
 from simstrag.profile.batch_laws import seconds
 from simstrag.profile.measurements import CollectiveCell, HeldOut, Law, Response, StepCell
@@ -17,7 +17,7 @@ from simstrag.profile.profile import Profile
 from simstrag.profile.quantity import NoiseSamples, Quantity
 from simstrag.profile.responses import evaluate
 
-__all__ = ["LAWS", "bytes_of", "describe", "html", "pair_slowdowns", "ranks_of", "shown", "tables"]
+__all__ = ["LAWS", "bytes_of", "describe", "html", "pair_slowdowns", "ranks_of", "tables", "text"]
 
 MS = 1e3
 """Milliseconds in a second."""
@@ -67,7 +67,7 @@ def describe(profile: Profile) -> tuple[str, ...]:
         p.device and f"Device: {_pairs(p.device)}.",
         p.software and f"Software: {_pairs(p.software)}.",
         ranges and f"Conditions meanwhile: {ranges}.",
-        p.held_out and f"Held-out errors: {listed(list(map(_held_out_error, p.held_out)))}.",
+        p.held_out and f"Held-out errors: {join(list(map(_held_out_error, p.held_out)))}.",
     ]
     if (w := p.workload) is not None:
         stand_in = ", a stand-in, since the device gains nothing from it" if w.stand_in else ""
@@ -75,7 +75,7 @@ def describe(profile: Profile) -> tuple[str, ...]:
             f"Workload: {w.name}, {w.parameters:,} parameters, batch {w.batch}; full precision is "
             f"{w.full}, reduced precision {w.amp or 'not known'}{stand_in}."
         )
-    return tuple(str(text) for text in parts if text)
+    return tuple(str(part) for part in parts if part)
 
 
 def tables(profile: Profile) -> list[Table]:
@@ -130,9 +130,9 @@ def _steps(profile: Profile) -> Table:
     in_full = {c.batch: c.seconds.value for c in profile.cells if c.precision == full}
     rows = [
         (
-            c.precision, str(c.batch), shown(c.seconds, MS), shown(c.mean, MS),
+            c.precision, str(c.batch), text(c.seconds, MS), text(c.mean, MS),
             number(c.batch / c.seconds.value), _gain(c, in_full), *_scatter(c.noise),
-            shown(c.update, MS), shown(c.host, MS), shown(c.host_share), bytes_of(c.peak_bytes),
+            text(c.update, MS), text(c.host, MS), text(c.host_share), bytes_of(c.peak_bytes),
             number(c.seconds.n), HELD_OUT if c.held_out else "",
         )
         for c in profile.cells
@@ -175,9 +175,9 @@ def _batch_fits(profile: Profile) -> Table:
             for cell in profile.cells
             if cell.precision == fit.precision and not cell.held_out
         ]
-        knee = "" if fit.knee is None else f", no quicker below {shown(fit.knee)}"
+        knee = "" if fit.knee is None else f", no quicker below {text(fit.knee)}"
         rows.append((
-            fit.precision, f"{shown(fit.fixed, MS)} + {shown(fit.per_sample, MS)} × batch{knee}",
+            fit.precision, f"{text(fit.fixed, MS)} + {text(fit.per_sample, MS)} × batch{knee}",
             _list(fit.fitted), _list(fit.held_out), _worst(errors), _ordered(fit.errors),
         ))  # fmt: skip
     headers = (
@@ -211,7 +211,7 @@ def _levels(profile: Profile) -> Table:
             law = _law_at(r, at.level)
             errors = [] if law is None else [law / at.slowdown.value - 1]
             rows.append((
-                r.load, r.precision or "all-reduce", f"{at.level:g}", shown(at.slowdown),
+                r.load, r.precision or "all-reduce", f"{at.level:g}", text(at.slowdown),
                 number(law), _worst(errors), HELD_OUT if at.held_out else "",
             ))  # fmt: skip
     headers = ("load", "of steps in", "level", "slowdown", "by the law", "off by (%)", "fit")
@@ -262,14 +262,14 @@ def _collectives(profile: Profile) -> Iterator[Table]:
             "* held out of the fit.": any(c.held_out for c in cells),
             "** more ranks than cores: the scheduler's time too.": bool(over),
         }  # fmt: skip
-        note = " ".join(text for text, holds in notes.items() if holds)
+        note = " ".join(each for each, holds in notes.items() if holds)
         beside = f", beside load {load} {level:g}" if load else ""
         least = tuple(reversed(columns[1:]))
         yield _table(f"All-reduce, {backend}{beside}", ("bytes", *columns), rows, note, least=least)
 
 
 def _collective(cell: CollectiveCell | None) -> str:
-    return "" if cell is None else shown(cell.seconds, MS) + (" *" if cell.held_out else "")
+    return "" if cell is None else text(cell.seconds, MS) + (" *" if cell.held_out else "")
 
 
 def _collective_fits(profile: Profile) -> Table:
@@ -279,8 +279,8 @@ def _collective_fits(profile: Profile) -> Table:
         at = "" if most is None else f" at {most.ranks} ranks, {bytes_of(most.bytes)}"
         rows.append((
             fit.backend, fit.algorithm, ranks_of(_list(fit.ranks), fit.group),
-            f"{bytes_of(fit.smallest)} to {bytes_of(fit.largest)}", shown(fit.alpha, 1e6),
-            shown(fit.bandwidth, 1e-9), _worst([r.error for r in fit.residuals]) + at,
+            f"{bytes_of(fit.smallest)} to {bytes_of(fit.largest)}", text(fit.alpha, 1e6),
+            text(fit.bandwidth, 1e-9), _worst([r.error for r in fit.residuals]) + at,
         ))  # fmt: skip
     headers = (
         "backend", "algorithm", "ranks", "sizes", "alpha (µs)", "bandwidth (GB/s)",
@@ -295,8 +295,8 @@ def _transfers(profile: Profile) -> Table:
     rows = [
         (
             bytes_of(t.bytes), str(t.ranks or ""),
-            *(shown(each, MS) for each in (t.push, t.service, t.pull)),
-            "" if t.slowdown is None else shown(t.slowdown),
+            *(text(each, MS) for each in (t.push, t.service, t.pull)),
+            "" if t.slowdown is None else text(t.slowdown),
         )
         for t in profile.transfers
     ]  # fmt: skip
@@ -313,7 +313,7 @@ def _transfers(profile: Profile) -> Table:
 
 def _overlaps(profile: Profile) -> Table:
     rows = [
-        (o.backend, str(o.ranks), o.precision, str(o.batch), bytes_of(o.bytes), shown(o.overlap))
+        (o.backend, str(o.ranks), o.precision, str(o.batch), bytes_of(o.bytes), text(o.overlap))
         for o in profile.overlaps
     ]
     headers = ("backend", "ranks", "precision", "batch", "bytes", "share hidden")
@@ -324,8 +324,8 @@ def _locksteps(profile: Profile) -> Table:
     rows = [
         (
             str(c.ranks), c.precision, str(c.batch), f"{c.load} {c.level:g}" if c.load else "none",
-            shown(c.rest, MS),
-            *("" if q is None else shown(q) for q in (c.slowdown, c.interference)),
+            text(c.rest, MS),
+            *("" if q is None else text(q) for q in (c.slowdown, c.interference)),
         )
         for c in profile.locksteps
     ]  # fmt: skip
@@ -345,14 +345,14 @@ def _locksteps(profile: Profile) -> Table:
 
 
 def _learning(profile: Profile) -> Table:
-    rows = [(number(at.batch), str(at.trained), shown(at.scale)) for at in profile.learning]
+    rows = [(number(at.batch), str(at.trained), text(at.scale)) for at in profile.learning]
     headers = ("small batch", "samples trained", "noise scale (samples)")
     return _table("Gradient noise scale along training", headers, rows)
 
 
 def _amp_ratios(profile: Profile) -> Table:
     rows = [
-        (r.model, r.device, number(r.batch), f"{r.full} / {r.amp}", shown(r.ratio), r.source)
+        (r.model, r.device, number(r.batch), f"{r.full} / {r.amp}", text(r.ratio), r.source)
         for r in profile.amp_ratios
     ]
     headers = ("model", "device", "batch", "precisions", "gain", "source")
@@ -366,7 +366,7 @@ def _constants(profile: Profile) -> Table:
         for name, (unit, scale) in units.items():
             quantity = getattr(getattr(profile, part), name, None)
             if quantity is not None:
-                value = shown(quantity, scale).removesuffix(" (assumed)")
+                value = text(quantity, scale).removesuffix(" (assumed)")
                 rows.append((f"{part}.{name}", value, unit, quantity.kind, number(quantity.n)))
                 notes += [f"{part}.{name}: {quantity.note}"] if quantity.note else []
     headers = ("constant", "value", "unit", "how", "samples")
@@ -408,12 +408,12 @@ def _table(
     return Table(headers, tuple(rows), len(headers), (), kept, title, wraps, least)
 
 
-def shown(quantity: Quantity | None, scale: float = 1.0) -> str:
+def text(quantity: Quantity | None, scale: float = 1.0) -> str:
     """A quantity with its interval, or with the word `assumed` where it was not measured.
 
-    >>> shown(Quantity(value=0.25, kind="assumed")), shown(None)
+    >>> text(Quantity(value=0.25, kind="assumed")), text(None)
     ('0.250 (assumed)', '–')
-    >>> shown(Quantity(value=500, kind="measured", low=120))
+    >>> text(Quantity(value=500, kind="measured", low=120))
     '500 (at least 120)'
     """
     if quantity is None:
@@ -471,7 +471,7 @@ def _plain(value: Any) -> str:
 
 
 def _list(values: Sequence[int]) -> str:
-    return listed([str(value) for value in values]) or MISSING
+    return join([str(value) for value in values]) or MISSING
 
 
 def _worst(errors: Sequence[float]) -> str:

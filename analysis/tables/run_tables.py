@@ -12,7 +12,7 @@ from simstrag.analysis.charts.timeline import slowdown_spans
 from simstrag.analysis.derived.examples import Example
 from simstrag.analysis.derived.windows import CloseLook
 from simstrag.analysis.tables.table import Number, Table
-from simstrag.analysis.text.number_format import listed
+from simstrag.analysis.text.number_format import join
 
 __all__ = [
     "Staleness", "slowdown_table", "staleness_by_rank", "staleness_of", "staleness_table",
@@ -175,7 +175,7 @@ def staleness_table(found: Sequence[Staleness]) -> Table:
         "S_stale/b above.",
     )
     if excerpts := [s.name for s in found if s.excerpt]:
-        notes += (f"Only an excerpt of the gradients of {listed(excerpts)} was kept.",)
+        notes += (f"Only an excerpt of the gradients of {join(excerpts)} was kept.",)
     return Table(headers, tuple(rows), 1, (), notes)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from simstrag.analysis.tables.standings import NEGLIGIBLE, Standing, Standings, faster
 from simstrag.analysis.text.cautions import classes, coverage, ignored
-from simstrag.analysis.text.number_format import estimate, listed, number, percent, seconds
+from simstrag.analysis.text.number_format import estimate, join, number, percent, seconds
 from simstrag.analysis.text.sensitivity_text import (
     C_TAU,
     conditions,
@@ -38,7 +38,7 @@ def answer(s: Standings) -> tuple[str, ...]:
         rest, but = _runner_up(s, best), ignored(s, best.policy)
         first, last = _winner(s, best), f"But {but}, and {rest}" if but else rest
     elif s.seeds < 2 and not s.certain:
-        names = listed(_names(others))
+        names = join(_names(others))
         first = f"No difference shown: one seed gives no interval to tell {names} from bsp ({bsp})."
         last = "Run more seeds to learn whether the order of the table holds"
     else:
@@ -54,7 +54,7 @@ def _behind(s: Standings, others: Sequence[Standing], bsp: str) -> tuple[str, st
         best = others[0]
         first = f"No policy is faster than bsp, which {_does(s)} in {bsp}: all are slower."
         return first, f"{best.policy} comes nearest, {_time(best.difference[s.decides])} behind"
-    rest = f"{listed(_names(slower))} took longer" if slower else "No policy was slower either"
+    rest = f"{join(_names(slower))} took longer" if slower else "No policy was slower either"
     return _undecided(s, close, bsp), rest
 
 
@@ -62,16 +62,16 @@ def _undecided(s: Standings, close: Sequence[Standing], bsp: str) -> str:
     """The policies that are not shown to be faster or slower than bsp, best mean first."""
     twins = [p.policy for p in close if s.same(p.policy, BASELINE)]
     open_ = [p for p in close if p.policy not in twins]
-    same = f"{listed(twins)} made the same runs as bsp" if twins else ""
+    same = f"{join(twins)} made the same runs as bsp" if twins else ""
     if not open_:
         return f"No difference shown: {same}, which {_does(s)} in {bsp}."
     one = len(open_) == 1
     if all(p.difference[s.decides] == (0.0, 0.0, 0.0) for p in open_):
-        text = f"{listed(_names(open_))} {'takes' if one else 'take'} exactly as long as bsp"
+        text = f"{join(_names(open_))} {'takes' if one else 'take'} exactly as long as bsp"
         return f"No difference shown: {text}, which {_does(s)} in {bsp}{same and f'; {same}'}."
     verb = "is" if one else "are"
     return (
-        f"No difference shown: {listed(_names(open_))} {verb} not shown to be faster or slower "
+        f"No difference shown: {join(_names(open_))} {verb} not shown to be faster or slower "
         f"than bsp, which {_does(s)} in {bsp}; the {'' if one else 'best '}mean of "
         f"{'' if one else 'these, of '}{open_[0].policy}{'' if one else ','} is a speed-up "
         f"of {estimate(*open_[0].speedup[s.decides])}{same and f'; {same}'}."
@@ -112,8 +112,8 @@ def _until(s: Standings) -> str:
     if not texts:
         return ""
     has, are = ("has", "is") if len(names) == 1 else ("have", "are")
-    lead = f"{listed(names)} {has} the best mean"
-    means = f"By means alone {listed(names)} {are} best"
+    lead = f"{join(names)} {has} the best mean"
+    means = f"By means alone {join(names)} {are} best"
     return f"{lead if shown else means} {' and '.join(texts)}."
 
 
@@ -131,14 +131,14 @@ def _runner_up(s: Standings, best: Standing) -> str:
     rest = [p for p in s.policies if p.policy not in (best.policy, BASELINE)]
     better = [p.policy for p in rest if faster(s.between(p.policy, best.policy))]
     if better:
-        return f"the mean of {listed(better)} is lower still, but not shown to be below bsp's"
+        return f"the mean of {join(better)} is lower still, but not shown to be below bsp's"
     twins = [p.policy for p in rest if s.same(p.policy, best.policy)]
     idle = [p.policy for p in rest if s.same(p.policy, BASELINE)]
     others = [p for p in rest if p.policy not in (*twins, *idle)]
     tied = [p.policy for p in others if not _apart(s, best, p)]
     steady = _steady(s, best, others)
-    texts = [f"no difference is shown between {best.policy} and {listed(tied)}"] if tied else []
-    texts += [f"the same runs were made by {listed(twins)}"] if twins else []
+    texts = [f"no difference is shown between {best.policy} and {join(tied)}"] if tied else []
+    texts += [f"the same runs were made by {join(twins)}"] if twins else []
     texts += [steady] if steady else []
     if others and not tied and not steady:
         lead = s.between(others[0].policy, best.policy)
@@ -146,7 +146,7 @@ def _runner_up(s: Standings, best: Standing) -> str:
         later = f"takes {_time(lead)} longer"
         shown = faster(others[0].difference[s.decides])
         texts.insert(0, f"the next, {others[0].policy}, {sooner if shown else later}")
-    texts += [f"{listed(idle)} made the same runs as bsp"] if idle else []
+    texts += [f"{join(idle)} made the same runs as bsp"] if idle else []
     return "; ".join(texts) or "no other policy was compared"
 
 

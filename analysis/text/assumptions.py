@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from simstrag.analysis.text.cautions import REDUCING, SERVING
-from simstrag.analysis.text.number_format import listed, number, seconds
+from simstrag.analysis.text.number_format import join, number, seconds
 from simstrag.profile.measurements import Response
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
@@ -98,7 +98,7 @@ def _communication(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
         and run.summary["applied"] < scenario.workers * run.summary["updates"]
     ]
     if free:
-        yield FREE_PULL.format(names=listed(free))
+        yield FREE_PULL.format(names=join(free))
 
 
 def _nodes(scenario: Scenario) -> Iterator[str]:
@@ -163,7 +163,7 @@ def _load(node: int, host: float, net: float, host_work: bool) -> Iterator[str]:
     if slower:
         yield (
             "While a policy makes updates through the server, the ranks on node "
-            f"{node} are assumed to be slower: {listed(slower)} as long, however much the server "
+            f"{node} are assumed to be slower: {join(slower)} as long, however much the server "
             "has to do."
         )
     if host > 1 and not host_work:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 
 from simstrag.analysis.tables.standings import NEGLIGIBLE, Standings, faster
-from simstrag.analysis.text.number_format import listed
+from simstrag.analysis.text.number_format import join
 from simstrag.analysis.text.sensitivity_text import conditions, explain_lost_lead, leader
 from simstrag.experiments.compare import BASELINE
 from simstrag.scenario.scenario import Scenario
@@ -52,7 +52,7 @@ def _worth(s: Standings) -> Iterator[str]:
     if s.stale:
         yield (
             "No target is declared, so times are of a number of samples and not of progress: "
-            f"{listed(s.stale)} applied stale gradients, and may need more samples for the same "
+            f"{join(s.stale)} applied stale gradients, and may need more samples for the same "
             "progress. Declare a target to compare times to equal progress."
         )
     if s.unknown:
@@ -67,7 +67,7 @@ def unknown(s: Standings) -> str:
     by_reason: dict[str, list[str]] = {}
     for name, why in s.unknown.items():
         by_reason.setdefault(why, []).append(name)
-    return listed([f"{listed(names)} ({why})" for why, names in by_reason.items()])
+    return join([f"{join(names)} ({why})" for why, names in by_reason.items()])
 
 
 def ignored(s: Standings, policy: str) -> str:
@@ -135,7 +135,7 @@ def _profile(scenario: Scenario) -> Iterator[str]:
     profile = scenario.inputs.profile
     missed = [] if profile is None else [h for h in profile.held_out if h.median > h.threshold]
     if missed and profile is not None:
-        how = listed([f"{h.part} by {h.median:.0%} (allowed: {h.threshold:.0%})" for h in missed])
+        how = join([f"{h.part} by {h.median:.0%} (allowed: {h.threshold:.0%})" for h in missed])
         yield (
             f"The fits of the profile {profile.name} miss held-out measurements, in the median: "
             f"{how}. Calibrate again on an otherwise idle machine."
@@ -147,7 +147,7 @@ def _extrapolation(s: Standings) -> Iterator[str]:
     if beyond := list(map(str, s.comparison.beyond_measured)):
         yield (
             "Times are extrapolated beyond what the profile measured, and may be far off: "
-            f"{listed(beyond)}."
+            f"{join(beyond)}."
         )
 
 
@@ -174,7 +174,7 @@ def _amp_gain(s: Standings) -> Iterator[str]:
         yield (
             f"Reduced precision was measured to gain {contended:.3g} times under contention. The "
             f"simulation uses its gain without contention, {clean:.3g} times, which {direction} "
-            f"{listed(amp)}."
+            f"{join(amp)}."
         )
 
 
@@ -185,7 +185,7 @@ def _fixed_share(s: Standings) -> Iterator[str]:
         yield (
             "A step with fewer samples takes proportionally less time here. The part of a step "
             "that does not depend on its samples was not measured; any such part would slow down "
-            f"{listed(moving)}."
+            f"{join(moving)}."
         )
 
 
@@ -199,7 +199,7 @@ def _overshoot(s: Standings) -> Iterator[str]:
     if far:
         yield (
             "Updates are large, so runs overshoot the work, and makespans are of more work: "
-            f"{listed(far)}."
+            f"{join(far)}."
         )
 
 
@@ -214,7 +214,7 @@ def _learner(s: Standings) -> Iterator[str]:
     )
     if amp := [p.policy for p in s.policies if p.other["amp_share"] > 0]:
         yield (
-            f"For {listed(amp)} they also assume that a gradient in reduced precision is worth as "
+            f"For {join(amp)} they also assume that a gradient in reduced precision is worth as "
             "much as one in full."
         )
 
@@ -229,7 +229,7 @@ def _deadlines(s: Standings) -> Iterator[str]:
         bsp = all(s.same(name, BASELINE) for name in whole)
         does = f"{'is' if len(whole) == 1 else 'are'} bsp" if bsp else "cannot cut any step"
         yield (
-            f"{listed(whole)} {does} here: microbatches is 1, so a deadline has nowhere to stop a "
+            f"{join(whole)} {does} here: microbatches is 1, so a deadline has nowhere to stop a "
             "step."
         )
 
@@ -247,7 +247,7 @@ def _free_communication(s: Standings) -> Iterator[str]:
         which.append("the server")
     if which:
         yield (
-            f"Communication through {listed(which)} takes no time in this scenario, which favours "
+            f"Communication through {join(which)} takes no time in this scenario, which favours "
             "the policies that use it."
         )
 
@@ -285,10 +285,10 @@ def classes(s: Standings) -> str:
     rows = () if trace is None else trace.rows
     found = sorted({r.resource for r in rows if r.kind == "slowdown" and r.value != 1})
     known = [r for r in found if r != "step"]
-    texts = [f"of the {listed(known)} class"] if known else []
+    texts = [f"of the {join(known)} class"] if known else []
     texts += ["of no known class (the whole step is slowed)"] if "step" in found else []
     texts += ["in the recorded step times themselves"] if replays(s) else []
-    return listed(texts) or "nowhere in it"
+    return join(texts) or "nowhere in it"
 
 
 def coverage(s: Standings) -> str:
@@ -361,10 +361,10 @@ def turnover(s: Standings) -> str:
         leaders.setdefault(leader(s, c), []).append(f"{c:g}")
     if len(leaders) == 1:
         return f"{text}. {next(iter(leaders))} has the best mean throughout."
-    where = [f"{name} at c_tau {listed(costs)}" for name, costs in leaders.items()]
-    return f"{text}. The best mean is that of {listed(where)}."
+    where = [f"{name} at c_tau {join(costs)}" for name, costs in leaders.items()]
+    return f"{text}. The best mean is that of {join(where)}."
 
 
 def _few(words: list[str], most: int = 6) -> str:
     left = len(words) - most
-    return listed(words if left <= 1 else [*words[:most], f"{left} more pairs"])
+    return join(words if left <= 1 else [*words[:most], f"{left} more pairs"])

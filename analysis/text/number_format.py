@@ -7,16 +7,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = ["MISSING", "estimate", "listed", "number", "percent", "seconds"]
+__all__ = ["MISSING", "estimate", "join", "number", "percent", "seconds"]
 
 MISSING = "–"
 """NaN or no number; a table that shows it says why."""
 
 
-def listed(words: Sequence[str]) -> str:
+def join(words: Sequence[str]) -> str:
     """Words with commas and a last `and`.
 
-    >>> listed(["a", "b", "c"]), listed(["a"])
+    >>> join(["a", "b", "c"]), join(["a"])
     ('a, b and c', 'a')
     """
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from simstrag.analysis.tables.standings import Standings, faster
 from simstrag.analysis.tables.table import Number, Table
-from simstrag.analysis.text.number_format import listed, number
+from simstrag.analysis.text.number_format import join, number
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.uncertain_constants import QUANTITIES, kind_of, value_of
 
@@ -127,20 +127,20 @@ def conditions(s: Standings) -> tuple[str, str]:
     of_c_tau = [t for t in found if t.quantity == C_TAU]
     near = [*of_c_tau, *[t for t in found if t.shown and t not in of_c_tau][:2]]
     far = [t for t in found if t not in near]
-    return _said(near), _said(far)
+    return _join_conditions(near), _join_conditions(far)
 
 
-def _said(found: Sequence[Turn]) -> str:
+def _join_conditions(found: Sequence[Turn]) -> str:
     """Conditions in words; a rival that is the same in all is named once."""
     if len({t.rival for t in found}) != 1 or any(t.coarse or not t.shown for t in found):
-        return listed([t.condition for t in found])
+        return join([t.condition for t in found])
     bounds = []
     for quantity in dict.fromkeys(t.quantity for t in found):
         sides = sorted((t for t in found if t.quantity == quantity), key=lambda t: t.larger)
         both = f"{WORDS[quantity]} is from {sides[0].safe} to {sides[-1].safe}"
         bounds.append(both if len(sides) == 2 else sides[0].bound)
     which = ("that", "either")[len(bounds) - 1] if len(bounds) < 3 else "any of these"
-    return f"{listed(bounds)}; beyond {which} {found[0].rival} takes over"
+    return f"{join(bounds)}; beyond {which} {found[0].rival} takes over"
 
 
 def explain_lost_lead(s: Standings) -> str:
@@ -296,7 +296,7 @@ def _left_out(scenario: Scenario, varied: set[str]) -> list[str]:
         and name not in ("step.amp_ratio", C_TAU)
         and kind_of(scenario, name) != "measured"
     ]
-    return [f"Also assumed, but not varied because 0 or not given: {listed(left)}."] if left else []
+    return [f"Also assumed, but not varied because 0 or not given: {join(left)}."] if left else []
 
 
 def _table(rows: Sequence[Row]) -> Table:

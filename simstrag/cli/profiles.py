@@ -190,13 +190,13 @@ def print_pairs(pairs: Sequence[ComparedNumber]) -> None:
 
 
 def _row(pair: ComparedNumber) -> list[str]:
-    from simstrag.analysis.tables.profile_tables import shown
+    from simstrag.analysis.tables.profile_tables import text
     from simstrag.analysis.text.number_format import number
 
     unit, scale = UNITS.get(pair.number.unit, (pair.number.unit, 1.0))
     verdict = {None: "not judged", True: "yes", False: "NO"}[pair.agrees]
     return [
         f"{pair.number.cell}: {pair.number.name}" + (f" ({unit})" if unit else ""),
-        shown(pair.a, scale), shown(pair.b, scale), f"{pair.ratio:.3f}",
+        text(pair.a, scale), text(pair.b, scale), f"{pair.ratio:.3f}",
         number(pair.errors, 2, sign=True), verdict,
     ]  # fmt: skip
