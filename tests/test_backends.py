@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from simstrag.experiments.backends import LostCall, computed
+from simstrag.processes.pool import LostCall, compute
 
 
 class Died(Exception):
@@ -25,7 +25,7 @@ class Pair:
         self.started: list[str] = []
         self._under_way: list[Future[str]] = []
 
-    def start(self, function: Callable[..., Any], *arguments: Any) -> Future[str]:
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[str]:
         (name,) = arguments
         self.started.append(name)
         self._under_way.append(future := Future())
@@ -42,7 +42,7 @@ class Pair:
     def share(self, data: bytes) -> bytes:
         return data
 
-    def end(self) -> None:
+    def shut_down(self) -> None:
         pass
 
 
@@ -51,7 +51,7 @@ CALLS = [("a", ("deadly",)), ("b", ("harmless",))]
 
 def test_what_was_lost_beside_another_is_tried_once_more_alone() -> None:
     backend = Pair(blames_neighbours=True)
-    outcomes = dict(computed(backend, str, CALLS))
+    outcomes = dict(compute(backend, str, CALLS))
     assert backend.started == ["deadly", "harmless", "deadly", "harmless"]
     assert isinstance(outcomes["a"], LostCall)
     assert outcomes["b"] == "harmless"
@@ -59,5 +59,5 @@ def test_what_was_lost_beside_another_is_tried_once_more_alone() -> None:
 
 def test_what_was_lost_is_given_up_where_nothing_else_can_be_to_blame() -> None:
     backend = Pair(blames_neighbours=False)
-    outcomes = dict(computed(backend, str, CALLS))
+    outcomes = dict(compute(backend, str, CALLS))
     assert all(isinstance(outcome, LostCall) for outcome in outcomes.values())

@@ -7,8 +7,8 @@ import pytest
 
 import simstrag
 from simstrag import Scenario
-from simstrag.experiments.cache import Finished
 from simstrag.experiments.compare import Comparison
+from simstrag.experiments.runner import RunCache
 
 CASE: dict[str, Any] = {
     "workers": 2,
@@ -97,7 +97,7 @@ def test_runs_of_other_policies_and_seeds_are_taken_where_they_are_the_same(
 
 def test_who_is_done_forgets_the_runs_that_nobody_asks_for_any_more(left: Path) -> None:
     done, _ = compared(left, policies=["ssp"], seeds=1)
-    Finished.of(left, done.scenario).forget()
+    RunCache.of(left, done.scenario).clear()
     assert not left.exists()
 
 
@@ -164,7 +164,7 @@ def test_nothing_is_kept_unless_it_is_asked_for(
 def test_who_is_done_forgets_his_own_runs_only(left: Path) -> None:
     done, found = compared(left, samples=800)
     assert found == 0
-    Finished.of(left, done.scenario).forget()
+    RunCache.of(left, done.scenario).clear()
     assert compared(left)[1] == 4
-    Finished.of(left, compared(left)[0].scenario).forget()
+    RunCache.of(left, compared(left)[0].scenario).clear()
     assert not left.exists()

@@ -14,8 +14,8 @@ import pytest
 
 import simstrag
 from simstrag import Sweep, sweep
-from simstrag.experiments.backends import Here
 from simstrag.experiments.study import Study
+from simstrag.processes.pool import InProcess
 
 CASE: dict[str, Any] = {
     "workers": 4,
@@ -325,7 +325,7 @@ def test_workers_with_another_program_are_refused(
 def test_a_backend_that_fails_says_what_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Here, "start", lambda self, function, *given: _fails())
+    monkeypatch.setattr(InProcess, "submit", lambda self, function, *given: _fails())
     with pytest.raises(simstrag.SimstragError, match=rf"^gone; 0 of {RUNS} runs are finished"):
         sweep(STUDY, tmp_path, jobs=1)
 

@@ -56,8 +56,8 @@ def compare(
 
     Ctrl-C keeps finished runs in FOLDER.partial; the same command goes on.
     """
-    from simstrag.experiments.cache import Finished
     from simstrag.experiments.compare import compare as run_comparison
+    from simstrag.experiments.runner import RunCache
     from simstrag.runs.run import check_directory
 
     case = read_scenario(scenario)
@@ -74,7 +74,7 @@ def compare(
             comparison.write(folder, shlex.join(["simstrag", *sys.argv[1:]]), scenario)
     except KeyboardInterrupt as interrupt:
         raise Interrupted(_describe_kept(kept, interrupt, sensitivity)) from None
-    Finished.of(kept, comparison.scenario).forget()
+    RunCache.of(kept, comparison.scenario).clear()
     _print(comparison, [*warnings, *comparison.warnings], folder, as_json, quiet)
     if kept.exists() and not quiet:
         warn([f"{kept} keeps runs of an earlier scenario or program; you may remove it"])

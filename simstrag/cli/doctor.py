@@ -100,9 +100,9 @@ def _version(package: str) -> str | None:
 
 def _check_cores() -> Finding:
     """The cores that this process may use."""
-    from simstrag.processes.pool import cores
+    from simstrag.processes.pool import core_count
 
-    says = f"{cores()} of {os.cpu_count()}; `compare` starts one process on each (--jobs)"
+    says = f"{core_count()} of {os.cpu_count()}; `compare` starts one process on each (--jobs)"
     return Finding("cores", None, says)
 
 

@@ -16,8 +16,7 @@ import numpy as np
 from simstrag.engine.summary import BEYOND_WARNING, beyond_warning, unknown_warning
 from simstrag.errors import InputError
 from simstrag.experiments import paired_statistics
-from simstrag.experiments.cache import Finished, Task
-from simstrag.experiments.runner import LEVELS, Work, prepared
+from simstrag.experiments.runner import LEVELS, RunCache, Runner, RunTask, prepare
 from simstrag.experiments.sensitivity import Trials, thresholds, variant
 from simstrag.rendering import html_fragment, html_page
 from simstrag.runs.run import Run, write_directory
@@ -251,36 +250,38 @@ def compare(
     >>> list(compare(scenario, ["bsp", "asgd"], jobs=1).runs["policy"])
     ['bsp', 'asgd']
     """
-    scenario = prepared(scenario, policies, seeds)
-    work = Work(scenario, jobs, on_progress, None if keep is None else Finished.of(keep, scenario))
+    scenario = prepare(scenario, policies, seeds)
+    cache = None if keep is None else RunCache.of(keep, scenario)
     comparison = None
-    try:
-        comparison = _compared(scenario, work)
-        return _with_thresholds(comparison, work) if sensitivity else comparison
-    except KeyboardInterrupt:
-        whole = "" if comparison is None else ", all of the comparison itself among them"
-        raise KeyboardInterrupt(*(f"{text}{whole}" for text in work.left())) from None
-    finally:
-        work.end()
+    with Runner(scenario, jobs, on_progress, cache) as runner:
+        try:
+            comparison = _compare(scenario, runner)
+            return _with_thresholds(comparison, runner) if sensitivity else comparison
+        except KeyboardInterrupt:
+            complete = "" if comparison is None else ", all of the comparison itself among them"
+            kept = (f"{text}{complete}" for text in runner.describe_kept())
+            raise KeyboardInterrupt(*kept) from None
 
 
-def _compared(scenario: Scenario, work: Work) -> Comparison:
+def _compare(scenario: Scenario, runner: Runner) -> Comparison:
     import pandas as pd
 
     names = list(scenario.policies)
     first = scenario.seed_list[0]
     asked = dict.fromkeys([*names, BASELINE])
     again = () if scenario.progress_target is None else _other_c_taus(scenario)
-    tasks = [Task("contended", p, s, s == first, again) for p in asked for s in scenario.seed_list]
-    tasks += [Task("clean", BASELINE, s, s == first) for s in scenario.seed_list]
+    tasks = [
+        RunTask("contended", p, s, s == first, again) for p in asked for s in scenario.seed_list
+    ]
+    tasks += [RunTask("clean", BASELINE, s, s == first) for s in scenario.seed_list]
     rows, curves, examples = [], [], {}
     times: dict[tuple[str, int, float], float] = {}
-    for task, outcome in work.outcomes(tasks):
-        rows.append({"variant": task.variant, **outcome.row})
-        curves += outcome.curve
-        times |= {(task.policy, task.seed, c_tau): seconds for c_tau, seconds in outcome.times}
-        if outcome.run is not None:
-            examples["clean" if task.variant == "clean" else task.policy] = outcome.run
+    for task, result in runner.results(tasks):
+        rows.append({"variant": task.variant, **result.row})
+        curves += result.curve
+        times |= {(task.policy, task.seed, c_tau): seconds for c_tau, seconds in result.times}
+        if result.run is not None:
+            examples["clean" if task.variant == "clean" else task.policy] = result.run
     table = pd.DataFrame(rows)
     is_run = (table["variant"] == "contended") & table["policy"].isin(names)
     runs = table[is_run].reset_index(drop=True)
@@ -318,16 +319,16 @@ def _sensitivity(
     return pd.DataFrame(rows, columns=columns)
 
 
-def _with_thresholds(comparison: Comparison, work: Work) -> Comparison:
+def _with_thresholds(comparison: Comparison, runner: Runner) -> Comparison:
     """The comparison with its thresholds, for which it runs on; what it ran is not run again."""
     scenario, runs = comparison.scenario, comparison.runs.to_dict("records")
     by_run: dict[tuple[str, int], Any] = {(row["policy"], row["seed"]): row for row in runs}
     known = {
-        Task(variant("learner.c_tau", c_tau), policy, seed, False): time
+        RunTask(variant("learner.c_tau", c_tau), policy, seed, False): time
         for policy, seed, c_tau, time in comparison.sensitivity.itertuples(index=False)
     }
     seeds = scenario.seed_list[:THRESHOLD_SEEDS]
-    trials = Trials(scenario, work, by_run, seeds, known)
+    trials = Trials(scenario, runner, by_run, seeds, known)
     chosen = uncertain(scenario) if len(scenario.policies) > 1 else []
     return replace(comparison, thresholds=thresholds(trials, chosen))
 

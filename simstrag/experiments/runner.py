@@ -1,109 +1,164 @@
-"""The runs behind a comparison: done in parallel, kept as they finish, counted and reported."""
+"""The runs of a comparison: computed in parallel, cached as they finish, counted and reported."""
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import inspect
+import json
+import shutil
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from simstrag import policies
+from simstrag.documents.paths import write_atomically
 from simstrag.engine.excerpt import ranks_to_show
 from simstrag.engine.simulate import check, simulate
-from simstrag.errors import InputError
-from simstrag.experiments.cache import Finished, Outcome, Task
-from simstrag.processes.pool import cores, shut_down, spread
-from simstrag.runs.run import Run, plain
+from simstrag.errors import InputError, SimstragError
+from simstrag.processes.pool import (
+    REASON,
+    TRIES,
+    Backend,
+    InProcess,
+    LostCall,
+    WorkerPool,
+    compute,
+    core_count,
+)  # fmt: skip
+from simstrag.runs.run import Run, plain, provenance
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.uncertain_constants import with_value
 
-__all__ = ["LEVELS", "Work", "prepared"]
+__all__ = [
+    "LEVELS", "RunCache", "RunResult", "RunTask", "Runner", "digest_of_policy",
+    "digest_of_scenario", "key_of", "prepare", "program",
+]  # fmt: skip
 
 LEVELS = 101
 """Points of a progress curve."""
+NOTE = "finished-runs.txt"
+REQUESTED = ("policies", "seeds")
+"""Keys of a scenario that say which runs there are, and nothing of what happens in one."""
+NOTE_TEXT = """\
+Finished runs of a comparison that was interrupted. The same command goes on from here, also with
+other policies or seeds, as long as all else of the scenario, its trace, its profile and the program
+are the same; it removes its runs when it is done.
+"""
 
 
-class Work:
-    """The runs of one comparison: done, found finished, counted and reported."""
+class RunTask(NamedTuple):
+    """One run of a comparison.
+
+    variant: contended, clean, or `key=value` of a constant.
+    again: other costs of staleness under which it is run again if its gradients are ever stale.
+    """
+
+    variant: str
+    policy: str
+    seed: int
+    keep_steps: bool
+    again: tuple[float, ...] = ()
+
+
+class RunResult(NamedTuple):
+    """What a comparison keeps of a run.
+
+    row: its summary.
+    curve: (variant, policy, seed, progress, time).
+    run: the run itself, if its steps are kept.
+    times: (c_tau, seconds to the target) of each time that it was run again.
+    """
+
+    row: dict[str, Any]
+    curve: list[tuple[str, str, int, float, float]]
+    run: Run | None
+    times: list[tuple[float, float]]
+
+
+class Runner:
+    """Computes the runs of one comparison or sensitivity analysis; a context manager.
+
+    jobs: processes; all cores by default.
+    report: called as (done, total, what).
+    cache: where finished runs are looked up and kept.
+    """
 
     def __init__(
         self,
         scenario: Scenario,
         jobs: int | None,
         report: Callable[[int, int, str], None] | None,
-        finished: Finished | None,
+        cache: RunCache | None,
     ) -> None:
-        self._scenario = scenario
-        self._jobs = jobs or cores()
-        self._report = report
-        self._finished = finished
-        self._tasks: list[Task] = []
+        jobs = jobs or core_count()
+        self._scenario, self._report, self._cache = scenario, report, cache
+        self._backend: Backend = InProcess() if jobs == 1 else WorkerPool(jobs)
+        self._tasks: list[RunTask] = []
         self._done = 0
         self._ahead = 0
 
-    def outcomes(self, tasks: list[Task], ahead: int = 0) -> Iterator[tuple[Task, Outcome]]:
-        """Outcomes in the order of the tasks, whatever the order they were computed in.
+    def __enter__(self) -> Runner:
+        return self
 
-        ahead: how many more runs are known to follow these, for whoever reports the time left.
+    def __exit__(self, *failure: object) -> None:
+        self._backend.shut_down()
+
+    def results(self, tasks: list[RunTask], ahead: int = 0) -> Iterator[tuple[RunTask, RunResult]]:
+        """Results in the order of the tasks.
+
+        ahead: how many more runs will follow these, for the report of what is left.
+        Raises `SimstragError` where the worker of a run ended each time that it was tried.
         """
         self._tasks += tasks
         self._ahead = ahead
-        found = self._found(tasks)
-        if found:
-            self._step(len(found), "found finished")
-        computed = self._computed([task for task in tasks if task not in found])
+        cached = {} if self._cache is None else self._cache.read_all(tasks)
+        if cached:
+            self._count(len(cached), "found finished")
+        missing = [task for task in tasks if task not in cached]
+        calls = [(task, (self._scenario, task, self._cache)) for task in missing]
+        computed = compute(self._backend, _run_task, calls)
+        results: dict[RunTask, RunResult] = {}
         for task in tasks:
-            if task in found:
-                yield task, found[task]
+            if task in cached:
+                yield task, cached[task]
                 continue
-            outcome = next(computed)
-            self._step(1, _said(task))
-            yield task, outcome
+            while task not in results:
+                finished, result = next(computed)
+                if isinstance(result, LostCall):
+                    lost = f"a process ended {TRIES} times before its run did: {REASON}"
+                    raise SimstragError(lost)
+                results[finished] = result
+            self._count(1, _describe(task))
+            yield task, results[task]
 
-    def _found(self, tasks: list[Task]) -> dict[Task, Outcome]:
-        if self._finished is None:
-            return {}
-        kept = ((task, self._finished.read(task)) for task in tasks)
-        return {task: outcome for task, outcome in kept if outcome is not None}
-
-    def _computed(self, tasks: list[Task]) -> Iterator[Outcome]:
-        import joblib
-
-        one = joblib.delayed(_outcome)
-        calls = (one(self._scenario, task, self._finished) for task in tasks)
-        return spread(calls, max(min(self._jobs, len(tasks)), 1))
-
-    def end(self) -> None:
-        """Let the processes go."""
-        shut_down(self._jobs)
-
-    def _step(self, runs: int, what: str) -> None:
+    def _count(self, runs: int, what: str) -> None:
         self._done += runs
         if self._report is not None:
             self._report(self._done, len(self._tasks) + self._ahead, what)
 
-    def left(self) -> list[str]:
-        """What Ctrl-C leaves, in words; nothing where no run is kept."""
-        count = 0 if self._finished is None else self._finished.count(self._tasks)
-        if self._finished is None or not count:
+    def describe_kept(self) -> list[str]:
+        """What an interrupt leaves, as a sentence; nothing where no run is kept."""
+        count = 0 if self._cache is None else self._cache.count(self._tasks)
+        if self._cache is None or not count:
             return []
-        return [
-            f"{count} of {len(self._tasks)} runs are finished and kept in {self._finished.folder}"
-        ]
+        return [f"{count} of {len(self._tasks)} runs are finished and kept in {self._cache.folder}"]
 
 
-def _said(task: Task) -> str:
+def _describe(task: RunTask) -> str:
     name, _, value = str(task.variant).partition("=")
     where = f"{name} = {float(value):.4g}, " if value else ""
     return f"{where}{task.policy}, seed {task.seed}"
 
 
-def prepared(
+def prepare(
     scenario: Scenario | str | Path, names: Sequence[str] | None, seeds: int | Sequence[int] | None
 ) -> Scenario:
-    """The scenario with each policy once, as it was first written, checked before anything runs.
+    """The scenario with each policy once, as it was first spelled, checked before anything runs.
 
     Warns of each other spelling of a policy.
     """
@@ -115,15 +170,14 @@ def prepared(
             "instead of updates give samples, target_progress or target_accuracy"
         )
     changes: dict[str, Any] = {} if seeds is None else {"seeds": seeds}
-    changes["policies"] = _once(names or scenario.policies)
+    changes["policies"] = _first_spellings(names or scenario.policies)
     scenario = scenario.replaced(**changes)
     for name in scenario.policies:
         check(scenario, name, scenario.seed_list[0])  # reads and checks trace and profile too
     return scenario
 
 
-def _once(names: Sequence[str]) -> tuple[str, ...]:
-    """The first spelling of each policy."""
+def _first_spellings(names: Sequence[str]) -> tuple[str, ...]:
     by_meaning: dict[str, str] = {}
     for name in names:
         first = by_meaning.setdefault(policies.spec(policies.load(name)), name)
@@ -132,51 +186,40 @@ def _once(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(by_meaning.values())
 
 
-def _outcome(scenario: Scenario, task: Task, finished: Finished | None) -> Outcome:
-    asked = scenario
+def _run_task(scenario: Scenario, task: RunTask, cache: RunCache | None) -> RunResult:
+    varied = scenario
     if task.variant == "clean":
-        scenario = scenario.without_contention()
+        varied = scenario.without_contention()
     elif task.variant != "contended":
         name, _, value = str(task.variant).partition("=")
-        scenario = with_value(scenario, name, float(value))
-    ranks = _shown(asked, task.seed) if task.keep_steps else None
-    run = simulate(scenario, task.policy, task.seed, record_updates=False, excerpt=ranks)
+        varied = with_value(scenario, name, float(value))
+    ranks = None
+    if task.keep_steps:  # the same ranks in the clean control, to look at side by side
+        ranks = ranks_to_show(scenario.timing(task.seed).contention, scenario.workers)
+    run = simulate(varied, task.policy, task.seed, record_updates=False, excerpt=ranks)
     scalars = {k: v for k, v in plain(run.summary).items() if not isinstance(v, list)}
     row = {"policy": run.policy, "seed": task.seed, **scalars}
     row["staleness_by_rank"] = " ".join(
         "" if value is None else f"{value:.6g}" for value in run.summary["staleness_by_rank"]
     )
     curve = [] if "=" in str(task.variant) else _curve(run, str(task.variant))
-    times = _times_again(asked, task) if (run.summary["effective_staleness"] or 0) > 0 else []
-    outcome = Outcome(row, curve, run if task.keep_steps else None, times)
-    if finished is not None:
-        finished.keep(task, outcome)
-    return outcome
+    stale = (run.summary["effective_staleness"] or 0) > 0
+    times = [_time_again(scenario, task, c_tau) for c_tau in task.again] if stale else []
+    result = RunResult(row, curve, run if task.keep_steps else None, times)
+    if cache is not None:
+        cache.keep(task, result)
+    return result
 
 
-def _shown(scenario: Scenario, seed: int) -> list[int]:
-    """Whose steps are kept of very many; the same in the clean control, to be looked at beside."""
-    return ranks_to_show(scenario.timing(seed).contention, scenario.workers)
-
-
-def _times_again(scenario: Scenario, task: Task) -> list[tuple[float, float]]:
-    """Under other costs of staleness, from real re-runs."""
-    found = []
-    for c_tau in task.again:
-        varied = with_value(scenario, "learner.c_tau", c_tau)
-        found.append(
-            (
-                c_tau,
-                simulate(varied, task.policy, task.seed, record_updates=False).summary[
-                    "time_to_target"
-                ],
-            )
-        )
-    return found
+def _time_again(scenario: Scenario, task: RunTask, c_tau: float) -> tuple[float, float]:
+    """The time to the target under another cost of staleness, by running again."""
+    varied = with_value(scenario, "learner.c_tau", c_tau)
+    run = simulate(varied, task.policy, task.seed, record_updates=False)
+    return c_tau, run.summary["time_to_target"]
 
 
 def _curve(run: Run, variant: str) -> list[tuple[str, str, int, float, float]]:
-    """When the run passed evenly spaced levels of progress; nothing where that is unknown."""
+    """When the run passed evenly spaced levels of progress; empty where progress is unknown."""
     if run.summary["progress"] is None:
         return []
     progress = np.array([0.0, *run.updates["progress"]])
@@ -187,3 +230,137 @@ def _curve(run: Run, variant: str) -> list[tuple[str, str, int, float, float]]:
         (variant, run.policy, run.seed, float(p), float(t))
         for p, t in zip(levels, times, strict=True)
     ]
+
+
+# -- the cache ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RunCache:
+    """A folder of finished runs, each under a name made of all that its numbers depend on.
+
+    That is its policy and seed, the scenario with its trace and profile, the sources of this
+    package and of the policy, and the versions of the libraries: where any of them has changed, the
+    run is done again.  Which other policies and seeds were requested is not among them.  The folder
+    comes into being with the first finished run.
+
+    origin: digest of the scenario.
+    requested: the policies and seeds that the scenario of each run states.
+    """
+
+    folder: Path
+    origin: str
+    requested: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, folder: str | Path, scenario: Scenario) -> RunCache:
+        """The cache of a comparison.  Raises `InputError` for a folder with other files."""
+        folder = Path(folder)
+        if folder.exists() and not (folder / NOTE).exists() and any(folder.iterdir()):
+            raise InputError(
+                f"{folder}: finished runs are kept there, but it holds something else; "
+                "move it away, or choose another --out"
+            )
+        declared = scenario.model_dump(mode="json", exclude_unset=True)
+        requested = {key: declared[key] for key in REQUESTED if key in declared}
+        return cls(folder, digest_of_scenario(scenario), requested)
+
+    def read_all(self, tasks: Iterable[RunTask]) -> dict[RunTask, RunResult]:
+        """The results of those tasks that are kept and can be read."""
+        kept = ((task, self._read(task)) for task in tasks)
+        return {task: result for task, result in kept if result is not None}
+
+    def _read(self, task: RunTask) -> RunResult | None:
+        path = self._path(task)
+        try:
+            kept: Mapping[str, Any] = json.loads(path.with_suffix(".json").read_text("utf-8"))
+            run = self._with_request(Run.read(path)) if task.keep_steps else None
+        except (OSError, ValueError):
+            return None
+        curve, times = ([tuple(pair) for pair in kept[name]] for name in ("curve", "times"))
+        return RunResult(kept["row"], curve, run, times)
+
+    def _with_request(self, run: Run) -> Run:
+        """A kept run whose scenario states the policies and seeds of this comparison."""
+        rest = {key: value for key, value in run.scenario.items() if key not in REQUESTED}
+        return replace(run, scenario={**rest, **self.requested})
+
+    def keep(self, task: RunTask, result: RunResult) -> None:
+        """Write a finished run, whole or not at all.  Raises `InputError` where that fails."""
+        path = self._path(task)
+        try:
+            self._runs.mkdir(parents=True, exist_ok=True)
+            _write(self.folder / NOTE, NOTE_TEXT)
+            if result.run is not None:
+                result.run.write(path)
+            kept = {"row": result.row, "curve": result.curve, "times": result.times}
+            _write(path.with_suffix(".json"), json.dumps(kept))
+        except OSError as error:
+            raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+    def count(self, tasks: Iterable[RunTask]) -> int:
+        """How many of `tasks` are kept."""
+        return sum(self._path(task).with_suffix(".json").exists() for task in tasks)
+
+    def clear(self) -> None:
+        """Remove all runs of this scenario, and the folder unless it holds those of others.
+
+        That includes those of policies and seeds that are not requested any more.
+        """
+        shutil.rmtree(self._runs, ignore_errors=True)
+        if self.folder.exists() and {entry.name for entry in self.folder.iterdir()} <= {NOTE}:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _path(self, task: RunTask) -> Path:
+        digest = digest_of_policy(task.policy)
+        return self._runs / key_of(self.origin, task.variant, task.policy, task.seed, digest)
+
+    @property
+    def _runs(self) -> Path:
+        """Where the runs of this scenario are; the folder may hold those of others."""
+        return self.folder / self.origin[:16]
+
+
+def digest_of_scenario(scenario: Scenario) -> str:
+    """A digest of all that runs under a scenario depend on, but policies and seeds."""
+    declared = scenario.model_dump(mode="json", exclude_unset=True)
+    files = (scenario.inputs.trace, scenario.inputs.profile)
+    return _digest([
+        {key: value for key, value in declared.items() if key not in REQUESTED},
+        [None if file is None else file.sha256 for file in files],
+        dict(program()),
+    ])  # fmt: skip
+
+
+def key_of(origin: str, variant: str, policy: str, seed: int, digest: str | None) -> str:
+    """The name of one run.  origin, digest: of its scenario, and of its policy's file."""
+    return _digest([origin, variant, policy, seed, digest])[:24]
+
+
+def digest_of_policy(policy: str) -> str | None:
+    """A digest of a policy's file as it is now; None for a policy without a file."""
+    source = inspect.getsourcefile(type(policies.load(policy)))
+    return None if source is None else _digest_of_file(Path(source))
+
+
+@functools.cache
+def program() -> Mapping[str, Any]:
+    """What computes: versions and commit as a run states them, and a digest of this package.
+
+    >>> {"simstrag", "numpy", "commit", "sources"} <= program().keys()
+    True
+    """
+    sources = sorted(Path(__file__).parents[1].rglob("*.py"))
+    return {**provenance(), "sources": _digest([_digest_of_file(path) for path in sources])}
+
+
+def _digest(parts: list[Any]) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _digest_of_file(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _write(path: Path, text: str) -> None:
+    write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))

@@ -19,8 +19,7 @@ import numpy.typing as npt
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 from simstrag.experiments import paired_statistics
-from simstrag.experiments.cache import Task
-from simstrag.experiments.runner import Work, prepared
+from simstrag.experiments.runner import Runner, RunTask, prepare
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.uncertain_constants import BOUNDS, QUANTITIES, feels, kind_of, value_of
 
@@ -76,17 +75,14 @@ def sensitivity(
     0   smaller   asgd
     1    larger   asgd   bsp
     """
-    scenario = prepared(scenario, policies, seeds)
+    scenario = prepare(scenario, policies, seeds)
     chosen = _chosen(scenario, quantities)
-    work = Work(scenario, jobs, on_progress, None)
-    try:
+    with Runner(scenario, jobs, on_progress, None) as runner:
         tasks = [
-            Task("contended", p, s, False) for p in scenario.policies for s in scenario.seed_list
+            RunTask("contended", p, s, False) for p in scenario.policies for s in scenario.seed_list
         ]
-        rows = {(task.policy, task.seed): done.row for task, done in work.outcomes(tasks)}
-        return thresholds(Trials(scenario, work, rows, scenario.seed_list), chosen)
-    finally:
-        work.end()
+        rows = {(task.policy, task.seed): done.row for task, done in runner.results(tasks)}
+        return thresholds(Trials(scenario, runner, rows, scenario.seed_list), chosen)
 
 
 def _chosen(scenario: Scenario, names: Sequence[str] | None) -> list[str]:
@@ -101,7 +97,7 @@ def _chosen(scenario: Scenario, names: Sequence[str] | None) -> list[str]:
     return list(names) if names else [name for name in QUANTITIES if value_of(scenario, name)]
 
 
-class Trial(NamedTuple):
+class ConstantTrial(NamedTuple):
     """One constant at another value, for some policies."""
 
     quantity: str
@@ -117,10 +113,10 @@ class Trials:
     """
 
     scenario: Scenario
-    work: Work
+    runner: Runner
     rows: Rows
     seeds: Sequence[int]
-    known: dict[Task, float] = field(default_factory=dict)
+    known: dict[RunTask, float] = field(default_factory=dict)
 
     @property
     def base(self) -> dict[str, Floats]:
@@ -130,24 +126,24 @@ class Trials:
             for policy in self.scenario.policies
         }
 
-    def times(self, trials: Sequence[Trial], ahead: int = 0) -> list[dict[str, Floats]]:
+    def times(self, trials: Sequence[ConstantTrial], ahead: int = 0) -> list[dict[str, Floats]]:
         """Seconds of each policy over seeds, for each trial; ahead: calls like this to come."""
         tasks = [list(self._tasks(trial)) for trial in trials]
         missing = list(dict.fromkeys(t for some in tasks for t in some if t not in self.known))
-        for task, done in self.work.outcomes(missing, ahead * len(missing)):
+        for task, done in self.runner.results(missing, ahead * len(missing)):
             self.known[task] = self._seconds(done.row)
         return [self._found(trial) for trial in trials]
 
-    def _tasks(self, trial: Trial) -> list[Task]:
+    def _tasks(self, trial: ConstantTrial) -> list[RunTask]:
         """The runs that the constant makes any difference to."""
         return [
-            Task(variant(trial.quantity, trial.value), policy, seed, False)
+            RunTask(variant(trial.quantity, trial.value), policy, seed, False)
             for policy in trial.policies
             for seed in self.seeds
             if feels(self.rows[policy, seed], trial.quantity)
         ]
 
-    def _found(self, trial: Trial) -> dict[str, Floats]:
+    def _found(self, trial: ConstantTrial) -> dict[str, Floats]:
         times = {policy: of.copy() for policy, of in self.base.items() if policy in trial.policies}
         for task in self._tasks(trial):
             times[task.policy][self.seeds.index(task.seed)] = self.known[task]
@@ -204,12 +200,12 @@ def thresholds(trials: Trials, quantities: Sequence[str]) -> pd.DataFrame:
 
     leader, everybody = best(trials.base), trials.scenario.policies
     edges = [edge for name in quantities for edge in _edges(trials.scenario, name)]
-    outermost = trials.times([Trial(e.quantity, e.tried, everybody) for e in edges])
+    outermost = trials.times([ConstantTrial(e.quantity, e.tried, everybody) for e in edges])
     for edge, times in zip(edges, outermost, strict=True):
         edge.look(times, leader)
     turned = [edge for edge in edges if edge.rivals]
     for k in range(HALVINGS):
-        middles = [Trial(e.quantity, e.middle, [leader, *e.rivals]) for e in turned]
+        middles = [ConstantTrial(e.quantity, e.middle, [leader, *e.rivals]) for e in turned]
         found = trials.times(middles, ahead=HALVINGS - 1 - k)
         for edge, times in zip(turned, found, strict=True):
             edge.narrow(times, leader)

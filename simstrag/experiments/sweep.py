@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simstrag.documents.paths import write_atomically
 from simstrag.errors import InputError, SimstragError
-from simstrag.experiments.backends import Backend, Gone, LostCall, backend_of, computed
-from simstrag.experiments.cache import key_of, origin_of, program, source_of
+from simstrag.experiments.backends import first_line, load_backend
+from simstrag.experiments.runner import digest_of_policy, digest_of_scenario, key_of, program
 from simstrag.experiments.study import Point, Study, text_of
-from simstrag.processes.pool import REASON
+from simstrag.processes.pool import REASON, Backend, LostCall, compute
 from simstrag.runs.run import plain, provenance
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def sweep(
         study = Study.of(study) if isinstance(study, Mapping) else Study.read(study)
     part = _part(shard)
     _check(Path(folder))
-    work = backend_of(backend, address, jobs)
+    work = load_backend(backend, address, jobs)
     try:
         _told(on_progress, 0, 0, "reading")
         points = study.points()
@@ -201,7 +201,7 @@ def sweep(
         if found.left:
             _compute(points, found, work)
     finally:
-        work.end()
+        work.shut_down()
     if len(whole.outcomes()) == len(whole.runs):
         whole.write()
     return asked
@@ -209,14 +209,19 @@ def sweep(
 
 def _compute(points: tuple[Point, ...], found: _Watched, work: Backend) -> None:
     """Compute what is not finished. Raises `KeyboardInterrupt` that says what is."""
+
+    def results() -> Iterator[tuple[Planned, Any]]:
+        try:
+            yield from compute(work, _run, _calls(work.share, points, found.left))
+        except Exception as error:  # of the backend: `_run` raises nothing
+            kept = f"{found.asked.left}; the same command goes on from there"
+            raise SimstragError(f"{first_line(error)}; {kept}") from error
+
     try:
-        for run, outcome in computed(work, _run, _calls(work.share, points, found.left)):
-            found.take(run, outcome)
+        for run, result in results():
+            found.take(run, result)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(found.asked.left) from None
-    except Gone as error:
-        kept = f"{found.asked.left}; the same command goes on from there"
-        raise SimstragError(f"{error}; {kept}") from None
 
 
 def _part(shard: tuple[int, int] | None) -> slice:
@@ -245,10 +250,10 @@ def _check(folder: Path) -> None:
 
 def _begun(study: Study, points: tuple[Point, ...], folder: Path) -> Sweep:
     """The sweep of a study, in its folder. Raises `InputError` where two points are the same."""
-    sources = {name: source_of(name) for name in points[0].scenario.policies}
+    sources = {name: digest_of_policy(name) for name in points[0].scenario.policies}
     runs, firsts = [], dict[str, Point]()
     for point in points:
-        origin = origin_of(point.scenario)
+        origin = digest_of_scenario(point.scenario)
         if (first := firsts.setdefault(origin, point)) is not point:
             raise InputError(f"grid: {first} and {point} are the same scenario; name it once")
         for policy, source in sources.items():

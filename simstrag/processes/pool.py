@@ -1,4 +1,8 @@
-"""The processes that runs are spread over: they do not outlive who started them."""
+"""The worker pool that runs are computed in, and how calls are computed on any backend.
+
+The workers end with this process: at Ctrl-C and other stop signals it ends them, and where it is
+killed they notice.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +11,110 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, Protocol, TypeVar
 
-from simstrag.errors import SimstragError
 from simstrag.processes.signals import blocked
 
-__all__ = ["REASON", "Processes", "cores", "shut_down", "spread"]
+__all__ = [
+    "REASON", "TRIES", "Backend", "InProcess", "LostCall", "WorkerPool", "compute", "core_count",
+]  # fmt: skip
 
 PAUSE = 1.0
 """Seconds between two looks whether the parent is alive."""
 TRIES = 3
-"""How often a call whose process ended is started: others may have taken the memory."""
+"""How often a call whose worker ended is started: others may have taken the memory."""
 REASON = "killed, or out of memory?"
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+"""Environment variables of a worker that has one core."""
 
-Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+K = TypeVar("K")
+_Call = tuple[K, tuple[Any, ...], int]
+"""Name, arguments, and how often the call was started, this time included."""
 
 
-def cores() -> int:
-    """How many this process may use, which may be fewer than there are.
+class LostCall:
+    """In the place of a call's result: its worker ended each time that the call was tried."""
 
-    >>> cores() > 0
+
+class Backend(Protocol):
+    """Computes calls and returns futures, as an executor of `concurrent.futures` does.
+
+    tries: how often to start a call whose worker ended; 1 where the backend restarts calls itself.
+    lost: the errors that a future raises when its worker ended.
+    blames_neighbours: whether another call on the same worker may be the cause; the call is then
+        tried again with nothing beside it.
+    """
+
+    tries: int
+    lost: tuple[type[BaseException], ...]
+    blames_neighbours: bool
+
+    @property
+    def room(self) -> int:
+        """How many calls may be under way."""
+
+    def share(self, data: bytes) -> Any:
+        """What `submit` is given in the place of data that many calls need."""
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """A future of what the call returns."""
+
+    def shut_down(self) -> None:
+        """Release workers or connections; calls under way are given up."""
+
+
+def compute(
+    backend: Backend, function: Callable[..., Any], calls: Iterable[tuple[K, tuple[Any, ...]]]
+) -> Iterator[tuple[K, Any]]:
+    """Results for calls given as (name, arguments), as they finish, under the calls' names.
+
+    The result is a `LostCall` where the workers ended.  Raises what the function raises.
+
+    >>> sorted(compute(InProcess(), abs, [("a", (-1,)), ("b", (2,))]))
+    [('a', 1), ('b', 2)]
+    """
+    finished: SimpleQueue[tuple[K, tuple[Any, ...], int, Any]] = SimpleQueue()
+    waiting, again, alone = iter(calls), deque[_Call[K]](), deque[_Call[K]]()
+    running = 0
+
+    def next_call() -> _Call[K] | None:
+        if again:
+            return again.popleft()
+        if (call := next(waiting, None)) is not None:
+            return (*call, 1)
+        return alone.popleft() if alone and not running else None
+
+    while True:
+        while running < backend.room and (call := next_call()) is not None:
+            future = backend.submit(function, *call[1])
+            future.add_done_callback(lambda done, call=call: finished.put((*call, done)))
+            running += 1
+        if not running:
+            return
+        name, arguments, tries, done = finished.get()
+        running -= 1
+        try:
+            result = done.result()
+        except backend.lost:
+            if tries < backend.tries:
+                again.append((name, arguments, tries + 1))
+                continue
+            if backend.blames_neighbours and tries == backend.tries:
+                alone.append((name, arguments, tries + 1))
+                continue
+            result = LostCall()
+        yield name, result
+
+
+def core_count() -> int:
+    """The number of cores that this process may use, by affinity and container limits.
+
+    >>> core_count() > 0
     True
     """
     import joblib
@@ -37,63 +122,40 @@ def cores() -> int:
     return int(joblib.cpu_count())
 
 
-def spread(calls: Iterable[Call], jobs: int) -> Iterator[Any]:
-    """What `joblib.delayed` calls return, in their order, computed by so many processes.
+class InProcess:
+    """The backend that computes in this process."""
 
-    Who ends this process ends those: at Ctrl-C and its like they are told by this one, and where it
-    is killed they see that it is gone. Where one of those is killed, what was not returned yet is
-    computed anew. Raises `SimstragError` where that happens again and again.
+    tries = 1
+    lost: tuple[type[BaseException], ...] = ()
+    blames_neighbours = False
+    room = 1
 
-    >>> import joblib
-    >>> list(spread([joblib.delayed(abs)(-1), joblib.delayed(abs)(2)], jobs=1))
-    [1, 2]
-    """
-    from joblib.externals.loky.process_executor import BrokenProcessPool
+    def share(self, data: bytes) -> bytes:
+        """The data."""
+        return data
 
-    left, tries = list(calls), 0
-    while tries < TRIES:
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Compute now."""
+        future: Future[Any] = Future()
         try:
-            for outcome in _spread(left, jobs):
-                yield outcome
-                left, tries = left[1:], 0
-        except BrokenProcessPool:
-            tries += 1
-        else:
-            return
-    raise SimstragError(f"a process ended {TRIES} times before its run did: {REASON}")
+            future.set_result(function(*arguments))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def shut_down(self) -> None:
+        """Nothing is held."""
 
 
-def _spread(calls: list[Call], jobs: int) -> Iterator[Any]:
-    import joblib
+class WorkerPool:
+    """Processes that take one call each at a time, so that a lost call is known.
 
-    parallel = joblib.Parallel(
-        n_jobs=jobs,
-        return_as="generator",
-        batch_size=1,
-        initializer=_end_with,
-        initargs=(os.getpid(),),
-    )
-    with _starting() if jobs > 1 else contextlib.nullcontext():
-        return iter(parallel(calls))
+    A worker that ended is replaced.
 
-
-def shut_down(jobs: int) -> None:
-    """Let the processes go: kept ones would go on with the policies they once imported."""
-    from joblib.externals.loky import get_reusable_executor
-
-    if jobs > 1:
-        get_reusable_executor().shutdown()
-
-
-class Processes:
-    """Processes that take one call each at a time, so that it is known which call one died of.
-
-    A process that ended is replaced. They end as those of `spread` do.
-
-    >>> processes = Processes(jobs=1)
-    >>> processes.start(abs, -1).result()
+    >>> pool = WorkerPool(jobs=1)
+    >>> pool.submit(abs, -1).result()
     1
-    >>> processes.end()
+    >>> pool.shut_down()
     """
 
     tries = TRIES
@@ -105,42 +167,45 @@ class Processes:
         self.room = jobs
         self.lost: tuple[type[BaseException], ...] = (BrokenProcessPool,)
         self._idle: list[Any] = []
-        self._all: set[Any] = set()
+        self._workers: set[Any] = set()
 
     def share(self, data: bytes) -> bytes:
-        """What to give to each call for data that many of them need."""
+        """The data, which travels with each call."""
         return data
 
-    def start(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Compute in a process that is free, or a new one; at most `room` at a time."""
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Compute in an idle worker or a new one; the caller keeps to `room` calls."""
         with _starting():
-            process = self._idle.pop() if self._idle else self._fresh()
-            future: Future[Any] = process.submit(function, *arguments)
-        future.add_done_callback(partial(self._free, process))
+            worker = self._idle.pop() if self._idle else self._start()
+            future: Future[Any] = worker.submit(function, *arguments)
+        future.add_done_callback(partial(self._release, worker))
         return future
 
-    def end(self) -> None:
-        """End all of them, whatever they do."""
-        for process in self._all:
-            process.shutdown(kill_workers=True)
+    def shut_down(self) -> None:
+        """End all workers, whatever they do: a kept one would keep the policies it imported."""
+        for worker in self._workers:
+            worker.shutdown(kill_workers=True)
 
-    def _fresh(self) -> Any:
+    def _start(self) -> Any:
         from joblib.externals.loky import ProcessPoolExecutor
 
-        process = ProcessPoolExecutor(max_workers=1, initializer=_end_with, initargs=(os.getpid(),))
-        self._all.add(process)
-        return process
+        threads = {name: os.environ.get(name, "1") for name in THREADS}
+        worker = ProcessPoolExecutor(
+            max_workers=1, initializer=_end_with, initargs=(os.getpid(),), env=threads
+        )
+        self._workers.add(worker)
+        return worker
 
-    def _free(self, process: Any, done: Future[Any]) -> None:
+    def _release(self, worker: Any, done: Future[Any]) -> None:
         if isinstance(done.exception(), self.lost):
-            self._all.discard(process)
+            self._workers.discard(worker)
         else:
-            self._idle.append(process)
+            self._idle.append(worker)
 
 
 @contextlib.contextmanager
 def _starting() -> Iterator[None]:
-    """Processes started inside never receive Ctrl-C and its like; this process ends them."""
+    """Workers started inside never receive stop signals; this process ends them."""
     if sys.platform == "win32":
         yield
         return
@@ -150,13 +215,13 @@ def _starting() -> Iterator[None]:
 
     with blocked():
         for tracker in (resource_tracker, loky_tracker):
-            tracker.ensure_running()  # where that starts it, it unblocks signals here
+            tracker.ensure_running()  # starting it unblocks signals here
         with blocked():
             yield
 
 
 def _end_with(parent: int) -> None:
-    """End this process, whatever it does, soon after `parent` has."""
+    """End this process, whatever it does, soon after `parent` has ended."""
 
     def watch() -> None:
         while os.getppid() == parent:

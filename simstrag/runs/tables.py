@@ -215,7 +215,12 @@ class ParquetTable(RunTable):
         column = table.column(name)
         if pa.types.is_null(column.type):
             column = column.cast(pa.float64())
-        return Column(column.combine_chunks())
+        array = column.combine_chunks()
+        if pa.types.is_list(array.type):  # parquet calls its values "element", arrow "item"
+            parts = {"offset": array.offset, "children": [array.values]}
+            kind = pa.list_(array.type.value_type)
+            array = pa.Array.from_buffers(kind, len(array), array.buffers()[:2], **parts)
+        return Column(array)
 
 
 def read_table(folder: Path, name: str) -> RunTable | None:
