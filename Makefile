@@ -35,7 +35,8 @@ verify: verify-simulated
 	$(BIN)/python -m pytest -m real tests/verification
 
 verify-simulated: .venv/ready
-	$(BIN)/python -m pytest -n 2 -m "not real" tests/verification
+	HYPOTHESIS_PROFILE=verify $(BIN)/python -m pytest -n 2 -m "not real" tests/verification \
+	    tests/test_equivalence.py
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -13,6 +13,7 @@ import pytest
 
 from simstrag import Sweep, sweep
 from simstrag.experiments.json_schema import schema_of
+from tests.commands import Call
 from tests.test_processes import COMMAND, alive, until
 from tests.test_sweep import RUNS, STUDY, TABLES, tables
 
@@ -33,7 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def call(*arguments: str) -> Done:
+def run(*arguments: str) -> Done:
     command = [sys.executable, "-c", COMMAND, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
@@ -52,34 +53,34 @@ def started(*arguments: str) -> subprocess.Popen[str]:
     return process
 
 
-def test_it_says_how_many_are_finished_and_where_the_results_are(folder: Path) -> None:
+def test_it_says_how_many_are_finished_and_where_the_results_are(folder: Path, call: Call) -> None:
     said = f"{RUNS} of {RUNS} runs are finished, 0 failed\nresults: reports/study/results.parquet\n"
-    assert answer(call("sweep", "study.yaml", "--jobs", "1")) == (0, said, "")
-    assert answer(call("sweep", "study.yaml", "--status")) == (0, said, "")
+    assert answer(run("sweep", "study.yaml", "--jobs", "1")) == (0, said, "")
+    assert call("sweep", "study.yaml", "--status") == (0, said, "")
     quiet = call("sweep", "study.yaml", "--jobs", "1", "--quiet")
-    assert answer(quiet) == (0, "reports/study/results.parquet\n", "")
+    assert quiet == (0, "reports/study/results.parquet\n", "")
 
 
-def test_shards_and_collecting_make_the_tables_of_the_whole(folder: Path) -> None:
+def test_shards_and_collecting_make_the_tables_of_the_whole(folder: Path, call: Call) -> None:
     asked = ("sweep", "study.yaml", "--jobs", "1", "--out")
-    assert call(*asked, "parts", "--shard", "2/2").stdout == (
+    assert call(*asked, "parts", "--shard", "2/2")[1] == (
         f"{RUNS // 2} of {RUNS // 2} runs are finished, 0 failed\nresults: parts\n"
     )
-    there = call("sweep", "study.yaml", "--collect", "--out", "parts")
-    assert there.returncode == 1
-    assert there.stdout.startswith(f"{RUNS // 2} of {RUNS} runs are finished, 0 failed\n")
-    assert call(*asked, "parts", "--shard", "1/2").returncode == 0
+    code, out, _ = call("sweep", "study.yaml", "--collect", "--out", "parts")
+    assert code == 1
+    assert out.startswith(f"{RUNS // 2} of {RUNS} runs are finished, 0 failed\n")
+    assert call(*asked, "parts", "--shard", "1/2")[0] == 0
     call(*asked, "whole")
     assert tables(folder / "parts") == tables(folder / "whole")
 
 
-def test_what_failed_is_told_with_its_message_and_exit_code_1(folder: Path) -> None:
+def test_what_failed_is_told_with_its_message_and_exit_code_1(folder: Path, call: Call) -> None:
     study = STUDY | {"policies": ["bsp", "backup:b=4"], "seeds": 1}
     (folder / "study.yaml").write_text(json.dumps(study))
-    code, out, err = answer(call("sweep", "study.yaml", "--jobs", "1"))
+    code, out, err = call("sweep", "study.yaml", "--jobs", "1")
     assert (code, err) == (1, "")
     assert out.startswith("6 of 8 runs are finished, 2 failed\nfailed: point 0, backup:b=4, seed 0")
-    document = json.loads(call("sweep", "study.yaml", "--jobs", "1", "--json").stdout)
+    document = json.loads(call("sweep", "study.yaml", "--jobs", "1", "--json")[1])
     assert (document["runs"], document["finished"], len(document["failed"])) == (8, 6, 2)
     assert document["tables"] == [f"reports/study/{name}" for name in TABLES]
 
@@ -90,19 +91,19 @@ def test_what_failed_is_told_with_its_message_and_exit_code_1(folder: Path) -> N
     [("--shard", "1/2"), ("--backend", "processes"), ("--jobs", "1"), ("--address", "here:1")],
 )
 def test_who_runs_nothing_is_told_of_an_option_that_is_for_runs(
-    folder: Path, asked: str, option: tuple[str, str]
+    folder: Path, call: Call, asked: str, option: tuple[str, str]
 ) -> None:
     said = f"error: {' '.join(option)}: {asked} runs nothing and shows all parts; leave it out\n"
-    assert answer(call("sweep", "study.yaml", asked, *option)) == (2, "", said)
+    assert call("sweep", "study.yaml", asked, *option) == (2, "", said)
 
 
-def test_a_folder_tells_how_far_it_is_without_the_study(folder: Path) -> None:
+def test_a_folder_tells_how_far_it_is_without_the_study(folder: Path, call: Call) -> None:
     sweep(STUDY, "s", jobs=1, shard=(1, 2))
     (folder / "study.yaml").unlink()
     for asked, code in (("--status", 1), ("--collect", 1)):
-        done = call("sweep", "study.yaml", asked, "--out", "s")
-        assert (done.returncode, done.stderr) == (code, "")
-        assert done.stdout.startswith(f"{RUNS // 2} of {RUNS} runs are finished, 0 failed\n")
+        found, out, err = call("sweep", "study.yaml", asked, "--out", "s")
+        assert (found, err) == (code, "")
+        assert out.startswith(f"{RUNS // 2} of {RUNS} runs are finished, 0 failed\n")
 
 
 @pytest.mark.parametrize(
@@ -127,8 +128,10 @@ def test_a_folder_tells_how_far_it_is_without_the_study(folder: Path) -> None:
         (("study.yaml", "--status"), "reports/study: not a sweep: No such file or directory"),
     ],
 )
-def test_a_mistake_is_one_line(folder: Path, arguments: tuple[str, ...], message: str) -> None:
-    code, out, err = answer(call("sweep", *arguments))
+def test_a_mistake_is_one_line(
+    folder: Path, call: Call, arguments: tuple[str, ...], message: str
+) -> None:
+    code, out, err = call("sweep", *arguments)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith(f"error: {message}")
 
@@ -154,9 +157,9 @@ def test_who_is_killed_leaves_no_process_loses_no_run_and_goes_on(folder: Path) 
     assert until(lambda: not alive(process.pid)), alive(process.pid)
     kept = {path: path.stat().st_mtime_ns for path in Path("s").glob("runs/*.json")}
     assert 2 <= len(Sweep.read("s").outcomes()) == len(kept) < 12
-    assert call("sweep", "long.yaml", "--out", "s").returncode == 0
+    assert run("sweep", "long.yaml", "--out", "s").returncode == 0
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
-    assert call("sweep", "long.yaml", "--out", "whole").returncode == 0
+    assert run("sweep", "long.yaml", "--out", "whole").returncode == 0
     assert tables(Path("s")) == tables(Path("whole"))
 
 
@@ -175,5 +178,5 @@ def test_ctrl_c_is_answered_in_one_line_that_says_what_is_kept(
 
 
 @pytest.mark.parametrize("what", ["scenario", "study"])
-def test_the_schema_is_printed(folder: Path, what: str) -> None:
-    assert json.loads(call("schema", what).stdout) == schema_of(what)
+def test_the_schema_is_printed(folder: Path, call: Call, what: str) -> None:
+    assert json.loads(call("schema", what)[1]) == schema_of(what)

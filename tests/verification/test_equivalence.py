@@ -15,7 +15,7 @@ from tests.test_equivalence import (
 )
 
 
-@settings(quickly, max_examples=8 * settings().max_examples)
+@settings(quickly, max_examples=4 * settings().max_examples)
 @given(data=st.data(), scenario=uneven(), bounded=st.booleans())
 def test_both_engines_agree_while_gradients_are_filed_anew_at_every_update(
     data: st.DataObject, scenario: Scenario, bounded: bool
@@ -23,7 +23,7 @@ def test_both_engines_agree_while_gradients_are_filed_anew_at_every_update(
     assert_agreement_while_filed_anew(data, scenario, bounded)
 
 
-@settings(quickly, max_examples=5 * settings().max_examples)
+@settings(quickly, max_examples=5 * settings().max_examples // 2)
 @given(scenario=scenarios() | uneven(), policy=policies(), seed=st.integers(0, 3))
 def test_both_engines_agree_on_every_policy(scenario: Scenario, policy: Policy, seed: int) -> None:
     assert_agreement(scenario, policy, seed)
