@@ -71,7 +71,7 @@ def test_one_set_of_constants_predicts_a_count_of_gpus_left_out() -> None:
     points = [point for gpus in GPUS for point in a100(gpus) if point.bytes >= MIB]
     algorithm, _ = choose(points)
     assert algorithm == "halving_doubling"  # hops grow with the logarithm of the count
-    found = collective_fit.errors(
+    found = collective_fit.left_out_errors(
         points,
         lambda given: collective_fit.fit(given, algorithm).seconds,
         lambda p: p.ranks_per_node,
