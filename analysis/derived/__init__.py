@@ -1,4 +1,4 @@
-"""What follows from the recorded steps of one run: waits, phases, decisions, windows.
+"""What follows from the recorded steps of one run: fates, waiting, phases, the close look.
 
-Start with `waiting`.
+Start with `steps`.
 """

@@ -1,4 +1,4 @@
-"""What a report shows in tables: ranking, profile, staleness.
+"""What a report shows in tables: ranking, runs, origins of numbers, profiles.
 
-Start with `comparison_tables`.
+Start with `table`: the one table type.
 """
