@@ -1,4 +1,4 @@
-"""Compares policies under one scenario: the same seeds, noise and contention for each of them."""
+"""Compares policies under one scenario: each has the same seeds, noise and contention."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["C_TAUS", "LEVELS", "Comparison", "compare", "origin"]
 
 C_TAUS = (0.5, 1.0, 4.0)
-"""What a stale sample may cost: tuned learning rate, theory, momentum left untuned."""
+"""Costs of a stale sample: tuned learning rate, theory, momentum left untuned."""
 BASELINE = "bsp"
 ORIGIN = "origin.txt"
 TABLES = {
@@ -41,13 +41,13 @@ TABLES = {
 }
 """Their columns; the first two also have a column for each number of a run's summary."""
 THRESHOLD_SEEDS = 5
-"""Under how many of the seeds thresholds are looked for, so that they cost about as much again."""
+"""Seeds of the search for thresholds, which then costs about as much as the comparison."""
 OF_RUN = (
     "samples", "mean_staleness", "effective_staleness", "deviation", "goodput", "throughput",
     "efficiency", "amp_share", "rebatched_share", "switches", "efficacy_stops", "probes",
     "precision", "recall", "beyond_trace",
 )  # fmt: skip
-"""What the ranking shows of a run's summary, as the mean over seeds."""
+"""Columns of the ranking that are means over seeds of a run's summary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +79,12 @@ class Comparison:
 
     @property
     def has_target(self) -> bool:
-        """Whether the scenario declares a target, so that there is a time to it."""
+        """Whether the scenario declares a target."""
         return self.scenario.progress_target is not None
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What some run of a policy warns of."""
+        """The warnings of runs, each once."""
         worst = self.runs.groupby("policy", sort=False)["beyond_trace"].max()
         beyond = [
             f"{policy}: {beyond_warning(share)}"
@@ -112,7 +112,7 @@ class Comparison:
         return rows.sort_values("seed")[name].to_numpy(dtype=np.float64)
 
     def architecture(self, policy: str) -> str:
-        """Through what the updates of a policy came, under any of the seeds."""
+        """The architectures of a policy's updates, over all seeds."""
         found = self.runs.loc[self.runs["policy"] == policy, "architecture"]
         return " + ".join(dict.fromkeys(word for text in found for word in text.split(" + ")))
 
@@ -237,12 +237,14 @@ def compare(
 ) -> Comparison:
     """Run every policy under every seed, and the clean control, and compare them.
 
-    scenario: a `Scenario` or the path of a YAML file.  policies, seeds: instead of the scenario's.
-    sensitivity: run on, to find how far each assumed or fitted constant may be off before another
-    policy takes the lead; under the first five seeds, which is about as much work again.
-    jobs: processes, all cores by default.  on_progress: called as (done, total, what).
-    keep: a folder for runs as they finish; those of the same comparison that are there already are
-    not done again. Where Ctrl-C ends it, the `KeyboardInterrupt` says how many are there.
+    scenario: a `Scenario` or the path of a YAML file.
+    policies, seeds: they replace the scenario's.
+    sensitivity: also find how far each assumed or fitted constant may be off before another policy
+        leads; under the first five seeds, which is about as much work again.
+    jobs: processes, all cores by default.
+    on_progress: called as (done, total, what).
+    keep: a folder for runs as they finish; finished runs of the same comparison there are not
+        repeated.  On Ctrl-C, the `KeyboardInterrupt` says how many are there.
     Raises `InputError` where the scenario cannot be compared: `updates:` is no equal work. Warns of
     a policy in two spellings, which is compared once, under the first.
 

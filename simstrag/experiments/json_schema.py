@@ -1,4 +1,4 @@
-"""The JSON schemas of the files that a person writes."""
+"""The JSON schemas of scenario and study files, for editors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _scenario() -> dict[str, Any]:
 
 
 def _study() -> dict[str, Any]:
-    """A scenario inline may lack what the grid gives it, and the keys of the grid are known."""
+    """An inline scenario may lack keys that the grid gives; the grid has known keys only."""
     found, scenario = copy.deepcopy(Study.model_json_schema()), _scenario()
     sections = scenario.pop("$defs")
     properties = scenario["properties"]
@@ -65,7 +65,7 @@ def _values(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _writable(schema: Any) -> Any:
-    """A schema that JSON can say: it has no infinity, which is what some defaults are."""
+    """A schema without infinite defaults, which JSON cannot express."""
     if isinstance(schema, dict):
         return {
             key: _writable(value)

@@ -1,8 +1,8 @@
-"""Which constant turns a ranking over, and at what value: found by running anew, never rescaled.
+"""Sensitivity: which constant changes the best policy, and at what value, found by running again.
 
-One constant at a time is made smaller and larger, all else and the luck being equal.  Where another
-policy has the better mean then, the value at which the first one takes over is enclosed by halving
-on a logarithmic scale, with all that were ahead at the end.
+One constant at a time is made smaller and larger, with all else and all seeds equal.  Where another
+policy then has the better mean time, the value at which it takes over is enclosed by bisection on a
+logarithmic scale.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ __all__ = ["COLUMNS", "FACTORS", "Trials", "sensitivity", "thresholds", "variant
 
 Floats = npt.NDArray[np.float64]
 Rows = Mapping[tuple[str, int], Mapping[str, Any]]
-"""The summary of each run with the scenario as it is, by policy and seed."""
+"""The summary of each run of the unchanged scenario, by policy and seed."""
 
 FACTORS = (1 / 4, 4)
 """What a constant is multiplied by."""
 ROUNDING = 1e-9
 """A smaller share of a mean is no difference."""
 HALVINGS = 5
-"""How often the stretch in which the lead changes is halved, in logarithms."""
+"""Steps of the bisection."""
 COLUMNS = (
     "quantity", "value", "unit", "kind", "direction", "tried", "leader", "rival", "holds_at",
     "turns_at", "shown", "seeds",
@@ -55,14 +55,17 @@ def sensitivity(
 ) -> pd.DataFrame:
     """How far each constant may be off before another policy has the best mean time.
 
-    policies, seeds: instead of the scenario's.  quantities: keys of `QUANTITIES`; by default all
-    that are not 0 here, measured ones too.  The time is that to the target if one is declared, else
-    the makespan.
+    policies, seeds: they replace the scenario's.
+    quantities: keys of `QUANTITIES`; by default all that are not 0 here.
+    jobs: processes, all cores by default.
+    on_progress: called as (done, total, what).
+
+    The time is that to the target if one is declared, else the makespan.
     Returns two rows per quantity, one for smaller and one for larger values: quantity, value (in
-    force), unit, kind (whether it is measured, fitted or assumed), direction, tried (the outermost
-    value), leader, rival (empty where the leader is ahead there), holds_at and turns_at (the values
-    between which the rival takes over), shown (whether at the outermost value the rival's lead is
-    beyond a 95 % interval), seeds (how many).
+    force), unit, kind (measured, fitted or assumed), direction, tried (the outermost value),
+    leader, rival (empty where the leader is ahead there), holds_at and turns_at (the values between
+    which the rival takes over), shown (whether at the outermost value the rival's lead exceeds a
+    95 % interval), seeds (how many).
     Raises `InputError` for what cannot be varied.
 
     >>> scenario = Scenario(
@@ -107,9 +110,10 @@ class ConstantTrial(NamedTuple):
 
 @dataclass(slots=True)
 class Trials:
-    """Makes trials real runs, and does none that is known already.
+    """Runs trials, each run once.
 
-    rows: the runs of the scenario as it is.  known: seconds of runs made under another value.
+    rows: the runs of the unchanged scenario.
+    known: seconds of runs under another value.
     """
 
     scenario: Scenario
@@ -120,7 +124,7 @@ class Trials:
 
     @property
     def base(self) -> dict[str, Floats]:
-        """Seconds of each policy over seeds with the scenario as it is."""
+        """Seconds of each policy over seeds, in the unchanged scenario."""
         return {
             policy: np.array([self._seconds(self.rows[policy, seed]) for seed in self.seeds])
             for policy in self.scenario.policies
@@ -135,7 +139,7 @@ class Trials:
         return [self._found(trial) for trial in trials]
 
     def _tasks(self, trial: ConstantTrial) -> list[RunTask]:
-        """The runs that the constant makes any difference to."""
+        """The runs that depend on the constant."""
         return [
             RunTask(variant(trial.quantity, trial.value), policy, seed, False)
             for policy in trial.policies
@@ -155,15 +159,16 @@ class Trials:
 
 
 def variant(quantity: str, value: float) -> str:
-    """What a run under another value of a constant is called."""
+    """The name of runs under another value of a constant."""
     return f"{quantity}={float(value)!r}"
 
 
 @dataclass(slots=True)
 class Edge:
-    """One constant in one direction: from where the leader leads to the outermost value tried.
+    """One constant in one direction, from its value to the outermost value tried.
 
-    rivals: those ahead of the leader there.  rival: the first of them to take over.
+    rivals: the policies ahead of the leader there.
+    rival: the first of them to take over.
     """
 
     quantity: str
@@ -176,7 +181,7 @@ class Edge:
     turns_at: float = math.nan
 
     def look(self, times: Mapping[str, Floats], leader: str) -> None:
-        """What the outermost value does to the leader."""
+        """Take the times at the outermost value."""
         self.rivals = _ahead(times, leader)
         if self.rivals:
             self.holds_at, self.turns_at, self.rival = self.value, self.tried, self.rivals[0]
@@ -186,7 +191,7 @@ class Edge:
         return math.sqrt(self.holds_at * self.turns_at)
 
     def narrow(self, times: Mapping[str, Floats], leader: str) -> None:
-        """Keep the half in which the lead changes; times: at its middle."""
+        """Keep the half in which the leader changes; times: at its middle."""
         ahead = _ahead(times, leader)
         if ahead:
             self.turns_at, self.rival = self.middle, ahead[0]
@@ -198,9 +203,9 @@ def thresholds(trials: Trials, quantities: Sequence[str]) -> pd.DataFrame:
     """The table that `sensitivity` describes, for runs that are there already."""
     import pandas as pd
 
-    leader, everybody = best(trials.base), trials.scenario.policies
+    leader, every_policy = best(trials.base), trials.scenario.policies
     edges = [edge for name in quantities for edge in _edges(trials.scenario, name)]
-    outermost = trials.times([ConstantTrial(e.quantity, e.tried, everybody) for e in edges])
+    outermost = trials.times([ConstantTrial(e.quantity, e.tried, every_policy) for e in edges])
     for edge, times in zip(edges, outermost, strict=True):
         edge.look(times, leader)
     turned = [edge for edge in edges if edge.rivals]
@@ -225,7 +230,7 @@ def best(times: Mapping[str, Floats]) -> str:
 
 
 def _ahead(times: Mapping[str, Floats], leader: str) -> list[str]:
-    """Whose mean is better than the leader's by more than rounding, the best first."""
+    """Policies with a better mean than the leader's by more than rounding, the best first."""
     mean = {policy: float(of.mean()) for policy, of in times.items()}
     limit = mean[leader] * (1 - ROUNDING)
     return sorted((p for p in mean if mean[p] < limit), key=mean.__getitem__)

@@ -21,23 +21,26 @@ from simstrag.errors import InputError
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.sections import Count, Section, Seed
 
-__all__ = ["Point", "Study", "fields", "keys", "text_of"]
+__all__ = ["GridPoint", "Study", "fields", "keys", "text_of"]
 
 OWN = ("policies", "seeds")
-"""Keys of a scenario that a study has too, and that are no part of a grid."""
+"""Keys of a scenario that a study has too; a grid cannot vary them."""
 FILES = ("trace", "profile")
 """Keys of a scenario that may name a file."""
 SHOWN = 10
-"""How many different mistakes are told at once."""
+"""How many different mistakes one message lists."""
 
 Values = Annotated[tuple[Any, ...], Field(min_length=1)]
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """One point of a grid: its number, the values it stands for, and the scenario they make.
+class GridPoint:
+    """One point of a grid.
 
-    shared: a scenario with the same trace and profile.  changes: the keys that make this one of it.
+    values: by key of the grid.
+    scenario: what they make of the study's scenario.
+    shared: a scenario with the same trace and profile.
+    changes: the keys that turn `shared` into `scenario`.
     """
 
     number: int
@@ -47,15 +50,17 @@ class Point:
     changes: Mapping[str, Any]
 
     def __str__(self) -> str:
-        return _said(self.number, self.values)
+        return _describe(self.number, self.values)
 
 
 class Study(Section):
     """A scenario, and a grid of values for some of its keys: every combination is a point.
 
-    scenario: a file, or the keys of one.  grid: values by key, a key of a section with a dot, such
-    as `server.service`.  policies, seeds: instead of the scenario's.
-    File names are relative to the folder of the study; those in a scenario's own file to its.
+    scenario: a file, or the keys of one.
+    grid: values by key; a key of a section has a dot, such as `server.service`.
+    policies, seeds: they replace the scenario's.
+
+    File names are relative to the folder of the study; in a scenario's file, to that file's folder.
 
     >>> case = {"workers": 4, "samples": 10_000, "step": {"compute": 0.1}}
     >>> study = Study(scenario=case, grid={"workers": [4, 8], "step.cv": [0, 0.1, 0.2]}, seeds=5)
@@ -102,27 +107,27 @@ class Study(Section):
         study._folder, study._source = Path(folder), source
         return study
 
-    def points(self) -> tuple[Point, ...]:
-        """Every combination of the values in the grid, the last key varying fastest.
+    def points(self) -> tuple[GridPoint, ...]:
+        """Every combination of the values in the grid; the last key varies fastest.
 
-        Traces and profiles are read once each.  Raises one `InputError` that names every scenario
-        that cannot be, and whichever policy.
+        Each trace and profile is read once.  Raises one `InputError` that names every invalid
+        scenario and policy.
         """
-        base, found, wrong = self._base(), list[Point](), dict[str, list[str]]()
+        base, found, wrong = self._base(), list[GridPoint](), dict[str, list[str]]()
         shared: dict[str, Scenario] = {}
         for number, chosen in enumerate(itertools.product(*self.grid.values())):
             values = dict(zip(self.grid, chosen, strict=True))
             try:
                 found.append(self._point(number, values, base, shared))
             except InputError as error:
-                wrong.setdefault(str(error), []).append(_said(number, values))
+                wrong.setdefault(str(error), []).append(_describe(number, values))
         if wrong:
-            raise InputError(_in_words(wrong, len(wrong) == 1 and not found))
+            raise InputError(_explain_all(wrong, len(wrong) == 1 and not found))
         self._check_policies(found[0].scenario)
         return tuple(found)
 
     def declared(self) -> dict[str, Any]:
-        """Its keys as JSON has them; a scenario that is a file, with the keys that stand in it.
+        """Its keys as JSON; a scenario that is a file is replaced by the keys in that file.
 
         >>> Study(scenario={"workers": 4}, seeds=2).declared()
         {'scenario': {'workers': 4}, 'seeds': 2}
@@ -136,7 +141,7 @@ class Study(Section):
         values: dict[str, Any],
         base: Mapping[str, Any],
         shared: dict[str, Scenario],
-    ) -> Point:
+    ) -> GridPoint:
         data = dict(base)
         for key, value in values.items():
             section, _, inner = key.partition(".")
@@ -148,15 +153,15 @@ class Study(Section):
         else:
             scenario = Scenario.of(data, self._source, self._folder)
         scenario.timing(scenario.seed_list[0])  # a trace may name nodes that are not there
-        return Point(number, values, scenario, shared.setdefault(files, scenario), changes)
+        return GridPoint(number, values, scenario, shared.setdefault(files, scenario), changes)
 
     def _base(self) -> Mapping[str, Any]:
-        """The keys of the scenario, read once, and files named as seen from here."""
+        """The keys of the scenario, read once; file names are relative to the study."""
         if self._read is None:
-            self._read = self._stated()
+            self._read = self._read_scenario()
         return self._read
 
-    def _stated(self) -> Mapping[str, Any]:
+    def _read_scenario(self) -> Mapping[str, Any]:
         asked = {key: value for key in OWN if (value := getattr(self, key)) is not None}
         if not isinstance(self.scenario, str):
             return {**self.scenario, **asked}
@@ -188,7 +193,7 @@ def keys() -> tuple[str, ...]:
 
 
 def fields() -> Iterator[tuple[str, type[Section] | None]]:
-    """The keys of a scenario but those that a study has itself, with the section of each."""
+    """The keys of a scenario that a grid may vary, with the section of each."""
     for name, field in Scenario.model_fields.items():
         if name not in OWN:
             kinds = (field.annotation, *get_args(field.annotation))
@@ -197,7 +202,7 @@ def fields() -> Iterator[tuple[str, type[Section] | None]]:
 
 
 def _keys_of(section: Any, key: str) -> Mapping[str, Any]:
-    """What a scenario states of a section."""
+    """The keys that a scenario states in a section."""
     if section is None:
         return {}
     if not isinstance(section, Mapping):
@@ -207,14 +212,14 @@ def _keys_of(section: Any, key: str) -> Mapping[str, Any]:
     return section
 
 
-def _said(number: int, values: Mapping[str, Any]) -> str:
+def _describe(number: int, values: Mapping[str, Any]) -> str:
     """A point, in words.
 
-    >>> _said(1, {"workers": 8, "trace": None})
+    >>> _describe(1, {"workers": 8, "trace": None})
     'point 1 (workers=8, trace=null)'
     """
-    told = ", ".join(f"{key}={text_of(value)}" for key, value in values.items())
-    return f"point {number} ({told})" if told else f"point {number}"
+    shown = ", ".join(f"{key}={text_of(value)}" for key, value in values.items())
+    return f"point {number} ({shown})" if shown else f"point {number}"
 
 
 def text_of(value: Any) -> str:
@@ -222,8 +227,8 @@ def text_of(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _in_words(wrong: Mapping[str, list[str]], everywhere: bool) -> str:
-    """Each mistake once, with the first point that has it and how many others do."""
+def _explain_all(wrong: Mapping[str, list[str]], everywhere: bool) -> str:
+    """Each mistake once, with the first point that has it and the number of others."""
     if everywhere:
         return next(iter(wrong))
     lines = []

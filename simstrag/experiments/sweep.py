@@ -1,7 +1,7 @@
 """Sweeps: every point, policy and seed of a study, each run kept as it finishes.
 
-A folder of a sweep holds `sweep.json`, which says what the runs are, `runs/`, a file for each that
-is finished, and the tables made of them. Who reads it needs nothing of who computes.
+A folder of a sweep holds `sweep.json`, which lists the runs, `runs/`, with a file for each finished
+run, and the tables made of them.  It can be read while another process computes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from simstrag.documents.paths import write_atomically
 from simstrag.errors import InputError, SimstragError
 from simstrag.experiments.backends import first_line, load_backend
 from simstrag.experiments.runner import digest_of_policy, digest_of_scenario, key_of, program
-from simstrag.experiments.study import Point, Study, text_of
+from simstrag.experiments.study import GridPoint, Study, text_of
 from simstrag.processes.pool import REASON, Backend, LostCall, compute
 from simstrag.runs.run import plain, provenance
 
@@ -36,9 +36,9 @@ FORMAT = "simstrag-sweep/1"
 MARKER = "sweep.json"
 TABLES = ("results.csv", "results.parquet")
 PAUSE = 10.0
-"""Seconds at least between two times that the tables are made while runs are computed."""
+"""Least time between two writings of the tables while runs are computed, in seconds."""
 SHARE = 20
-"""And at least so many times as long as making them took."""
+"""Least time between them, as a multiple of the time that one writing takes."""
 LOST = f"what computed it ended each time it was tried: {REASON}"
 READY = Lock()
 """Threads of one process, as a Dask worker has them, compile the engine once."""
@@ -55,9 +55,10 @@ class Planned(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What is there of a sweep: all of it, or the part that was asked for.
+    """A sweep in its folder: all of it, or one shard.
 
-    points: the values of each point of the grid.  runs: those of the study, in their order.
+    points: the values of each point of the grid.
+    runs: in the order of the study.
     """
 
     folder: Path
@@ -66,7 +67,7 @@ class Sweep:
 
     @classmethod
     def read(cls, folder: str | Path) -> Sweep:
-        """From its folder, whether or not it is still going on. Raises `InputError` for no such."""
+        """From its folder, finished or not.  Raises `InputError` where it holds no sweep."""
         folder = Path(folder)
         try:
             data = json.loads((folder / MARKER).read_text(encoding="utf-8"))
@@ -93,26 +94,25 @@ class Sweep:
         return table.astype(kinds)
 
     def outcomes(self) -> dict[Planned, Mapping[str, Any]]:
-        """What each run that has ended became: `error`, None where it is finished, and `summary`.
+        """`error` (None where it is finished) and `summary` of each run that has ended.
 
-        A file that cannot be read is as good as none.
+        A run whose file cannot be read counts as not yet run.
         """
-        found = ((run, self._found(run)) for run in self.runs)
-        return {run: kept for run, kept in found if kept is not None}
+        files = ((run, self._read(run)) for run in self.runs)
+        return {run: kept for run, kept in files if kept is not None}
 
     @property
     def failed(self) -> dict[Planned, str]:
-        """What went wrong, of each run that failed."""
+        """The error of each run that failed."""
         return {run: kept["error"] for run, kept in self.outcomes().items() if kept["error"]}
 
-    @property
-    def left(self) -> str:
-        """What there is if it stops now, in words."""
+    def describe_kept(self) -> str:
+        """What an interrupt leaves, as a sentence."""
         finished = sum(kept["error"] is None for kept in self.outcomes().values())
         return f"{finished} of {len(self.runs)} runs are finished and kept in {self.folder}"
 
     def write(self) -> None:
-        """Make the tables of what there is now; each whole, or as it was."""
+        """Write the tables of all runs that have ended; each file atomically."""
         table = self.frame()
         text, binary = (self.folder / name for name in TABLES)
         write_atomically(text, lambda part: table.to_csv(part, index=False))
@@ -134,25 +134,24 @@ class Sweep:
             if not all(type(values[key]) in (int, float) for values in self.points)
         ]
 
-    def _row(self, run: Planned, found: Mapping[str, Any]) -> dict[str, Any]:
+    def _row(self, run: Planned, kept: Mapping[str, Any]) -> dict[str, Any]:
         texts, values = self._texts, self.points[run.point]
         shown = {key: text_of(value) if key in texts else value for key, value in values.items()}
-        asked = {"policy": run.policy, "seed": run.seed, "error": found["error"]}
-        return {"point": run.point, **shown, **asked, **found["summary"]}
+        about = {"policy": run.policy, "seed": run.seed, "error": kept["error"]}
+        return {"point": run.point, **shown, **about, **kept["summary"]}
 
     def _place(self, run: Planned) -> Path:
         return self.folder / "runs" / f"{run.key}.json"
 
-    def _found(self, run: Planned) -> dict[str, Any] | None:
-        """What was kept of a run; None where nothing was, or it cannot be read."""
+    def _read(self, run: Planned) -> dict[str, Any] | None:
         try:
             kept = json.loads(self._place(run).read_text(encoding="utf-8"))
             return {name: kept[name] for name in ("error", "summary")}
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def _keep(self, run: Planned, found: Mapping[str, Any]) -> None:
-        text = json.dumps(found, indent=1)
+    def _keep(self, run: Planned, result: Mapping[str, Any]) -> None:
+        text = json.dumps(result, indent=1)
         write_atomically(self._place(run), lambda part: part.write_text(text, encoding="utf-8"))
 
 
@@ -168,15 +167,19 @@ def sweep(
 ) -> Sweep:
     """Run every policy under every seed at every point of a study, and keep each run in a folder.
 
-    study: a `Study`, its keys, or the path of a YAML file.  jobs: processes, all cores by default;
-    1 is this process.  backend: processes, dask or ray; address: of the cluster.  shard: (i, k)
-    computes the i-th of k parts, from 1 on.  on_progress: called as (done, total, what).
-    Runs that the folder holds already are not computed again, those that failed are. One that fails
-    does not keep others from being computed: `frame()` has its error. The same runs make the same
-    tables, `results.csv` and `results.parquet`, to the last byte, wherever they were computed.
-    Raises `InputError` before anything runs where a scenario cannot be, and where a cluster cannot
-    be reached or has another program. Where Ctrl-C ends it, the `KeyboardInterrupt` says how many
-    runs are kept.
+    study: a `Study`, its keys, or the path of a YAML file.
+    jobs: processes, all cores by default; 1 is this process.
+    backend: processes, dask or ray.
+    address: of the cluster.
+    shard: (i, k) computes the i-th of k parts, from 1 on.
+    on_progress: called as (done, total, what).
+
+    Finished runs in the folder are not computed again; failed ones are.  A run that fails does not
+    stop the others: `frame()` has its error.  The same runs make the same tables, `results.csv` and
+    `results.parquet`, to the last byte, wherever they were computed.
+    Raises `InputError` before anything runs where a scenario is invalid, and where a cluster cannot
+    be reached or has another program.  On Ctrl-C, the `KeyboardInterrupt` says how many runs are
+    kept.
 
     >>> import tempfile
     >>> case = {"workers": 4, "samples": 10_000, "step": {"compute": 0.1}}
@@ -189,42 +192,43 @@ def sweep(
     """
     if not isinstance(study, Study):
         study = Study.of(study) if isinstance(study, Mapping) else Study.read(study)
-    part = _part(shard)
+    rows = _rows_of(shard)
+    report = on_progress or (lambda done, total, what: None)
     _check(Path(folder))
     work = load_backend(backend, address, jobs)
     try:
-        _told(on_progress, 0, 0, "reading")
+        report(0, 0, "reading")
         points = study.points()
-        whole = _begun(study, points, Path(folder))
-        asked = replace(whole, runs=whole.runs[part])
-        found = _Watched(asked, on_progress, tables=shard is None)
-        if found.left:
-            _compute(points, found, work)
+        whole = _start(study, points, Path(folder))
+        part = replace(whole, runs=whole.runs[rows])
+        progress = _Progress(part, report, tables=shard is None)
+        if progress.left:
+            _compute(points, progress, work)
     finally:
         work.shut_down()
     if len(whole.outcomes()) == len(whole.runs):
         whole.write()
-    return asked
+    return part
 
 
-def _compute(points: tuple[Point, ...], found: _Watched, work: Backend) -> None:
-    """Compute what is not finished. Raises `KeyboardInterrupt` that says what is."""
+def _compute(points: tuple[GridPoint, ...], progress: _Progress, work: Backend) -> None:
+    """Compute what is not finished.  A `KeyboardInterrupt` says how much is."""
 
     def results() -> Iterator[tuple[Planned, Any]]:
         try:
-            yield from compute(work, _run, _calls(work.share, points, found.left))
+            yield from compute(work, _run, _calls(work.share, points, progress.left))
         except Exception as error:  # of the backend: `_run` raises nothing
-            kept = f"{found.asked.left}; the same command goes on from there"
+            kept = f"{progress.part.describe_kept()}; the same command goes on from there"
             raise SimstragError(f"{first_line(error)}; {kept}") from error
 
     try:
         for run, result in results():
-            found.take(run, result)
+            progress.take(run, result)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(found.asked.left) from None
+        raise KeyboardInterrupt(progress.part.describe_kept()) from None
 
 
-def _part(shard: tuple[int, int] | None) -> slice:
+def _rows_of(shard: tuple[int, int] | None) -> slice:
     if shard is None:
         return slice(None)
     i, k = shard
@@ -235,23 +239,18 @@ def _part(shard: tuple[int, int] | None) -> slice:
     return slice(i - 1, None, k)
 
 
-def _told(report: Callable[[int, int, str], None] | None, done: int, total: int, what: str) -> None:
-    if report is not None:
-        report(done, total, what)
-
-
 def _check(folder: Path) -> None:
-    """Refuse a folder with something else, before the work is done."""
+    """Refuse a folder with other files, before anything runs."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder}: is a file; choose a folder that does not exist yet")
     if folder.exists() and not (folder / MARKER).exists() and any(folder.iterdir()):
         raise InputError(f"{folder}: holds other files; choose a folder that does not exist yet")
 
 
-def _begun(study: Study, points: tuple[Point, ...], folder: Path) -> Sweep:
-    """The sweep of a study, in its folder. Raises `InputError` where two points are the same."""
+def _start(study: Study, points: tuple[GridPoint, ...], folder: Path) -> Sweep:
+    """Write the marker of a sweep.  Raises `InputError` where two points are the same."""
     sources = {name: digest_of_policy(name) for name in points[0].scenario.policies}
-    runs, firsts = [], dict[str, Point]()
+    runs, firsts = [], dict[str, GridPoint]()
     for point in points:
         origin = digest_of_scenario(point.scenario)
         if (first := firsts.setdefault(origin, point)) is not point:
@@ -276,44 +275,42 @@ def _begun(study: Study, points: tuple[Point, ...], folder: Path) -> Sweep:
     return Sweep.read(folder)
 
 
-class _Watched:
-    """A sweep while its runs come in: kept, counted and reported."""
+class _Progress:
+    """A sweep while its runs finish: kept, counted and reported."""
 
-    def __init__(
-        self, asked: Sweep, report: Callable[[int, int, str], None] | None, tables: bool
-    ) -> None:
-        finished = {run for run, kept in asked.outcomes().items() if kept["error"] is None}
-        self.left = [run for run in asked.runs if run not in finished]
-        self.asked, self._report, self._tables = asked, report, tables
+    def __init__(self, part: Sweep, report: Callable[[int, int, str], None], tables: bool) -> None:
+        finished = {run for run, kept in part.outcomes().items() if kept["error"] is None}
+        self.left = [run for run in part.runs if run not in finished]
+        self.part, self._report, self._tables = part, report, tables
         self._done, self._next = len(finished), time.monotonic() + PAUSE
         if finished:
-            _told(report, self._done, len(asked.runs), "found finished")
+            report(self._done, len(part.runs), "found finished")
 
     def take(self, run: Planned, outcome: Any) -> None:
-        """Keep what a run became. Raises `InputError` where the workers have another program."""
+        """Keep the result of a run.  Raises `InputError` where a worker has another program."""
         if isinstance(outcome, LostCall):
             outcome = {"error": LOST, "summary": {}}
         if "other" in outcome:
             raise InputError(outcome["other"])
-        self.asked._keep(run, {"policy": run.policy, "seed": run.seed, **outcome})
+        self.part._keep(run, {"policy": run.policy, "seed": run.seed, **outcome})
         self._done += 1
-        _told(self._report, self._done, len(self.asked.runs), _said(run, self.asked, outcome))
+        self._report(self._done, len(self.part.runs), _describe(run, self.part, outcome))
         if self._tables and time.monotonic() > self._next:
             start = time.monotonic()
-            self.asked.write()
+            self.part.write()
             self._next = time.monotonic() + max(PAUSE, SHARE * (time.monotonic() - start))
 
 
-def _said(run: Planned, of: Sweep, outcome: Mapping[str, Any]) -> str:
+def _describe(run: Planned, of: Sweep, outcome: Mapping[str, Any]) -> str:
     values = of.points[run.point]
     where = "".join(f", {key}={text_of(value)}" for key, value in values.items())
     return f"{run.policy}, seed {run.seed}{where}{', failed' if outcome['error'] else ''}"
 
 
 def _calls(
-    share: Callable[[bytes], Any], points: tuple[Point, ...], runs: list[Planned]
+    share: Callable[[bytes], Any], points: tuple[GridPoint, ...], runs: list[Planned]
 ) -> Iterator[tuple[Planned, tuple[Any, ...]]]:
-    """The arguments of `_run` for each run; what points share travels once where it can."""
+    """The arguments of `_run` for each run; what points share is sent once where it can be."""
     shared: dict[int, Any] = {}
     needed = _needs()
     for run in runs:
@@ -324,22 +321,22 @@ def _calls(
 
 
 def _needs() -> dict[str, Any]:
-    """What two machines must have in common for equal results."""
+    """What two machines must share for equal results."""
     return {name: value for name, value in program().items() if name != "commit"}
 
 
 def _run(
     shared: bytes, changes: Mapping[str, Any], policy: str, seed: int, needed: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """One run, wherever this is: its summary, or what went wrong, as JSON has it."""
+    """One run, on any machine: its summary or its error, as JSON."""
     from simstrag.engine.kernel import ready
     from simstrag.engine.simulate import simulate
 
     for name, version in _needs().items():
         if version != needed[name]:
-            said = "other sources of simstrag" if name == "sources" else f"{name} {version}"
+            other = "other sources of simstrag" if name == "sources" else f"{name} {version}"
             here = "" if name == "sources" else f", and {needed[name]} is needed"
-            return {"other": f"a worker has {said}{here}: its results would not be the same"}
+            return {"other": f"a worker has {other}{here}: its results would not be the same"}
     with READY:
         ready()
     try:
@@ -347,8 +344,8 @@ def _run(
     except SimstragError as error:
         return {"error": " ".join(str(error).split()), "summary": {}}
     except (Exception, SystemExit) as error:
-        said = " ".join(str(error).split())
-        return {"error": f"{type(error).__name__}: {said}", "summary": {}}
+        message = " ".join(str(error).split())
+        return {"error": f"{type(error).__name__}: {message}", "summary": {}}
     scalars = {k: v for k, v in plain(run.summary).items() if not isinstance(v, list)}
     rest = {"provenance": run.provenance, "warnings": run.warnings}
     return {"error": None, "summary": scalars, **plain(rest)}
@@ -356,6 +353,6 @@ def _run(
 
 @lru_cache(maxsize=2)
 def _scenario(shared: bytes) -> Scenario:
-    """A scenario with its trace and profile; one after the other is the rule."""
-    found: Scenario = pickle.loads(zlib.decompress(shared))
-    return found
+    """A scenario with its trace and profile; runs of one point follow each other."""
+    scenario: Scenario = pickle.loads(zlib.decompress(shared))
+    return scenario
