@@ -2,8 +2,8 @@
 
 The last bits of a time depend on the processor, on the version of numpy and on the order of
 additions.  A decision that depends on them cannot be repeated elsewhere, so policies compare times
-with these functions.  Every tie goes to the simpler mode: no straggler, fewer groups, full
-precision, the plan in force.
+with these functions.  A tie goes to the simpler mode (no straggler, fewer groups, full precision,
+the plan in force), unless a policy's rule explicitly includes equality.
 """
 
 from __future__ import annotations

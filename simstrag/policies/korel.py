@@ -95,8 +95,8 @@ class Korel:
     """Selective AMP; times are local times in seconds, counters count updates unless noted.
 
     W: recent steps of a rank in a judgement.
-    z_on, delta_on, k_on: a rank is suspect if z > z_on and its time exceeds 1+delta_on times the
-        reference; AMP after k_on suspect checks in a row.
+    z_on, delta_on, k_on: a rank is suspect if z > z_on and its time is at least 1+delta_on times
+        the reference; AMP after k_on suspect checks in a row.
     delta_off, z_off, k_off: a rank is well if z is at most z_off and its time at most 1+delta_off
         times the reference; AMP ends after k_off such checks in a row.
     dwell, dwell_cap: least AMP steps of an activation; doubled up to the cap when it flaps.

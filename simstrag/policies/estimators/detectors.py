@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.ties import is_less
+from simstrag.ties import is_at_most, is_less
 from simstrag.view import device_gain
 
 __all__ = [
@@ -142,7 +142,7 @@ def _middle(values: Floats) -> float:
 def find_suspects(
     x: Floats, against: Baseline, z_on: float, delta_on: float
 ) -> npt.NDArray[np.bool_]:
-    """Whether each rank is slow: z > z_on and x/reference > 1+delta_on (A.9.10); shape (N,).
+    """Whether each rank is slow: z > z_on and x/reference >= 1+delta_on (A.9.10); shape (N,).
 
     Both conditions are needed: with z alone 5-9 % of all checks of a clean cluster are false alarms
     at a noise of 5-10 %.
@@ -152,7 +152,7 @@ def find_suspects(
     >>> find_suspects(np.array([1.0, 1.05, 1.5, math.nan]), Baseline(1.0, 0.01), 3.5, 0.1)
     array([False, False,  True, False])
     """
-    enough = is_less((1 + delta_on) * against.reference, x)
+    enough = is_at_most((1 + delta_on) * against.reference, x)
     beyond = is_less(z_on, robust_z(x, against.reference, against.scale))
     return beyond & enough
 
