@@ -61,9 +61,9 @@ def ranks_to_show(contention: Contention, workers: int, most: int = RANKS) -> li
     for (rank, _), f in contention.slowdowns.items():
         loudest[rank] = max(loudest.get(rank, 1.0), *f.values)
     slow = sorted((r for r, factor in loudest.items() if factor > 1), key=lambda r: -loudest[r])
-    found = slow[: most // 2]
-    even = np.linspace(0, workers - 1, most - len(found)).round().astype(int).tolist()
-    return sorted({*found, *even})
+    shown = slow[: most // 2]
+    even = np.linspace(0, workers - 1, most - len(shown)).round().astype(int).tolist()
+    return sorted({*shown, *even})
 
 
 class Excerpt(InMemory):

@@ -1,6 +1,6 @@
-"""Keeps what a kernel hands over: the logs, what the policy decided, and totals in the end.
+"""Records a run: the kernel's logs as record batches, the policy's decisions, and the totals.
 
-Nothing here changes what happens; a recorder only listens.
+Nothing here changes what happens.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ DECISION_COLUMNS = ("update", "time", "suspects", "amp", "way", "groups", "batch
 SAMPLED = ("time", "version", "samples", "progress")
 """Columns of a sample of updates."""
 DECISIONS = 64
-"""Decisions that are handed on at once."""
+"""Decisions in a record batch."""
 
 
 class Recorder:
-    """Listens to one run.
+    """Records one run.
 
-    keep_updates: whether to keep a row per update, or only of a sample of them (`SAMPLED`).
-    keep_steps, keep_gradients: whether to keep a row per step and per gradient.
-    on_update: called as (seconds, samples, progress) whenever updates are handed over.
-    storage: where the rows go; they stay in memory by default.
+    keep_updates: keep a row per update, else `SAMPLED` columns of a sample of updates.
+    keep_steps, keep_gradients: keep a row per step, per gradient.
+    on_update: called as (seconds, samples, progress) with each batch of updates.
+    storage: of the rows; in memory by default.
     """
 
     def __init__(
@@ -83,11 +83,11 @@ class Recorder:
         self.version = 0
 
     def keeps(self, table: str) -> bool:
-        """Whether it wants rows of `steps` or of `gradients`."""
+        """Whether rows of `steps` or of `gradients` are kept."""
         return self._keeps[table]
 
     def planned(self, plan: Plan, version: int, time: float) -> None:
-        """A resolved plan comes into force; one that decides what is in force leaves no trace."""
+        """Record a resolved plan that comes into force, if it differs from the last one."""
         if plan == self._plan:
             return
         self._plan = plan
@@ -115,7 +115,7 @@ class Recorder:
         return self._numbers[key]
 
     def take(self, logs: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Copy rows of the logs of updates, their members, steps and fates."""
+        """Copy rows of the logs: updates, their members, steps and fates of gradients."""
         if "updates" in logs:
             self._take_updates(logs["updates"], logs["members"])
         if self._keeps["steps"]:
@@ -140,7 +140,7 @@ class Recorder:
                 self._on_update(float(last["time"]), int(last["samples"]), known)
 
     def totals(self, machine: Any, ranks: Any, progress: float | None) -> None:
-        """The run is over; a sample of updates contains the last one too."""
+        """Take the totals at the end; a sample of updates contains the last one too."""
         before, self.version = self.version, int(machine["version"])
         self.time = float(machine["now"])
         if not self.keeps_updates and before != self.version:

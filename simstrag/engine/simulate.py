@@ -1,4 +1,4 @@
-"""Simulates one job: SimPy is the clock of the outer world, the kernel advances standing plans."""
+"""Simulates one training job: SimPy is the clock, the kernel advances the plan in force."""
 
 from __future__ import annotations
 
@@ -45,18 +45,19 @@ def simulate(
 ) -> Run:
     """Run one policy through a scenario under one seed.
 
-    policy: a name with parameters such as ``"ssp:bound=5"``, or an object; it is copied.
-    record_updates: whether to keep all updates; else time, version, samples and progress of the
-        last and of 16,384 others at most, evenly spread.
+    policy: a name with parameters such as ``"ssp:bound=5"``, or an object, which is copied.
+    record_updates: keep all updates; else time, version, samples and progress of the last one and
+        of at most 16,384 others, evenly spread.
+    record_steps, record_gradients: keep all steps, all gradients.
     on_update: called now and then, and at the end, with (seconds, samples, progress) of the last
         update; it changes nothing.
-    out: a run directory to write while it goes on, so that no table of it need fit into memory; it
-        is there as a whole in the end or not at all.
-    excerpt: these ranks: keep updates and steps, but where they are too many only what
-        `Run.excerpt` says of them, so that memory does not grow with the run; not with `out`.
-    hints: what the policy is told beforehand, where it is not what the scenario says: by a
-        calibration that has gone on since, for instance. The run's provenance has it then.
-    Raises `InputError` for what the user can correct, `StallError` where the policy waits for ever.
+    out: a run directory to write during the run, so that its tables need not fit into memory; it
+        is complete in the end or absent.
+    excerpt: ranks; keep updates and steps, but only an excerpt of them (see `Run.excerpt`) once
+        they are too many, so that memory does not grow with the run; not with `out`.
+    hints: what the policy knows beforehand, where it differs from the scenario, such as a newer
+        calibration; the run's provenance states it.
+    Raises `InputError` for mistakes of the user, `StallError` where the policy waits for ever.
 
     >>> scenario = Scenario(workers=4, updates=10, step={"compute": 0.1})
     >>> round(simulate(scenario, "bsp").summary["makespan"], 9)
@@ -69,17 +70,17 @@ def simulate(
         if out is not None:
             raise InputError("an excerpt stays in memory: ask for `excerpt` or for `out`")
         storage = Excerpt(scenario.workers, excerpt)
-        return _simulated(
+        return _simulate(
             scenario, policy, seed, Recorder(True, True, True, on_update, storage), hints
         )
     if out is None:
-        return _simulated(scenario, policy, seed, Recorder(*keep, on_update), hints)
+        return _simulate(scenario, policy, seed, Recorder(*keep, on_update), hints)
     run: Run | None = None
 
     def fill(folder: Path) -> None:
         nonlocal run
         with OnDisk(folder) as files:
-            run = _simulated(scenario, policy, seed, Recorder(*keep, on_update, files), hints)
+            run = _simulate(scenario, policy, seed, Recorder(*keep, on_update, files), hints)
         run.note(folder)
 
     folder = write_directory(Path(out), "run.json", fill)
@@ -87,7 +88,7 @@ def simulate(
     return run.at(folder)
 
 
-def _simulated(
+def _simulate(
     scenario: Scenario,
     policy: str | Policy,
     seed: int,
@@ -96,22 +97,22 @@ def _simulated(
 ) -> Run:
     name = policy if isinstance(policy, str) else policies.name_of(policy)
     fresh = policies.load(policy) if isinstance(policy, str) else copy.deepcopy(policy)
-    job = _Job(scenario, fresh, name, seed, recorder, hints)
+    simulation = _Simulation(scenario, fresh, name, seed, recorder, hints)
     world = simpy.Environment()
-    contention = job.timing.contention
+    contention = simulation.timing.contention
     if contention.trace_end == "error" and contention.end < math.inf:
         world.process(_end_of_trace(world, contention.end))
-    world.run(until=world.process(job.run(world)))
-    return job.result()
+    world.run(until=world.process(simulation.run(world)))
+    return simulation.result()
 
 
 def check(scenario: Scenario, policy: str, seed: int) -> None:
-    """Raise at once what the first moment of such a run would raise: a plan that cannot be."""
-    _Job(scenario, policies.load(policy), policy, seed, Recorder())
+    """Raise what the start of such a run would raise, such as an invalid first plan."""
+    _Simulation(scenario, policies.load(policy), policy, seed, Recorder())
 
 
-class _Job:
-    """One data-parallel job in the outer world."""
+class _Simulation:
+    """One run: a policy, the kernel and the clock."""
 
     def __init__(
         self,
@@ -131,27 +132,27 @@ class _Job:
         self.timing = scenario.timing(seed)
         self.learner = NoiseScale(learner.batch, learner.noise_scale, learner.c_tau)
         self.recorder = recorder
-        self.told_otherwise = hints
+        self.other_hints = hints
         self.hints = _hints(self.timing, scenario) if hints is None else hints
         limits = Limits(scenario.updates, scenario.sample_target, scenario.progress_target)
         self._asked: Plan | None = None
         self._answered: Plan | None = None
-        self._untold: InputError | None = None
+        self._truth_error: InputError | None = None
         self.kernel = Kernel(
             scenario.workers, self.timing, self._plan(self._first_view()), self.learner, limits,
             self.recorder, scenario.straggler_ratio,
         )  # fmt: skip
 
     def run(self, world: simpy.Environment) -> Generator[simpy.Event, Any, None]:
-        """Advance the standing plan from one event of the outer world to the next."""
+        """Advance the plan in force from one event of the clock to the next."""
         kernel = self.kernel
         stop = kernel.advance(world.peek())
         while stop is not Stop.DONE:
             if stop is Stop.STALLED:
                 raise self._stalled()
             if stop is Stop.REVIEW:
-                kernel.replan(self._plan(kernel.view(self.hints, self._told(kernel.truth))))
-            else:  # what the outer world does at an instant comes after all else of it (rule 15)
+                kernel.replan(self._plan(kernel.view(self.hints, self._truth(kernel.truth))))
+            else:  # events of the clock come last at their instant (rule 15)
                 yield world.timeout(world.peek() - world.now)
             stop = kernel.advance(world.peek())
         kernel.end()
@@ -167,8 +168,8 @@ class _Job:
             for name, given in (("trace", inputs.trace), ("profile", inputs.profile))
         }
         made = {**provenance(), "sha256": hashes}
-        if self.told_otherwise is not None:
-            made["hints"] = asdict(self.told_otherwise)
+        if self.other_hints is not None:
+            made["hints"] = asdict(self.other_hints)
         tables: dict[str, Any] = {name: self.recorder.storage.table(name) for name in TABLES}
         return Run(
             self.name,
@@ -182,23 +183,23 @@ class _Job:
         )
 
     def _first_view(self) -> View:
-        """The facts before anything has begun."""
+        """The view before the first step."""
         workers, hints, timing = self.scenario.workers, self.hints, self.timing
 
         def truth() -> npt.NDArray[np.float64]:
             return np.array([timing.noise_free(rank, 0, 0.0) for rank in range(workers)])
 
-        told = self._told(truth)
-        return View(workers, hints=hints, noise_scale=hints.noise_scale, truth=told)
+        oracle_truth = self._truth(truth)
+        return View(workers, hints=hints, noise_scale=hints.noise_scale, truth=oracle_truth)
 
     def _plan(self, view: View) -> Plan:
-        """What the policy answers, resolved; the same answer is the same plan."""
+        """The policy's plan, resolved; the same object is resolved once."""
         try:
             plan = policies.ask(self.policy, view, self.name)
             view.close()
         except PlanError:
-            if self._untold is not None:
-                raise self._untold from None  # the trace's end is no mistake of the policy
+            if self._truth_error is not None:
+                raise self._truth_error from None  # the trace's end is no mistake of the policy
             raise
         if plan is self._asked and self._answered is not None:
             return self._answered
@@ -211,22 +212,22 @@ class _Job:
         self._asked, self._answered = plan, resolved
         return resolved
 
-    def _told(self, truth: Truth) -> Truth | None:
-        """The truth, for an oracle alone, and a note of what the trace cannot tell."""
+    def _truth(self, truth: Truth) -> Truth | None:
+        """The truth, for an oracle only; an error of the trace is kept and raised later."""
         if not self.oracle:
             return None
 
-        def told() -> npt.NDArray[np.float64]:
+        def checked() -> npt.NDArray[np.float64]:
             try:
                 return truth()
             except InputError as error:
-                self._untold = error
+                self._truth_error = error
                 raise
 
-        return told
+        return checked
 
     def _refuse_a_target(self, plan: Plan) -> None:
-        """A target needs progress, which the noise-scale learner does not know of every plan."""
+        """Refuse a target where the noise-scale learner does not know the progress of a plan."""
         reason = getattr(self.policy, "unmodelled", None) or unmodelled(plan)
         if reason and self.scenario.progress_target is not None:
             raise PlanError(
@@ -245,7 +246,7 @@ class _Job:
 
 
 def _end_of_trace(world: simpy.Environment, end: float) -> Generator[simpy.Event, Any, None]:
-    """Under `trace_end: error` nobody knows what comes after the last row (rule 8)."""
+    """Under `trace_end: error` nothing is known after the last row (rule 8)."""
     yield world.timeout(end)
     raise InputError(
         f"the trace ends at {end:g} s, before the run does; "
@@ -254,7 +255,7 @@ def _end_of_trace(world: simpy.Environment, end: float) -> Generator[simpy.Event
 
 
 def _hints(timing: Timing, scenario: Scenario) -> Hints:
-    """What a calibrated cluster would tell its policies; recorded durations are not calibrated."""
+    """The hints of a calibrated cluster; recorded durations are not calibrated."""
     step, learner = timing.step, scenario.learner
     known = not timing.contention.durations
     return Hints(

@@ -1,4 +1,4 @@
-"""A finished run in numbers."""
+"""The summary of a finished run."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def summarise(
 
 
 def unknown_warning(reason: str) -> str:
-    """What to say of a run whose progress nobody can tell (rule 25)."""
+    """The warning of a run whose progress is unknown (rule 25)."""
     return (
         f"progress is unknown: {reason}, and the noise-scale formula does not hold there; "
         "the makespan stands, what its updates are worth takes real training"
@@ -87,24 +87,24 @@ def unknown_warning(reason: str) -> str:
 
 
 def _fresh_progress(learner: NoiseScale) -> float:
-    """What as many samples would be worth as fresh gradients of one worker."""
+    """The progress of as many samples as fresh gradients of one worker."""
     return learner.samples / (learner.noise_scale + learner.batch)
 
 
 def beyond_warning(share: float) -> str:
-    """What to say of a run that computed so much of its time beyond the trace (rule 8)."""
+    """The warning of a run that computed this share of its time beyond the trace (rule 8)."""
     return (
         f"{share:.0%} of the computing lies beyond the end of the trace; the last values were held"
     )
 
 
 def _known(time: float) -> float | None:
-    """A time, None where it never came."""
+    """A time, None where it is NaN."""
     return None if math.isnan(time) else time
 
 
 def _accuracy(scenario: Scenario, progress: float | None, staleness: float) -> float | None:
-    """From the declared curve, less what staleness costs; None without one, and beyond it."""
+    """Accuracy by the declared curve, less the loss by staleness; None without or beyond it."""
     curve: Sequence[tuple[float, float]] = scenario.learner.curve or ()
     if progress is None:
         return None

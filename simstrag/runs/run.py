@@ -40,32 +40,38 @@ OWN = {
         "profile.json", "origin.txt",
     ),
 }  # fmt: skip
-"""What a folder with this file holds besides: patterns of names."""
+"""The files beside each of these in a folder, as patterns of names."""
 
 FORMAT = "simstrag-run/1"
 TABLES = ("updates", "steps", "gradients", "decisions")
-WRITTEN = ("policy", "seed", "scenario", "summary", "provenance", "warnings")
-"""What `run.json` holds besides its format."""
-TOLD = ("excerpt", "recorded")
-"""What it holds where there is something to say of it."""
+REQUIRED = ("policy", "seed", "scenario", "provenance", "summary", "warnings")
+"""Keys of `run.json`."""
+OPTIONAL = ("excerpt", "recorded")
+"""Keys of `run.json` that are left out where they are None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One simulated run; tables are mappings of columns, which are equal to lists of their values.
+    """One simulated or recorded run.
 
-    policy: as it was asked for.  scenario: as declared.  summary: see `simstrag.engine.summary`.
+    policy: as it was requested.
+    scenario: as declared.
+    summary: see `simstrag.engine.summary`.
     updates: time (s), version, members, n_own, samples (so far), staleness_mean, staleness_max,
-    progress.  steps: rank, step, version, precision, start, finish, wait, communication (s).
+        progress.
+    steps: rank, step, version, precision, start, finish, wait, communication (s).
     gradients: update, rank, step, version pulled, precision, samples, weight, fate.
-    decisions: a row per plan that decides otherwise than the one before it, from the first on:
-    update and time (s) at which it came into force, suspects (None: it judges nobody), amp (ranks),
-    way, groups, batch (shares; None: equal).  None where an older version wrote the run.
-    excerpt: None where steps and updates are all there.  Else of which `ranks` the steps are; of
-    each `period` (s) they, updates and decisions are those of the first `window` (s), beside the
-    decision in force before and updates that are evenly spread (None: of all time); and, of all
-    steps, seconds of computing in `full` precision, in `amp`, and `lost`, `_by_rank`.
-    recorded: of a real run what its record says of it, such as precision and clock; else None.
+    decisions: a row for the first plan, and for each that decides otherwise than the one before:
+        update and time (s) at which it came into force, suspects (None: it judges no rank), amp
+        (ranks), way, groups, batch (shares; None: equal).  None where an older version wrote the
+        run.
+    excerpt: None where all steps and updates are kept.  Else `ranks` whose steps are kept; `period`
+        and `window` (s): steps, updates and decisions are those in the first `window` of each
+        `period`, with the decision in force before and updates evenly spread (None: of all time);
+        and seconds of all steps computed in `full` precision, in `amp`, and `lost`, `_by_rank`.
+    recorded: what the record of a real run states, such as precision and clock; else None.
+
+    Tables map names to columns, which equal lists of their values.
     """
 
     policy: str
@@ -112,21 +118,13 @@ class Run:
 
     def to_json(self) -> str:
         """The contents of `run.json`."""
-        return json.dumps(
-            plain(
-                {
-                    "format": FORMAT,
-                    "policy": self.policy,
-                    "seed": self.seed,
-                    "scenario": self.scenario,
-                    "provenance": self.provenance,
-                    "summary": self.summary,
-                    "warnings": list(self.warnings),
-                    **{name: told for name in TOLD if (told := getattr(self, name)) is not None},
-                }
-            ),
-            indent=2,
-        )
+        optional = {name: getattr(self, name) for name in OPTIONAL}
+        document = {
+            "format": FORMAT,
+            **{name: getattr(self, name) for name in REQUIRED},
+            **{name: value for name, value in optional.items() if value is not None},
+        }
+        return json.dumps(plain(document), indent=2)
 
     def write(self, folder: str | Path) -> Path:
         """Write the run directory, whole or not at all; replaces an earlier run there.
@@ -148,22 +146,22 @@ class Run:
         (folder / "run.json").write_text(self.to_json() + "\n", encoding="utf-8")
 
     def at(self, folder: Path) -> Run:
-        """The run with the tables of a run directory in place of its own."""
+        """The run with the tables of a run directory."""
         tables: dict[str, Any] = {table: read_table(folder, table) for table in TABLES}
         return replace(self, **tables)
 
     @classmethod
     def read(cls, folder: str | Path) -> Run:
-        """From a run directory; a column is read from there when it is asked for.
+        """From a run directory; a column is read when it is first used.
 
-        Raises `InputError` where it is none.
+        Raises `InputError` where the folder is no run directory.
         """
         folder = Path(folder)
         try:
             data = json.loads((folder / "run.json").read_text(encoding="utf-8"))
             if not isinstance(data, dict) or data.get("format") != FORMAT:
                 raise InputError(f"{folder / 'run.json'}: not a run: its format is not {FORMAT}")
-            given = {name: data[name] for name in WRITTEN}
+            given = {name: data[name] for name in REQUIRED}
             tables: dict[str, Any] = {table: read_table(folder, table) for table in TABLES}
         except KeyError as error:
             raise InputError(f"{folder / 'run.json'}: not a run: it has no {error}") from None
@@ -176,7 +174,10 @@ class Run:
             raise InputError(f"{folder}: not a run directory: {reason}") from None
         if tables["updates"] is None:
             raise InputError(f"{folder}: not a run directory: updates.parquet is missing")
-        given |= {"warnings": tuple(data["warnings"]), **{name: data.get(name) for name in TOLD}}
+        given |= {
+            "warnings": tuple(data["warnings"]),
+            **{name: data.get(name) for name in OPTIONAL},
+        }
         return cls(**given, **tables)
 
 
@@ -202,12 +203,12 @@ def check_directory(folder: Path, marker: str) -> None:
 
 
 def _check_contents(folder: Path, marker: str) -> None:
-    """Nobody loses a file of his own by writing a folder anew."""
-    found = sorted(entry.name for entry in folder.iterdir())
-    if found and marker not in found:
+    """Refuse to replace files that `write_directory` did not write."""
+    names = sorted(entry.name for entry in folder.iterdir())
+    if names and marker not in names:
         raise InputError(f"{folder}: holds other files; choose a folder that does not exist yet")
     own = OWN.get(marker, (marker,))
-    others = [name for name in found if not any(fnmatch(name, pattern) for pattern in own)]
+    others = [name for name in names if not any(fnmatch(name, pattern) for pattern in own)]
     if others:
         raise InputError(
             f"{folder}: holds files that would be lost ({', '.join(others[:3])}); move them, or "
@@ -247,7 +248,7 @@ def write_directory(folder: Path, marker: str, fill: Any) -> Path:
 
 @functools.cache
 def provenance() -> Mapping[str, Any]:
-    """Versions of what computed a run, and the commit of this source tree if it is one."""
+    """Versions of the program and its libraries, and the commit of a source tree."""
     packages = ("numpy", "simpy", "pandas", "pyarrow")
     return {
         "simstrag": metadata.version("simstrag"),
