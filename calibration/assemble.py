@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from simstrag.calibration.cells import MeasurementCell
-from simstrag.calibration.fits import collective_cells, contended, step_cells
-from simstrag.calibration.fits.collective_fit import AllReducePoint, interpolate, points_around
-from simstrag.calibration.fits.estimates import (
+from simstrag.calibration.fits import communication_estimates, contended, step_estimates
+from simstrag.calibration.fits.allreduce_fit import AllReducePoint, interpolate, points_around
+from simstrag.calibration.fits.cell_estimates import (
     CellEstimate,
     clip,
     fitted,
@@ -76,18 +76,18 @@ def assemble(samples: Samples, files: Mapping[str, str] | None = None) -> Profil
     workload = _workload(header["workload"])
     held_out = frozenset(MeasurementCell(**cell) for cell in header["plan"].get("held_out", ()))
     gradient = int(header["workload"].get("gradient_bytes") or 0)
-    steps = step_cells.step_cells(samples, held_out)
-    fits = step_cells.batch_fits(samples, held_out)
-    reduces = collective_cells.collective_cells(samples, held_out)
+    steps = step_estimates.step_cells(samples, held_out)
+    fits = step_estimates.batch_fits(samples, held_out)
+    reduces = communication_estimates.collective_cells(samples, held_out)
     ranks = max((c.ranks for c in reduces if not c.oversubscribed), default=0)
     responses = contended.responses(samples, held_out, ranks)
-    overlaps = collective_cells.overlap_cells(samples)
-    transfers = collective_cells.transfer_cells(samples)
+    overlaps = communication_estimates.overlap_cells(samples)
+    transfers = communication_estimates.transfer_cells(samples)
     scales, without_scale = noise_scales(samples)
     errors = (
-        summarize_errors("step", step_cells.predictions(steps, fits), OF_STEPS),
+        summarize_errors("step", step_estimates.predictions(steps, fits), OF_STEPS),
         summarize_errors("contention", contended.predictions(responses), OF_LOADS),
-        collective_cells.predict_held_out_sizes(reduces),
+        communication_estimates.predict_held_out_sizes(reduces),
     )
     return Profile(
         name=header["name"],
@@ -107,10 +107,10 @@ def assemble(samples: Samples, files: Mapping[str, str] | None = None) -> Profil
         batches=fits,
         responses=responses,
         collectives=reduces,
-        collective_fits=collective_cells.collective_fits(samples, reduces),
+        collective_fits=communication_estimates.collective_fits(samples, reduces),
         transfers=transfers,
         overlaps=overlaps,
-        locksteps=step_cells.lockstep_cells(samples),
+        locksteps=step_estimates.lockstep_cells(samples),
         learning=scales,
         held_out=tuple(each for each in errors if each is not None),
         skipped=(*_skipped(samples), *without_scale),
@@ -225,7 +225,11 @@ def _allreduce_times(
 
     They are of the largest number of ranks with a core each; None for too few sizes.
     """
-    alone = [cell for cell in cells if collective_cells.is_fitted(cell) and not cell.oversubscribed]
+    alone = [
+        cell
+        for cell in cells
+        if communication_estimates.is_fitted(cell) and not cell.oversubscribed
+    ]
     ranks = max((cell.ranks for cell in alone), default=0)
     chosen = [cell for cell in alone if cell.ranks == ranks]
     if not chosen or not gradient_bytes:
@@ -233,7 +237,7 @@ def _allreduce_times(
     points = [AllReducePoint((ranks,), cell.bytes, cell.seconds.value) for cell in chosen]
     near = {point.bytes for point in points_around(points, gradient_bytes)}
     nearest = [cell for cell in chosen if cell.bytes in near]
-    fit = collective_cells.fit_ring(samples, nearest, "around the gradient's size")
+    fit = communication_estimates.fit_ring(samples, nearest, "around the gradient's size")
     if fit is None:
         return None
     worst = max((abs(residual.error) for residual in fit.residuals), default=None)

@@ -23,11 +23,11 @@ from typing import Any, NamedTuple
 from simstrag.calibration import campaign
 from simstrag.calibration import samples as files
 from simstrag.calibration.assemble import assemble
-from simstrag.calibration.benches.device import Device, find_device
-from simstrag.calibration.benches.gradient import GradientBench
-from simstrag.calibration.benches.machine import describe_software, slug
+from simstrag.calibration.benches.bench_selection import build_benches
+from simstrag.calibration.benches.device_timing import Device, find_device
+from simstrag.calibration.benches.gradient_norms import GradientBench
+from simstrag.calibration.benches.machine_state import describe_software, slug
 from simstrag.calibration.benches.steps import Jobs
-from simstrag.calibration.benches.suite import build_benches
 from simstrag.calibration.campaign import FEWEST, TARGET, CampaignLimits, OnVisit
 from simstrag.calibration.cells import PARTS, Bench, MeasurementCell, Part
 from simstrag.calibration.fits.held_out import choose_held_out

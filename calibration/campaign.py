@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simstrag.calibration.benches.machine import (
+from simstrag.calibration.benches.machine_state import (
     FOREIGN_LIMIT,
     PACE_LIMIT,
     Occupancy,
@@ -25,7 +25,7 @@ from simstrag.calibration.benches.machine import (
     visit_deviation,
 )
 from simstrag.calibration.cells import Bench, MeasurementCell, Skipped, Visit
-from simstrag.calibration.fits.estimates import relative_half_width, visit_statistic
+from simstrag.calibration.fits.cell_estimates import relative_half_width, visit_statistic
 from simstrag.calibration.samples import Samples, VisitJournal, calm_visits
 from simstrag.errors import InputError
 

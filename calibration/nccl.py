@@ -22,14 +22,9 @@ from typing import Any
 import numpy as np
 
 from simstrag.calibration.cells import MeasurementCell
-from simstrag.calibration.fits import collective_fit
-from simstrag.calibration.fits.collective_fit import (
-    ALGORITHMS,
-    Algorithm,
-    AllReducePoint,
-    Predictor,
-)
-from simstrag.calibration.fits.estimates import round_digits
+from simstrag.calibration.fits import allreduce_fit
+from simstrag.calibration.fits.allreduce_fit import ALGORITHMS, Algorithm, AllReducePoint, Predictor
+from simstrag.calibration.fits.cell_estimates import round_digits
 from simstrag.calibration.fits.held_out import LARGE, CellPrediction, summarize_errors
 from simstrag.errors import InputError
 from simstrag.profile.measurements import CollectiveCell, CollectiveFit, HeldOut
@@ -150,7 +145,7 @@ def profile(
     large = [point for point in all_points if point.bytes >= LARGE] or all_points
     try:
         algorithm, errors = choose(large)
-        fit = collective_fit.fit(large, algorithm)
+        fit = allreduce_fit.fit(large, algorithm)
         single = [_fit(of, "ring", "over all sizes of one placement") for of in _split(all_points)]
     except ValueError as error:
         raise InputError(
@@ -175,7 +170,7 @@ def profile(
     return Profile(
         **(fields | provenance),
         allreduce=AllReduceTimes(
-            **collective_fit.constants(fit, len(large), *INTERVAL_NOTES),
+            **allreduce_fit.constants(fit, len(large), *INTERVAL_NOTES),
             bytes=Quantity(value=gradient_bytes or GRADIENT, kind="assumed", note=origin),
             overlap=Quantity(value=0, kind="assumed", note="measured without any backward"),
             algorithm=fit.algorithm,
@@ -201,9 +196,9 @@ def choose(points: Sequence[AllReducePoint]) -> tuple[Algorithm, dict[Algorithm,
     few = len({point.ranks_per_node for point in points}) < 3
     medians: dict[Algorithm, float] = {}
     for algorithm in ALGORITHMS:
-        errors = collective_fit.left_out_errors(
+        errors = allreduce_fit.left_out_errors(
             points,
-            lambda rest, of=algorithm: collective_fit.fit(rest, of).seconds,  # type: ignore[misc]
+            lambda rest, of=algorithm: allreduce_fit.fit(rest, of).seconds,  # type: ignore[misc]
             (lambda p: p.bytes) if few else (lambda p: p.ranks_per_node),
         )
         if errors:
@@ -219,10 +214,10 @@ def predict_placements(points: Sequence[AllReducePoint]) -> HeldOut | None:
     def fitter(rest: Sequence[AllReducePoint]) -> Predictor:
         algorithm, _ = choose(rest)
         chosen.append(algorithm)
-        return collective_fit.fit(rest, algorithm).seconds
+        return allreduce_fit.fit(rest, algorithm).seconds
 
     chosen: list[Algorithm] = []
-    errors = collective_fit.left_out_errors(points, fitter, lambda p: p.ranks_per_node)
+    errors = allreduce_fit.left_out_errors(points, fitter, lambda p: p.ranks_per_node)
     predictions = [
         CellPrediction(
             MeasurementCell(
@@ -299,5 +294,5 @@ def _cell(point: AllReducePoint) -> CollectiveCell:
 
 
 def _fit(points: Sequence[AllReducePoint], algorithm: Algorithm, note: str) -> CollectiveFit:
-    fit = collective_fit.fit(points, algorithm)
-    return collective_fit.record(fit, points, "nccl", note, *INTERVAL_NOTES)
+    fit = allreduce_fit.fit(points, algorithm)
+    return allreduce_fit.record(fit, points, "nccl", note, *INTERVAL_NOTES)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from simstrag.calibration.benches.machine import PACE_LIMIT, usual_paces, visit_deviation
+from simstrag.calibration.benches.machine_state import PACE_LIMIT, usual_paces, visit_deviation
 from simstrag.calibration.cells import MeasurementCell, Visit
 from simstrag.documents.paths import lock_file, write_atomically
 from simstrag.errors import InputError

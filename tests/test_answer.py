@@ -12,19 +12,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from simstrag.analysis.charts import drawing
+from simstrag.analysis.charts import matplotlib_renderer
 from simstrag.analysis.charts.thresholds import draw_thresholds
 from simstrag.analysis.pages.report import render
 from simstrag.analysis.tables.comparison_tables import differences_table, ranking_table
 from simstrag.analysis.tables.standings import Standings, standings
 from simstrag.analysis.text.answer import answer
 from simstrag.analysis.text.cautions import cautions
-from simstrag.analysis.text.sensitivity_text import (
-    WORDS,
-    Turn,
-    round_safely,
-    thresholds,
-)
+from simstrag.analysis.text.sensitivity_text import WORDS, Turn, round_safely, thresholds
 from simstrag.experiments.compare import C_TAUS, Comparison, compare
 from simstrag.experiments.sensitivity import COLUMNS
 from simstrag.scenario.scenario import Scenario
@@ -369,7 +364,7 @@ def test_labels_of_the_picture_stay_clear_of_the_axis(rival: str) -> None:
         turn("step.compute", rival, 0.5, 0.49, shown=False, unit="s"),
         turn("allreduce.overlap", rival, 1.5, 1.6, shown=False),
     ]
-    with drawing.canvas(9.0, 2.0) as figure:
+    with matplotlib_renderer.canvas(9.0, 2.0) as figure:
         ax = draw_thresholds(figure, [dict(zip(COLUMNS, row, strict=True)) for row in rows])
         figure.draw_without_rendering()
         axis = ax.get_window_extent()

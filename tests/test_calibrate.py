@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from simstrag.calibration import calibrate as module
-from simstrag.calibration.benches.training import TrainingBench
+from simstrag.calibration.benches.runtime_overhead import TrainingBench
 from simstrag.calibration.calibrate import Calibration, CalibrationRequest, derive
 from simstrag.calibration.campaign import remarks
 from simstrag.calibration.cells import MeasurementCell, Visit
@@ -60,7 +60,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "build_benches", short)
     monkeypatch.setattr("simstrag.calibration.benches.server.VISIT", 0.02)
     monkeypatch.setattr("simstrag.calibration.campaign.MOST", 5)
-    monkeypatch.setattr("simstrag.calibration.benches.machine.TIMES", 3)
+    monkeypatch.setattr("simstrag.calibration.benches.machine_state.TIMES", 3)
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ import pytest
 from simstrag.calibration import samples as files
 from simstrag.calibration.assemble import assemble
 from simstrag.calibration.cells import MeasurementCell, Visit
-from simstrag.calibration.fits.collective_fit import AllReducePoint, fit, points_around
-from simstrag.calibration.fits.step_cells import interference
+from simstrag.calibration.fits.allreduce_fit import AllReducePoint, fit, points_around
+from simstrag.calibration.fits.step_estimates import interference
 from simstrag.calibration.samples import Samples
 from simstrag.engine.simulate import simulate
 from simstrag.profile.profile import Profile

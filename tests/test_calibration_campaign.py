@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from simstrag.calibration import campaign, samples
-from simstrag.calibration.benches.machine import measure_paces, usual_paces
+from simstrag.calibration.benches.machine_state import measure_paces, usual_paces
 from simstrag.calibration.campaign import FEWEST, MOST, CampaignLimits
 from simstrag.calibration.cells import MeasurementCell, Skipped, Visit
 from simstrag.calibration.samples import Samples, VisitJournal

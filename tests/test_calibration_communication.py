@@ -12,10 +12,10 @@ import psutil
 import pytest
 
 from simstrag.calibration.benches.allreduce import COARSE, AllReduceBench, rank_counts, sizes_of
+from simstrag.calibration.benches.background_traffic import Traffic
 from simstrag.calibration.benches.overlap import KINDS, OverlapBench
+from simstrag.calibration.benches.runtime_overhead import FEWEST, TrainingBench
 from simstrag.calibration.benches.server import ServerBench
-from simstrag.calibration.benches.traffic import Traffic
-from simstrag.calibration.benches.training import FEWEST, TrainingBench
 from simstrag.calibration.benches.workers import WorkerGroup
 from simstrag.calibration.cells import MeasurementCell, Skipped
 from simstrag.processes.affinity import cores
@@ -126,8 +126,8 @@ def test_push_service_and_pull_are_timed_at_every_size() -> None:
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Visits of a tenth of a second to ranks that train."""
-    monkeypatch.setattr("simstrag.calibration.benches.training.VISIT", 0.1)
-    monkeypatch.setattr("simstrag.calibration.benches.training.SPAN", 0.05)
+    monkeypatch.setattr("simstrag.calibration.benches.runtime_overhead.VISIT", 0.1)
+    monkeypatch.setattr("simstrag.calibration.benches.runtime_overhead.SPAN", 0.05)
 
 
 @pytest.mark.usefixtures("short")

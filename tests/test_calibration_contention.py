@@ -14,15 +14,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from simstrag.calibration.benches import loads as module  # noqa: E402
-from simstrag.calibration.benches.device import Cpu, find_device  # noqa: E402
-from simstrag.calibration.benches.loads import SHARED, Loads, levels, make_piece, split  # noqa: E402
-from simstrag.calibration.benches.steps import (  # noqa: E402
-    FEWEST,
-    WARM_UP,
-    ContentionBench,
-    Jobs,
-)
+from simstrag.calibration.benches import background_load as module  # noqa: E402
+from simstrag.calibration.benches.background_load import SHARED, Loads, levels, make_piece, split  # noqa: E402
+from simstrag.calibration.benches.device_timing import Cpu, find_device  # noqa: E402
+from simstrag.calibration.benches.steps import FEWEST, WARM_UP, ContentionBench, Jobs  # noqa: E402
 from simstrag.calibration.benches.workers import WorkerGroup  # noqa: E402
 from simstrag.calibration.cells import Skipped  # noqa: E402
 from simstrag.processes.affinity import cores  # noqa: E402

@@ -6,11 +6,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from simstrag.calibration.benches import allreduce, suite  # noqa: E402
+from simstrag.calibration.benches import allreduce, bench_selection  # noqa: E402
 from simstrag.calibration.benches.allreduce import AllReduceBench  # noqa: E402
-from simstrag.calibration.benches.device import find_device  # noqa: E402
+from simstrag.calibration.benches.bench_selection import build_benches  # noqa: E402
+from simstrag.calibration.benches.device_timing import find_device  # noqa: E402
 from simstrag.calibration.benches.steps import Jobs  # noqa: E402
-from simstrag.calibration.benches.suite import build_benches  # noqa: E402
 from simstrag.workloads import Precisions, load  # noqa: E402
 
 CHOSEN = Precisions("fp32", "bf16", stand_in=False, probed_gain=2.0)
@@ -23,7 +23,7 @@ CHOSEN = Precisions("fp32", "bf16", stand_in=False, probed_gain=2.0)
 def test_overlap_is_measured_among_the_ranks_whose_all_reduce_is_fitted(
     cpus: int, gpus: int, ranks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (allreduce, suite):
+    for module in (allreduce, bench_selection):
         monkeypatch.setattr(module, "cores", lambda: list(range(cpus)))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1 << 36, 1 << 36))
@@ -49,7 +49,7 @@ def test_ranks_train_on_a_cpu_in_what_the_runtime_trains_in(
     served: set[int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(suite, "cores", lambda: list(range(cpus)))
+    monkeypatch.setattr(bench_selection, "cores", lambda: list(range(cpus)))
     chosen = Precisions(full, "bf16", stand_in=full == "fp64", probed_gain=2.0)
     jobs = Jobs(load("mlp"), find_device("cpu"))
     cells = [

@@ -8,15 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simstrag.calibration.fits import collective_fit
-from simstrag.calibration.fits.collective_fit import (
+from simstrag.calibration.fits import allreduce_fit
+from simstrag.calibration.fits.allreduce_fit import (
     ALGORITHMS,
     Algorithm,
     AllReducePoint,
     fit,
     points_around,
 )
-from simstrag.calibration.fits.estimates import estimate
+from simstrag.calibration.fits.cell_estimates import estimate
 from simstrag.calibration.nccl import choose, predict_placements
 from simstrag.timing.constants import AllReduce
 
@@ -155,7 +155,7 @@ def test_what_is_left_out_is_not_seen() -> None:
     points = measured("ring")
     spoilt = [AllReducePoint(p.ranks_per_node, p.bytes, 2 * p.seconds) if p.ranks == 128 else p
               for p in points]  # fmt: skip
-    errors = collective_fit.left_out_errors(
+    errors = allreduce_fit.left_out_errors(
         spoilt, lambda given: fit(given).seconds, lambda p: p.ranks_per_node
     )
     assert len(errors) == len(points)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from simstrag import Run, policies
-from simstrag.analysis.derived.examples import example
+from simstrag.analysis.derived.example_runs import example
 from simstrag.analysis.pages.perfetto import write_timeline
 from simstrag.analysis.pages.report import render_run
 from simstrag.ddp.record.journal import (

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from simstrag.analysis.charts.timeline import BINS, mix_parts
-from simstrag.analysis.derived.examples import describe_excerpts, example, examples_of
+from simstrag.analysis.derived.example_runs import describe_excerpts, example, examples_of
 from simstrag.analysis.derived.steps import steps_of
-from simstrag.analysis.derived.windows import Kept, choose, close_look, kept_of
+from simstrag.analysis.derived.timeline_excerpt import Kept, choose, close_look, kept_of
 from simstrag.analysis.pages.perfetto import write_timeline
 from simstrag.analysis.pages.report import render
 from simstrag.analysis.tables.run_tables import staleness_of

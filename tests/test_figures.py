@@ -14,7 +14,7 @@ from matplotlib.patches import PathPatch
 from matplotlib.text import Text
 
 from simstrag.analysis.charts import figures
-from simstrag.analysis.derived.examples import example
+from simstrag.analysis.derived.example_runs import example
 from simstrag.analysis.tables.standings import standings
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simstrag.analysis.charts import interactive, plots, timeline
+from simstrag.analysis.charts import bokeh_renderer, interactive, timeline
+from simstrag.analysis.charts.bokeh_renderer import library, pack, unpack
 from simstrag.analysis.charts.chart import PAGE
 from simstrag.analysis.charts.comparison_charts import looks, progress_series
-from simstrag.analysis.charts.plots import library, pack, unpack
 from simstrag.analysis.charts.timeline import PLAN, UPDATES, Scope, parts_of_steps
-from simstrag.analysis.derived.examples import Example, examples_of
+from simstrag.analysis.derived.example_runs import Example, examples_of
 from simstrag.analysis.derived.steps import plan_changes
-from simstrag.analysis.derived.windows import close_look
+from simstrag.analysis.derived.timeline_excerpt import close_look
 from simstrag.analysis.tables.standings import standings
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
@@ -127,7 +127,7 @@ def test_an_axis_of_time_does_not_leave_what_is_drawn(examples: dict[str, Exampl
     axis = interactive.time_axis(scope)
     assert (axis.start, axis.end) == (scope.shown.start, scope.shown.end)
     assert axis.bounds == (0.0, scope.until)
-    assert axis.name == plots.SHARED
+    assert axis.name == bokeh_renderer.SHARED
 
 
 def test_the_timelines_of_policies_are_moved_together(comparison: Comparison) -> None:

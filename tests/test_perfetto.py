@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from simstrag import policies
-from simstrag.analysis.derived.phases import KINDS, micro, phases_of
+from simstrag.analysis.derived.phase_intervals import KINDS, micro, phases_of
 from simstrag.analysis.derived.steps import fates_of, steps_of
 from simstrag.analysis.pages import perfetto
 from simstrag.analysis.pages.perfetto import TimelineFile, write_timeline

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from typer.testing import CliRunner
 
-from simstrag.analysis.charts.profile_figure import draw, save
+from simstrag.analysis.charts.calibration_figure import draw, save
 from simstrag.analysis.tables.profile_tables import LAWS, describe, tables
 from simstrag.analysis.tables.table import Table
 from simstrag.cli import console

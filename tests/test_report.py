@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from simstrag.analysis.charts.comparison_charts import explain_missing_curves, tradeoff
-from simstrag.analysis.derived.examples import examples_of
+from simstrag.analysis.derived.example_runs import examples_of
 from simstrag.analysis.pages.report import render, render_run
 from simstrag.analysis.tables.standings import standings
 from simstrag.analysis.text.answer import answer

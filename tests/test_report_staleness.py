@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from simstrag.analysis.derived.examples import example
+from simstrag.analysis.derived.example_runs import example
 from simstrag.analysis.tables.run_tables import (
     Staleness,
     staleness_by_rank,

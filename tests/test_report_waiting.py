@@ -7,8 +7,8 @@ import pytest
 
 from simstrag.analysis.charts.timeline import FADED, mix_parts, parts_of_steps
 from simstrag.analysis.derived.steps import steps_of
+from simstrag.analysis.derived.timeline_excerpt import changes, choose, segments
 from simstrag.analysis.derived.waiting import waiting
-from simstrag.analysis.derived.windows import changes, choose, segments
 from simstrag.engine.simulate import simulate
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from simstrag.errors import InputError
 from simstrag.trace import files
-from simstrag.trace import rows as trace_rows
+from simstrag.trace import row_validation as trace_rows
 from simstrag.trace.trace import COLUMNS, KINDS, RESOURCES, Row, Trace
 from tests import stepwise
 

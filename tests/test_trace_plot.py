@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simstrag.analysis.charts.heatmap import heatmap
+from simstrag.analysis.charts.trace_heatmap import heatmap
 from simstrag.trace.trace import Trace
 from simstrag.traces.generate import on_off
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from simstrag.calibration.fits import collective_fit
-from simstrag.calibration.fits.collective_fit import AllReduceFit, AllReducePoint
-from simstrag.calibration.fits.estimates import CellEstimate, fitted, round_digits
-from simstrag.calibration.fits.laws import choose_batch_law
+from simstrag.calibration.fits import allreduce_fit
+from simstrag.calibration.fits.allreduce_fit import AllReduceFit, AllReducePoint
+from simstrag.calibration.fits.cell_estimates import CellEstimate, fitted, round_digits
+from simstrag.calibration.fits.law_selection import choose_batch_law
 from simstrag.errors import InputError
 from simstrag.profile.measurements import BatchFit, StepCell
 from simstrag.profile.profile import AllReduceTimes, MeasuredWorkload, Profile, StepTimes
@@ -122,7 +122,7 @@ def synchronisation_points(rows: Sequence[Row], size: int) -> list[AllReducePoin
 
 def fit_synchronisation(points: Sequence[AllReducePoint]) -> AllReduceFit:
     """A ring without hops: all points have one size, which does not tell a hop from bandwidth."""
-    return collective_fit.fit(points, "ring", hops=False)
+    return allreduce_fit.fit(points, "ring", hops=False)
 
 
 def predict_larger(points: Sequence[AllReducePoint]) -> tuple[str, list[float]]:

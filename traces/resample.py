@@ -22,8 +22,8 @@ import numpy.typing as npt
 
 from simstrag.errors import InputError
 from simstrag.timing import noise
-from simstrag.trace.columns import Histories
-from simstrag.trace.rows import DURATION, validate
+from simstrag.trace.node_histories import Histories
+from simstrag.trace.row_validation import DURATION, validate
 from simstrag.trace.step_functions import Pieces
 from simstrag.trace.trace import Trace
 from simstrag.traces.labelled import Labelled

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simstrag.calibration.benches.machine import Occupancy
+from simstrag.calibration.benches.machine_state import Occupancy
 from simstrag.calibration.cells import Skipped
 from simstrag.ddp.record.replay import finish
 from simstrag.ddp.support import profile_hints

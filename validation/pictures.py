@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from simstrag.analysis.charts import chart, drawing
+from simstrag.analysis.charts import chart, matplotlib_renderer
 from simstrag.validation.measure import Measure
 from simstrag.validation.result import CaseResult
 
@@ -22,13 +22,13 @@ REAL, SIMULATED = chart.SERIES[0], chart.SERIES[1]
 def errors(cases: Sequence[CaseResult]) -> Markup:
     """Makespans relative to the mean of the real runs, with the tolerance."""
     shown = [each for each in cases if each.makespan is not None]
-    with drawing.canvas(chart.WIDTH, 0.8 + 0.27 * len(shown)) as figure:
+    with matplotlib_renderer.canvas(chart.WIDTH, 0.8 + 0.27 * len(shown)) as figure:
         ax = figure.add_subplot()
         for y, each in enumerate(shown):
             verdict = each.makespan
             assert verdict is not None
             bounds = [1 - verdict.allowed], [1 + verdict.allowed]
-            drawing.boxes(ax, *bounds, [y], 0.62, chart.Paint(chart.WAIT, alpha=0.3))
+            matplotlib_renderer.boxes(ax, *bounds, [y], 0.62, chart.Paint(chart.WAIT, alpha=0.3))
             runs = [run.makespan / verdict.real for run in each.real.values()]
             ax.plot(
                 runs, [y] * len(runs), "o", color=REAL, markersize=4, fillstyle="none",
@@ -46,14 +46,16 @@ def errors(cases: Sequence[CaseResult]) -> Markup:
         ax.set_axisbelow(True)
         ax.set_xlabel("makespan relative to the mean of real runs; grey: tolerance")
         ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-        return drawing.svg(figure, "errors", "Makespan of each case, real and simulated")
+        return matplotlib_renderer.svg(
+            figure, "errors", "Makespan of each case, real and simulated"
+        )
 
 
 def pace(of: CaseResult) -> Markup:
     """Step time over time: real runs thin, mean of simulated runs thick, load shaded."""
     grid = np.asarray(of.predicted.grid)
     last = max(run.makespan for run in (*of.real.values(), *of.predicted.runs))
-    with drawing.canvas(4.4, 2.2) as figure:
+    with matplotlib_renderer.canvas(4.4, 2.2) as figure:
         ax = figure.add_subplot()
         for start, stop, load in of.spans:
             if load and start < last:
@@ -68,12 +70,12 @@ def pace(of: CaseResult) -> Markup:
         ax.set_ylabel("step (ms)")
         ax.grid(axis="y")
         label = f"{of.case.name}: step time over time, real and simulated"
-        return drawing.svg(figure, f"pace-{of.case.name}", label)
+        return matplotlib_renderer.svg(figure, f"pace-{of.case.name}", label)
 
 
 def replayed_paces(grid: Sequence[float], paces: Mapping[str, Sequence[float]]) -> Markup:
     """Step time over time of a real run, its replay, and its prediction if there is one."""
-    with drawing.canvas(chart.WIDTH, 2.6) as figure:
+    with matplotlib_renderer.canvas(chart.WIDTH, 2.6) as figure:
         ax = figure.add_subplot()
         for (name, pace), colour in zip(paces.items(), chart.SERIES, strict=False):
             ax.plot(*_steps(np.asarray(grid), pace), color=colour, linewidth=1.4, label=name)
@@ -83,7 +85,7 @@ def replayed_paces(grid: Sequence[float], paces: Mapping[str, Sequence[float]]) 
         ax.set_ylabel("step (ms)")
         ax.grid(axis="y")
         ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-        return drawing.svg(figure, "paces", "Step time over time")
+        return matplotlib_renderer.svg(figure, "paces", "Step time over time")
 
 
 def _mean(runs: Sequence[Measure]) -> list[float]:

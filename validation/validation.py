@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from simstrag.calibration.benches.machine import FOREIGN_LIMIT
+from simstrag.calibration.benches.machine_state import FOREIGN_LIMIT
 from simstrag.calibration.calibrate import PROFILE, Calibration, CalibrationRequest
 from simstrag.calibration.campaign import OnVisit
 from simstrag.ddp.support import profile_hints

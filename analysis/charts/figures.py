@@ -20,9 +20,9 @@ from matplotlib.figure import Figure
 from simstrag.analysis.charts import comparison_charts, run_charts
 from simstrag.analysis.charts import timeline as timelines
 from simstrag.analysis.charts.chart import PAPER, Chart, name_ranks
-from simstrag.analysis.charts.drawing import draw
-from simstrag.analysis.derived.examples import control_name, example, timing_of
-from simstrag.analysis.derived.windows import close_look
+from simstrag.analysis.charts.matplotlib_renderer import draw
+from simstrag.analysis.derived.example_runs import control_name, example, timing_of
+from simstrag.analysis.derived.timeline_excerpt import close_look
 from simstrag.analysis.tables.standings import standings
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError

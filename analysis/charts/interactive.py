@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from simstrag.analysis.charts import comparison_charts, plots
+from simstrag.analysis.charts import bokeh_renderer, comparison_charts
 from simstrag.analysis.charts import timeline as charts
 from simstrag.analysis.charts.timeline import Scope, scope_of
-from simstrag.analysis.derived.examples import Example, example, examples_of, timing_of
-from simstrag.analysis.derived.windows import close_look
+from simstrag.analysis.derived.example_runs import Example, example, examples_of, timing_of
+from simstrag.analysis.derived.timeline_excerpt import close_look
 from simstrag.analysis.tables.standings import standings
 from simstrag.errors import InputError
 from simstrag.experiments.compare import Comparison
@@ -49,7 +49,7 @@ def progress(comparison: Comparison) -> Any:
     chart = comparison_charts.progress(standings(comparison))
     if chart is None:
         raise InputError("the progress of these policies is unknown")
-    return plots.plot(chart)
+    return bokeh_renderer.plot(chart)
 
 
 def tradeoff(comparison: Comparison) -> Any:
@@ -60,19 +60,19 @@ def tradeoff(comparison: Comparison) -> Any:
     found = comparison_charts.tradeoff(standings(comparison))
     if found is None:
         raise InputError("there is makespan alone: declare samples and a target or a curve")
-    return plots.plot(found.chart(comparison_charts.looks(comparison)))
+    return bokeh_renderer.plot(found.chart(comparison_charts.looks(comparison)))
 
 
 def plot_timeline(e: Example, scope: Scope, axis: Any = None) -> Any:
     """A run's steps, and below them the whole run, to choose what is shown."""
     chart = charts.timeline(e, scope.shown.ranks, scope.start, scope.end, scope.digits)
     whole = charts.run_strip(e, scope.workers, scope.until, scope.shown)
-    return plots.with_overview(chart, whole, axis or time_axis(scope))
+    return bokeh_renderer.with_overview(chart, whole, axis or time_axis(scope))
 
 
 def time_axis(scope: Scope) -> Any:
     """The time axis that all timelines share."""
-    return plots.time_axis(scope.shown.start, scope.shown.end, scope.start, scope.end)
+    return bokeh_renderer.time_axis(scope.shown.start, scope.shown.end, scope.start, scope.end)
 
 
 def _link(examples: Sequence[Example], workers: int) -> Any:
@@ -84,4 +84,4 @@ def _link(examples: Sequence[Example], workers: int) -> Any:
         return layouts[0]
     for e, layout in zip(examples, layouts, strict=True):
         layout.children[0].title = e.name
-    return plots.stack(layouts)
+    return bokeh_renderer.stack(layouts)

@@ -9,8 +9,8 @@ from markupsafe import Markup
 
 from simstrag.analysis.charts import chart as spec
 from simstrag.analysis.charts.chart import Bars, Chart, Floats, Mark, name_ranks, rows_of
-from simstrag.analysis.charts.drawing import canvas, image, pixels, svg
-from simstrag.analysis.derived.examples import Example
+from simstrag.analysis.charts.matplotlib_renderer import canvas, image, pixels, svg
+from simstrag.analysis.derived.example_runs import Example
 from simstrag.analysis.derived.waiting import Waiting
 from simstrag.analysis.text.number_format import number, percent
 

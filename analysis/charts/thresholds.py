@@ -9,7 +9,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from simstrag.analysis.charts import drawing
+from simstrag.analysis.charts import matplotlib_renderer
 from simstrag.analysis.charts.chart import INK, SERIES, WIDTH
 from simstrag.analysis.text.sensitivity_text import WORDS, Row, new_leader
 
@@ -27,10 +27,10 @@ def thresholds_picture(rows: Sequence[Row]) -> Markup:
     if not rows:
         return Markup()
     constants, leader = len({r["quantity"] for r in rows}), rows[0]["leader"]
-    with drawing.canvas(WIDTH, 0.8 + HEIGHT * constants) as figure:
+    with matplotlib_renderer.canvas(WIDTH, 0.8 + HEIGHT * constants) as figure:
         draw_thresholds(figure, rows)
         words = f"By what factor each constant may be off before {leader} loses the best mean"
-        return drawing.svg(figure, "thresholds", words)
+        return matplotlib_renderer.svg(figure, "thresholds", words)
 
 
 def draw_thresholds(figure: Figure, rows: Sequence[Row]) -> Axes:

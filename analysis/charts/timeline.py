@@ -15,10 +15,10 @@ from matplotlib.colors import to_rgb
 
 from simstrag.analysis.charts import chart as spec
 from simstrag.analysis.charts.chart import Bars, Chart, Events, Floats, Image, Mark, Rule
-from simstrag.analysis.charts.drawing import pixels
-from simstrag.analysis.derived.examples import Example
+from simstrag.analysis.charts.matplotlib_renderer import pixels
+from simstrag.analysis.derived.example_runs import Example
 from simstrag.analysis.derived.steps import RunSteps, fates_of, plan_changes, suspicions
-from simstrag.analysis.derived.windows import (
+from simstrag.analysis.derived.timeline_excerpt import (
     CloseLook,
     bin_means,
     changes,

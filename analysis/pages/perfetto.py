@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from simstrag.analysis.derived import phases as derived
+from simstrag.analysis.derived import phase_intervals as derived
 from simstrag.analysis.derived import steps as logs
-from simstrag.analysis.derived.phases import Moments, Phases, micro
+from simstrag.analysis.derived.phase_intervals import Moments, Phases, micro
 from simstrag.analysis.derived.steps import Fate, RunSteps, suspicions
 from simstrag.errors import InputError
 from simstrag.runs.run import Run, plain

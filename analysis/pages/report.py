@@ -9,11 +9,17 @@ from typing import Any
 
 from markupsafe import Markup
 
-from simstrag.analysis.charts import comparison_charts, interactive, plots, run_charts, timeline
-from simstrag.analysis.charts.drawing import picture
+from simstrag.analysis.charts import (
+    bokeh_renderer,
+    comparison_charts,
+    interactive,
+    run_charts,
+    timeline,
+)
+from simstrag.analysis.charts.matplotlib_renderer import picture
 from simstrag.analysis.charts.thresholds import thresholds_picture
-from simstrag.analysis.derived.examples import Example, describe_excerpts, example, examples_of
-from simstrag.analysis.derived.windows import CloseLook, close_look
+from simstrag.analysis.derived.example_runs import Example, describe_excerpts, example, examples_of
+from simstrag.analysis.derived.timeline_excerpt import CloseLook, close_look
 from simstrag.analysis.pages.templates import template
 from simstrag.analysis.tables import comparison_tables, run_tables
 from simstrag.analysis.tables.origins import origins_data, origins_table
@@ -110,7 +116,7 @@ def render(comparison: Comparison, command: str | None = None) -> str:
     }
     for name in ("progress", "tradeoff"):
         if (chart := charts[name]) is not None:
-            drawn[name] = plots.pack(plots.plot(chart))
+            drawn[name] = bokeh_renderer.pack(bokeh_renderer.plot(chart))
     return template("report.html").render(
         s=s,
         answer=answer(s),
@@ -145,7 +151,7 @@ def render(comparison: Comparison, command: str | None = None) -> str:
         command=command,
         provenance=_provenance(runs[0].provenance),
         scenario=_yaml(scenario.model_dump(mode="json", exclude_unset=True)),
-        **plots.page_data(drawn),
+        **bokeh_renderer.page_data(drawn),
     )  # fmt: skip
 
 
@@ -154,7 +160,7 @@ def render_run(run: Run) -> str:
     scenario, problem = (None, "") if run.recorded is not None else _scenario_of(run)
     workers = len(run.summary["wait_by_rank"])
     context: dict[str, Any] = dict.fromkeys(("timelines", "waits", "origins", "assumptions"))
-    drawn: dict[str, plots.Packed] = {}
+    drawn: dict[str, bokeh_renderer.Packed] = {}
     tables = {"summary": _summary(run.summary), "where-time-went": _by_rank(run.summary)}
     saved: dict[str, Table | None] = {**tables}
     if run.steps is not None:
@@ -183,13 +189,13 @@ def render_run(run: Run) -> str:
         scenario=_yaml(run.scenario),
         data=_csv(saved),
         **context,
-        **plots.page_data(drawn),
+        **bokeh_renderer.page_data(drawn),
     )
 
 
 def _timelines(
     examples: Sequence[Example], shown: CloseLook, workers: int
-) -> tuple[dict[str, Any], dict[str, plots.Packed]]:
+) -> tuple[dict[str, Any], dict[str, bokeh_renderer.Packed]]:
     """The timelines on one axis: the values of the template, and the plots by name."""
     scope = timeline.scope_of(examples, shown, workers)
     entries, drawn = [], {}
@@ -197,13 +203,15 @@ def _timelines(
         near = timeline.timeline(e, shown.ranks, shown.start, shown.end)
         strip = timeline.run_strip(e, workers, scope.until, shown)
         entries.append((e.name, picture(near, f"window{k}"), picture(strip, f"strip{k}")))
-        drawn[f"window{k}"] = plots.pack(interactive.plot_timeline(e, scope))
+        drawn[f"window{k}"] = bokeh_renderer.pack(interactive.plot_timeline(e, scope))
     slowed = next((e.timing for e in examples if e.timing and e.timing.contention.slowdowns), None)
     contention = Markup()
     if slowed is not None:
         strip = timeline.contention_strip(slowed, workers, scope.until, shown)
         contention = picture(strip, "contention")
-        drawn["contention"] = plots.pack(plots.overview(strip, interactive.time_axis(scope)))
+        drawn["contention"] = bokeh_renderer.pack(
+            bokeh_renderer.overview(strip, interactive.time_axis(scope))
+        )
     values = {
         "shown": shown,
         "left_out": workers - len(shown.ranks),

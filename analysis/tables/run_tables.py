@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag.analysis.charts.timeline import slowdown_spans
-from simstrag.analysis.derived.examples import Example
-from simstrag.analysis.derived.windows import CloseLook
+from simstrag.analysis.derived.example_runs import Example
+from simstrag.analysis.derived.timeline_excerpt import CloseLook
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.number_format import join
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import psutil
 
-from simstrag.calibration.benches.traffic import Traffic
+from simstrag.calibration.benches.background_traffic import Traffic
 from simstrag.calibration.benches.workers import (
     Stamps,
     WorkerGroup,

@@ -20,8 +20,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from simstrag.calibration.benches.device import Device, is_out_of_memory
-from simstrag.calibration.benches.loads import Loads, levels
+from simstrag.calibration.benches.background_load import Loads, levels
+from simstrag.calibration.benches.device_timing import Device, is_out_of_memory
 from simstrag.calibration.cells import MeasurementCell, Series, Skipped
 from simstrag.errors import InputError
 from simstrag.workloads import Parts, Precisions, TrainingTask, Workload, available_precisions

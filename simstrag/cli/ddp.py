@@ -229,7 +229,7 @@ def _schedule(load: str, ranks: int, seed: int, pinned: bool) -> Schedule:
 
 def _gpus(schedule: Schedule) -> dict[int, str]:
     """The GPU of each rank that gets load on it."""
-    from simstrag.calibration.benches.loads import ON_GPU
+    from simstrag.calibration.benches.background_load import ON_GPU
     from simstrag.ddp.rendezvous import device_of
 
     return {e.rank: device_of(e.rank) for e in schedule.episodes if e.kind in ON_GPU}

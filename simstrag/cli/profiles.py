@@ -114,7 +114,7 @@ def read_profile(path: Path) -> Profile:
 
 
 def _draw(profile: Profile, path: Path) -> None:
-    from simstrag.analysis.charts.profile_figure import draw, save
+    from simstrag.analysis.charts.calibration_figure import draw, save
 
     figure = draw(profile)
     write_atomically(path, lambda part: save(figure, part, path.suffix))

@@ -57,7 +57,7 @@ def describe(
     description, origin = describe_trace(trace), origin_of(file)
     tables = {"slowdowns": description.slowdowns, "others": description.others}
     if plot is not None:
-        from simstrag.analysis.charts.heatmap import heatmap
+        from simstrag.analysis.charts.trace_heatmap import heatmap
 
         figure = heatmap(trace)
         write_atomically(plot, lambda part: figure.savefig(part, format=plot.suffix[1:]))

@@ -28,7 +28,7 @@ from simstrag.errors import InputError
 from simstrag.profile.measurements import Response
 from simstrag.profile.profile import Profile
 from simstrag.timing.constants import Step
-from simstrag.trace.rows import RESOURCES, SLOWDOWN, UTILISATION
+from simstrag.trace.row_validation import RESOURCES, SLOWDOWN, UTILISATION
 from simstrag.trace.trace import Trace
 
 __all__ = ["apply_law", "evaluate", "interpolate", "responses_for", "translate"]

@@ -11,7 +11,7 @@ from simstrag.profile.batch_laws import fit_of
 from simstrag.profile.profile import AllReduceTimes, Profile
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.uncertain_constants import THROUGH
-from simstrag.trace.rows import RESOURCES, UTILISATION
+from simstrag.trace.row_validation import RESOURCES, UTILISATION
 
 __all__ = ["BeyondMeasured", "beyond_measured"]
 

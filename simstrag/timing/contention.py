@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag.errors import InputError
-from simstrag.trace.rows import DURATION, MOST_NODE, SLOWDOWN, UTILISATION
+from simstrag.trace.row_validation import DURATION, MOST_NODE, SLOWDOWN, UTILISATION
 from simstrag.trace.slowdown import ONE, Piecewise
 from simstrag.trace.step_functions import Pieces, pick
 from simstrag.trace.trace import RESOURCES, Trace

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from simstrag.errors import InputError
-from simstrag.trace.rows import COLUMNS, KIND_NAMES, RESOURCES, Columns, encode, validate
+from simstrag.trace.row_validation import COLUMNS, KIND_NAMES, RESOURCES, Columns, encode, validate
 
 __all__ = ["FORMATS", "read_columns", "read_rows"]
 

@@ -23,9 +23,9 @@ import numpy.typing as npt
 from simstrag.documents.paths import write_atomically
 from simstrag.errors import InputError
 from simstrag.trace import files
-from simstrag.trace import rows as trace_rows
-from simstrag.trace.columns import Histories
-from simstrag.trace.rows import (
+from simstrag.trace import row_validation as trace_rows
+from simstrag.trace.node_histories import Histories
+from simstrag.trace.row_validation import (
     COLUMNS,
     DURATION,
     KIND_NAMES,

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simstrag.calibration.benches import traffic
-from simstrag.calibration.benches.loads import SLICE
+from simstrag.calibration.benches import background_traffic
+from simstrag.calibration.benches.background_load import SLICE
 from simstrag.calibration.cells import Skipped
 from simstrag.errors import InputError
 from simstrag.processes.affinity import cores
@@ -184,7 +184,7 @@ def test_traffic_goes_over_the_link_while_it_is_planned() -> None:
         injector.wait()
         (done,) = injector.done
     assert done.report["bytes_per_second"] > 1e6
-    assert 0.4 <= done.episode.stop < 0.4 + 10 * traffic.LOOK
+    assert 0.4 <= done.episode.stop < 0.4 + 10 * background_traffic.LOOK
 
 
 def test_what_is_left_early_ends_early() -> None:

@@ -24,8 +24,8 @@ import numpy as np
 import pytest
 
 from simstrag.calibration import nccl
-from simstrag.calibration.fits import collective_fit
-from simstrag.calibration.fits.collective_fit import AllReducePoint
+from simstrag.calibration.fits import allreduce_fit
+from simstrag.calibration.fits.allreduce_fit import AllReducePoint
 from simstrag.calibration.nccl import choose
 from simstrag.profile.profile import Profile
 from tests.written import numbers
@@ -62,7 +62,7 @@ def test_the_logs_are_of_nodes_with_8_gpus() -> None:
 @pytest.mark.parametrize("gpus", GPUS)
 def test_one_alpha_and_bandwidth_over_all_sizes_is_a_bad_law(gpus: int) -> None:
     points = a100(gpus)
-    errors = np.abs(collective_fit.fit(points).residuals(points))
+    errors = np.abs(allreduce_fit.fit(points).residuals(points))
     assert np.median(errors) <= 0.20
     assert errors.max() >= 0.40
 
@@ -71,9 +71,9 @@ def test_one_set_of_constants_predicts_a_count_of_gpus_left_out() -> None:
     points = [point for gpus in GPUS for point in a100(gpus) if point.bytes >= MIB]
     algorithm, _ = choose(points)
     assert algorithm == "halving_doubling"  # hops grow with the logarithm of the count
-    found = collective_fit.left_out_errors(
+    found = allreduce_fit.left_out_errors(
         points,
-        lambda given: collective_fit.fit(given, algorithm).seconds,
+        lambda given: allreduce_fit.fit(given, algorithm).seconds,
         lambda p: p.ranks_per_node,
     )
     for gpus in GPUS:

@@ -18,8 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from simstrag.calibration.benches.loads import ON_GPU, Loads
-from simstrag.calibration.benches.traffic import Traffic
+from simstrag.calibration.benches.background_load import ON_GPU, Loads
+from simstrag.calibration.benches.background_traffic import Traffic
 from simstrag.calibration.cells import Skipped
 from simstrag.ddp.record.journal import LOAD, NAME
 from simstrag.documents.paths import write_json

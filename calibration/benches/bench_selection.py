@@ -7,11 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from simstrag.calibration.benches.allreduce import AllReduceBench, rank_counts, sizes_of
-from simstrag.calibration.benches.gradient import GradientBench
+from simstrag.calibration.benches.gradient_norms import GradientBench
 from simstrag.calibration.benches.overlap import OverlapBench
+from simstrag.calibration.benches.runtime_overhead import LEVELS, TrainingBench
 from simstrag.calibration.benches.server import SIZES, ServerBench
 from simstrag.calibration.benches.steps import ContentionBench, Jobs, StepBench
-from simstrag.calibration.benches.training import LEVELS, TrainingBench
 from simstrag.calibration.cells import PARTS, Bench, Part
 from simstrag.processes.affinity import cores
 

@@ -27,7 +27,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from simstrag.calibration.benches.loads import Loads
+from simstrag.calibration.benches.background_load import Loads
 from simstrag.calibration.benches.workers import WorkerGroup, join_process_group, serve
 from simstrag.calibration.cells import MeasurementCell, Series
 from simstrag.processes.affinity import cores
@@ -194,7 +194,7 @@ def _equally_many(series: Sequence[Sequence[float]]) -> tuple[float, ...]:
 
 
 def _run_rank(pipe: Connection, rank: int, folder: str, world: int, setup: TrainingSetup) -> None:
-    from simstrag.calibration.benches.device import find_device
+    from simstrag.calibration.benches.device_timing import find_device
     from simstrag.calibration.benches.steps import time_steps
     from simstrag.ddp import wrap
     from simstrag.ddp.record.journal import read_journal

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from simstrag.calibration.cells import MeasurementCell, Visit
-from simstrag.calibration.fits.estimates import (
+from simstrag.calibration.fits.cell_estimates import (
     CORRELATED_STEPS,
     clip,
     estimate,
@@ -19,7 +19,7 @@ from simstrag.calibration.fits.estimates import (
     visit_medians,
 )
 from simstrag.calibration.fits.held_out import CellPrediction
-from simstrag.calibration.fits.laws import BatchLawFit, choose_batch_law
+from simstrag.calibration.fits.law_selection import BatchLawFit, choose_batch_law
 from simstrag.calibration.samples import Samples
 from simstrag.profile.batch_laws import seconds
 from simstrag.profile.measurements import BatchFit, LockstepCell, StepCell

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from simstrag.analysis.charts.chart import CONTENTION, FULL
-from simstrag.analysis.derived.windows import bin_means
+from simstrag.analysis.derived.timeline_excerpt import bin_means
 from simstrag.trace.slowdown import Piecewise
 from simstrag.trace.trace import RESOURCES, Trace
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from simstrag.calibration.cells import MeasurementCell, Visit
-from simstrag.calibration.fits import collective_fit
-from simstrag.calibration.fits.collective_fit import AllReducePoint, interpolate, points_around
-from simstrag.calibration.fits.estimates import (
+from simstrag.calibration.fits import allreduce_fit
+from simstrag.calibration.fits.allreduce_fit import AllReducePoint, interpolate, points_around
+from simstrag.calibration.fits.cell_estimates import (
     CellEstimate,
     clip,
     estimate,
@@ -18,7 +18,7 @@ from simstrag.calibration.fits.estimates import (
     visit_medians,
 )
 from simstrag.calibration.fits.held_out import CellPrediction, summarize_errors
-from simstrag.calibration.fits.step_cells import interference
+from simstrag.calibration.fits.step_estimates import interference
 from simstrag.calibration.samples import Samples
 from simstrag.profile.measurements import (
     CollectiveCell,
@@ -88,12 +88,12 @@ def fit_ring(samples: Samples, cells: Sequence[CollectiveCell], note: str) -> Co
     points = [_point(cell) for cell in cells]
     estimates = [visit_medians(samples.of(MeasurementCell.of("allreduce", cell))) for cell in cells]
     try:
-        fit = collective_fit.fit(points, estimates=estimates)
+        fit = allreduce_fit.fit(points, estimates=estimates)
     except ValueError:
         return None
     origin = _interval_note(estimates, fit.freedom)
     at_0 = "0 is the least it can be: no interval" if fit.freedom else origin
-    return collective_fit.record(fit, points, cells[0].backend, note, origin, at_0)
+    return allreduce_fit.record(fit, points, cells[0].backend, note, origin, at_0)
 
 
 def _interval_note(estimates: Sequence[CellEstimate], freedom: int) -> str:
@@ -177,7 +177,7 @@ def predict_held_out_sizes(cells: Sequence[CollectiveCell]) -> HeldOut | None:
             and not (c.held_out or c.load)
         ]
         try:
-            fit = collective_fit.fit(points_around([_point(c) for c in seen], cell.bytes))
+            fit = allreduce_fit.fit(points_around([_point(c) for c in seen], cell.bytes))
         except ValueError:
             without_fit += 1
             continue

@@ -17,12 +17,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from simstrag.calibration.benches.workers import (
-    STOP,
-    ContinuousWork,
-    WorkerGroup,
-    serve_continuous,
-)
+from simstrag.calibration.benches.workers import STOP, ContinuousWork, WorkerGroup, serve_continuous
 from simstrag.processes.affinity import cores, pin
 
 __all__ = ["KINDS", "ON_GPU", "LoadRequest", "Loads", "burn", "level_error", "levels", "split"]

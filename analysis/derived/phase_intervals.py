@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag.analysis.derived.steps import RunSteps, suspicions, update_times
-from simstrag.analysis.derived.windows import segments
+from simstrag.analysis.derived.timeline_excerpt import segments
 from simstrag.runs.run import Run
 from simstrag.timing.timing import Timing
 

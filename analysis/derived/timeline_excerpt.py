@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.analysis.derived.examples import Example
+from simstrag.analysis.derived.example_runs import Example
 from simstrag.analysis.derived.steps import RunSteps
 from simstrag.timing.contention import Contention
 from simstrag.trace.slowdown import Piecewise

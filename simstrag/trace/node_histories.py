@@ -9,7 +9,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.trace.rows import DURATION, KIND_NAMES, RESOURCES, SLOWDOWN, UTILISATION, Columns, Key
+from simstrag.trace.row_validation import (
+    DURATION,
+    KIND_NAMES,
+    RESOURCES,
+    SLOWDOWN,
+    UTILISATION,
+    Columns,
+    Key,
+)
 from simstrag.trace.step_functions import Pieces, owners
 
 __all__ = ["Histories"]

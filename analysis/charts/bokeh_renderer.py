@@ -36,7 +36,7 @@ from bokeh.plotting import figure
 
 from simstrag.analysis.charts import chart as spec
 from simstrag.analysis.charts.chart import INK, LINE, MUTED, PAGE, Facts
-from simstrag.analysis.charts.drawing import THEME
+from simstrag.analysis.charts.matplotlib_renderer import THEME
 from simstrag.experiments.paired_statistics import Estimate
 
 __all__ = [
