@@ -19,7 +19,7 @@ from simstrag.cli.ddp import Precision  # noqa: E402
 from simstrag.cli.validate import _describe_kept  # noqa: E402
 from simstrag.ddp.precision import PAIRS  # noqa: E402
 from simstrag.ddp.record.journal import facts_to_json  # noqa: E402
-from simstrag.ddp.workload_main import Training  # noqa: E402
+from simstrag.ddp.workload_rank import Training  # noqa: E402
 from simstrag.engine.live import Live  # noqa: E402
 from tests.commands import Call  # noqa: E402
 from tests.test_ddp_journal import HINTS, recorded  # noqa: E402

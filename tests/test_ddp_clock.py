@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from simstrag.ddp.step_timer import CpuStepTimer, cores_per_rank, measure_cores_per_rank
+from simstrag.ddp.local_step_timer import CpuStepTimer, cores_per_rank, measure_cores_per_rank
 from simstrag.processes.affinity import cores
 from tests.ranks import Ranks, ranks
 

@@ -16,9 +16,9 @@ from torch.nn.functional import cross_entropy
 from simstrag.ddp import precision as module
 from simstrag.ddp.allreduce.hook import Reducer
 from simstrag.ddp.allreduce.sync_state import digest
+from simstrag.ddp.local_step_timer import CpuStepTimer
 from simstrag.ddp.precision import NumberFormats
 from simstrag.ddp.record.replay import run_of
-from simstrag.ddp.step_timer import CpuStepTimer
 from simstrag.errors import InputError
 from simstrag.policy import Plan, Precision, Quorum, Via, View
 from tests.ranks import Ranks, ranks

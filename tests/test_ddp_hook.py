@@ -16,7 +16,7 @@ from simstrag.ddp.allreduce.control_message import PlanDigests, describe_disagre
 from simstrag.ddp.allreduce.hook import ProcessGroups, Reducer
 from simstrag.ddp.allreduce.sync_state import average
 from simstrag.ddp.allreduce.sync_state import digest as bytes_of
-from simstrag.ddp.step_timer import CpuStepTimer
+from simstrag.ddp.local_step_timer import CpuStepTimer
 from simstrag.policy import Plan, Precision
 from tests.ranks import Ranks, ranks
 

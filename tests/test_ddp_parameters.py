@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from simstrag.ddp.parameters import (
+from simstrag.ddp.flat_parameters import (
     FlatParameters,
     check_served,
     flatten_gradients,

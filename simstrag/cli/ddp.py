@@ -142,7 +142,7 @@ def ddp(
             raise InputError(f"--checkpoint {checkpoint}: needs a folder; give one with --out")
         from simstrag import workloads
         from simstrag.ddp.record.journal import attempt_folder
-        from simstrag.ddp.workload_main import Training, command, prepare
+        from simstrag.ddp.workload_rank import Training, command, prepare
 
         workload = workloads.load(what)
         own = batch or workload.nominal
@@ -302,7 +302,7 @@ def _describe_interrupted(out: Path | None) -> str:
 
 
 def _describe_resumption(out: Path) -> str:
-    from simstrag.ddp.workload_main import CHECKPOINT
+    from simstrag.ddp.workload_rank import CHECKPOINT
 
     if (out / CHECKPOINT).exists():
         return "the same command goes on from its last checkpoint"

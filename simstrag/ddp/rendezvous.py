@@ -16,7 +16,7 @@ from simstrag.processes.children import die_with_parent
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store, TCPStore
 
-    from simstrag.ddp.failures.connections import Connections
+    from simstrag.ddp.failures.collective_abort import Connections
 
 __all__ = [
     "START", "Fenced", "RankPlace", "announce_server", "device_of", "end_with_launcher", "join",
@@ -117,7 +117,7 @@ def join(
     The group is left at the end of the program; see `leave_group`.  Raises `InputError` where no
     launcher started this process.
     """
-    from simstrag.ddp.failures.connections import Connections
+    from simstrag.ddp.failures.collective_abort import Connections
 
     end_with_launcher()
     _require(NEEDED)
@@ -142,7 +142,7 @@ def use_existing_group(stall_limit: float | None = None) -> RankPlace | None:
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
-    from simstrag.ddp.failures.connections import Connections
+    from simstrag.ddp.failures.collective_abort import Connections
 
     rank, size, store = dist.get_rank(), dist.get_world_size(), _get_default_store()
     if not (store.has_extended_api() and hasattr(store, "clone")):  # type: ignore[attr-defined]
@@ -194,7 +194,7 @@ def regroup(
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import PrefixStore
 
-    from simstrag.ddp.failures.connections import Connections
+    from simstrag.ddp.failures.collective_abort import Connections
 
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -11,14 +11,14 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from simstrag.ddp import parameters
+from simstrag.ddp import flat_parameters
 from simstrag.ddp.allreduce.hook import Reducer
 from simstrag.ddp.failures.membership import local_error
 from simstrag.ddp.precision import Closure, NumberFormats, check_loss, without_side_effects
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
-    from simstrag.ddp.step_timer import CpuStepTimer, CudaStepTimer
+    from simstrag.ddp.local_step_timer import CpuStepTimer, CudaStepTimer
 
 __all__ = ["Replica"]
 
@@ -43,7 +43,7 @@ class Replica:
         clock: CpuStepTimer | CudaStepTimer,
     ) -> None:
         self.model, self.optimizer, self.formats, self.clock = model, optimizer, formats, clock
-        self.parameters = parameters.trained_parameters(optimizer)
+        self.parameters = flat_parameters.trained_parameters(optimizer)
         held = {id(each) for each in model.parameters()}
         if not all(id(each) in held for each in self.parameters):
             raise InputError(
@@ -172,12 +172,12 @@ class Replica:
 
     def flatten(self, into: torch.Tensor) -> torch.Tensor:
         """Copy all gradients into a tensor of shape (count,)."""
-        parameters.flatten_gradients(self.parameters, into)
+        flat_parameters.flatten_gradients(self.parameters, into)
         return into
 
     def spread(self, flat: torch.Tensor) -> None:
         """Set the parameters from a tensor of shape (count,)."""
-        parameters.unflatten(flat, self.parameters)
+        flat_parameters.unflatten(flat, self.parameters)
 
     def update(self) -> None:
         """Step the optimizer."""

@@ -20,12 +20,12 @@ from simstrag.ddp.allreduce.allreduce_mode import AllReduceMode
 from simstrag.ddp.failures.diagnosis import warn
 from simstrag.ddp.failures.heartbeat import describe_error
 from simstrag.ddp.failures.membership import Membership, RankFailure
+from simstrag.ddp.local_step_timer import CpuStepTimer, CudaStepTimer, measure_cores_per_rank
 from simstrag.ddp.precision import Closure, NumberFormats
 from simstrag.ddp.rendezvous import RankPlace, join, use_existing_group
 from simstrag.ddp.replica import Replica
 from simstrag.ddp.server.server_mode import ServerMode
 from simstrag.ddp.session import Session
-from simstrag.ddp.step_timer import CpuStepTimer, CudaStepTimer, measure_cores_per_rank
 from simstrag.ddp.support import profile_hints
 from simstrag.errors import InputError
 from simstrag.plan import Plan

@@ -15,7 +15,7 @@ from torch import nn
 
 from simstrag.ddp.allreduce.control_message import unpack
 from simstrag.ddp.allreduce.hook import Reducer
-from simstrag.ddp.step_timer import CpuStepTimer
+from simstrag.ddp.local_step_timer import CpuStepTimer
 from simstrag.validation.loadgen.injector import Injector
 from simstrag.validation.loadgen.schedule import Episode, Schedule
 from tests.ranks import Ranks, ranks

@@ -46,9 +46,9 @@ def stepping(rank: int, world: int, steps: int) -> list[tuple[int, float, float,
     """Seconds of each step: variant, wait for the message, policy and books and digest, whole."""
     from simstrag import policies
     from simstrag.ddp.allreduce.control_message import PlanDigests, describe_disagreement, unpack
+    from simstrag.ddp.local_step_timer import CpuStepTimer
     from simstrag.ddp.precision import NumberFormats
     from simstrag.ddp.replica import Replica
-    from simstrag.ddp.step_timer import CpuStepTimer
     from simstrag.engine.live import Live
     from simstrag.policy import Hints
 

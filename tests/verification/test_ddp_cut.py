@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-from simstrag.ddp.workload_main import Training, command
+from simstrag.ddp.workload_rank import Training, command
 from simstrag.validation.loadgen.network import DEVICE, LimitedLink, probe
 
 STALL, PATIENCE = 4.0, 90.0

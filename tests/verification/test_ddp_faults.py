@@ -55,14 +55,14 @@ class Running:
         """The process of a rank."""
         for pid, command in self.processes().items():
             with contextlib.suppress(psutil.Error):
-                trains = "simstrag.ddp.workload_main" in command
+                trains = "simstrag.ddp.workload_rank" in command
                 if trains and psutil.Process(pid).environ().get("RANK") == str(number):
                     return pid
         raise AssertionError(f"rank {number} does not run")
 
     def ranks(self) -> int:
         """How many of them are alive."""
-        return sum("simstrag.ddp.workload_main" in command for command in self.processes().values())
+        return sum("simstrag.ddp.workload_rank" in command for command in self.processes().values())
 
     def updates(self) -> int:
         """As far as they were recorded, in whatever folder."""

@@ -20,8 +20,8 @@ import pytest
 import torch
 
 from simstrag import policies
-from simstrag.ddp.parameters import pack_optimizer, pack_settings, unflatten
-from simstrag.ddp.parameters import trained_parameters as trained_by
+from simstrag.ddp.flat_parameters import pack_optimizer, pack_settings, unflatten
+from simstrag.ddp.flat_parameters import trained_parameters as trained_by
 from simstrag.ddp.server.client import Client
 from simstrag.ddp.server.messages import (
     Compute,

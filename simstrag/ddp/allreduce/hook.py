@@ -27,7 +27,7 @@ Group = dist.ProcessGroup | None
 
 
 class Clock(Protocol):
-    """A step timer, see `simstrag.ddp.step_timer`.
+    """A step timer, see `simstrag.ddp.local_step_timer`.
 
     immediate: whether `seconds` is known as soon as `ended` returns, without waiting.
     """

@@ -25,7 +25,7 @@ from simstrag.ddp.server.messages import (
     Handover,
     Keep,
 )
-from simstrag.ddp.server.reductions import Reductions
+from simstrag.ddp.server.pending_allreduces import Reductions
 from simstrag.ddp.server.worker_state import ReducedSum, WorkerState, describe_update, route
 from simstrag.engine.live import Live, Lost, Reduction, Start, Update
 from simstrag.errors import NobodyLeft, PlanError

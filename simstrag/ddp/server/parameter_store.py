@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from simstrag.ddp.parameters import FlatParameters
+from simstrag.ddp.flat_parameters import FlatParameters
 from simstrag.ddp.server.messages import Apply, Compute
 from simstrag.ddp.server.shared_buffer import ExchangeBuffers, allocate_private
 from simstrag.errors import InputError

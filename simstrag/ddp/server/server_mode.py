@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from simstrag.ddp.allreduce.control_message import unpack
 from simstrag.ddp.failures.membership import is_local_error
-from simstrag.ddp.parameters import pack_settings
+from simstrag.ddp.flat_parameters import pack_settings
 from simstrag.ddp.server import messages
 from simstrag.errors import InputError
 

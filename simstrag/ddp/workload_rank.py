@@ -54,7 +54,7 @@ class Training:
 
 def command(training: Training) -> list[str]:
     """The arguments with which Python runs a training on a rank."""
-    return ["-m", "simstrag.ddp.workload_main", json.dumps(asdict(training))]
+    return ["-m", "simstrag.ddp.workload_rank", json.dumps(asdict(training))]
 
 
 def main() -> None:
