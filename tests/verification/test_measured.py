@@ -18,7 +18,7 @@ import pytest
 
 from simstrag.calibration.calibrate import derive
 from simstrag.profile.profile import Profile
-from simstrag.validation.cases import Case, Plan
+from simstrag.validation.cases import Case, ValidationPlan
 from simstrag.validation.judgement import MISSED, NOISY, PREDICTED, judge, mitigations
 from simstrag.validation.loadgen.schedule import Schedule
 from simstrag.validation.prediction import Predictor
@@ -75,7 +75,7 @@ def test_profile_and_plan_make_the_simulated_makespans(
         for each in copy.deepcopy(written["schedules"])
     }
     known = {key: written[key] for key in ("workload", "batch", "precision", "seed", "cores")}
-    plan = Plan(cases, schedules, **known, profile=profile.name, sha256=profile.sha256)
+    plan = ValidationPlan(cases, schedules, **known, profile=profile.name, sha256=profile.sha256)
     case = next(each for each in cases if each.name == name)
     told = Predictor(begun, tmp_path, plan.cores)
     predictor = Predictor(profile, tmp_path / "whole", plan.cores, hinting=told)
