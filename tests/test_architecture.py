@@ -54,8 +54,8 @@ HEAVY = {
     "jinja2": {"analysis"},
     "typer": {"cli"},
     "joblib": {"experiments", "processes"},
-    "distributed": {"experiments.backends"},
-    "ray": {"experiments.backends"},
+    "distributed": {"experiments.executors"},
+    "ray": {"experiments.executors"},
 }
 """Packages of others that are slow to import or optional, and who may import them."""
 
