@@ -54,10 +54,12 @@ OF_RUN = (
 class Comparison:
     """Policies compared; tables are DataFrames, times in seconds.
 
-    runs: one row per policy and seed, columns as in `run.json`.  controls: the same columns for the
-    clean control (`variant` clean: bsp without contention) and for bsp where it was not asked for.
+    runs: one row per policy and seed, columns as in `run.json`.
+    controls: the same columns for the reference runs: bsp without contention (`variant` clean), and
+        bsp under contention if it is not among the policies.
     sensitivity: policy, seed, c_tau, time_to_target.
-    curves: variant, policy, seed, progress, time: when a run passed evenly spaced levels.
+    curves: times at which each run reached evenly spaced levels of progress; columns variant,
+        policy, seed, progress, time.
     examples: the first seed's `Run` of each policy, with its steps or, of a long run, an excerpt of
     them (`Run.excerpt`); "clean" is the clean control.
     thresholds: how far each assumed or fitted constant may be off before another policy leads, as
@@ -100,7 +102,7 @@ class Comparison:
 
     @property
     def beyond_measured(self) -> list[BeyondMeasured]:
-        """What the runs take from the profile beyond the range in which that was measured."""
+        """The profile values that the runs extrapolate beyond the measured range."""
         rows = [*self.runs.to_dict("records"), *self.controls.to_dict("records")]
         return beyond_measured(self.scenario, rows)
 
@@ -239,14 +241,15 @@ def compare(
 
     scenario: a `Scenario` or the path of a YAML file.
     policies, seeds: they replace the scenario's.
-    sensitivity: also find how far each assumed or fitted constant may be off before another policy
-        leads; under the first five seeds, which is about as much work again.
+    sensitivity: also find the error of each assumed or fitted constant at which another policy
+        leads.  Uses the first five seeds and about doubles the work.
     jobs: processes, all cores by default.
     on_progress: called as (done, total, what).
     keep: a folder for runs as they finish; finished runs of the same comparison there are not
         repeated.  On Ctrl-C, the `KeyboardInterrupt` says how many are there.
-    Raises `InputError` where the scenario cannot be compared: `updates:` is no equal work. Warns of
-    a policy in two spellings, which is compared once, under the first.
+    Raises `InputError` for a scenario that ends after a number of `updates:`, because one update is
+    N gradients under bsp but one under asgd.  Warns of a policy in two spellings and compares it
+    once, under the first.
 
     >>> scenario = Scenario(workers=4, samples=4 * 128 * 20, step={"compute": 0.1})
     >>> list(compare(scenario, ["bsp", "asgd"], jobs=1).runs["policy"])

@@ -1,8 +1,8 @@
 """Where the runs of a sweep are computed: on this machine, or on a Dask or Ray cluster.
 
-Both clusters are used directly.  joblib's backend for Dask waits for ever for a call that the
-scheduler gave up because its workers died of it; Ray's returns nothing before all is done, and ends
-where one of its processes does (seen with joblib 1.6, distributed 2026.8, Ray 2.60).
+Both clusters are used without joblib. Its Dask backend hangs on a call that the scheduler has given
+up because workers died of it; its Ray backend returns nothing until all calls are done, and fails
+when one worker process dies (seen with joblib 1.6, distributed 2026.8, Ray 2.60).
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def load_backend(name: str, address: str | None = None, jobs: int | None = None)
 class DaskBackend:
     """The workers of a Dask scheduler, which restarts calls itself (`allowed-failures`).
 
-    It counts the end of a worker against every call that waited there.
+    When a worker dies, the scheduler counts it against every call queued there, not only the one
+    that ran.
     """
 
     tries = 1
@@ -90,12 +91,12 @@ class DaskBackend:
 
     @property
     def room(self) -> int:
-        """Workers come and go."""
+        """Calls that may be in flight; changes as workers join and leave."""
         threads: int = sum(self._client.nthreads().values())
         return max(AHEAD * threads, 1)
 
     def share(self, data: bytes) -> Any:
-        """A task that returns the data, which the scheduler repeats where its result is lost."""
+        """A task that returns the data; the scheduler runs it again if its result is lost."""
         key = f"simstrag-{hashlib.sha256(data).hexdigest()}"
         return self._client.submit(bytes, data, key=key)
 
@@ -135,7 +136,7 @@ class RayBackend:
 
     @property
     def room(self) -> int:
-        """Nodes come and go."""
+        """Calls that may be in flight; changes as nodes join and leave."""
         return max(AHEAD * int(self._ray.cluster_resources().get("CPU", 0)), 1)
 
     def share(self, data: bytes) -> Any:

@@ -55,7 +55,7 @@ class RunTask(NamedTuple):
     """One run of a comparison.
 
     variant: contended, clean, or `key=value` of a constant.
-    again: other costs of staleness under which it is run again if its gradients are ever stale.
+    again: further values of c_tau at which the run is repeated if any gradient was stale.
     """
 
     variant: str
@@ -111,8 +111,8 @@ class Runner:
     def results(self, tasks: list[RunTask], ahead: int = 0) -> Iterator[tuple[RunTask, RunResult]]:
         """Results in the order of the tasks.
 
-        ahead: how many more runs will follow these, for the report of what is left.
-        Raises `SimstragError` where the worker of a run ended each time that it was tried.
+        ahead: number of runs still to come in later calls; part of the reported total.
+        Raises `SimstragError` if the worker process died on every attempt at a run.
         """
         self._tasks += tasks
         self._ahead = ahead

@@ -61,11 +61,14 @@ def sensitivity(
     on_progress: called as (done, total, what).
 
     The time is that to the target if one is declared, else the makespan.
-    Returns two rows per quantity, one for smaller and one for larger values: quantity, value (in
-    force), unit, kind (measured, fitted or assumed), direction, tried (the outermost value),
-    leader, rival (empty where the leader is ahead there), holds_at and turns_at (the values between
-    which the rival takes over), shown (whether at the outermost value the rival's lead exceeds a
-    95 % interval), seeds (how many).
+    Returns two rows per quantity, one for smaller and one for larger values, with the columns
+    quantity, value, unit, kind: the constant in force; kind is measured, fitted or assumed.
+    direction, tried: smaller or larger, and the outermost value tried.
+    leader, rival: rival is empty if the leader is ahead at `tried`.
+    holds_at, turns_at: the last value at which the leader leads, the first at which the rival does.
+    shown: whether the lead of the rival at `tried` exceeds its 95 % interval.
+    seeds: number of seeds.
+
     Raises `InputError` for what cannot be varied.
 
     >>> scenario = Scenario(

@@ -45,7 +45,10 @@ READY = Lock()
 
 
 class Planned(NamedTuple):
-    """One run of a study. key: the name of its file, which says all that it hangs on."""
+    """One run of a study.
+
+    key: the file name, a digest of everything that the run depends on.
+    """
 
     key: str
     point: int

@@ -1,4 +1,4 @@
-"""The TCP connections of a process group, to be shut when a wait for it must end."""
+"""Aborts a pending collective by shutting the TCP connections of its process group."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ __all__ = ["Connections"]
 class Connections:
     """The TCP connections of a process group, or of a store.
 
-    gloo cannot break off a collective that waits: aborting the group leaves the wait as it is.
-    Once its connections are shut, the wait fails at once, and on the other ranks too.
+    gloo cannot cancel a pending collective: aborting the group leaves the call blocked. Shutting
+    its connections makes the call fail at once, on the other ranks too.
 
     >>> connections = Connections()
     >>> with connections.capture():
@@ -27,10 +27,10 @@ class Connections:
 
     @contextlib.contextmanager
     def capture(self) -> Iterator[None]:
-        """Take the connections that are opened in this block for those of the group.
+        """Count the connections opened in this block as those of the group.
 
-        Connections that a socket accepts which listened before, as that of a store in this process,
-        are left out.
+        Connections accepted by a socket that listened before the block, such as the TCPStore of
+        this process, are left out.
         """
         before = _sockets()
         listening = {_port(number) for number in before if _listens(number)}

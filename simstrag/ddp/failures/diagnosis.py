@@ -1,7 +1,7 @@
 """The cause of a failed collective, by what ranks report in the heartbeat store.
 
-Ranks may make a diagnosis at different times, and see a failure from different ends: one that finds
-none lost takes over the diagnosis of another.  Ranks that are merely slow are named in a warning.
+Ranks diagnose at different times and with different views; one that finds no lost rank adopts the
+diagnosis of another. Ranks that are merely slow are named in a warning.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class RankState(NamedTuple):
     """What the store has of a rank.
 
     beat: number of its last heartbeat.
-    fate: "", "noticed" (and its diagnosis), "left" (and why), or "stopped": killed for that.
+    fate: "", "noticed" (and its diagnosis), "left" (and why), or "stopped": another rank
+        killed it because it did not beat.
     """
 
     step: int
@@ -151,10 +152,10 @@ class Diagnoser:
     def fates(
         self, now: dict[int, RankState]
     ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """The ranks that are dead, stopped, and gone, as far as that can be told at once.
+        """The ranks that are known to be dead, stopped, and gone.
 
-        A rank that noticed the failure and ended after that is no culprit.  The last report of a
-        rank that has ended is read again, into `now`: it may be newer.
+        A rank that reported the failure before it ended is not a culprit.  The last report of an
+        ended rank is read again and put into `now`, since it may be newer.
         """
         dead, stopped, left = [], [], []
         for rank in self._others:
@@ -192,7 +193,7 @@ class Diagnoser:
     ) -> Diagnosis:
         """The diagnosis against some ranks; its sentence says where the first of them was.
 
-        silent: seconds without a beat, where they are known otherwise.
+        silent: seconds without a beat; by default those of the evidence.
         """
         first = ranks[0] if ranks else self.rank
         state = states.get(first, UNKNOWN)
@@ -260,9 +261,9 @@ def warn(sentence: str) -> None:
 class SlowRankDetector:
     """Names slow ranks, each once.
 
-    A long step is compared with the longer of two steps of every other rank: the last before it and
-    the first after it.  So a pause of all ranks, as for an evaluation, makes none of them slow.  It
-    is judged when half of the others have reported.
+    A long step is compared with those of the other ranks: of each, the longer of its last step
+    before and its first step after.  So a pause of all ranks, as for an evaluation, makes none of
+    them slow.  A step is judged once half of the others have reported.
 
     say: takes the sentence.
 

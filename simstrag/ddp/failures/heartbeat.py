@@ -39,9 +39,9 @@ class HeartbeatStore:
     """One rank's side of the heartbeats; a context manager that reports how the rank left.
 
     store: of this generation of the group only.
-    names: the ranks as users know them; a group that was made anew numbers them otherwise.
-    stall_limit: seconds without a beat after which a rank is given up.  It is killed where it runs
-        on this host; else `connections` are shut, so that a wait for it fails at once everywhere.
+    names: the original rank numbers, as users know them; a re-formed group renumbers its ranks.
+    stall_limit: seconds without a beat after which a rank is given up: killed if it runs on this
+        host; otherwise `connections` are shut, so that every rank waiting for it fails at once.
     watch: whether silent ranks are given up.
     holds: whether the store ends with this process, which then waits for the others' diagnoses.
 
@@ -101,7 +101,7 @@ class HeartbeatStore:
             self.broken = _first_line(error)
 
     def silent_for(self, rank: int) -> float:
-        """Seconds since the last beat of a rank, without those in which this process slept."""
+        """Seconds since the last beat of a rank, without time for which this process slept."""
         return self._silence.get(rank, 0.0)
 
     @property
@@ -113,10 +113,9 @@ class HeartbeatStore:
     def diagnose(self) -> Diagnosis:
         """The cause of a collective that has just failed.
 
-        It is known at once of a rank that ended, left, or is stopped on this host, and where a rank
-        or the store has been silent for long; else after `patience` seconds, in which a rank that
-        runs beats twice.  A rank that finds none lost takes over the diagnosis of another, for it
-        may be the cause itself.
+        Immediate if a rank ended, left or is stopped on this host, or if a rank or the store has
+        long been silent.  Otherwise it takes `patience` seconds, in which a live rank beats twice.
+        A rank that finds no lost rank adopts the diagnosis of another: it may be the cause itself.
         """
         asleep, woke = self._last_sleep()
         if asleep > self.stall_limit / 2 and time.monotonic() - woke < self.patience:
@@ -208,8 +207,8 @@ class HeartbeatStore:
                 self._report(f"left {reason}")
 
     def linger(self) -> None:
-        """After `close` of a rank that failed: where the store ends with it, the others notice the
-        failure now and may read its reason."""
+        """After `close` of a failed rank that hosts the store: make the others notice now, and wait
+        while they read the reason."""
         if self.holds and self.connections is not None:
             self.connections.shut()
         with self._time_limit(self.patience):

@@ -126,9 +126,9 @@ class Membership:
                 self._heartbeat.kill(rank)
 
     def without(self, lost: Collection[int]) -> int:
-        """Form the group anew without lost ranks, renumbered; the new generation.
+        """Form the group again without lost ranks; returns the new generation.
 
-        Raises `Fenced` where the others go on without this rank too.
+        Raises `Fenced` if the others re-formed it without this rank.
         """
         assert self.joined is not None
         assert self._heartbeat is not None
