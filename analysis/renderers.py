@@ -12,8 +12,8 @@ __all__: list[str] = []
 @html_fragment.register
 def _(comparison: Comparison) -> str:
     from simstrag.analysis.pages.templates import fragment
+    from simstrag.analysis.tables.comparison_result import standings
     from simstrag.analysis.tables.comparison_tables import ranking_table
-    from simstrag.analysis.tables.standings import standings
 
     return fragment([ranking_table(standings(comparison))])
 

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from simstrag.calibration.cells import MeasurementCell
-from simstrag.calibration.fits import communication_estimates, contended, step_estimates
+from simstrag.calibration.fits import communication_estimates, contention_estimates, step_estimates
 from simstrag.calibration.fits.allreduce_fit import AllReducePoint, interpolate, points_around
-from simstrag.calibration.fits.cell_estimates import (
+from simstrag.calibration.fits.held_out import summarize_errors
+from simstrag.calibration.fits.noise_scale import noise_scales
+from simstrag.calibration.fits.visit_statistics import (
     CellEstimate,
     clip,
     fitted,
@@ -20,8 +22,6 @@ from simstrag.calibration.fits.cell_estimates import (
     round_digits,
     visit_medians,
 )
-from simstrag.calibration.fits.held_out import summarize_errors
-from simstrag.calibration.fits.noise_scale import noise_scales
 from simstrag.calibration.samples import Samples
 from simstrag.profile.measurements import (
     CollectiveCell,
@@ -80,13 +80,13 @@ def assemble(samples: Samples, files: Mapping[str, str] | None = None) -> Profil
     fits = step_estimates.batch_fits(samples, held_out)
     reduces = communication_estimates.collective_cells(samples, held_out)
     ranks = max((c.ranks for c in reduces if not c.oversubscribed), default=0)
-    responses = contended.responses(samples, held_out, ranks)
+    responses = contention_estimates.responses(samples, held_out, ranks)
     overlaps = communication_estimates.overlap_cells(samples)
     transfers = communication_estimates.transfer_cells(samples)
     scales, without_scale = noise_scales(samples)
     errors = (
         summarize_errors("step", step_estimates.predictions(steps, fits), OF_STEPS),
-        summarize_errors("contention", contended.predictions(responses), OF_LOADS),
+        summarize_errors("contention", contention_estimates.predictions(responses), OF_LOADS),
         communication_estimates.predict_held_out_sizes(reduces),
     )
     return Profile(
@@ -170,7 +170,9 @@ def _step_times(
         compute=cell.mean,
         host_share=_host_share(samples, cell, gain),
         amp_ratio=gain,
-        amp_ratio_contended=contended.contended_gain(samples, workload.full, workload.amp),
+        amp_ratio_contended=contention_estimates.contended_gain(
+            samples, workload.full, workload.amp
+        ),
         amp_switch=Quantity(value=0, kind="assumed", note="not measured by calibration"),
         noise=cell.noise,
     )

@@ -20,7 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from simstrag.calibration import campaign
+from simstrag.calibration import measurement_rounds
 from simstrag.calibration import samples as files
 from simstrag.calibration.assemble import assemble
 from simstrag.calibration.benches.bench_selection import build_benches
@@ -28,11 +28,11 @@ from simstrag.calibration.benches.device_timing import Device, find_device
 from simstrag.calibration.benches.gradient_norms import GradientBench
 from simstrag.calibration.benches.machine_state import describe_software, slug
 from simstrag.calibration.benches.steps import Jobs
-from simstrag.calibration.campaign import FEWEST, TARGET, CampaignLimits, OnVisit
 from simstrag.calibration.cells import PARTS, Bench, MeasurementCell, Part
 from simstrag.calibration.fits.held_out import choose_held_out
+from simstrag.calibration.measurement_rounds import FEWEST, TARGET, CampaignLimits, OnVisit
 from simstrag.calibration.samples import Samples, VisitJournal
-from simstrag.documents.paths import write_atomically
+from simstrag.documents.file_io import write_atomically
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 from simstrag.processes.affinity import keep_memory
@@ -281,7 +281,7 @@ class Calibration:
                 self.journal.start(header, () if earlier is None else earlier.visits)
             planned = {MeasurementCell(**cell) for cell in header["plan"]["cells"]}
             with self.journal.lock():
-                samples = campaign.run(
+                samples = measurement_rounds.run(
                     self.benches, self.journal, self._limits(minutes),
                     on_visit or (lambda used, total, what: None), planned.__contains__,
                 )  # fmt: skip
@@ -310,7 +310,7 @@ class Calibration:
 
     def remarks(self) -> list[str]:
         """What went wrong, a line each."""
-        return campaign.remarks(files.read(self.folder))
+        return measurement_rounds.remarks(files.read(self.folder))
 
     @property
     def interruption_note(self) -> str:

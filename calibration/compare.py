@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simstrag.calibration.cells import MeasurementCell
-from simstrag.calibration.fits.contended import cell_of_level
+from simstrag.calibration.fits.contention_estimates import cell_of_level
 from simstrag.profile.profile import Profile
 from simstrag.profile.quantity import Quantity
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from simstrag.calibration.benches.machine_state import PACE_LIMIT, usual_paces, visit_deviation
 from simstrag.calibration.cells import MeasurementCell, Visit
-from simstrag.documents.paths import lock_file, write_atomically
+from simstrag.documents.file_io import lock_file, write_atomically
 from simstrag.errors import InputError
 
 __all__ = ["FORMAT", "Samples", "VisitJournal", "calm_visits", "find", "read", "write"]

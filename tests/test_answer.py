@@ -13,10 +13,10 @@ import pandas as pd
 import pytest
 
 from simstrag.analysis.charts import matplotlib_renderer
-from simstrag.analysis.charts.thresholds import draw_thresholds
+from simstrag.analysis.charts.sensitivity_chart import draw_thresholds
 from simstrag.analysis.pages.report import render
+from simstrag.analysis.tables.comparison_result import Standings, standings
 from simstrag.analysis.tables.comparison_tables import differences_table, ranking_table
-from simstrag.analysis.tables.standings import Standings, standings
 from simstrag.analysis.text.answer import answer
 from simstrag.analysis.text.cautions import cautions
 from simstrag.analysis.text.sensitivity_text import WORDS, Turn, round_safely, thresholds

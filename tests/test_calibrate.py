@@ -13,10 +13,10 @@ import pytest
 from simstrag.calibration import calibrate as module
 from simstrag.calibration.benches.runtime_overhead import TrainingBench
 from simstrag.calibration.calibrate import Calibration, CalibrationRequest, derive
-from simstrag.calibration.campaign import remarks
 from simstrag.calibration.cells import MeasurementCell, Visit
 from simstrag.calibration.check import CheckResult, cells_to_check
 from simstrag.calibration.compare import compare
+from simstrag.calibration.measurement_rounds import remarks
 from simstrag.calibration.samples import Samples, read
 from simstrag.errors import InputError
 from simstrag.profile.profile import Profile
@@ -59,7 +59,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(module, "build_benches", short)
     monkeypatch.setattr("simstrag.calibration.benches.server.VISIT", 0.02)
-    monkeypatch.setattr("simstrag.calibration.campaign.MOST", 5)
+    monkeypatch.setattr("simstrag.calibration.measurement_rounds.MOST", 5)
     monkeypatch.setattr("simstrag.calibration.benches.machine_state.TIMES", 3)
 
 
@@ -118,7 +118,7 @@ def test_what_is_finished_is_not_measured_again(done: Path, call: Call) -> None:
 def test_what_is_finished_goes_on_where_more_minutes_are_asked_for(
     done: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("simstrag.calibration.campaign.MOST", 6)
+    monkeypatch.setattr("simstrag.calibration.measurement_rounds.MOST", 6)
     before = read(done)
     arguments = [*ARGUMENTS]
     arguments[arguments.index("0.5")] = "0.6"
@@ -188,7 +188,9 @@ def test_a_profile_of_another_speed_does_not_hold_and_it_is_said_by_how_much(don
 def test_a_validation_calibrates_into_its_own_folder_before_and_between_its_runs(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("simstrag.calibration.campaign._due", lambda visits, _: list(visits))
+    monkeypatch.setattr(
+        "simstrag.calibration.measurement_rounds._due", lambda visits, _: list(visits)
+    )
     asked = CalibrationRequest("mine:job", None, ("step",), (8,), ("fp32", "bf16"), 0.1)
     begun = InterleavedCalibration(asked, here / "v").begin()
     assert begun == here / "v" / "calibration" / "begun.json"

@@ -12,10 +12,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from simstrag.calibration import campaign, samples
+from simstrag.calibration import measurement_rounds, samples
 from simstrag.calibration.benches.machine_state import measure_paces, usual_paces
-from simstrag.calibration.campaign import FEWEST, MOST, CampaignLimits
 from simstrag.calibration.cells import MeasurementCell, Skipped, Visit
+from simstrag.calibration.measurement_rounds import FEWEST, MOST, CampaignLimits
 from simstrag.calibration.samples import Samples, VisitJournal
 from simstrag.errors import InputError
 from simstrag.processes.affinity import cores
@@ -59,8 +59,8 @@ class Fake:
 def _nobody_else_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other tests run beside these."""
     calm = contextlib.nullcontext(SimpleNamespace(foreign=0.0, stolen=0.0))
-    monkeypatch.setattr(campaign, "Occupancy", lambda: calm)
-    monkeypatch.setattr(campaign, "measure_paces", lambda: {0: 1.1e-3})
+    monkeypatch.setattr(measurement_rounds, "Occupancy", lambda: calm)
+    monkeypatch.setattr(measurement_rounds, "measure_paces", lambda: {0: 1.1e-3})
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_a_cell_whose_visits_agree_is_left_alone_and_one_whose_visits_differ_is_
     journal: VisitJournal,
 ) -> None:
     bench = Fake((STEADY, WILD))
-    campaign.run([bench], journal, CampaignLimits(seconds=60))
+    measurement_rounds.run([bench], journal, CampaignLimits(seconds=60))
     assert counts(bench) == {STEADY: FEWEST, WILD: MOST}
     assert not bench.open
 
@@ -86,7 +86,7 @@ def test_a_cell_whose_visits_agree_is_left_alone_and_one_whose_visits_differ_is_
 def test_no_cell_is_visited_twice_before_all_are_visited_once(journal: VisitJournal) -> None:
     cells = [MeasurementCell("step", precision="fp32", batch=n) for n in range(1, 9)]
     bench = Fake(cells)
-    campaign.run([bench], journal, CampaignLimits(seconds=60))
+    measurement_rounds.run([bench], journal, CampaignLimits(seconds=60))
     rounds = [bench.visited[k : k + 8] for k in range(0, 8 * FEWEST, 8)]
     assert [set(each) for each in rounds] == [set(cells)] * FEWEST
     assert len({tuple(each) for each in rounds}) == FEWEST, "their order is drawn anew"
@@ -94,7 +94,7 @@ def test_no_cell_is_visited_twice_before_all_are_visited_once(journal: VisitJour
 
 def test_a_cell_that_cannot_be_measured_is_skipped_with_its_reason(journal: VisitJournal) -> None:
     bench = Fake((STEADY, BIG))
-    found = campaign.run([bench], journal, CampaignLimits(seconds=60))
+    found = measurement_rounds.run([bench], journal, CampaignLimits(seconds=60))
     assert counts(bench) == {STEADY: FEWEST, BIG: 1}
     assert [v.skipped for v in found.visits if v.cell == BIG] == ["no memory for a batch of 32"]
     assert BIG not in found.cells
@@ -104,13 +104,13 @@ def taking(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a visit take so many seconds, as far as the campaign can tell."""
     now = iter(np.arange(0.0, 1e6, seconds))
     clock = SimpleNamespace(monotonic=lambda: next(now), time=lambda: 0.0)
-    monkeypatch.setattr(campaign, "time", clock)
+    monkeypatch.setattr(measurement_rounds, "time", clock)
 
 
 def test_time_that_is_up_ends_it(journal: VisitJournal, monkeypatch: pytest.MonkeyPatch) -> None:
     taking(10.0, monkeypatch)
     bench = Fake((STEADY, WILD))
-    campaign.run([bench], journal, CampaignLimits(seconds=35.0))
+    measurement_rounds.run([bench], journal, CampaignLimits(seconds=35.0))
     assert len(bench.visited) == 4
 
 
@@ -119,7 +119,7 @@ def test_time_that_is_up_before_every_cell_was_visited_is_a_mistake_that_loses_n
 ) -> None:
     taking(10.0, monkeypatch)
     with pytest.raises(InputError, match="1 of 2 cells were not visited once, such as step fp32"):
-        campaign.run([Fake((STEADY, WILD))], journal, CampaignLimits(seconds=5.0))
+        measurement_rounds.run([Fake((STEADY, WILD))], journal, CampaignLimits(seconds=5.0))
     assert len(journal.read().visits) == 1
 
 
@@ -135,18 +135,18 @@ def test_two_calibrations_do_not_write_into_one_folder(journal: VisitJournal) ->
 def test_what_was_interrupted_goes_on_where_it_stopped(journal: VisitJournal) -> None:
     first = Fake((STEADY, WILD), breaks_at=5)
     with pytest.raises(KeyboardInterrupt):
-        campaign.run([first], journal, CampaignLimits(seconds=60))
+        measurement_rounds.run([first], journal, CampaignLimits(seconds=60))
     assert not first.open
     assert len(journal.read().visits) == 5
     second = Fake((STEADY, WILD))
-    found = campaign.run([second], journal, CampaignLimits(seconds=60))
+    found = measurement_rounds.run([second], journal, CampaignLimits(seconds=60))
     assert len(found.of(STEADY)) == FEWEST
     assert [v.number for v in found.visits if v.cell == WILD] == list(range(MOST))
     assert len(second.visited) == FEWEST + MOST - 5
 
 
 def test_a_line_that_a_kill_cut_off_costs_that_visit_alone(journal: VisitJournal) -> None:
-    campaign.run([Fake((STEADY,))], journal, CampaignLimits(seconds=60))
+    measurement_rounds.run([Fake((STEADY,))], journal, CampaignLimits(seconds=60))
     whole = journal.path.read_bytes()
     journal.path.write_bytes(whole[:-9])
     assert len(journal.read().visits) == FEWEST - 1
@@ -229,7 +229,7 @@ def test_visits_around_which_a_core_was_not_as_usual_do_not_count_where_enough_w
 
 
 def test_every_visit_has_the_pace_of_the_cores_before_and_after_it(journal: VisitJournal) -> None:
-    found = campaign.run([Fake((STEADY,))], journal, CampaignLimits(seconds=60))
+    found = measurement_rounds.run([Fake((STEADY,))], journal, CampaignLimits(seconds=60))
     assert {str(v.facts["pace"]) for v in found.visits} == {"[[0, 0.0011, 0.0011]]"}
 
 
@@ -261,7 +261,7 @@ def test_a_folder_without_samples_says_how_to_get_some(tmp_path: Path) -> None:
 
 
 def test_a_journal_is_one_json_document_per_line(journal: VisitJournal) -> None:
-    campaign.run([Fake((STEADY,))], journal, CampaignLimits(seconds=60))
+    measurement_rounds.run([Fake((STEADY,))], journal, CampaignLimits(seconds=60))
     header, *lines = map(json.loads, journal.path.read_text().splitlines())
     assert header["name"] == "a-machine"
     assert [line["cell"] for line in lines] == [STEADY.document] * FEWEST

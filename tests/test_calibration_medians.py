@@ -9,7 +9,9 @@ import pytest
 from scipy import stats
 
 from simstrag.calibration.cells import MeasurementCell, Visit
-from simstrag.calibration.fits.cell_estimates import (
+from simstrag.calibration.fits.noise_scale import estimate_noise_scale, noise_scales
+from simstrag.calibration.fits.step_estimates import _noise
+from simstrag.calibration.fits.visit_statistics import (
     CORRELATED_STEPS,
     clip,
     draw_values,
@@ -22,8 +24,6 @@ from simstrag.calibration.fits.cell_estimates import (
     student_quantile,
     visit_statistic,
 )
-from simstrag.calibration.fits.noise_scale import estimate_noise_scale, noise_scales
-from simstrag.calibration.fits.step_estimates import _noise
 from simstrag.calibration.samples import Samples
 from simstrag.profile.quantity import Quantity
 from tests.synthetic import NOISE_SCALE, Machine, samples_of

@@ -153,7 +153,7 @@ def test_a_link_that_cannot_be_is_refused_before_an_old_run_is_removed(
     before = sorted(folder.rglob("*"))
     (folder / "l.json").write_text(LINKS % (1, 1))
     monkeypatch.setattr(
-        "simstrag.validation.loadgen.network.probe", lambda: "a limited link needs root"
+        "simstrag.validation.loadgen.limited_link.probe", lambda: "a limited link needs root"
     )
     code, _, err = call(*DDP, "--load", "l.json", "--out", "r")
     assert (code, err) == (2, "error: --load l.json: a limited link needs root\n")

@@ -16,8 +16,8 @@ from simstrag.calibration.fits.allreduce_fit import (
     fit,
     points_around,
 )
-from simstrag.calibration.fits.cell_estimates import estimate
-from simstrag.calibration.nccl import choose, predict_placements
+from simstrag.calibration.fits.visit_statistics import estimate
+from simstrag.calibration.import_nccl_tests import choose, predict_placements
 from simstrag.timing.constants import AllReduce
 
 PLACEMENTS = ((2,), (8,), (8, 8), (8,) * 4, (8,) * 16)

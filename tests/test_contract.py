@@ -28,7 +28,7 @@ from simstrag.policy import WINDOW, Hints, Plan, PlanError, Policy, Precision, V
 ALLOWED = {
     "numpy", "numpy.typing", "simstrag.errors", "simstrag.policy", "simstrag.ties",
     *(f"simstrag.policies.estimators.{name}" for name in (
-        "detectors", "loops", "modes", "noise_tables", "predictors", "windows",
+        "detectors", "gradient_noise_tables", "loops", "predictors", "time_to_progress", "windows",
     )),
 }  # fmt: skip
 IMPURE = {"datetime", "os", "random", "secrets", "socket", "subprocess", "threading", "time"}

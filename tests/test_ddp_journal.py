@@ -20,7 +20,7 @@ from simstrag.ddp.record.journal import (
     latest_attempt,
     read_journal,
 )
-from simstrag.ddp.record.replay import finish, finish_all, part_folders, run_of, trace_of
+from simstrag.ddp.record.run_from_journal import finish, finish_all, part_folders, run_of, trace_of
 from simstrag.engine.live import Live
 from simstrag.errors import InputError
 from simstrag.policy import Hints

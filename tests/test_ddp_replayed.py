@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from simstrag import policies
+from simstrag.ddp.record.communication_times import round_trips
 from simstrag.ddp.record.journal import Journal
-from simstrag.ddp.record.server_latency import round_trips
 from simstrag.engine.live import Live
 from simstrag.policy import Hints, Plan, Quorum, Review, View
 from simstrag.validation.replay import replay

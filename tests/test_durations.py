@@ -11,8 +11,8 @@ import pytest
 
 import simstrag
 from simstrag import InputError, Scenario
+from simstrag.analysis.tables.comparison_result import standings
 from simstrag.analysis.tables.comparison_tables import ranking_table
-from simstrag.analysis.tables.standings import standings
 from simstrag.engine.simulate import simulate
 
 Rows = list[dict[str, Any]]

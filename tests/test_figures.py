@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.text import Text
 
-from simstrag.analysis.charts import figures
+from simstrag.analysis.charts import paper_figures
 from simstrag.analysis.derived.example_runs import example
-from simstrag.analysis.tables.standings import standings
+from simstrag.analysis.tables.comparison_result import standings
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.experiments import paired_statistics
@@ -37,12 +37,12 @@ SCENARIO = {
 GREY = to_hex("0.72")
 CURVE = {"learner": {"curve": [[0, 0.1], [10, 0.6], [60, 0.9]]}}
 ALL: dict[str, Callable[[Comparison], Axes]] = {
-    "speedups": figures.speedups,
-    "progress": figures.progress,
-    "spent": figures.spent,
-    "sensitivity": figures.sensitivity,
-    "tradeoff": figures.tradeoff,
-    "timeline": lambda c: figures.timeline(c.examples["backup"], c.scenario),
+    "speedups": paper_figures.speedups,
+    "progress": paper_figures.progress,
+    "spent": paper_figures.spent,
+    "sensitivity": paper_figures.sensitivity,
+    "tradeoff": paper_figures.tradeoff,
+    "timeline": lambda c: paper_figures.timeline(c.examples["backup"], c.scenario),
 }
 
 
@@ -137,13 +137,13 @@ class TestEvery:
 class TestComparison:
     def test_it_draws_on_the_axes_it_is_given(self, comparison: Comparison, name: str) -> None:
         figure, (left, right) = plt.subplots(1, 2)
-        assert getattr(figures, name)(comparison, right) is right
+        assert getattr(paper_figures, name)(comparison, right) is right
         assert plt.get_fignums() == [figure.number]
         assert right.has_data()
         assert not left.has_data()
 
     def test_it_shows_the_policies_asked_for(self, comparison: Comparison, name: str) -> None:
-        ax = getattr(figures, name)(comparison, policies=["korel", "asgd"])
+        ax = getattr(paper_figures, name)(comparison, policies=["korel", "asgd"])
         words = [t.get_text() for t in of(ax).findobj(Text)]
         assert {"korel", "asgd"} <= set(words)
         assert not {"backup", "bsp:via=server"} & set(words)
@@ -152,12 +152,12 @@ class TestComparison:
         self, comparison: Comparison, name: str
     ) -> None:
         with pytest.raises(InputError, match=r"'korl' was not compared.*Did you mean 'korel'"):
-            getattr(figures, name)(comparison, policies=["korl"])
+            getattr(paper_figures, name)(comparison, policies=["korl"])
 
 
 class TestSpeedups:
     def test_dots_and_intervals_are_those_of_the_ranking(self, comparison: Comparison) -> None:
-        ax = figures.speedups(comparison)
+        ax = paper_figures.speedups(comparison)
         rows = comparison.ranking.query("policy != 'bsp'")
         assert [t.get_text() for t in ax.get_yticklabels()] == list(rows["policy"])
         for container, row in zip(ax.containers, rows.to_dict("records"), strict=True):
@@ -172,7 +172,7 @@ class TestSpeedups:
     def test_a_dot_is_hollow_where_no_difference_is_shown(self) -> None:
         same = {"allreduce": None, "server": None, "target_progress": None}
         found = compare(scenario(policies=["bsp:via=server", "korel"], **same), jobs=1)
-        ax = figures.speedups(found)
+        ax = paper_figures.speedups(found)
         hollow = {
             label.get_text(): c.lines[0].get_markerfacecolor() == "white"
             for label, c in zip(ax.get_yticklabels(), ax.containers, strict=True)
@@ -182,7 +182,7 @@ class TestSpeedups:
 
     def test_one_seed_has_no_interval_and_shows_nothing(self) -> None:
         found = compare(scenario(seeds=1, target_progress=None), ["korel"], jobs=1)
-        (container,) = figures.speedups(found).containers
+        (container,) = paper_figures.speedups(found).containers
         assert isinstance(container, ErrorbarContainer)
         dot, _, (bar,) = container.lines
         assert dot is not None
@@ -190,17 +190,17 @@ class TestSpeedups:
         assert np.ptp(bar.get_segments()[0][:, 0]) == 0
 
     def test_it_may_be_by_makespan(self, comparison: Comparison) -> None:
-        ax = figures.speedups(comparison, by="makespan")
+        ax = paper_figures.speedups(comparison, by="makespan")
         assert ax.get_xlabel() == "speed-up over bsp in makespan"
         with pytest.raises(InputError, match="known: time_to_target, makespan"):
-            figures.speedups(comparison, by="goodput")
+            paper_figures.speedups(comparison, by="goodput")
 
 
 class TestProgress:
     def test_a_line_is_the_mean_time_over_seeds_and_its_band_their_range(
         self, comparison: Comparison
     ) -> None:
-        ax = figures.progress(comparison)
+        ax = paper_figures.progress(comparison)
         line = next(line for line in ax.lines if line.get_label() == "asgd")
         times, levels = (np.asarray(a, dtype=float) for a in line.get_data())
         curves = comparison.curves.query("policy == 'asgd'")
@@ -210,7 +210,7 @@ class TestProgress:
         assert (band.x0, band.x1) == pytest.approx((np.min(seeds), np.max(seeds)))
 
     def test_a_curve_of_the_learner_makes_it_accuracy(self, without_target: Comparison) -> None:
-        ax = figures.progress(without_target)
+        ax = paper_figures.progress(without_target)
         assert ax.get_ylabel() == "accuracy (0 to 1)"
         heights = np.concatenate([np.asarray(line.get_ydata()) for line in ax.lines])
         assert 0.1 <= np.nanmin(heights) < np.nanmax(heights) <= 0.9
@@ -219,45 +219,51 @@ class TestProgress:
 class TestTimeline:
     def test_bars_are_as_long_as_the_rank_computed(self, comparison: Comparison) -> None:
         run = comparison.examples["bsp"]
-        ax = figures.timeline(run, comparison.scenario, start=0.0, end=run.summary["makespan"] * 2)
+        ax = paper_figures.timeline(
+            run, comparison.scenario, start=0.0, end=run.summary["makespan"] * 2
+        )
         for rank, seconds in enumerate(run.summary["compute_by_rank"]):
             drawn = sum(w for color, row, w in widths(ax) if (color, row) == ("#0072b2", rank))
             assert drawn == pytest.approx(seconds)
 
     def test_reduced_precision_looks_different(self, comparison: Comparison) -> None:
-        ax = figures.timeline(comparison.examples["korel"], comparison.scenario, start=1.0, end=2.5)
+        ax = paper_figures.timeline(
+            comparison.examples["korel"], comparison.scenario, start=1.0, end=2.5
+        )
         rows = {row for color, row, _ in widths(ax) if color == "#e69f00"}
         assert rows == {3}
 
     def test_grey_lies_where_and_when_the_trace_slows(self, comparison: Comparison) -> None:
-        ax = figures.timeline(comparison.examples["bsp"], comparison.scenario, start=0.0, end=3.0)
+        ax = paper_figures.timeline(
+            comparison.examples["bsp"], comparison.scenario, start=0.0, end=3.0
+        )
         (shade,) = [bar[1:] for bar in bars(ax) if bar[0] == GREY]
         assert shade == (1.0, 2.5, 2.5, 3.5)
 
     def test_it_needs_no_scenario_and_shows_no_contention_then(
         self, comparison: Comparison
     ) -> None:
-        ax = figures.timeline(comparison.examples["bsp"], start=0.0, end=3.0)
+        ax = paper_figures.timeline(comparison.examples["bsp"], start=0.0, end=3.0)
         assert bars(ax)
         assert not [bar for bar in bars(ax) if bar[0] == GREY]
 
     def test_the_contention_of_another_run_is_refused(self, comparison: Comparison) -> None:
         with pytest.raises(InputError, match="another trace"):
-            figures.timeline(comparison.examples["clean"], comparison.scenario)
+            paper_figures.timeline(comparison.examples["clean"], comparison.scenario)
         clean = comparison.scenario.replaced(trace=None)
-        assert figures.timeline(comparison.examples["clean"], clean).patches
+        assert paper_figures.timeline(comparison.examples["clean"], clean).patches
 
     def test_a_run_without_steps_says_so(self) -> None:
         made = scenario(target_progress=None)
         with pytest.raises(InputError, match="kept no table 'steps'"):
-            figures.timeline(simulate(made, "bsp"), made)
+            paper_figures.timeline(simulate(made, "bsp"), made)
 
 
 class TestSpent:
     def test_a_row_is_as_long_as_its_run_and_last_is_the_control(
         self, comparison: Comparison
     ) -> None:
-        ax = figures.spent(comparison)
+        ax = paper_figures.spent(comparison)
         rows = [t.get_text() for t in ax.get_yticklabels()]
         assert rows == [*comparison.ranking["policy"], "bsp without contention"]
         examples = [
@@ -270,15 +276,15 @@ class TestSpent:
     def test_only_policies_that_throw_work_away_have_such_a_part(
         self, comparison: Comparison
     ) -> None:
-        _, labels = figures.spent(comparison).get_legend_handles_labels()
+        _, labels = paper_figures.spent(comparison).get_legend_handles_labels()
         assert "thrown away" in labels
-        _, labels = figures.spent(comparison, policies=["bsp"]).get_legend_handles_labels()
+        _, labels = paper_figures.spent(comparison, policies=["bsp"]).get_legend_handles_labels()
         assert "thrown away" not in labels
 
 
 class TestSensitivity:
     def test_points_are_the_mean_times_under_each_cost(self, comparison: Comparison) -> None:
-        s, drawn = standings(comparison), points(figures.sensitivity(comparison))
+        s, drawn = standings(comparison), points(paper_figures.sensitivity(comparison))
         assert list(drawn) == comparison.policies
         for name, container in drawn.items():
             line = container.lines[0]
@@ -288,7 +294,7 @@ class TestSensitivity:
 
     def test_without_a_target_it_is_refused(self, without_target: Comparison) -> None:
         with pytest.raises(InputError, match="declare target_progress"):
-            figures.sensitivity(without_target)
+            paper_figures.sensitivity(without_target)
 
 
 class TestTradeoff:
@@ -308,7 +314,7 @@ class TestTradeoff:
         }
 
     def test_it_sets_makespan_against_time_to_target(self, comparison: Comparison) -> None:
-        ax = figures.tradeoff(comparison)
+        ax = paper_figures.tradeoff(comparison)
         assert ax.get_ylabel() == "time to target (s)"
         line = points(ax)["asgd"].lines[0]
         assert line is not None
@@ -318,7 +324,7 @@ class TestTradeoff:
         assert self.filled(ax) == self.undominated(comparison, "time_to_target", 1.0)
 
     def test_without_a_target_more_accuracy_is_better(self, without_target: Comparison) -> None:
-        ax = figures.tradeoff(without_target)
+        ax = paper_figures.tradeoff(without_target)
         assert ax.get_ylabel() == "accuracy (0 to 1)"
         front = self.filled(ax)
         assert front == self.undominated(without_target, "accuracy", -1.0)
@@ -327,13 +333,13 @@ class TestTradeoff:
     def test_one_number_twice_is_refused(self) -> None:
         found = compare(scenario(samples=None, seeds=1), ["asgd"], jobs=1)
         with pytest.raises(InputError, match="declare samples too"):
-            figures.tradeoff(found)
+            paper_figures.tradeoff(found)
 
 
 class TestLegend:
     @pytest.mark.parametrize(("letters", "columns"), [(5, 3), (16, 2), (40, 1)])
     def test_it_has_as_many_columns_as_fit(self, letters: int, columns: int) -> None:
-        with figures.axes_of(None, 2.0, 3) as ax:
+        with paper_figures.axes_of(None, 2.0, 3) as ax:
             for k in range(3):
                 ax.plot([0, 1], label=f"{k}" + "n" * letters)
         (legend,) = of(ax).legends
@@ -344,16 +350,16 @@ class TestLooks:
     def test_thirty_policies_differ_without_colour(self) -> None:
         names = [f"ssp:bound={k}" for k in range(1, 31)]
         made = scenario(samples=4 * 128, target_progress=None, seeds=1)
-        styles = figures.looks(compare(made, names, jobs=1))
+        styles = paper_figures.looks(compare(made, names, jobs=1))
         grey = {(str(look["linestyle"]), look["marker"]) for look in styles.values()}
         assert len(grey) == len(styles)
 
     def test_a_policy_looks_the_same_in_every_figure(self, comparison: Comparison) -> None:
-        look = figures.looks(comparison)["korel"]
+        look = paper_figures.looks(comparison)["korel"]
         curve = next(
-            line for line in figures.progress(comparison).lines if line.get_label() == "korel"
+            line for line in paper_figures.progress(comparison).lines if line.get_label() == "korel"
         )
-        dot = points(figures.tradeoff(comparison))["korel"].lines[0]
+        dot = points(paper_figures.tradeoff(comparison))["korel"].lines[0]
         assert dot is not None
         for line in (curve, dot):
             assert (line.get_color(), line.get_marker()) == (look["color"], look["marker"])

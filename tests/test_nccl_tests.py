@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from simstrag.calibration import nccl
+from simstrag.calibration import import_nccl_tests
 from simstrag.errors import InputError
 from simstrag.profile.profile import Profile
 
@@ -53,7 +53,7 @@ def tagged(text: str) -> str:
 
 @pytest.mark.parametrize("root", [False, True])
 def test_both_columns_of_times_are_read(tmp_path: Path, root: bool) -> None:
-    read = nccl.read(written(tmp_path, log((2,), root=root)))
+    read = import_nccl_tests.read(written(tmp_path, log((2,), root=root)))
     assert read.ranks_per_node == (2,)
     assert read.gpu == "A100-SXM4-40GB"
     assert list(read.out_of_place) == [1 << k for k in range(10, 27)]
@@ -62,16 +62,16 @@ def test_both_columns_of_times_are_read(tmp_path: Path, root: bool) -> None:
 
 
 def test_the_tag_of_mpirun_changes_nothing_before_a_line_or_inside_one(tmp_path: Path) -> None:
-    plain = nccl.read(written(tmp_path, log((8, 8))))
+    plain = import_nccl_tests.read(written(tmp_path, log((8, 8))))
     text = tagged(log((8, 8))).replace(
         "on host-001 device  3", "on host-[1,0]<stdout>:001 device  3"
     )
     assert text.count("<stdout>") == len(text.splitlines()) + 1
-    assert nccl.read(written(tmp_path, text)) == plain
+    assert import_nccl_tests.read(written(tmp_path, text)) == plain
 
 
 def test_gpus_are_counted_by_node(tmp_path: Path) -> None:
-    assert nccl.read(written(tmp_path, log((8, 8, 4)))).ranks_per_node == (8, 8, 4)
+    assert import_nccl_tests.read(written(tmp_path, log((8, 8, 4)))).ranks_per_node == (8, 8, 4)
 
 
 @pytest.mark.parametrize(
@@ -86,30 +86,30 @@ def test_gpus_are_counted_by_node(tmp_path: Path) -> None:
 )
 def test_what_is_no_log_of_an_all_reduce_is_refused(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(InputError, match=said) as refused:
-        nccl.read(written(tmp_path, text))
+        import_nccl_tests.read(written(tmp_path, text))
     assert "nccl.log" in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
 def test_a_missing_or_binary_file_is_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot read the log"):
-        nccl.read(tmp_path / "none.log")
+        import_nccl_tests.read(tmp_path / "none.log")
     (tmp_path / "binary.log").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="cannot read the log"):
-        nccl.read(tmp_path / "binary.log")
+        import_nccl_tests.read(tmp_path / "binary.log")
 
 
 def test_two_logs_of_one_placement_are_refused(tmp_path: Path) -> None:
     paths = [written(tmp_path, log((8,)), name) for name in ("a.log", "b.log")]
     with pytest.raises(InputError, match=r"b.log: has the same 8 GPUs on 1 nodes as .*a.log"):
-        nccl.read_all(paths)
+        import_nccl_tests.read_all(paths)
     with pytest.raises(InputError, match="no log given"):
-        nccl.read_all([])
+        import_nccl_tests.read_all([])
 
 
 def test_logs_make_a_profile_of_an_all_reduce_and_nothing_else(tmp_path: Path) -> None:
     paths = [written(tmp_path, log((n,)), f"{n}.log") for n in (2, 4, 8)]
-    made = nccl.profile(paths, "ours", gradient_bytes=1 << 24)
+    made = import_nccl_tests.profile(paths, "ours", gradient_bytes=1 << 24)
     assert made.allreduce is not None
     assert made.allreduce.algorithm == "ring"
     assert made.allreduce.alpha.value == pytest.approx(0.98 * 5e-6, rel=0.01)
@@ -127,7 +127,7 @@ def test_logs_make_a_profile_of_an_all_reduce_and_nothing_else(tmp_path: Path) -
 
 
 def test_an_unstated_gradient_is_said_to_be_assumed(tmp_path: Path) -> None:
-    made = nccl.profile([written(tmp_path, log((8,)))], "ours")
+    made = import_nccl_tests.profile([written(tmp_path, log((8,)))], "ours")
     assert made.allreduce is not None
     assert made.allreduce.bytes.kind == "assumed"
     assert "ResNet-50" in made.allreduce.bytes.note
@@ -138,4 +138,4 @@ def test_too_few_sizes_are_told_in_one_line(tmp_path: Path) -> None:
     rows = log((8,)).splitlines(keepends=True)
     few = "".join(rows[:-17]) + rows[-2]  # the largest size alone
     with pytest.raises(InputError, match=r"nccl.log: 1 times do not tell .* give logs of more"):
-        nccl.profile([written(tmp_path, few)], "ours")
+        import_nccl_tests.profile([written(tmp_path, few)], "ours")

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from simstrag.calibration.check import CheckResult
 from simstrag.calibration.compare import ComparedNumber, ProfileNumber, compare, numbers_of
-from simstrag.calibration.fits.cell_estimates import estimate, measured
+from simstrag.calibration.fits.visit_statistics import estimate, measured
 from simstrag.cli.profiles import compare as command
 from simstrag.errors import InputError
 from simstrag.profile.profile import Profile

@@ -18,7 +18,7 @@ import pytest
 from simstrag.analysis.charts.comparison_charts import explain_missing_curves, tradeoff
 from simstrag.analysis.derived.example_runs import examples_of
 from simstrag.analysis.pages.report import render, render_run
-from simstrag.analysis.tables.standings import standings
+from simstrag.analysis.tables.comparison_result import standings
 from simstrag.analysis.text.answer import answer
 from simstrag.analysis.text.assumptions import assumptions
 from simstrag.analysis.text.detection import detection

@@ -16,7 +16,9 @@ from scipy.cluster.hierarchy import fcluster, linkage
 
 from simstrag.errors import InputError
 from simstrag.policies import load
-from simstrag.policies.estimators.modes import (
+from simstrag.policies.estimators.gradient_noise_tables import BATCHES, EPOCHS, TABLES, noise_scale
+from simstrag.policies.estimators.predictors import PREDICTORS, PredictorKind
+from simstrag.policies.estimators.time_to_progress import (
     SIMULATED_UPDATES,
     Interval,
     dynamic_time,
@@ -27,8 +29,6 @@ from simstrag.policies.estimators.modes import (
     static_times,
     ward_clusters,
 )
-from simstrag.policies.estimators.noise_tables import BATCHES, EPOCHS, TABLES, noise_scale
-from simstrag.policies.estimators.predictors import PREDICTORS, PredictorKind
 from simstrag.policies.star_h import NoiseSource
 from simstrag.policy import WINDOW, Hints, Plan, PlanError, Quorum, Review, Via, View
 from simstrag.ties import TOLERANCE, is_less

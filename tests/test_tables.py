@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 
+from simstrag.analysis.tables.comparison_result import Standings, standings
 from simstrag.analysis.tables.comparison_tables import (
     behind_table,
     costs_table,
@@ -15,7 +16,6 @@ from simstrag.analysis.tables.comparison_tables import (
     ranking_table,
 )
 from simstrag.analysis.tables.origins import origins_data
-from simstrag.analysis.tables.standings import Standings, standings
 from simstrag.analysis.tables.table import csv_data
 from simstrag.analysis.text.answer import answer
 from simstrag.analysis.text.cautions import cautions, coverage, turnover, warn_of_few_seeds

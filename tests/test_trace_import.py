@@ -18,12 +18,12 @@ from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.scenario.scenario import Scenario
 from simstrag.trace.trace import Trace
-from simstrag.traces.formats import FORMATS, import_trace
 from simstrag.traces.import_bytedance import bytedance_straggler
 from simstrag.traces.import_kineto import kineto, steps_of
 from simstrag.traces.import_pai import alibaba_pai_minibatch
 from simstrag.traces.import_utilisation import utilisation
-from simstrag.traces.labelled import Labelled, origin_of
+from simstrag.traces.importers import FORMATS, import_trace
+from simstrag.traces.provenance import Labelled, origin_of
 
 
 def values(trace: Trace, node: int, resource: str, kind: str) -> list[tuple[float, float]]:

@@ -24,15 +24,15 @@ from simstrag.errors import InputError
 from simstrag.profile.profile import Profile, StepTimes
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
-from simstrag.validation.campaign import TRIES, Campaign, RunOutcome, count_finished, lock_folder
 from simstrag.validation.cases import CLEAN, Case, ValidationPlan, cases_of, draw_schedule, windows
 from simstrag.validation.judgement import MISSED, NOISY, PREDICTED, judge, mitigations, pairs
 from simstrag.validation.loadgen.schedule import Episode, Schedule
-from simstrag.validation.measure import measure
 from simstrag.validation.prediction import Predictor, slowdowns, with_update
 from simstrag.validation.rank_pool import PaceRequest
+from simstrag.validation.real_runs import TRIES, Campaign, RunOutcome, count_finished, lock_folder
 from simstrag.validation.replay import replay
 from simstrag.validation.result import Ranking, Result, build_case_result, paces
+from simstrag.validation.run_metrics import measure
 from simstrag.validation.tables import _signed, answer, runs_table
 from simstrag.validation.validation import Validation, _remarks, make_plan
 from tests.full_profile import full_profile, quantity
@@ -713,7 +713,7 @@ def test_a_run_waits_for_cores_of_the_usual_pace(
 ) -> None:
     case, looks = Case("bsp", 2, CLEAN, 10), [SLOW[0], SLOW[0], CALM[0], SLOW[0], SLOW[0]]
     campaign = Campaign(a_plan((case,)), tmp_path, {case: 1.0}, tmp_path / "p.json", ALONE, 1.0)
-    monkeypatch.setattr("simstrag.validation.campaign.PAUSE", 0.0)
+    monkeypatch.setattr("simstrag.validation.real_runs.PAUSE", 0.0)
     ranks = SimpleNamespace(pace=lambda alone: looks.pop(0))
     campaign._wait_for_calm(ranks, case, math.inf)  # type: ignore[arg-type]
     assert looks == [SLOW[0]] * 2

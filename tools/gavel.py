@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from simstrag.calibration.fits.cell_estimates import round_digits
+from simstrag.calibration.fits.visit_statistics import round_digits
 from simstrag.errors import InputError
 from simstrag.profile.profile import Profile
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from simstrag.calibration import nccl
+from simstrag.calibration import import_nccl_tests
 from simstrag.profile.profile import Profile
 from tools import gavel, pollux, published_amp_ratios
 
@@ -21,7 +21,7 @@ __all__ = ["PUBLIC", "a100_all_reduce"]
 def a100_all_reduce(traces: Path) -> Profile:
     """All-reduce of 2, 8, 32 and 128 A100s, 8 per node, from `nccl-tests-a100` in `traces`."""
     folder = traces / "nccl-tests-a100"
-    return nccl.profile(
+    return import_nccl_tests.profile(
         [folder / f"nccl_{gpus}.log" for gpus in (2, 8, 32, 128)],
         "a100-nccl-tests",
         source="NetX-lab/Echo @15f0d12 (MIT): nccl-tests all-reduce logs, single runs",

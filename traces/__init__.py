@@ -1,4 +1,4 @@
 """Makes contention traces: importers of others' records, generators, resampling.
 
-Start with `formats` for importers and `generate` for drawn traces. The type is `simstrag.trace`.
+Start with `importers` or, for drawn traces, with `generate`. The type is `simstrag.trace`.
 """

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.documents.paths import require_path
+from simstrag.documents.file_io import require_path
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 

@@ -28,10 +28,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.documents.paths import require_path
+from simstrag.documents.file_io import require_path
 from simstrag.errors import InputError
 from simstrag.trace.trace import Trace
-from simstrag.traces.labelled import Labelled, contents
+from simstrag.traces.provenance import Labelled, contents
 from simstrag.traces.scenario_lines import constant_allreduce, run_of
 
 __all__ = ["RankSteps", "kineto", "steps_of"]

@@ -19,7 +19,7 @@ import numpy as np
 from simstrag.errors import InputError
 from simstrag.trace.trace import Trace
 from simstrag.traces.csv_table import CsvTable
-from simstrag.traces.labelled import Labelled, contents
+from simstrag.traces.provenance import Labelled, contents
 from simstrag.traces.scenario_lines import run_of
 
 __all__ = ["alibaba_pai_minibatch"]

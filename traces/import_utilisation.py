@@ -19,7 +19,7 @@ from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 from simstrag.trace.trace import RESOURCES, Trace
 from simstrag.traces.csv_table import CsvTable
-from simstrag.traces.labelled import Labelled, contents
+from simstrag.traces.provenance import Labelled, contents
 
 __all__ = ["ALIASES", "utilisation"]
 

@@ -26,7 +26,7 @@ from simstrag.trace.node_histories import Histories
 from simstrag.trace.row_validation import DURATION, validate
 from simstrag.trace.step_functions import Pieces
 from simstrag.trace.trace import Trace
-from simstrag.traces.labelled import Labelled
+from simstrag.traces.provenance import Labelled
 
 __all__ = [
     "autocorrelation", "correlation_length", "default_block", "mean_correlation", "resample",

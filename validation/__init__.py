@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from simstrag.validation.loadgen.injector import Injector
-    from simstrag.validation.loadgen.network import LimitedLink
+    from simstrag.validation.loadgen.limited_link import LimitedLink
     from simstrag.validation.loadgen.schedule import Episode, Schedule
     from simstrag.validation.replay import Replayed, replay
     from simstrag.validation.validation import InterleavedCalibration, Validation, validate
@@ -30,10 +30,10 @@ __all__ = [
 ]  # fmt: skip
 
 PLACES = {
-    "Episode": "loadgen.schedule", "Injector": "loadgen.injector", "LimitedLink": "loadgen.network",
-    "Replayed": "replay",
-    "Schedule": "loadgen.schedule", "Validation": "validation", "replay": "replay",
-    "InterleavedCalibration": "validation", "validate": "validation",
+    "Episode": "loadgen.schedule", "Injector": "loadgen.injector",
+    "InterleavedCalibration": "validation", "LimitedLink": "loadgen.limited_link",
+    "Replayed": "replay", "Schedule": "loadgen.schedule", "Validation": "validation",
+    "replay": "replay", "validate": "validation",
 }  # fmt: skip
 
 

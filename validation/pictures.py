@@ -11,8 +11,8 @@ import numpy as np
 from markupsafe import Markup
 
 from simstrag.analysis.charts import chart, matplotlib_renderer
-from simstrag.validation.measure import Measure
 from simstrag.validation.result import CaseResult
+from simstrag.validation.run_metrics import Measure
 
 __all__ = ["errors", "pace", "replayed_paces"]
 

@@ -20,7 +20,7 @@ import numpy as np
 from simstrag import policies
 from simstrag.ddp import support
 from simstrag.ddp.support import profile_hints
-from simstrag.documents.paths import write_atomically
+from simstrag.documents.file_io import write_atomically
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.policy import Hints, View
@@ -33,7 +33,7 @@ from simstrag.scenario.scenario import Scenario
 from simstrag.trace.trace import Trace
 from simstrag.validation.cases import Case, ValidationPlan, windows
 from simstrag.validation.loadgen.schedule import Schedule, response_to
-from simstrag.validation.measure import Measure, measure
+from simstrag.validation.run_metrics import Measure, measure
 
 __all__ = [
     "GRID",

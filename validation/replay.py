@@ -21,16 +21,16 @@ import numpy as np
 
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.ddp.record import journal
-from simstrag.ddp.record.replay import amp_gain, run_of, trace_of
-from simstrag.ddp.record.server_latency import (
+from simstrag.ddp.record.communication_times import (
     PARTS,
     RoundTrip,
     beyond_constants,
     reduction_rests,
     round_trips,
 )  # fmt: skip
+from simstrag.ddp.record.run_from_journal import amp_gain, run_of, trace_of
 from simstrag.ddp.support import profile_hints
-from simstrag.documents.paths import write_atomically, write_json
+from simstrag.documents.file_io import write_atomically, write_json
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.processes.affinity import cores
@@ -41,8 +41,8 @@ from simstrag.scenario.scenario import Scenario
 from simstrag.validation.cases import CLEAN, Case
 from simstrag.validation.loadgen.injector import read_load
 from simstrag.validation.loadgen.schedule import Schedule
-from simstrag.validation.measure import Measure, measure
 from simstrag.validation.prediction import GRID, SEEDS, Constant, Predictor, synchronous
+from simstrag.validation.run_metrics import Measure, measure
 from simstrag.validation.validation import describe_differences
 
 __all__ = ["Line", "Replayed", "replay"]

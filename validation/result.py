@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from simstrag.experiments.paired_statistics import Estimate
-from simstrag.validation.campaign import RunOutcome
 from simstrag.validation.cases import CLEAN, Case, ValidationPlan, windows
 from simstrag.validation.judgement import (
     MISSED,
@@ -22,8 +21,9 @@ from simstrag.validation.judgement import (
     mitigations,
     pairs,
 )
-from simstrag.validation.measure import Measure, measure
 from simstrag.validation.prediction import Constant, Prediction
+from simstrag.validation.real_runs import RunOutcome
+from simstrag.validation.run_metrics import Measure, measure
 
 __all__ = ["CaseResult", "Mitigation", "Ranking", "Result"]
 

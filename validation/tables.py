@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.number_format import MISSING, percent
-from simstrag.validation.campaign import OFF, TRIES
 from simstrag.validation.cases import SCHEDULES
 from simstrag.validation.judgement import PREDICTED, PolicyPair, Verdict
 from simstrag.validation.prediction import Constant
+from simstrag.validation.real_runs import OFF, TRIES
 from simstrag.validation.result import CaseResult, Ranking, Result, count_words, median_error
 
 __all__ = [

@@ -14,15 +14,18 @@ from typing import Any
 
 from simstrag.calibration.benches.machine_state import FOREIGN_LIMIT
 from simstrag.calibration.calibrate import PROFILE, Calibration, CalibrationRequest
-from simstrag.calibration.campaign import OnVisit
+from simstrag.calibration.measurement_rounds import OnVisit
 from simstrag.ddp.support import profile_hints
-from simstrag.documents.paths import write_atomically, write_json
+from simstrag.documents.file_io import write_atomically, write_json
 from simstrag.errors import InputError
 from simstrag.processes.affinity import cores
 from simstrag.profile.profile import Profile
 from simstrag.rendering import html_fragment, html_page
 from simstrag.runs.run import plain
-from simstrag.validation.campaign import (
+from simstrag.validation.cases import CLEAN, Case, ValidationPlan, cases_of, draw_schedule
+from simstrag.validation.prediction import SEEDS, Predictor, synchronous
+from simstrag.validation.rank_pool import PaceRequest
+from simstrag.validation.real_runs import (
     CALIBRATION,
     FAILED,
     RUNS,
@@ -31,9 +34,6 @@ from simstrag.validation.campaign import (
     lock_folder,
     refuse_others,
 )
-from simstrag.validation.cases import CLEAN, Case, ValidationPlan, cases_of, draw_schedule
-from simstrag.validation.prediction import SEEDS, Predictor, synchronous
-from simstrag.validation.rank_pool import PaceRequest
 from simstrag.validation.result import Result, build_case_result, paces
 from simstrag.workloads.device import describe_device
 

@@ -1,7 +1,7 @@
 """Charts as data: a `Chart` holds axes and marks, and needs no drawing library.
 
-`drawing` draws a chart with matplotlib, for a page or a paper.  `plots` draws the same chart with
-Bokeh, to zoom and to point at.  A `Theme` turns the roles of marks into colours.
+`matplotlib_renderer` draws a chart for a page or a paper; `bokeh_renderer` draws the same chart to
+zoom and to point at.  A `Theme` turns the roles of marks into colours.
 """
 
 from __future__ import annotations

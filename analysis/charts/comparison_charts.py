@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from simstrag.analysis.charts import chart as spec
 from simstrag.analysis.charts.chart import Chart, Curve, Dots, Floats, Mark, Rule, rows_of
+from simstrag.analysis.tables.comparison_result import TIMES, Standings
 from simstrag.analysis.tables.comparison_tables import CONTROL
-from simstrag.analysis.tables.standings import TIMES, Standings
 from simstrag.analysis.tables.table import Table
 from simstrag.analysis.text.cautions import unknown
 from simstrag.analysis.text.number_format import estimate, join

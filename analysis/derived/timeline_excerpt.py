@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from simstrag.analysis.derived.example_runs import Example
 from simstrag.analysis.derived.steps import RunSteps
-from simstrag.timing.contention import Contention
+from simstrag.timing.rank_slowdowns import Contention
 from simstrag.trace.slowdown import Piecewise
 
 __all__ = [

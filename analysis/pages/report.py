@@ -12,19 +12,19 @@ from markupsafe import Markup
 from simstrag.analysis.charts import (
     bokeh_renderer,
     comparison_charts,
-    interactive,
+    notebook_charts,
     run_charts,
     timeline,
 )
 from simstrag.analysis.charts.matplotlib_renderer import picture
-from simstrag.analysis.charts.thresholds import thresholds_picture
+from simstrag.analysis.charts.sensitivity_chart import thresholds_picture
 from simstrag.analysis.derived.example_runs import Example, describe_excerpts, example, examples_of
 from simstrag.analysis.derived.timeline_excerpt import CloseLook, close_look
 from simstrag.analysis.pages.templates import template
 from simstrag.analysis.tables import comparison_tables, run_tables
+from simstrag.analysis.tables.comparison_result import standings
 from simstrag.analysis.tables.origins import origins_data, origins_table
 from simstrag.analysis.tables.profile_tables import describe
-from simstrag.analysis.tables.standings import standings
 from simstrag.analysis.tables.table import Number, Table, csv_data
 from simstrag.analysis.text.answer import answer
 from simstrag.analysis.text.assumptions import assumptions
@@ -32,7 +32,7 @@ from simstrag.analysis.text.cautions import cautions, coverage, turnover
 from simstrag.analysis.text.detection import detection
 from simstrag.analysis.text.number_format import number, percent
 from simstrag.analysis.text.sensitivity_text import thresholds
-from simstrag.documents.paths import write_atomically
+from simstrag.documents.file_io import write_atomically
 from simstrag.errors import InputError
 from simstrag.experiments.compare import Comparison
 from simstrag.runs.run import Run, plain
@@ -51,7 +51,7 @@ def report(folder: str | Path, out: str | Path | None = None) -> Path:
     `InputError` where `folder` is neither, or `out` cannot be written.
     """
     from simstrag.ddp.record.journal import NAME
-    from simstrag.ddp.record.replay import finish
+    from simstrag.ddp.record.run_from_journal import finish
 
     folder = Path(folder)
     if (folder / "comparison.csv").exists():
@@ -203,14 +203,14 @@ def _timelines(
         near = timeline.timeline(e, shown.ranks, shown.start, shown.end)
         strip = timeline.run_strip(e, workers, scope.until, shown)
         entries.append((e.name, picture(near, f"window{k}"), picture(strip, f"strip{k}")))
-        drawn[f"window{k}"] = bokeh_renderer.pack(interactive.plot_timeline(e, scope))
+        drawn[f"window{k}"] = bokeh_renderer.pack(notebook_charts.plot_timeline(e, scope))
     slowed = next((e.timing for e in examples if e.timing and e.timing.contention.slowdowns), None)
     contention = Markup()
     if slowed is not None:
         strip = timeline.contention_strip(slowed, workers, scope.until, shown)
         contention = picture(strip, "contention")
         drawn["contention"] = bokeh_renderer.pack(
-            bokeh_renderer.overview(strip, interactive.time_axis(scope))
+            bokeh_renderer.overview(strip, notebook_charts.time_axis(scope))
         )
     values = {
         "shown": shown,

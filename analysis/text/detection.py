@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from simstrag.analysis.tables.standings import Standings
+from simstrag.analysis.tables.comparison_result import Standings
 from simstrag.analysis.text.number_format import percent
 
 __all__ = ["detection"]

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from simstrag.analysis.tables.standings import Standings, faster
+from simstrag.analysis.tables.comparison_result import Standings, faster
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.number_format import join, number
 from simstrag.scenario.scenario import Scenario

@@ -1,4 +1,4 @@
 """Benches: each times one thing on this machine, with or without load beside it.
 
-Start with `steps`, then `suite`. No fit is made here.
+Start with `steps`, then `bench_selection`. No fit is made here.
 """

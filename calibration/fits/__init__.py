@@ -1,4 +1,4 @@
 """From samples to the constants and laws of a profile, with held-out errors.
 
-Start with `estimates`. Nothing is measured here.
+Start with `visit_statistics`. Nothing is measured here.
 """

@@ -27,7 +27,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.calibration.fits.cell_estimates import (
+from simstrag.calibration.fits.visit_statistics import (
     CellEstimate,
     draw_values,
     fitted,

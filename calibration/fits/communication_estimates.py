@@ -10,15 +10,15 @@ import numpy as np
 from simstrag.calibration.cells import MeasurementCell, Visit
 from simstrag.calibration.fits import allreduce_fit
 from simstrag.calibration.fits.allreduce_fit import AllReducePoint, interpolate, points_around
-from simstrag.calibration.fits.cell_estimates import (
+from simstrag.calibration.fits.held_out import CellPrediction, summarize_errors
+from simstrag.calibration.fits.step_estimates import interference
+from simstrag.calibration.fits.visit_statistics import (
     CellEstimate,
     clip,
     estimate,
     measured,
     visit_medians,
 )
-from simstrag.calibration.fits.held_out import CellPrediction, summarize_errors
-from simstrag.calibration.fits.step_estimates import interference
 from simstrag.calibration.samples import Samples
 from simstrag.profile.measurements import (
     CollectiveCell,

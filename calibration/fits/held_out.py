@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from simstrag.calibration.cells import MeasurementCell
-from simstrag.calibration.fits.cell_estimates import round_digits
+from simstrag.calibration.fits.visit_statistics import round_digits
 from simstrag.profile.measurements import CellError, HeldOut
 from simstrag.profile.quantity import Quantity
 

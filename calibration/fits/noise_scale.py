@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simstrag.calibration.cells import Visit
-from simstrag.calibration.fits.cell_estimates import round_digits
+from simstrag.calibration.fits.visit_statistics import round_digits
 from simstrag.calibration.samples import Samples
 from simstrag.profile.measurements import NoiseScaleAt, SkippedCell
 from simstrag.profile.quantity import Quantity

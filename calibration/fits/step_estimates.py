@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from simstrag.calibration.cells import MeasurementCell, Visit
-from simstrag.calibration.fits.cell_estimates import (
+from simstrag.calibration.fits.held_out import CellPrediction
+from simstrag.calibration.fits.model_selection import BatchLawFit, choose_batch_law
+from simstrag.calibration.fits.visit_statistics import (
     CORRELATED_STEPS,
     clip,
     estimate,
@@ -18,8 +20,6 @@ from simstrag.calibration.fits.cell_estimates import (
     round_digits,
     visit_medians,
 )
-from simstrag.calibration.fits.held_out import CellPrediction
-from simstrag.calibration.fits.law_selection import BatchLawFit, choose_batch_law
 from simstrag.calibration.samples import Samples
 from simstrag.profile.batch_laws import seconds
 from simstrag.profile.measurements import BatchFit, LockstepCell, StepCell

@@ -19,7 +19,7 @@ from simstrag.cli.errors import Interrupted
 from simstrag.cli.options import Json, Quiet, Seed
 from simstrag.cli.profiles import print_pairs, read_profile
 from simstrag.cli.progress import show_seconds
-from simstrag.documents.paths import require_path, writable, write_atomically
+from simstrag.documents.file_io import require_path, writable, write_atomically
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 
@@ -214,7 +214,7 @@ def import_(
     quiet: Quiet = False,
 ) -> None:
     """Make a profile from the logs of another tool."""
-    from simstrag.calibration.nccl import profile as profile_of_logs
+    from simstrag.calibration.import_nccl_tests import profile as profile_of_logs
 
     if tool != "nccl-tests":
         near = nearest(tool, ("nccl-tests",))

@@ -92,8 +92,8 @@ def _describe_kept(kept: Path, interrupt: KeyboardInterrupt, sensitivity: bool) 
 def _print(
     comparison: Comparison, warnings: list[str], folder: Path, as_json: bool, quiet: bool
 ) -> None:
+    from simstrag.analysis.tables.comparison_result import standings
     from simstrag.analysis.tables.comparison_tables import ranking_table
-    from simstrag.analysis.tables.standings import standings
 
     page = folder / "report.html"
     if as_json:

@@ -29,7 +29,7 @@ from simstrag.errors import InputError
 if TYPE_CHECKING:
     from simstrag.runs.run import Run
     from simstrag.validation import Schedule
-    from simstrag.validation.loadgen.network import Behind
+    from simstrag.validation.loadgen.limited_link import Behind
 
 __all__ = ["ddp"]
 
@@ -237,7 +237,7 @@ def _gpus(schedule: Schedule) -> dict[int, str]:
 
 def _check_link(load: str | None) -> None:
     """Raise `InputError`, before an old run is removed, where no link can be limited here."""
-    from simstrag.validation.loadgen.network import probe
+    from simstrag.validation.loadgen.limited_link import probe
 
     if why := probe():
         raise InputError(f"--load {load}: {why}")
@@ -254,7 +254,7 @@ def _loaded(schedule: Schedule | None, folder: Path, quiet: bool) -> Iterator[Be
         return
     from simstrag.calibration.cells import Skipped
     from simstrag.validation.loadgen.injector import inject_beside
-    from simstrag.validation.loadgen.network import Behind, LimitedLink
+    from simstrag.validation.loadgen.limited_link import Behind, LimitedLink
 
     behind = next((each.rank for each in schedule.episodes if each.kind == "link"), None)
     with contextlib.nullcontext() if behind is None else LimitedLink() as link:
@@ -287,7 +287,7 @@ def _folder(out: Path | None) -> Iterator[Path]:
 
 def _describe_interrupted(out: Path | None) -> str:
     """What is left after Ctrl-C: a run as far as it came, and perhaps a checkpoint."""
-    from simstrag.ddp.record.replay import finish_all
+    from simstrag.ddp.record.run_from_journal import finish_all
 
     if out is None:
         return "nothing was written"
@@ -313,7 +313,7 @@ def _report(
     folder: Path, out: Path | None, limit: int, failed: bool, as_json: bool, quiet: bool
 ) -> None:
     """Make runs of the record, and print them."""
-    from simstrag.ddp.record.replay import finish_all
+    from simstrag.ddp.record.run_from_journal import finish_all
 
     runs: dict[Path, Run] = {}
     try:

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
-from simstrag.documents.paths import check_writable, write_atomically
+from simstrag.documents.file_io import check_writable, write_atomically
 from simstrag.engine.simulate import check
 from simstrag.errors import InputError
 from simstrag.scenario.scenario import Scenario
 from simstrag.trace.trace import Trace
-from simstrag.traces.labelled import scenario_of
+from simstrag.traces.provenance import scenario_of
 from simstrag.traces.scenario_lines import quoted, workers
 
 __all__ = ["first_scenario", "write_first_scenario"]

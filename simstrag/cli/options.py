@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simstrag.documents.paths import require_path
+from simstrag.documents.file_io import require_path
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:

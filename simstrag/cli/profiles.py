@@ -16,7 +16,7 @@ from simstrag.cli.console import (
     print_table,
 )
 from simstrag.cli.options import Json, find_profile
-from simstrag.documents.paths import writable, write_atomically
+from simstrag.documents.file_io import writable, write_atomically
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from simstrag.cli.console import print_json, print_path
 from simstrag.cli.options import Json, Quiet, argument, out_option
-from simstrag.documents.paths import require_path, writable
+from simstrag.documents.file_io import require_path, writable
 
 __all__ = ["report"]
 

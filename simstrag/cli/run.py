@@ -20,7 +20,7 @@ from simstrag.cli.options import (
     read_scenario,
 )  # fmt: skip
 from simstrag.cli.progress import show_run
-from simstrag.documents.paths import writable
+from simstrag.documents.file_io import writable
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:

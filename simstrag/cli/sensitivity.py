@@ -18,7 +18,7 @@ from simstrag.cli.options import (
     read_scenario,
 )  # fmt: skip
 from simstrag.cli.progress import show_count
-from simstrag.documents.paths import writable, write_atomically
+from simstrag.documents.file_io import writable, write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,7 +13,7 @@ from simstrag.cli.console import capture_warnings, print_json, print_path, warn
 from simstrag.cli.errors import Interrupted
 from simstrag.cli.options import Jobs, Json, Quiet, argument, option, out_option
 from simstrag.cli.progress import show_count
-from simstrag.documents.paths import require_path
+from simstrag.documents.file_io import require_path
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:

@@ -17,12 +17,12 @@ from simstrag.cli.console import (
     print_table,
 )
 from simstrag.cli.options import TRACES, Json, Quiet, Seed, check_trace
-from simstrag.documents.paths import writable, write_atomically
+from simstrag.documents.file_io import writable, write_atomically
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
-    from simstrag.traces.labelled import Labelled
+    from simstrag.traces.provenance import Labelled
 
 __all__ = ["describe", "generate", "import_", "resample"]
 
@@ -49,7 +49,7 @@ def describe(
     """Check a trace and say what is in it."""
     from simstrag.trace.trace import Trace
     from simstrag.traces.describe import describe as describe_trace
-    from simstrag.traces.labelled import origin_of
+    from simstrag.traces.provenance import origin_of
 
     if plot is not None and writable(plot, *PICTURES).suffix not in PICTURES:
         raise InputError(f"{plot}: is no name of a picture; name it {' or '.join(PICTURES)}")
@@ -170,8 +170,8 @@ def import_(
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Make a trace of a record, and a page beside it that says how."""
-    from simstrag.traces.formats import import_trace
-    from simstrag.traces.labelled import page_of
+    from simstrag.traces.importers import import_trace
+    from simstrag.traces.provenance import page_of
 
     page_of(out)
     labelled = import_trace(
@@ -221,7 +221,7 @@ def resample(
     The rows are labelled as resampled, and a page beside them says how.
     """
     from simstrag.trace.trace import Trace
-    from simstrag.traces.labelled import origin_of, page_of
+    from simstrag.traces.provenance import origin_of, page_of
     from simstrag.traces.resample import resample as resample_trace
 
     page_of(out)

@@ -29,7 +29,7 @@ from simstrag.cli.options import (
     policy_option,
 )  # fmt: skip
 from simstrag.cli.progress import show_count, show_seconds
-from simstrag.documents.paths import require_path
+from simstrag.documents.file_io import require_path
 from simstrag.errors import InputError
 from simstrag.profile.profile import Profile
 
@@ -144,7 +144,7 @@ def validate(
 
 
 def _describe_kept(folder: Path) -> str:
-    from simstrag.validation.campaign import count_finished
+    from simstrag.validation.real_runs import count_finished
 
     count = count_finished(folder)
     calibration = " and a calibration" if (folder / "calibration").exists() else ""

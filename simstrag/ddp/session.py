@@ -22,7 +22,7 @@ import torch.distributed as dist
 
 from simstrag import policies
 from simstrag.ddp import support
-from simstrag.ddp.allreduce import sync_state
+from simstrag.ddp.allreduce import state_sync
 from simstrag.ddp.allreduce.allreduce_mode import AllReduceMode
 from simstrag.ddp.allreduce.hook import ProcessGroups
 from simstrag.ddp.failures.diagnosis import warn
@@ -247,7 +247,7 @@ class Session:
         replica = self.replica
         replica.clear()
         replica.formats.settle(closure)
-        sync_state.broadcast(replica.model, replica.optimizer, 0)
+        state_sync.broadcast(replica.model, replica.optimizer, 0)
         place = [self._record_folder() if self.members.rank == 0 else None]
         dist.broadcast_object_list(place, src=0)  # only the lowest rank looks into the folder
         self._out = self._folder = place[0]
@@ -273,17 +273,17 @@ class Session:
             self._check_served(live.plan)
             if self.mode.steps < SETTLED:
                 self.replica.settle(closure)
-            sync_state.broadcast(self.replica.model, self.replica.optimizer, 0)
+            state_sync.broadcast(self.replica.model, self.replica.optimizer, 0)
             self._enter_server_mode(live.policy, live.facts())
             return
         assert isinstance(self.mode, ServerMode)
         handover = self.mode.handover
         assert handover is not None
         if handover.apart:
-            sync_state.average(self.replica.model, self.replica.optimizer)
+            state_sync.average(self.replica.model, self.replica.optimizer)
         else:
             self.replica.optimizer.load_state_dict(handover.optimizer)
-            sync_state.broadcast(self.replica.model, self.replica.optimizer, 0)
+            state_sync.broadcast(self.replica.model, self.replica.optimizer, 0)
         self._enter_allreduce_mode(handover.policy, handover.facts)
 
     def _go_on_without(self, failure: RankFailure, closure: Closure) -> None:
@@ -304,7 +304,7 @@ class Session:
         told: list[Any] = [None] * members.world_size
         dist.all_gather_object(told, (mode.live.version, mode.live.samples, mode.live.now))
         version, samples, now = max(told)
-        sync_state.broadcast(replica.model, replica.optimizer, told.index(max(told)))
+        state_sync.broadcast(replica.model, replica.optimizer, told.index(max(told)))
         self.policy = copy.deepcopy(self._original)
         fresh = Live(
             copy.deepcopy(self._original), members.world_size, self.batch, self.hints,

@@ -25,7 +25,7 @@ from simstrag.runs.tables import (
     take,
     values_of,
 )
-from simstrag.timing.contention import Contention
+from simstrag.timing.rank_slowdowns import Contention
 
 __all__ = ["MOST", "RANKS", "Excerpt", "ranks_to_show"]
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simstrag import policies
-from simstrag.documents.paths import write_atomically
+from simstrag.documents.file_io import write_atomically
 from simstrag.engine.excerpt import ranks_to_show
 from simstrag.engine.simulate import check, simulate
 from simstrag.errors import InputError, SimstragError

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Self, get_args
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from simstrag import policies
-from simstrag.documents.paths import require_path
+from simstrag.documents.file_io import require_path
 from simstrag.documents.suggestions import nearest
-from simstrag.documents.validation import explain
+from simstrag.documents.validation_errors import explain
 from simstrag.documents.yaml_file import read_mapping
 from simstrag.errors import InputError
 from simstrag.scenario.scenario import Scenario

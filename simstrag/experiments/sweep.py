@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from simstrag.documents.paths import write_atomically
+from simstrag.documents.file_io import write_atomically
 from simstrag.errors import InputError, SimstragError
 from simstrag.experiments.executors import first_line, load_backend
 from simstrag.experiments.runner import digest_of_policy, digest_of_scenario, key_of, program

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simstrag.policies.estimators.modes import ward_clusters
 from simstrag.policies.estimators.predictors import PREDICTORS, PredictorKind
+from simstrag.policies.estimators.time_to_progress import ward_clusters
 from simstrag.policy import Plan, Quorum, Review, Via, View
 
 

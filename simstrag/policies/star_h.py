@@ -20,7 +20,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.policies.estimators.modes import (
+from simstrag.policies.estimators.gradient_noise_tables import noise_scale
+from simstrag.policies.estimators.predictors import PREDICTORS, PredictorKind
+from simstrag.policies.estimators.time_to_progress import (
     Interval,
     dynamic_time,
     find_stragglers,
@@ -28,8 +30,6 @@ from simstrag.policies.estimators.modes import (
     static_times,
     ward_clusters,
 )
-from simstrag.policies.estimators.noise_tables import noise_scale
-from simstrag.policies.estimators.predictors import PREDICTORS, PredictorKind
 from simstrag.policy import ALL, Plan, PlanError, Quorum, Review, Via, View
 from simstrag.ties import is_at_most, is_less
 

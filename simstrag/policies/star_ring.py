@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simstrag.policies.estimators.modes import find_stragglers, ring_and_riders
 from simstrag.policies.estimators.predictors import PREDICTORS, PredictorKind
+from simstrag.policies.estimators.time_to_progress import find_stragglers, ring_and_riders
 from simstrag.policy import Plan, PlanError, Quorum, Review, View
 
 REVIEW = Review(updates=10)

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
-from simstrag.documents.validation import explain
+from simstrag.documents.validation_errors import explain
 from simstrag.errors import InputError
 from simstrag.profile.measurements import (
     AmpRatio,

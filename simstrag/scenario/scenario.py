@@ -19,13 +19,13 @@ from pydantic import (
     model_validator,
 )
 
-from simstrag.documents.validation import explain
+from simstrag.documents.validation_errors import explain
 from simstrag.documents.yaml_file import read_mapping
 from simstrag.errors import InputError
 from simstrag.profile.batch_laws import times_at
 from simstrag.profile.profile import Profile, StepTimes
 from simstrag.profile.responses import responses_for, translate
-from simstrag.scenario.inputs import Inputs, allreduce_of, server_of, step_of
+from simstrag.scenario.resolved_inputs import Inputs, allreduce_of, server_of, step_of
 from simstrag.scenario.sections import (
     AllReduceSection,
     Count,
@@ -39,8 +39,8 @@ from simstrag.scenario.sections import (
 )
 from simstrag.timing import noise
 from simstrag.timing.constants import ServerLoad
-from simstrag.timing.contention import Contention
 from simstrag.timing.noise import Noise
+from simstrag.timing.rank_slowdowns import Contention
 from simstrag.timing.timing import Timing
 from simstrag.trace.trace import COLUMNS, Trace
 

@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 from simstrag.ddp.workload_rank import Training, command
-from simstrag.validation.loadgen.network import DEVICE, LimitedLink, probe
+from simstrag.validation.loadgen.limited_link import DEVICE, LimitedLink, probe
 
 STALL, PATIENCE = 4.0, 90.0
 FAR = "the network to the store, or who holds it: no answer for "

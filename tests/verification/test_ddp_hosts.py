@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 from simstrag import Run
-from simstrag.validation.loadgen.network import DEVICE, LimitedLink, probe
+from simstrag.validation.loadgen.limited_link import DEVICE, LimitedLink, probe
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train.py"
 PARAMETERS = 4 * (64 * 128 + 128 + 128 * 10 + 10)

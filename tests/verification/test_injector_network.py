@@ -15,9 +15,9 @@ import pytest
 
 from simstrag import Run
 from simstrag.errors import InputError
-from simstrag.validation.loadgen import network
+from simstrag.validation.loadgen import limited_link
 from simstrag.validation.loadgen.injector import Injector
-from simstrag.validation.loadgen.network import LimitedLink, probe, remove_stale_links
+from simstrag.validation.loadgen.limited_link import LimitedLink, probe, remove_stale_links
 from simstrag.validation.loadgen.schedule import Episode, Schedule
 
 SIZE = 4 << 20
@@ -59,7 +59,7 @@ def able(probed: str) -> Iterator[None]:
     if probed:
         pytest.skip(probed)
     yield
-    assert f"simstrag-{os.getpid()}-" not in network._do("ip", "netns", "list")
+    assert f"simstrag-{os.getpid()}-" not in limited_link._do("ip", "netns", "list")
 
 
 def seconds(link: LimitedLink) -> float:
@@ -111,7 +111,7 @@ def test_nothing_passes_a_link_that_is_cut() -> None:
 def test_what_runs_on_a_link_ends_with_it() -> None:
     with LimitedLink() as link:
         process = link.start("a", [sys.executable, "-c", "import time; time.sleep(100)"])
-        while str(process.pid) not in network._do("ip", "netns", "pids", link.namespace("a")):
+        while str(process.pid) not in limited_link._do("ip", "netns", "pids", link.namespace("a")):
             assert process.poll() is None
     assert process.wait(10) == -9
 
@@ -119,7 +119,7 @@ def test_what_runs_on_a_link_ends_with_it() -> None:
 @pytest.mark.usefixtures("able")
 def test_what_runs_on_a_link_ends_with_the_process_that_made_it() -> None:
     program = (
-        "import os, sys; from simstrag.validation.loadgen.network import LimitedLink\n"
+        "import os, sys; from simstrag.validation.loadgen.limited_link import LimitedLink\n"
         "link = LimitedLink(); link.__enter__()\n"
         "print(link.start('a', [sys.executable, '-c', 'import time; time.sleep(100)']).pid)\n"
         "sys.stdout.flush(); sys.stdin.readline()"
@@ -139,27 +139,27 @@ def test_what_runs_on_a_link_ends_with_the_process_that_made_it() -> None:
 @pytest.mark.usefixtures("able")
 def test_what_a_killed_process_left_is_removed_by_the_next() -> None:
     program = (
-        "import os; from simstrag.validation.loadgen.network import LimitedLink\n"
+        "import os; from simstrag.validation.loadgen.limited_link import LimitedLink\n"
         "LimitedLink(rate=1e8).__enter__(); os.kill(os.getpid(), 9)"
     )
     with subprocess.Popen([sys.executable, "-c", program]) as process:
         assert process.wait(30) == -9
     left = {f"simstrag-{process.pid}-{side}" for side in "ab"}
     with LimitedLink() as link:
-        names = network._do("ip", "netns", "list")
+        names = limited_link._do("ip", "netns", "list")
         assert link.namespace("a") in names
         assert not any(name in names for name in left)
     assert remove_stale_links() == []
 
 
 def test_a_machine_that_cannot_says_why_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simstrag.validation.loadgen.network.shutil.which", lambda tool: None)
-    monkeypatch.setattr("simstrag.validation.loadgen.network.os.geteuid", lambda: 0)
-    monkeypatch.setattr("simstrag.validation.loadgen.network.sys.platform", "linux")
+    monkeypatch.setattr("simstrag.validation.loadgen.limited_link.shutil.which", lambda tool: None)
+    monkeypatch.setattr("simstrag.validation.loadgen.limited_link.os.geteuid", lambda: 0)
+    monkeypatch.setattr("simstrag.validation.loadgen.limited_link.sys.platform", "linux")
     assert probe() == "a limited link needs ip and tc and setpriv (iproute2, util-linux)"
     with pytest.raises(InputError, match="needs ip and tc"), LimitedLink():
         pass
-    monkeypatch.setattr("simstrag.validation.loadgen.network.os.geteuid", lambda: 1000)
+    monkeypatch.setattr("simstrag.validation.loadgen.limited_link.os.geteuid", lambda: 1000)
     assert probe() == "a limited link needs root, for network namespaces"
 
 

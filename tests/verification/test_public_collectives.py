@@ -23,10 +23,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simstrag.calibration import nccl
+from simstrag.calibration import import_nccl_tests
 from simstrag.calibration.fits import allreduce_fit
 from simstrag.calibration.fits.allreduce_fit import AllReducePoint
-from simstrag.calibration.nccl import choose
+from simstrag.calibration.import_nccl_tests import choose
 from simstrag.profile.profile import Profile
 from tests.written import numbers
 from tools import pollux
@@ -44,8 +44,8 @@ pytestmark = pytest.mark.skipif(
 
 
 def a100(gpus: int) -> list[AllReducePoint]:
-    log = nccl.read(TRACES / "nccl-tests-a100" / f"nccl_{gpus}.log")
-    return nccl.points(log)
+    log = import_nccl_tests.read(TRACES / "nccl-tests-a100" / f"nccl_{gpus}.log")
+    return import_nccl_tests.points(log)
 
 
 def shares(

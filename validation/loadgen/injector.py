@@ -22,11 +22,11 @@ from simstrag.calibration.benches.background_load import ON_GPU, Loads
 from simstrag.calibration.benches.background_traffic import Traffic
 from simstrag.calibration.cells import Skipped
 from simstrag.ddp.record.journal import LOAD, NAME
-from simstrag.documents.paths import write_json
+from simstrag.documents.file_io import write_json
 from simstrag.errors import InputError
 from simstrag.processes.affinity import cores
 from simstrag.runs.run import plain
-from simstrag.validation.loadgen.network import LimitedLink
+from simstrag.validation.loadgen.limited_link import LimitedLink
 from simstrag.validation.loadgen.schedule import Episode, Schedule
 
 __all__ = ["InjectedEpisode", "Injector", "assign_cores", "inject_beside", "read_load"]

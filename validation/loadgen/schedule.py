@@ -17,9 +17,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from simstrag.documents.paths import write_json
+from simstrag.documents.file_io import write_json
 from simstrag.documents.suggestions import nearest
-from simstrag.documents.validation import explain
+from simstrag.documents.validation_errors import explain
 from simstrag.errors import InputError
 from simstrag.profile.measurements import Response
 from simstrag.profile.profile import Profile

@@ -1,4 +1,4 @@
 """The record of a real training, and the run and trace made of it.
 
-Start with `journal`; `replay` makes a `Run` of a record.
+Start with `journal`; `run_from_journal` makes a `Run` of it.
 """

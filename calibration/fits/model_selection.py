@@ -27,7 +27,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.calibration.fits.cell_estimates import CellEstimate, draw_values
+from simstrag.calibration.fits.visit_statistics import CellEstimate, draw_values
 from simstrag.profile.batch_laws import batch_seconds
 from simstrag.profile.measurements import CONSTANTS, BatchLaw, Law
 from simstrag.profile.responses import apply_law, interpolate

@@ -25,7 +25,7 @@ from simstrag.calibration.benches.machine_state import (
     visit_deviation,
 )
 from simstrag.calibration.cells import Bench, MeasurementCell, Skipped, Visit
-from simstrag.calibration.fits.cell_estimates import relative_half_width, visit_statistic
+from simstrag.calibration.fits.visit_statistics import relative_half_width, visit_statistic
 from simstrag.calibration.samples import Samples, VisitJournal, calm_visits
 from simstrag.errors import InputError
 

@@ -12,7 +12,7 @@ from simstrag.traces.import_bytedance import bytedance_straggler
 from simstrag.traces.import_kineto import kineto
 from simstrag.traces.import_pai import alibaba_pai_minibatch
 from simstrag.traces.import_utilisation import utilisation
-from simstrag.traces.labelled import Labelled
+from simstrag.traces.provenance import Labelled
 
 __all__ = ["FORMATS", "Format", "import_trace"]
 

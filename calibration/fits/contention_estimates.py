@@ -8,7 +8,9 @@ from dataclasses import replace
 from typing import Literal, NamedTuple
 
 from simstrag.calibration.cells import MeasurementCell, Part, Visit
-from simstrag.calibration.fits.cell_estimates import (
+from simstrag.calibration.fits.held_out import CellPrediction
+from simstrag.calibration.fits.model_selection import LoadLawFit, choose_load_law
+from simstrag.calibration.fits.visit_statistics import (
     CellEstimate,
     estimate,
     fitted,
@@ -16,8 +18,6 @@ from simstrag.calibration.fits.cell_estimates import (
     round_digits,
     visit_medians,
 )
-from simstrag.calibration.fits.held_out import CellPrediction
-from simstrag.calibration.fits.law_selection import LoadLawFit, choose_load_law
 from simstrag.calibration.samples import Samples
 from simstrag.errors import InputError
 from simstrag.profile.measurements import Level, Response

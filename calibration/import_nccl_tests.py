@@ -24,8 +24,8 @@ import numpy as np
 from simstrag.calibration.cells import MeasurementCell
 from simstrag.calibration.fits import allreduce_fit
 from simstrag.calibration.fits.allreduce_fit import ALGORITHMS, Algorithm, AllReducePoint, Predictor
-from simstrag.calibration.fits.cell_estimates import round_digits
 from simstrag.calibration.fits.held_out import LARGE, CellPrediction, summarize_errors
+from simstrag.calibration.fits.visit_statistics import round_digits
 from simstrag.errors import InputError
 from simstrag.profile.measurements import CollectiveCell, CollectiveFit, HeldOut
 from simstrag.profile.profile import AllReduceTimes, Profile

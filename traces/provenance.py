@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from simstrag.documents.paths import writable, write_atomically
+from simstrag.documents.file_io import writable, write_atomically
 from simstrag.errors import InputError
 from simstrag.trace.trace import Trace
 from simstrag.traces.scenario_lines import quoted, workers

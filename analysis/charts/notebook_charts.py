@@ -14,7 +14,7 @@ from simstrag.analysis.charts import timeline as charts
 from simstrag.analysis.charts.timeline import Scope, scope_of
 from simstrag.analysis.derived.example_runs import Example, example, examples_of, timing_of
 from simstrag.analysis.derived.timeline_excerpt import close_look
-from simstrag.analysis.tables.standings import standings
+from simstrag.analysis.tables.comparison_result import standings
 from simstrag.errors import InputError
 from simstrag.experiments.compare import Comparison
 from simstrag.runs.run import Run

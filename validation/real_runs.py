@@ -20,9 +20,9 @@ from typing import Any
 
 from simstrag.calibration.benches.machine_state import Occupancy
 from simstrag.calibration.cells import Skipped
-from simstrag.ddp.record.replay import finish
+from simstrag.ddp.record.run_from_journal import finish
 from simstrag.ddp.support import profile_hints
-from simstrag.documents.paths import lock_file, write_atomically, write_json
+from simstrag.documents.file_io import lock_file, write_atomically, write_json
 from simstrag.errors import InputError, SimstragError
 from simstrag.runs.run import Run, plain
 from simstrag.validation.cases import Case, ValidationPlan
