@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from simstrag.engine.simulate import simulate
 from simstrag.plan import Plan
-from simstrag.policies.cgp import grouped
+from simstrag.policies.cgp import group_by_speed
 from simstrag.policy import Policy, Quorum, Via, View
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
@@ -76,7 +76,7 @@ class Job:
     @cached_property
     def groups(self) -> list[tuple[int, ...]]:
         """Groups of 8, by speed, as `cgp:max_group=8` forms them of what it measures."""
-        return grouped(self._slowdowns[0], ratio=np.inf, max_group=GROUP)
+        return group_by_speed(self._slowdowns[0], ratio=np.inf, max_group=GROUP)
 
     @cached_property
     def scenario(self) -> Scenario:

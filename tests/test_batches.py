@@ -111,7 +111,7 @@ def test_a_simulation_runs_at_a_batch_between_and_says_so(profile: Profile, tmp_
     shown = f"{1e3 * times_at(profile, 12).compute.value:.1f} ms"
     assert (compute.kind, compute.value) == ("fitted", shown)
     said = " ".join(assumptions(scenario, [run]))
-    assert "No step of 12 samples was timed: its time is that of the profile's fit" in said
+    assert "No step of 12 samples was timed: its time comes from the" in said
 
 
 def test_what_is_assumed_of_the_host_is_so_at_every_batch(profile: Profile) -> None:

@@ -186,9 +186,9 @@ def test_policies_explains_one_with_plan_parameters_source_and_what_is_whose(cal
     assert "lgc:k=5 (server)" in out
     assert "On real ranks: server." in out
     assert "the first 5 of all 8 ranks, each gradient a job of the server" in out
-    assert re.search(r"k +auto +K, how many gradients .*\n +a whole number or auto", out)
+    assert re.search(r"k +auto +K, gradients per update; .*\n +a whole number or auto", out)
     assert "INFOCOM 2021" in out
-    assert "this project's reading" in out
+    assert "Ours: weights 1/N" in out
 
 
 @pytest.mark.parametrize("name", names())

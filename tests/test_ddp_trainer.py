@@ -339,7 +339,7 @@ def merging(rank: int, world: int) -> tuple[list[float], list[float], str]:
 
     model, optimizer, loss = task(rank)
     sums: list[list[float]] = []
-    average = session.sync_state.average
+    average = session.state_sync.average
 
     def watched(*given: Any) -> None:
         for apart in (True, False):
@@ -348,7 +348,7 @@ def merging(rank: int, world: int) -> tuple[list[float], list[float], str]:
             state = optimizer.state_dict()["state"]
             sums.append([float(state[k]["momentum_buffer"].sum()) for k in sorted(state)])
 
-    session.sync_state.average = watched
+    session.state_sync.average = watched
     try:
         with wrap(model, optimizer, Merging(), batch=BATCH, precision="full") as trainer:
             while trainer.plan is None:
@@ -356,7 +356,7 @@ def merging(rank: int, world: int) -> tuple[list[float], list[float], str]:
             for _ in range(5):
                 trainer.step(lambda: loss(BATCH))
     finally:
-        session.sync_state.average = average
+        session.state_sync.average = average
     return *sums, state_sync.digest(without_statistics(model), optimizer)
 
 

@@ -294,7 +294,7 @@ def test_links_inside_a_node_come_from_the_profile_too(file: Path) -> None:
     assert named["all-reduce inside a node, per hop"] == "fitted"
     spread = Scenario.of(declared, folder=file.parent)
     said = " ".join(assumptions(spread, [simulate(spread, "bsp")]))
-    assert "nothing says which ranks share a node (ranks_per_node): each is taken to have" in said
+    assert "nothing says which ranks share a node (ranks_per_node): each rank is assumed" in said
 
 
 def test_what_a_file_holds_is_read_back(file: Path) -> None:

@@ -310,7 +310,7 @@ def _rename_attempt(folder: Path, word: str) -> None:
 
 
 def _read_disturbed(folder: Path) -> dict[str, Any]:
-    """PaceRequest and makespan of a disturbed attempt."""
+    """Pace and makespan of a disturbed attempt."""
     record = json.loads((folder / OUTCOME).read_text(encoding="utf-8"))
     return {"pace": record["pace"], "makespan": Run.read(folder).summary["makespan"]}
 
@@ -350,8 +350,7 @@ def lock_folder(folder: Path, plan: ValidationPlan) -> Iterator[None]:
         if started and written.read_text(encoding="utf-8") != text:
             raise InputError(
                 f"{folder}: holds another validation, with another profile, seed, policies or "
-                "number "
-                "of steps; choose another folder, or repeat the same command to resume it"
+                "number of steps; choose another folder, or repeat the same command to resume it"
             )
         write_atomically(written, lambda part: part.write_text(text, encoding="utf-8"))
         yield

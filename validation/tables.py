@@ -50,8 +50,7 @@ def answer(result: Result) -> list[str]:
         least, most = (Number.of(1000 * seconds) for seconds in result.paces)
         sentences.append(
             f"Around the runs a bare step took {least} to {most} ms; against simulations at the "
-            "pace "
-            f"of each run, {sum(v.word == PREDICTED for v in at_pace)} of {total} cases are "
+            f"pace of each run, {sum(v.word == PREDICTED for v in at_pace)} of {total} cases are "
             f"predicted, with a median error of {percent(median_error(result.at_pace))} %."
         )
     words = [w.verdict.word for each in result.cases for w in each.windows if w.verdict]
@@ -117,8 +116,7 @@ def cases_table(result: Result) -> Table:
         "10 %, only an error beyond them counts, as not predicted; the rest is too noisy.",
         "At its pace: the same against simulations whose step times are scaled, core by core, by "
         "bare steps timed right before and after each run. A shared machine changes its pace by "
-        "the "
-        "minute; an error that only the first verdict has is that change.",
+        "the minute; an error that only the first verdict has is that change.",
         "The name of a case is its schedule, world size and policy. Schedules: "
         + "; ".join(f"{name}: {about}" for name, about in SCHEDULES.items()) + ".",
         "Accuracy: of the real training, on held-out data; it has no simulated counterpart.",
@@ -164,8 +162,7 @@ def ranks_table(result: Result) -> Table:
     ]  # fmt: skip
     note = (
         "Per rank, because the mean staleness over all ranks is fixed by their number. Staleness "
-        "is "
-        "in updates; a rank without stale gradients has no row."
+        "is in updates; a rank without stale gradients has no row."
     )
     return Table(headers, tuple(rows), 4, (), (note,))
 
@@ -193,8 +190,7 @@ def ranking_table(result: Result) -> Table:
     note = (
         "Differences: extra time of the slower policy. Tie: the 95 % interval (Student's t) of the "
         "paired differences of real runs contains zero. At one pace: with real makespans "
-        "normalised "
-        "to the profile's pace; negative where that reverses the order."
+        "normalised to the profile's pace; negative where that reverses the order."
     )
     return Table(headers, rows, 5, (), (note,))
 

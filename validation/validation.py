@@ -113,8 +113,7 @@ class InterleavedCalibration:
         if (Path(folder) / RUNS).exists() and not self.first_profile.exists():
             raise InputError(
                 f"{folder}: holds a validation of a finished profile; choose another folder, or "
-                "give "
-                "that --profile to resume it"
+                "give that --profile to resume it"
             )
 
     @property
@@ -309,15 +308,13 @@ def _remarks(
     if fit < requested:
         remarks.append(
             f"only {fit} of {requested} repetitions fit into {minutes:g} minutes, so the spread of "
-            "real "
-            "runs is " + ("unknown" if fit == 1 else "less certain")
+            "real runs is " + ("unknown" if fit == 1 else "less certain")
         )
     compute = profile.step.compute.value
     if compute < LONG:
         remarks.append(
             f"a step takes {1000 * compute:.3g} ms; below {1000 * LONG:.0f} ms costs that no "
-            "profile "
-            "has, such as the policy's own decisions, are no longer small"
+            "profile has, such as the policy's own decisions, are no longer small"
         )
     if profile.software.get("freed_memory") != "kept":
         remarks.append(
@@ -329,8 +326,7 @@ def _remarks(
     if plan.precision == "stand-in":
         remarks.append(
             "reduced precision is a stand-in (fp32 compute on fp64 parameters), because bf16 is "
-            "not "
-            "faster on this CPU"
+            "not faster on this CPU"
         )
     timed = {each.ranks for each in profile.locksteps if each.batch == plan.batch}
     for ranks in sorted({case.ranks for case in plan.cases} - timed):

@@ -58,7 +58,7 @@ def write_timeline(
     """Write a run with its steps as a timeline; gzipped if the name ends in `.gz`.
 
     timing: what the run was simulated with, `scenario.timing(seed)`.  Without it there are no
-    derived.slowdowns, and of updates through a server no pushes, pulls and jobs.
+    slowdowns, and of updates through a server no pushes, pulls and jobs.
     window: seconds from and to, all by default.  Of more than `MOST` events the stretch of so many
     is written in which the ranks waited longest, of equal ones the first.
     Raises `InputError` for a run without steps, an impossible window, and a file that cannot be

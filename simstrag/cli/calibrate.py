@@ -32,7 +32,7 @@ __all__ = ["calibrate", "check", "derive", "import_", "workloads"]
 Device = Annotated[
     str | None,
     typer.Option(
-        help="cpu or cuda; by default a GPU where there is one, else cpu.",
+        help="cpu or cuda; by default a GPU if any.",
         metavar="WORD",
         show_default=False,
     ),
@@ -46,7 +46,7 @@ def calibrate(
         typer.Option(
             "--workload",
             "-w",
-            help="A name of `calibrate workloads`, or your own module:function.",
+            help="Name, or your own module:function.",
             metavar="NAME",
             show_default=False,
         ),
@@ -65,7 +65,7 @@ def calibrate(
     minutes: Annotated[
         float | None,
         typer.Option(
-            help="Measure no longer than this; by default 10, or more where all cells need more.",
+            help="Time limit; 10, or what all cells need.",
             min=0.1,
             metavar="M",
             show_default=False,
@@ -83,7 +83,7 @@ def calibrate(
     batch: Annotated[
         list[int] | None,
         typer.Option(
-            help="Batch size of a step, the middle one nominal; may be repeated.",
+            help="Batch of a step, the middle one nominal.",
             min=1,
             metavar="N",
             show_default=False,
@@ -92,7 +92,7 @@ def calibrate(
     precision: Annotated[
         list[str] | None,
         typer.Option(
-            help="Full precision, then the reduced one; by default what suits the device.",
+            help="Full, then reduced precision.",
             metavar="WORD",
             show_default=False,
         ),

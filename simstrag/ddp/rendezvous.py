@@ -230,10 +230,10 @@ def _all_here(meeting: Store, decided: Sequence[int], seconds: float) -> bool:
     try:
         if not meeting.check(["complete"]):
             meeting.wait([f"here/{name}" for name in decided], timedelta(seconds=seconds))
-        use_existing_group = "yes"
+        complete = "yes"
     except dist.DistStoreError:
-        use_existing_group = "no"
-    return bool(meeting.compare_set("complete", "", use_existing_group) == b"yes")
+        complete = "no"
+    return bool(meeting.compare_set("complete", "", complete) == b"yes")
 
 
 def _form_group(joined: RankPlace, patient: bool = False) -> RankPlace:
@@ -266,10 +266,10 @@ def open_store(host: str, port: int, held: bool, seconds: float) -> TCPStore:
     """
     import torch.distributed as dist
 
-    use_existing_group: TCPStore = dist.TCPStore(  # type: ignore[attr-defined]
+    store: TCPStore = dist.TCPStore(  # type: ignore[attr-defined]
         host, port, None, held, timedelta(seconds=seconds), wait_for_workers=False
     )
-    return use_existing_group
+    return store
 
 
 def device_of(local_rank: int) -> str:

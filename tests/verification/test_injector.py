@@ -184,7 +184,7 @@ def test_traffic_goes_over_the_link_while_it_is_planned() -> None:
         injector.wait()
         (done,) = injector.done
     assert done.report["bytes_per_second"] > 1e6
-    assert 0.4 <= done.episode.stop < 0.4 + 10 * background_traffic.LOOK
+    assert 0.4 <= done.episode.stop < 0.4 + 10 * background_traffic.POLL
 
 
 def test_what_is_left_early_ends_early() -> None:

@@ -59,7 +59,7 @@ def able(probed: str) -> Iterator[None]:
     if probed:
         pytest.skip(probed)
     yield
-    assert f"simstrag-{os.getpid()}-" not in limited_link._do("ip", "netns", "list")
+    assert f"simstrag-{os.getpid()}-" not in limited_link._run("ip", "netns", "list")
 
 
 def seconds(link: LimitedLink) -> float:
@@ -111,7 +111,7 @@ def test_nothing_passes_a_link_that_is_cut() -> None:
 def test_what_runs_on_a_link_ends_with_it() -> None:
     with LimitedLink() as link:
         process = link.start("a", [sys.executable, "-c", "import time; time.sleep(100)"])
-        while str(process.pid) not in limited_link._do("ip", "netns", "pids", link.namespace("a")):
+        while str(process.pid) not in limited_link._run("ip", "netns", "pids", link.namespace("a")):
             assert process.poll() is None
     assert process.wait(10) == -9
 
@@ -146,7 +146,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next() -> None:
         assert process.wait(30) == -9
     left = {f"simstrag-{process.pid}-{side}" for side in "ab"}
     with LimitedLink() as link:
-        names = limited_link._do("ip", "netns", "list")
+        names = limited_link._run("ip", "netns", "list")
         assert link.namespace("a") in names
         assert not any(name in names for name in left)
     assert remove_stale_links() == []
