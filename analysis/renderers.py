@@ -6,8 +6,6 @@ from simstrag.experiments.compare import Comparison
 from simstrag.profile.profile import Profile
 from simstrag.rendering import html_fragment, html_page
 
-__all__: list[str] = []
-
 
 @html_fragment.register
 def _(comparison: Comparison) -> str:

@@ -39,8 +39,6 @@ from simstrag.profile.profile import (
 )
 from simstrag.profile.quantity import Quantity
 
-__all__ = ["assemble"]
-
 NOTE = (
     "Fits and the constants made of them never saw the cells that are held out. Steps and "
     "slowdowns held out are predicted by the fits of this profile; an all-reduce held out by a "

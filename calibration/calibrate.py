@@ -41,8 +41,6 @@ from simstrag.runs.run import provenance
 from simstrag.workloads import Precisions, Workload, available_precisions, choose_precisions, load
 from simstrag.workloads.device import describe_device
 
-__all__ = ["PROFILE", "Calibration", "CalibrationRequest", "Forecast", "derive"]
-
 PROFILE = "profile.json"
 
 DEFAULT_MINUTES = 10

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, Protocol, get_args
 
-__all__ = ["PARTS", "Bench", "MeasurementCell", "Part", "Series", "Skipped", "Visit"]
-
 Part = Literal["step", "contention", "allreduce", "overlap", "lockstep", "server", "gradient"]
 
 PARTS: tuple[Part, ...] = get_args(Part)

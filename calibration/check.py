@@ -15,8 +15,6 @@ from simstrag.calibration.measurement_rounds import OnVisit
 from simstrag.errors import InputError
 from simstrag.profile.profile import Profile
 
-__all__ = ["NEAR", "CheckResult", "cells_to_check", "check"]
-
 NEAR = 0.05
 """A cell that differs by no more than this holds, however narrow both intervals are."""
 

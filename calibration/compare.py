@@ -25,11 +25,6 @@ from simstrag.profile.quantity import Quantity
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "CONSTANTS", "EXPECTED", "NARROW", "ComparedNumber", "ProfileDifference", "ProfileNumber",
-    "SideBySide", "compare", "median_half_width", "numbers_of",
-]  # fmt: skip
-
 EXPECTED = 0.9
 """Least share of cells that agree when a calibration is repeated on the same machine."""
 

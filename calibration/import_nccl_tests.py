@@ -31,17 +31,6 @@ from simstrag.profile.measurements import CollectiveCell, CollectiveFit, HeldOut
 from simstrag.profile.profile import AllReduceTimes, Profile
 from simstrag.profile.quantity import Quantity
 
-__all__ = [
-    "GRADIENT",
-    "NcclLog",
-    "choose",
-    "points",
-    "predict_placements",
-    "profile",
-    "read",
-    "read_all",
-]
-
 GRADIENT = 4 * 25_557_032
 """Bytes of ResNet-50's gradient, the default where the user states no size."""
 

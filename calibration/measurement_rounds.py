@@ -29,8 +29,6 @@ from simstrag.calibration.fits.visit_statistics import relative_half_width, visi
 from simstrag.calibration.samples import Samples, VisitJournal, calm_visits
 from simstrag.errors import InputError
 
-__all__ = ["FEWEST", "MOST", "TARGET", "CampaignLimits", "OnVisit", "remarks", "run", "wide_cells"]
-
 FEWEST, MOST = 5, 24
 """Visits to a cell: fewer make no interval, more make it little narrower."""
 

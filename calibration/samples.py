@@ -21,8 +21,6 @@ from simstrag.calibration.cells import MeasurementCell, Visit
 from simstrag.documents.file_io import lock_file, write_atomically
 from simstrag.errors import InputError
 
-__all__ = ["FORMAT", "Samples", "VisitJournal", "calm_visits", "find", "read", "write"]
-
 FORMAT = "simstrag-samples/1"
 JOURNAL = "visits.jsonl"
 TABLE = "samples.parquet"

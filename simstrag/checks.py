@@ -10,8 +10,6 @@ from typing import TypeVar, cast
 
 from simstrag.errors import PlanError
 
-__all__ = ["choice", "real", "whole", "wholes"]
-
 E = TypeVar("E", bound=enum.Enum)
 
 

@@ -1,7 +1,5 @@
 """The exceptions: `SimstragError` > `InputError` > `PlanError`; `SimstragError` > `StallError`."""
 
-__all__ = ["InputError", "PlanError", "SimstragError", "StallError"]
-
 
 class SimstragError(Exception):
     """Base of all exceptions of this package; the message is one line that a user can act on."""

@@ -22,8 +22,6 @@ from simstrag.errors import PlanError
 from simstrag.quorum import ALL, Quorum, Via
 from simstrag.ties import TOLERANCE, argsort
 
-__all__ = ["Damping", "Plan", "Precision", "Review", "Weigh"]
-
 
 class Precision(enum.Enum):
     """The precision of a step; the workload defines the two."""

@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from simstrag.checks import choice, real, whole, wholes
 from simstrag.errors import PlanError
 
-__all__ = ["ALL", "Late", "Quorum", "Via"]
-
 
 class Via(enum.Enum):
     """How the gradients of a quorum become one update."""

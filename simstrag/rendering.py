@@ -11,8 +11,6 @@ from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
-__all__ = ["html_fragment", "html_page"]
-
 GROUP = "simstrag.renderers"
 
 

@@ -13,8 +13,6 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["TOLERANCE", "argsort", "is_at_most", "is_less"]
-
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 

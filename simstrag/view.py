@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from simstrag.errors import InputError, PlanError
 
-__all__ = ["WINDOW", "Hints", "View", "device_gain"]
-
 
 @dataclass(frozen=True, slots=True)
 class Hints:

@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 from tools.imports import CONTRACT, IMPORTS, ROOT, room
 
-__all__ = ["PICTURE", "Box", "arrows", "draw"]
-
 PICTURE = ROOT / "docs" / "pictures" / "architecture.svg"
 
 

@@ -17,8 +17,6 @@ from simstrag.calibration.fits.visit_statistics import round_digits
 from simstrag.errors import InputError
 from simstrag.profile.profile import Profile
 
-__all__ = ["colocation", "slowdowns_of"]
-
 FILE = "physical_cluster_throughputs.json"
 
 SOURCE = "stanford-futuredata/gavel @c4fa400 (MIT): physical_cluster_throughputs.json"

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["CONTRACT", "IMPORTS", "MODULES", "Import", "room"]
-
 ROOT = Path(__file__).parent.parent
 SATELLITES = ("analysis", "calibration", "traces", "validation")
 """Packages of `simstrag` whose files stand beside it, linked into it."""

@@ -23,16 +23,6 @@ from simstrag.profile.measurements import BatchFit, StepCell
 from simstrag.profile.profile import AllReduceTimes, MeasuredWorkload, Profile, StepTimes
 from simstrag.profile.quantity import Quantity
 
-__all__ = [
-    "APPLICATIONS",
-    "FEW",
-    "fit_synchronisation",
-    "predict_larger",
-    "read",
-    "synchronisation_points",
-    "t4",
-]
-
 APPLICATIONS = {
     "bert": ("BERT-base", 109_483_778),
     "imagenet": ("ResNet-50", 25_557_032),

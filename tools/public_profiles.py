@@ -15,8 +15,6 @@ from simstrag.calibration import import_nccl_tests
 from simstrag.profile.profile import Profile
 from tools import gavel, pollux, published_amp_ratios
 
-__all__ = ["PUBLIC", "a100_all_reduce"]
-
 
 def a100_all_reduce(traces: Path) -> Profile:
     """All-reduce of 2, 8, 32 and 128 A100s, 8 per node, from `nccl-tests-a100` in `traces`."""

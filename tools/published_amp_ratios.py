@@ -13,8 +13,6 @@ from simstrag.profile.measurements import AmpRatio
 from simstrag.profile.profile import Profile
 from simstrag.profile.quantity import Quantity
 
-__all__ = ["ratios"]
-
 READ, COMPUTED = "read from source", "computed from raw data"
 
 NVIDIA = "NVIDIA DeepLearningExamples, READMEs, single GPU"

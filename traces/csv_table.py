@@ -16,8 +16,6 @@ from simstrag.documents.file_io import require_path
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 
-__all__ = ["CsvTable"]
-
 HEADER_SHOWN = 100
 """Letters of a header in a message."""
 EMPTY = frozenset({"", "nan", "null", "none", "n/a", "-"})

@@ -20,8 +20,6 @@ from simstrag.trace.trace import Trace
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["TraceDescription", "describe", "episodes"]
-
 SLOWDOWN_COLUMNS = [
     "node", "resource", "episodes", "share_slowed", "mean_slowdown", "max_slowdown",
     "longest_clean", "first", "last",

@@ -26,8 +26,6 @@ from simstrag.errors import InputError
 from simstrag.timing import noise
 from simstrag.trace.trace import RESOURCES, Trace
 
-__all__ = ["SEVERITIES", "Severity", "generate", "on_off"]
-
 SHORTEST = 1.0
 """Seconds at which the normal distribution of durations is cut off."""
 STREAMS = 2**63

@@ -25,8 +25,6 @@ from simstrag.trace.trace import Trace
 from simstrag.traces.provenance import Labelled, contents
 from simstrag.traces.scenario_lines import constant_allreduce, run_of
 
-__all__ = ["ReplicaSteps", "bytedance_straggler", "replica_steps"]
-
 NAME = "bytedance-straggler"
 COLUMNS = ("dp_rank", "step", "optype", "start_ts", "duration")
 COMPUTE = ("forward-compute", "backward-compute")

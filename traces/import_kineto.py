@@ -34,8 +34,6 @@ from simstrag.trace.trace import Trace
 from simstrag.traces.provenance import Labelled, contents
 from simstrag.traces.scenario_lines import constant_allreduce, run_of
 
-__all__ = ["RankSteps", "kineto", "steps_of"]
-
 NAME = "kineto"
 STEP = re.compile(r"ProfilerStep#(\d+)$")
 COLLECTIVE_KERNEL = re.compile("nccl|rccl", re.IGNORECASE)

@@ -22,8 +22,6 @@ from simstrag.traces.csv_table import CsvTable
 from simstrag.traces.provenance import Labelled, contents
 from simstrag.traces.scenario_lines import run_of
 
-__all__ = ["alibaba_pai_minibatch"]
-
 NAME = "alibaba-pai-minibatch"
 VALUE = "batch_time_norm"
 STEPS = 500

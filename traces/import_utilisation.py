@@ -21,8 +21,6 @@ from simstrag.trace.trace import RESOURCES, Trace
 from simstrag.traces.csv_table import CsvTable
 from simstrag.traces.provenance import Labelled, contents
 
-__all__ = ["ALIASES", "utilisation"]
-
 NAME = "utilisation"
 LOADED = ("gpu", "host", "net")
 ALIASES = {

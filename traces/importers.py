@@ -14,8 +14,6 @@ from simstrag.traces.import_pai import alibaba_pai_minibatch
 from simstrag.traces.import_utilisation import utilisation
 from simstrag.traces.provenance import Labelled
 
-__all__ = ["FORMATS", "Format", "import_trace"]
-
 
 class Format(NamedTuple):
     """An importer.

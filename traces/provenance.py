@@ -18,8 +18,6 @@ from simstrag.errors import InputError
 from simstrag.trace.trace import Trace
 from simstrag.traces.scenario_lines import quoted, workers
 
-__all__ = ["ORIGIN", "Labelled", "contents", "origin_of", "page_of", "scenario_of"]
-
 ORIGIN = "origin"
 """The column of the label."""
 SUFFIXES = (".csv", ".parquet")

@@ -28,11 +28,6 @@ from simstrag.trace.step_functions import Pieces
 from simstrag.trace.trace import Trace
 from simstrag.traces.provenance import Labelled
 
-__all__ = [
-    "autocorrelation", "correlation_length", "default_block", "mean_correlation", "resample",
-    "sample",
-]  # fmt: skip
-
 STREAMS = 2**63 + 2**61
 """The first of the random streams used here, beyond those of the generators."""
 BLOCK_LENGTHS = 10

@@ -6,8 +6,6 @@ import json
 import re
 from collections.abc import Sequence
 
-__all__ = ["constant_allreduce", "quoted", "run_of", "workers"]
-
 BATCH = 128
 
 

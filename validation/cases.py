@@ -16,17 +16,6 @@ from simstrag.errors import InputError
 from simstrag.profile.profile import Profile
 from simstrag.validation.loadgen.schedule import Episode, Schedule
 
-__all__ = [
-    "CLEAN",
-    "RULE",
-    "SCHEDULES",
-    "Case",
-    "ValidationPlan",
-    "cases_of",
-    "draw_schedule",
-    "windows",
-]
-
 CLEAN = "clean"
 
 SCHEDULES = {

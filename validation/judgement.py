@@ -18,8 +18,6 @@ from scipy import stats
 from simstrag.experiments import paired_statistics
 from simstrag.experiments.paired_statistics import Estimate
 
-__all__ = ["MISSED", "NOISY", "PREDICTED", "PolicyPair", "Verdict", "judge", "mitigations", "pairs"]
-
 LEAST, MOST = 0.05, 0.10
 """Smallest and largest tolerance, as relative errors."""
 

@@ -15,8 +15,6 @@ from simstrag.validation.cases import RULE
 from simstrag.validation.replay import Replayed
 from simstrag.validation.result import Result
 
-__all__: list[str] = []
-
 
 @html_page.register
 def _(result: Result, command: str | None = None) -> str:

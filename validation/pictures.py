@@ -14,8 +14,6 @@ from simstrag.analysis.charts import chart, matplotlib_renderer
 from simstrag.validation.result import CaseResult
 from simstrag.validation.run_metrics import Measure
 
-__all__ = ["errors", "pace", "replayed_paces"]
-
 REAL, SIMULATED = chart.SERIES[0], chart.SERIES[1]
 
 

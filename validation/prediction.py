@@ -35,17 +35,6 @@ from simstrag.validation.cases import Case, ValidationPlan, windows
 from simstrag.validation.loadgen.schedule import Schedule, response_to
 from simstrag.validation.run_metrics import Measure, measure
 
-__all__ = [
-    "GRID",
-    "SEEDS",
-    "Constant",
-    "Prediction",
-    "Predictor",
-    "slowdowns",
-    "synchronous",
-    "with_update",
-]
-
 SEEDS = 20
 
 ADAPTED = 4

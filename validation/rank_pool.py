@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from simstrag.ddp.trainer import Trainer
     from simstrag.workloads import Batch
 
-__all__ = ["PaceRequest", "Ranks", "RunFailed", "RunRequest"]
-
 STARTING = 300.0
 """Time limit for the start of all processes, in seconds, on a busy machine."""
 

@@ -31,16 +31,6 @@ from simstrag.validation.loadgen.schedule import Schedule
 from simstrag.validation.prediction import synchronous
 from simstrag.validation.rank_pool import PaceRequest, Ranks, RunFailed, RunRequest
 
-__all__ = [
-    "CALIBRATION",
-    "Between",
-    "Campaign",
-    "RunOutcome",
-    "count_finished",
-    "lock_folder",
-    "refuse_others",
-]
-
 PLAN, RUNS, OUTCOME, LOCK = "plan.json", "runs", "outcome.json", ".lock"
 CALIBRATION = "calibration"
 """Folder of the calibration of a validation that calibrates first."""

@@ -45,8 +45,6 @@ from simstrag.validation.prediction import GRID, SEEDS, Constant, Predictor, syn
 from simstrag.validation.run_metrics import Measure, measure
 from simstrag.validation.validation import describe_differences
 
-__all__ = ["Line", "Replayed", "replay"]
-
 REPLAY = "replay.json"
 SCOPE = (
     "The replay uses the run's own local step times and mean communication times: it tests the "

@@ -25,8 +25,6 @@ from simstrag.validation.prediction import Constant, Prediction
 from simstrag.validation.real_runs import RunOutcome
 from simstrag.validation.run_metrics import Measure, measure
 
-__all__ = ["CaseResult", "Mitigation", "Ranking", "Result"]
-
 
 class WindowResult(NamedTuple):
     """The step time in one window of constant load.

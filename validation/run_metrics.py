@@ -13,8 +13,6 @@ import numpy.typing as npt
 from simstrag.errors import InputError
 from simstrag.runs.run import Run
 
-__all__ = ["Measure", "measure"]
-
 Floats = npt.NDArray[np.float64]
 
 

@@ -13,20 +13,6 @@ from simstrag.validation.prediction import Constant
 from simstrag.validation.real_runs import OFF, TRIES
 from simstrag.validation.result import CaseResult, Ranking, Result, count_words, median_error
 
-__all__ = [
-    "answer",
-    "cases_table",
-    "cases_to_draw",
-    "constants_table",
-    "loads_table",
-    "mitigation_table",
-    "ranking_table",
-    "ranks_table",
-    "runs_table",
-    "short",
-    "windows_table",
-]  # fmt: skip
-
 
 def answer(result: Result) -> list[str]:
     """The answer of a validation in sentences."""

@@ -37,8 +37,6 @@ from simstrag.validation.real_runs import (
 from simstrag.validation.result import Result, build_case_result, paces
 from simstrag.workloads.device import describe_device
 
-__all__ = ["InterleavedCalibration", "Validation", "describe_differences", "make_plan", "validate"]
-
 LONG = 0.040
 """Step time, in seconds, below which unmodelled overhead matters; shorter steps get a remark."""
 

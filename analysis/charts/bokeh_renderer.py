@@ -39,11 +39,6 @@ from simstrag.analysis.charts.chart import INK, LINE, MUTED, PAGE, Facts
 from simstrag.analysis.charts.matplotlib_renderer import THEME
 from simstrag.experiments.paired_statistics import Estimate
 
-__all__ = [
-    "SHARED", "Packed", "library", "pack", "page_data", "plot", "stack", "time_axis", "unpack",
-    "with_overview",
-]  # fmt: skip
-
 SHARED = "time"
 """The name of the time axis that all plots of a page share."""
 FONT, SIZE = "system-ui, sans-serif", "11px"

@@ -28,8 +28,6 @@ from simstrag.profile.profile import Profile
 from simstrag.profile.quantity import NoiseSamples, Quantity
 from simstrag.profile.responses import evaluate
 
-__all__ = ["draw", "save"]
-
 Floats = npt.NDArray[np.float64]
 COLUMNS = 2
 WIDE, HIGH = 5.0, 3.3

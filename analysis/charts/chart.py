@@ -15,12 +15,6 @@ import numpy.typing as npt
 
 from simstrag.experiments.paired_statistics import Estimate
 
-__all__ = [
-    "AMP", "BSP", "CONTENTION", "CONTROL_LOOK", "FULL", "INK", "LINE", "MUTED", "NET", "PAGE",
-    "PAPER", "SERIES", "WAIT", "WIDTH", "Bars", "Chart", "Curve", "Dots", "Events", "Image", "Mark",
-    "Paint", "Rule", "Staircase", "Theme", "name_ranks", "rows_of",
-]  # fmt: skip
-
 Floats = npt.NDArray[np.float64]
 Facts = tuple[tuple[str, str], ...]
 """Lines of a tooltip: a name, and a template with columns such as `@rank`, or `@left{t}` for

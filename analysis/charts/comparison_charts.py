@@ -19,11 +19,6 @@ from simstrag.analysis.text.number_format import estimate, join
 from simstrag.experiments.compare import BASELINE, Comparison
 from simstrag.experiments.paired_statistics import Estimate
 
-__all__ = [
-    "Tradeoff", "costs", "explain_missing_curves", "looks", "pareto_front", "progress",
-    "progress_series", "progress_table", "speedups", "tradeoff",
-]  # fmt: skip
-
 
 def looks(comparison: Comparison) -> dict[str, int]:
     """The look of every policy, one for all charts of a comparison."""

@@ -28,8 +28,6 @@ from simstrag.analysis.charts import chart as spec
 from simstrag.analysis.charts.chart import INK, LINE, MUTED, PAGE, Floats
 from simstrag.experiments.paired_statistics import Estimate
 
-__all__ = ["THEME", "arms", "boxes", "canvas", "draw", "image", "picture", "pixels", "svg"]
-
 THEME = {INK: "var(--ink)", MUTED: "var(--muted)", LINE: "var(--line)"}
 BESIDE = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
 """A legend to the right of a chart."""

@@ -20,8 +20,6 @@ from simstrag.experiments.compare import Comparison
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
 
-__all__ = ["plot_timeline", "progress", "timeline", "timelines", "tradeoff"]
-
 
 def timeline(run: Run, scenario: Scenario | None = None) -> Any:
     """What each rank of a run did when, and below it the whole run with a box that can be dragged.

@@ -30,8 +30,6 @@ from simstrag.experiments.compare import Comparison
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
 
-__all__ = ["WIDTH", "looks", "progress", "sensitivity", "speedups", "spent", "timeline", "tradeoff"]
-
 WIDTH = 3.5
 """Inches: one column of most journals and proceedings."""
 COLUMNS = 3

@@ -14,8 +14,6 @@ from simstrag.analysis.derived.example_runs import Example
 from simstrag.analysis.derived.waiting import Waiting
 from simstrag.analysis.text.number_format import number, percent
 
-__all__ = ["describe_waiting", "staleness", "time_spent", "waiting_matrices"]
-
 SMALL = 3.2
 """Inches: the width of one of several charts beside each other."""
 PARTS = {

@@ -13,8 +13,6 @@ from simstrag.analysis.charts import matplotlib_renderer
 from simstrag.analysis.charts.chart import INK, SERIES, WIDTH
 from simstrag.analysis.text.sensitivity_text import WORDS, Row, new_leader
 
-__all__ = ["draw_thresholds", "thresholds_picture"]
-
 LEADS, LOSES = SERIES[:2]
 HEIGHT = 0.3
 """Inches of a bar with the room around it."""

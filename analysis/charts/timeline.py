@@ -31,11 +31,6 @@ from simstrag.runs.run import Run
 from simstrag.timing.timing import Timing
 from simstrag.trace.slowdown import Piecewise
 
-__all__ = [
-    "FADED", "MOST", "PLAN", "UPDATES", "Scope", "SlowdownSpan", "contention_strip", "mix_parts",
-    "mix_slowdowns", "parts_of_steps", "run_strip", "scope_of", "slowdown_spans", "timeline",
-]  # fmt: skip
-
 MOST = 100_000
 """Steps, updates and changes of slowdown that all timelines of a page may draw."""
 BINS = 360

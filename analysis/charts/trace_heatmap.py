@@ -16,8 +16,6 @@ from simstrag.analysis.derived.timeline_excerpt import bin_means
 from simstrag.trace.slowdown import Piecewise
 from simstrag.trace.trace import RESOURCES, Trace
 
-__all__ = ["heatmap"]
-
 Floats = npt.NDArray[np.float64]
 COLUMNS = 1000
 """Most intervals of time; each shows its mean."""

@@ -18,10 +18,6 @@ from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
 from simstrag.timing.timing import Timing
 
-__all__ = [
-    "Example", "control_name", "describe_excerpts", "example", "examples_of", "timing_of",
-]  # fmt: skip
-
 Floats = npt.NDArray[np.float64]
 
 

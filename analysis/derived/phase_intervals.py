@@ -20,11 +20,6 @@ from simstrag.analysis.derived.timeline_excerpt import segments
 from simstrag.runs.run import Run
 from simstrag.timing.timing import Timing
 
-__all__ = [
-    "DECISION", "JOB", "KINDS", "SUSPICION", "UPDATE", "Moments", "Phases", "Slowdown", "micro",
-    "moments_of", "phases_of", "slowdowns",
-]  # fmt: skip
-
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]

@@ -17,11 +17,6 @@ import numpy.typing as npt
 
 from simstrag.runs.run import Run
 
-__all__ = [
-    "Fate", "PlanChange", "RunSteps", "Suspicion", "fates_of", "headings", "plan_changes",
-    "steps_of", "suspicions", "update_times",
-]  # fmt: skip
-
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -14,11 +14,6 @@ from simstrag.analysis.derived.steps import RunSteps
 from simstrag.timing.rank_slowdowns import Contention
 from simstrag.trace.slowdown import Piecewise
 
-__all__ = [
-    "ALL", "CloseLook", "Kept", "SlowdownChange", "bin_means", "changes", "choose", "close_look",
-    "cycle_of", "kept_of", "segments",
-]  # fmt: skip
-
 Floats = npt.NDArray[np.float64]
 CYCLES, BEFORE = 24, 6
 """Steps that a close look shows, and steps before the change that it shows."""

@@ -16,8 +16,6 @@ from simstrag.analysis.derived.steps import RunSteps
 from simstrag.runs.run import Run
 from simstrag.timing.timing import Timing
 
-__all__ = ["Waiting", "waiting"]
-
 Floats = npt.NDArray[np.float64]
 TOLERANCE = 1e-9
 

@@ -26,8 +26,6 @@ from simstrag.errors import InputError
 from simstrag.runs.run import Run, plain
 from simstrag.timing.timing import Timing
 
-__all__ = ["MOST", "TimelineFile", "write_timeline"]
-
 Event = dict[str, Any]
 
 RUN, WORKERS, SUSPECTS, SLOWDOWN = 1, 2, 3, 4

@@ -38,8 +38,6 @@ from simstrag.experiments.compare import Comparison
 from simstrag.runs.run import Run, plain
 from simstrag.scenario.scenario import Scenario
 
-__all__ = ["render", "render_run", "report"]
-
 MOST_ROWS = 300
 """Inline trace rows that a report prints in full."""
 

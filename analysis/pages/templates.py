@@ -8,8 +8,6 @@ import jinja2
 
 from simstrag.analysis.tables.table import Table
 
-__all__ = ["fragment", "template"]
-
 
 def template(name: str) -> jinja2.Template:
     """One template of `html/`, such as `report.html`."""

@@ -12,8 +12,6 @@ from simstrag.analysis.text.number_format import MISSING, join
 from simstrag.experiments.compare import BASELINE
 from simstrag.experiments.paired_statistics import Estimate
 
-__all__ = ["CONTROL", "behind_table", "costs_table", "differences_table", "ranking_table"]
-
 SERVER_BASELINE = "bsp:via=server"
 CONTROL = "bsp without contention"
 MEDIAN_CONTROL = "bsp, each step at its median over ranks"

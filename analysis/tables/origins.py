@@ -13,8 +13,6 @@ from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.uncertain_constants import DECLARED, kind_of
 from simstrag.timing.collectives import ranks_per_node
 
-__all__ = ["Origin", "origins", "origins_data", "origins_table"]
-
 WORDS = {
     "compute": ("step in full precision, idle machine", "s"),
     "host_share": ("share of a step that precision cannot shorten", ""),

@@ -17,8 +17,6 @@ from simstrag.profile.profile import Profile
 from simstrag.profile.quantity import NoiseSamples, Quantity
 from simstrag.profile.responses import evaluate
 
-__all__ = ["LAWS", "bytes_of", "describe", "html", "pair_slowdowns", "ranks_of", "tables", "text"]
-
 MS = 1e3
 """Milliseconds in a second."""
 HELD_OUT = "held out"

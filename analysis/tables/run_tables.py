@@ -14,11 +14,6 @@ from simstrag.analysis.derived.timeline_excerpt import CloseLook
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.number_format import join
 
-__all__ = [
-    "Staleness", "slowdown_table", "staleness_by_rank", "staleness_of", "staleness_table",
-    "steps_table", "time_by_rank", "time_table", "waits_table",
-]  # fmt: skip
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 DID = {

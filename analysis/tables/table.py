@@ -11,8 +11,6 @@ from simstrag.analysis.text.number_format import MISSING, estimate, number, perc
 from simstrag.experiments.paired_statistics import Estimate
 from simstrag.runs.run import plain
 
-__all__ = ["MOST", "Number", "Table", "Value", "csv_data"]
-
 MOST = 10_000
 """Rows of a saved table, so that a page of very many ranks stays small."""
 

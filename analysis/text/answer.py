@@ -23,8 +23,6 @@ from simstrag.analysis.text.sensitivity_text import (
 from simstrag.experiments.compare import BASELINE
 from simstrag.experiments.paired_statistics import Estimate
 
-__all__ = ["answer"]
-
 
 def answer(s: Standings) -> tuple[str, ...]:
     """Sentences: the leader, the conditions of its lead if known, and what the intervals cover."""

@@ -11,8 +11,6 @@ from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
 from simstrag.timing.collectives import ranks_per_node
 
-__all__ = ["assumptions"]
-
 FREE_PULL = (
     "After an all-reduce that does not wait for every rank, the ranks outside it get the "
     "parameters at no cost; {names} would pay for them on a real cluster."

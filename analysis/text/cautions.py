@@ -13,11 +13,6 @@ from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.uncertain_constants import THROUGH
 from simstrag.timing.collectives import ranks_per_node
 
-__all__ = [
-    "REDUCING", "SERVING", "cautions", "classes", "coverage", "ignored", "replays", "turnover",
-    "unknown", "warn_of_few_seeds",
-]  # fmt: skip
-
 COVERED = {2: 50, 3: 76, 4: 80, 5: 84, 6: 86, 7: 87, 8: 89, 9: 89}
 """Coverage in percent of a 95 % interval over so many seeds."""
 BEYOND = 0.05

@@ -7,8 +7,6 @@ import numpy as np
 from simstrag.analysis.tables.comparison_result import Standings
 from simstrag.analysis.text.number_format import percent
 
-__all__ = ["detection"]
-
 
 def detection(s: Standings) -> list[str]:
     """A sentence per policy that named suspects at its updates.

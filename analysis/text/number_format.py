@@ -7,8 +7,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = ["MISSING", "estimate", "join", "number", "percent", "seconds"]
-
 MISSING = "–"
 """NaN or no number; a table that shows it says why."""
 

@@ -16,11 +16,6 @@ from simstrag.analysis.text.number_format import join, number
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.uncertain_constants import QUANTITIES, kind_of, value_of
 
-__all__ = [
-    "C_TAU", "WORDS", "Row", "Thresholds", "Turn", "conditions", "explain_lost_lead", "leader",
-    "new_leader", "round_safely", "thresholds", "tried", "turns", "with_unit",
-]  # fmt: skip
-
 C_TAU = "learner.c_tau"
 WORDS = {
     C_TAU: "c_tau",

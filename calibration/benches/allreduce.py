@@ -28,8 +28,6 @@ from simstrag.calibration.benches.workers import (
 from simstrag.calibration.cells import MeasurementCell, Series
 from simstrag.processes.affinity import cores
 
-__all__ = ["SIZES", "AllReduceBench", "rank_counts", "sizes_of"]
-
 SIZES = (*(1 << k for k in range(10, 20, 2)), *(1 << k for k in range(20, 29)))
 """1 KiB to 256 MiB: powers of 4 below 1 MiB, powers of 2 from there."""
 

@@ -20,8 +20,6 @@ import psutil
 from simstrag.calibration.benches.workers import STOP, ContinuousWork, WorkerGroup, serve_continuous
 from simstrag.processes.affinity import cores, pin
 
-__all__ = ["KINDS", "ON_GPU", "LoadRequest", "Loads", "burn", "level_error", "levels", "split"]
-
 KINDS = {"cpu": "spin", "memory": "hog", "gemm": "gemm", "copy": "copy"}
 """The work of each kind of load."""
 

@@ -22,8 +22,6 @@ from simstrag.calibration.benches.workers import (
     serve_continuous,
 )
 
-__all__ = ["PERIOD", "Stream", "Traffic"]
-
 PERIOD = 0.02
 """Seconds of one round of sending and pausing of a pair with a share below 1."""
 

@@ -18,8 +18,6 @@ from simstrag.processes.affinity import cores
 if TYPE_CHECKING:
     from simstrag.workloads import Precisions
 
-__all__ = ["build_benches"]
-
 NESTED = 4
 """Number of ranks of which one half, and both halves at once, reduce."""
 

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from simstrag.workloads import TrainingTask
 
-__all__ = ["Cpu", "Cuda", "Device", "covered", "find_device", "is_out_of_memory", "time_call"]
-
 SMI_FIELDS = {
     "clock": "clocks.sm",
     "memory_clock": "clocks.mem",

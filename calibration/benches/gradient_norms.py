@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from simstrag.workloads import TrainingTask
 
-__all__ = ["PARTS", "GradientBench"]
-
 PARTS = 8
 """Small batches in a large one."""
 

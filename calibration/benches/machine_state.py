@@ -25,11 +25,6 @@ import psutil
 from simstrag.calibration.cells import Visit
 from simstrag.processes.affinity import cores, pin
 
-__all__ = [
-    "FOREIGN_LIMIT", "PACE_LIMIT", "Occupancy", "describe_software", "measure_paces",
-    "pace_deviation", "slug", "usual_paces", "visit_deviation",
-]  # fmt: skip
-
 FOREIGN_LIMIT = 0.1
 """Cores that other processes may use during a visit that still counts as calm."""
 

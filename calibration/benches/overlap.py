@@ -27,8 +27,6 @@ from simstrag.calibration.cells import MeasurementCell, Series
 if TYPE_CHECKING:
     from simstrag.workloads import Batch, Parts, TrainingTask
 
-__all__ = ["KINDS", "OverlapBench"]
-
 Kind = Literal["compute", "together", "apart"]
 
 KINDS: tuple[Kind, ...] = ("compute", "together", "apart")

@@ -35,8 +35,6 @@ from simstrag.processes.affinity import cores
 if TYPE_CHECKING:
     from simstrag.workloads import Parts
 
-__all__ = ["LEVELS", "TrainingBench"]
-
 LEVELS = (0.25, 0.5, 1.0, 1.25, 2.0, 2.5, 3.0)
 """Levels of load "cpu" on the core of rank 0, beside which ranks in lockstep are timed.
 

@@ -21,8 +21,6 @@ from simstrag.calibration.cells import MeasurementCell, Series
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["SIZES", "ServerBench"]
-
 SIZES = tuple(1 << k for k in range(16, 27, 2))
 """64 KiB to 64 MiB."""
 

@@ -26,10 +26,6 @@ from simstrag.calibration.cells import MeasurementCell, Series, Skipped
 from simstrag.errors import InputError
 from simstrag.workloads import Parts, Precisions, TrainingTask, Workload, available_precisions
 
-__all__ = [
-    "FEWEST", "WARM_UP", "ContentionBench", "Jobs", "StepBench", "skip_on_failure", "time_steps",
-]  # fmt: skip
-
 WARM_UP = 3
 """Steps at the start of a block that do not count.
 

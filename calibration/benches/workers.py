@@ -18,11 +18,6 @@ from simstrag.processes.children import LEAVE, Children
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "STALL", "STOP", "ContinuousWork", "Stamps", "WorkerGroup", "elapsed", "join_process_group",
-    "serve", "serve_continuous",
-]  # fmt: skip
-
 STALL = 60.0
 """Seconds without an answer after which a worker or a connection is given up."""
 

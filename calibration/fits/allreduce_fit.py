@@ -38,11 +38,6 @@ from simstrag.profile.measurements import Backend, CollectiveFit, Residual
 from simstrag.profile.quantity import Quantity
 from simstrag.timing.constants import AllReduce
 
-__all__ = [
-    "ALGORITHMS", "Algorithm", "AllReduceFit", "AllReducePoint", "constants", "fit", "interpolate",
-    "left_out_errors", "points_around", "record",
-]  # fmt: skip
-
 Floats = npt.NDArray[np.float64]
 Algorithm = Literal["ring", "tree", "halving_doubling", "hierarchical"]
 

@@ -29,11 +29,6 @@ from simstrag.profile.measurements import (
 )
 from simstrag.profile.quantity import Quantity
 
-__all__ = [
-    "collective_cells", "collective_fits", "fit_ring", "is_fitted", "overlap_cells",
-    "predict_held_out_sizes", "transfer_cells", "visit_overlap",
-]  # fmt: skip
-
 OF_SIZES = (
     "all-reduces of 1 MiB and more, alone, no more ranks than cores: each by a ring fitted to the "
     "sizes around it that are not held out (within a factor of 4, three at least), as the "

@@ -24,10 +24,6 @@ from simstrag.profile.measurements import Level, Response
 from simstrag.profile.quantity import Quantity
 from simstrag.profile.responses import evaluate
 
-__all__ = [
-    "cell_of_level", "contended_gain", "predictions", "resource_of", "responses", "visit_slowdown",
-]  # fmt: skip
-
 Resource = Literal["gpu", "host", "net"]
 
 RESOURCES: dict[str, Resource] = {"gemm": "gpu", "copy": "gpu", "net": "net"}

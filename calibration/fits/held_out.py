@@ -19,8 +19,6 @@ from simstrag.calibration.fits.visit_statistics import round_digits
 from simstrag.profile.measurements import CellError, HeldOut
 from simstrag.profile.quantity import Quantity
 
-__all__ = ["LARGE", "THRESHOLDS", "CellPrediction", "choose_held_out", "summarize_errors"]
-
 LARGE = 1 << 20
 """Bytes from which an all-reduce is predicted: below, latency and chance dominate."""
 

@@ -32,19 +32,6 @@ from simstrag.profile.batch_laws import batch_seconds
 from simstrag.profile.measurements import CONSTANTS, BatchLaw, Law
 from simstrag.profile.responses import apply_law, interpolate
 
-__all__ = [
-    "BATCH_LAWS",
-    "BatchLawFit",
-    "LoadLawFit",
-    "choose_batch_law",
-    "choose_law",
-    "choose_load_law",
-    "fit_batch_law",
-    "fit_load_law",
-    "predict_slowdown",
-    "tolerances",
-]  # fmt: skip
-
 Floats = npt.NDArray[np.float64]
 Name = TypeVar("Name", bound=str)
 

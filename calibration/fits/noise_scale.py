@@ -23,8 +23,6 @@ from simstrag.calibration.samples import Samples
 from simstrag.profile.measurements import NoiseScaleAt, SkippedCell
 from simstrag.profile.quantity import Quantity
 
-__all__ = ["NoiseScaleEstimate", "estimate_noise_scale", "noise_scales"]
-
 
 class NoiseScaleEstimate(NamedTuple):
     """A noise scale in samples with its 95 % interval; high is None for an open interval."""

@@ -25,8 +25,6 @@ from simstrag.profile.batch_laws import seconds
 from simstrag.profile.measurements import BatchFit, LockstepCell, StepCell
 from simstrag.profile.quantity import NoiseSamples, Quantity
 
-__all__ = ["batch_fits", "interference", "lockstep_cells", "predictions", "step_cells"]
-
 FEWEST_STEPS = 30
 """Least number of steps of a noise distribution."""
 

@@ -21,12 +21,6 @@ import numpy.typing as npt
 from simstrag.calibration.cells import Visit
 from simstrag.profile.quantity import Quantity
 
-__all__ = [
-    "CORRELATED_STEPS", "CellEstimate", "clip", "draw_values", "estimate", "fitted",
-    "lag1_autocorrelation", "measured", "noise_quantiles", "ratio", "relative_half_width",
-    "round_digits", "student_quantile", "visit_medians", "visit_statistic",
-]  # fmt: skip
-
 Floats = npt.NDArray[np.float64]
 
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)

@@ -13,8 +13,6 @@ import warnings
 from simstrag.cli.console import UNREAD, discard_stdout, replace_closed_streams
 from simstrag.processes.signals import interruptible
 
-__all__ = ["main", "report_thread_error"]
-
 INTERRUPTED = 130
 """Some releases of Typer return this exit code, others raise."""
 SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from simstrag.calibration.calibrate import Forecast
     from simstrag.profile.profile import Profile
 
-__all__ = ["calibrate", "check", "derive", "import_", "workloads"]
-
 Device = Annotated[
     str | None,
     typer.Option(

@@ -23,8 +23,6 @@ from simstrag.cli.sweep import sweep
 from simstrag.cli.trace import describe, generate, import_, resample
 from simstrag.cli.validate import validate
 
-__all__ = ["COMMANDS", "EXAMPLES", "command"]
-
 ONCE = ("install_completion", "show_completion")
 """Typer's options that are used once; the help hides them, docs/cli.md explains them."""
 

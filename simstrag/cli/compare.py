@@ -28,8 +28,6 @@ from simstrag.cli.progress import show_count
 if TYPE_CHECKING:
     from simstrag.experiments.compare import Comparison
 
-__all__ = ["compare"]
-
 LEAST = (
     "M by makespan (%)", "speed-up by makespan", "makespan (s)", "updates through",
     "M by time to target (%)", "M (%)", "speed-up by time to target", "speed-up", "place",

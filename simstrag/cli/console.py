@@ -15,12 +15,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = [
-    "UNREAD", "capture_warnings", "console", "discard_stdout", "format_cell", "print_json",
-    "print_paragraphs", "print_path", "print_sentences", "print_table", "redirect_stdout",
-    "replace_closed_streams", "warn",
-]  # fmt: skip
-
 WIDE = 200
 """Columns of a stream that is no terminal, unless `COLUMNS` says otherwise."""
 GAP = 2

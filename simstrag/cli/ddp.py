@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from simstrag.validation import Schedule
     from simstrag.validation.loadgen.limited_link import Behind
 
-__all__ = ["ddp"]
-
 Fault = Literal["stop", "restart", "continue"]
 Precision = Literal["auto", "full", "bf16", "tf32+bf16", "fp16", "stand-in"]
 

@@ -16,8 +16,6 @@ from simstrag.cli.options import Json
 from simstrag.cli.progress import show_spinner
 from simstrag.ddp.support import torch_obstacle
 
-__all__ = ["Finding", "doctor", "examine"]
-
 SIGNS = {True: "yes", False: "NO", None: "-"}
 OPTIONAL = ("torch", "distributed", "ray", "transformers")
 CPU_BF16 = ("amx_bf16", "avx512_bf16")

@@ -6,8 +6,6 @@ from typing import Any
 
 import typer
 
-__all__ = ["EXTRAS", "Interrupted", "UsageError", "describe_error", "describe_missing"]
-
 UsageError: Any = typer.BadParameter.__base__
 """Click's own; Typer raises it and exports only this subclass."""
 

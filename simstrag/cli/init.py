@@ -10,8 +10,6 @@ import typer
 from simstrag.cli.console import print_json, print_path
 from simstrag.cli.options import Json, Quiet, check_trace
 
-__all__ = ["init"]
-
 
 def init(
     trace: Annotated[

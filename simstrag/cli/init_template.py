@@ -21,8 +21,6 @@ from simstrag.trace.trace import Trace
 from simstrag.traces.provenance import scenario_of
 from simstrag.traces.scenario_lines import quoted, workers
 
-__all__ = ["first_scenario", "write_first_scenario"]
-
 POLICIES = ("bsp", "backup", "ssp", "asgd", "cgp", "lb_bsp")
 """None of them needs the gain of reduced precision."""
 WORKERS_OF_ONE_NODE = 4

@@ -17,13 +17,6 @@ from simstrag.errors import InputError
 if TYPE_CHECKING:
     from simstrag.scenario.scenario import Scenario
 
-__all__ = [
-    "TRACES", "Jobs", "Json", "Policies", "Policy", "Quiet", "ScenarioFile", "Seed", "Seeds",
-    "argument", "check_trace", "comparison_folder", "complete_policy", "find_profile",
-    "given_options", "option", "out_option", "partial_folder", "policy_option", "read_scenario",
-    "refuse_commas",
-]  # fmt: skip
-
 TRACES, SCENARIOS = (".csv", ".parquet"), (".yaml", ".yml")
 """File names of traces and of scenarios, which users mix up."""
 

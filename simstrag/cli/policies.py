@@ -12,8 +12,6 @@ from simstrag.cli.options import Json, argument, complete_policy
 if TYPE_CHECKING:
     from simstrag.policies import PolicyDescription
 
-__all__ = ["policies"]
-
 MOST = 4
 """Parameters of a policy that the list shows."""
 

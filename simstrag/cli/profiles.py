@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from simstrag.calibration.compare import ComparedNumber, SideBySide
     from simstrag.profile.profile import Profile
 
-__all__ = ["compare", "print_pairs", "read_profile", "show"]
-
 PICTURES = (".png", ".svg")
 """Formats of a picture."""
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from simstrag.scenario.scenario import Scenario
 
-__all__ = ["describe_time_left", "show_count", "show_run", "show_seconds", "show_spinner"]
-
 LONG = 7 * 24 * 3600.0
 """Seconds over which Rich averages speed: one run may take minutes."""
 PAUSE = 0.1

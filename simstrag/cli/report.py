@@ -9,8 +9,6 @@ from simstrag.cli.console import print_json, print_path
 from simstrag.cli.options import Json, Quiet, argument, out_option
 from simstrag.documents.file_io import require_path, writable
 
-__all__ = ["report"]
-
 
 def report(
     folder: Annotated[Path, argument(help="What compare or run wrote.", metavar="FOLDER")],

@@ -26,8 +26,6 @@ from simstrag.errors import InputError
 if TYPE_CHECKING:
     from simstrag.analysis.pages.perfetto import TimelineFile
 
-__all__ = ["run"]
-
 
 def run(
     scenario: ScenarioFile,

@@ -8,8 +8,6 @@ import typer
 
 from simstrag.cli.console import print_json
 
-__all__ = ["schema"]
-
 
 def schema(
     of: Annotated[str, typer.Argument(help="scenario or study.", metavar="[WHAT]")] = "scenario",

@@ -23,8 +23,6 @@ from simstrag.documents.file_io import writable, write_atomically
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["sensitivity"]
-
 
 def sensitivity(
     scenario: ScenarioFile,

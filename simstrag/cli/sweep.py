@@ -19,8 +19,6 @@ from simstrag.errors import InputError
 if TYPE_CHECKING:
     from simstrag.experiments.sweep import Sweep
 
-__all__ = ["sweep"]
-
 MOST = 10
 """Failed runs that are listed."""
 

@@ -24,8 +24,6 @@ from simstrag.errors import InputError
 if TYPE_CHECKING:
     from simstrag.traces.provenance import Labelled
 
-__all__ = ["describe", "generate", "import_", "resample"]
-
 PICTURES = (".png", ".svg", ".pdf")
 MODELS = ("episodes", "on-off")
 LEAST = ("first", "last", "longest_clean")

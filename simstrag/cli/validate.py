@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from simstrag.validation.replay import Replayed
     from simstrag.validation.validation import Validation
 
-__all__ = ["validate"]
-
-
 OF_CALIBRATION = ("batch", "precision", "calibration_minutes")
 """Options of a calibration that comes first."""
 

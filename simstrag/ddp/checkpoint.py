@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from simstrag.engine.live import Facts
     from simstrag.policy import Policy
 
-__all__ = ["from_checkpoint", "to_checkpoint"]
-
 FORMAT = "simstrag-training/1"
 
 

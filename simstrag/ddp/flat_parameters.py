@@ -16,11 +16,6 @@ import torch
 
 from simstrag.errors import InputError
 
-__all__ = [
-    "FlatParameters", "check_served", "flatten_gradients", "pack_optimizer", "pack_settings",
-    "trained_parameters", "unflatten",
-]  # fmt: skip
-
 
 class FlatParameters:
     """Parameters and optimizer from `pack_optimizer`.

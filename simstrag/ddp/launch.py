@@ -23,8 +23,6 @@ from simstrag.errors import InputError
 from simstrag.processes.affinity import cores
 from simstrag.processes.children import ProcessTree
 
-__all__ = ["ExitCodes", "launch", "run", "torchrun"]
-
 LAST_WORK = 10.0
 """Grace of a server when all ranks have ended, in seconds."""
 

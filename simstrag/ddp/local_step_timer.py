@@ -22,8 +22,6 @@ from fractions import Fraction
 import torch
 import torch.distributed as dist
 
-__all__ = ["CpuStepTimer", "CudaStepTimer", "cores_per_rank", "measure_cores_per_rank"]
-
 
 def cores_per_rank(own: Sequence[int], of_all: Sequence[Sequence[int]]) -> float:
     """Cores per rank: each core counts as one over the number of ranks that may use it.

@@ -22,8 +22,6 @@ from simstrag.workloads.precision import available_precisions, reduced_loss, ten
 from simstrag.workloads.probe import MIN_GAIN, gain
 from simstrag.workloads.workload import map_tensors
 
-__all__ = ["PAIRS", "Closure", "ComputedLoss", "NumberFormats", "without_side_effects"]
-
 PAIRS = {
     "full": ("fp32", ""),
     "bf16": ("fp32", "bf16"),

@@ -12,8 +12,6 @@ from simstrag.errors import InputError, SimstragError
 from simstrag.processes.affinity import keep_memory, pin_rank
 from simstrag.processes.signals import postpone_termination
 
-__all__ = ["INTERRUPTED", "main"]
-
 INTERRUPTED = 130
 """The exit code of a rank that Ctrl-C ended."""
 

@@ -18,12 +18,6 @@ if TYPE_CHECKING:
 
     from simstrag.ddp.failures.collective_abort import Connections
 
-__all__ = [
-    "START", "Fenced", "RankPlace", "announce_server", "device_of", "end_with_launcher", "join",
-    "launcher_holds_store", "leave_group", "open_job_store", "open_store", "regroup",
-    "shorten_timeout", "stall_limit_seconds", "use_existing_group", "wait_for_server",
-]  # fmt: skip
-
 START = 120.0
 """Seconds in which all ranks must meet, also where the stall limit is shorter."""
 

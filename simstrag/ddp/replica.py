@@ -20,8 +20,6 @@ from simstrag.errors import InputError
 if TYPE_CHECKING:
     from simstrag.ddp.local_step_timer import CpuStepTimer, CudaStepTimer
 
-__all__ = ["Replica"]
-
 SHOWN = 5
 """Most parameters that a message names."""
 

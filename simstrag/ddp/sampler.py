@@ -15,8 +15,6 @@ from torch.utils.data import Sampler
 
 from simstrag.errors import InputError
 
-__all__ = ["ShareSampler", "share_out"]
-
 
 class ShareSampler(Sampler[list[int]]):
     """Batches of indices for one rank, as `DataLoader(..., batch_sampler=sampler)` takes them.

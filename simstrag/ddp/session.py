@@ -50,8 +50,6 @@ if TYPE_CHECKING:
 
     from simstrag.ddp.sampler import ShareSampler
 
-__all__ = ["Session"]
-
 SETTLED = 2
 """All-reduce steps after which DDP has no collectives of its own left, but those of the hook."""
 

@@ -18,12 +18,6 @@ from simstrag.policy import Hints, Policy, View
 from simstrag.profile.profile import Profile
 from simstrag.quorum import Via
 
-__all__ = [
-    "check_plan", "check_policy", "check_torch", "full_precision_notice", "is_synchronous",
-    "mechanism",
-    "plan_obstacle", "profile_hints", "refusal_reason", "torch_obstacle",
-]  # fmt: skip
-
 TORCH = "2.13"
 """Release of torch whose private functions real ranks use."""
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from simstrag.ddp.rendezvous import RankPlace
     from simstrag.ddp.trainer import Trainer
 
-__all__ = ["ASKED", "CHECKPOINT", "RESULT", "Training", "command", "main", "prepare"]
-
 ASKED, RESULT, CHECKPOINT = "training.json", "result.json", "checkpoint.pt"
 """Files beside the record: the `Training`, its accuracy at the end, and its checkpoint."""
 

@@ -12,15 +12,6 @@ from typing import Any
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 
-__all__ = [
-    "check_writable",
-    "lock_file",
-    "require_path",
-    "writable",
-    "write_atomically",
-    "write_json",
-]
-
 
 def require_path(path: str | Path) -> Path:
     """`path`, which exists. Raises `InputError` that names the nearest existing path.

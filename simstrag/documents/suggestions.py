@@ -3,8 +3,6 @@
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["nearest"]
-
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint to append to an error message: the nearest known name; empty without one.

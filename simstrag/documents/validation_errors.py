@@ -11,8 +11,6 @@ from simstrag.documents.suggestions import nearest
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-__all__ = ["explain"]
-
 
 def explain(error: ValidationError, model: type[BaseModel], source: str) -> str:
     """The first problem of `error` in one line, and the number of further ones.

@@ -8,8 +8,6 @@ from typing import Any
 
 from simstrag.errors import InputError
 
-__all__ = ["read_mapping"]
-
 
 def read_mapping(path: Path, what: str, example: str) -> Mapping[str, Any]:
     """The top-level mapping of a YAML file.

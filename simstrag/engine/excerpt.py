@@ -27,8 +27,6 @@ from simstrag.runs.tables import (
 )
 from simstrag.timing.rank_slowdowns import Contention
 
-__all__ = ["MOST", "RANKS", "Excerpt", "ranks_to_show"]
-
 Array = npt.NDArray[Any]
 
 MOST = 1 << 18

@@ -27,8 +27,6 @@ from simstrag.runs.tables import (
     words,
 )  # fmt: skip
 
-__all__ = ["COUNTS", "Recorder"]
-
 COUNTS = ("started", "amp", "rebatched", "applied", "dropped", "aborted", "asked", "cut")
 DETECTION = ("hits", "false_alarms", "misses")
 PRECISIONS = ("full", "amp")

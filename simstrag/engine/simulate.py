@@ -27,8 +27,6 @@ from simstrag.scenario.beyond_measured import beyond_measured
 from simstrag.scenario.scenario import Scenario
 from simstrag.timing.timing import Timing
 
-__all__ = ["check", "simulate"]
-
 
 def simulate(
     scenario: Scenario,

@@ -13,8 +13,6 @@ from simstrag.learning.noise_scale import NoiseScale
 from simstrag.policy import Policy
 from simstrag.scenario.scenario import Scenario
 
-__all__ = ["BEYOND_WARNING", "beyond_warning", "summarise", "unknown_warning"]
-
 BEYOND_WARNING = 0.05
 
 

@@ -23,8 +23,6 @@ from simstrag.errors import InputError
 from simstrag.processes.pool import Backend, InProcess, WorkerPool, core_count
 from simstrag.processes.signals import handler_kept
 
-__all__ = ["BACKENDS", "first_line", "load_backend"]
-
 BACKENDS = ("processes", "dask", "ray")
 CLUSTERS = {"dask": ("distributed", "tcp://10.0.0.1:8786"), "ray": ("ray", "10.0.0.1:6379")}
 """The package that a cluster needs, and an example of an address."""

@@ -11,8 +11,6 @@ from simstrag.errors import InputError
 from simstrag.experiments.study import Study, fields
 from simstrag.scenario.scenario import Scenario
 
-__all__ = ["SCHEMAS", "schema_of"]
-
 SCHEMAS = ("scenario", "study")
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 """The dialect that pydantic writes."""

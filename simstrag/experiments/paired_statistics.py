@@ -13,8 +13,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Estimate", "difference", "mean", "mitigation", "speedup"]
-
 Array = npt.NDArray[np.float64]
 RESAMPLES = 2000
 NEGLIGIBLE = 0.005

@@ -34,11 +34,6 @@ from simstrag.runs.run import Run, plain, provenance
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.uncertain_constants import with_value
 
-__all__ = [
-    "LEVELS", "RunCache", "RunResult", "RunTask", "Runner", "digest_of_policy",
-    "digest_of_scenario", "key_of", "prepare", "program",
-]  # fmt: skip
-
 LEVELS = 101
 """Points of a progress curve."""
 NOTE = "finished-runs.txt"

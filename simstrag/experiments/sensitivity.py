@@ -26,8 +26,6 @@ from simstrag.scenario.uncertain_constants import BOUNDS, QUANTITIES, feels, kin
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["COLUMNS", "FACTORS", "Trials", "sensitivity", "thresholds", "variant"]
-
 Floats = npt.NDArray[np.float64]
 Rows = Mapping[tuple[str, int], Mapping[str, Any]]
 """The summary of each run of the unchanged scenario, by policy and seed."""

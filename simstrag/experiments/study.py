@@ -21,8 +21,6 @@ from simstrag.errors import InputError
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.sections import Count, Section, Seed
 
-__all__ = ["GridPoint", "Study", "fields", "keys", "text_of"]
-
 OWN = ("policies", "seeds")
 """Keys of a scenario that a study has too; a grid cannot vary them."""
 FILES = ("trace", "profile")

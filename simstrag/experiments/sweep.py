@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from simstrag.scenario.scenario import Scenario
 
-__all__ = ["Sweep", "sweep"]
-
 FORMAT = "simstrag-sweep/1"
 MARKER = "sweep.json"
 TABLES = ("results.csv", "results.parquet")

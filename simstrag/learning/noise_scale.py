@@ -16,8 +16,6 @@ from collections.abc import Iterable
 
 from simstrag.plan import Plan, Weigh
 
-__all__ = ["NoiseScale", "unmodelled"]
-
 
 def unmodelled(plan: Plan) -> str | None:
     """The reason why the formula does not hold for a plan's updates; None where it does.

@@ -14,8 +14,6 @@ from simstrag.plan import Plan
 from simstrag.policy import Policy
 from simstrag.view import View
 
-__all__ = ["ask", "counts"]
-
 T = TypeVar("T")
 
 

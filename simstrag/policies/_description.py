@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from simstrag.policies._parameters import Parameter, parameters
 from simstrag.policy import Damping, Late, Plan, Policy, Precision, Quorum, Review, Via, Weigh
 
-__all__ = ["PolicyDescription", "architecture", "describe_plan", "describe_policy"]
-
 SOURCE = "Source:"
 AUTHORS = re.compile(r'Source: (?:[^"]*(?:: | of ))?([^"]+?), "')  # Source: what of whom, "title"
 YEAR = re.compile(r"\b(?:19|20)\d\d\b")

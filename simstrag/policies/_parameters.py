@@ -16,8 +16,6 @@ from typing import Any
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 
-__all__ = ["Parameter", "format_changed", "parameters", "parse", "values"]
-
 TRUTH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 MEANING = re.compile(r"^(\w+(?:, \w+)*): (.*(?:\n[ ]+\S.*)*)", re.MULTILINE)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 
-__all__ = ["cores", "cores_of_all", "keep_memory", "pin", "pin_rank"]
-
 CORES = "SIMSTRAG_CORES"
 """Environment variable of a pinned rank, and of a server that it starts: the cores of all ranks."""
 

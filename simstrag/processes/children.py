@@ -27,11 +27,6 @@ from simstrag.processes.signals import STOP_SIGNALS, ignore, interruptible_by_de
 if TYPE_CHECKING:
     import psutil
 
-__all__ = [
-    "LEAVE", "Children", "ProcessTree", "die_with_parent", "read_address", "receive_arguments",
-    "start_module",
-]  # fmt: skip
-
 LEAVE = "leave"
 """The last message to each of `Children`."""
 

@@ -20,10 +20,6 @@ from typing import Any, Protocol, TypeVar
 
 from simstrag.processes.signals import blocked
 
-__all__ = [
-    "REASON", "TRIES", "Backend", "InProcess", "LostCall", "WorkerPool", "compute", "core_count",
-]  # fmt: skip
-
 PAUSE = 1.0
 """Seconds between two looks whether the parent is alive."""
 TRIES = 3

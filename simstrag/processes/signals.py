@@ -14,11 +14,6 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 from types import FrameType
 
-__all__ = [
-    "STOP_SIGNALS", "StopSignal", "blocked", "exit_on", "handler_kept", "ignore", "interruptible",
-    "interruptible_by_default", "postpone_termination",
-]  # fmt: skip
-
 STOP_SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )

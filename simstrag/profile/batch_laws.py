@@ -12,8 +12,6 @@ from simstrag.profile.measurements import BatchFit, StepCell
 from simstrag.profile.profile import Profile, StepTimes
 from simstrag.profile.quantity import Quantity
 
-__all__ = ["batch_seconds", "fit_of", "seconds", "times_at"]
-
 
 def batch_seconds(constants: npt.ArrayLike, batches: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """Median seconds of clean steps of some batches: fixed + per_sample * batch.

@@ -19,12 +19,6 @@ from simstrag.profile.quantity import (
     Share,
 )
 
-__all__ = [
-    "CONSTANTS", "AmpRatio", "BatchFit", "BatchLaw", "CellError", "CollectiveCell",
-    "CollectiveFit", "HeldOut", "Law", "Level", "LockstepCell", "NoiseScaleAt", "OverlapCell",
-    "Residual", "Response", "SkippedCell", "StepCell", "TransferCell",
-]  # fmt: skip
-
 Count = Annotated[int, Field(ge=1)]
 Size = Annotated[int, Field(ge=0)]
 Error = Annotated[float, Field(ge=0)]

@@ -7,8 +7,6 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-__all__ = ["Kind", "NoiseSamples", "NotNegative", "Positive", "ProfilePart", "Quantity", "Share"]
-
 Kind = Literal["measured", "fitted", "assumed"]
 
 

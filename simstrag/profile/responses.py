@@ -31,8 +31,6 @@ from simstrag.timing.constants import Step
 from simstrag.trace.row_validation import RESOURCES, SLOWDOWN, UTILISATION
 from simstrag.trace.trace import Trace
 
-__all__ = ["apply_law", "evaluate", "interpolate", "responses_for", "translate"]
-
 Floats = npt.NDArray[np.float64]
 
 

@@ -25,8 +25,6 @@ from simstrag.runs.tables import Column, read_table, write_table
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Run", "check_directory", "provenance", "write_directory"]
-
 RUN = (
     "run.json", "*.parquet", "report.html", "journal.jsonl", "result.json", "checkpoint.pt",
     "checkpoint.part", "trace.csv", "training.json", "load.json", "attempt-*", "generation-*",

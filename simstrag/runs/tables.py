@@ -17,26 +17,6 @@ import pyarrow as pa
 
 from simstrag.errors import InputError
 
-__all__ = [
-    "MEMBERS",
-    "RANK_SET",
-    "RANK_SETS",
-    "Column",
-    "InMemory",
-    "OnDisk",
-    "RunTable",
-    "Storage",
-    "concatenate",
-    "lists",
-    "lists_of",
-    "numbers",
-    "read_table",
-    "take",
-    "values_of",
-    "words",
-    "write_table",
-]  # fmt: skip
-
 Array = npt.NDArray[Any]
 
 ROWS, VALUES = 1 << 17, 1 << 18

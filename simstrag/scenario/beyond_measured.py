@@ -13,8 +13,6 @@ from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.uncertain_constants import THROUGH
 from simstrag.trace.row_validation import RESOURCES, UTILISATION
 
-__all__ = ["BeyondMeasured", "beyond_measured"]
-
 
 class BeyondMeasured(NamedTuple):
     """A quantity that a scenario uses outside the range in which its profile was measured.

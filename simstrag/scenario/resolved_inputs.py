@@ -11,8 +11,6 @@ from simstrag.timing import noise
 from simstrag.timing.constants import AllReduce, ServerCost, Step
 from simstrag.trace.trace import Trace
 
-__all__ = ["Inputs", "allreduce_of", "server_of", "step_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Inputs:

@@ -44,8 +44,6 @@ from simstrag.timing.rank_slowdowns import Contention
 from simstrag.timing.timing import Timing
 from simstrag.trace.trace import COLUMNS, Trace
 
-__all__ = ["Scenario"]
-
 ROWS_SCHEMA = {"type": "array", "items": {"type": "object", "additionalProperties": True}}
 WAYS_OUT = "give step: {compute: ...}, a profile, or a trace with durations of every rank's node"
 InlineTrace = Annotated[InstanceOf[Trace], WithJsonSchema(ROWS_SCHEMA)]

@@ -14,18 +14,6 @@ from simstrag.errors import InputError
 from simstrag.timing import noise
 from simstrag.timing.noise import Draw
 
-__all__ = [
-    "AllReduceSection",
-    "Count",
-    "LearnerSection",
-    "Positive",
-    "Section",
-    "Seed",
-    "ServerLoadSection",
-    "ServerSection",
-    "StepSection",
-]
-
 Positive = Annotated[float, Field(gt=0)]
 Bandwidth = Annotated[float, Field(gt=0, allow_inf_nan=True)]
 Factor = Annotated[float, Field(ge=1)]

@@ -8,11 +8,6 @@ from typing import Any
 
 from simstrag.scenario.scenario import Scenario
 
-__all__ = [
-    "BOUNDS", "DECLARED", "QUANTITIES", "THROUGH", "feels", "kind_of", "uncertain", "value_of",
-    "with_value",
-]  # fmt: skip
-
 QUANTITIES = {
     "learner.c_tau": "",
     "learner.noise_scale": "samples",

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-__all__ = ["halving_doubling", "hierarchical", "ranks_per_node", "ring", "tree"]
-
 
 def ring(n: int, alpha: float, size: float, bandwidth: float) -> float:
     """Seconds of a ring all-reduce over `n` ranks: 2(n-1) hops, each rank sends 2(n-1)/n of it.

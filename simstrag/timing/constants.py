@@ -12,8 +12,6 @@ from simstrag.timing import collectives
 from simstrag.timing.noise import Draw
 from simstrag.view import device_gain
 
-__all__ = ["FLAT", "AllReduce", "ServerCost", "ServerLoad", "Step", "amp_gain"]
-
 FLAT: Final[dict[str, Callable[[int, float, float, float], float]]] = {
     "ring": collectives.ring,
     "tree": collectives.tree,

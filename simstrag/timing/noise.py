@@ -15,8 +15,6 @@ import numpy.typing as npt
 
 from simstrag.errors import InputError
 
-__all__ = ["Draw", "Noise", "lognormal", "offset", "quantiles", "shifted_exponential", "stream"]
-
 Floats = npt.NDArray[np.float64]
 Draw = Callable[[Sequence[np.random.Generator], int], Floats]
 """The next n factors of some streams, a row per stream; n does not change how streams are used.

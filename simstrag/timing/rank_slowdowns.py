@@ -16,8 +16,6 @@ from simstrag.trace.slowdown import ONE, Piecewise
 from simstrag.trace.step_functions import Pieces, pick
 from simstrag.trace.trace import RESOURCES, Trace
 
-__all__ = ["Contention"]
-
 Ints = npt.NDArray[np.int64]
 
 

@@ -23,8 +23,6 @@ from simstrag.trace.slowdown import ONE, Piecewise, finish
 from simstrag.trace.step_functions import Pieces, combine
 from simstrag.trace.trace import RESOURCES
 
-__all__ = ["Timing"]
-
 NET = RESOURCES.index("net")
 OF_STEP = ("step", "host", "gpu")
 CACHED_NETS = 256

@@ -13,8 +13,6 @@ import numpy as np
 from simstrag.errors import InputError
 from simstrag.trace.row_validation import COLUMNS, KIND_NAMES, RESOURCES, Columns, encode, validate
 
-__all__ = ["FORMATS", "read_columns", "read_rows"]
-
 FORMATS = f"a trace is CSV, or parquet in a file named *.parquet, with columns {', '.join(COLUMNS)}"
 SEPARATORS = {";": "semicolons", "\t": "tabs"}
 """What spreadsheets write instead of commas."""

@@ -20,8 +20,6 @@ from simstrag.trace.row_validation import (
 )
 from simstrag.trace.step_functions import Pieces, owners
 
-__all__ = ["Histories"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int8]

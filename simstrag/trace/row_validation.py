@@ -16,11 +16,6 @@ import numpy.typing as npt
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 
-__all__ = [
-    "COLUMNS", "DURATION", "KINDS", "KIND_NAMES", "MOST_NODE", "RESOURCES", "SLOWDOWN",
-    "UTILISATION", "Columns", "Key", "Row", "check_each", "encode", "parse", "validate",
-]  # fmt: skip
-
 COLUMNS = ("time", "node", "resource", "kind", "value")
 RESOURCES = ("gpu", "host", "net", "step")
 KINDS = ("slowdown", "utilisation", "duration")

@@ -10,8 +10,6 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass
 
-__all__ = ["ONE", "Piecewise", "finish"]
-
 
 @dataclass(frozen=True, slots=True)
 class Piecewise:

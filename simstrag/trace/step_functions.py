@@ -15,8 +15,6 @@ import numpy.typing as npt
 
 from simstrag.trace.slowdown import Piecewise
 
-__all__ = ["Pieces", "combine", "owners", "pick"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

@@ -7,8 +7,6 @@ import platform
 from pathlib import Path
 from typing import Any
 
-__all__ = ["describe_device"]
-
 FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_tile", "hypervisor")
 
 

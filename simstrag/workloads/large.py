@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = ["LARGE"]
-
 
 def model_loss(model: nn.Module, batch: Batch) -> torch.Tensor:
     """The loss that a model of transformers computes from the labels in its batch."""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from simstrag.workloads.workload import Batch
 
-__all__ = ["PRECISIONS", "available_precisions", "parameter_dtype", "reduced_loss", "tensor_cores"]
-
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp64", "fp32_of_fp64")
 
 

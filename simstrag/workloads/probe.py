@@ -16,8 +16,6 @@ from simstrag.workloads.precision import available_precisions
 if TYPE_CHECKING:
     from simstrag.workloads.workload import Workload
 
-__all__ = ["MIN_GAIN", "Precisions", "choose_precisions", "gain"]
-
 MIN_GAIN = 1.15
 """The least measured gain at which bf16 counts as reduced precision on a CPU."""
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = ["SMALL"]
-
 
 def cross_entropy(model: nn.Module, batch: Batch) -> torch.Tensor:
     """The mean loss over the batch, and over positions where an input is a sequence."""

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from simstrag.workloads.workload import Batch, Parts
 
-__all__ = ["TrainingTask"]
-
 
 class TrainingTask:
     """The parts of a workload, on one device and in one precision.

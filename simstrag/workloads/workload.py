@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = ["Batch", "Parts", "Workload", "batch_generator", "map_tensors", "slice_batch"]
-
 Batch = Any
 """A tensor, or tuples, lists and dicts of tensors; dimension 0 counts the samples."""
 

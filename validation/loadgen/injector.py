@@ -29,8 +29,6 @@ from simstrag.runs.run import plain
 from simstrag.validation.loadgen.limited_link import LimitedLink
 from simstrag.validation.loadgen.schedule import Episode, Schedule
 
-__all__ = ["InjectedEpisode", "Injector", "assign_cores", "inject_beside", "read_load"]
-
 FORMAT = "simstrag-load/1"
 
 POLL = 0.02

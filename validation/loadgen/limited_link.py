@@ -22,8 +22,6 @@ import psutil
 
 from simstrag.errors import InputError
 
-__all__ = ["ADDRESSES", "DEVICE", "Behind", "LimitedLink", "probe", "remove_stale_links"]
-
 Side = Literal["a", "b"]
 
 ADDRESSES = {"a": "10.213.7.1", "b": "10.213.7.2"}

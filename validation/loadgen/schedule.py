@@ -25,8 +25,6 @@ from simstrag.profile.measurements import Response
 from simstrag.profile.profile import Profile
 from simstrag.timing import noise
 
-__all__ = ["Episode", "Load", "Schedule"]
-
 Load = Literal["cpu", "memory", "gemm", "copy", "net", "link"]
 
 STREAMS = 2**63 + 2**62 + 2**61

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from simstrag.engine.live import Live
     from simstrag.plan import Plan
 
-__all__ = ["AllReduceMode", "Disagreement"]
-
 
 class Disagreement(SimstragError, RuntimeError):
     """Replicas of the policy decided differently; the message names the ranks."""

@@ -18,11 +18,6 @@ import numpy.typing as npt
 import torch
 import torch.distributed as dist
 
-__all__ = [
-    "WIDTH", "ControlMessages", "PlanDigests", "describe_disagreement", "gather", "pack",
-    "unpack",
-]  # fmt: skip
-
 WIDTH = 5
 """Numbers in a message."""
 

@@ -17,8 +17,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from simstrag.ddp.allreduce.control_message import WIDTH, gather, pack
 
-__all__ = ["Clock", "Members", "ProcessGroups", "Reducer", "reduce_bucket"]
-
 Members = tuple[int, ...]
 """The ranks of a group, ascending."""
 

@@ -19,8 +19,6 @@ from torch import nn
 
 from simstrag.errors import SimstragError
 
-__all__ = ["average", "broadcast", "digest"]
-
 Group = dist.ProcessGroup | None
 Optimizer = torch.optim.Optimizer | None
 

@@ -7,8 +7,6 @@ import os
 import socket
 from collections.abc import Iterator
 
-__all__ = ["Connections"]
-
 
 class Connections:
     """The TCP connections of a process group, or of a store.

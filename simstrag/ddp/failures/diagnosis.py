@@ -16,11 +16,6 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from simstrag.ddp.failures.process_identity import ProcessIdentity
 
-__all__ = [
-    "LEAST", "PHASES", "TIMES", "UNKNOWN", "Diagnoser", "Diagnosis", "Evidence", "Kind",
-    "RankState", "SlowRankDetector", "warn",
-]  # fmt: skip
-
 PHASES = (
     "loading", "computing", "reducing", "talking to the server", "updating", "deciding",
 )  # fmt: skip

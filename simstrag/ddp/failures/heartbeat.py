@@ -23,8 +23,6 @@ from simstrag.ddp.failures.collective_abort import Connections
 from simstrag.ddp.failures.diagnosis import PHASES, Diagnoser, Diagnosis, RankState
 from simstrag.ddp.failures.process_identity import ProcessIdentity
 
-__all__ = ["HeartbeatStore", "describe_error"]
-
 BEATS = 40
 """Beats in a stall limit, unless the interval would leave .05 to .5 s."""
 

@@ -12,11 +12,6 @@ from simstrag.ddp.failures.heartbeat import HeartbeatStore
 from simstrag.ddp.rendezvous import RankPlace, launcher_holds_store, regroup, shorten_timeout
 from simstrag.errors import SimstragError
 
-__all__ = [
-    "Membership", "RankFailure", "is_local_error", "launcher_continues", "local_error",
-    "server_continues",
-]  # fmt: skip
-
 LOCAL = "_simstrag_local"
 """The mark on an error that no other rank caused."""
 

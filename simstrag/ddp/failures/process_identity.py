@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 import psutil
 
-__all__ = ["ProcessIdentity", "network_namespace"]
-
 
 class ProcessIdentity(NamedTuple):
     """A process: its running system, its pid there, and its start time."""

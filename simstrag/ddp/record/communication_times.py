@@ -18,8 +18,6 @@ from simstrag.ddp.record.journal import plan_from_json
 from simstrag.plan import Plan
 from simstrag.quorum import Via
 
-__all__ = ["PARTS", "RoundTrip", "beyond_constants", "reduction_rests", "round_trips"]
-
 PARTS = ("push", "service", "pull")
 
 Lines = Sequence[Sequence[Any]]

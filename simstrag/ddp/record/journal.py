@@ -22,11 +22,6 @@ from simstrag.plan import Damping, Plan, Precision, Review, Weigh
 from simstrag.quorum import Late, Quorum, Via
 from simstrag.runs.run import plain
 
-__all__ = [
-    "ATTEMPT", "FORMAT", "LOAD", "NAME", "Journal", "attempt_folder", "facts_from_json",
-    "facts_to_json", "latest_attempt", "plan_from_json", "plan_to_json", "read_journal",
-]  # fmt: skip
-
 FORMAT = "simstrag-journal/1"
 NAME = "journal.jsonl"
 LOAD = "load.json"

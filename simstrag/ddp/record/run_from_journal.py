@@ -37,8 +37,6 @@ from simstrag.runs.tables import write_table
 from simstrag.scenario.scenario import Scenario
 from simstrag.trace.trace import Row, Trace
 
-__all__ = ["amp_gain", "finish", "finish_all", "part_folders", "run_of", "trace_of"]
-
 GENERATION = "generation"
 """Prefix of the numbered folders of smaller worlds."""
 

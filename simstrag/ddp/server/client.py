@@ -24,8 +24,6 @@ from simstrag.ddp.server.shared_buffer import (
 from simstrag.ddp.server.wire import Wire
 from simstrag.errors import InputError, SimstragError
 
-__all__ = ["Client", "ServerFailure"]
-
 STALL_LIMITS = 2
 """Silence after which a rank gives up the server: that may have to wait for another rank first."""
 

@@ -31,8 +31,6 @@ from simstrag.engine.live import Live, Lost, Reduction, Start, Update
 from simstrag.errors import NobodyLeft, PlanError
 from simstrag.plan import Plan
 
-__all__ = ["Coordinator"]
-
 
 class Coordinator:
     """Turns events at ranks into commands.

@@ -13,8 +13,6 @@ import struct
 import threading
 import time
 
-__all__ = ["ABORT", "BEAT", "SIGNAL", "Heartbeat"]
-
 SIGNAL = struct.Struct("!cq")
 """What the server sends here: `BEAT`, or `ABORT` and the number of the step."""
 

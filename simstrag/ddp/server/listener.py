@@ -25,8 +25,6 @@ from simstrag.ddp.server.heartbeat import ABORT, BEAT, SIGNAL
 from simstrag.ddp.server.shared_buffer import ExchangeBuffers
 from simstrag.ddp.server.wire import Wire
 
-__all__ = ["Listener", "Peer", "connect_to", "listen"]
-
 MAGIC, PROTOCOL = b"sdst", 3
 
 CHALLENGE = struct.Struct("!4sB32s")

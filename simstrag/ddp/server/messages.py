@@ -17,13 +17,6 @@ from simstrag.ddp.server.shared_buffer import MemoryHandle
 from simstrag.engine.live import Facts
 from simstrag.policy import Hints, Policy
 
-__all__ = [
-    "Abort", "Apply", "Begin", "CollectiveFailure", "Command", "CommandMessage", "Compute",
-    "Deliver", "Fault", "Finish", "GradientDelivery", "GradientRoute", "Handover", "JobSpec",
-    "Keep", "Leave", "LostRank", "RankCommand", "Reduce", "ReductionEnd", "StateRequest",
-    "StepReport", "Welcome", "Withdrawal",
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class JobSpec:

@@ -13,8 +13,6 @@ from simstrag.ddp.server.messages import Apply, Compute
 from simstrag.ddp.server.shared_buffer import ExchangeBuffers, allocate_private
 from simstrag.errors import InputError
 
-__all__ = ["ParameterStore"]
-
 
 class ParameterStore:
     """Parameters and optimizer of one job.

@@ -14,8 +14,6 @@ from simstrag.ddp.server.worker_state import (
 )
 from simstrag.engine.live import Live, Reduction
 
-__all__ = ["Reductions"]
-
 RETRIES = 3
 """Failures of one all-reduce that are accepted though none of its members has died."""
 

@@ -30,8 +30,6 @@ from simstrag.ddp.server.worker_state import is_fixed
 from simstrag.engine.live import Live
 from simstrag.errors import InputError
 
-__all__ = ["EventLog", "Server"]
-
 START = 120.0
 """Seconds in which all ranks must begin after the first: imports may take longer than a stall."""
 

@@ -27,8 +27,6 @@ from simstrag.processes.affinity import cores_of_all, keep_memory, pin
 from simstrag.processes.children import read_address, receive_arguments, start_module
 from simstrag.processes.signals import exit_on
 
-__all__ = ["find_host", "main", "start_server"]
-
 ADVICE = "set SIMSTRAG_HOST, on the host of rank 0, to the address at which others reach that host"
 
 

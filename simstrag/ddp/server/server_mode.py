@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from simstrag.ddp.replica import Replica
     from simstrag.ddp.server.client import Client
 
-__all__ = ["ServerMode"]
-
 
 class ServerMode:
     """The mechanism in which a server decides.

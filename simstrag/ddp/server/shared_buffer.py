@@ -16,11 +16,6 @@ from typing import Any
 
 import torch
 
-__all__ = [
-    "ExchangeBuffers", "MemoryHandle", "allocate_private", "allocate_shared", "as_bytes",
-    "map_shared",
-]  # fmt: skip
-
 PAGE = 4096
 TAG = 16
 """Bytes at the beginning of shared memory by which the server recognises it."""

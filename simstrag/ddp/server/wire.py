@@ -15,8 +15,6 @@ import socket
 import struct
 from typing import Any
 
-__all__ = ["HEADER", "Wire"]
-
 HEADER = struct.Struct("!QQ")
 """Bytes of the pickled message, bytes of the buffer."""
 

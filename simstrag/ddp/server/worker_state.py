@@ -12,11 +12,6 @@ from simstrag.errors import PlanError
 from simstrag.plan import Plan, Weigh
 from simstrag.quorum import Quorum, Via
 
-__all__ = [
-    "ReducedSum", "WorkerState", "describe_update", "gradient_weights", "is_fixed", "model_weights",
-    "rescale", "route",
-]  # fmt: skip
-
 TOLERANCE = 1e-9
 """Relative difference of factors that count as equal: they are products of roundings."""
 

@@ -20,16 +20,6 @@ import numpy.typing as npt
 from simstrag.ties import is_at_most, is_less
 from simstrag.view import device_gain
 
-__all__ = [
-    "Baseline",
-    "baseline",
-    "find_suspects",
-    "full_precision_time",
-    "mad",
-    "median",
-    "robust_z",
-]
-
 Floats = npt.NDArray[np.float64]
 
 NORMAL_MAD = 1.4826

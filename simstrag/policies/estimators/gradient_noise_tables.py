@@ -20,8 +20,6 @@ from __future__ import annotations
 import bisect
 import math
 
-__all__ = ["BATCHES", "EPOCHS", "EPOCH_SAMPLES", "TABLES", "noise_scale"]
-
 EPOCH_SAMPLES = 50_000
 """Samples of one epoch: the training images of CIFAR-10."""
 

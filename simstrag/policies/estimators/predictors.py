@@ -17,8 +17,6 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["PREDICTORS", "PredictorKind", "last", "median"]
-
 Floats = npt.NDArray[np.float64]
 
 

@@ -27,17 +27,6 @@ import numpy.typing as npt
 from simstrag.policies.estimators.loops import compiled
 from simstrag.ties import TOLERANCE, argsort, is_less
 
-__all__ = [
-    "Interval",
-    "dynamic_time",
-    "find_stragglers",
-    "intervals",
-    "relative_updates",
-    "ring_and_riders",
-    "static_times",
-    "ward_clusters",
-]
-
 Floats = npt.NDArray[np.float64]
 
 SIMULATED_UPDATES = 1000

@@ -14,8 +14,6 @@ import numpy.typing as npt
 
 from simstrag.policies.estimators.loops import compiled
 
-__all__ = ["Windows"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
