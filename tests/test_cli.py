@@ -76,8 +76,8 @@ def test_two_scenarios_of_one_name_do_not_overwrite_each_others_report(
     asked = ("--jobs", "1", "--seeds", "1", "-p", "bsp", "-q")
     assert call("compare", "case.yaml", *asked)[0] == 0
     assert call("compare", "other/case.yaml", *asked) == (
-        2, "", "error: reports/case: is of another scenario, case.yaml; choose a folder for "
-        "other/case.yaml with --out\n",
+        2, "", "error: reports/case: holds the comparison of another scenario, case.yaml; "
+        "choose a folder for other/case.yaml with --out\n",
     )  # fmt: skip
     assert call("compare", "other/case.yaml", *asked, "-o", "reports/other")[0] == 0
     (folder / "case.yaml").write_text(SCENARIO.replace("5120", "10240"))

@@ -41,3 +41,16 @@ def test_the_glossary_is_alphabetical_and_names_classes_that_exist() -> None:
     assert words == sorted(set(words), key=str.lower)
     named = {name for _, text in entries for name in re.findall(r"`([A-Z]\w+)`", text)}
     assert named <= classes().keys()
+
+
+def test_a_file_that_a_package_names_in_its_first_lines_exists() -> None:
+    missing = []
+    for path in files():
+        if path.name != "__init__.py":
+            continue
+        text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        for name in re.findall(r"Start with `([\w.]+)`|then `([\w.]+)`", text):
+            target = path.parent / (name[0] or name[1]).replace(".", "/")
+            if not (target.is_dir() or target.with_suffix(".py").exists()):
+                missing.append(f"{path.relative_to(ROOT)}: {target.name}")
+    assert missing == []

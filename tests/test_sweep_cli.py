@@ -114,7 +114,10 @@ def test_a_folder_tells_how_far_it_is_without_the_study(folder: Path, call: Call
         (("study.yaml", "--shard", "3/2"), "shard 3/2: must be 1/2 to 2/2"),
         (("study.yaml", "--backend", "das"), "there is no backend 'das'; known: processes, dask, "),
         (("study.yaml", "--backend", "dask"), "backend dask needs the address of a cluster, such"),
-        (("study.yaml", "--address", "here:1"), "address here:1: is of a cluster; choose the back"),
+        (
+            ("study.yaml", "--address", "here:1"),
+            "address here:1: only clusters have an addr",
+        ),
         (
             ("study.yaml", "--backend", "dask", "--address", "127.0.0.1:9"),
             "no dask cluster at 127.0.0.1:9: [Errno",

@@ -106,7 +106,7 @@ def test_generate_has_a_second_model(capsys: pytest.CaptureFixture[str]) -> None
         (("describe", "slow.csv", "--plot", "t.jpg"), "t.jpg: is no name of a picture"),
         (("describe", "slow.csv", "--plot", "slow.csv"), "would be lost"),
         (("generate", "--model", "onoff", "-o", "t.csv"), "Did you mean 'on-off'?"),
-        (("generate", "--model", "on-off", "--gap", "9", "-o", "t.csv"), "is of --model episodes"),
+        (("generate", "--model", "on-off", "--gap", "9", "-o", "t.csv"), "needs --model episodes"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line_and_writes_nothing(

@@ -347,6 +347,6 @@ def _show(folder: Path, runs: dict[Path, Run]) -> None:
     if len(parts) > 1:
         print_sentences(
             f"{len(parts)} parts, each a run of its own: time and samples of a part count on from "
-            "where it began, and accuracy is of the last."
+            "where it began, and accuracy is that of the last part."
         )
     warn(dict.fromkeys(warning for run in runs.values() for warning in run.warnings))

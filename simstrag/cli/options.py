@@ -143,7 +143,7 @@ def comparison_folder(out: Path | None, scenario: Path) -> Path:
     other = origin(folder)
     if other is not None and other != scenario.resolve():
         raise InputError(
-            f"{folder}: is of another scenario, {os.path.relpath(other)}; "
+            f"{folder}: holds the comparison of another scenario, {os.path.relpath(other)}; "
             f"choose a folder for {scenario} with --out"
         )
     return folder

@@ -118,7 +118,7 @@ def generate(
     if model == "on-off":
         for name in stated:
             raise InputError(
-                f"--{name.replace('_', '-')}: is of --model episodes; on-off is without memory"
+                f"--{name.replace('_', '-')}: needs --model episodes; on-off is memoryless"
             )
         trace = on_off(nodes, seconds, seed, resource, duration_mean, mean_interarrival, severity)
     else:

@@ -81,7 +81,7 @@ class CpuStepTimer:
         else:
             self.reason = (
                 f"{cores:.3g} core per rank, but {threads} threads of torch on it that cannot be "
-                "told from gloo's: wall clock as it is; set torch.set_num_threads(1)"
+                "separated from gloo's: wall-clock time is used; set torch.set_num_threads(1)"
             )
         self.start = self.seconds = math.nan
         self._others = 0.0

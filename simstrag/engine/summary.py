@@ -27,8 +27,8 @@ def summarise(
     al., "Pollux", OSDI 2021); `effective_staleness` is S_stale / batch of rule 25, `deviation`
     the factor of rule 25a; `cut_share` the share of the samples of all started steps that a
     deadline cut away; `hits`, `false_alarms` and `misses` count ranks at updates: suspected
-    stragglers, others that were suspected, stragglers that were not; None where a policy judges
-    nobody.  What hangs on progress is None where a plan made it unknown.
+    stragglers, others that were suspected, stragglers that were not; None if the policy judges no
+    rank.  Values that depend on progress are None if a plan made it unknown.
     """
     counts = recorder.counts
     last_time, updates = recorder.time, recorder.version
@@ -114,7 +114,7 @@ def _accuracy(scenario: Scenario, progress: float | None, staleness: float) -> f
 
 
 def _detection(recorder: Recorder) -> dict[str, float | None]:
-    """The suspects against rule 27, over (update, rank) pairs; all None where nobody was judged."""
+    """The suspects against rule 27, over (update, rank) pairs; all None if no rank was judged."""
     counts = recorder.detection
     if not recorder.judged:
         return {"precision": None, "recall": None, **dict.fromkeys(counts)}

@@ -63,7 +63,7 @@ class Comparison:
     examples: the first seed's `Run` of each policy, with its steps or, of a long run, an excerpt of
     them (`Run.excerpt`); "clean" is the clean control.
     thresholds: how far each assumed or fitted constant may be off before another policy leads, as
-    `simstrag.experiments.sensitivity.sensitivity` describes; None where nobody asked for it.
+    `simstrag.experiments.sensitivity.sensitivity` describes; None unless requested.
     """
 
     scenario: Scenario

@@ -49,7 +49,9 @@ def load_backend(name: str, address: str | None = None, jobs: int | None = None)
         raise InputError(f"there is no backend '{name}'; known: {known}{nearest(name, BACKENDS)}")
     if name == "processes":
         if address is not None:
-            raise InputError(f"address {address}: is of a cluster; choose the backend dask or ray")
+            raise InputError(
+                f"address {address}: only clusters have an address; choose the backend dask or ray"
+            )
         jobs = jobs or core_count()
         return InProcess() if jobs == 1 else WorkerPool(jobs)
     if jobs is not None:

@@ -40,7 +40,7 @@ class LostCall:
 class Backend(Protocol):
     """Computes calls and returns futures, as an executor of `concurrent.futures` does.
 
-    tries: how often to start a call whose worker ended; 1 where the backend restarts calls itself.
+    tries: starts of a call whose worker died; 1 if the backend restarts calls itself.
     lost: the errors that a future raises when its worker ended.
     blames_neighbours: whether another call on the same worker may be the cause; the call is then
         tried again with nothing beside it.

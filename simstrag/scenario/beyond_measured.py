@@ -99,7 +99,7 @@ def _fitted(times: AllReduceTimes, profile: Profile) -> Any:
 
 
 def _server(scenario: Scenario, profile: Profile) -> Iterator[BeyondMeasured]:
-    """Ranks of those whose training under a server its times are of; bytes alone have none."""
+    """The world size, if the profile timed training under a server at smaller ones only."""
     stated = set() if scenario.server is None else scenario.server.model_fields_set
     ranks = [each.ranks for each in profile.transfers if each.ranks]
     if profile.server is not None and ranks and not {"service", "push", "pull"} <= stated:

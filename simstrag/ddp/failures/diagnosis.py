@@ -237,7 +237,7 @@ def _listed(names: Sequence[int]) -> str:
     """
     if len(names) == 1:
         return f"rank {names[0]}"
-    return f"ranks {', '.join(map(str, names[:-1]))} and {names[-1]}" if names else "nobody"
+    return f"ranks {', '.join(map(str, names[:-1]))} and {names[-1]}" if names else "no rank"
 
 
 def _is(ranks: Sequence[int]) -> str:

@@ -67,7 +67,11 @@ class Coordinator:
     def on_step(
         self, rank: int, step: int, at: float, seconds: float, *, here: bool, finite: bool = True
     ) -> list[Command]:
-        """A rank is back from a step of so many seconds; `here`: and so is its gradient."""
+        """A rank has finished a step.
+
+        seconds: of computing.
+        here: its gradient has arrived too.
+        """
         if self._back(rank, step):
             worker = self._workers[rank]
             worker.delivered, worker.finite = here, finite

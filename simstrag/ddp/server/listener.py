@@ -49,11 +49,11 @@ class Peer:
 
     beats: its connection for heartbeats.
     last_beat: when its last heartbeat came.
-    begun: whether it is ready to train.
+    begun: it is ready to train.
     phase: what it is doing, for messages.
     changed: settings of its optimizer that the server has not taken over yet.
     row: times of its present step.
-    losses: how many lost ranks it has been told of.
+    losses: number of losses already reported to it.
     """
 
     rank: int

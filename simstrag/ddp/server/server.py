@@ -273,7 +273,7 @@ class Server:
     # -- commands ----------------------------------------------------------------------------
 
     def _carry_out(self, commands: list[messages.Command]) -> None:
-        """Carry out commands in order; a rank that cannot be told is lost, and more may follow."""
+        """Carry out commands in order; a rank that cannot be reached is lost."""
         first = not self._commands
         self._commands += commands
         if any(isinstance(command, messages.Handover) for command in commands):
