@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError, PlanError, StallError
 from simstrag.policies import names
+from simstrag.policies.asgd import Asgd
+from simstrag.policies.ringmaster import Ringmaster
 from simstrag.policy import Policy, View
 from simstrag.scenario.scenario import Scenario
 from tests import reference
@@ -206,6 +208,23 @@ def test_parameters_of_every_policy_can_be_drawn() -> None:
 @given(scenario=scenarios() | uneven(), policy=policies(), seed=st.integers(0, 3))
 def test_both_engines_agree_on_every_policy(scenario: Scenario, policy: Policy, seed: int) -> None:
     assert_agreement(scenario, policy, seed)
+
+
+@quickly
+@given(
+    case=st.sampled_from(((2, 0.0, 0.0), (2, 0.03, 0.3), (5, 0.1, 0.3))),
+    r=st.integers(1, 3),
+    version=st.integers(1, 5),
+)
+def test_a_closed_gradient_keeps_its_cutoff_where_the_next_plan_has_none(
+    case: tuple[int, float, float], r: int, version: int
+) -> None:
+    workers, service, cv = case
+    declared = {
+        "workers": workers, "updates": 12, "step": {"compute": 0.125, "cv": cv},
+        "server": {"service": service}, "learner": {"batch": 1},
+    }  # fmt: skip
+    assert_agreement(Scenario.of(declared), Switching(Ringmaster(r=r), Asgd(), version), 0)
 
 
 @settings(quickly, max_examples=settings().max_examples)

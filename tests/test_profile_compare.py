@@ -224,8 +224,9 @@ def test_the_command_says_in_words_and_tables_what_was_found(tmp_path: Path) -> 
         (tmp_path / name).write_text(full_profile(seed).text)
     done = call(str(tmp_path / "a.json"), str(tmp_path / "b.json"))
     assert done.exit_code == 0
-    assert "numbers of cells" in " ".join(done.output.split())
-    assert "90 % or more are expected" in done.output
+    words = " ".join(done.output.split())
+    assert "numbers of cells" in words
+    assert "90 % or more are expected" in words
     row = next(line for line in done.output.splitlines() if "step fp32 batch 8: median" in line)
     assert row.split()[-1] in ("yes", "NO")
 

@@ -161,6 +161,7 @@ def _fits(m: int, rank: int) -> bool:
     if r.state == CLOSED:
         c = closings(m)[r.closing]
         own = c.via == SERVER and c.count == 1 and c.refiled == g.refiled
+        own = own and c.cutoff < 0  # a card keeps no cutoff, and this one's still counts (rule 24)
         return bool(own and r.job == WAITING and r.job_arrival == r.finish + g.push)
     return bool(r.state == COMPUTING or (r.state == GONE and r.blocked))
 
