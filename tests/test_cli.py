@@ -180,7 +180,10 @@ def test_what_is_told_of_a_policy_fits_a_terminal(name: str, call: Call, termina
     assert all(re.search(rf"(?m)^{p.name} ", "\n".join(lines)) for p in describe(name).parameters)
 
 
-def test_policies_explains_one_with_plan_parameters_source_and_what_is_whose(call: Call) -> None:
+def test_policies_explains_one_with_plan_parameters_source_and_what_is_whose(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
     code, out, _ = call("policies", "lgc:k=5")
     assert code == 0
     assert "lgc:k=5 (server)" in out

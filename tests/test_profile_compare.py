@@ -219,7 +219,10 @@ def test_changes_of_software_workload_and_precisions_are_listed() -> None:
     ]
 
 
-def test_the_command_says_in_words_and_tables_what_was_found(tmp_path: Path) -> None:
+def test_the_command_says_in_words_and_tables_what_was_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
     for name, seed in (("a.json", 0), ("b.json", 1)):
         (tmp_path / name).write_text(full_profile(seed).text)
     done = call(str(tmp_path / "a.json"), str(tmp_path / "b.json"))
