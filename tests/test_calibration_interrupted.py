@@ -27,7 +27,7 @@ def job():
 PATIENCE = 60.0
 
 
-def _working(process: psutil.Process, core_seconds: float = 0.02) -> bool:
+def _working(process: psutil.Process, core_seconds: float = 0.05) -> bool:
     """Whether some process below it took so much within a fifth of a second."""
     children = process.children(recursive=True)
     before = [sum(child.cpu_times()[:2]) for child in children]

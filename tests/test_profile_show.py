@@ -124,7 +124,7 @@ def test_every_law_can_be_written_out() -> None:
     assert set(LAWS) == set(CONSTANTS)
     response = FULL.responses[0].model_dump(mode="json") | {"law": "none", "constants": {}}
     free = without(FULL, responses=[response])
-    assert table("Under contention: laws", free).rows[0][3] == "1: no slowdown that could be told"
+    assert table("Under contention: laws", free).rows[0][3] == "1: no measurable slowdown"
 
 
 def test_a_held_out_error_above_its_threshold_stands_out() -> None:

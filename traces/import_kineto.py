@@ -10,7 +10,7 @@ names, computing is all other kernels and copies, and a step lasts from its firs
 first of the next step.  Without kernels collectives are annotations such as `gloo:...`, computing
 is the `aten::...` operators, and a step is its annotation on the host.
 
-The transfer of data in a collective cannot be told from waiting, and is taken out with it.  The
+The record does not separate transfer in a collective from waiting; both are taken out.  The
 last rank to arrive waits least, and its collectives are nearly transfer alone: the median over
 steps of the least such time among the ranks is reported as the cost of communication.
 """

@@ -22,7 +22,7 @@ MS = 1e3
 HELD_OUT = "held out"
 GROUPS = {"all": "", "half": ", one half alone", "halves": ", both halves at once"}
 LAWS: dict[Law, str] = {
-    "none": "1: no slowdown that could be told",
+    "none": "1: no measurable slowdown",
     "constant": "{factor}, whatever the level",
     "linear": "1 + {slope} u",
     "fair_share": "{demand} + u, and at least 1",

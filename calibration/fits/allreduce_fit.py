@@ -5,7 +5,7 @@ per hop) and 1/bandwidth (seconds per byte), each between nodes and inside one. 
 from the simulator's own code, so that the fit is of what it computes.  Relative errors count, for
 sizes span six decades: least squares on the logarithm, in which a single wild time weighs little.
 
-Two costs cannot be told apart by times alone: summing up costs seconds per byte as sending does,
+Times alone cannot separate two costs: summing up costs seconds per byte as sending does,
 and is in 1/bandwidth; a cost per call looks like hops at one count of ranks, and is in alpha.  The
 simulator has no constant for either.
 

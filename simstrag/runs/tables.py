@@ -6,6 +6,7 @@ A run hands over its rows in record batches.  A `Storage` keeps or writes them, 
 
 from __future__ import annotations
 
+import abc
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -141,9 +142,9 @@ class RunTable(Mapping[str, Column]):
         self._names = tuple(names)
         self._columns: dict[str, Column] = {}
 
+    @abc.abstractmethod
     def load(self, name: str) -> Column:
         """Put a column together, or read it."""
-        raise NotImplementedError
 
     def __getitem__(self, name: str) -> Column:
         if name not in self._names:
