@@ -334,12 +334,12 @@ class Merging:
 
 def merging(rank: int, world: int) -> tuple[list[float], list[float], str]:
     """Sums of a momentum before and after the merge, and a digest of all at the end."""
-    from simstrag.ddp import session, wrap
+    from simstrag.ddp import wrap
     from simstrag.ddp.allreduce import state_sync
 
     model, optimizer, loss = task(rank)
     sums: list[list[float]] = []
-    average = session.state_sync.average
+    average = state_sync.average
 
     def watched(*given: Any) -> None:
         for apart in (True, False):
@@ -348,7 +348,7 @@ def merging(rank: int, world: int) -> tuple[list[float], list[float], str]:
             state = optimizer.state_dict()["state"]
             sums.append([float(state[k]["momentum_buffer"].sum()) for k in sorted(state)])
 
-    session.state_sync.average = watched
+    state_sync.average = watched
     try:
         with wrap(model, optimizer, Merging(), batch=BATCH, precision="full") as trainer:
             while trainer.plan is None:
@@ -356,7 +356,7 @@ def merging(rank: int, world: int) -> tuple[list[float], list[float], str]:
             for _ in range(5):
                 trainer.step(lambda: loss(BATCH))
     finally:
-        session.state_sync.average = average
+        state_sync.average = average
     return *sums, state_sync.digest(without_statistics(model), optimizer)
 
 

@@ -16,16 +16,19 @@ from simstrag.ddp.support import check_torch
 
 if TYPE_CHECKING:
     from simstrag.ddp.allreduce.allreduce_mode import Disagreement
+    from simstrag.ddp.failures.membership import RankFailure
     from simstrag.ddp.launch import torchrun
     from simstrag.ddp.rendezvous import join
     from simstrag.ddp.sampler import ShareSampler
-    from simstrag.ddp.trainer import RankFailure, Trainer, wrap
+    from simstrag.ddp.trainer import Trainer
+    from simstrag.ddp.wrapping import wrap
 
 __all__ = ["Disagreement", "RankFailure", "ShareSampler", "Trainer", "join", "torchrun", "wrap"]
 
 PLACES = {
-    "Disagreement": "allreduce.allreduce_mode", "RankFailure": "trainer", "ShareSampler": "sampler",
-    "Trainer": "trainer", "join": "rendezvous", "torchrun": "launch", "wrap": "trainer",
+    "Disagreement": "allreduce.allreduce_mode", "RankFailure": "failures.membership",
+    "ShareSampler": "sampler", "Trainer": "trainer", "join": "rendezvous", "torchrun": "launch",
+    "wrap": "wrapping",
 }  # fmt: skip
 
 

@@ -81,7 +81,7 @@ class Membership:
         return self._heartbeat is not None and self._heartbeat.unanswered > 0
 
     @contextlib.contextmanager
-    def diagnosing(self) -> Iterator[None]:
+    def diagnose(self) -> Iterator[None]:
         """Turn a failed collective or connection into `RankFailure`, which names the cause.
 
         A rank that is stopped on this host is killed.

@@ -1,0 +1,130 @@
+"""`wrap`: makes a `Trainer`, once all ranks have given it the same arguments and can be trained."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from simstrag import policies
+from simstrag.ddp import support
+from simstrag.ddp.failures.diagnosis import warn
+from simstrag.ddp.failures.heartbeat import describe_error
+from simstrag.ddp.failures.membership import Membership
+from simstrag.ddp.local_step_timer import CpuStepTimer, CudaStepTimer, measure_cores_per_rank
+from simstrag.ddp.precision import NumberFormats
+from simstrag.ddp.rendezvous import RankPlace, join, use_existing_group
+from simstrag.ddp.replica import Replica
+from simstrag.ddp.support import profile_hints
+from simstrag.ddp.trainer import Trainer
+from simstrag.errors import InputError
+from simstrag.policy import Policy, View
+from simstrag.profile.profile import Profile
+
+if TYPE_CHECKING:
+    from simstrag.ddp.sampler import ShareSampler
+
+NO_HINTS = (
+    "the profile has no step times for this batch in these precisions: the policy gets no hints "
+    "and measures instead"
+)
+
+
+def wrap(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    policy: str | Policy = "korel",
+    profile: str | Path | Profile | None = None,
+    *,
+    batch: int | None = None,
+    samples: int | None = None,
+    precision: str = "auto",
+    sampler: ShareSampler | None = None,
+    out: str | Path | None = None,
+    stall_limit: float | None = None,
+    joined: RankPlace | None = None,
+) -> Trainer:
+    """Train a model under a policy; every rank calls this with the same arguments.
+
+    model: the bare model on its device, not in DDP.
+    optimizer: of the model's parameters.
+    policy: a name with parameters such as ``"ssp:bound=5"``, or an object, which is copied.
+    profile: a calibration of this batch and these precisions; policies get its hints.  Without one
+        they measure instead.
+    batch: samples of a rank's batch; without it a gradient counts as one sample.
+    samples: of the whole training, which ends it.
+    precision: full and reduced precision, see `NumberFormats`.
+    sampler: makes batches of uneven shares (`ShareSampler`), which some policies need.
+    out: a folder for the record.  A restart, and a training resumed from a checkpoint, record in a
+        subfolder.
+    stall_limit: seconds of silence after which a rank is given up; default: the launcher's, or 60.
+    joined: the rank's place, where `join` was called before.
+
+    Under all-reduce the optimizer steps on every rank, and its hooks see the reduced gradients:
+    clip them in a step pre-hook.  Every loss must depend on every parameter.
+
+    Under a server a copy of the optimizer steps there.  A parameter without a gradient counts as
+    zeros.  Step hooks and a `sampler` are refused.  A change of `param_groups` travels with the
+    rank's next gradient, and holds for all ranks from then on.  So set learning rates by
+    `trainer.samples`, which counts all ranks.  A `torch.optim.lr_scheduler` counts the steps of its
+    rank, and slow ranks take fewer: the rate would go back and forth.  It also warns that the
+    optimizer has not stepped.
+
+    A process group that exists is used and keeps its own timeout, which alone ends a wait for a
+    silent rank of another host or a silent network.  A rank of this host that is silent for
+    `stall_limit` is killed in either case.
+
+    Raises `InputError` where the policy cannot run on real ranks, and for other wrong arguments.
+    """
+    for what, value in (("batch", batch), ("samples", samples)):
+        if value is not None and (type(value) is not int or value < 1):
+            raise InputError(f"{what}: {value!r}; give a whole number from 1 on")
+    if samples is not None and batch is None and profile is None:
+        raise InputError("samples are counted by batches: give the samples of a rank's batch too")
+    given = policies.load(policy) if isinstance(policy, str) else copy.deepcopy(policy)
+    name = policy if isinstance(policy, str) else policies.name_of(given)
+    if not dist.is_initialized():
+        joined = join(stall_limit, patient=True)
+    elif joined is None:
+        joined = use_existing_group(stall_limit)
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    _check_agreement(policy=name, batch=batch, samples=samples, precision=precision)
+    formats = NumberFormats(model, precision)
+    hints = profile_hints(profile, batch, samples, (formats.full, formats.amp))
+    _check_agreement(**{"the profile's amp_ratio": hints.amp_ratio})
+    if formats.amp and not formats.unsettled and hints.amp_ratio is not None:
+        formats.gain = hints.amp_ratio
+    if profile is not None and hints.clean_seconds is None and rank == 0:
+        warn(NO_HINTS)
+    first = View(world_size, hints=hints, noise_scale=hints.noise_scale)
+    support.check_policy(copy.deepcopy(given), name, first)
+    if sampler is not None:
+        sampler.check(rank, world_size, hints.batch)
+    limit = stall_limit or (60.0 if joined is None else joined.stall_limit)
+    members = Membership(rank, world_size, joined, limit)
+    clock: CpuStepTimer | CudaStepTimer
+    with members.diagnose():
+        device = next(model.parameters()).device
+        on_gpu = device.type == "cuda"
+        clock = CudaStepTimer(device) if on_gpu else CpuStepTimer(measure_cores_per_rank())
+    replica, folder = Replica(model, optimizer, formats, clock), None if out is None else Path(out)
+    try:
+        return Trainer(replica, members, given, name, hints, sampler, folder)
+    except BaseException as error:
+        members.close(describe_error(error))
+        raise
+
+
+def _check_agreement(**arguments: object) -> None:
+    """Raise `InputError` on all ranks where their arguments differ."""
+    gathered: list[dict[str, object]] = [arguments] * dist.get_world_size()
+    dist.all_gather_object(gathered, arguments)
+    for name in arguments:
+        values = [each[name] for each in gathered]
+        if any(value != values[0] for value in values):
+            shown = ", ".join(f"rank {rank} {value!r}" for rank, value in enumerate(values))
+            raise InputError(f"wrap() was given different values of {name}: {shown}; give one")
