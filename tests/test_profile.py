@@ -105,6 +105,23 @@ def test_a_scenario_takes_its_constants_from_its_profile(file: Path) -> None:
     assert (drawn.min(), drawn.max()) == pytest.approx((0.9, 1.1), abs=1e-3)
 
 
+def test_a_profile_in_memory_stands_in_the_place_of_the_file(file: Path, tmp_path: Path) -> None:
+    file.write_text(json.dumps(GOOD))
+    declared = {"workers": 4, "samples": 9, "profile": file.name}
+    by_file = Scenario.of(declared, folder=file.parent)
+    known = Profile.read(file)
+    file.unlink()
+    with pytest.raises(InputError, match="cannot read the profile"):
+        by_file.inputs  # noqa: B018
+    in_memory = Scenario.of(declared, folder=file.parent, profile=known)
+    assert in_memory.inputs.profile == known
+    assert in_memory.replaced(seeds=2).inputs.allreduce.alpha == 1e-4
+    in_memory.write(tmp_path)
+    written = Scenario.read(tmp_path / "scenario.yaml").inputs.profile
+    assert written is not None
+    assert written.text == known.text
+
+
 def test_a_section_of_the_scenario_stands_in_the_place_of_the_profiles(file: Path) -> None:
     file.write_text(json.dumps(GOOD))
     declared = {"workers": 4, "samples": 9, "profile": file.name, "step": {"compute": 0.5}}

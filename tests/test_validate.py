@@ -156,12 +156,10 @@ def test_load_stretches_whole_steps_by_the_response_and_a_sibling_is_one_more_le
     assert slow.series(1, "step", "slowdown") == [(0.0, 1.3)]
 
 
-def test_a_clean_cycle_is_step_and_update_and_what_of_the_all_reduce_is_not_hidden(
-    tmp_path: Path,
-) -> None:
+def test_a_clean_cycle_is_step_and_update_and_what_of_the_all_reduce_is_not_hidden() -> None:
     noise = {"kind": "measured", "quantiles": [1.0, 1.0], "n": 9}
     still = digits_profile(step=digits_profile().step.model_dump() | {"noise": noise})  # type: ignore[union-attr]
-    predictor = Predictor(still, tmp_path, cores=2)
+    predictor = Predictor(still, cores=2)
     case = Case("bsp", 2, CLEAN, 50)
     run = simulate(predictor.scenario(case, Schedule((), 5.0), updates_in_step=True), "bsp")
     reduced = predictor.constants["all-reduce of a gradient", "2"].value
@@ -186,8 +184,8 @@ def together(ranks: int, **changes: Any) -> list[dict[str, Any]]:
     return [place | each for each in (clean, *loads)]
 
 
-def test_ranks_that_were_timed_in_lockstep_are_predicted_from_that_alone(tmp_path: Path) -> None:
-    predictor = Predictor(digits_profile(locksteps=together(2)), tmp_path, cores=2)
+def test_ranks_that_were_timed_in_lockstep_are_predicted_from_that_alone() -> None:
+    predictor = Predictor(digits_profile(locksteps=together(2)), cores=2)
     case = Case("bsp", 2, CLEAN, 50)
     run = simulate(predictor.scenario(case, Schedule((), 5.0), updates_in_step=True), "bsp")
     assert run.summary["makespan"] == pytest.approx(50 * (AMONG * STEP + REST), rel=1e-6)
@@ -202,17 +200,17 @@ def test_ranks_that_were_timed_in_lockstep_are_predicted_from_that_alone(tmp_pat
     }
 
 
-def test_the_pace_of_cores_is_that_of_steps_side_by_side(tmp_path: Path) -> None:
+def test_the_pace_of_cores_is_that_of_steps_side_by_side() -> None:
     profile = digits_profile(locksteps=together(2))
-    assert Predictor(profile, tmp_path, cores=2).pace(2) == pytest.approx(BARE * STEP)
-    assert Predictor(profile, tmp_path, cores=8).pace(2) == pytest.approx(BARE * STEP)
-    assert Predictor(digits_profile(), tmp_path, cores=2).pace(4) == STEP
+    assert Predictor(profile, cores=2).pace(2) == pytest.approx(BARE * STEP)
+    assert Predictor(profile, cores=8).pace(2) == pytest.approx(BARE * STEP)
+    assert Predictor(digits_profile(), cores=2).pace(4) == STEP
 
 
-def test_other_numbers_of_ranks_and_batches_are_predicted_without_it(tmp_path: Path) -> None:
+def test_other_numbers_of_ranks_and_batches_are_predicted_without_it() -> None:
     cells = [*together(4), *together(2, batch=2 * BATCH), *together(2, precision="bf16")]
-    with_cells = Predictor(digits_profile(locksteps=cells), tmp_path, cores=2)
-    without = Predictor(digits_profile(), tmp_path, cores=2)
+    with_cells = Predictor(digits_profile(locksteps=cells), cores=2)
+    without = Predictor(digits_profile(), cores=2)
     case = Case("bsp", 2, CLEAN, 50)
     assert with_cells.clean(case) == without.clean(case)
 
@@ -256,29 +254,27 @@ def test_levels_that_ranks_in_lockstep_were_timed_beside_are_not_tried() -> None
     assert {e.level for e in draw_schedule("one", 2, 10.0, 0, profile).episodes} == {2.4}
 
 
-def test_steps_under_a_server_are_as_slow_as_they_were_timed_there(tmp_path: Path) -> None:
+def test_steps_under_a_server_are_as_slow_as_they_were_timed_there() -> None:
     ways = {name: quantity(0.001) for name in ("push", "service", "pull")}
     served = {"bytes": 9, "ranks": 2, **ways, "slowdown": quantity(1.1)}
     profile = digits_profile(transfers=[served], locksteps=together(2))
-    predictor = Predictor(profile, tmp_path, cores=2)
+    predictor = Predictor(profile, cores=2)
     predictor.scenario(Case("asgd", 2, CLEAN, 50), Schedule((), 5.0), updates_in_step=False)
     found = {each.what: each.value for each in predictor.constants.values()}
     assert found["slowdown of a step by the other ranks, under a server"] == 1.1
 
 
-def test_steps_under_a_server_that_were_not_held_against_steps_alone_are_as_in_lockstep(
-    tmp_path: Path,
-) -> None:
+def test_steps_under_a_server_that_were_not_held_against_steps_alone_are_as_in_lockstep() -> None:
     served = {"bytes": 9, "ranks": 2} | {n: quantity(0.001) for n in ("push", "service", "pull")}
     profile = digits_profile(transfers=[served], locksteps=together(2))
-    predictor = Predictor(profile, tmp_path, cores=2)
+    predictor = Predictor(profile, cores=2)
     predictor.scenario(Case("asgd", 2, CLEAN, 50), Schedule((), 5.0), updates_in_step=False)
     found = {each.what: each.value for each in predictor.constants.values()}
     assert found["slowdown of a step by the other ranks, in lockstep"] == AMONG
 
 
-def test_at_a_server_the_update_is_in_the_service(tmp_path: Path) -> None:
-    predictor = Predictor(digits_profile(), tmp_path, cores=2)
+def test_at_a_server_the_update_is_in_the_service() -> None:
+    predictor = Predictor(digits_profile(), cores=2)
     case = Case("asgd", 2, CLEAN, 50)
     scenario = predictor.scenario(case, Schedule((), 5.0), updates_in_step=False)
     step, server = scenario.inputs.step, scenario.inputs.server
@@ -289,21 +285,21 @@ def test_at_a_server_the_update_is_in_the_service(tmp_path: Path) -> None:
     assert (server.push, server.pull) == (known.push.value, known.pull.value)
 
 
-def test_a_service_that_ranks_measured_has_the_update_in_it(tmp_path: Path) -> None:
+def test_a_service_that_ranks_measured_has_the_update_in_it() -> None:
     cell = {
         "bytes": 9,
         "ranks": 2,
         **{name: quantity(0.001) for name in ("push", "service", "pull")},
     }
-    predictor = Predictor(digits_profile(transfers=[cell]), tmp_path, cores=2)
+    predictor = Predictor(digits_profile(transfers=[cell]), cores=2)
     scenario = predictor.scenario(Case("asgd", 2, CLEAN, 50), Schedule((), 5.0), False)
     known = digits_profile().server
     assert known is not None
     assert scenario.inputs.server.service == known.service.value
 
 
-def test_constants_say_where_they_are_from(tmp_path: Path) -> None:
-    predictor = Predictor(digits_profile(), tmp_path, cores=2)
+def test_constants_say_where_they_are_from() -> None:
+    predictor = Predictor(digits_profile(), cores=2)
     predictor.predict(case := Case("bsp", 4, "one", 8), a_plan((case,)), seeds=1)
     origins = {each.what: each.origin for each in predictor.constants.values()}
     assert "assumed" in origins["slowdown by a rank on the same core"]
@@ -311,9 +307,9 @@ def test_constants_say_where_they_are_from(tmp_path: Path) -> None:
     assert "4 ranks, ranks sharing cores" in origins["all-reduce of a gradient"]
 
 
-def planned_and_predicted(profile: Profile, policies: tuple[str, ...], folder: Path) -> None:
+def planned_and_predicted(profile: Profile, policies: tuple[str, ...]) -> None:
     plan = make_plan(profile, policies, (2,), 10, seed=0)
-    predictor = Predictor(profile, folder, plan.cores)
+    predictor = Predictor(profile, plan.cores)
     for case in plan.cases:
         predictor.predict(case, plan, seeds=1)
 
@@ -331,14 +327,14 @@ def planned_and_predicted(profile: Profile, policies: tuple[str, ...], folder: P
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_runs(
-    changes: dict[str, Any], policies: tuple[str, ...], message: str, tmp_path: Path
+    changes: dict[str, Any], policies: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        planned_and_predicted(digits_profile(**changes), policies, tmp_path)
+        planned_and_predicted(digits_profile(**changes), policies)
 
 
-def test_a_policy_that_asks_how_long_the_run_is_can_be_validated(tmp_path: Path) -> None:
-    planned_and_predicted(digits_profile(), ("sync_switch",), tmp_path)
+def test_a_policy_that_asks_how_long_the_run_is_can_be_validated() -> None:
+    planned_and_predicted(digits_profile(), ("sync_switch",))
 
 
 # -- measuring -------------------------------------------------------------------------------
@@ -458,7 +454,7 @@ def made(tmp_path: Path) -> Result:
         for policy, schedule in (("bsp", CLEAN), ("bsp", "one"), ("korel", "one"), ("asgd", "one"))
     )
     plan = a_plan(cases, Schedule((Episode(1, "cpu", 2.4, 0.3, 2.5),), 20.0))
-    predictor = Predictor(digits_profile(), tmp_path / "predicted", 2)
+    predictor = Predictor(digits_profile(), 2)
     predicted = {case: predictor.predict(case, plan, seeds=3) for case in cases}
     outcomes = []
     for case in cases:
@@ -525,9 +521,9 @@ def test_runs_of_the_simulator_itself_are_predicted(result: Result) -> None:
 
 
 def test_a_machine_that_changes_its_pace_is_told_from_a_simulation_that_is_off(
-    result: Result, tmp_path: Path
+    result: Result,
 ) -> None:
-    predictor = Predictor(digits_profile(), tmp_path, 2)
+    predictor = Predictor(digits_profile(), 2)
     slow = {0: (1.25 * STEP, 1.25 * STEP), 1: (STEP, STEP), 2: (STEP, 1.25 * STEP)}
     adapted = predictor.adapt(result.cases[0].predicted, result.plan, slow).adapted
     usual = result.cases[0].predicted.makespan

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,18 +19,18 @@ import numpy as np
 from simstrag import policies
 from simstrag.ddp import support
 from simstrag.ddp.support import profile_hints
-from simstrag.documents.file_io import write_atomically
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.policy import Hints, View
 from simstrag.profile.batch_laws import times_at
-from simstrag.profile.measurements import CollectiveCell, LockstepCell, OverlapCell
+from simstrag.profile.measurements import CollectiveCell, LockstepCell
 from simstrag.profile.profile import Profile, StepTimes
 from simstrag.profile.quantity import Quantity
 from simstrag.profile.responses import evaluate
+from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
 from simstrag.trace.trace import Trace
-from simstrag.validation.cases import Case, ValidationPlan, windows
+from simstrag.validation.cases import CLEAN, Case, ValidationPlan, windows
 from simstrag.validation.loadgen.schedule import Schedule, response_to
 from simstrag.validation.run_metrics import Measure, measure
 
@@ -48,10 +47,7 @@ ITEM = {False: 4, True: 8}
 
 
 class Constant(NamedTuple):
-    """A constant of a simulation and its origin.
-
-    ranks: the world size it holds for; "" for any.
-    """
+    """A constant of a simulation and its origin. ranks: the world size it holds for; "" for any."""
 
     what: str
     ranks: str
@@ -88,57 +84,19 @@ class Prediction:
 class Predictor:
     """Builds scenarios of cases from a profile and simulates them.
 
-    folder: receives the profiles that the scenarios refer to.
     cores: number of cores that the ranks share.
     hinting: predictor whose profile gives the policies their hints; by default this one.
+    constants: what the simulations used so far, by name and world size.
 
     Raises `InputError` if the profile has no step times.
     """
 
-    def __init__(
-        self, profile: Profile, folder: Path, cores: int, hinting: Predictor | None = None
-    ) -> None:
+    def __init__(self, profile: Profile, cores: int, hinting: Predictor | None = None) -> None:
         if profile.step is None or profile.workload is None:
             raise InputError(f"profile {profile.name} has no step times; calibrate a workload")
-        self.profile, self.folder, self.cores = profile, folder, cores
-        self.hinting = hinting
+        self.profile, self.cores, self.hinting = profile, cores, hinting
         self.workload = profile.workload
         self.constants: dict[tuple[str, str], Constant] = {}
-
-    def scenario(
-        self,
-        case: Case,
-        schedule: Schedule,
-        updates_in_step: bool,
-        slower: Sequence[float] | None = None,
-    ) -> Scenario:
-        """The scenario of a case.
-
-        updates_in_step: every rank applies the update itself; no server does.
-        slower: step time on each core relative to the profile.
-        """
-        paces = [1.0] * self.cores if slower is None else slower
-        known = self._lockstep(case.ranks)
-        lockstep = known if updates_in_step else {}
-        rests = {level: each.rest.value for level, each in lockstep.items()}
-        trace = slowdowns(
-            schedule, self.profile, case.ranks, paces,
-            self._slowdown_among(case.ranks, updates_in_step), rests, self._loaded(known),
-        )  # fmt: skip
-        data: dict[str, Any] = {
-            "workers": case.ranks,
-            "samples": case.steps * case.ranks * self.workload.batch,
-            "learner": {"batch": self.workload.batch},
-            "profile": self._write_step(updates_in_step, lockstep.get(0.0)).name,
-            "allreduce": self._remainder(lockstep) if lockstep else self._allreduce(case.ranks),
-            "seeds": SEEDS,
-            "policies": (case.policy,),
-        }
-        if not updates_in_step:
-            data["server"] = self._server()
-        if trace is not None:
-            data |= {"trace": trace, "allow_speedup": trace.speeds_up}
-        return Scenario.of(data, source=case.name, folder=self.folder)
 
     def pace(self, ranks: int) -> float:
         """Seconds of a bare step while as many cores as `ranks` compute at once."""
@@ -148,20 +106,14 @@ class Predictor:
 
     def clean(self, case: Case) -> float:
         """Simulated makespan of bsp for the same steps without load, in seconds (seed 0)."""
-        bsp = Case("bsp", case.ranks, "clean", case.steps)
-        scenario = self.scenario(bsp, Schedule((), 1.0), updates_in_step=True)
-        return float(simulate(scenario, "bsp", 0).summary["makespan"])
+        bsp = Case("bsp", case.ranks, CLEAN, case.steps)
+        (run,) = self.simulate(bsp, Schedule((), 1.0), seeds=1)
+        return float(run.summary["makespan"])
 
     def predict(self, case: Case, plan: ValidationPlan, seeds: int = SEEDS) -> Prediction:
         """Simulate a case under several seeds."""
         schedule = plan.schedule(case)
-        hints = profile_hints(self.profile, plan.batch, plan.samples(case))
-        scenario = self.scenario(case, schedule, synchronous(case, hints))
-        hints_given = self._hints(case, plan)
-        runs = [
-            simulate(scenario, case.policy, seed, record_gradients=True, hints=hints_given)
-            for seed in range(seeds)
-        ]
+        runs = self.simulate(case, schedule, seeds, record_gradients=True)
         longest = max(float(run.summary["makespan"]) for run in runs)
         grid = tuple(np.linspace(0.0, 1.15 * longest, GRID + 1).tolist())
         edges = [start for start, *_ in windows(schedule)]
@@ -178,30 +130,90 @@ class Predictor:
         A shared machine changes its pace by the minute. An error that remains at the pace of the
         run is the simulation's; the difference is the machine's.
         """
-        case, schedule = predicted.case, plan.schedule(predicted.case)
-        hints = profile_hints(self.profile, plan.batch, plan.samples(case))
-        hints_given = self._hints(case, plan)
+        case = predicted.case
         found, usual = {}, self.pace(max(each.ranks for each in plan.cases))
         for repetition, seconds in paces.items():
             slower = [round(each / usual, 3) for each in seconds]
-            scenario = self.scenario(case, schedule, synchronous(case, hints), slower)
-            runs = [
-                simulate(scenario, case.policy, seed, hints=hints_given) for seed in range(ADAPTED)
-            ]
+            runs = self.simulate(case, plan.schedule(case), ADAPTED, slower)
             found[repetition] = float(np.mean([run.summary["makespan"] for run in runs]))
         return replace(predicted, adapted=found)
 
-    def _hints(self, case: Case, plan: ValidationPlan) -> Hints | None:
-        """Hints from the profile of `hinting`; None means those of the scenario."""
-        if self.hinting is None:
-            return None
-        known = profile_hints(self.hinting.profile, plan.batch, plan.samples(case))
-        updates_in_step = synchronous(case, known)
-        lockstep = self.hinting._lockstep(case.ranks) if updates_in_step else {}
-        step = self.hinting._write_step(updates_in_step, lockstep.get(0.0))
-        return profile_hints(step, plan.batch, plan.samples(case))
+    def simulate(
+        self,
+        case: Case,
+        schedule: Schedule,
+        seeds: int,
+        slower: Sequence[float] | None = None,
+        record_gradients: bool = False,
+    ) -> list[Run]:
+        """Runs of a case under seeds 0, 1, ...; the policy gets the hints of `hinting`.
+
+        slower: step time on each core relative to the profile.
+        """
+        scenario, hints = self._scenario_of(case, schedule, slower), None
+        if self.hinting is not None:
+            known = self.hinting._scenario_of(case, schedule).inputs.profile
+            hints = profile_hints(known, self.workload.batch, scenario.samples)
+        return [
+            simulate(scenario, case.policy, seed, record_gradients=record_gradients, hints=hints)
+            for seed in range(seeds)
+        ]
+
+    def _scenario_of(
+        self, case: Case, schedule: Schedule, slower: Sequence[float] | None = None
+    ) -> Scenario:
+        batch = self.workload.batch
+        hints = profile_hints(self.profile, batch, case.steps * case.ranks * batch)
+        return self.scenario(case, schedule, synchronous(case, hints), slower)
+
+    def scenario(
+        self,
+        case: Case,
+        schedule: Schedule,
+        updates_in_step: bool,
+        slower: Sequence[float] | None = None,
+    ) -> Scenario:
+        """The scenario of a case.
+
+        updates_in_step: every rank applies the update itself; no server does.
+        slower: step time on each core relative to the profile.
+        """
+        known = self._lockstep(case.ranks)
+        lockstep = known if updates_in_step else {}
+        among = self._slowdown_among(case.ranks, updates_in_step)
+        loaded = {
+            level: self._take(f"slowdown of a step under load cpu {level:g}", found, "", case.ranks)
+            for level, found in ((level, each.slowdown) for level, each in known.items())
+            if level and found is not None
+        }
+        rests = {level: each.rest.value for level, each in lockstep.items()}
+        paces = [1.0] * self.cores if slower is None else slower
+        trace = slowdowns(schedule, self.profile, case.ranks, paces, among, rests, loaded)
+        profile = self._profile_of(updates_in_step, lockstep.get(0.0))
+        data: dict[str, Any] = {
+            "workers": case.ranks,
+            "samples": case.steps * case.ranks * self.workload.batch,
+            "learner": {"batch": self.workload.batch},
+            "profile": profile.name,
+            "allreduce": self._remainder(lockstep) if lockstep else self._allreduce(case.ranks),
+            "seeds": SEEDS,
+            "policies": (case.policy,),
+        }
+        if not updates_in_step:
+            data["server"] = self._server()
+        if trace is not None:
+            data |= {"trace": trace, "allow_speedup": trace.speeds_up}
+        return Scenario.of(data, source=case.name, profile=profile)
 
     # -- constants ---------------------------------------------------------------------------
+
+    def _note(self, what: str, value: float, unit: str, ranks: int | str, origin: str) -> float:
+        self.constants[what, str(ranks)] = Constant(what, str(ranks), value, unit, origin)
+        return value
+
+    def _take(self, what: str, known: Quantity, unit: str = "", ranks: int | str = "") -> float:
+        """The value of a quantity of the profile, noted as a constant."""
+        return self._note(what, known.value, unit, ranks, _origin(known))
 
     def _lockstep(self, ranks: int) -> dict[float, LockstepCell]:
         """Measured lockstep cells of this world size by level of load; {} without a clean one."""
@@ -224,68 +236,39 @@ class Predictor:
         for how, found in known.items():
             if found is not None:
                 what = f"slowdown of a step by the other ranks, {how}"
-                self._note(what, ranks, found.value, "", _origin(found))
-                return found.value
+                return self._take(what, found, ranks=ranks)
         if ranks > self.cores:
-            self._note(
-                "slowdown by a rank on the same core", ranks, self._respond(1.0), "",
-                "assumed: as one level of load, by the response to load cpu",
-            )  # fmt: skip
+            origin = "assumed: as one level of load, by the response to load cpu"
+            slower = _respond(self.profile, 1.0)
+            self._note("slowdown by a rank on the same core", slower, "", ranks, origin)
         return None
-
-    def _loaded(self, lockstep: Mapping[float, LockstepCell]) -> dict[float, float]:
-        """Slowdown of a step among the ranks, by level of load on the core."""
-        found = {}
-        for level, each in lockstep.items():
-            if level and each.slowdown is not None:
-                what = f"slowdown of a step under load cpu {level:g}"
-                self._note(what, each.ranks, each.slowdown.value, "", _origin(each.slowdown))
-                found[level] = each.slowdown.value
-        return found
 
     def _remainder(self, lockstep: Mapping[float, LockstepCell]) -> dict[str, Any]:
         """An all-reduce as long as everything between the slowest gradient and the next step."""
         for level, each in lockstep.items():
             load = f", under load cpu {level:g}" if level else ""
             what = f"from the slowest gradient to the next step{load}"
-            self._note(what, each.ranks, each.rest.value, "s", _origin(each.rest))
+            self._take(what, each.rest, "s", each.ranks)
         clean = lockstep[0.0]
-        alpha = clean.rest.value / (2 * (clean.ranks - 1))
-        return {"alpha": alpha, "bandwidth": math.inf, "bytes": float(clean.bytes), "overlap": 0.0}
+        return _constant_allreduce(clean.rest.value, clean.ranks, clean.bytes)
 
-    def _write_step(self, updates_in_step: bool, lockstep: LockstepCell | None) -> Path:
-        """Write the profile with the step of a mechanism; returns the file."""
-        among = f"-among-{lockstep.ranks}" if lockstep else ""
-        with_update_here = updates_in_step and lockstep is None
-        path = self.folder / f"step-with-update-{str(with_update_here).lower()}{among}.json"
+    def _profile_of(self, updates_in_step: bool, lockstep: LockstepCell | None) -> Profile:
+        """The profile with the step of a mechanism."""
         step = times_at(self.profile, self.workload.batch)
-        self._note("step", "", step.compute.value, "s", _origin(step.compute))
+        self._take("step", step.compute, "s")
         if step.amp_ratio is not None:
-            self._note(
-                "gain of reduced precision", "", step.amp_ratio.value, "", _origin(step.amp_ratio)
-            )
+            self._take("gain of reduced precision", step.amp_ratio)
+        ranks: int | str = ""
         if lockstep is not None and lockstep.noise is not None:
-            step = step.model_copy(update={"noise": lockstep.noise})
+            step, ranks = step.model_copy(update={"noise": lockstep.noise}), lockstep.ranks
         if step.noise is not None:
+            origin = f"{step.noise.kind}: empirical quantiles"
             spread = float(np.std(step.noise.quantiles))
-            ranks = lockstep.ranks if lockstep and lockstep.noise else ""
-            self._note(
-                "noise of steps", ranks, spread, "", f"{step.noise.kind}: empirical quantiles"
-            )
-        if with_update_here:
-            update = self._update()
-            self._note(
-                "update, by every rank of a synchronous plan",
-                "",
-                update.value,
-                "s",
-                _origin(update),
-            )
-            step = with_update(step, update.value)
-        made = self.profile.model_copy(update={"step": step})
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, lambda part: part.write_text(made.text, encoding="utf-8"))
-        return path
+            self._note("noise of steps", spread, "", ranks, origin)
+        if updates_in_step and lockstep is None:
+            what = "update, by every rank of a synchronous plan"
+            step = with_update(step, self._take(what, self._update(), "s"))
+        return self.profile.model_copy(update={"step": step})
 
     def _update(self) -> Quantity:
         full, batch = self.workload.full, self.workload.batch
@@ -301,11 +284,9 @@ class Predictor:
         """
         if ranks == 1:
             return {}
-        known = self.profile.allreduce
+        known, what = self.profile.allreduce, "all-reduce of a gradient"
         size = self.workload.parameters * ITEM[self.workload.stand_in]
-        overlap, of_overlap = self._overlap(ranks)
-        left = max(0.0, 1.0 - overlap)
-        self._note("share of an all-reduce that backward hides", ranks, overlap, "", of_overlap)
+        left = max(0.0, 1.0 - self._overlap(ranks))
         alone = [
             cell for cell in self.profile.collectives
             if cell.ranks == ranks and cell.group == "all" and not cell.load
@@ -313,40 +294,34 @@ class Predictor:
         seconds = _at_size(alone, size)
         if seconds is not None:
             shared = ", ranks sharing cores" if any(cell.oversubscribed for cell in alone) else ""
-            self._note(
-                "all-reduce of a gradient", ranks, seconds, "s",
-                f"measured among {ranks} ranks{shared}, on lines between the sizes around it",
-            )  # fmt: skip
-            alpha = seconds * left / (2 * (ranks - 1))
-            return {"alpha": alpha, "bandwidth": math.inf, "bytes": float(size), "overlap": 0.0}
+            how = f"measured among {ranks} ranks{shared}, on lines between the sizes around it"
+            self._note(what, seconds, "s", ranks, how)
+            return _constant_allreduce(seconds * left, ranks, size)
         if known is None:
             raise InputError(
                 f"profile {self.profile.name} has no all-reduce; calibrate with --part allreduce"
             )
         ring = 2 * (ranks - 1) * (known.alpha.value + size / ranks / known.bandwidth.value)
-        self._note(
-            "all-reduce of a gradient", ranks, ring, "s", f"by the ring formula; {known.alpha.note}"
-        )
+        self._note(what, ring, "s", ranks, f"by the ring formula; {known.alpha.note}")
         return {
             "alpha": known.alpha.value * left, "bytes": float(size), "overlap": 0.0,
             "bandwidth": known.bandwidth.value / left if left else math.inf,
         }  # fmt: skip
 
-    def _overlap(self, ranks: int) -> tuple[float, str]:
+    def _overlap(self, ranks: int) -> float:
+        """Share of an all-reduce that backward hides, of the nearest number of ranks."""
+        what, known = "share of an all-reduce that backward hides", self.profile.allreduce
         found = [
             each for each in self.profile.overlaps
             if each.batch == self.workload.batch and each.precision == self.workload.full
         ]  # fmt: skip
-        if not found:
-            known = self.profile.allreduce
-            return (
-                (0.0, "not measured")
-                if known is None
-                else (known.overlap.value, _origin(known.overlap))
-            )
-        best: OverlapCell = min(found, key=lambda each: abs(each.ranks - ranks))
-        other = "" if best.ranks == ranks else f", taken from {best.ranks} ranks"
-        return best.overlap.value, f"{_origin(best.overlap)}{other}"
+        if found:
+            best = min(found, key=lambda each: abs(each.ranks - ranks))
+            other = "" if best.ranks == ranks else f", taken from {best.ranks} ranks"
+            return self._note(what, best.overlap.value, "", ranks, _origin(best.overlap) + other)
+        if known is not None:
+            return self._take(what, known.overlap, ranks=ranks)
+        return self._note(what, 0.0, "", ranks, "not measured")
 
     def _server(self) -> dict[str, float]:
         known = self.profile.server
@@ -354,21 +329,13 @@ class Predictor:
             raise InputError(
                 f"profile {self.profile.name} has no parameter server; calibrate with --part server"
             )
-        for word, each in (("push", known.push), ("service", known.service), ("pull", known.pull)):
-            self._note(f"server: {word}", "", each.value, "s", _origin(each))
-        service = known.service.value
+        times = {
+            word: self._take(f"server: {word}", getattr(known, word), "s")
+            for word in ("push", "service", "pull")
+        }
         if not any(each.ranks for each in self.profile.transfers):  # bytes were moved, no more
-            update = self._update()
-            what = "update, part of the service"
-            self._note(what, "", update.value, "s", _origin(update))
-            service += update.value
-        return {"push": known.push.value, "service": service, "pull": known.pull.value}
-
-    def _respond(self, level: float) -> float:
-        return float(evaluate(response_to("cpu", self.profile), [level])[0])
-
-    def _note(self, what: str, ranks: int | str, value: float, unit: str, origin: str) -> None:
-        self.constants[what, str(ranks)] = Constant(what, str(ranks), value, unit, origin)
+            times["service"] += self._take("update, part of the service", self._update(), "s")
+        return times
 
 
 def synchronous(case: Case, hints: Hints) -> bool:
@@ -394,16 +361,14 @@ def with_update(step: StepTimes, update: float) -> StepTimes:
         return Quantity(value=value, kind="fitted", note="with the update of the parameters")
 
     fixed = 0.0 if step.fixed_share is None else step.fixed_share.value
-    return step.model_copy(
-        update={
-            "compute": fitted(whole),
-            "host_share": fitted((compute * step.host_share.value + update) / whole),
-            "amp_ratio": None
-            if ratio is None
-            else fitted(whole / (compute / ratio.value + update)),
-            "fixed_share": fitted((compute * fixed + update) / whole),
-        }
-    )
+    changes = {
+        "compute": fitted(whole),
+        "host_share": fitted((compute * step.host_share.value + update) / whole),
+        "fixed_share": fitted((compute * fixed + update) / whole),
+    }
+    if ratio is not None:
+        changes["amp_ratio"] = fitted(whole / (compute / ratio.value + update))
+    return step.model_copy(update=changes)
 
 
 def slowdowns(
@@ -437,19 +402,17 @@ def slowdowns(
                 "episodes of other kinds"
             )
 
-    def respond(level: float) -> float:
-        return float(evaluate(response_to("cpu", profile), [level])[0]) if level else 1.0
+    factors = {0.0: 1.0} | dict(sorted((loaded or {}).items()))
 
     def stretch(level: float, others: int) -> float:
-        factors = {0.0: 1.0} | dict(sorted((loaded or {}).items()))
         last = max(factors)
-        by_response = respond(others + max(level, last)) / respond(others + last)
-        return float(np.interp(level, list(factors), list(factors.values()))) * by_response
+        beyond = _respond(profile, others + max(level, last)) / _respond(profile, others + last)
+        return float(np.interp(level, list(factors), list(factors.values()))) * beyond
 
     rows: list[tuple[float, int, str, str, float]] = []
     for rank in range(ranks):
         others = sum(r % cores == rank % cores for r in range(ranks)) - 1
-        base = paces[rank % cores] * (respond(others) if among is None else among)
+        base = paces[rank % cores] * (_respond(profile, others) if among is None else among)
         episodes = [each for each in schedule.episodes if each.rank % cores == rank % cores]
         edges = sorted({0.0, *(t for each in episodes for t in (each.start, each.stop))})
         for t in edges:
@@ -461,6 +424,17 @@ def slowdowns(
                 after = float(np.interp(level, sorted(rests), [rests[k] for k in sorted(rests)]))
                 rows.append((t, rank, "net", "slowdown", after / rests[0.0]))
     return Trace.from_rows(sorted(rows), "load of the schedule") if rows else None
+
+
+def _respond(profile: Profile, level: float) -> float:
+    """The slowdown of a step at a level of load, by the measured response."""
+    return float(evaluate(response_to("cpu", profile), [level])[0]) if level else 1.0
+
+
+def _constant_allreduce(seconds: float, ranks: int, size: float) -> dict[str, Any]:
+    """An all-reduce that takes `seconds`, whatever the ring's bandwidth."""
+    alpha = seconds / (2 * (ranks - 1))
+    return {"alpha": alpha, "bandwidth": math.inf, "bytes": float(size), "overlap": 0.0}
 
 
 def _at_size(cells: Sequence[CollectiveCell], size: int) -> float | None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +28,6 @@ from simstrag.ddp.record.communication_times import (
     round_trips,
 )  # fmt: skip
 from simstrag.ddp.record.run_from_journal import amp_gain, run_of, trace_of
-from simstrag.ddp.support import profile_hints
 from simstrag.documents.file_io import write_atomically, write_json
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
@@ -41,7 +39,7 @@ from simstrag.scenario.scenario import Scenario
 from simstrag.validation.cases import CLEAN, Case
 from simstrag.validation.loadgen.injector import read_load
 from simstrag.validation.loadgen.schedule import Schedule
-from simstrag.validation.prediction import GRID, SEEDS, Constant, Predictor, synchronous
+from simstrag.validation.prediction import GRID, SEEDS, Constant, Predictor
 from simstrag.validation.run_metrics import Measure, measure
 from simstrag.validation.validation import describe_differences
 
@@ -286,12 +284,9 @@ def _predict(
             f"{workload.full}; calibrate with the --precision of the run"
         )
     own = Case(case.policy, case.ranks, CLEAN, samples // (case.ranks * batch))
-    with tempfile.TemporaryDirectory() as scratch:
-        predictor = Predictor(profile, Path(scratch), header.get("cores", len(cores())))
-        updates = synchronous(own, profile_hints(profile, batch, samples))
-        scenario = predictor.scenario(own, schedule, updates)
-        runs = [simulate(scenario, own.policy, k, record_gradients=True) for k in range(SEEDS)]
-        measures = [measure(run, samples, batch, [0.0], grid) for run in runs]
+    predictor = Predictor(profile, header.get("cores", len(cores())))
+    runs = predictor.simulate(own, schedule, SEEDS, record_gradients=True)
+    measures = [measure(run, samples, batch, [0.0], grid) for run in runs]
     middle = statistics.median(each.makespan for each in measures)
     return min(measures, key=lambda each: abs(each.makespan - middle))
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import csv
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -169,7 +168,7 @@ def validate(
     plan = make_plan(known, policies, ranks, steps, seed)
     assert known.workload is not None
     with lock_folder(folder, plan):
-        predictor = Predictor(known, folder / "predicted", plan.cores)
+        predictor = Predictor(known, plan.cores)
         on_run(0, 1, "simulating")
         predicted = {case: predictor.predict(case, plan, SEEDS) for case in plan.cases}
         campaign = Campaign(
@@ -192,8 +191,7 @@ def validate(
 
             outcomes = campaign.carry_out(fit, on_run, minutes, between)
             known = Profile.read(between(1.0))
-            whole = folder / "predicted" / "whole"
-            predictor = Predictor(known, whole, plan.cores, hinting=predictor)
+            predictor = Predictor(known, plan.cores, hinting=predictor)
             plan = replace(plan, profile=known.name, sha256=known.sha256)
             predicted = {case: predictor.predict(case, plan, SEEDS) for case in plan.cases}
         fit = len(outcomes) // len(plan.cases)
@@ -247,10 +245,9 @@ def make_plan(
         )
     load(workload.name)
     cases, count = _check_cases(policies, ranks, steps, profile, workload.batch), len(cores())
-    with tempfile.TemporaryDirectory() as scratch:
-        predictor = Predictor(profile, Path(scratch), count)
-        case_of = {case.ranks: case for case in cases}  # cases of one world size have equal steps
-        clean = {world: predictor.clean(case) for world, case in case_of.items()}
+    predictor = Predictor(profile, count)
+    case_of = {case.ranks: case for case in cases}  # cases of one world size have equal steps
+    clean = {world: predictor.clean(case) for world, case in case_of.items()}
     places = dict.fromkeys(case.place for case in cases)
     return ValidationPlan(
         cases,

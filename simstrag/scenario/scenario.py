@@ -160,9 +160,16 @@ class Scenario(Section):
 
     @classmethod
     def of(
-        cls, data: Mapping[str, Any], source: str = "scenario", folder: str | Path = "."
+        cls,
+        data: Mapping[str, Any],
+        source: str = "scenario",
+        folder: str | Path = ".",
+        profile: Profile | None = None,
     ) -> Scenario:
-        """From a mapping with the keys of a scenario file."""
+        """From a mapping with the keys of a scenario file.
+
+        profile: used in place of the file that the key `profile` names.
+        """
         if isinstance(data, Mapping) and "trace" in data:
             data = {**data, "trace": _inline_trace(data["trace"], source)}
         try:
@@ -170,6 +177,8 @@ class Scenario(Section):
         except ValidationError as error:
             raise InputError(explain(error, cls, source)) from None
         scenario._folder, scenario._source = Path(folder), source
+        if profile is not None:
+            scenario._inputs = scenario._load(profile)
         return scenario
 
     def replaced(self, **changes: Any) -> Scenario:
@@ -309,12 +318,12 @@ class Scenario(Section):
         with (folder / "scenario.yaml").open("w", encoding="utf-8") as file:
             YAML(typ="safe", pure=True).dump(data, file)
 
-    def _load(self) -> Inputs:
-        if isinstance(self.trace, str):
-            trace: Trace | None = Trace.read(self._folder / self.trace)
-        else:
-            trace = self.trace
-        profile = None if self.profile is None else Profile.read(self._folder / self.profile)
+    def _load(self, profile: Profile | None = None) -> Inputs:
+        trace = self.trace
+        if isinstance(trace, str):
+            trace = Trace.read(self._folder / trace)
+        if profile is None and self.profile is not None:
+            profile = Profile.read(self._folder / self.profile)
         return self._with(trace, profile)
 
     def _with(self, trace: Trace | None, profile: Profile | None) -> Inputs:

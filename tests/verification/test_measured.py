@@ -66,7 +66,7 @@ def test_the_plan_is_made_by_its_seed_and_of_what_was_calibrated_before(
 
 @pytest.mark.parametrize("name", ["both-2-korel", "both-2-asgd", "one-4-bsp"])
 def test_profile_and_plan_make_the_simulated_makespans(
-    name: str, found: dict[str, Any], profile: Profile, begun: Profile, tmp_path: Path
+    name: str, found: dict[str, Any], profile: Profile, begun: Profile
 ) -> None:
     written = found["plan"]
     cases = tuple(Case(**each) for each in written["cases"])
@@ -77,8 +77,8 @@ def test_profile_and_plan_make_the_simulated_makespans(
     known = {key: written[key] for key in ("workload", "batch", "precision", "seed", "cores")}
     plan = ValidationPlan(cases, schedules, **known, profile=profile.name, sha256=profile.sha256)
     case = next(each for each in cases if each.name == name)
-    told = Predictor(begun, tmp_path, plan.cores)
-    predictor = Predictor(profile, tmp_path / "whole", plan.cores, hinting=told)
+    told = Predictor(begun, plan.cores)
+    predictor = Predictor(profile, plan.cores, hinting=told)
     predicted = predictor.predict(case, plan, seeds=2)
     (said,) = (each for each in found["cases"] if each["case"] == name)
     expected = [each["makespan"] for each in said["simulated"][:2]]
@@ -114,9 +114,9 @@ def test_the_page_has_the_table_that_the_numbers_make(found: dict[str, Any]) -> 
 
 
 def test_the_older_rule_for_noise_would_have_kept_fewer_runs(
-    found: dict[str, Any], profile: Profile, tmp_path: Path
+    found: dict[str, Any], profile: Profile
 ) -> None:
-    usual = Predictor(profile, tmp_path, 2).pace(4)
+    usual = Predictor(profile, 2).pace(4)
     kept: dict[str, list[float]] = {each["case"]: [] for each in found["cases"]}
     made = {each["case"]: [run["makespan"] for run in each["real"]] for each in found["cases"]}
     for run in found["runs"]:
