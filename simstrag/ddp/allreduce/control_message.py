@@ -6,17 +6,19 @@ finds replicas of a policy that decided differently.
 
 from __future__ import annotations
 
-import enum
 import hashlib
+import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
+
+from simstrag.ddp.record.journal import plan_to_json
+from simstrag.plan import Plan
 
 WIDTH = 5
 """Numbers in a message."""
@@ -84,12 +86,12 @@ class PlanDigests:
     """
 
     def __init__(self) -> None:
-        self._plan: object = None
+        self._plan: Plan | None = None
         self._text = hashlib.blake2b(digest_size=DIGEST_BYTES)
 
-    def of(self, plan: object, version: int) -> int:
+    def of(self, plan: Plan, version: int) -> int:
         """48 bits that are equal for equal plans and versions, in all processes."""
-        if plan is not self._plan or plan is None:
+        if plan is not self._plan:
             self._text = hashlib.blake2b(_text(plan).encode(), digest_size=DIGEST_BYTES)
             self._plan = plan
         whole = self._text.copy()
@@ -97,27 +99,13 @@ class PlanDigests:
         return int.from_bytes(whole.digest(), "big")
 
 
-def _text(value: Any) -> str:
-    """A canonical text of a value, the same in all processes; 1 and 1.0 read the same."""
-    if value is None or isinstance(value, str):
-        return repr(value)
-    if isinstance(value, enum.Enum):
-        return f"{type(value).__name__}.{value.name}"
-    if is_dataclass(value):
-        own = (f"{f.name}={_text(getattr(value, f.name))}" for f in fields(value) if f.compare)
-        return f"{type(value).__name__}({','.join(own)})"
-    if isinstance(value, (bool, int, np.bool_, np.integer)):
-        return str(int(value))
-    if isinstance(value, (float, np.floating)):
-        return str(int(value)) if float(value).is_integer() else repr(float(value))
-    if isinstance(value, np.ndarray):
-        return _text(tuple(value.tolist()))
-    if isinstance(value, (set, frozenset)):
-        return f"{{{','.join(sorted(map(_text, value)))}}}"
-    if isinstance(value, Mapping):
-        return f"{{{','.join(sorted(f'{_text(k)}:{_text(v)}' for k, v in value.items()))}}}"
-    if isinstance(value, (tuple, list)):
-        return f"({','.join(map(_text, value))})"
+def _text(plan: Plan) -> str:
+    """A canonical text of a plan, the same in all processes; 1 and 1.0 read the same."""
+    written = json.dumps(plan_to_json(plan), sort_keys=True, default=_refuse)
+    return json.dumps(json.loads(written, parse_int=float))
+
+
+def _refuse(value: object) -> None:
     raise TypeError(f"a plan cannot hold {value!r}: its text would differ between processes")
 
 

@@ -6,11 +6,11 @@ Every line is written at once, so that it survives whatever kills the process.
 
 from __future__ import annotations
 
+import enum
 import json
-import math
 import os
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +101,14 @@ def read_journal(folder: str | Path) -> tuple[dict[str, Any], list[list[Any]]]:
 
 # -- plans -------------------------------------------------------------------------------------
 
-KINDS = {"known": np.int64, "amp": np.bool_, "lower_bound": np.bool_}
-ENUMS = {"via": Via, "late": Late, "weigh": Weigh}
+KINDS: dict[str, Any] = {
+    "quorums": Quorum, "via": Via, "late": Late, "precision": Precision, "weigh": Weigh,
+    "damping": Damping, "review": Review,
+}  # fmt: skip
+"""What fields of a plan hold, where JSON has no word for it."""
+
+WINDOWS = {"known": np.int64, "amp": np.bool_, "lower_bound": np.bool_}
+"""Types of the windows of facts that are not of floats."""
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
@@ -111,17 +117,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
     >>> plan_to_json(Plan(bound=2, quorums=(Quorum((0, 1), count=1, via=Via.SERVER),)))
     {'quorums': [{'ranks': [0, 1], 'count': 1, 'via': 'server'}], 'bound': 2}
     """
-    written = _changed(plan, Plan())
-    written["quorums"] = [_changed(quorum, Quorum()) for quorum in plan.quorums]
-    if "precision" in written and not isinstance(plan.precision, Precision):
-        assert isinstance(plan.precision, tuple), "resolve the plan first"
-        written["precision"] = [each.value for each in plan.precision]
-    if plan.suspects is not None:
-        written["suspects"] = sorted(plan.suspects)
-    for name in ("damping", "review"):
-        if name in written:
-            written[name] = _changed(getattr(plan, name), type(getattr(plan, name))())
-    return written
+    return _changed(plan)
 
 
 def plan_from_json(written: Mapping[str, Any]) -> Plan:
@@ -131,62 +127,54 @@ def plan_from_json(written: Mapping[str, Any]) -> Plan:
     >>> plan_from_json(plan_to_json(plan)) == plan
     True
     """
-    values: dict[str, Any] = _read(written)
-    values["quorums"] = tuple(Quorum(**_read(quorum)) for quorum in written["quorums"])
-    if "precision" in written:
-        own = written["precision"]
-        values["precision"] = Precision(own) if isinstance(own, str) else tuple(map(Precision, own))
-    for name, kind in (("damping", Damping), ("review", Review)):
-        if name in written:
-            values[name] = kind(**written[name])
-    return Plan(**values)
+    plan: Plan = _read(Plan, written)
+    return plan
 
 
 def facts_to_json(facts: Facts) -> dict[str, Any]:
     """Facts of the engine as JSON."""
-    written = {name: plain(getattr(facts, name)) for name in ("version", "samples", "now", "asked")}
-    windows = {name: plain(window.tolist()) for name, window in facts.windows.items()}
-    return {
-        **written, "plan": plan_to_json(facts.plan), "reviewed": list(facts.reviewed),
-        "started": facts.started.tolist(), "lost": sorted(facts.lost), "windows": windows,
-    }  # fmt: skip
+    written = {field.name: getattr(facts, field.name) for field in fields(facts)}
+    windows = {name: window.tolist() for name, window in facts.windows.items()}
+    facts_as_json: dict[str, Any] = plain({
+        **written, "plan": plan_to_json(facts.plan), "started": facts.started.tolist(),
+        "lost": sorted(facts.lost), "windows": windows,
+    })  # fmt: skip
+    return facts_as_json
 
 
 def facts_from_json(written: Mapping[str, Any]) -> Facts:
     """The facts that `facts_to_json` wrote."""
-    updates, samples, seconds = written["reviewed"]
-    windows = written["windows"].items()
-    given = {name: written[name] for name in ("version", "samples", "now", "asked")}
-    return Facts(
-        **given, plan=plan_from_json(written["plan"]), reviewed=(updates, samples, seconds),
-        started=np.array(written["started"], dtype=np.int64), lost=frozenset(written["lost"]),
-        windows={name: np.array(window, dtype=KINDS.get(name, float)) for name, window in windows},
-    )  # fmt: skip
+    read: dict[str, Any] = {
+        "plan": plan_from_json(written["plan"]), "reviewed": tuple(written["reviewed"]),
+        "started": np.array(written["started"], dtype=np.int64), "lost": frozenset(written["lost"]),
+        "windows": {
+            name: np.array(window, dtype=WINDOWS.get(name, float))
+            for name, window in written["windows"].items()
+        },
+    }  # fmt: skip
+    return Facts(**{**written, **read})
 
 
-def _changed(value: Any, default: Any) -> dict[str, Any]:
-    own = {
-        f.name: getattr(value, f.name)
-        for f in fields(value)
-        if f.init and getattr(value, f.name) != getattr(default, f.name)
-    }
-    return {name: _written(each) for name, each in own.items()}
+def _changed(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass that differ from their defaults."""
+    default = type(value)()
+    own = {f.name: getattr(value, f.name) for f in fields(value) if f.init}
+    return {name: _write(x) for name, x in own.items() if x != getattr(default, name)}
 
 
-def _written(value: Any) -> Any:
-    if isinstance(value, float) and value == math.inf:
-        return "inf"
-    return value.value if hasattr(value, "value") else plain(value)
+def _write(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_write(each) for each in value]
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, frozenset):
+        return sorted(value)
+    return _changed(value) if is_dataclass(value) else plain(value)
 
 
-def _read(written: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: ENUMS[name](value) if name in ENUMS else _value(value)
-        for name, value in written.items()
-    }
-
-
-def _value(value: Any) -> Any:
-    if value == "inf":
-        return math.inf
-    return tuple(map(_value, value)) if isinstance(value, list) else value
+def _read(kind: Any, written: Any) -> Any:
+    if isinstance(written, list):
+        return tuple(_read(kind, each) for each in written)
+    if isinstance(written, dict):
+        return kind(**{name: _read(KINDS.get(name), value) for name, value in written.items()})
+    return written if kind is None else kind(written)
