@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,14 +11,14 @@ import typer
 from simstrag.cli.console import (
     print_json,
     print_paragraphs,
-    print_path,
+    print_result,
     print_sentences,
     print_table,
-    warn,
 )
 from simstrag.cli.errors import Interrupted
-from simstrag.cli.options import Json, Quiet, Seed
-from simstrag.cli.profiles import print_pairs, read_profile
+from simstrag.cli.files import read_profile
+from simstrag.cli.options import Json, Quiet, Seed, argument, flag, option, out_option
+from simstrag.cli.profiles import print_pairs
 from simstrag.cli.progress import show_seconds
 from simstrag.documents.file_io import require_path, writable, write_atomically
 from simstrag.documents.suggestions import nearest
@@ -27,80 +28,38 @@ if TYPE_CHECKING:
     from simstrag.calibration.calibrate import Forecast
     from simstrag.profile.profile import Profile
 
-Device = Annotated[
-    str | None,
-    typer.Option(
-        help="cpu or cuda; by default a GPU if any.",
-        metavar="WORD",
-        show_default=False,
-    ),
-]
+Device = Annotated[str | None, option("cpu or cuda; by default a GPU if any.", "WORD")]
 
 
 def calibrate(
     context: typer.Context,
     workload: Annotated[
-        str | None,
-        typer.Option(
-            "--workload",
-            "-w",
-            help="Name, or your own module:function.",
-            metavar="NAME",
-            show_default=False,
-        ),
+        str | None, option("Name, or your own module:function.", "NAME", "--workload", "-w")
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="Folder of profile and samples; profiles/<device>-<workload> by default.",
-            metavar="FOLDER",
-            show_default=False,
-        ),
+        out_option("Folder of profile and samples; profiles/<device>-<workload> by default."),
     ] = None,
     device: Device = None,
     minutes: Annotated[
-        float | None,
-        typer.Option(
-            help="Time limit; 10, or what all cells need.",
-            min=0.1,
-            metavar="M",
-            show_default=False,
-        ),
+        float | None, option("Time limit; 10, or what all cells need.", "M", min=0.1)
     ] = None,
     part: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Measure only this: step, contention, allreduce, overlap, lockstep, server or "
+        option(
+            "Measure only this: step, contention, allreduce, overlap, lockstep, server or "
             "gradient; may be repeated.",
-            metavar="PART",
-            show_default=False,
+            "PART",
         ),
     ] = None,
     batch: Annotated[
-        list[int] | None,
-        typer.Option(
-            help="Batch of a step, the middle one nominal.",
-            min=1,
-            metavar="N",
-            show_default=False,
-        ),
+        list[int] | None, option("Batch of a step, the middle one nominal.", "N", min=1)
     ] = None,
-    precision: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Full, then reduced precision.",
-            metavar="WORD",
-            show_default=False,
-        ),
-    ] = None,
+    precision: Annotated[list[str] | None, option("Full, then reduced precision.", "WORD")] = None,
     seed: Seed = 0,
     plan: Annotated[
         bool,
-        typer.Option(
-            "--plan", help="Print what would be measured, and how long it takes; measure nothing."
-        ),
+        flag("Print what would be measured, and how long it takes; measure nothing.", "--plan"),
     ] = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -126,26 +85,12 @@ def calibrate(
             profile = calibration.run(show)
     except KeyboardInterrupt:
         raise Interrupted(calibration.interruption_note) from None
-    warnings = calibration.remarks()
-    path = calibration.folder / "profile.json"
-    if as_json:
-        print_json({"profile": path, "warnings": warnings, "held_out": _held_out(profile)})
-        return
-    if not quiet:
-        _show(profile)
-        warn(warnings)
-    print_path("profile", path, quiet)
+    _print(as_json, quiet, profile, calibration.folder / "profile.json", calibration.remarks())
 
 
 def derive(
-    folder: Annotated[
-        Path,
-        typer.Argument(help="Folder or file of samples.", metavar="SAMPLES", show_default=False),
-    ],
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="Write the profile there.", metavar="FILE"),
-    ] = None,
+    folder: Annotated[Path, argument("Folder or file of samples.", "SAMPLES")],
+    out: Annotated[Path | None, out_option("Write the profile there.", "FILE")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -155,22 +100,12 @@ def derive(
     profile = derive_profile(require_path(folder))
     if out is not None:
         write_atomically(writable(out, ".json"), lambda path: path.write_text(profile.text))
-    if as_json:
-        print_json({"profile": out, "held_out": _held_out(profile)})
-        return
-    if not quiet:
-        _show(profile)
-    if out is not None:
-        print_path("profile", out, quiet)
+    _print(as_json, quiet, profile, out)
 
 
 def check(
-    profile: Annotated[
-        Path, typer.Argument(help="A profile in JSON.", metavar="PROFILE", show_default=False)
-    ],
-    minutes: Annotated[
-        float, typer.Option(help="Measure no longer than this.", min=0.1, metavar="M")
-    ] = 2.0,
+    profile: Annotated[Path, argument("A profile in JSON.", "PROFILE")],
+    minutes: Annotated[float, option("Measure no longer than this.", "M", min=0.1)] = 2.0,
     device: Device = None,
     as_json: Json = False,
 ) -> None:
@@ -189,24 +124,11 @@ def check(
 
 
 def import_(
-    tool: Annotated[
-        str,
-        typer.Argument(
-            help="The tool that wrote the logs: nccl-tests.", metavar="TOOL", show_default=False
-        ),
-    ],
-    logs: Annotated[
-        list[Path],
-        typer.Argument(help="One log per number of GPUs.", metavar="LOG", show_default=False),
-    ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The profile to write.", metavar="FILE")],
+    tool: Annotated[str, argument("The tool that wrote the logs: nccl-tests.", "TOOL")],
+    logs: Annotated[list[Path], argument("One log per number of GPUs.", "LOG")],
+    out: Annotated[Path, out_option("The profile to write.", "FILE")],
     gradient_bytes: Annotated[
-        int,
-        typer.Option(
-            help="Bytes of one gradient, which no log states; 0 for ResNet-50's.",
-            min=0,
-            metavar="N",
-        ),
+        int, option("Bytes of one gradient, which no log states; 0 for ResNet-50's.", "N", min=0)
     ] = 0,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -221,12 +143,7 @@ def import_(
         [require_path(log) for log in logs], writable(out, ".json").stem, gradient_bytes
     )
     write_atomically(out, lambda path: path.write_text(profile.text))
-    if as_json:
-        print_json({"profile": out, "held_out": _held_out(profile)})
-        return
-    if not quiet:
-        _show(profile)
-    print_path("profile", out, quiet)
+    _print(as_json, quiet, profile, out)
 
 
 def workloads(as_json: Json = False) -> None:
@@ -267,12 +184,18 @@ def _show_plan(forecast: Forecast, folder: Path, as_json: bool) -> None:
     print_table(["part", "cells", "seconds a round"], rows)
 
 
-def _held_out(profile: Profile) -> list[dict[str, object]]:
-    return [each.model_dump(exclude={"cells"}) for each in profile.held_out]
-
-
-def _show(profile: Profile) -> None:
+def _print(
+    as_json: bool,
+    quiet: bool,
+    profile: Profile,
+    out: Path | None,
+    warnings: list[str] | None = None,
+) -> None:
     """Print the summary of a profile."""
     from simstrag.analysis.tables.profile_tables import describe
 
-    print_paragraphs(*describe(profile))
+    noted = {} if warnings is None else {"warnings": warnings}
+    held_out = [each.model_dump(exclude={"cells"}) for each in profile.held_out]
+    document = {"profile": out, **noted, "held_out": held_out}
+    shown = partial(print_paragraphs, *describe(profile))
+    print_result(as_json, quiet, document, shown, warnings or (), profile=out)

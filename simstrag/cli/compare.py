@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from simstrag.cli.console import capture_warnings, print_json, print_path, print_table, warn
+from simstrag.cli.console import capture_warnings, command_line, print_result, print_table, warn
 from simstrag.cli.errors import Interrupted
-from simstrag.cli.options import (
-    Jobs,
-    Json,
-    Policies,
-    Quiet,
-    ScenarioFile,
-    Seeds,
-    comparison_folder,
-    out_option,
-    partial_folder,
-    read_scenario,
-)  # fmt: skip
+from simstrag.cli.files import comparison_folder, partial_folder, read_scenario
+from simstrag.cli.options import Jobs, Json, Policies, Quiet, ScenarioFile, Seeds, flag, out_option
 from simstrag.cli.progress import show_count
 
 if TYPE_CHECKING:
@@ -43,8 +30,7 @@ def compare(
         Path | None, out_option("Folder to write; reports/<scenario> by default.")
     ] = None,
     sensitivity: Annotated[
-        bool,
-        typer.Option("--sensitivity", help="Find what would change the ranking; twice the time."),
+        bool, flag("Find what would change the ranking; twice the time.", "--sensitivity")
     ] = False,
     jobs: Jobs = None,
     as_json: Json = False,
@@ -69,11 +55,21 @@ def compare(
                 keep=kept,
             )  # fmt: skip
             show(1, 1, "writing the report")
-            comparison.write(folder, shlex.join(["simstrag", *sys.argv[1:]]), scenario)
+            comparison.write(folder, command_line(), scenario)
     except KeyboardInterrupt as interrupt:
         raise Interrupted(_describe_kept(kept, interrupt, sensitivity)) from None
     RunCache.of(kept, comparison.scenario).clear()
-    _print(comparison, [*warnings, *comparison.warnings], folder, as_json, quiet)
+    warnings += comparison.warnings
+    page, thresholds = folder / "report.html", comparison.thresholds
+    document = {
+        "ranking": comparison.ranking.to_dict("records"),
+        "thresholds": None if thresholds is None else thresholds.to_dict("records"),
+        "warnings": warnings,
+        "written": folder,
+        "report": page,
+    }
+    shown = partial(_print_ranking, comparison)
+    print_result(as_json, quiet, document, shown, warnings, report=page)
     if kept.exists() and not quiet:
         warn([f"{kept} keeps runs of an earlier scenario or program; you may remove it"])
 
@@ -87,25 +83,9 @@ def _describe_kept(kept: Path, interrupt: KeyboardInterrupt, sensitivity: bool) 
     return f"{runs}; the same command goes on from there{alone}"
 
 
-def _print(
-    comparison: Comparison, warnings: list[str], folder: Path, as_json: bool, quiet: bool
-) -> None:
+def _print_ranking(comparison: Comparison) -> None:
     from simstrag.analysis.tables.comparison_result import standings
     from simstrag.analysis.tables.comparison_tables import ranking_table
 
-    page = folder / "report.html"
-    if as_json:
-        thresholds = comparison.thresholds
-        print_json({
-            "ranking": comparison.ranking.to_dict("records"),
-            "thresholds": None if thresholds is None else thresholds.to_dict("records"),
-            "warnings": warnings,
-            "written": folder,
-            "report": page,
-        })  # fmt: skip
-        return
-    if not quiet:
-        ranking = ranking_table(standings(comparison))
-        print_table(ranking.headers, [*ranking.rows, ranking.control], least=LEAST)
-        warn(warnings)
-    print_path("report", page, quiet)
+    ranking = ranking_table(standings(comparison))
+    print_table(ranking.headers, [*ranking.rows, ranking.control], least=LEAST)

@@ -12,18 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from simstrag.cli.console import (
-    capture_warnings,
-    format_cell,
-    print_json,
-    print_path,
-    print_sentences,
-    print_table,
-    redirect_stdout,
-    warn,
-)
+from simstrag.cli import console
+from simstrag.cli.console import format_cell, print_json, print_path, warn
 from simstrag.cli.errors import Interrupted
-from simstrag.cli.options import Json, Policy, Quiet, find_profile, given_options
+from simstrag.cli.files import find_profile
+from simstrag.cli.options import Json, Policy, Quiet, argument, given_options, option, out_option
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
@@ -52,66 +45,32 @@ SHOWN = (
 
 def ddp(
     context: typer.Context,
-    what: Annotated[
-        str,
-        typer.Argument(
-            help="digits, module:function or train.py.",
-            metavar="WORKLOAD|SCRIPT", show_default=False,
-        ),
-    ],
+    what: Annotated[str, argument("digits, module:function or train.py.", "WORKLOAD|SCRIPT")],
     arguments: Annotated[
-        list[str] | None,
-        typer.Argument(help="Arguments of the script.", metavar="ARGUMENTS", hidden=True),
+        list[str] | None, argument("Arguments of the script.", "ARGUMENTS", hidden=True)
     ] = None,
-    ranks: Annotated[int, typer.Option(help="Number of ranks.", min=1, metavar="N")] = 2,
+    ranks: Annotated[int, option("Number of ranks.", "N", min=1)] = 2,
     policy: Policy = "korel",
     samples: Annotated[
-        int | None,
-        typer.Option(
-            help="Samples of all ranks; else 200 steps each.",
-            min=1, metavar="N", show_default=False,
-        ),
+        int | None, option("Samples of all ranks; else 200 steps each.", "N", min=1)
     ] = None,
-    batch: Annotated[
-        int | None,
-        typer.Option(help="Samples of a rank's batch.", min=1, metavar="N", show_default=False),
-    ] = None,
-    profile: Annotated[
-        Path | None,
-        typer.Option(help="Calibration for hints.", metavar="FILE", show_default=False),
-    ] = None,
-    precision: Annotated[
-        Precision, typer.Option(help="full, bf16, fp16, stand-in, ...", metavar="WORD")
-    ] = "auto",
-    seed: Annotated[int, typer.Option("--seed", "-s", min=0, metavar="N", hidden=True)] = 0,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", "-o", help="Run directory to write.", metavar="FOLDER", show_default=False
-        ),
-    ] = None,
-    on_fault: Annotated[
-        Fault, typer.Option(help="stop, restart or continue.", metavar="WORD")
-    ] = "stop",
-    checkpoint: Annotated[
-        int, typer.Option(help="Steps between two checkpoints.", min=0, hidden=True)
-    ] = 0,
+    batch: Annotated[int | None, option("Samples of a rank's batch.", "N", min=1)] = None,
+    profile: Annotated[Path | None, option("Calibration for hints.", "FILE")] = None,
+    precision: Annotated[Precision, option("full, bf16, fp16, stand-in, ...", "WORD")] = "auto",
+    seed: Annotated[int, option(None, "N", "--seed", "-s", min=0, hidden=True)] = 0,
+    out: Annotated[Path | None, out_option("Run directory to write.")] = None,
+    on_fault: Annotated[Fault, option("stop, restart or continue.", "WORD")] = "stop",
+    checkpoint: Annotated[int, option("Steps between two checkpoints.", min=0, hidden=True)] = 0,
     stall_limit: Annotated[
-        float, typer.Option(help="Seconds of silence that end a rank.", hidden=True)
+        float, option("Seconds of silence that end a rank.", hidden=True)
     ] = 60.0,
     load: Annotated[
-        str | None,
-        typer.Option(
-            help="Real load beside ranks.",
-            hidden=True, metavar="RANKS|FILE", show_default=False,
-        ),
+        str | None, option("Real load beside ranks.", "RANKS|FILE", hidden=True)
     ] = None,
-    pin: Annotated[
-        bool, typer.Option(help="Pin rank r to core r, modulo the cores.", hidden=True)
-    ] = True,
+    pin: Annotated[bool, option("Pin rank r to core r, modulo the cores.", hidden=True)] = True,
     as_json: Json = False,
     quiet: Quiet = False,
-) -> None:  # fmt: skip
+) -> None:
     """Train on real ranks of this machine under a policy."""
     from simstrag.ddp import launch, support
 
@@ -119,7 +78,7 @@ def ddp(
 
     def run(command: list[str], network: Behind | None = None) -> bool:
         """Run a command on the ranks; whether it failed."""
-        with redirect_stdout() if as_json else contextlib.nullcontext():
+        with console.redirect_stdout() if as_json else contextlib.nullcontext():
             code = launch.run(
                 command, ranks, on_fault, stall_limit=stall_limit, pinned=pin, network=network
             )
@@ -146,14 +105,12 @@ def ddp(
         own = batch or workload.nominal
         limit = samples or STEPS * ranks * own
         known = None if profile is None else find_profile(profile)
-        _check(policy, ranks, known, own, limit)
-        schedule = None if load is None else _schedule(load, ranks, seed, pin)
-        behind = schedule is not None and any(each.kind == "link" for each in schedule.episodes)
-        if behind and on_fault == "restart":
-            raise InputError("--on-fault restart: ranks behind a link are not started anew")
-        if behind:
-            _check_link(load)
-        with _folder(out) as folder:
+        _check_policy(policy, ranks, known, own, limit)
+        schedule = None if load is None else _schedule(load, ranks, seed, pin, on_fault)
+        with contextlib.ExitStack() as stack:
+            folder = out or Path(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="simstrag-"))
+            )
             training = Training(
                 what, policy, limit, own, seed, precision, None if known is None else str(known),
                 str(folder), checkpoint,
@@ -183,7 +140,7 @@ def _refuse(context: typer.Context, script: str) -> None:
         )
 
 
-def _check(policy: str, ranks: int, profile: Path | None, batch: int, samples: int) -> None:
+def _check_policy(policy: str, ranks: int, profile: Path | None, batch: int, samples: int) -> None:
     """Raise `InputError` for a policy that does not exist or cannot run on real ranks."""
     from simstrag import policies
     from simstrag.ddp import support
@@ -194,9 +151,10 @@ def _check(policy: str, ranks: int, profile: Path | None, batch: int, samples: i
     support.check_policy(policies.load(policy), policy, first)
 
 
-def _schedule(load: str, ranks: int, seed: int, pinned: bool) -> Schedule:
-    """The schedule of a file, or one drawn for the listed ranks."""
+def _schedule(load: str, ranks: int, seed: int, pinned: bool, on_fault: Fault) -> Schedule:
+    """The schedule of a file, or one drawn for the listed ranks. Raises `InputError`."""
     from simstrag.validation import Schedule
+    from simstrag.validation.loadgen import limited_link
 
     if not pinned:
         raise InputError("--load needs ranks that have a core each; leave out --no-pin")
@@ -222,6 +180,10 @@ def _schedule(load: str, ranks: int, seed: int, pinned: bool) -> Schedule:
         )
     if beyond := [rank for rank in wanted if rank >= ranks]:
         raise InputError(f"--load {load}: there is no rank {beyond[0]} of {ranks}")
+    if limited and on_fault == "restart":
+        raise InputError("--on-fault restart: ranks behind a link are not started anew")
+    if limited and (why := limited_link.probe()):  # before an old run is removed
+        raise InputError(f"--load {load}: {why}")
     return schedule
 
 
@@ -231,14 +193,6 @@ def _gpus(schedule: Schedule) -> dict[int, str]:
     from simstrag.ddp.rendezvous import device_of
 
     return {e.rank: device_of(e.rank) for e in schedule.episodes if e.kind in ON_GPU}
-
-
-def _check_link(load: str | None) -> None:
-    """Raise `InputError`, before an old run is removed, where no link can be limited here."""
-    from simstrag.validation.loadgen.limited_link import probe
-
-    if why := probe():
-        raise InputError(f"--load {load}: {why}")
 
 
 @contextlib.contextmanager
@@ -273,16 +227,6 @@ def _loaded(schedule: Schedule | None, folder: Path, quiet: bool) -> Iterator[Be
         print(f"load: {text}{', '.join(map(str, ranks))}", file=sys.stderr)
 
 
-@contextlib.contextmanager
-def _folder(out: Path | None) -> Iterator[Path]:
-    """The folder of the record; a temporary one without `out`."""
-    if out is not None:
-        yield out
-        return
-    with tempfile.TemporaryDirectory(prefix="simstrag-") as scratch:
-        yield Path(scratch)
-
-
 def _describe_interrupted(out: Path | None) -> str:
     """What is left after Ctrl-C: a run as far as it came, and perhaps a checkpoint."""
     from simstrag.ddp.record.run_from_journal import finish_all
@@ -290,13 +234,12 @@ def _describe_interrupted(out: Path | None) -> str:
     if out is None:
         return "nothing was written"
     try:
-        with capture_warnings():
+        with console.capture_warnings():
             *_, last = finish_all(out).values()
     except InputError:
         return "it ended before its first update"
-    return (
-        f"{out} holds the run up to {last.summary['samples']} samples; {_describe_resumption(out)}"
-    )
+    samples = last.summary["samples"]
+    return f"{out} holds the run up to {samples} samples; {_describe_resumption(out)}"
 
 
 def _describe_resumption(out: Path) -> str:
@@ -315,7 +258,7 @@ def _report(
 
     runs: dict[Path, Run] = {}
     try:
-        with capture_warnings() as left_out:
+        with console.capture_warnings() as left_out:
             runs = finish_all(folder)
     except InputError as error:
         left_out = [] if failed else [str(error)]  # the ranks have printed the reason
@@ -325,16 +268,16 @@ def _report(
         ]
         print_json({"failed": failed, "written": out, "runs": documents, "warnings": left_out})
         return
+    last = list(runs.values())[-1].summary if runs else {"samples": 0}
     if runs and not quiet:
         _show(folder, runs)
     elif runs and out is None:
-        print(list(runs.values())[-1].summary["makespan"])
+        print(last["makespan"])
     if not quiet:
         warn(left_out)
     if out is not None and runs:
         print_path("run", out, quiet)
-    applied = list(runs.values())[-1].summary["samples"] if runs else 0
-    if out is not None and failed and not quiet and applied < limit:
+    if out is not None and failed and not quiet and last["samples"] < limit:
         print(f"stopped: {_describe_resumption(out)}", file=sys.stderr)
 
 
@@ -343,9 +286,9 @@ def _show(folder: Path, runs: dict[Path, Run]) -> None:
     *_, last = runs.values()
     parts = ["first" if each == folder else str(each.relative_to(folder)) for each in runs]
     rows = [[name, *(format_cell(run.summary[name]) for run in runs.values())] for name in SHOWN]
-    print_table(["", *(parts if len(parts) > 1 else [last.policy])], rows)
+    console.print_table(["", *(parts if len(parts) > 1 else [last.policy])], rows)
     if len(parts) > 1:
-        print_sentences(
+        console.print_sentences(
             f"{len(parts)} parts, each a run of its own: time and samples of a part count on from "
             "where it began, and accuracy is that of the last part."
         )

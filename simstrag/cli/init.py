@@ -5,20 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from simstrag.cli.console import print_json, print_path
-from simstrag.cli.options import Json, Quiet, check_trace
+from simstrag.cli.console import print_result
+from simstrag.cli.files import check_trace
+from simstrag.cli.options import Json, Quiet, TraceFile, out_option
 
 
 def init(
-    trace: Annotated[
-        Path, typer.Argument(help="A CSV or parquet trace.", metavar="TRACE", show_default=False)
-    ],
-    out: Annotated[
-        Path,
-        typer.Option("--out", "-o", help="Scenario to write; never over one.", metavar="FILE"),
-    ] = Path("scenario.yaml"),
+    trace: TraceFile,
+    out: Annotated[Path, out_option("Scenario to write; never over one.", "FILE")] = Path(
+        "scenario.yaml"
+    ),
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -29,10 +25,7 @@ def init(
     from simstrag.cli.init_template import write_first_scenario
 
     write_first_scenario(check_trace(trace), out)
-    if as_json:
-        print_json({"scenario": out})
-        return
-    print_path("scenario", out, quiet)
-    if not quiet:
+    print_result(as_json, quiet, {"scenario": out}, scenario=out)
+    if not (as_json or quiet):
         print("first: put your own numbers where it says ASSUMED")
         print(f"next: simstrag compare {out}")

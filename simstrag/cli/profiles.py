@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Annotated
 
 from simstrag.cli.console import (
     print_json,
@@ -15,13 +14,13 @@ from simstrag.cli.console import (
     print_sentences,
     print_table,
 )
-from simstrag.cli.options import Json, find_profile
+from simstrag.cli.files import read_profile
+from simstrag.cli.options import Json, argument, option
 from simstrag.documents.file_io import writable, write_atomically
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
     from simstrag.calibration.compare import ComparedNumber, SideBySide
-    from simstrag.profile.profile import Profile
 
 PICTURES = (".png", ".svg")
 """Formats of a picture."""
@@ -32,26 +31,19 @@ UNITS = {"s": ("ms", 1e3), "B": ("MB", 1e-6), "B/s": ("GB/s", 1e-9)}
 MOST = 12
 """Largest number of cells that a sentence names."""
 
-ProfileFile = Annotated[
-    Path,
-    typer.Argument(
-        help="A profile in JSON, or the folder of a calibration.",
-        metavar="PROFILE",
-        show_default=False,
-    ),
-]
+PARTS = (
+    "cells", "batches", "responses", "collectives", "collective_fits", "transfers", "overlaps",
+    "locksteps", "learning", "amp_ratios", "skipped",
+)  # fmt: skip
+"""Parts of a profile whose numbers are counted."""
+
+PROFILE = "A profile in JSON, or the folder of a calibration."
 
 
 def show(
-    profile: ProfileFile,
+    profile: Annotated[Path, argument(PROFILE, "PROFILE")],
     plot: Annotated[
-        Path | None,
-        typer.Option(
-            "--plot",
-            help="Draw the profile into FILE, *.png or *.svg.",
-            metavar="FILE",
-            show_default=False,
-        ),
+        Path | None, option("Draw the profile into FILE, *.png or *.svg.", "FILE", "--plot")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -64,9 +56,24 @@ def show(
         )
     content = read_profile(profile)
     if plot is not None:
-        _draw(content, plot)
+        from simstrag.analysis.charts.calibration_figure import draw, save
+
+        figure = draw(content)
+        write_atomically(plot, lambda part: save(figure, part, plot.suffix))
     if as_json:
-        print_json({"summary": _summary(content, plot), "profile": content.model_dump(mode="json")})
+        summary = {
+            "text": "\n".join(describe(content)),
+            "numbers": {part: len(getattr(content, part)) for part in PARTS},
+            "held_out": [
+                {
+                    "part": h.part, "cells": len(h.cells), "median": h.median, "worst": h.worst,
+                    "threshold": h.threshold, "holds": h.median <= h.threshold,
+                }
+                for h in content.held_out
+            ],
+            "picture": plot,
+        }  # fmt: skip
+        print_json({"summary": summary, "profile": content.model_dump(mode="json")})
         return
     print_paragraphs(*describe(content))
     for each in tables(content):
@@ -79,68 +86,18 @@ def show(
 
 
 def compare(
-    a: Annotated[
-        Path,
-        typer.Argument(
-            help="A profile, or the folder of a calibration.", metavar="A", show_default=False
-        ),
-    ],
-    b: Annotated[Path, typer.Argument(help="Another one.", metavar="B", show_default=False)],
+    a: Annotated[Path, argument("A profile, or the folder of a calibration.", "A")],
+    b: Annotated[Path, argument("Another one.", "B")],
     as_json: Json = False,
 ) -> None:
     """Compare two profiles number by number, within their errors."""
     from simstrag.calibration.compare import compare as compare_profiles
 
     sides = compare_profiles(read_profile(a), read_profile(b))
-    if as_json:
-        print_json(_document(sides))
-    else:
+    if not as_json:
         _print(sides)
-
-
-def read_profile(path: Path) -> Profile:
-    """The profile in a file, or in the folder of a calibration. Raises `InputError`."""
-    from simstrag.profile.profile import Profile
-
-    file = find_profile(path)
-    if not file.exists():
-        raise InputError(
-            f"{path}: has no {file.name}; give a profile, or let simstrag calibrate --out {path} "
-            "finish it"
-        )
-    return Profile.read(file)
-
-
-def _draw(profile: Profile, path: Path) -> None:
-    from simstrag.analysis.charts.calibration_figure import draw, save
-
-    figure = draw(profile)
-    write_atomically(path, lambda part: save(figure, part, path.suffix))
-
-
-def _summary(profile: Profile, plot: Path | None) -> dict[str, Any]:
-    from simstrag.analysis.tables.profile_tables import describe
-
-    parts = (
-        "cells", "batches", "responses", "collectives", "collective_fits", "transfers", "overlaps",
-        "locksteps", "learning", "amp_ratios", "skipped",
-    )  # fmt: skip
-    return {
-        "text": "\n".join(describe(profile)),
-        "numbers": {part: len(getattr(profile, part)) for part in parts},
-        "held_out": [
-            {
-                "part": h.part, "cells": len(h.cells), "median": h.median, "worst": h.worst,
-                "threshold": h.threshold, "holds": h.median <= h.threshold,
-            }
-            for h in profile.held_out
-        ],
-        "picture": plot,
-    }  # fmt: skip
-
-
-def _document(sides: SideBySide) -> dict[str, Any]:
-    return {
+        return
+    print_json({
         "text": sides.text,
         "a": sides.a.name,
         "b": sides.b.name,
@@ -149,22 +106,18 @@ def _document(sides: SideBySide) -> dict[str, Any]:
         "agreeing": sides.agreeing,
         "half_width": sides.half_width,
         "parts": sides.parts,
-        "differs": [
-            {"where": c.where, "key": c.key, "a": c.a, "b": c.b} for c in sides.differences
-        ],
+        "differs": [asdict(change) for change in sides.differences],
         "cells": sides.records,
-        "only_a": list(sides.only_a),
-        "only_b": list(sides.only_b),
-    }
+        "only_a": sides.only_a,
+        "only_b": sides.only_b,
+    })  # fmt: skip
 
 
 def _print(sides: SideBySide) -> None:
     from simstrag.analysis.text.number_format import percent
 
-    differs = (
-        [f"Differences: {'; '.join(map(str, sides.differences))}."] if sides.differences else []
-    )
-    print_paragraphs(sides.text, *differs)
+    differs = "; ".join(map(str, sides.differences))
+    print_paragraphs(sides.text, *([f"Differences: {differs}."] if differs else []))
     if sides.parts:
         rows = [
             [p["part"], str(p["numbers"]), percent(p["agreeing"]), percent(p["half_width"], 2)]
@@ -183,18 +136,16 @@ def _print(sides: SideBySide) -> None:
 
 def print_pairs(pairs: Sequence[ComparedNumber]) -> None:
     """Print a table with a row per number that both profiles have."""
-    headers = ["cell", "a", "b", "b / a", "apart (s.e.)", "agrees"]
-    print_table(headers, [_row(pair) for pair in pairs], least=("b / a",))
-
-
-def _row(pair: ComparedNumber) -> list[str]:
     from simstrag.analysis.tables.profile_tables import text
     from simstrag.analysis.text.number_format import number
 
-    unit, scale = UNITS.get(pair.number.unit, (pair.number.unit, 1.0))
-    verdict = {None: "not judged", True: "yes", False: "NO"}[pair.agrees]
-    return [
-        f"{pair.number.cell}: {pair.number.name}" + (f" ({unit})" if unit else ""),
-        text(pair.a, scale), text(pair.b, scale), f"{pair.ratio:.3f}",
-        number(pair.errors, 2, sign=True), verdict,
-    ]  # fmt: skip
+    rows = []
+    for pair in pairs:
+        unit, scale = UNITS.get(pair.number.unit, (pair.number.unit, 1.0))
+        verdict = {None: "not judged", True: "yes", False: "NO"}[pair.agrees]
+        rows.append([
+            f"{pair.number.cell}: {pair.number.name}" + (f" ({unit})" if unit else ""),
+            text(pair.a, scale), text(pair.b, scale), f"{pair.ratio:.3f}",
+            number(pair.errors, 2, sign=True), verdict,
+        ])  # fmt: skip
+    print_table(["cell", "a", "b", "b / a", "apart (s.e.)", "agrees"], rows, least=("b / a",))

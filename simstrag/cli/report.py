@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from simstrag.cli.console import print_json, print_path
+from simstrag.cli.console import print_result
 from simstrag.cli.options import Json, Quiet, argument, out_option
 from simstrag.documents.file_io import require_path, writable
 
 
 def report(
-    folder: Annotated[Path, argument(help="What compare or run wrote.", metavar="FOLDER")],
+    folder: Annotated[Path, argument("What compare or run wrote.", "FOLDER")],
     out: Annotated[
         Path | None, out_option("HTML file; report.html in the folder by default.", "FILE")
     ] = None,
@@ -24,7 +24,4 @@ def report(
     if out is not None:
         writable(out, ".html")
     page = write_report(require_path(folder), out)
-    if as_json:
-        print_json({"report": page})
-    else:
-        print_path("report", page, quiet)
+    print_result(as_json, quiet, {"report": page}, report=page)

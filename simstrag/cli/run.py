@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from simstrag.cli.console import format_cell, print_json, print_path, print_table, warn
-from simstrag.cli.options import (
-    Json,
-    Policy,
-    Quiet,
-    ScenarioFile,
-    Seed,
-    option,
-    out_option,
-    read_scenario,
-)  # fmt: skip
+from simstrag.cli.files import read_scenario
+from simstrag.cli.options import Json, Policy, Quiet, ScenarioFile, Seed, flag, option, out_option
 from simstrag.cli.progress import show_run
 from simstrag.documents.file_io import writable
 from simstrag.errors import InputError
@@ -32,16 +23,11 @@ def run(
     policy: Policy = "bsp",
     seed: Seed = 0,
     out: Annotated[Path | None, out_option("Run directory to write.")] = None,
-    steps: Annotated[bool, typer.Option("--steps", help="Also write steps.parquet.")] = False,
-    gradients: Annotated[
-        bool, typer.Option("--gradients", help="Also write gradients.parquet.")
-    ] = False,
-    timeline: Annotated[
-        Path | None, option(help="Also write a timeline for Perfetto.", metavar="FILE")
-    ] = None,
+    steps: Annotated[bool, flag("Also write steps.parquet.", "--steps")] = False,
+    gradients: Annotated[bool, flag("Also write gradients.parquet.", "--gradients")] = False,
+    timeline: Annotated[Path | None, option("Also write a timeline for Perfetto.", "FILE")] = None,
     window: Annotated[
-        str | None,
-        option(help="Only these seconds of the timeline, such as 10:20.", metavar="FROM:TO"),
+        str | None, option("Only these seconds of the timeline, such as 10:20.", "FROM:TO")
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -55,24 +41,20 @@ def run(
         check_directory(out, "run.json")
     if timeline is not None:
         writable(timeline, ".json", ".gz")
+        steps = gradients = True
     interval = _parse_window(window, timeline)
     with show_run(f"{policy}, seed {seed}", case, quiet) as on_update:
         result = simulate(
-            case,
-            policy,
-            seed,
-            record_steps=steps or timeline is not None,
-            record_gradients=gradients or timeline is not None,
-            on_update=on_update,
-            out=out,
-        )
+            case, policy, seed, record_steps=steps, record_gradients=gradients,
+            on_update=on_update, out=out,
+        )  # fmt: skip
     written: TimelineFile | None = None
     if timeline is not None:
         from simstrag.analysis.pages.perfetto import write_timeline
 
         written = write_timeline(result, timeline, case.timing(seed), interval)
     if as_json:
-        about = None if written is None else {"path": timeline, **written._asdict()}
+        about = written and {"path": timeline, **written._asdict()}
         print_json(json.loads(result.to_json()) | {"written": out, "timeline": about})
         return
     if not quiet:
@@ -83,14 +65,14 @@ def run(
         print(result.summary["makespan" if case.progress_target is None else "time_to_target"])
     if out is not None:
         print_path("run", out, quiet)
-    if timeline is not None and written is not None:
+    if timeline is not None:
         print_path("timeline", timeline, quiet)
-        if written.cut and not quiet:
-            warn([
-                f"the timeline shows {written.start:.6g} to {written.end:.6g} s, where ranks "
-                "waited longest (--window FROM:TO shows another part); "
-                f"{written.steps_left_out} steps are left out"
-            ])  # fmt: skip
+    if written and written.cut and not quiet:
+        warn([
+            f"the timeline shows {written.start:.6g} to {written.end:.6g} s, where ranks "
+            "waited longest (--window FROM:TO shows another part); "
+            f"{written.steps_left_out} steps are left out"
+        ])  # fmt: skip
 
 
 def _parse_window(window: str | None, timeline: Path | None) -> tuple[float, float] | None:
@@ -101,8 +83,7 @@ def _parse_window(window: str | None, timeline: Path | None) -> tuple[float, flo
     """
     if window is None:
         return None
-    mistake = ""
-    start = end = 0.0
+    mistake, start, end = "", 0.0, math.inf
     if timeline is None:
         mistake = "needs a timeline; give --timeline FILE"
     elif window.endswith(":"):
@@ -112,11 +93,10 @@ def _parse_window(window: str | None, timeline: Path | None) -> tuple[float, flo
             start, end = map(float, window.split(":"))
         except ValueError:
             mistake = "must be FROM:TO in seconds, such as 10:20, or 10:inf for all that follows"
-        else:
-            if not start < end:
-                mistake = "must end after it begins"
-            elif start < 0:
-                mistake = "must not begin before 0, where the run does"
+    if not mistake and not start < end:
+        mistake = "must end after it begins"
+    elif not mistake and start < 0:
+        mistake = "must not begin before 0, where the run does"
     if mistake:
         raise InputError(f"--window {window}: {mistake}")
     return start, end

@@ -3,50 +3,47 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simstrag.cli.console import capture_warnings, print_json, print_path, warn
+from simstrag.cli.console import capture_warnings, print_result
 from simstrag.cli.errors import Interrupted
-from simstrag.cli.options import Jobs, Json, Quiet, argument, option, out_option
+from simstrag.cli.options import Jobs, Json, Quiet, argument, flag, option, out_option
 from simstrag.cli.progress import show_count
 from simstrag.documents.file_io import require_path
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
-    from simstrag.experiments.sweep import Sweep
+    from simstrag.experiments.sweep import Planned
 
 MOST = 10
 """Failed runs that are listed."""
 
 
 def sweep(
-    study: Annotated[Path, argument(help="A study in YAML.", metavar="STUDY")],
+    study: Annotated[Path, argument("A study in YAML.", "STUDY")],
     out: Annotated[
         Path | None, out_option("Folder of the results; reports/<study> by default.")
     ] = None,
     jobs: Jobs = None,
-    backend: Annotated[
-        str | None, option(help="processes by default, dask or ray.", metavar="NAME")
-    ] = None,
-    address: Annotated[str | None, option(help="Of the cluster.", metavar="ADDRESS")] = None,
-    shard: Annotated[
-        str | None, option(help="Only part i of k, for a batch scheduler.", metavar="I/K")
-    ] = None,
+    backend: Annotated[str | None, option("processes by default, dask or ray.", "NAME")] = None,
+    address: Annotated[str | None, option("Of the cluster.", "ADDRESS")] = None,
+    shard: Annotated[str | None, option("Only part i of k, for a batch scheduler.", "I/K")] = None,
     collect: Annotated[
-        bool, typer.Option("--collect", help="Run nothing; write the tables of finished runs.")
+        bool, flag("Run nothing; write the tables of finished runs.", "--collect")
     ] = False,
     status: Annotated[
-        bool, typer.Option("--status", help="Run nothing; count finished and failed runs.")
+        bool, flag("Run nothing; count finished and failed runs.", "--status")
     ] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Run a grid of scenarios; run it again to go on where it stopped."""
-    from simstrag.experiments.sweep import Sweep
+    from simstrag.experiments.sweep import TABLES, Sweep
     from simstrag.experiments.sweep import sweep as run_sweep
 
     folder = Path("reports") / study.stem if out is None else out
@@ -73,7 +70,24 @@ def sweep(
         except KeyboardInterrupt as interrupt:
             kept = f"{interrupt}; the same command goes on from there" if str(interrupt) else ""
             raise Interrupted(kept or "nothing was written") from None
-    if not _print(result, warnings, as_json, quiet):
+    total, outcomes = len(result.runs), result.outcomes()
+    failed = {run: outcome["error"] for run, outcome in outcomes.items() if outcome["error"]}
+    finished = len(outcomes) - len(failed)
+    tables = [path for name in TABLES if (path := result.folder / name).exists()]
+    document = {
+        "runs": total,
+        "finished": finished,
+        "failed": [
+            {"point": run.point, "policy": run.policy, "seed": run.seed, "error": error}
+            for run, error in failed.items()
+        ],
+        "warnings": warnings,
+        "written": result.folder,
+        "tables": tables,
+    }
+    shown, path = partial(_print, total, finished, failed), [result.folder, *tables][-1]
+    print_result(as_json, quiet, document, shown, warnings, results=path)
+    if finished < total:
         raise typer.Exit(1)
 
 
@@ -105,34 +119,10 @@ def _refuse_run_options(command: str, options: dict[str, object]) -> None:
             )
 
 
-def _print(sweep: Sweep, warnings: list[str], as_json: bool, quiet: bool) -> bool:
-    """Print how far a sweep is; return whether all its runs are finished."""
-    from simstrag.experiments.sweep import TABLES
-
-    total, outcomes = len(sweep.runs), sweep.outcomes()
-    failed = {run: outcome["error"] for run, outcome in outcomes.items() if outcome["error"]}
-    finished = len(outcomes) - len(failed)
-    tables = [path for name in TABLES if (path := sweep.folder / name).exists()]
-    if as_json:
-        print_json({
-            "runs": total,
-            "finished": finished,
-            "failed": [
-                {"point": run.point, "policy": run.policy, "seed": run.seed, "error": error}
-                for run, error in failed.items()
-            ],
-            "warnings": warnings,
-            "written": sweep.folder,
-            "tables": tables,
-        })  # fmt: skip
-        return finished == total
-    if not quiet:
-        print(f"{finished} of {total} runs are finished, {len(failed)} failed")
-        for run, error in islice(failed.items(), MOST):
-            print(f"failed: point {run.point}, {run.policy}, seed {run.seed}: {error}")
-        if len(failed) > MOST:
-            print(f"and {len(failed) - MOST} more; all are in the column 'error'")
-        warn(warnings)
-    for path in tables[-1:] or [sweep.folder]:
-        print_path("results", path, quiet)
-    return finished == total
+def _print(total: int, finished: int, failed: dict[Planned, str]) -> None:
+    """Print how far a sweep is."""
+    print(f"{finished} of {total} runs are finished, {len(failed)} failed")
+    for run, error in islice(failed.items(), MOST):
+        print(f"failed: point {run.point}, {run.policy}, seed {run.seed}: {error}")
+    if len(failed) > MOST:
+        print(f"and {len(failed) - MOST} more; all are in the column 'error'")

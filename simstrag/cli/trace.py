@@ -6,17 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from simstrag.cli.console import (
     format_cell,
     print_json,
     print_paragraphs,
     print_path,
+    print_result,
     print_sentences,
     print_table,
 )
-from simstrag.cli.options import TRACES, Json, Quiet, Seed, check_trace
+from simstrag.cli.files import TRACES, check_trace
+from simstrag.cli.options import Json, Quiet, Seed, TraceFile, argument, flag, option, out_option
 from simstrag.documents.file_io import writable, write_atomically
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
@@ -31,17 +31,13 @@ LEAST = ("first", "last", "longest_clean")
 SHOWN_NAMES = 8
 """Names of nodes that are printed; the page has them all."""
 
-TraceFile = Annotated[
-    Path, typer.Argument(help="A CSV or parquet trace.", metavar="TRACE", show_default=False)
-]
+FORMATS = "alibaba-pai-minibatch, bytedance-straggler, kineto or utilisation."
+OutFile = Annotated[Path, out_option("CSV, or parquet by its name.", "FILE")]
 
 
 def describe(
     file: TraceFile,
-    plot: Annotated[
-        Path | None,
-        typer.Option(help="Draw it: *.png, *.svg or *.pdf.", metavar="FILE", show_default=False),
-    ] = None,
+    plot: Annotated[Path | None, option("Draw it: *.png, *.svg or *.pdf.", "FILE")] = None,
     as_json: Json = False,
 ) -> None:
     """Check a trace and say what is in it."""
@@ -75,31 +71,22 @@ def describe(
 
 
 def generate(
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="CSV, or parquet by its name.", metavar="FILE")
-    ],
-    nodes: Annotated[int, typer.Option(help="Number of nodes.", metavar="N")] = 8,
-    seconds: Annotated[float, typer.Option(help="Length of the trace.", metavar="S")] = 3600.0,
+    out: OutFile,
+    nodes: Annotated[int, option("Number of nodes.", "N")] = 8,
+    seconds: Annotated[float, option("Length of the trace.", "S")] = 3600.0,
     seed: Seed = 0,
-    resource: Annotated[str, typer.Option(help="gpu, host, net or step.", metavar="WORD")] = "gpu",
-    model: Annotated[str, typer.Option(help="episodes or on-off.", metavar="WORD")] = "episodes",
+    resource: Annotated[str, option("gpu, host, net or step.", "WORD")] = "gpu",
+    model: Annotated[str, option("episodes or on-off.", "WORD")] = "episodes",
     severity: Annotated[
-        str,
-        typer.Option(help="fixed:S, uniform:LOW:HIGH or lognormal:MEDIAN:SIGMA.", metavar="HOW"),
+        str, option("fixed:S, uniform:LOW:HIGH or lognormal:MEDIAN:SIGMA.", "HOW")
     ] = "fixed:2",
-    mean_interarrival: Annotated[
-        float, typer.Option(help="Mean clean seconds before one.", metavar="S")
-    ] = 240.0,
-    duration_mean: Annotated[
-        float, typer.Option(help="Mean seconds of an episode.", metavar="S")
-    ] = 120.0,
+    mean_interarrival: Annotated[float, option("Mean clean seconds before one.", "S")] = 240.0,
+    duration_mean: Annotated[float, option("Mean seconds of an episode.", "S")] = 120.0,
     duration_sd: Annotated[
-        float | None,
-        typer.Option(help="Standard deviation; not on-off.", metavar="S", show_default="20"),
+        float | None, option("Standard deviation; not on-off.", "S", show_default="20")
     ] = None,
     gap: Annotated[
-        float | None,
-        typer.Option(help="Clean seconds after; not on-off.", metavar="S", show_default="60"),
+        float | None, option("Clean seconds after; not on-off.", "S", show_default="60")
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -116,10 +103,9 @@ def generate(
         known = ", ".join(MODELS)
         raise InputError(f"--model {model}: there is none{nearest(model, MODELS)}; known: {known}")
     if model == "on-off":
-        for name in stated:
-            raise InputError(
-                f"--{name.replace('_', '-')}: needs --model episodes; on-off is memoryless"
-            )
+        if stated:
+            given = next(iter(stated)).replace("_", "-")
+            raise InputError(f"--{given}: needs --model episodes; on-off is memoryless")
         trace = on_off(nodes, seconds, seed, resource, duration_mean, mean_interarrival, severity)
     else:
         trace = generate_trace(
@@ -127,46 +113,26 @@ def generate(
             **stated,
         )  # fmt: skip
     trace.write(out)
-    if as_json:
-        print_json({"trace": out, "rows": len(trace.rows)})
-    else:
-        print_path("trace", out, quiet)
+    print_result(as_json, quiet, {"trace": out, "rows": len(trace.rows)}, trace=out)
 
 
 def import_(
-    name: Annotated[
-        str,
-        typer.Argument(
-            help="alibaba-pai-minibatch, bytedance-straggler, kineto or utilisation.",
-            metavar="FORMAT", show_default=False,
-        ),
-    ],
-    files: Annotated[
-        list[Path],
-        typer.Argument(help="What to import.", metavar="FILE...", show_default=False),
-    ],
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="CSV, or parquet by its name.", metavar="TRACE")
-    ],
+    name: Annotated[str, argument(FORMATS, "FORMAT")],
+    files: Annotated[list[Path], argument("What to import.", "FILE...")],
+    out: Annotated[Path, out_option("CSV, or parquet by its name.", "TRACE")],
     column: Annotated[
-        list[str] | None,
-        typer.Option(help="Of a utilisation: gpu=NAME, time=NAME, ...", metavar="WHAT=NAME"),
+        list[str] | None, option("Of a utilisation: gpu=NAME, time=NAME, ...", "WHAT=NAME")
     ] = None,
     fraction: Annotated[
-        bool | None,
-        typer.Option("--fraction/--percent", help="Unit of utilisation; percent."),
+        bool | None, flag("Unit of utilisation; percent.", "--fraction/--percent")
     ] = None,
     own: Annotated[
-        list[str] | None,
-        typer.Option(help="Share of it that is the job's own: gpu=0.6.", metavar="WHAT=SHARE"),
+        list[str] | None, option("Share of it that is the job's own: gpu=0.6.", "WHAT=SHARE")
     ] = None,
-    clean: Annotated[
-        float | None,
-        typer.Option(help="Of a PAI job: quantile that is clean; 0.", metavar="Q"),
-    ] = None,
+    clean: Annotated[float | None, option("Of a PAI job: quantile that is clean; 0.", "Q")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
-) -> None:  # fmt: skip
+) -> None:
     """Make a trace of a record, and a page beside it that says how."""
     from simstrag.traces.importers import import_trace
     from simstrag.traces.provenance import page_of
@@ -191,24 +157,13 @@ def import_(
 
 def resample(
     file: TraceFile,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="CSV, or parquet by its name.", metavar="FILE")
-    ],
+    out: OutFile,
     workers: Annotated[
-        int | None,
-        typer.Option(
-            help="Nodes to make; as many as there are.", min=1, metavar="N", show_default=False
-        ),
+        int | None, option("Nodes to make; as many as there are.", "N", min=1)
     ] = None,
-    seconds: Annotated[
-        float | None,
-        typer.Option(help="Length to make; that of TRACE.", metavar="S", show_default=False),
-    ] = None,
+    seconds: Annotated[float | None, option("Length to make; that of TRACE.", "S")] = None,
     block: Annotated[
-        float | None,
-        typer.Option(
-            help="Seconds drawn as a whole; 10 correlation times.", metavar="S", show_default=False
-        ),
+        float | None, option("Seconds drawn as a whole; 10 correlation times.", "S")
     ] = None,
     seed: Seed = 0,
     as_json: Json = False,
@@ -251,26 +206,22 @@ def _write(labelled: Labelled, out: Path, as_json: bool, quiet: bool, **more: An
 
 def _pairs(option: str, texts: list[str] | None) -> dict[str, str] | None:
     """`WHAT=NAME`, each at most once."""
-    if not texts:
-        return None
     pairs: dict[str, str] = {}
-    for text in texts:
-        what, equals, name = (part.strip() for part in text.partition("="))
-        if not what or not equals or not name:
+    for text in texts or ():
+        what, _, name = (part.strip() for part in text.partition("="))
+        if not what or not name:
             raise InputError(f"{option} {text}: write it as what=value, such as gpu=...")
         if what in pairs:
             raise InputError(f"{option} {text}: {what} is {pairs[what]} already; say it once")
         pairs[what] = name
-    return pairs
+    return pairs or None
 
 
 def _numbers(option: str, pairs: dict[str, str] | None) -> dict[str, float] | None:
-    if pairs is None:
-        return None
     numbers = {}
-    for what, text in pairs.items():
+    for what, text in (pairs or {}).items():
         try:
             numbers[what] = float(text)
         except ValueError:
             raise InputError(f"{option} {what}={text}: '{text}' is not a number") from None
-    return numbers
+    return numbers or None

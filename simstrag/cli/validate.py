@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from simstrag.cli.console import (
+    command_line,
     format_cell,
-    print_json,
-    print_path,
+    print_result,
     print_sentences,
     print_table,
     warn,
-)  # fmt: skip
+)
 from simstrag.cli.errors import Interrupted
+from simstrag.cli.files import find_profile
 from simstrag.cli.options import (
     Json,
     Quiet,
     Seed,
     argument,
-    find_profile,
     given_options,
     option,
+    out_option,
     policy_option,
-)  # fmt: skip
+)
 from simstrag.cli.progress import show_count, show_seconds
 from simstrag.documents.file_io import require_path
 from simstrag.errors import InputError
@@ -35,7 +35,7 @@ from simstrag.profile.profile import Profile
 
 if TYPE_CHECKING:
     from simstrag.validation.replay import Replayed
-    from simstrag.validation.validation import Validation
+    from simstrag.validation.result import Result
 
 OF_CALIBRATION = ("batch", "precision", "calibration_minutes")
 """Options of a calibration that comes first."""
@@ -48,46 +48,40 @@ OF_REAL_RUNS = (
 
 def validate(
     context: typer.Context,
-    run: Annotated[
-        Path | None, argument(help="Recorded real run to replay instead.", metavar="RUN")
-    ] = None,
-    profile: Annotated[
-        Path | None, option(help="Calibration of this machine.", metavar="FILE")
-    ] = None,
+    run: Annotated[Path | None, argument("Recorded real run to replay instead.", "RUN")] = None,
+    profile: Annotated[Path | None, option("Calibration of this machine.", "FILE")] = None,
     workload: Annotated[
         str | None,
-        option("--workload", "-w", metavar="NAME",
-               help="Calibrate with this workload first, on the CPU, instead of --profile."),
+        option(
+            "Calibrate with this workload first, on the CPU, instead of --profile.",
+            "NAME",
+            "--workload",
+            "-w",
+        ),
     ] = None,
     batch: Annotated[
-        list[int] | None,
-        option(help="Batch sizes to calibrate; may be repeated.", min=1, metavar="N"),
+        list[int] | None, option("Batch sizes to calibrate; may be repeated.", "N", min=1)
     ] = None,
     precision: Annotated[
-        list[str] | None, option(help="Precision to calibrate; give two.", metavar="WORD")
+        list[str] | None, option("Precision to calibrate; give two.", "WORD")
     ] = None,
     calibration_minutes: Annotated[
-        float, typer.Option(help="Time limit of the calibration.", min=0.1, metavar="M")
+        float, option("Time limit of the calibration.", "M", min=0.1)
     ] = 20.0,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder to write.", metavar="FOLDER")
-    ] = Path("reports/validation"),
+    out: Annotated[Path, out_option("Folder to write.")] = Path("reports/validation"),
     policy: Annotated[
-        list[str] | None, policy_option(help="Replaces the default cases; may be repeated.")
+        list[str] | None, policy_option("Replaces the default cases; may be repeated.")
     ] = None,
     ranks: Annotated[
-        list[int] | None,
-        option(help="World sizes, by default 2 and 4; may be repeated.", min=2, metavar="N"),
+        list[int] | None, option("World sizes, by default 2 and 4; may be repeated.", "N", min=2)
     ] = None,
-    steps: Annotated[int, typer.Option(help="Steps of a rank per run.", min=1, metavar="N")] = 300,
-    repetitions: Annotated[int, typer.Option(help="Real runs per case.", min=1, metavar="N")] = 5,
-    minutes: Annotated[
-        float, typer.Option(help="Time limit of the real runs.", min=0.1, metavar="M")
-    ] = 45.0,
+    steps: Annotated[int, option("Steps of a rank per run.", "N", min=1)] = 300,
+    repetitions: Annotated[int, option("Real runs per case.", "N", min=1)] = 5,
+    minutes: Annotated[float, option("Time limit of the real runs.", "M", min=0.1)] = 45.0,
     seed: Seed = 0,
     as_json: Json = False,
     quiet: Quiet = False,
-) -> None:  # fmt: skip
+) -> None:
     """Train under real load, simulate the same, compare."""
     if run is not None:
         if given := given_options(context, OF_REAL_RUNS):
@@ -132,10 +126,12 @@ def validate(
                 known, out, policy or (), ranks or (), steps=steps,
                 repetitions=repetitions, minutes=minutes, seed=seed, on_run=show,
             )  # fmt: skip
-            page = outcome.write(shlex.join(["simstrag", *sys.argv[1:]]))
+            page = outcome.write(command_line())
     except KeyboardInterrupt:
         raise Interrupted(_describe_kept(out)) from None
-    _print(outcome, page, as_json, quiet)
+    result = outcome.result
+    document = {**result.document(), "report": page}
+    print_result(as_json, quiet, document, partial(_print, result), result.remarks, report=page)
     if outcome.failed:
         raise typer.Exit(1)
 
@@ -149,32 +145,20 @@ def _describe_kept(folder: Path) -> str:
     return f"{kept}; the same command goes on from there"
 
 
-def _print(outcome: Validation, page: Path, as_json: bool, quiet: bool) -> None:
+def _print(result: Result) -> None:
     from simstrag.validation.tables import answer, short
 
-    result = outcome.result
-    if as_json:
-        print_json({**result.document(), "report": page})
-        return
-    if not quiet:
-        print_table(*short(result))
-        print_sentences(" ".join(answer(result)))
-        warn(result.remarks)
-    print_path("report", page, quiet)
+    print_table(*short(result))
+    print_sentences(" ".join(answer(result)))
 
 
 def _replay(run: Path, profile: Path | None, out: Path | None, as_json: bool, quiet: bool) -> None:
     from simstrag.validation.replay import replay
 
     replayed = replay(require_path(run), None if profile is None else find_profile(profile))
-    page = None if out is None else replayed.write(out, shlex.join(["simstrag", *sys.argv[1:]]))
-    if as_json:
-        print_json({**replayed.document(), "report": page})
-        return
-    if not quiet:
-        _print_replay(replayed)
-    if page is not None:
-        print_path("report", page, quiet)
+    page = None if out is None else replayed.write(out, command_line())
+    document = {**replayed.document(), "report": page}
+    print_result(as_json, quiet, document, partial(_print_replay, replayed), report=page)
 
 
 def _print_replay(replayed: Replayed) -> None:

@@ -1,0 +1,90 @@
+"""The files that a command line names: scenarios, traces, profiles, folders of comparisons."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from simstrag.documents.file_io import require_path
+from simstrag.errors import InputError
+
+if TYPE_CHECKING:
+    from simstrag.profile.profile import Profile
+    from simstrag.scenario.scenario import Scenario
+
+TRACES, SCENARIOS = (".csv", ".parquet"), (".yaml", ".yml")
+"""File names of traces and of scenarios, which users mix up."""
+
+
+def read_scenario(path: Path) -> Scenario:
+    """The scenario in a file; its folder is searched for `module:Class` policies from then on.
+
+    Raises `InputError`, for a missing file with the nearest name that exists.
+    """
+    from simstrag.scenario.scenario import Scenario
+
+    if require_path(path).suffix in TRACES:
+        raise InputError(
+            f"{path}: is a trace by its name; `simstrag init {path}` writes a scenario for it"
+        )
+    scenario = Scenario.read(path)
+    for name in (scenario.trace, scenario.profile):
+        if isinstance(name, str):
+            require_path(path.parent / name)
+    sys.path.append(str(path.absolute().parent))
+    return scenario
+
+
+def find_profile(path: Path) -> Path:
+    """A profile's file, or the one in a calibration's folder. Raises `InputError` without it."""
+    require_path(path)
+    return path / "profile.json" if path.is_dir() else path
+
+
+def read_profile(path: Path) -> Profile:
+    """The profile in a file, or in the folder of a calibration. Raises `InputError`."""
+    from simstrag.profile.profile import Profile
+
+    file = find_profile(path)
+    if not file.exists():
+        raise InputError(
+            f"{path}: has no {file.name}; give a profile, or let simstrag calibrate --out {path} "
+            "finish it"
+        )
+    return Profile.read(file)
+
+
+def check_trace(path: Path) -> Path:
+    """The path of a trace. Raises `InputError` if it does not exist or is a scenario's."""
+    if require_path(path).suffix in SCENARIOS:
+        raise InputError(
+            f"{path}: is a scenario by its name; give its trace, a file named *.csv or *.parquet"
+        )
+    return path
+
+
+def comparison_folder(out: Path | None, scenario: Path) -> Path:
+    """Where a comparison is written: `out`, or reports/<scenario>.
+
+    Raises `InputError` if reports/<scenario> is the comparison of another scenario file.
+    """
+    from simstrag.experiments.compare import origin
+
+    if out is not None:
+        return out
+    folder = Path("reports") / scenario.stem
+    other = origin(folder)
+    if other is not None and other != scenario.resolve():
+        raise InputError(
+            f"{folder}: holds the comparison of another scenario, {os.path.relpath(other)}; "
+            f"choose a folder for {scenario} with --out"
+        )
+    return folder
+
+
+def partial_folder(folder: Path) -> Path:
+    """Where finished runs are kept until the comparison is written to `folder`."""
+    named = folder if folder.name not in ("", "..") else folder.resolve()
+    return named.with_name(f"{named.name}.partial")
