@@ -117,3 +117,19 @@ def test_a_mistake_is_one_line_and_writes_nothing(
     assert err.startswith("error: ")
     assert message in err
     assert sorted(path.name for path in folder.iterdir()) == ["load.csv", "slow.csv"]
+
+
+def test_a_trace_of_speed_ups_alone_is_described_without_a_mean_slowdown(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header = "time,node,resource,kind,value\n"
+    (folder / "fast.csv").write_text(header + "0,0,gpu,slowdown,0.5\n9,0,gpu,slowdown,0.5\n")
+    code, out, err = call(capsys, "describe", "fast.csv")
+    assert (code, err) == (0, "")
+    assert "Nothing is ever slowed. 2 rows with a slowdown below 1" in " ".join(out.split())
+    titles, cells = (line.split() for line in out.splitlines()[-2:])
+    row = dict(zip(titles, cells, strict=True))
+    assert (row["mean_slowdown"], row["max_slowdown"]) == ("-", "0.5")
+    assert "nan" not in out
+    code, out, err = call(capsys, "describe", "fast.csv", "--json")
+    assert json.loads(out)["slowdowns"][0]["mean_slowdown"] is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 import sys
@@ -163,10 +164,10 @@ def capture_warnings() -> Iterator[list[str]]:
 def format_cell(value: Any) -> str:
     """A value as the text of a table's cell.
 
-    >>> format_cell(None), format_cell(1 / 3), format_cell([1, 2.5])
-    ('-', '0.333333', '1 2.5')
+    >>> format_cell(None), format_cell(math.nan), format_cell(1 / 3), format_cell([1, 2.5])
+    ('-', '-', '0.333333', '1 2.5')
     """
-    if value is None:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
         return "-"
     if isinstance(value, float):
         return f"{value:.6g}"
