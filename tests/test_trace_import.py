@@ -449,6 +449,27 @@ def test_what_an_importer_prints_and_writes_runs_unchanged(
     assert cli("compare", "s.yaml", "--seeds", "1", "-q") == 0
 
 
+WHOLE = {
+    "alibaba-pai-minibatch": "worker,time,batch_time_norm\n0,1,5\n1,1,5\n0,9,5\n1,9,5\n",
+    "utilisation": "time,node,gpu\n0,a,70\n9,a,60\n",
+}
+"""Tables without gaps, repetitions and cells out of range."""
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_did_not_occur_is_not_counted_in_a_note(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = source(name, tmp_path)
+    if name in WHOLE:
+        Path(files[0]).write_text(WHOLE[name])
+    own = {"own": {"gpu": 0.5}} if name == "utilisation" else {}
+    notes = import_trace(name, files, **own).notes
+    assert len(notes) >= 3
+    assert not re.search(r"\b0 (cells|rows|steps|files|values|empty)", " ".join(notes))
+
+
 @pytest.mark.parametrize("name", ["bytedance-straggler", "kineto", "alibaba-pai-minibatch"])
 def test_init_takes_the_tail_that_the_importer_wrote(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

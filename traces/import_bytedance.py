@@ -22,7 +22,7 @@ import numpy.typing as npt
 from simstrag.documents.file_io import require_path
 from simstrag.errors import InputError
 from simstrag.trace.trace import Trace
-from simstrag.traces.provenance import Labelled, contents
+from simstrag.traces.provenance import Labelled, contents, count_note
 from simstrag.traces.scenario_lines import constant_allreduce, run_of
 
 NAME = "bytedance-straggler"
@@ -94,8 +94,8 @@ def bytedance_straggler(path: str | Path) -> Labelled:
             "Assumed: the tail is one constant, here an all-reduce of all replicas that nothing "
             "hides or slows; for fewer replicas it is a guess. Steps follow each other at once: "
             f"step {record.step[0]} to {record.step[-1]} were sampled, most were not recorded.",
-            f"Dropped: {record.dropped} steps in which a replica has no computing; what each stage "
-            "and operation did by itself.",
+            *count_note("Dropped", (record.dropped, "steps in which a replica has no computing")),
+            "Dropped: what each stage and operation did by itself.",
         ),
         scenario=(constant_allreduce(tail, replicas), *run_of(steps, replicas)),
     )

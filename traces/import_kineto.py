@@ -31,7 +31,7 @@ import numpy.typing as npt
 from simstrag.documents.file_io import require_path
 from simstrag.errors import InputError
 from simstrag.trace.trace import Trace
-from simstrag.traces.provenance import Labelled, contents
+from simstrag.traces.provenance import Labelled, contents, count_note
 from simstrag.traces.scenario_lines import constant_allreduce, run_of
 
 NAME = "kineto"
@@ -112,8 +112,8 @@ def kineto(*paths: str | Path) -> Labelled:
             f"is {transfer:.4g} s in the median.",
             "Assumed: between collectives a rank waits for no other; the host's own pauses (input, "
             "Python) belong to its computing.",
-            *([f"Assumed: {unnamed} files name no rank; their order is it."] if unnamed else []),
-            f"Dropped: {dropped} steps that not all files have.",
+            *count_note("Assumed", (unnamed, "files name no rank; their order is it")),
+            *count_note("Dropped", (dropped, "steps that not all files have")),
         ),
         scenario=(
             *([constant_allreduce(transfer, len(ranks))] if len(ranks) > 1 else []),

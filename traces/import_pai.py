@@ -19,7 +19,7 @@ import numpy as np
 from simstrag.errors import InputError
 from simstrag.trace.trace import Trace
 from simstrag.traces.csv_table import CsvTable
-from simstrag.traces.provenance import Labelled, contents
+from simstrag.traces.provenance import Labelled, contents, count_note
 from simstrag.traces.scenario_lines import run_of
 
 NAME = "alibaba-pai-minibatch"
@@ -74,7 +74,8 @@ def alibaba_pai_minibatch(path: str | Path, clean: float = 0.0) -> Labelled:
         np.maximum(time, begin) - begin, node, "step", "slowdown", np.maximum(value / level, 1.0),
         f"{table.source} ({NAME})",
     )  # fmt: skip
-    median = float(np.median(value))
+    median, below = float(np.median(value)), int(np.sum(value < level))
+    cut = f"; {below} cells below it are set to 1" if below else ""
     return Labelled(
         trace,
         NAME,
@@ -83,14 +84,17 @@ def alibaba_pai_minibatch(path: str | Path, clean: float = 0.0) -> Labelled:
             f"Measured: {len(value):,} cells of {len(trace.nodes)} workers, the normalised time "
             f"of a mini-batch (the job's longest is 1000); the median is {median:g}.",
             f"Derived: the slowdown of whole steps (resource step) against {level:g}, quantile "
-            f"{clean:g} of the job's cells; {np.sum(value < level)} cells below it are set to 1.",
+            f"{clean:g} of the job's cells{cut}.",
             "Assumed: a cell holds until the worker's next one; that these are times of a worker's "
             "own computing, which the source does not say.",
             f"Unknown: seconds. A scenario's `step.compute` is what {level:g} units are; for a "
             f"median step of m seconds that is {level / median:.4g} m.",
-            f"Missing: {missing} cells, where the one before stays in force.",
-            f"Dropped: {twice} cells given twice (the later row counts), and "
-            f"{int(np.sum(~kept))} rows outside of the time that all workers recorded.",
+            *count_note("Missing", (missing, "cells, where the one before stays in force")),
+            *count_note(
+                "Dropped",
+                (twice, "cells given twice (the later row counts)"),
+                (int(np.sum(~kept)), "rows outside of the time that all workers recorded"),
+            ),
         ),
         scenario=(
             f"step: {{compute: 1.0}}  # ASSUMED: the seconds of a step at {level:g} units",

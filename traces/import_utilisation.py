@@ -19,7 +19,7 @@ from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 from simstrag.trace.trace import RESOURCES, Trace
 from simstrag.traces.csv_table import CsvTable
-from simstrag.traces.provenance import Labelled, contents
+from simstrag.traces.provenance import Labelled, contents, count_note
 
 NAME = "utilisation"
 LOADED = ("gpu", "host", "net")
@@ -97,10 +97,10 @@ def utilisation(
             f"Measured: utilisation, {used}, {'as fractions' if fraction else 'in percent'}.",
             f"Derived: time 0 is {dated if dated else f'{begin:.10g} s'} of the file.",
             _note_on_own(shares, clipped),
-            f"Missing: {empty} empty cells, where the one before stays in force.",
+            *count_note("Missing", (empty, "empty cells, where the one before stays in force")),
             "Missing: what such a load costs a step. A scenario with this trace needs a profile "
             f"with a response of {' and '.join(values)} (simstrag calibrate measures them).",
-            f"Dropped: {twice} cells given twice with the same value.",
+            *count_note("Dropped", (twice, "cells given twice with the same value")),
             *(
                 ["Doubtful: no value is above 1 percent; if they are fractions, say so."]
                 if not fraction and 0 < highest <= 0.01
@@ -207,7 +207,8 @@ def _note_on_own(shares: Mapping[str, float], clipped: int) -> str:
             "its own share is in it, and has to be subtracted."
         )
     stated = ", ".join(f"{resource} {share:g}" for resource, share in shares.items())
+    cut = f"; {clipped} values below it are 0" if clipped else ""
     return (
         f"Assumed: of it the job itself uses a constant share ({stated}), which adds up with that "
-        f"of others and is subtracted; {clipped} values below it are 0."
+        f"of others and is subtracted{cut}."
     )

@@ -157,6 +157,18 @@ def origin_of(path: str | Path) -> str | None:
     return str(labels[0]) if labels and labels[0] else None
 
 
+def count_note(kind: str, *counts: tuple[int, str]) -> tuple[str, ...]:
+    """A note on what was counted, without what did not occur; nothing if nothing did.
+
+    >>> count_note("Dropped", (2, "cells given twice"), (0, "rows outside"))
+    ('Dropped: 2 cells given twice.',)
+    >>> count_note("Dropped", (0, "cells given twice"))
+    ()
+    """
+    stated = ", and ".join(f"{count} {what}" for count, what in counts if count)
+    return (f"{kind}: {stated}.",) if stated else ()
+
+
 def _bold(note: str) -> str:
     """A note with its first word, its kind, in bold."""
     kind, colon, rest = note.partition(":")
