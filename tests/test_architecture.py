@@ -51,7 +51,7 @@ HEAVY = {
     "torch": {"calibration", "ddp", "validation", "workloads"},
     "matplotlib": {"analysis"},
     "bokeh": {"analysis"},
-    "jinja2": {"analysis"},
+    "jinja2": {"analysis", "cli"},
     "typer": {"cli"},
     "joblib": {"experiments", "processes"},
     "distributed": {"experiments.executors"},

@@ -11,6 +11,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+import jinja2
 from ruamel.yaml import YAML
 
 from simstrag.documents.file_io import check_writable, write_atomically
@@ -53,7 +54,7 @@ def write_first_scenario(trace: str | Path, out: str | Path) -> Path:
 
 
 def first_scenario(trace: Trace, name: str, recorded: Sequence[str] = ()) -> str:
-    """A commented scenario in YAML.
+    """A commented scenario in YAML, by the template `first_scenario.yaml.jinja`.
 
     name: of the trace's file, as seen from the scenario's folder.
     recorded: lines of a scenario that the trace's importer wrote.
@@ -67,135 +68,37 @@ def first_scenario(trace: Trace, name: str, recorded: Sequence[str] = ()) -> str
     nodes = list(trace.nodes)
     if len(nodes) == 1:
         nodes = [nodes[0] + k for k in range(WORKERS_OF_ONE_NODE)]
-    compute = _compute(trace)
-    sections = (
-        [
-            f"# A first scenario for {quoted(name)}. It runs as it is.",
-            "# ASSUMED marks what was not measured: replace it by your own number, then trust the "
-            "result.",
-        ],
-        _workers(trace, nodes),
-        _contention(trace, name),
-        _step(trace, nodes, compute),
-        _communication(trace, recorded),
-        *_work(len(nodes), compute, trace),
-        [
-            "# The policies to compare; `simstrag policies` lists them all. korel and amp_all use",
-            "# reduced precision, and need step.amp_ratio.",
-            f"policies: [{', '.join(POLICIES)}]",
-            _line("seeds: 10", "runs of each policy; more of them narrow the intervals"),
-        ],
-    )
-    return "\n\n".join("\n".join(lines) for lines in sections) + "\n"
-
-
-def _workers(trace: Trace, nodes: list[int]) -> list[str]:
-    if len(trace.nodes) == 1:
-        about = [
-            "# Data-parallel replicas: ASSUMED, since the trace names one node only. The first is",
-            "# on it, the others are on nodes that are never slowed.",
-        ]
-    else:
-        about = [
-            "# Data-parallel replicas, one on each node of the trace. Nodes that are never slowed",
-            "# have no rows there: if you have such, raise the number, and add them to `nodes`",
-            "# where that stands below.",
-        ]
-    count, *numbers = workers(nodes)
-    return [*about, count, *(_line(n, "of each worker, as in the trace") for n in numbers)]
-
-
-def _contention(trace: Trace, name: str) -> list[str]:
-    lines = ["# Which nodes are slowed, when and by how much.", f"trace: {quoted(name)}"]
-    slow = sorted(
-        f"{node} ({resource})"
-        for (node, resource, kind), rows in trace.by_key().items()
-        if kind == "slowdown" and rows[-1][1] != 1
-    )
-    if trace.end > 0 and slow:
-        lines += [
-            f"# Its last rows leave node {', '.join(slow[:4])} slowed: that is held from then on.",
-            _line("trace_end: hold", "or loop, which forgets it and begins anew"),
-        ]
-    elif trace.end > 0:
-        lines += [
-            _line("trace_end: loop", "after its last row: begin anew; or hold, or error"),
-            _line("trace_per_seed: shift", "each seed starts elsewhere in it; or same"),
-        ]
-    return [*lines, *([_line("allow_speedup: true", "it has factors below 1")] * trace.speeds_up)]
-
-
-def _step(trace: Trace, nodes: list[int], compute: float) -> list[str]:
-    if trace.nodes_with_durations >= set(nodes):
-        return [
-            "# Steps take the durations that the trace recorded. For policies that use reduced",
-            "# precision state its gain, and any compute:",
-            f"# step: {{compute: {compute:.3g}, amp_ratio: 1.5}}",
-        ]
-    source = "the mean of those recorded" if trace.replays else "ASSUMED"
-    host = _line("  host_share: 0.2", "the part of it that host contention stretches: ASSUMED")
-    return [
-        "# What a training step costs on an idle node; a measured profile would replace all of it.",
-        "step:",
-        _line(f"  compute: {compute:.3g}", f"seconds in full precision: {source}"),
-        *([host] * _has(trace, "host")),
-        _line("  cv: 0.05", "its noise, standard deviation over mean: ASSUMED"),
-        _line("  # amp_ratio: 1.5", "full over reduced-precision time, if you measured it"),
-    ]
-
-
-def _communication(trace: Trace, recorded: Sequence[str]) -> list[str]:
-    allreduce = _line("allreduce: {alpha: 5.0e-5, bandwidth: 1.25e+9, bytes: 1.0e+8}", "s, byte/s")
-    server = _line("server: {service: 0.01, push: 0.08, pull: 0.08}", "seconds per gradient")
-    imported = [line for line in recorded if line.startswith("allreduce:")]
-    if imported:
-        return [
-            "# What an all-reduce costs, as the importer of the trace derived it.",
-            *imported,
-            "# A server is free until you say what it costs: ASSUMED. That flatters policies",
-            "# through a server (asgd, ssp, backup). For example, for 100 MB of gradients:",
-            f"# {server}",
-        ]
-    if _has(trace, "net"):
-        about = "# Communication, which the trace slows: ASSUMED, 100 MB of gradients."
-        return [about, allreduce, server]
-    return [
-        "# Communication is free until you say what it costs: ASSUMED. That flatters policies",
-        "# through a server (asgd, ssp, backup) most. For example, for 100 MB of gradients:",
-        f"# {allreduce}",
-        f"# {server}",
-    ]
-
-
-def _has(trace: Trace, resource: str) -> bool:
-    return any(of == resource for _, of, _ in trace.keys)
-
-
-def _compute(trace: Trace) -> float:
-    """Seconds of a step: the mean of those recorded, else so few that the trace spans the work."""
-    recorded = [row.value for row in trace.rows if row.kind == "duration"]
-    if recorded:
-        return sum(recorded) / len(recorded)
-    return min(COMPUTE, trace.end / MOST_UPDATES) or COMPUTE
-
-
-def _work(count: int, compute: float, trace: Trace) -> tuple[list[str], list[str]]:
-    """What ends a run, and what its updates are worth."""
-    updates = max(LEAST_UPDATES, min(MOST_UPDATES, STEPS // count))
-    batch = count * BATCH
-    target = TARGET * updates * batch / (NOISE_SCALE + batch)
+    durations = [row.value for row in trace.rows if row.kind == "duration"]
+    # Without recorded durations a step is so short that the trace spans the work.
+    compute = min(COMPUTE, trace.end / MOST_UPDATES) or COMPUTE
+    if durations:
+        compute = sum(durations) / len(durations)
+    updates = max(LEAST_UPDATES, min(MOST_UPDATES, STEPS // len(nodes)))
+    batch = len(nodes) * BATCH
     span = f"; the trace spans {trace.end:.4g} s" if trace.end > 0 else ""
-    length = f"{updates} updates, {updates * compute:.4g} s of computing{span}"
-    return [
-        "# What ends a run: equal work, and a target for all to reach; 1 is a noise-free update.",
-        _line(f"samples: {updates * batch}", length),
-        _line(f"target_progress: {target:.3g}", f"{TARGET:.0%} of what bsp makes of them"),
-    ], [
-        "# What updates are worth: batch is of one worker; noise_scale is the gradient noise scale",
-        "# in samples; c_tau is what a stale sample costs. All three are ASSUMED.",
-        f"learner: {{batch: {BATCH}, noise_scale: {NOISE_SCALE}, c_tau: 1.0}}",
-    ]
-
-
-def _line(entry: str, comment: str) -> str:
-    return f"{entry:<24} # {comment}"
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined, trim_blocks=True, keep_trailing_newline=True
+    )
+    environment.filters["beside"] = lambda entry, comment: f"{entry:<24} # {comment}"
+    template = Path(__file__).with_name("first_scenario.yaml.jinja").read_text(encoding="utf-8")
+    return environment.from_string(template).render(
+        trace=trace,
+        name=quoted(name),
+        workers=workers(nodes),
+        slowed=sorted(
+            f"{node} ({resource})"
+            for (node, resource, kind), rows in trace.by_key().items()
+            if kind == "slowdown" and rows[-1][1] != 1
+        ),
+        replayed=trace.nodes_with_durations >= set(nodes),
+        compute=compute,
+        source="the mean of those recorded" if trace.replays else "ASSUMED",
+        resources={resource for _, resource, _ in trace.keys},
+        imported=[line for line in recorded if line.startswith("allreduce:")],
+        samples=updates * batch,
+        length=f"{updates} updates, {updates * compute:.4g} s of computing{span}",
+        target=TARGET * updates * batch / (NOISE_SCALE + batch),
+        batch=BATCH,
+        noise_scale=NOISE_SCALE,
+        policies=POLICIES,
+    )
