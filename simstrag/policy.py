@@ -43,6 +43,7 @@ class Policy(Protocol):
     unmodelled: the reason why progress under later plans is unknown; None where it is known.
     simulated_only: the reason why real ranks cannot follow later plans; None where they can.
     oracle: True if the policy uses `View.truth`.
+    reduces_precision: True if a plan may ask for reduced precision, whose gain must then be known.
     """
 
     def plan(self, view: View) -> Plan:

@@ -432,6 +432,22 @@ MISTAKES = {
     "a window before the beginning": (
         ("run", "case.yaml", "--timeline", "t.json", "--window", "-5:1"), {}, "not begin before 0",
     ),
+    "a gain that nothing states": (
+        ("run", "case.yaml", "-p", "korel"), _edited(", amp_ratio: 1.6", ""),
+        "policy korel uses reduced precision, but its gain is unknown: give step.amp_ratio or a "
+        "profile that measured it, or leave korel out",
+    ),
+    "a gain that nothing states, in a comparison": (
+        ("compare", "case.yaml", "-p", "bsp", "-p", "korel:W=5"), _edited(", amp_ratio: 1.6", ""),
+        "policy korel:W=5 uses reduced precision, but its gain is unknown: give step.amp_ratio",
+    ),
+    "a gain that one point of a grid does not state": (
+        ("sweep", "study.yaml"),
+        {"study.yaml": "{scenario: case.yaml, policies: [bsp, amp_all], "
+                       "grid: {step.amp_ratio: [1.5, null]}}"},
+        "policy amp_all uses reduced precision, but its gain is unknown: give step.amp_ratio or a "
+        "profile that measured it, or leave amp_all out [point 1 (step.amp_ratio=null)]",
+    ),
     "huge seed": (("run", "case.yaml", "--seed", "9" * 30), {}, "seed"),
     "negative seed": (("run", "case.yaml", "--seed", "-1"), {}, "seed"),
 }  # fmt: skip

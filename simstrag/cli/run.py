@@ -33,10 +33,11 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Simulate one policy under one seed and print the summary."""
-    from simstrag.engine.simulate import simulate
+    from simstrag.engine.simulate import require_gain, simulate
     from simstrag.runs.run import check_directory, plain
 
     case = read_scenario(scenario)
+    require_gain(case, policy)
     if out is not None:
         check_directory(out, "run.json")
     if timeline is not None:

@@ -105,8 +105,26 @@ def _simulate(
 
 
 def check(scenario: Scenario, policy: str, seed: int) -> None:
-    """Raise what the start of such a run would raise, such as an invalid first plan."""
+    """Raise what the start of such a run would raise, and what `require_gain` raises."""
+    require_gain(scenario, policy)
     _Simulation(scenario, policies.load(policy), policy, seed, Recorder())
+
+
+def require_gain(scenario: Scenario, policy: str) -> None:
+    """Refuse a policy that may reduce precision where nothing states what that gains.
+
+    A run would fail when its first rank is slowed, which may be late.
+    """
+    may_reduce = getattr(policies.load(policy), "reduces_precision", False)
+    if may_reduce and scenario.inputs.step.amp_ratio is None:
+        raise _unknown_gain(policy)
+
+
+def _unknown_gain(policy: str) -> InputError:
+    return InputError(
+        f"policy {policy} uses reduced precision, but its gain is unknown: give step.amp_ratio or "
+        f"a profile that measured it, or leave {policy} out"
+    )
 
 
 class _Simulation:
@@ -207,6 +225,8 @@ class _Simulation:
             resolved.sizes(self.scenario.learner.batch, self.scenario.workers)
         except PlanError as error:
             raise PlanError(f"policy {self.name}: {error}") from None
+        if self.timing.step.amp_ratio is None and resolved.in_amp.any():
+            raise _unknown_gain(self.name)
         self._asked, self._answered = plan, resolved
         return resolved
 

@@ -16,6 +16,8 @@ from simstrag.policy import Plan, Precision, View
 class AmpAll:
     """Automatic mixed precision on all ranks; no parameters."""
 
+    reduces_precision = True
+
     @cached_property
     def plan_(self) -> Plan:
         return Plan(precision=Precision.AMP)

@@ -112,6 +112,8 @@ class Korel:
     rho: full over reduced-precision time of a clean step; None takes the hint.
     """
 
+    reduces_precision = True
+
     W: int = 10
     z_on: float = 3.5
     delta_on: float = 0.10
