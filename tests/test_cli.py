@@ -448,6 +448,7 @@ MISTAKES = {
         "policy amp_all uses reduced precision, but its gain is unknown: give step.amp_ratio or a "
         "profile that measured it, or leave amp_all out [point 1 (step.amp_ratio=null)]",
     ),
+    "a name that is near none": (("run", "case.yaml", "-p", "ddp"), {}, "sync_switch\n"),
     "huge seed": (("run", "case.yaml", "--seed", "9" * 30), {}, "seed"),
     "negative seed": (("run", "case.yaml", "--seed", "-1"), {}, "seed"),
 }  # fmt: skip

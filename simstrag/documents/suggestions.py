@@ -10,5 +10,5 @@ def nearest(name: str, known: Iterable[str]) -> str:
     >>> nearest("asg", ["bsp", "asgd"])
     ". Did you mean 'asgd'?"
     """
-    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.65)
     return f". Did you mean '{matches[0]}'?" if matches else ""
