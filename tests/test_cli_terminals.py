@@ -195,6 +195,12 @@ def test_a_closed_pipe_ends_a_command_silently(command: str) -> None:
     assert run_in_shell(f"simstrag {command} | true") == (1, "")
 
 
+@pytest.mark.parametrize(("pipefail", "code"), [("+o", 0), ("-o", 1)])
+def test_a_shell_reports_a_closed_pipe_only_with_pipefail(pipefail: str, code: int) -> None:
+    pipe = f"set {pipefail} pipefail; simstrag --version | true; (exit $?)"
+    assert run_in_shell(pipe) == (code, "")
+
+
 def test_a_command_works_with_a_closed_stdout(folder: Path) -> None:
     """Starting processes for runs flushes it, and `echo` fails where it is closed."""
     (folder / "flushes.py").write_text(
