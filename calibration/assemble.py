@@ -16,8 +16,8 @@ from simstrag.calibration.fits.noise_scale import noise_scales
 from simstrag.calibration.fits.visit_statistics import (
     CellEstimate,
     clip,
-    fitted,
-    measured,
+    fitted_quantity,
+    measured_quantity,
     ratio,
     round_digits,
     visit_medians,
@@ -186,7 +186,7 @@ def _gain(samples: Samples, workload: MeasuredWorkload) -> Quantity | None:
         both.append((visit_medians(visits), sum(len(v.samples["seconds"]) for v in visits)))
     (full, n), (amp, m) = both
     note = f"median clean step in {workload.full} over that in {workload.amp}, timed in turn"
-    return measured(ratio(full, amp), note, n + m)
+    return measured_quantity(ratio(full, amp), note, n + m)
 
 
 def _host_share(samples: Samples, cell: StepCell, gain: Quantity | None) -> Quantity:
@@ -212,7 +212,7 @@ def _host_share(samples: Samples, cell: StepCell, gain: Quantity | None) -> Quan
         f"{share.value:.3g} of a step was measured to be no kernel's, but reduced precision "
         f"made steps {gain.value if gain else 1:.3g} times as fast: as much as that leaves room for"
     )
-    return fitted(limit, note)
+    return fitted_quantity(limit, note)
 
 
 def _allreduce_times(
@@ -293,6 +293,6 @@ def _server_times(transfers: Sequence[TransferCell], gradient_bytes: int) -> Ser
         else:
             value = float(np.interp(gradient_bytes, sizes, seconds))
             note = "on lines between the sizes measured, not prolonged, since one took no time"
-        return fitted(value, note, n=len(sizes))
+        return fitted_quantity(value, note, n=len(sizes))
 
     return ServerTimes(service=at("service"), push=at("push"), pull=at("pull"))

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, Protocol, get_args
 
+import numpy as np
+
 Part = Literal["step", "contention", "allreduce", "overlap", "lockstep", "server", "gradient"]
 
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -91,6 +93,14 @@ class Visit:
     samples: Series = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     skipped: str = ""
+
+    def median(self, name: str = "seconds") -> float:
+        """The median of one series."""
+        return float(np.median(self.samples[name]))
+
+    def mean(self, name: str = "seconds") -> float:
+        """The mean of one series."""
+        return float(np.mean(self.samples[name]))
 
 
 class Skipped(Exception):

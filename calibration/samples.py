@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from simstrag.calibration.benches.machine_state import PACE_LIMIT, usual_paces, visit_deviation
-from simstrag.calibration.cells import MeasurementCell, Visit
+from simstrag.calibration.cells import MeasurementCell, Part, Visit
 from simstrag.documents.file_io import lock_file, write_atomically
 from simstrag.errors import InputError
 
@@ -48,6 +48,10 @@ class Samples:
     def cells(self) -> tuple[MeasurementCell, ...]:
         """The cells that were measured, in the order of their first visits."""
         return tuple(dict.fromkeys(v.cell for v in self.visits if not v.skipped))
+
+    def by_cell(self, part: Part) -> dict[MeasurementCell, tuple[Visit, ...]]:
+        """The calm visits to each cell of a part, in the order of the cells' first visits."""
+        return {cell: self.of(cell) for cell in self.cells if cell.part == part}
 
 
 def calm_visits(visits: Sequence[Visit], usual: Mapping[int, float]) -> tuple[Visit, ...]:

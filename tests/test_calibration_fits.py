@@ -36,7 +36,7 @@ TIMES: dict[str, Callable[[float], float]] = {
 def test_the_law_of_the_batch_is_found(law: str) -> None:
     found = model_selection.choose_batch_law(BATCHES, measured([TIMES[law](b) for b in BATCHES]))
     assert found.law == law
-    said = batch_seconds((found.fixed, found.per_sample, found.knee), [3, 128])
+    said = batch_seconds([*found.constants.values()], [3, 128])
     assert said == pytest.approx([TIMES[law](b) for b in (3, 128)], rel=0.04)
 
 
@@ -46,7 +46,7 @@ def test_the_constants_of_a_batch_lie_in_their_intervals() -> None:
         times = measured([TIMES["affine"](b) for b in BATCHES], seed=seed)
         found = model_selection.choose_batch_law(BATCHES, times)
         assert found.intervals is not None
-        low, high = found.intervals[1]
+        low, high = found.intervals["per_sample"]
         held += low <= 0.002 <= high
     assert held >= 36
 
@@ -76,7 +76,7 @@ def test_a_batch_visited_once_leaves_no_intervals() -> None:
         (1, 2, 4), [estimate([TIMES["affine"](b)]) for b in (1, 2, 4)]
     )
     assert found.intervals is None
-    assert found.fixed == pytest.approx(0.01)
+    assert found.constants["fixed"] == pytest.approx(0.01)
 
 
 TRUE: dict[Law, dict[str, float]] = {
@@ -112,7 +112,7 @@ def test_a_law_that_no_formula_has_is_interpolated() -> None:
         found.errors[found.law] <= CLEARLY_WORSE * min(found.errors.values())
     )
     held = model_selection.predict_slowdown(
-        "interpolated", {}, np.array(levels), np.array(steps), 0.8
+        "interpolated", np.zeros(0), np.array(levels), np.array(steps), 0.8
     )
     assert held == pytest.approx(3.0)
 

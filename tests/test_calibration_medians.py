@@ -10,14 +10,14 @@ from scipy import stats
 
 from simstrag.calibration.cells import MeasurementCell, Visit
 from simstrag.calibration.fits.noise_scale import estimate_noise_scale, noise_scales
-from simstrag.calibration.fits.step_estimates import _noise
+from simstrag.calibration.fits.step_estimates import describe_noise
 from simstrag.calibration.fits.visit_statistics import (
     CORRELATED_STEPS,
     clip,
     draw_values,
     estimate,
     lag1_autocorrelation,
-    measured,
+    measured_quantity,
     noise_quantiles,
     ratio,
     relative_half_width,
@@ -48,7 +48,7 @@ def test_one_visit_has_no_interval_and_two_have_a_wide_one() -> None:
     assert relative_half_width([0.1, 0.102]) > 0.1
     assert two.low is not None
     assert two.low > 0
-    assert measured(one, "alone").low is None
+    assert measured_quantity(one, "alone").low is None
 
 
 def test_no_visit_is_no_estimate() -> None:
@@ -137,24 +137,24 @@ def test_short_visits_tell_no_autocorrelation() -> None:
         == lag1_autocorrelation(long)
         == pytest.approx(0, abs=0.1)
     )
-    noise = _noise(short)
+    noise = describe_noise(short)
     assert noise is not None
     assert noise.lag1_autocorrelation is None
     assert "No visit has 20 steps" in noise.note
 
 
 def test_too_few_steps_tell_neither_noise_nor_autocorrelation() -> None:
-    assert _noise([[0.1, 0.11], [0.1]]) is None
-    assert _noise([[0.1]] * 100) is None
+    assert describe_noise([[0.1, 0.11], [0.1]]) is None
+    assert describe_noise([[0.1]] * 100) is None
     assert lag1_autocorrelation([[0.1], [0.2]]) is None
     assert lag1_autocorrelation([[0.1] * 100]) is None
 
 
 def test_a_quantity_tells_its_standard_error_in_its_own_unit() -> None:
     times, share = estimate([0.1, 0.104, 0.098, 0.101]), estimate([-0.1, 0.1], relative=False)
-    assert measured(times, "").error == pytest.approx(times.value * times.error, rel=1e-5)
-    assert measured(share, "").error == pytest.approx(share.error, rel=1e-5)
-    assert measured(estimate([0.1]), "").error is None
+    assert measured_quantity(times, "").error == pytest.approx(times.value * times.error, rel=1e-5)
+    assert measured_quantity(share, "").error == pytest.approx(share.error, rel=1e-5)
+    assert measured_quantity(estimate([0.1]), "").error is None
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from simstrag.calibration.check import CheckResult
 from simstrag.calibration.compare import ComparedNumber, ProfileNumber, compare, numbers_of
-from simstrag.calibration.fits.visit_statistics import estimate, measured
+from simstrag.calibration.fits.visit_statistics import estimate, measured_quantity
 from simstrag.cli.profiles import compare as command
 from simstrag.errors import InputError
 from simstrag.profile.profile import Profile
@@ -102,7 +102,9 @@ def test_of_four_visits_about_94_in_100_numbers_agree_by_their_standard_errors()
     rng = np.random.default_rng(6)
     pairs = []
     for _ in range(1500):
-        a, b = (measured(estimate(np.exp(0.02 * rng.normal(size=4))), "") for _ in range(2))
+        a, b = (
+            measured_quantity(estimate(np.exp(0.02 * rng.normal(size=4))), "") for _ in range(2)
+        )
         pairs.append(ComparedNumber(ProfileNumber("step", "", "", "s"), a, b))
     assert np.mean([pair.agrees for pair in pairs]) == pytest.approx(0.942, abs=0.015)
     wide = [

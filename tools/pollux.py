@@ -17,7 +17,7 @@ import numpy as np
 from simstrag.calibration.fits import allreduce_fit
 from simstrag.calibration.fits.allreduce_fit import AllReduceFit, AllReducePoint
 from simstrag.calibration.fits.model_selection import choose_batch_law
-from simstrag.calibration.fits.visit_statistics import CellEstimate, fitted, round_digits
+from simstrag.calibration.fits.visit_statistics import CellEstimate, fitted_quantity, round_digits
 from simstrag.errors import InputError
 from simstrag.profile.measurements import BatchFit, StepCell
 from simstrag.profile.profile import AllReduceTimes, MeasuredWorkload, Profile, StepTimes
@@ -152,7 +152,9 @@ def _constants(law: AllReduceFit) -> dict[str, Quantity]:
     zero = Quantity(value=0, kind="assumed", note="one size does not tell it from bandwidth")
     constants = {"alpha": zero, "intra_alpha": zero}
     for name in ("bandwidth", "intra_bandwidth"):
-        constants[name] = fitted(getattr(law, name), EXPOSED, (law.low[name], law.high[name]))
+        constants[name] = fitted_quantity(
+            getattr(law, name), EXPOSED, (law.low[name], law.high[name])
+        )
     return constants
 
 
@@ -164,9 +166,9 @@ def _batch_fit(batches: Sequence[int], seconds: Sequence[float]) -> BatchFit:
     return BatchFit(
         precision="fp32",
         law=law.law,
-        fixed=fitted(law.fixed, note),
-        per_sample=fitted(law.per_sample, note),
-        knee=fitted(law.knee, note) if law.law == "knee" else None,
+        fixed=fitted_quantity(law.constants["fixed"], note),
+        per_sample=fitted_quantity(law.constants["per_sample"], note),
+        knee=fitted_quantity(law.constants["knee"], note) if law.law == "knee" else None,
         fitted=tuple(batches),
         errors={name: round_digits(error) for name, error in law.errors.items()},
     )

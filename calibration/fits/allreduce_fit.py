@@ -30,7 +30,7 @@ import numpy.typing as npt
 from simstrag.calibration.fits.visit_statistics import (
     CellEstimate,
     draw_values,
-    fitted,
+    fitted_quantity,
     round_digits,
     student_quantile,
 )
@@ -159,7 +159,7 @@ def constants(
 ) -> dict[str, Quantity]:
     """The constants of a fit to `n` times, with their intervals, as quantities of a profile."""
     return {
-        name: fitted(
+        name: fitted_quantity(
             value, interval_note if name in fit.low else no_interval_note,
             (fit.low.get(name), fit.high.get(name)), n,
         )

@@ -13,10 +13,10 @@ from simstrag.calibration.fits.allreduce_fit import AllReducePoint, interpolate,
 from simstrag.calibration.fits.held_out import CellPrediction, summarize_errors
 from simstrag.calibration.fits.step_estimates import interference
 from simstrag.calibration.fits.visit_statistics import (
-    CellEstimate,
     clip,
     estimate,
-    measured,
+    measure,
+    measured_quantity,
     visit_medians,
 )
 from simstrag.calibration.samples import Samples
@@ -40,23 +40,18 @@ def collective_cells(
     samples: Samples, held_out: frozenset[MeasurementCell]
 ) -> tuple[CollectiveCell, ...]:
     """Every all-reduce that was timed, by backend, group and load, then ranks and bytes."""
-    cells = [cell for cell in samples.cells if cell.part == "allreduce"]
-    cells.sort(key=lambda c: (c.backend, c.group, c.load, c.level, c.ranks, c.bytes))
-    return tuple(_collective_cell(cell, samples.of(cell), cell in held_out) for cell in cells)
-
-
-def _collective_cell(
-    cell: MeasurementCell, visits: Sequence[Visit], held_out: bool
-) -> CollectiveCell:
-    return CollectiveCell(
-        **cell.coordinates,
-        seconds=measured(
-            visit_medians(visits),
-            "latest start to latest end; median of each visit, then over visits",
-            sum(len(v.samples["seconds"]) for v in visits),
-        ),
-        oversubscribed=any(v.facts.get("oversubscribed") for v in visits),
-        held_out=held_out,
+    timed = samples.by_cell("allreduce")
+    note = "latest start to latest end; median of each visit, then over visits"
+    return tuple(
+        CollectiveCell(
+            **cell.coordinates,
+            seconds=measure(timed[cell], Visit.median, note),
+            oversubscribed=any(v.facts.get("oversubscribed") for v in timed[cell]),
+            held_out=cell in held_out,
+        )
+        for cell in sorted(
+            timed, key=lambda c: (c.backend, c.group, c.load, c.level, c.ranks, c.bytes)
+        )
     )
 
 
@@ -86,42 +81,38 @@ def fit_ring(samples: Samples, cells: Sequence[CollectiveCell], note: str) -> Co
         fit = allreduce_fit.fit(points, estimates=estimates)
     except ValueError:
         return None
-    origin = _interval_note(estimates, fit.freedom)
-    at_0 = "0 is the least it can be: no interval" if fit.freedom else origin
+    if not fit.freedom:
+        origin = at_0 = "as many sizes as constants: nothing checks them, so no interval"
+    else:
+        at_0 = "0 is the least it can be: no interval"
+        origin = "interval by the residuals"
+        if all(math.isfinite(e.error) for e in estimates):
+            origin = (
+                "interval: refits to draws within each cell's error, wider where residuals are "
+                "larger"
+            )
     return allreduce_fit.record(fit, points, cells[0].backend, note, origin, at_0)
-
-
-def _interval_note(estimates: Sequence[CellEstimate], freedom: int) -> str:
-    """The origin of a constant's interval; see `collective_fit`."""
-    if not freedom:
-        return "as many sizes as constants: nothing checks them, so no interval"
-    if all(math.isfinite(e.error) for e in estimates):
-        return (
-            "interval: refits to draws within each cell's error, wider where residuals are larger"
-        )
-    return "interval by the residuals"
 
 
 def transfer_cells(samples: Samples) -> tuple[TransferCell, ...]:
     """Push, service and pull of the server at each size."""
-    cells = sorted((c for c in samples.cells if c.part == "server"), key=lambda c: c.bytes)
-    return tuple(_transfer_cell(cell, samples.of(cell)) for cell in cells)
-
-
-def _transfer_cell(cell: MeasurementCell, visits: Sequence[Visit]) -> TransferCell:
-    push, service, pull = (_transfer_part(visits, name) for name in ("push", "service", "pull"))
-    return TransferCell(
-        bytes=cell.bytes, ranks=cell.ranks or None, push=push, service=service, pull=pull,
-        slowdown=interference(visits),
-    )  # fmt: skip
-
-
-def _transfer_part(visits: Sequence[Visit], name: str) -> Quantity:
-    """One part of a transfer; stamps may make it 0 or less, and then its error is in seconds."""
-    values = [float(np.median(v.samples[name])) for v in visits]
+    timed = samples.by_cell("server")
     note = "median of each visit, then over visits"
-    n = sum(len(v.samples[name]) for v in visits)
-    return clip(measured(estimate(values, relative=min(values) > 0), note, n))
+
+    def part(visits: Sequence[Visit], name: str) -> Quantity:
+        return clip(measure(visits, lambda visit: visit.median(name), note, name))
+
+    return tuple(
+        TransferCell(
+            bytes=cell.bytes,
+            ranks=cell.ranks or None,
+            push=part(timed[cell], "push"),
+            service=part(timed[cell], "service"),
+            pull=part(timed[cell], "pull"),
+            slowdown=interference(timed[cell]),
+        )
+        for cell in sorted(timed, key=lambda c: c.bytes)
+    )
 
 
 def visit_overlap(visit: Visit) -> float:
@@ -129,17 +120,14 @@ def visit_overlap(visit: Visit) -> float:
 
     NaN where the flat all-reduce took no time, so that there was nothing to hide.
     """
-    compute, together, apart = (
-        float(np.median(visit.samples[name])) for name in ("compute", "together", "apart")
-    )
+    compute, together, apart = map(visit.median, ("compute", "together", "apart"))
     return 1 - (together - compute) / (apart - compute) if apart > compute else math.nan
 
 
 def overlap_cells(samples: Samples) -> tuple[OverlapCell, ...]:
     """The share of an all-reduce that the backward pass hides, over the visits that have one."""
     overlaps = []
-    for cell in samples.cells:
-        visits = samples.of(cell) if cell.part == "overlap" else ()
+    for cell, visits in samples.by_cell("overlap").items():
         shares = [share for v in visits if not math.isnan(share := visit_overlap(v))]
         if shares:
             note = "1 - (together - compute) / (apart - compute), medians of each visit"
@@ -148,7 +136,7 @@ def overlap_cells(samples: Samples) -> tuple[OverlapCell, ...]:
                 OverlapCell(
                     **cell.coordinates,
                     bytes=max(int(v.facts.get("bytes", 0)) for v in visits),
-                    overlap=measured(estimate(shares, relative=False), note, n),
+                    overlap=measured_quantity(estimate(shares, relative=False), note, n),
                 )
             )
     return tuple(overlaps)

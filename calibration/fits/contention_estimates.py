@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from simstrag.calibration.cells import MeasurementCell, Part, Visit
 from simstrag.calibration.fits.held_out import CellPrediction
-from simstrag.calibration.fits.model_selection import LoadLawFit, choose_load_law
+from simstrag.calibration.fits.model_selection import choose_load_law
 from simstrag.calibration.fits.visit_statistics import (
-    CellEstimate,
     estimate,
-    fitted,
-    measured,
+    measured_quantity,
     round_digits,
     visit_medians,
 )
@@ -32,13 +30,8 @@ RESOURCES: dict[str, Resource] = {"gemm": "gpu", "copy": "gpu", "net": "net"}
 LOADS = ("cpu", "gemm", "memory", "copy", "net")
 """Order of the responses in a profile."""
 
-
-class LoadedCell(NamedTuple):
-    """One cell beside a load; n: number of its samples."""
-
-    cell: MeasurementCell
-    slowdown: CellEstimate
-    n: int
+Timed = dict[MeasurementCell, tuple[Visit, ...]]
+"""Cells beside a load, and their visits."""
 
 
 def cell_of_level(response: Response, level: float) -> MeasurementCell:
@@ -65,22 +58,28 @@ def resource_of(load: str, device_kind: str) -> Resource:
     return RESOURCES.get(load, "gpu" if device_kind == "cpu" else "host")
 
 
-def visit_slowdown(visit: Visit) -> float:
-    """The median beside the load over the median without it, of one visit."""
-    return statistics.median(visit.samples["seconds"]) / statistics.median(visit.samples["clean"])
-
-
 def responses(
     samples: Samples, held_out: frozenset[MeasurementCell], ranks: int
 ) -> tuple[Response, ...]:
     """The response of steps to each load in each precision, and of all-reduces to load "net".
 
-    ranks: number of ranks of the all-reduces.
+    ranks: number of ranks of the all-reduces, which are those of the size nearest to the
+        gradient's.
     """
     device_kind = str(samples.header["device"].get("kind", "cpu"))
-    groups: dict[MeasurementCell, list[LoadedCell]] = {}
-    for each in [*_loaded_steps(samples), *_loaded_reduces(samples, ranks)]:
-        groups.setdefault(replace(each.cell, level=0.0), []).append(each)
+    timed = samples.by_cell("contention")
+    wanted = max(1, int(samples.header["workload"].get("gradient_bytes") or 1))
+    reduces = {
+        cell: visits
+        for cell, visits in samples.by_cell("allreduce").items()
+        if cell.load == "net" and cell.ranks == ranks and cell.group == "all"
+    }
+    sizes = {cell.bytes for cell in reduces}
+    size = min(sizes, key=lambda b: max(b, wanted) / min(b, wanted), default=0)
+    timed |= {cell: visits for cell, visits in reduces.items() if cell.bytes == size}
+    groups: dict[MeasurementCell, Timed] = {}
+    for cell, visits in timed.items():
+        groups.setdefault(replace(cell, level=0.0), {})[cell] = visits
     fits = [
         _response(group, held_out, resource_of(key.load, device_kind))
         for key, group in groups.items()
@@ -91,40 +90,18 @@ def responses(
     )
 
 
-def _loaded_steps(samples: Samples) -> Iterable[LoadedCell]:
-    return [_loaded_cell(samples, cell) for cell in samples.cells if cell.part == "contention"]
-
-
-def _loaded_reduces(samples: Samples, ranks: int) -> Iterable[LoadedCell]:
-    """All-reduces of the size nearest to the gradient's, beside traffic on their link."""
-    wanted = max(1, int(samples.header["workload"].get("gradient_bytes") or 1))
-    cells = [
-        cell
-        for cell in samples.cells
-        if cell.part == "allreduce" and cell.load == "net" and cell.ranks == ranks
-        and cell.group == "all"
-    ]  # fmt: skip
-    size = min(
-        {cell.bytes for cell in cells}, key=lambda b: max(b, wanted) / min(b, wanted), default=0
-    )
-    return [_loaded_cell(samples, cell) for cell in cells if cell.bytes == size]
-
-
-def _loaded_cell(samples: Samples, cell: MeasurementCell) -> LoadedCell:
-    visits = samples.of(cell)
-    n = sum(len(v.samples["seconds"]) for v in visits)
-    return LoadedCell(cell, estimate([visit_slowdown(v) for v in visits]), n)
-
-
 def _response(
-    group: Sequence[LoadedCell], held_out: frozenset[MeasurementCell], resource: Resource
+    timed: Timed, held_out: frozenset[MeasurementCell], resource: Resource
 ) -> Response | None:
-    group = sorted(group, key=lambda each: each.cell.level)
-    seen = [each for each in group if each.cell not in held_out]
+    cells = sorted(timed, key=lambda cell: cell.level)
+    seen = [cell for cell in cells if cell not in held_out]
     if not seen:
         return None
-    fit = choose_load_law([e.cell.level for e in seen], [e.slowdown for e in seen])
-    first = group[0].cell
+    slowdowns = {
+        cell: estimate([v.median() / v.median("clean") for v in timed[cell]]) for cell in cells
+    }
+    fit = choose_load_law([cell.level for cell in seen], [slowdowns[cell] for cell in seen])
+    first = cells[0]
     what = f"an all-reduce of {first.bytes} bytes" if first.part == "allreduce" else "a whole step"
     return Response(
         resource=resource,
@@ -134,27 +111,23 @@ def _response(
         ranks=first.ranks or None,
         bytes=first.bytes or None,
         law=fit.law,
-        constants={name: _constant(fit, name, len(seen)) for name in fit.constants},
+        constants={name: fit.constant(name, len(seen), "", "level") for name in fit.constants},
         levels=tuple(
             Level(
-                level=each.cell.level,
-                slowdown=measured(
-                    each.slowdown, "beside the load over alone, in the same visit", each.n
+                level=cell.level,
+                slowdown=measured_quantity(
+                    slowdowns[cell],
+                    "beside the load over alone, in the same visit",
+                    sum(len(v.samples["seconds"]) for v in timed[cell]),
                 ),
-                held_out=each.cell in held_out,
+                held_out=cell in held_out,
             )
-            for each in group
+            for cell in cells
         ),
         errors={law: round_digits(error) for law, error in fit.errors.items()},
-        note=f"of {what}; the law is fitted to {len(seen)} of {len(group)} levels"
+        note=f"of {what}; the law is fitted to {len(seen)} of {len(cells)} levels"
         + ("" if fit.errors else ", too few to tell laws apart"),
     )
-
-
-def _constant(fit: LoadLawFit, name: str, n: int) -> Quantity:
-    interval = (None, None) if fit.intervals is None else fit.intervals[name]
-    note = f"{fit.law} law; interval: refits to draws within each level's error"
-    return fitted(fit.constants[name], note, interval, n)
 
 
 def predictions(responses: Sequence[Response]) -> list[CellPrediction]:
@@ -182,12 +155,12 @@ def contended_gain(samples: Samples, full: str, amp: str) -> Quantity | None:
 
     It has no interval, for loads and levels differ in truth, and their spread is no error.
     """
-    both: dict[tuple[str, float, int], dict[str, CellEstimate]] = {}
-    for cell in samples.cells:
-        if cell.part == "contention" and cell.precision in (full, amp):
-            pair = both.setdefault((cell.load, cell.level, cell.batch), {})
-            pair[cell.precision] = visit_medians(samples.of(cell))
-    gains = [of[full].value / of[amp].value for of in both.values() if {full, amp} <= of.keys()]
+    both: dict[MeasurementCell, dict[str, float]] = {}
+    for cell, visits in samples.by_cell("contention").items():
+        if cell.precision in (full, amp):
+            pair = both.setdefault(replace(cell, precision=""), {})
+            pair[cell.precision] = visit_medians(visits).value
+    gains = [of[full] / of[amp] for of in both.values() if {full, amp} <= of.keys()]
     if not gains:
         return None
     return Quantity(

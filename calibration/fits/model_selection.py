@@ -20,16 +20,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.calibration.fits.visit_statistics import CellEstimate, draw_values
+from simstrag.calibration.fits.visit_statistics import CellEstimate, draw_values, fitted_quantity
 from simstrag.profile.batch_laws import batch_seconds
 from simstrag.profile.measurements import CONSTANTS, BatchLaw, Law
+from simstrag.profile.quantity import Quantity
 from simstrag.profile.responses import apply_law, interpolate
 
 Floats = npt.NDArray[np.float64]
@@ -56,36 +57,29 @@ STEEPEST = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class BatchLawFit:
-    """The chosen law of the batch and its constants.
+class LawFit(Generic[Name]):
+    """The chosen law and its constants.
 
-    knee: 0 for none.
-    intervals: 95 % intervals of (fixed, per_sample, knee), shape (3, 2); None where a batch was
-        visited only once.
-    errors: root mean square relative error of each candidate at batches left out in turn.
+    constants: by name; of the batch fixed, per_sample and knee, which is 0 for none.
+    intervals: 95 % intervals; None where a batch or level was visited only once.
+    errors: root mean square relative error of each candidate at batches or levels left out in turn;
+        empty where there are too few.
     """
 
-    law: BatchLaw
-    fixed: float
-    per_sample: float
-    knee: float
-    intervals: Floats | None
-    errors: dict[BatchLaw, float]
-
-
-@dataclass(frozen=True, slots=True)
-class LoadLawFit:
-    """The chosen law of a load and its constants.
-
-    intervals: 95 % intervals by name; None where a level was visited only once.
-    errors: root mean square relative error of each candidate at levels left out in turn; empty for
-        fewer than two levels.
-    """
-
-    law: Law
+    law: Name
     constants: dict[str, float]
     intervals: dict[str, tuple[float, float]] | None
-    errors: dict[Law, float]
+    errors: dict[Name, float]
+
+    def constant(self, name: str, n: int, what: str, each: str) -> Quantity:
+        """A constant as a quantity of a profile.
+
+        n: number of values behind it.
+        what, each: words of its note.
+        """
+        interval = (None, None) if self.intervals is None else self.intervals[name]
+        note = f"{what}{self.law} law; interval: refits to draws within each {each}'s error"
+        return fitted_quantity(self.constants[name], note, interval, n)
 
 
 def choose_law(errors: Mapping[Name, float], constants: Mapping[Name, int]) -> Name:
@@ -113,7 +107,7 @@ def tolerances(estimates: Sequence[CellEstimate]) -> Floats:
     )
 
 
-def choose_batch_law(batches: Sequence[int], estimates: Sequence[CellEstimate]) -> BatchLawFit:
+def choose_batch_law(batches: Sequence[int], estimates: Sequence[CellEstimate]) -> LawFit[BatchLaw]:
     """Choose a law of the batch by leave-one-out, and fit it to all batches.
 
     Cross-validation needs one batch more than a law has constants.  Two batches make an affine law
@@ -121,21 +115,57 @@ def choose_batch_law(batches: Sequence[int], estimates: Sequence[CellEstimate]) 
     """
     if not batches:
         raise ValueError("no batch, no fit")
-    b, t = np.array(batches, np.float64), np.array([e.value for e in estimates])
+    n = len(batches)
+    candidates = {law: needed for law, needed in BATCH_LAWS.items() if n > max(2, needed)}
+    few: BatchLaw = "affine" if n == 2 else "proportional"
+
+    def predict(law: BatchLaw, constants: Floats, b: Floats, t: Floats, at: float) -> float:
+        return float(batch_seconds(constants, at))
+
+    def names(law: BatchLaw) -> tuple[str, ...]:
+        return "fixed", "per_sample", "knee"
+
+    return _choose(batches, estimates, candidates, few, names, fit_batch_law, predict)
+
+
+def _choose(
+    x: Sequence[float],
+    estimates: Sequence[CellEstimate],
+    candidates: Mapping[Name, int],
+    few: Name,
+    names: Callable[[Name], Sequence[str]],
+    fit: Callable[[Name, Floats, Floats, Floats], Floats],
+    predict: Callable[[Name, Floats, Floats, Floats, float], float],
+    least: float = -math.inf,
+) -> LawFit[Name]:
+    """Choose a law by its error at each value left out in turn, and fit it to all values.
+
+    candidates: number of constants of each law that can be cross-validated; those whose error is
+        not finite are dropped.
+    few: the law where there is no candidate.
+    names: the names of a law's constants.
+    least: of a drawn value.
+    """
+    at, y = np.array(x, np.float64), np.array([e.value for e in estimates])
     sigma = tolerances(estimates)
-    errors: dict[BatchLaw, float] = {}
-    if len(b) > 2:
-        candidates = (law for law, needed in BATCH_LAWS.items() if len(b) > needed)
-        errors = {law: _batch_law_error(law, b, t, sigma) for law in candidates}
-    law: BatchLaw = "affine" if len(b) == 2 else "proportional"
-    law = choose_law(errors, BATCH_LAWS) if errors else law
-    constants = fit_batch_law(law, b, t[None], sigma)[0]
+    errors: dict[Name, float] = {}
+    for law in candidates:
+        left_out = []
+        for k in range(len(at)):
+            rest = np.arange(len(at)) != k
+            constants = fit(law, at[rest], y[None, rest], sigma[rest])[0]
+            left_out.append(predict(law, constants, at[rest], y[rest], at[k]) / y[k] - 1)
+        error = float(np.sqrt(np.mean(np.square(left_out))))
+        if math.isfinite(error):
+            errors[law] = error
+    law = choose_law(errors, candidates) if errors else few
+    constants = fit(law, at, y[None], sigma)[0].tolist()
     intervals = None
     if all(math.isfinite(e.error) for e in estimates):
-        refits = fit_batch_law(law, b, draw_values(estimates), sigma)
-        intervals = np.quantile(refits, [0.025, 0.975], axis=0).T
-    fixed, per_sample, knee = map(float, constants)
-    return BatchLawFit(law, fixed, per_sample, knee, intervals, errors)
+        refits = fit(law, at, np.maximum(least, draw_values(estimates)), sigma)
+        ends = np.quantile(refits, [0.025, 0.975], axis=0).T.tolist()
+        intervals = {name: (low, high) for name, (low, high) in zip(names(law), ends, strict=True)}
+    return LawFit(law, dict(zip(names(law), constants, strict=True)), intervals, errors)
 
 
 def fit_batch_law(law: BatchLaw, b: Floats, times: Floats, sigma: Floats) -> Floats:
@@ -181,17 +211,7 @@ def _fit_line(x: Floats, times: Floats, sigma: Floats, intercept: bool) -> tuple
     return np.column_stack([line, np.zeros(len(times))]), loss
 
 
-def _batch_law_error(law: BatchLaw, b: Floats, t: Floats, sigma: Floats) -> float:
-    """Root mean square relative error at each batch, fitted to all others."""
-    errors = []
-    for k in range(len(b)):
-        rest = np.arange(len(b)) != k
-        constants = fit_batch_law(law, b[rest], t[None, rest], sigma[rest])[0]
-        errors.append(float(batch_seconds(constants, b[k])) / t[k] - 1)
-    return float(np.sqrt(np.mean(np.square(errors))))
-
-
-def choose_load_law(levels: Sequence[float], estimates: Sequence[CellEstimate]) -> LoadLawFit:
+def choose_load_law(levels: Sequence[float], estimates: Sequence[CellEstimate]) -> LawFit[Law]:
     """Choose a law of the load by leave-one-out, and fit it to all levels.
 
     Cross-validation needs one level more than a law has constants; one level makes a constant.
@@ -201,26 +221,14 @@ def choose_load_law(levels: Sequence[float], estimates: Sequence[CellEstimate]) 
     """
     if not levels:
         raise ValueError("no level, no law")
-    u, s = np.array(levels, np.float64), np.array([e.value for e in estimates])
-    sigma = tolerances(estimates)
-    candidates = {
-        law: _load_law_error(law, u, s, sigma)
-        for law, names in CONSTANTS.items()
-        if len(u) > max(1, len(names))
-    }
-    errors: dict[Law, float] = {law: e for law, e in candidates.items() if math.isfinite(e)}
-    sizes: dict[Law, int] = {law: len(names) for law, names in CONSTANTS.items()}
-    sizes["interpolated"] = len(u)
-    law: Law = choose_law(errors, sizes) if errors else "constant"
-    constants = _by_name(law, fit_load_law(law, u, s[None], sigma)[0])
-    intervals = None
-    if all(math.isfinite(e.error) for e in estimates):
-        refits = fit_load_law(law, u, np.maximum(1.0, draw_values(estimates)), sigma)
-        ends = np.quantile(refits, [0.025, 0.975], axis=0).T.tolist()
-        intervals = {
-            name: (low, high) for name, (low, high) in zip(CONSTANTS[law], ends, strict=True)
-        }
-    return LoadLawFit(law, constants, intervals, errors)
+    sizes = {law: len(names) for law, names in CONSTANTS.items()}
+    candidates = {law: size for law, size in sizes.items() if len(levels) > max(1, size)}
+    if "interpolated" in candidates:
+        candidates["interpolated"] = len(levels)
+    return _choose(
+        levels, estimates, candidates, "constant", CONSTANTS.__getitem__, fit_load_law,
+        predict_slowdown, least=1.0,
+    )  # fmt: skip
 
 
 def fit_load_law(law: Law, u: Floats, slowdowns: Floats, sigma: Floats) -> Floats:
@@ -254,13 +262,17 @@ def fit_load_law(law: Law, u: Floats, slowdowns: Floats, sigma: Floats) -> Float
     return np.stack([slopes, shapes[best]], axis=1)
 
 
-def predict_slowdown(
-    law: Law, constants: dict[str, float], u: Floats, s: Floats, at: float
-) -> float:
-    """The slowdown at a level by a law fitted to levels `u` with slowdowns `s`."""
-    if law != "interpolated":
-        return float(apply_law(law, constants, at))
-    return float(interpolate(u, s, at))
+def predict_slowdown(law: Law, constants: Floats, u: Floats, s: Floats, at: float) -> float:
+    """The slowdown at a level by a law fitted to levels `u` with slowdowns `s`.
+
+    Infinite where a reciprocal has none.
+    """
+    if law == "interpolated":
+        return float(interpolate(u, s, at))
+    named = dict(zip(CONSTANTS[law], map(float, constants), strict=True))
+    if law == "reciprocal" and named["share"] * at >= 1:
+        return math.inf
+    return float(apply_law(law, named, at))
 
 
 def _column(values: Floats) -> Floats:
@@ -278,22 +290,3 @@ def _nearest(curves: Floats, slowdowns: Floats, w: Floats) -> npt.NDArray[np.int
     loss = (w * curves**2).sum(axis=1)[:, None] - 2 * (w * curves) @ slowdowns.T
     nearest: npt.NDArray[np.intp] = np.argmin(loss, axis=0)
     return nearest
-
-
-def _load_law_error(law: Law, u: Floats, s: Floats, sigma: Floats) -> float:
-    """Root mean square relative error at each level, fitted to all others.
-
-    Infinite for a reciprocal that has no slowdown at the level left out.
-    """
-    errors = []
-    for k in range(len(u)):
-        rest = np.arange(len(u)) != k
-        constants = _by_name(law, fit_load_law(law, u[rest], s[None, rest], sigma[rest])[0])
-        if law == "reciprocal" and constants["share"] * u[k] >= 1:
-            return math.inf
-        errors.append(predict_slowdown(law, constants, u[rest], s[rest], u[k]) / s[k] - 1)
-    return float(np.sqrt(np.mean(np.square(errors))))
-
-
-def _by_name(law: Law, constants: Floats) -> dict[str, float]:
-    return dict(zip(CONSTANTS[law], map(float, constants), strict=True))

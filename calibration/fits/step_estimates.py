@@ -8,14 +8,14 @@ import numpy as np
 
 from simstrag.calibration.cells import MeasurementCell, Visit
 from simstrag.calibration.fits.held_out import CellPrediction
-from simstrag.calibration.fits.model_selection import BatchLawFit, choose_batch_law
+from simstrag.calibration.fits.model_selection import choose_batch_law
 from simstrag.calibration.fits.visit_statistics import (
     CORRELATED_STEPS,
     clip,
     estimate,
-    fitted,
     lag1_autocorrelation,
-    measured,
+    measure,
+    measured_quantity,
     noise_quantiles,
     round_digits,
     visit_medians,
@@ -28,40 +28,38 @@ from simstrag.profile.quantity import NoiseSamples, Quantity
 FEWEST_STEPS = 30
 """Least number of steps of a noise distribution."""
 
-OF_CONSTANTS = (
-    "seconds of any step",
-    "seconds per sample",
-    "samples below which no step is quicker",
-)
+BATCH_CONSTANTS = {
+    "fixed": "seconds of any step",
+    "per_sample": "seconds per sample",
+    "knee": "samples below which no step is quicker",
+}
 
 
 def step_cells(samples: Samples, held_out: frozenset[MeasurementCell]) -> tuple[StepCell, ...]:
     """The cells of part step, by precision in the order of measurement, and by batch."""
-    cells = [cell for cell in samples.cells if cell.part == "step"]
-    order = list(dict.fromkeys(cell.precision for cell in cells))
-    cells.sort(key=lambda cell: (order.index(cell.precision), cell.batch))
-    return tuple(_step_cell(cell, samples.of(cell), cell in held_out) for cell in cells)
-
-
-def _step_cell(cell: MeasurementCell, visits: Sequence[Visit], held_out: bool) -> StepCell:
-    steps = [v.samples["seconds"] for v in visits]
-    n = sum(map(len, steps))
-    means = estimate([float(np.mean(each)) for each in steps])
-    peaks = [v.facts["peak_bytes"] for v in visits if v.facts.get("peak_bytes")]
-    return StepCell(
-        **cell.coordinates,
-        seconds=measured(visit_medians(visits), "median step of each visit, then over visits", n),
-        mean=measured(means, "mean step of each visit, then the median over visits", n),
-        update=_series(visits, "update", "optimizer and clearing of gradients"),
-        host=_series(visits, "host", "until the launching thread comes back"),
-        host_share=_host_share(visits),
-        peak_bytes=max(peaks, default=None),
-        noise=_noise(steps),
-        held_out=held_out,
+    timed = samples.by_cell("step")
+    order = list(dict.fromkeys(cell.precision for cell in timed))
+    return tuple(
+        StepCell(
+            **cell.coordinates,
+            seconds=measure(visits, Visit.median, "median step of each visit, then over visits"),
+            mean=measure(
+                visits, Visit.mean, "mean step of each visit, then the median over visits"
+            ),
+            update=_series(visits, "update", "optimizer and clearing of gradients"),
+            host=_series(visits, "host", "until the launching thread comes back"),
+            host_share=_host_share(visits),
+            peak_bytes=max(filter(None, (v.facts.get("peak_bytes") for v in visits)), default=None),
+            noise=describe_noise([v.samples["seconds"] for v in visits]),
+            held_out=cell in held_out,
+        )
+        for cell, visits in sorted(
+            timed.items(), key=lambda item: (order.index(item[0].precision), item[0].batch)
+        )
     )
 
 
-def _noise(steps: Sequence[Sequence[float]]) -> NoiseSamples | None:
+def describe_noise(steps: Sequence[Sequence[float]]) -> NoiseSamples | None:
     """The spread of steps within their visits; None for too few steps."""
     steps = [each for each in steps if len(each) > 1]
     n = sum(map(len, steps))
@@ -91,7 +89,7 @@ def _series(visits: Sequence[Visit], name: str, note: str) -> Quantity | None:
     timed = [v for v in visits if v.samples.get(name)]
     if not timed or min(min(v.samples[name]) for v in timed) <= 0:
         return None
-    return measured(visit_medians(timed, name), note, sum(len(v.samples[name]) for v in timed))
+    return measure(timed, lambda visit: visit.median(name), note, name)
 
 
 def _host_share(visits: Sequence[Visit]) -> Quantity | None:
@@ -103,58 +101,41 @@ def _host_share(visits: Sequence[Visit]) -> Quantity | None:
     shares = []
     for visit in visits:
         if "gpu_busy" in visit.facts:
-            step = float(np.median(visit.samples["seconds"]))
-            shares.append(min(1.0, max(0.0, 1 - visit.facts["gpu_busy"] / step)))
+            shares.append(min(1.0, max(0.0, 1 - visit.facts["gpu_busy"] / visit.median())))
         elif "host_share" in visit.facts:
             shares.append(float(visit.facts["host_share"]))
     if not shares:
         return None
-    share = measured(estimate(shares, relative=False), "part of a step that is not the device's")
-    return clip(share, 0.0, 1.0)
+    note = "part of a step that is not the device's"
+    return clip(measured_quantity(estimate(shares, relative=False), note), 0.0, 1.0)
 
 
 def batch_fits(samples: Samples, held_out: frozenset[MeasurementCell]) -> tuple[BatchFit, ...]:
     """The law of the batch of each precision, fitted to the cells that are not held out."""
-    groups: dict[str, list[MeasurementCell]] = {}
-    for cell in samples.cells:
-        if cell.part == "step":
-            groups.setdefault(cell.precision, []).append(cell)
-    fits = (
-        _batch_fit(precision, sorted(cells, key=lambda c: c.batch), samples, held_out)
-        for precision, cells in groups.items()
-    )
-    return tuple(fit for fit in fits if fit is not None)
-
-
-def _batch_fit(
-    precision: str,
-    cells: Sequence[MeasurementCell],
-    samples: Samples,
-    held_out: frozenset[MeasurementCell],
-) -> BatchFit | None:
-    seen = [cell for cell in cells if cell not in held_out]
-    if len(seen) < 2:
-        return None
-    batches = [cell.batch for cell in seen]
-    fit = choose_batch_law(batches, [visit_medians(samples.of(cell)) for cell in seen])
-    fixed, per_sample, knee = (_batch_constant(fit, k, len(seen)) for k in range(3))
-    return BatchFit(
-        precision=precision,
-        law=fit.law,
-        fixed=fixed,
-        per_sample=per_sample,
-        knee=knee if fit.law == "knee" else None,
-        fitted=tuple(batches),
-        held_out=tuple(cell.batch for cell in cells if cell in held_out),
-        errors={law: round_digits(error) for law, error in fit.errors.items()},
-    )
-
-
-def _batch_constant(fit: BatchLawFit, k: int, n: int) -> Quantity:
-    interval = (None, None) if fit.intervals is None else fit.intervals[k].tolist()
-    value = (fit.fixed, fit.per_sample, fit.knee)[k]
-    note = f"{OF_CONSTANTS[k]}; {fit.law} law; interval: refits to draws within each cell's error"
-    return fitted(value, note, interval, n)
+    timed, fits = samples.by_cell("step"), []
+    for precision in dict.fromkeys(cell.precision for cell in timed):
+        cells = sorted((c for c in timed if c.precision == precision), key=lambda c: c.batch)
+        seen = [cell for cell in cells if cell not in held_out]
+        if len(seen) < 2:
+            continue
+        batches = [cell.batch for cell in seen]
+        fit = choose_batch_law(batches, [visit_medians(timed[cell]) for cell in seen])
+        constants = {
+            name: fit.constant(name, len(seen), f"{what}; ", "cell")
+            for name, what in BATCH_CONSTANTS.items()
+            if name != "knee" or fit.law == "knee"
+        }
+        fits.append(
+            BatchFit(
+                precision=precision,
+                law=fit.law,
+                **constants,
+                fitted=tuple(batches),
+                held_out=tuple(cell.batch for cell in cells if cell in held_out),
+                errors={law: round_digits(error) for law, error in fit.errors.items()},
+            )
+        )
+    return tuple(fits)
 
 
 def predictions(cells: Sequence[StepCell], fits: Sequence[BatchFit]) -> list[CellPrediction]:
@@ -173,30 +154,23 @@ def predictions(cells: Sequence[StepCell], fits: Sequence[BatchFit]) -> list[Cel
 
 def lockstep_cells(samples: Samples) -> tuple[LockstepCell, ...]:
     """Ranks in lockstep, by their number, then without load and beside each level of a load."""
-    cells = [cell for cell in samples.cells if cell.part == "lockstep"]
-    cells.sort(key=lambda c: (c.ranks, c.load, c.level))
-    return tuple(_lockstep_cell(cell, samples.of(cell)) for cell in cells)
-
-
-def _lockstep_cell(cell: MeasurementCell, visits: Sequence[Visit]) -> LockstepCell:
-    rests = [float(np.mean(v.samples["rest"])) for v in visits]
+    timed = samples.by_cell("lockstep")
     note = "from the slowest rank's last gradient to the next step; mean of each visit, then median"
-    clean = not cell.load
-    by_rank = [
-        steps.tolist() for v in visits for steps in np.reshape(v.samples["local"], (cell.ranks, -1))
-    ]
-    return LockstepCell(
-        **cell.coordinates,
-        rest=clip(
-            measured(
-                estimate(rests, relative=min(rests) > 0), note,
-                sum(len(v.samples["rest"]) for v in visits),
-            )
-        ),
-        slowdown=interference(visits) if clean else _slowdown_beside_load(visits),
-        interference=interference(visits, "beside") if clean else None,
-        noise=_noise(by_rank) if clean else None,
-    )  # fmt: skip
+    return tuple(
+        LockstepCell(
+            **cell.coordinates,
+            rest=clip(measure(timed[cell], lambda visit: visit.mean("rest"), note, "rest")),
+            slowdown=_slowdown_beside_load(timed[cell]) if cell.load else interference(timed[cell]),
+            interference=None if cell.load else interference(timed[cell], "beside"),
+            noise=None if cell.load else _noise_of_ranks(timed[cell]),
+        )
+        for cell in sorted(timed, key=lambda c: (c.ranks, c.load, c.level))
+    )
+
+
+def _noise_of_ranks(visits: Sequence[Visit]) -> NoiseSamples | None:
+    series = [np.reshape(v.samples["local"], (v.cell.ranks, -1)).tolist() for v in visits]
+    return describe_noise([steps for by_rank in series for steps in by_rank])
 
 
 def interference(visits: Sequence[Visit], name: str = "local") -> Quantity | None:
@@ -206,35 +180,33 @@ def interference(visits: Sequence[Visit], name: str = "local") -> Quantity | Non
 
     name: "local" for steps of the runtime, or "beside" for bare ones.
     """
+
+    def ratio_to_alone(visit: Visit) -> float:
+        """Mean over ranks of a rank's mean step over that of its core's steps alone."""
+        cores: int = visit.facts["cores"]
+        alone = np.reshape(visit.samples["alone"], (cores, -1)).mean(axis=1)
+        ranks = visit.cell.ranks if name == "local" else cores
+        means = np.reshape(visit.samples[name], (ranks, -1)).mean(axis=1)
+        return float(np.mean([mean / alone[rank % cores] for rank, mean in enumerate(means)]))
+
     timed = [v for v in visits if v.samples.get("alone") and v.samples.get(name)]
     if not timed:
         return None
     what = "step among the ranks" if name == "local" else "bare step on all their cores at once"
     note = f"{what} over one alone on its core, in the same visit; mean over ranks"
-    ratios = [_ratio_to_alone(v, name) for v in timed]
-    return measured(estimate(ratios), note, sum(len(v.samples[name]) for v in timed))
-
-
-def _ratio_to_alone(visit: Visit, name: str) -> float:
-    """Mean over ranks of a rank's mean step over that of its core's steps alone."""
-    cores: int = visit.facts["cores"]
-    alone = np.reshape(visit.samples["alone"], (cores, -1)).mean(axis=1)
-    ranks = visit.cell.ranks if name == "local" else cores
-    means = np.reshape(visit.samples[name], (ranks, -1)).mean(axis=1)
-    return float(np.mean([mean / alone[rank % cores] for rank, mean in enumerate(means)]))
+    return measure(timed, ratio_to_alone, note, name)
 
 
 def _slowdown_beside_load(visits: Sequence[Visit]) -> Quantity | None:
     """Step time on the core of rank 0 beside a load there, over that without the load."""
-    timed = [v for v in visits if v.samples.get("clean")]
-    if not timed:
-        return None
-    note = "step on the loaded core over the same ranks' without the load, in the same visit"
-    ratios = []
-    for visit in timed:
+
+    def ratio_to_clean(visit: Visit) -> float:
         loaded, clean = (
             np.reshape(visit.samples[name], (visit.cell.ranks, -1))[:: visit.facts["cores"]].mean()
             for name in ("local", "clean")
         )
-        ratios.append(float(loaded / clean))
-    return measured(estimate(ratios), note, sum(len(v.samples["local"]) for v in timed))
+        return float(loaded / clean)
+
+    timed = [v for v in visits if v.samples.get("clean")]
+    note = "step on the loaded core over the same ranks' without the load, in the same visit"
+    return measure(timed, ratio_to_clean, note, "local") if timed else None

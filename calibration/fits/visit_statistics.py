@@ -12,7 +12,7 @@ visits is in the interval of the mean and not in the noise, which simulations dr
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,10 +70,10 @@ def estimate(values: Sequence[float] | Floats, relative: bool = True) -> CellEst
     if not len(array):
         raise ValueError("no visit, no estimate")
     value, n = float(np.median(array)), len(array)
-    if n == 1:
-        return _with_interval(value, math.inf, 1, relative)
-    spread = np.log(array) if relative else array
-    error = float(spread.std(ddof=1)) / math.sqrt(n) * (MEDIAN_FACTOR if n > 2 else 1.0)
+    error = math.inf
+    if n > 1:
+        spread = np.log(array) if relative else array
+        error = float(spread.std(ddof=1)) / math.sqrt(n) * (MEDIAN_FACTOR if n > 2 else 1.0)
     return _with_interval(value, error, n, relative)
 
 
@@ -86,9 +86,9 @@ def _with_interval(value: float, error: float, visits: int, relative: bool) -> C
     return CellEstimate(value, error, low, high, visits, relative)
 
 
-def visit_medians(visits: Sequence[Visit], name: str = "seconds") -> CellEstimate:
-    """The estimate from each visit's median of one series."""
-    return estimate([float(np.median(v.samples[name])) for v in visits])
+def visit_medians(visits: Sequence[Visit]) -> CellEstimate:
+    """The estimate from each visit's median of its seconds."""
+    return estimate([visit.median() for visit in visits])
 
 
 def ratio(above: CellEstimate, below: CellEstimate) -> CellEstimate:
@@ -102,7 +102,21 @@ def ratio(above: CellEstimate, below: CellEstimate) -> CellEstimate:
     return _with_interval(above.value / below.value, error, visits, relative=True)
 
 
-def measured(estimate: CellEstimate, note: str, n: int | None = None) -> Quantity:
+def measure(
+    visits: Sequence[Visit], number: Callable[[Visit], float], note: str, series: str = "seconds"
+) -> Quantity:
+    """The estimate from one number per visit, as a measured quantity of a profile.
+
+    The error is a share of the value, or in its own unit where stamps made a number 0 or less.
+
+    series: name of the samples behind the number, which are counted.
+    """
+    values = [number(visit) for visit in visits]
+    n = sum(len(visit.samples[series]) for visit in visits)
+    return measured_quantity(estimate(values, relative=min(values) > 0), note, n)
+
+
+def measured_quantity(estimate: CellEstimate, note: str, n: int | None = None) -> Quantity:
     """The estimate as a measured quantity of a profile.
 
     n: number of samples; the number of visits by default.
@@ -118,11 +132,8 @@ def measured(estimate: CellEstimate, note: str, n: int | None = None) -> Quantit
     )  # fmt: skip
 
 
-def fitted(
-    value: float,
-    note: str,
-    interval: Sequence[float | None] = (None, None),
-    n: int | None = None,
+def fitted_quantity(
+    value: float, note: str, interval: Sequence[float | None] = (None, None), n: int | None = None
 ) -> Quantity:
     """A fitted quantity of a profile; n: number of cells behind it."""
     low, high = (None if end is None else round_digits(end) for end in interval)
@@ -184,18 +195,16 @@ def visit_statistic(visit: Visit) -> float:
     the times.  Lockstep: the whole cycle, of which a makespan is made.  Gradient: always 1, for its
     visits follow one training run and their spread is no error.
     """
-    medians = {name: float(np.median(values)) for name, values in visit.samples.items()}
     part = visit.cell.part
     if part == "contention":
-        return medians["seconds"] / medians["clean"]
+        return visit.median() / visit.median("clean")
     if part == "overlap":
-        return medians["together"] / medians["compute"]
+        return visit.median("together") / visit.median("compute")
     if part == "lockstep":
-        local, rest = (float(np.mean(visit.samples[name])) for name in ("local", "rest"))
-        return local + rest
+        return visit.mean("local") + visit.mean("rest")
     if part == "server":
-        return medians["push"] + medians["service"] + medians["pull"]
-    return 1.0 if part == "gradient" else medians["seconds"]
+        return visit.median("push") + visit.median("service") + visit.median("pull")
+    return 1.0 if part == "gradient" else visit.median()
 
 
 def draw_values(estimates: Sequence[CellEstimate], rounds: int = 1000) -> Floats:
@@ -240,18 +249,14 @@ def noise_quantiles(visits: Sequence[Sequence[float]], levels: int = 101) -> Flo
     unbiased; a visit of one sample does not count.  The table is scaled so that a draw by linear
     interpolation has mean 1 (the trapezoid mean).
     """
-    pooled = np.concatenate([_noise(np.asarray(v, np.float64)) for v in visits if len(v) > 1])
-    table: Floats = np.quantile(pooled, np.linspace(0.0, 1.0, levels))
+    noise = []
+    for visit in (np.asarray(v, np.float64) for v in visits if len(v) > 1):
+        relative = visit / visit.mean()
+        further = 1 + (relative - 1) * math.sqrt(len(visit) / (len(visit) - 1))
+        noise.append(np.maximum(relative / 2, further))  # no less than half of what was seen
+    table: Floats = np.quantile(np.concatenate(noise), np.linspace(0.0, 1.0, levels))
     scaled: Floats = table / ((table[:-1] + table[1:]).mean() / 2)
     return scaled
-
-
-def _noise(samples: Floats) -> Floats:
-    """Samples over their mean, with unbiased variance, and no less than half of what was seen."""
-    relative = samples / samples.mean()
-    further = 1 + (relative - 1) * math.sqrt(len(samples) / (len(samples) - 1))
-    noise: Floats = np.maximum(relative / 2, further)
-    return noise
 
 
 def student_quantile(freedom: int) -> float:
