@@ -180,23 +180,23 @@ def test_backward_is_timed_alone_together_and_apart() -> None:
 
 def test_traffic_flows_only_while_it_is_asked_for() -> None:
     with Traffic(2) as traffic:
-        pids = [process.pid for process in processes(traffic._workers)]
+        pids = [process.pid for process in processes(traffic)]
         with traffic.streaming(1.5) as stream:
             time.sleep(0.2)
-        assert stream.report["bytes_per_second"] > 1e6
+        assert stream["bytes_per_second"] > 1e6
         before = _processor_seconds(pids)
         time.sleep(0.3)
         assert _processor_seconds(pids) - before < 0.1  # asleep again
         with traffic.streaming(0.25) as less:
             time.sleep(0.2)
-        assert 0 < less.report["bytes_per_second"] < stream.report["bytes_per_second"]
+        assert 0 < less["bytes_per_second"] < stream["bytes_per_second"]
         with pytest.raises(ValueError, match="level 3"), traffic.streaming(3):
             pass
 
 
 def test_traffic_that_has_ended_is_noticed_and_the_next_one_flows() -> None:
     with Traffic(1) as traffic:
-        source, sink = processes(traffic._workers)
+        source, sink = processes(traffic)
         source.kill()
         source.join()
         before = _processor_seconds([sink.pid])
@@ -206,13 +206,13 @@ def test_traffic_that_has_ended_is_noticed_and_the_next_one_flows() -> None:
             pass
         with traffic.streaming(1) as stream:
             time.sleep(0.1)
-        assert stream.report["bytes_per_second"] > 1e6
+        assert stream["bytes_per_second"] > 1e6
         with pytest.raises(KeyboardInterrupt), traffic.streaming(1):  # noqa: PT012
-            for process in processes(traffic._workers):
+            for process in processes(traffic):
                 process.kill()
                 process.join()
             raise KeyboardInterrupt
-        assert processes(traffic._workers) == []
+        assert processes(traffic) == []
 
 
 def test_traffic_that_cannot_start_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,12 +6,12 @@ after a barrier, so that a late arrival does not count.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import statistics
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, Literal
 
@@ -25,7 +25,7 @@ from simstrag.calibration.benches.workers import (
     join_process_group,
     serve,
 )
-from simstrag.calibration.cells import MeasurementCell, Series
+from simstrag.calibration.cells import Bench, MeasurementCell, Series
 from simstrag.processes.affinity import cores
 
 SIZES = (*(1 << k for k in range(10, 20, 2)), *(1 << k for k in range(20, 29)))
@@ -75,7 +75,7 @@ def sizes_of(ranks: int, device: str, gradient_bytes: int = 0) -> tuple[int, ...
     return tuple(size for size in wanted if 3 * size <= MEMORY_SHARE * room)
 
 
-class AllReduceBench:
+class AllReduceBench(Bench):
     """Cells of part "allreduce" over one backend.
 
     backend: "gloo", or "nccl" with a GPU per rank.
@@ -99,29 +99,35 @@ class AllReduceBench:
     ) -> None:
         self.backend, self.device = backend, device
         self.ranks = tuple(sorted({*ranks, *([nested] if nested else [])}))
-        self.sizes, self.nested, self.levels = tuple(sizes), nested, tuple(traffic)
-        self._traffic = Traffic(math.ceil(max(self.levels, default=0)))
-        self._stack = contextlib.ExitStack()
-
-    @property
-    def cells(self) -> tuple[MeasurementCell, ...]:
-        """All sizes at every number of ranks with a core each; a few sizes of everything else."""
-        coarse = tuple(size for size in COARSE if size in self.sizes) or self.sizes[-1:]
-        groups = ("half", "halves") if self.nested else ()
+        self.sizes = tuple(sizes)
+        coarse = tuple(size for size in COARSE if size in sizes) or self.sizes[-1:]
         most = max((n for n in self.ranks if n <= len(cores())), default=self.ranks[0])
-        return (
-            *(
-                self._cell(n, size)
-                for n in self.ranks
-                for size in (self.sizes if n <= len(cores()) else coarse)
-            ),
-            *(self._cell(self.nested, size, group) for group in groups for size in coarse),
-            *(
-                self._cell(most, size, load="net", level=level)
-                for level in self.levels
+        cell = partial(MeasurementCell, "allreduce", backend=backend, group="all")
+        groups = {tuple(range(n)) for n in self.ranks}
+        self.cells = [
+            cell(ranks=n, bytes=size)
+            for n in self.ranks
+            for size in (self.sizes if n <= len(cores()) else coarse)
+        ]
+        if nested:
+            groups |= {*_halves(nested)}
+            self.cells += [
+                cell(ranks=nested, bytes=size, group=group)
+                for group in ("half", "halves")
                 for size in coarse
-            ),
-        )
+            ]
+        self.cells += [
+            cell(ranks=most, bytes=size, load="net", level=level)
+            for level in traffic
+            for size in coarse
+        ]
+        self._traffic = Traffic(math.ceil(max(traffic, default=0)))
+        world = max(self.ranks)
+        self.workers = WorkerGroup(
+            _reduce_ranks, world, world, backend, device, tuple(sorted(groups)), max(self.sizes),
+            fresh=tempfile.TemporaryDirectory,
+        )  # fmt: skip
+        self.held = self._traffic, self.workers
 
     def seconds(self, cell: MeasurementCell) -> float:
         """Expected at about 1 GB/s."""
@@ -134,31 +140,18 @@ class AllReduceBench:
         `other`: of the second of two halves.
         `clean`: without the load, before the loaded ones.
         """
-        facts: dict[str, Any] = {"oversubscribed": self._is_shared(cell.ranks)}
+        most = len(cores())
+        if self.device == "cuda":
+            import torch
+
+            most = min(most, torch.cuda.device_count())
+        facts: dict[str, Any] = {"oversubscribed": cell.ranks > most}
         if not cell.load:
             return self._time(cell), facts
         clean = self._time(cell)["seconds"]
-        with self._traffic.streaming(cell.level) as stream:
+        with self._traffic.streaming(cell.level) as report:
             samples = {"clean": clean, **self._time(cell)}
-        return samples, facts | stream.report
-
-    def __enter__(self) -> AllReduceBench:
-        world = max(self.ranks)
-        groups = {tuple(range(n)) for n in self.ranks}
-        if self.nested:
-            groups |= {*_halves(self.nested)}
-        self.workers = WorkerGroup(
-            _reduce_ranks, world, world, self.backend, self.device, tuple(sorted(groups)),
-            max(self.sizes), fresh=tempfile.TemporaryDirectory,
-        )  # fmt: skip
-        with contextlib.ExitStack() as stack:  # leaves what started if the rest cannot start
-            stack.enter_context(self._traffic)
-            stack.enter_context(self.workers)
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self._stack.close()
+        return samples, facts | report
 
     def _time(self, cell: MeasurementCell) -> Series:
         """Repetitions for the length of a visit, after two that show how long one takes."""
@@ -178,23 +171,6 @@ class AllReduceBench:
         requests = {rank: (group, room, size, repetitions) for group in groups for rank in group}
         stamps = dict(zip(room, self.workers.request(requests), strict=True))
         return [elapsed([stamps[rank] for rank in group]) for group in groups]
-
-    def _is_shared(self, ranks: int) -> bool:
-        """Whether some ranks share a core or a GPU."""
-        most = len(cores())
-        if self.device == "cuda":
-            import torch
-
-            most = min(most, torch.cuda.device_count())
-        return ranks > most
-
-    def _cell(
-        self, ranks: int, size: int, group: str = "all", load: str = "", level: float = 0.0
-    ) -> MeasurementCell:
-        return MeasurementCell(
-            "allreduce", backend=self.backend, ranks=ranks, bytes=size, group=group,
-            load=load, level=level,
-        )  # fmt: skip
 
 
 def _halves(count: int) -> list[Group]:

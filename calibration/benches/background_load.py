@@ -10,10 +10,9 @@ import contextlib
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import psutil
 
@@ -101,7 +100,7 @@ class LoadRequest(NamedTuple):
     core: int
 
 
-class Loads:
+class Loads(WorkerGroup):
     """`count` load processes, asleep; a context manager.
 
     core: of the step; "cpu" loads run there, all other kinds on other cores where there are some.
@@ -113,17 +112,14 @@ class Loads:
     """
 
     def __init__(self, count: int, core: int, gpu: str = "", steps: int = 1) -> None:
-        self.count, self.core, self.gpu, self.steps = count, core, gpu, steps
+        super().__init__(_run_load, count, name="load")
+        self.core, self.gpu, self.steps = core, gpu, steps
         self.others = [each for each in cores() if each != core] or [core]
 
-    def __enter__(self) -> Loads:
+    def __enter__(self) -> Self:
         room = int(FREE_MEMORY_SHARE * psutil.virtual_memory().available / max(1, self.count))
-        self._workers = WorkerGroup(_run_load, self.count, self.gpu, room, name="load")
-        self._workers.__enter__()
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self._workers.shut_down()
+        self.arguments = (self.gpu, room)
+        return super().__enter__()
 
     @contextlib.contextmanager
     def on(self, kind: str, level: float) -> Iterator[dict[str, Any]]:
@@ -145,27 +141,24 @@ class Loads:
         }
         report: dict[str, Any] = {}
         try:
-            self._workers.request(requests)
+            self.request(requests)
             yield report
-            reports = self._workers.request(dict.fromkeys(requests, STOP))
+            reports = self.request(dict.fromkeys(requests, STOP))
         except BaseException:
-            self._workers.shut_down()
+            self.shut_down()
             raise
-        report |= _sum_reports(reports, kind)
+        used = "busy" if kind in ON_GPU else "cpu"
+        share = round(sum(each[used] / each["seconds"] for each in reports), 4)
         on_step_core = kind not in ON_GPU and places == [self.core]
-        error = level_error(report["load_share"], level, self.steps if on_step_core else 0)
-        report["load_error"] = round(error, 4)
+        error = level_error(share, level, self.steps if on_step_core else 0)
+        report |= {
+            "load_seconds": round(max(each["seconds"] for each in reports), 4),
+            "load_share": share,
+            "load_pieces": sum(each["pieces"] for each in reports),
+            "load_error": round(error, 4),
+        }
         if abs(error) > OFF:
             report["load_off"] = True
-
-
-def _sum_reports(reports: Sequence[dict[str, float]], kind: str) -> dict[str, Any]:
-    share = "busy" if kind in ON_GPU else "cpu"
-    return {
-        "load_seconds": round(max(each["seconds"] for each in reports), 4),
-        "load_share": round(sum(each[share] / each["seconds"] for each in reports), 4),
-        "load_pieces": sum(each["pieces"] for each in reports),
-    }
 
 
 def _run_load(pipe: Connection, _rank: int, gpu: str, room: int) -> None:
@@ -173,13 +166,11 @@ def _run_load(pipe: Connection, _rank: int, gpu: str, room: int) -> None:
     pieces: dict[str, Callable[[], object]] = {}
 
     def begin(request: LoadRequest) -> ContinuousWork:
-        pin(request.core)
-        on_gpu = request.work in ON_GPU
-        if request.work not in pieces:
-            pieces[request.work] = (
-                _gpu_piece(request.work, gpu) if on_gpu else make_piece(request.work, room)
-            )
-        return _work(pieces[request.work], request.duty, even=on_gpu)
+        work, duty, core = request
+        pin(core)
+        if work not in pieces:
+            pieces[work] = _gpu_piece(work, gpu) if work in ON_GPU else make_piece(work, room)
+        return _work(pieces[work], duty, even=work in ON_GPU)
 
     serve_continuous(pipe, begin)
 
@@ -257,21 +248,18 @@ def _gpu_piece(work: str, gpu: str) -> Callable[[], object]:
     """A piece of matrix products (4096 rows on a fast GPU), or of copies of 128 MB."""
     import torch
 
-    return _size_piece(partial(_launcher, work, gpu), lambda: torch.cuda.synchronize(gpu))
+    def make(scale: int) -> Callable[[], object]:
+        if work == "gemm":
+            reduced = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+            side = 4096 // scale
+            a, b = (torch.randn(side, side, device=gpu).to(reduced) for _ in range(2))
+            out = torch.empty_like(a)
+            return lambda: torch.mm(a, b, out=out)
+        source = torch.empty((128 << 20) // scale, dtype=torch.uint8, device=gpu).random_()
+        target = torch.empty_like(source)
+        return lambda: target.copy_(source)
 
-
-def _launcher(work: str, gpu: str, scale: int) -> Callable[[], object]:
-    import torch
-
-    if work == "gemm":
-        reduced = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
-        side = 4096 // scale
-        a, b = (torch.randn(side, side, device=gpu).to(reduced) for _ in range(2))
-        out = torch.empty_like(a)
-        return lambda: torch.mm(a, b, out=out)
-    source = torch.empty((128 << 20) // scale, dtype=torch.uint8, device=gpu).random_()
-    target = torch.empty_like(source)
-    return lambda: target.copy_(source)
+    return _size_piece(make, lambda: torch.cuda.synchronize(gpu))
 
 
 def _size_piece(

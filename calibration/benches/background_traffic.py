@@ -11,8 +11,8 @@ import math
 import socket
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from typing import Any
 
 from simstrag.calibration.benches.workers import (
     STALL,
@@ -32,14 +32,7 @@ POLL = 0.05
 """Seconds between two looks for a request where no bytes arrive."""
 
 
-@dataclass(slots=True)
-class Stream:
-    """Traffic under way. report: at its end, the bytes per second that were received."""
-
-    report: dict[str, float] = field(default_factory=dict)
-
-
-class Traffic:
+class Traffic(WorkerGroup):
     """Pairs of processes, asleep except in a context of `streaming`; they die with their parent.
 
     pairs: as many as the highest level needs.
@@ -47,18 +40,13 @@ class Traffic:
 
     def __init__(self, pairs: int = 1) -> None:
         self.pairs = pairs
-        self._workers = WorkerGroup(_end, 2 * pairs, fresh=self._listen, name="end")
-
-    def __enter__(self) -> Traffic:
-        self._workers.__enter__()
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self._workers.shut_down()
+        super().__init__(_end, 2 * pairs, fresh=self._listen, name="end")
 
     @contextlib.contextmanager
-    def streaming(self, level: float) -> Iterator[Stream]:
+    def streaming(self, level: float) -> Iterator[dict[str, Any]]:
         """Traffic while the context is open.
+
+        At its end the yielded dict has `bytes_per_second`, those that were received.
 
         level: number of streams times their share of the time.
 
@@ -69,19 +57,19 @@ class Traffic:
             raise ValueError(f"level {level:g} of traffic must be in (0, {self.pairs}]")
         count = math.ceil(level)
         sources, sinks = range(0, 2 * count, 2), range(1, 2 * count, 2)
-        stream = Stream()
+        report: dict[str, Any] = {}
         try:
-            self._workers.request(dict.fromkeys(sinks, 1.0))
+            self.request(dict.fromkeys(sinks, 1.0))
             start = time.monotonic()
-            self._workers.request(dict.fromkeys(sources, level / count))
-            yield stream
-            self._workers.request(dict.fromkeys(sources, STOP))
+            self.request(dict.fromkeys(sources, level / count))
+            yield report
+            self.request(dict.fromkeys(sources, STOP))
             seconds = time.monotonic() - start
-            received = sum(self._workers.request(dict.fromkeys(sinks, STOP)))
+            received = sum(self.request(dict.fromkeys(sinks, STOP)))
         except BaseException:
-            self._workers.shut_down()
+            self.shut_down()
             raise
-        stream.report = {"bytes_per_second": round(received / seconds)}
+        report["bytes_per_second"] = round(received / seconds)
 
     @contextlib.contextmanager
     def _listen(self) -> Iterator[list[socket.socket]]:

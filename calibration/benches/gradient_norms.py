@@ -17,18 +17,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from simstrag.calibration.benches.steps import Jobs, skip_on_failure
-from simstrag.calibration.cells import MeasurementCell, Series
+from simstrag.calibration.cells import Bench, MeasurementCell, Series
+from simstrag.workloads import TrainingTask
 
 if TYPE_CHECKING:
     import torch
-
-    from simstrag.workloads import TrainingTask
 
 PARTS = 8
 """Small batches in a large one."""
 
 
-class GradientBench:
+class GradientBench(Bench):
     """Pairs along one training run per small batch size, in the optimizer's own steps.
 
     Each pair is followed by an update with the large batch's gradient, all in float32.  The small
@@ -40,13 +39,8 @@ class GradientBench:
     def __init__(self, jobs: Jobs, span: float = 1.0) -> None:
         self.jobs, self.span = jobs, span
         self._runs: dict[MeasurementCell, tuple[TrainingTask, int]] = {}
-
-    @property
-    def cells(self) -> Sequence[MeasurementCell]:
-        """One for each small batch; none for random inputs, see `why_not`."""
-        workload = self.jobs.workload
-        sizes = sorted({workload.batches[0], workload.nominal}) if not self.why_not else []
-        return [MeasurementCell("gradient", batch=size) for size in sizes]
+        sizes = sorted({jobs.workload.batches[0], jobs.workload.nominal})
+        self.cells = [MeasurementCell("gradient", batch=s) for s in sizes if not self.why_not]
 
     @property
     def why_not(self) -> str:
@@ -68,7 +62,10 @@ class GradientBench:
         """Pairs for about `span` seconds of training; the facts say where the run stands."""
         device = self.jobs.device
         with skip_on_failure(self.jobs, cell), device.on_core():
-            job, trained = self._runs.get(cell) or (self._start_job(), 0)
+            if cell not in self._runs:
+                job = TrainingTask(self.jobs.workload.build(), "fp32", device.name)
+                self._runs[cell] = job, 0
+            job, trained = self._runs[cell]
             pairs: list[tuple[float, float]] = []
             until = time.monotonic() + self.span
             while not pairs or time.monotonic() < until:
@@ -83,17 +80,9 @@ class GradientBench:
         facts = {"trained": trained, "small_batch": cell.batch, "large_batch": large}
         return samples, facts
 
-    def _start_job(self) -> TrainingTask:
-        from simstrag.workloads import TrainingTask
-
-        return TrainingTask(self.jobs.workload.build(), "fp32", self.jobs.device.name)
-
-    def __enter__(self) -> GradientBench:
-        return self
-
     def __exit__(self, *failure: object) -> None:
         self._runs.clear()
-        self.jobs.clear()
+        super().__exit__(*failure)
 
 
 def _pair(job: TrainingTask, samples: int) -> tuple[float, float]:

@@ -22,7 +22,7 @@ from simstrag.calibration.benches.workers import (
     join_process_group,
     serve,
 )
-from simstrag.calibration.cells import MeasurementCell, Series
+from simstrag.calibration.cells import Bench, MeasurementCell, Series
 
 if TYPE_CHECKING:
     from simstrag.workloads import Batch, Parts, TrainingTask
@@ -50,7 +50,7 @@ Answer = tuple[int, dict[Kind, Stamps]]
 """Bytes of a gradient, and the stamps of each kind."""
 
 
-class OverlapBench:
+class OverlapBench(Bench):
     """Cells of part "overlap": DDP over some ranks of this machine.
 
     build: makes the workload's parts in every rank, and can be pickled.
@@ -65,11 +65,14 @@ class OverlapBench:
         backend: Literal["gloo", "nccl"] = "gloo",
         device: Literal["cpu", "cuda"] = "cpu",
     ) -> None:
-        self.build, self.ranks, self.backend, self.device = build, ranks, backend, device
-        self.cells = tuple(
+        self.cells = [
             MeasurementCell("overlap", backend=backend, ranks=ranks, precision=p, batch=b)
             for p, b in steps
+        ]
+        self.workers = WorkerGroup(
+            _train, ranks, ranks, backend, device, build, fresh=tempfile.TemporaryDirectory
         )
+        self.held = (self.workers,)
 
     def seconds(self, cell: MeasurementCell) -> float:
         """A visit and the settling before it."""
@@ -85,20 +88,9 @@ class OverlapBench:
         samples: Series = {kind: elapsed([each[kind] for _, each in answers]) for kind in KINDS}
         return samples, {"bytes": answers[0][0]}
 
-    def __enter__(self) -> OverlapBench:
-        self.workers = WorkerGroup(
-            _train, self.ranks, self.ranks, self.backend, self.device, self.build,
-            fresh=tempfile.TemporaryDirectory,
-        )  # fmt: skip
-        self.workers.__enter__()
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self.workers.shut_down()
-
     def _take_turns(self, cell: MeasurementCell, turns: int) -> list[Answer]:
         request: Turns = (cell.precision, cell.batch, turns)
-        return self.workers.request(dict.fromkeys(range(self.ranks), request))
+        return self.workers.request(dict.fromkeys(range(cell.ranks), request))
 
 
 def _train(

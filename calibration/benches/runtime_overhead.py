@@ -17,7 +17,6 @@ and perhaps cores, with the runtime's own work; `alone` are bare steps on each o
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import math
 import tempfile
@@ -25,11 +24,11 @@ import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from simstrag.calibration.benches.background_load import Loads
 from simstrag.calibration.benches.workers import WorkerGroup, join_process_group, serve
-from simstrag.calibration.cells import MeasurementCell, Series
+from simstrag.calibration.cells import Bench, MeasurementCell, Series
 from simstrag.processes.affinity import cores
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ class ReportSteps(NamedTuple):
     """A request to one rank: report the steps of the last `TrainingSteps` as a `Series`."""
 
 
-class TrainingBench:
+class TrainingBench(Bench):
     """Cells of one part, for one number of ranks on the CPU.
 
     build: makes the workload's parts in every rank, and can be pickled.
@@ -108,17 +107,22 @@ class TrainingBench:
         stand_in: bool = False,
         levels: Sequence[float] = (),
     ) -> None:
-        self.part, self.ranks = part, ranks
-        self.setup = TrainingSetup(build, POLICY[part], precision, batch, stand_in)
-        self.cells = tuple(
+        self.part, self.ranks, self._cores = part, ranks, min(ranks, len(cores()))
+        self.cells = [
             MeasurementCell(
                 part, precision=precision, batch=batch, ranks=ranks, bytes=size,
                 load="cpu" if level else "", level=level,
             )
             for level in (0.0, *levels)
-        )  # fmt: skip
+        ]  # fmt: skip
         self._took: dict[MeasurementCell, float] = {}
-        self._stack = contextlib.ExitStack()
+        on_first = len(range(0, ranks, len(cores())))
+        self._loads = Loads(math.ceil(max(levels, default=0)), cores()[0], steps=on_first)
+        setup = TrainingSetup(build, POLICY[part], precision, batch, stand_in)
+        self.workers = WorkerGroup(
+            _run_rank, ranks, ranks, setup, fresh=tempfile.TemporaryDirectory
+        )
+        self.held = self._loads, self.workers
 
     def seconds(self, cell: MeasurementCell) -> float:
         """The time of the last visit; before the first, what one aims at."""
@@ -149,27 +153,10 @@ class TrainingBench:
         self._took[cell] = time.monotonic() - start
         return samples, report
 
-    def __enter__(self) -> TrainingBench:
-        most, first = max(cell.level for cell in self.cells), cores()[0]
-        on_first = sum(cores()[rank % len(cores())] == first for rank in range(self.ranks))
-        self._loads = Loads(math.ceil(most), first, steps=on_first)
-        self.workers = WorkerGroup(
-            _run_rank, self.ranks, self.ranks, self.setup, fresh=tempfile.TemporaryDirectory
-        )
-        with contextlib.ExitStack() as stack:
-            if most:
-                stack.enter_context(self._loads)
-            stack.enter_context(self.workers)
-            self._train(1)  # in which a trainer measures the gain of its reduced precision
-            self._stack = stack.pop_all()
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self._train(1)  # in which a trainer measures the gain of its reduced precision
         return self
-
-    def __exit__(self, *failure: object) -> None:
-        self._stack.close()
-
-    @property
-    def _cores(self) -> int:
-        return min(self.ranks, len(cores()))
 
     def _train_and_report(self, seconds: float) -> Series:
         """Train for about `seconds`, after some steps that show how long one takes."""

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from simstrag.calibration.benches.workers import STALL, WorkerGroup, serve
-from simstrag.calibration.cells import MeasurementCell, Series
+from simstrag.calibration.cells import Bench, MeasurementCell, Series
 
 if TYPE_CHECKING:
     import torch
@@ -41,16 +41,15 @@ RoundTrips = tuple[int, int]
 Row = tuple[float, ...]
 
 
-class ServerBench:
+class ServerBench(Bench):
     """Cells of part "server": one worker and one server on this machine."""
 
     def __init__(self, sizes: Sequence[int] = SIZES) -> None:
-        self.sizes = tuple(sizes)
-
-    @property
-    def cells(self) -> tuple[MeasurementCell, ...]:
-        """One for each size."""
-        return tuple(MeasurementCell("server", bytes=size) for size in self.sizes)
+        self.cells = [MeasurementCell("server", bytes=size) for size in sizes]
+        self.workers = WorkerGroup(
+            _run_side, 2, max(sizes), fresh=lambda: socket.create_server(("127.0.0.1", 0))
+        )
+        self.held = (self.workers,)
 
     def seconds(self, cell: MeasurementCell) -> float:
         """Expected at about 1 GB/s each way."""
@@ -80,18 +79,6 @@ class ServerBench:
         pushed, served = self.workers.request(dict.fromkeys((0, 1), (size, rounds)))
         return [(t0, *s, t1) for (t0, t1), s in zip(pushed, served, strict=True)]
 
-    def __enter__(self) -> ServerBench:
-        self.workers = WorkerGroup(_run_side, 2, max(self.sizes), fresh=_listen)
-        self.workers.__enter__()
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self.workers.shut_down()
-
-
-def _listen() -> socket.socket:
-    return socket.create_server(("127.0.0.1", 0))
-
 
 def _run_side(pipe: Connection, rank: int, listener: socket.socket, largest: int) -> None:
     """Run the worker (rank 0) or the server (rank 1)."""
@@ -99,7 +86,12 @@ def _run_side(pipe: Connection, rank: int, listener: socket.socket, largest: int
 
     torch.set_num_threads(1)
     one, other, flat = (torch.zeros(largest // 4) for _ in range(3))
-    with _connect(rank, listener) as connection:
+    listener.settimeout(STALL)
+    with (
+        listener.accept()[0]
+        if rank
+        else socket.create_connection(listener.getsockname(), timeout=STALL)
+    ) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.settimeout(STALL)
 
@@ -111,13 +103,6 @@ def _run_side(pipe: Connection, rank: int, listener: socket.socket, largest: int
             return _apply(connection, one[:count], other[:count], rounds)
 
         serve(pipe, make_trips)
-
-
-def _connect(rank: int, listener: socket.socket) -> socket.socket:
-    if rank == 0:
-        return socket.create_connection(listener.getsockname(), timeout=STALL)
-    listener.settimeout(STALL)
-    return listener.accept()[0]
 
 
 def _push(

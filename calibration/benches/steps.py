@@ -22,8 +22,9 @@ from typing import Any
 
 from simstrag.calibration.benches.background_load import Loads, levels
 from simstrag.calibration.benches.device_timing import Device, is_out_of_memory
-from simstrag.calibration.cells import MeasurementCell, Series, Skipped
+from simstrag.calibration.cells import Bench, MeasurementCell, Series, Skipped
 from simstrag.errors import InputError
+from simstrag.processes.affinity import cores
 from simstrag.workloads import Parts, Precisions, TrainingTask, Workload, available_precisions
 
 WARM_UP = 3
@@ -139,7 +140,7 @@ def skip_on_failure(jobs: Jobs, cell: MeasurementCell) -> Iterator[None]:
         raise Skipped(reason)
 
 
-class StepBench:
+class StepBench(Bench):
     """Steps without load, in every precision and batch size of a workload.
 
     chosen: the nominal pair and its probed gain: a bf16 that is slower than fp32 by more than a
@@ -150,7 +151,7 @@ class StepBench:
     def __init__(self, jobs: Jobs, chosen: Precisions, span: float = 0.4) -> None:
         self.jobs, self.span = jobs, span
         workload = jobs.workload
-        self.cells: Sequence[MeasurementCell] = [
+        self.cells = [
             MeasurementCell("step", precision=precision, batch=batch)
             for precision in available_precisions(jobs.device.name)
             for batch in workload.batches
@@ -177,14 +178,8 @@ class StepBench:
         self._took[cell] = time.perf_counter() - start
         return samples, facts
 
-    def __enter__(self) -> StepBench:
-        return self
 
-    def __exit__(self, *failure: object) -> None:
-        self.jobs.clear()
-
-
-class ContentionBench:
+class ContentionBench(Bench):
     """Steps of the nominal batch, in the nominal pair of precisions, beside each load.
 
     span: seconds of clean steps in a visit; the loaded ones, which are longer, take half as much
@@ -196,18 +191,16 @@ class ContentionBench:
         device = jobs.device
         gpu = device.name if device.name != "cpu" else ""
         kinds = ("gemm", "copy", "cpu", "memory") if gpu else ("cpu", "memory")
-        loads = Loads(0, device.core, gpu)
-        others = [each for each in loads.others if each != device.core]
-        self.cells: Sequence[MeasurementCell] = [
+        others = [each for each in cores() if each != device.core]
+        self.cells = [
             MeasurementCell("contention", precision=precision, batch=jobs.workload.nominal,
                             load=kind, level=level)
             for precision in dict.fromkeys((chosen.full, chosen.amp))
             for kind in kinds
             for level in levels(kind, len(others))
         ]  # fmt: skip
-        loads.count = int(max(cell.level for cell in self.cells))
-        self._loads = loads
-        self._stack = contextlib.ExitStack()
+        self._loads = Loads(int(max(cell.level for cell in self.cells)), device.core, gpu)
+        self.held = (self._loads,)
 
     def seconds(self, cell: MeasurementCell) -> float:
         """Both blocks, the settling, and the warm-up."""
@@ -229,11 +222,3 @@ class ContentionBench:
             after = time_steps(job, batches, device, self.span / 2)
         samples = loaded | {"clean": before["seconds"] + after["seconds"]}
         return samples, {"state": device.state(), **report}
-
-    def __enter__(self) -> ContentionBench:
-        self._stack.enter_context(self._loads)
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self._stack.close()
-        self.jobs.clear()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from simstrag.calibration.cells import Skipped
 from simstrag.processes.children import LEAVE, Children
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 STALL = 60.0
 """Seconds without an answer after which a worker or a connection is given up."""
+
+AFTER = 3.0
+"""Seconds in which the others may report their failures after the first one."""
 
 STOP = "stop"
 """The request that ends the work of `serve_continuous`."""
@@ -41,6 +44,8 @@ class WorkerGroup:
     fresh: makes what no two groups may share, such as a folder to meet in; its value precedes the
         arguments, and it is left at the shutdown.
     name: of one process in messages.
+    starting: seconds for the start of all processes; `STALL` by default.
+    lazy: starts at the first request, and after a failed start again at the next one.
     """
 
     def __init__(
@@ -50,16 +55,20 @@ class WorkerGroup:
         *arguments: Any,
         fresh: Callable[[], AbstractContextManager[Any]] | None = None,
         name: str = "rank",
+        starting: float | None = None,
+        lazy: bool = False,
     ) -> None:
         self.target, self.count, self.arguments = target, count, arguments
-        self.fresh, self.name = fresh, name
+        self.fresh, self.name, self.starting, self.lazy = fresh, name, starting, lazy
         self._children = Children()
         self._refusal = ""
         self._stack = contextlib.ExitStack()
 
-    def __enter__(self) -> WorkerGroup:
+    def __enter__(self) -> Self:
         self._refusal = ""
-        self._start()
+        if not self.lazy:
+            with contextlib.suppress(Skipped):  # the requests are refused
+                self._start()
         return self
 
     def __exit__(self, *failure: object) -> None:
@@ -71,11 +80,10 @@ class WorkerGroup:
             first = [] if self.fresh is None else [self._stack.enter_context(self.fresh())]
             for rank in range(self.count):
                 self._children.start(self.target, rank, *first, *self.arguments)
-            self._receive(range(self.count))
-        except Skipped as reason:
-            self._refusal = str(reason)
-            self.shut_down()
-        except BaseException:
+            self._receive(range(self.count), self.starting)
+        except BaseException as error:
+            if isinstance(error, Skipped) and not self.lazy:
+                self._refusal = str(error)
             self.shut_down()
             raise
 
@@ -86,11 +94,18 @@ class WorkerGroup:
         finally:
             self._stack.close()
 
-    def request(self, requests: Mapping[int, Any]) -> list[Any]:
+    def request(
+        self,
+        requests: Mapping[int, Any],
+        limit: float | None = None,
+        on_begin: Callable[[Any], object] | None = None,
+    ) -> list[Any]:
         """Send requests to ranks and return their answers, in the order of ranks.
 
-        Raises `Skipped` with the reason of the first rank that fails or ends, or after `STALL`
-        seconds without an answer.
+        limit: seconds without an answer after which the group is given up; `STALL` by default.
+        on_begin: receives what a rank sends as ("begun", value) before its answer.
+
+        Raises `Skipped` with the reason of each rank that failed or ended, or was silent.
         """
         if not (self._children.pipes or self._refusal):
             self._start()
@@ -98,44 +113,50 @@ class WorkerGroup:
             raise Skipped(self._refusal)
         try:
             for rank, request in requests.items():
-                try:
+                with contextlib.suppress(OSError):  # it ended; so says its pipe
                     self._children.pipes[rank].send(request)
-                except OSError:
-                    raise self._ended(rank) from None
-            return self._receive(sorted(requests))
+            return self._receive(sorted(requests), limit, on_begin)
         except BaseException:
             self.shut_down()
             raise
 
-    def _receive(self, ranks: Iterable[int]) -> list[Any]:
-        """One answer of each rank; a failure is raised without waiting for the others."""
-        until = time.monotonic() + STALL
+    def _receive(
+        self,
+        ranks: Iterable[int],
+        limit: float | None = None,
+        on_begin: Callable[[Any], object] | None = None,
+    ) -> list[Any]:
+        """One answer of each rank; processes that ended are named before failures they caused."""
+        limit = STALL if limit is None else limit
+        until = time.monotonic() + limit
         waiting = {self._children.pipes[rank]: rank for rank in ranks}
         answers: dict[int, Any] = {}
-        while waiting:
-            ready = wait(list(waiting), max(0.0, until - time.monotonic()))
-            if not ready:
-                silent = " and ".join(map(str, waiting.values()))
-                raise Skipped(f"{self.name} {silent} of {self.count} did not answer in {STALL:g} s")
-            answers |= self._read({pipe: rank for pipe, rank in waiting.items() if pipe in ready})
-            waiting = {pipe: rank for pipe, rank in waiting.items() if pipe not in ready}
+        ended, failed = [], []
+        while waiting and (ready := wait(list(waiting), max(0.0, until - time.monotonic()))):
+            for pipe in ready:
+                assert isinstance(pipe, Connection)
+                rank = waiting[pipe]
+                try:
+                    status, value = pipe.recv()
+                except (EOFError, OSError):
+                    ended.append(f"the process of {self.name} {rank} ended early")
+                    status = "ended"
+                if status == "begun" and on_begin is not None:
+                    on_begin(value)
+                    continue
+                del waiting[pipe]
+                if status == "done":
+                    answers[rank] = value
+                    continue
+                if status == "failed":
+                    failed.append(f"{self.name} {rank} of {self.count}: {value}")
+                until = min(until, time.monotonic() + AFTER)
+        if ended or failed:
+            raise Skipped("; ".join((*ended, *failed)))
+        if waiting:
+            silent = " and ".join(map(str, waiting.values()))
+            raise Skipped(f"{self.name} {silent} of {self.count} did not answer in {limit:g} s")
         return [answers[rank] for rank in sorted(answers)]
-
-    def _read(self, ready: Mapping[Connection, int]) -> dict[int, Any]:
-        """Answers of ready ranks; an ended process is reported before the failures it causes."""
-        messages: dict[int, tuple[str, Any]] = {}
-        for pipe, rank in ready.items():
-            try:
-                messages[rank] = pipe.recv()
-            except (EOFError, OSError):
-                raise self._ended(rank) from None
-        for rank, (status, answer) in messages.items():
-            if status == "failed":
-                raise Skipped(f"{self.name} {rank} of {self.count}: {answer}")
-        return {rank: answer for rank, (_, answer) in messages.items()}
-
-    def _ended(self, rank: int) -> Skipped:
-        return Skipped(f"the process of {self.name} {rank} ended early")
 
 
 def serve(pipe: Connection, handle: Callable[[Any], Any]) -> None:

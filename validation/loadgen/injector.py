@@ -214,14 +214,13 @@ class Injector:
             finally:
                 self._link.limit(before)
             return
-        if episode.kind != "net":
-            with self._loads[episode.rank].on(episode.kind, episode.level) as report:
-                yield report
-            return
-        report = {}
-        with self._traffic[episode.rank].streaming(episode.level) as stream:
+        load = (
+            self._traffic[episode.rank].streaming(episode.level)
+            if episode.kind == "net"
+            else self._loads[episode.rank].on(episode.kind, episode.level)
+        )
+        with load as report:
             yield report
-        report |= stream.report
 
 
 @contextlib.contextmanager
