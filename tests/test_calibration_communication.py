@@ -50,6 +50,11 @@ def tiny() -> Parts:
     )
 
 
+def broken() -> Parts:
+    """Parts that no rank can make."""
+    raise MemoryError
+
+
 def processes(group: WorkerGroup) -> list[Any]:
     """The processes of a group, by rank."""
     return group._children._processes
@@ -161,6 +166,13 @@ def test_ranks_in_lockstep_say_how_long_it_takes_until_they_go_on() -> None:
                 assert len(samples["clean"]) % 3 == 0
             for name in {"alone", "beside"} & set(samples):
                 assert len(samples[name]) % facts["cores"] == 0
+
+
+def test_ranks_that_cannot_train_are_skipped_with_the_reason() -> None:
+    with TrainingBench("lockstep", broken, "fp32", batch=2, size=1) as bench:
+        for _ in range(2):
+            with pytest.raises(Skipped, match="the process of rank 0 ended early"):
+                bench.visit(bench.cells[0])
 
 
 def servers() -> list[psutil.Process]:

@@ -17,6 +17,7 @@ and perhaps cores, with the runtime's own work; `alone` are bare steps on each o
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 import tempfile
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from simstrag.calibration.benches.background_load import Loads
 from simstrag.calibration.benches.workers import WorkerGroup, join_process_group, serve
-from simstrag.calibration.cells import Bench, MeasurementCell, Series
+from simstrag.calibration.cells import Bench, MeasurementCell, Series, Skipped
 from simstrag.processes.affinity import cores
 
 if TYPE_CHECKING:
@@ -155,7 +156,8 @@ class TrainingBench(Bench):
 
     def __enter__(self) -> Self:
         super().__enter__()
-        self._train(1)  # in which a trainer measures the gain of its reduced precision
+        with contextlib.suppress(Skipped):  # the visits say why
+            self._train(1)  # in which a trainer measures the gain of its reduced precision
         return self
 
     def _train_and_report(self, seconds: float) -> Series:
