@@ -1,7 +1,6 @@
 """A pool of rank processes that serves many runs, each run in its own process group.
 
-Importing torch dominates the start of a rank. A failed run ends the whole pool, because a rank may
-wait for another without end; the next run starts new processes.
+Importing torch dominates the start of a rank.
 """
 
 from __future__ import annotations
@@ -9,16 +8,14 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from simstrag.calibration.benches.steps import Jobs, time_steps
-from simstrag.calibration.benches.workers import serve
-from simstrag.errors import SimstragError
+from simstrag.calibration.benches.workers import STALL, WorkerGroup, serve
 from simstrag.processes.affinity import cores
-from simstrag.processes.children import Children
 
 if TYPE_CHECKING:
     from simstrag.ddp.trainer import Trainer
@@ -27,21 +24,11 @@ if TYPE_CHECKING:
 STARTING = 300.0
 """Time limit for the start of all processes, in seconds, on a busy machine."""
 
-AFTER = 3.0
-"""Seconds for the other ranks to report after one has failed."""
-
 POOL = 8
 """Batches that a rank draws before a run and then cycles through."""
 
 SPAN = 0.8
 """Duration of one timing of the pace of the cores, in seconds."""
-
-STALL = 60.0
-"""Stall limit of a rank, in seconds."""
-
-
-class RunFailed(SimstragError):
-    """A run failed; the message gives the reason of each rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,25 +62,14 @@ class PaceRequest:
     batch: int
 
 
-class Ranks:
+class Ranks(WorkerGroup):
     """A pool of up to `most` rank processes, started on first use; a context manager.
 
     Rank r runs on core r modulo the number of cores.  The processes die with this one.
     """
 
     def __init__(self, most: int, workload: str) -> None:
-        self.most, self.workload = most, workload
-        self._children = Children()
-
-    def __enter__(self) -> Ranks:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self.dismiss()
-
-    def dismiss(self) -> None:
-        """End all processes; kills those that hang."""
-        self._children.reap()
+        super().__init__(_rank, most, workload, starting=STARTING, lazy=True)
 
     def run(
         self, request: RunRequest, limit: float, on_start: Callable[[float], object]
@@ -102,78 +78,14 @@ class Ranks:
 
         on_start: receives the time of the first recorded step (`time.monotonic`).
 
-        Raises `RunFailed` if a rank failed, ended, or did not answer within `limit` seconds.
+        Raises `Skipped` if a rank failed, ended, or did not answer within `limit` seconds.
         """
-        return self._ask(request, request.ranks, limit, on_start)
+        return self.request(dict.fromkeys(range(request.ranks), request), limit, on_start)
 
     def pace(self, request: PaceRequest) -> list[float]:
         """Mean seconds of a bare step on each core, all cores at once."""
-        count = min(self.most, len(cores()))
-        return [each["seconds"] for each in self._ask(request, count, STALL, lambda at: None)]
-
-    def _ask(
-        self,
-        request: RunRequest | PaceRequest,
-        count: int,
-        limit: float,
-        on_start: Callable[[float], object],
-    ) -> list[dict[str, Any]]:
-        """Send a request to the first `count` ranks; returns their answers."""
-        try:
-            self._start()
-            pipes = self._children.pipes[:count]
-            for pipe in pipes:
-                pipe.send(request)
-            return self._collect(pipes, limit, on_start)
-        except OSError as error:
-            self.dismiss()
-            raise RunFailed(f"a rank ended early: {error}") from None
-        except BaseException:
-            self.dismiss()
-            raise
-
-    def _start(self) -> None:
-        if not self._children.pipes:
-            for rank in range(self.most):
-                self._children.start(_rank, rank, self.workload)
-            self._collect(self._children.pipes, STARTING, lambda at: None)
-
-    @staticmethod
-    def _collect(
-        pipes: Sequence[Connection], limit: float, on_start: Callable[[float], object]
-    ) -> list[dict[str, Any]]:
-        waiting = {pipe: rank for rank, pipe in enumerate(pipes)}
-        answers: dict[int, dict[str, Any]] = {}
-        failures: dict[int, str] = {}
-        until = time.monotonic() + limit
-        while waiting:
-            ready = wait(list(waiting), max(0.0, until - time.monotonic()))
-            if not ready:
-                break
-            for pipe in ready:
-                assert isinstance(pipe, Connection)
-                rank = waiting[pipe]
-                try:
-                    word, value = pipe.recv()
-                except (EOFError, OSError):
-                    word, value = "failed", "its process ended"
-                if word == "begun":
-                    on_start(value)
-                    continue
-                del waiting[pipe]
-                if word == "done":
-                    answers[rank] = value
-                else:
-                    failures[rank] = value
-                    until = min(until, time.monotonic() + AFTER)
-        if failures:
-            raise RunFailed(
-                "; ".join(f"rank {rank}: {why}" for rank, why in sorted(failures.items()))
-            )
-        if waiting:
-            silent = " and ".join(map(str, waiting.values()))
-            raise RunFailed(f"rank {silent} did not answer in {limit:.0f} s")
-        return [answers[rank] for rank in range(len(pipes))]
+        ranks = range(min(self.count, len(cores())))
+        return [each["seconds"] for each in self.request(dict.fromkeys(ranks, request))]
 
 
 def _rank(pipe: Connection, rank: int, workload: str) -> None:

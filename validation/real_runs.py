@@ -29,7 +29,7 @@ from simstrag.validation.cases import Case, ValidationPlan
 from simstrag.validation.loadgen.injector import Injector
 from simstrag.validation.loadgen.schedule import Schedule
 from simstrag.validation.prediction import synchronous
-from simstrag.validation.rank_pool import PaceRequest, Ranks, RunFailed, RunRequest
+from simstrag.validation.rank_pool import PaceRequest, Ranks, RunRequest
 
 PLAN, RUNS, OUTCOME, LOCK = "plan.json", "runs", "outcome.json", ".lock"
 CALIBRATION = "calibration"
@@ -215,7 +215,7 @@ class Campaign:
     def _wait_for_calm(self, ranks: Ranks, case: Case, until: float) -> None:
         """Wait at most `CALM` seconds for cores at the usual pace; failures are left to the run."""
         until = min(until, time.monotonic() + CALM)
-        with contextlib.suppress(RunFailed):
+        with contextlib.suppress(Skipped):
             while time.monotonic() < until and off(ranks.pace(self.alone), self.usual, case):
                 time.sleep(PAUSE)
 
