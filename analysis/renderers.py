@@ -25,6 +25,7 @@ def _(comparison: Comparison, command: str | None = None) -> str:
 
 @html_fragment.register
 def _(profile: Profile) -> str:
-    from simstrag.analysis.tables.profile_tables import html
+    from simstrag.analysis.pages.templates import fragment
+    from simstrag.analysis.tables.profile_tables import describe, tables
 
-    return html(profile)
+    return fragment(tables(profile), describe(profile))

@@ -4,7 +4,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import statistics
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,7 +15,7 @@ from simstrag.analysis.tables.table import Table
 from simstrag.analysis.text.number_format import MISSING, estimate, join, number, percent
 from simstrag.errors import InputError
 from simstrag.profile.batch_laws import seconds
-from simstrag.profile.measurements import CollectiveCell, HeldOut, Law, Response, StepCell
+from simstrag.profile.measurements import Law, Response
 from simstrag.profile.profile import Profile
 from simstrag.profile.quantity import NoiseSamples, Quantity
 from simstrag.profile.responses import evaluate
@@ -57,15 +60,18 @@ def describe(profile: Profile) -> tuple[str, ...]:
     command = f"with: {p.command}" + (f" ({p.commit[:12]})" if p.commit else "")
     derived = f"derived, not measured by this project; {p.date}, {command}"
     ranges = ", ".join(f"{k} {number(a)} to {number(b)}" for k, (a, b) in p.conditions.items())
+    errors = [
+        f"{h.part}, median {percent(h.median)} % and worst {percent(h.worst)} %" for h in p.held_out
+    ]
     parts = [
         f"{p.name}: {derived if p.origin == 'derived' else f'measured on {p.date} {command}'}",
         p.source and f"Source: {p.source}",
         p.missing and f"Missing: {'; '.join(p.missing)}.",
         p.note and f"Note: {p.note}",
-        p.device and f"Device: {_pairs(p.device)}.",
-        p.software and f"Software: {_pairs(p.software)}.",
+        p.device and f"Device: {_plain(p.device)}.",
+        p.software and f"Software: {_plain(p.software)}.",
         ranges and f"Conditions meanwhile: {ranges}.",
-        p.held_out and f"Held-out errors: {join(list(map(_held_out_error, p.held_out)))}.",
+        p.held_out and f"Held-out errors: {join(errors)}.",
     ]
     if (w := p.workload) is not None:
         stand_in = ", a stand-in, since the device gains nothing from it" if w.stand_in else ""
@@ -98,13 +104,6 @@ def tables(profile: Profile) -> list[Table]:
     return [table.trimmed() for table in every if table.rows]
 
 
-def html(profile: Profile) -> str:
-    """The profile as an HTML fragment for a notebook."""
-    from simstrag.analysis.pages.templates import fragment
-
-    return fragment(tables(profile), describe(profile))
-
-
 def pair_slowdowns(profile: Profile) -> dict[str, list[float | None]]:
     """Slowdowns of each job beside each other job on one device; None where memory was too small.
 
@@ -127,18 +126,18 @@ def _steps(profile: Profile) -> Table:
     full = None if profile.workload is None else profile.workload.full
     in_full = {c.batch: c.seconds.value for c in profile.cells if c.precision == full}
     rows = [
-        (
-            c.precision, str(c.batch), text(c.seconds, MS), text(c.mean, MS),
-            number(c.batch / c.seconds.value), _gain(c, in_full), *_scatter(c.noise),
-            text(c.update, MS), text(c.host, MS), text(c.host_share), bytes_of(c.peak_bytes),
-            number(c.seconds.n), HELD_OUT if c.held_out else "",
-        )
+        {
+            "precision": c.precision, "batch": str(c.batch), "median (ms)": text(c.seconds, MS),
+            "mean (ms)": text(c.mean, MS), "samples/s": number(c.batch / c.seconds.value),
+            "gain": number(in_full.get(c.batch, math.nan) / c.seconds.value),
+            "scatter (%)": MISSING if c.noise is None else _scatter(c.noise),
+            "lag 1": MISSING if c.noise is None else number(c.noise.lag1_autocorrelation, 2),
+            "update (ms)": text(c.update, MS), "host (ms)": text(c.host, MS),
+            "host share": text(c.host_share), "memory": bytes_of(c.peak_bytes),
+            "steps": number(c.seconds.n), "fit": HELD_OUT if c.held_out else "",
+        }
         for c in profile.cells
     ]  # fmt: skip
-    headers = (
-        "precision", "batch", "median (ms)", "mean (ms)", "samples/s", "gain", "scatter (%)",
-        "lag 1", "update (ms)", "host (ms)", "host share", "memory", "steps", "fit",
-    )  # fmt: skip
     note = (
         "Forward and backward of one worker, with 95 % intervals in brackets. "
         f"Gain: over {full or 'full precision'} at the same batch. Scatter: the range of nine in "
@@ -148,21 +147,13 @@ def _steps(profile: Profile) -> Table:
         "lag 1", "memory", "update (ms)", "host (ms)", "steps", "mean (ms)", "scatter (%)",
         "host share", "samples/s",
     )  # fmt: skip
-    return _table("Steps", headers, rows, note, least=least)
+    return _table("Steps", rows, note, least=least)
 
 
-def _gain(cell: StepCell, in_full: dict[int, float]) -> str:
-    full = in_full.get(cell.batch)
-    return MISSING if full is None else number(full / cell.seconds.value)
-
-
-def _scatter(noise: NoiseSamples | None) -> tuple[str, str]:
-    if noise is None:
-        return MISSING, MISSING
+def _scatter(noise: NoiseSamples) -> str:
     last = len(noise.quantiles) - 1
     low, high = (100 * (noise.quantiles[round(last * level)] - 1) for level in (0.05, 0.95))
-    ends = f"{number(low, 2, sign=True)} to {number(high, 2, sign=True)}"
-    return ends, number(noise.lag1_autocorrelation, 2)
+    return f"{number(low, 2, sign=True)} to {number(high, 2, sign=True)}"
 
 
 def _batch_fits(profile: Profile) -> Table:
@@ -174,65 +165,59 @@ def _batch_fits(profile: Profile) -> Table:
             if cell.precision == fit.precision and not cell.held_out
         ]
         knee = "" if fit.knee is None else f", no quicker below {text(fit.knee)}"
-        rows.append((
-            fit.precision, f"{text(fit.fixed, MS)} + {text(fit.per_sample, MS)} × batch{knee}",
-            _list(fit.fitted), _list(fit.held_out), _worst(errors), _ordered(fit.errors),
-        ))  # fmt: skip
-    headers = (
-        "precision", "median step (ms)", "batches in the fit", "held out", "off by at most (%)",
-        "cross-validated error of laws (%)",
-    )  # fmt: skip
-    return _table("Step against batch", headers, rows, wraps=5)
+        law = f"{text(fit.fixed, MS)} + {text(fit.per_sample, MS)} × batch{knee}"
+        rows.append({
+            "precision": fit.precision, "median step (ms)": law,
+            "batches in the fit": _list(fit.fitted), "held out": _list(fit.held_out),
+            "off by at most (%)": _worst(errors),
+            "cross-validated error of laws (%)": _ordered(fit.errors),
+        })  # fmt: skip
+    return _table("Step against batch", rows, wraps="cross-validated error of laws (%)")
 
 
 def _laws(profile: Profile) -> Table:
     rows = [
-        (
-            r.load, r.resource, r.precision or "all-reduce", _formula(r), f"{r.highest:g}",
-            _ordered(r.errors),
-        )
+        {
+            "load": r.load, "takes": r.resource, "of steps in": r.precision or "all-reduce",
+            "slowdown at level u": _formula(r), "extrapolated above": f"{r.highest:g}",
+            "cross-validated error of laws (%)": _ordered(r.errors),
+        }
         for r in profile.responses
     ]  # fmt: skip
-    headers = (
-        "load", "takes", "of steps in", "slowdown at level u", "extrapolated above",
-        "cross-validated error of laws (%)",
-    )  # fmt: skip
     level = "Level u = 1 takes all of one core's, or of the device's, time; 0.5 half of it."
     notes = [f"{r.load}, {r.precision}: {r.note}" for r in profile.responses if r.note]
-    return _table("Under contention: laws", headers, rows, level, *notes, wraps=5)
+    wraps = "cross-validated error of laws (%)"
+    return _table("Under contention: laws", rows, level, *notes, wraps=wraps)
 
 
 def _levels(profile: Profile) -> Table:
     rows = []
     for r in profile.responses:
         for at in r.levels:
-            law = _law_at(r, at.level)
-            errors = [] if law is None else [law / at.slowdown.value - 1]
-            rows.append((
-                r.load, r.precision or "all-reduce", f"{at.level:g}", text(at.slowdown),
-                number(law), _worst(errors), HELD_OUT if at.held_out else "",
-            ))  # fmt: skip
-    headers = ("load", "of steps in", "level", "slowdown", "by the law", "off by (%)", "fit")
-    return _table("Under contention: what was measured", headers, rows, least=("by the law",))
-
-
-def _law_at(response: Response, level: float) -> float | None:
-    """The law's slowdown; None where the law has no value there."""
-    try:
-        return float(evaluate(response, level))
-    except InputError:
-        return None
+            law = None
+            with contextlib.suppress(InputError):  # the law has no value at this level
+                law = float(evaluate(r, at.level))
+            rows.append({
+                "load": r.load, "of steps in": r.precision or "all-reduce",
+                "level": f"{at.level:g}", "slowdown": text(at.slowdown), "by the law": number(law),
+                "off by (%)": _worst([] if law is None else [law / at.slowdown.value - 1]),
+                "fit": HELD_OUT if at.held_out else "",
+            })  # fmt: skip
+    return _table("Under contention: what was measured", rows, least=("by the law",))
 
 
 def _pairs_of(profile: Profile) -> Table:
     rows = []
     for job, slowdowns in pair_slowdowns(profile).items():
         known = [value for value in slowdowns if value is not None]
-        ends = (min(known), statistics.median(known), max(known)) if known else (None,) * 3
-        rows.append((job, str(len(known)), *map(number, ends), str(len(slowdowns) - len(known))))
-    headers = ("job", "beside", "least", "median", "most", "did not fit")
+        rows.append({
+            "job": job, "beside": str(len(known)), "least": number(min(known, default=None)),
+            "median": number(statistics.median(known) if known else None),
+            "most": number(max(known, default=None)),
+            "did not fit": str(len(slowdowns) - len(known)),
+        })  # fmt: skip
     note = "Slowdown of the job, alone over shared speed, beside each other job on one device."
-    return _table("Beside another job", headers, rows, note, least=("did not fit", "least"))
+    return _table("Beside another job", rows, note, least=("did not fit", "least"))
 
 
 # -- communication -------------------------------------------------------------------------------
@@ -240,20 +225,22 @@ def _pairs_of(profile: Profile) -> Table:
 
 def _collectives(profile: Profile) -> Iterator[Table]:
     """One table per backend and load: a row per size, a column per number and group of ranks."""
-    for backend, load, level in dict.fromkeys(
-        (c.backend, c.load, c.level) for c in profile.collectives
-    ):
-        cells = [
-            c for c in profile.collectives if (c.backend, c.load, c.level) == (backend, load, level)
-        ]
-        groups = dict.fromkeys((c.ranks, c.group) for c in cells)
-        found = {(c.bytes, c.ranks, c.group): c for c in cells}
+    tables = defaultdict(list)
+    for c in profile.collectives:
+        tables[c.backend, c.load, c.level].append(c)
+    for (backend, load, level), cells in tables.items():
         over = {(c.ranks, c.group) for c in cells if c.oversubscribed}
-        rows = [
-            (bytes_of(size), *(_collective(found.get((size, *group))) for group in groups))
+        columns = {
+            g: f"{ranks_of(*g)}{' **' if g in over else ''} (ms)"
+            for g in dict.fromkeys((c.ranks, c.group) for c in cells)
+        }
+        rows = {
+            size: {"bytes": bytes_of(size), **dict.fromkeys(columns.values(), "")}
             for size in sorted({c.bytes for c in cells})
-        ]
-        columns = [f"{ranks_of(*g)}{' **' if g in over else ''} (ms)" for g in groups]
+        }
+        for c in cells:
+            held_out = " *" if c.held_out else ""
+            rows[c.bytes][columns[c.ranks, c.group]] = text(c.seconds, MS) + held_out
         notes = {
             "Median from the latest start to the latest end of the members.":
                 profile.origin == "measured",
@@ -262,12 +249,8 @@ def _collectives(profile: Profile) -> Iterator[Table]:
         }  # fmt: skip
         note = " ".join(each for each, holds in notes.items() if holds)
         beside = f", beside load {load} {level:g}" if load else ""
-        least = tuple(reversed(columns[1:]))
-        yield _table(f"All-reduce, {backend}{beside}", ("bytes", *columns), rows, note, least=least)
-
-
-def _collective(cell: CollectiveCell | None) -> str:
-    return "" if cell is None else text(cell.seconds, MS) + (" *" if cell.held_out else "")
+        least = tuple(columns.values())[:0:-1]
+        yield _table(f"All-reduce, {backend}{beside}", list(rows.values()), note, least=least)
 
 
 def _collective_fits(profile: Profile) -> Table:
@@ -275,86 +258,88 @@ def _collective_fits(profile: Profile) -> Table:
     for fit in profile.collective_fits:
         most = max(fit.residuals, key=lambda r: abs(r.error), default=None)
         at = "" if most is None else f" at {most.ranks} ranks, {bytes_of(most.bytes)}"
-        rows.append((
-            fit.backend, fit.algorithm, ranks_of(_list(fit.ranks), fit.group),
-            f"{bytes_of(fit.smallest)} to {bytes_of(fit.largest)}", text(fit.alpha, 1e6),
-            text(fit.bandwidth, 1e-9), _worst([r.error for r in fit.residuals]) + at,
-        ))  # fmt: skip
-    headers = (
-        "backend", "algorithm", "ranks", "sizes", "alpha (µs)", "bandwidth (GB/s)",
-        "off by at most (%)",
-    )  # fmt: skip
+        rows.append({
+            "backend": fit.backend, "algorithm": fit.algorithm,
+            "ranks": ranks_of(_list(fit.ranks), fit.group),
+            "sizes": f"{bytes_of(fit.smallest)} to {bytes_of(fit.largest)}",
+            "alpha (µs)": text(fit.alpha, 1e6), "bandwidth (GB/s)": text(fit.bandwidth, 1e-9),
+            "off by at most (%)": _worst([r.error for r in fit.residuals]) + at,
+        })  # fmt: skip
     notes = dict.fromkeys(fit.note for fit in profile.collective_fits)
     least = ("backend", "sizes")
-    return _table("All-reduce: fits", headers, rows, *notes, wraps=6, least=least)
+    return _table("All-reduce: fits", rows, *notes, wraps="off by at most (%)", least=least)
 
 
 def _transfers(profile: Profile) -> Table:
     rows = [
-        (
-            bytes_of(t.bytes), str(t.ranks or ""),
-            *(text(each, MS) for each in (t.push, t.service, t.pull)),
-            "" if t.slowdown is None else text(t.slowdown),
-        )
+        {
+            "bytes": bytes_of(t.bytes), "ranks": str(t.ranks or ""), "push (ms)": text(t.push, MS),
+            "service (ms)": text(t.service, MS), "pull (ms)": text(t.pull, MS),
+            "step slower": "" if t.slowdown is None else text(t.slowdown),
+        }
         for t in profile.transfers
     ]  # fmt: skip
-    headers = ("bytes", "ranks", "push (ms)", "service (ms)", "pull (ms)", "step slower")
     note = (
         "Rows with ranks: these ranks train the workload under the server of simstrag.ddp, and the "
         "service includes its bookkeeping and its optimizer. Rows without: one worker moves bytes "
         "over TCP."
     )
-    return _table(
-        "Parameter server", headers, rows, note if any(t.ranks for t in profile.transfers) else ""
-    )
+    return _table("Parameter server", rows, note if any(t.ranks for t in profile.transfers) else "")
 
 
 def _overlaps(profile: Profile) -> Table:
     rows = [
-        (o.backend, str(o.ranks), o.precision, str(o.batch), bytes_of(o.bytes), text(o.overlap))
+        {
+            "backend": o.backend, "ranks": str(o.ranks), "precision": o.precision,
+            "batch": str(o.batch), "bytes": bytes_of(o.bytes), "share hidden": text(o.overlap),
+        }
         for o in profile.overlaps
-    ]
-    headers = ("backend", "ranks", "precision", "batch", "bytes", "share hidden")
-    return _table("All-reduce hidden by backward", headers, rows)
+    ]  # fmt: skip
+    return _table("All-reduce hidden by backward", rows)
 
 
 def _locksteps(profile: Profile) -> Table:
     rows = [
-        (
-            str(c.ranks), c.precision, str(c.batch), f"{c.load} {c.level:g}" if c.load else "none",
-            text(c.rest, MS),
-            *("" if q is None else text(q) for q in (c.slowdown, c.interference)),
-        )
+        {
+            "ranks": str(c.ranks), "precision": c.precision, "batch": str(c.batch),
+            "load on a core": f"{c.load} {c.level:g}" if c.load else "none",
+            "rest (ms)": text(c.rest, MS),
+            "step slower": "" if c.slowdown is None else text(c.slowdown),
+            "bare step slower": "" if c.interference is None else text(c.interference),
+        }
         for c in profile.locksteps
     ]  # fmt: skip
-    headers = (
-        "ranks", "precision", "batch", "load on a core", "rest (ms)", "step slower",
-        "bare step slower",
-    )  # fmt: skip
     note = (
         "Rest: from the last gradient of the slowest rank to the next step. Step slower: the step "
         "among the ranks over the step alone on its core; beside a load, over the step among the "
         "ranks without it. Bare: on all their cores at once, without DDP."
     )
-    return _table("Ranks in lockstep", headers, rows, note)
+    return _table("Ranks in lockstep", rows, note)
 
 
 # -- learning, constants, errors -----------------------------------------------------------------
 
 
 def _learning(profile: Profile) -> Table:
-    rows = [(number(at.batch), str(at.trained), text(at.scale)) for at in profile.learning]
-    headers = ("small batch", "samples trained", "noise scale (samples)")
-    return _table("Gradient noise scale along training", headers, rows)
+    rows = [
+        {
+            "small batch": number(at.batch), "samples trained": str(at.trained),
+            "noise scale (samples)": text(at.scale),
+        }
+        for at in profile.learning
+    ]  # fmt: skip
+    return _table("Gradient noise scale along training", rows)
 
 
 def _amp_ratios(profile: Profile) -> Table:
     rows = [
-        (r.model, r.device, number(r.batch), f"{r.full} / {r.amp}", text(r.ratio), r.source)
+        {
+            "model": r.model, "device": r.device, "batch": number(r.batch),
+            "precisions": f"{r.full} / {r.amp}", "gain": text(r.ratio), "source": r.source,
+        }
         for r in profile.amp_ratios
-    ]
-    headers = ("model", "device", "batch", "precisions", "gain", "source")
-    return _table("Gain of reduced precision", headers, rows, wraps=5)
+    ]  # fmt: skip
+    return _table("Gain of reduced precision", rows, wraps="source")
 
 
 def _constants(profile: Profile) -> Table:
@@ -364,46 +349,52 @@ def _constants(profile: Profile) -> Table:
         for name, (unit, scale) in units.items():
             quantity = getattr(getattr(profile, part), name, None)
             if quantity is not None:
-                value = text(quantity, scale).removesuffix(" (assumed)")
-                rows.append((f"{part}.{name}", value, unit, quantity.kind, number(quantity.n)))
+                rows.append({
+                    "constant": f"{part}.{name}",
+                    "value": text(quantity, scale).removesuffix(" (assumed)"), "unit": unit,
+                    "how": quantity.kind, "samples": number(quantity.n),
+                })  # fmt: skip
                 notes += [f"{part}.{name}: {quantity.note}"] if quantity.note else []
-    headers = ("constant", "value", "unit", "how", "samples")
-    return _table("What a simulation reads", headers, rows, *notes)
-
-
-def _held_out_error(h: HeldOut) -> str:
-    return f"{h.part}, median {percent(h.median)} % and worst {percent(h.worst)} %"
+    return _table("What a simulation reads", rows, *notes)
 
 
 def _held_out(profile: Profile) -> Table:
     rows = [
-        (
-            h.part, str(len(h.cells)), percent(h.median), percent(h.threshold),
-            "yes" if h.median <= h.threshold else "NO",
-            f"{percent(h.worst)} ({max(h.cells, key=lambda c: abs(c.error)).cell})",
-        )
+        {
+            "part": h.part, "cells": str(len(h.cells)), "median error (%)": percent(h.median),
+            "at most (%)": percent(h.threshold),
+            "holds": "yes" if h.median <= h.threshold else "NO",
+            "worst (%)": f"{percent(h.worst)} ({max(h.cells, key=lambda c: abs(c.error)).cell})",
+        }
         for h in profile.held_out
     ]  # fmt: skip
-    headers = ("part", "cells", "median error (%)", "at most (%)", "holds", "worst (%)")
     rule = "Absolute errors at cells that no fit used, chosen by a rule that was fixed beforehand."
     notes = [f"{h.part}: {h.note}" for h in profile.held_out if h.note]
-    return _table("Predicted and held out", headers, rows, rule, *notes, wraps=5)
+    return _table("Predicted and held out", rows, rule, *notes, wraps="worst (%)")
 
 
 def _skipped(profile: Profile) -> Table:
-    rows = [(each.cell, each.reason) for each in profile.skipped]
-    return _table("Skipped", ("cell", "reason"), rows, wraps=1)
+    rows = [{"cell": each.cell, "reason": each.reason} for each in profile.skipped]
+    return _table("Skipped", rows, wraps="reason")
 
 
 # -- text of cells -------------------------------------------------------------------------------
 
 
 def _table(
-    title: str, headers: tuple[str, ...], rows: Sequence[tuple[str, ...]], *notes: str,
-    wraps: int = 0, least: tuple[str, ...] = (),
-) -> Table:  # fmt: skip
-    kept = tuple(filter(None, notes))
-    return Table(headers, tuple(rows), len(headers), (), kept, title, wraps, least)
+    title: str, rows: list[dict[str, str]], *notes: str, wraps: str = "", least: Sequence[str] = ()
+) -> Table:
+    """A table of rows by header."""
+    headers = tuple(rows[0]) if rows else ()
+    return Table(
+        headers,
+        tuple(tuple(row.values()) for row in rows),
+        words=len(headers),
+        notes=tuple(filter(None, notes)),
+        title=title,
+        wraps=headers.index(wraps) if wraps and rows else 0,
+        least=tuple(least),
+    )
 
 
 def text(quantity: Quantity | None, scale: float = 1.0) -> str:
@@ -458,13 +449,12 @@ def _formula(response: Response) -> str:
     return "; ".join([LAWS[response.law].format(**values), *ends])
 
 
-def _pairs(facts: dict[str, Any]) -> str:
-    return ", ".join(f"{key} {_plain(value)}" for key, value in facts.items())
-
-
 def _plain(value: Any) -> str:
     if isinstance(value, dict):
-        return f"({_pairs(value)})"
+        return ", ".join(
+            f"{key} ({_plain(v)})" if isinstance(v, dict) else f"{key} {_plain(v)}"
+            for key, v in value.items()
+        )
     return " ".join(map(_plain, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
