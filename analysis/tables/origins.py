@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from simstrag.analysis.tables.table import Number, Table
-from simstrag.analysis.text.number_format import MISSING, number, seconds
+from simstrag.analysis.text.number_format import MISSING, number, seconds, with_unit
 from simstrag.profile.quantity import Quantity
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.uncertain_constants import DECLARED, kind_of
@@ -62,13 +61,12 @@ def origins(scenario: Scenario) -> list[Origin]:
     """Every quantity that durations and progress depend on, in the order of a step."""
     return [
         *_step(scenario),
-        *_section(scenario, "allreduce"),
+        *_section(scenario, "allreduce", ("alpha", "bandwidth", "bytes", "overlap")),
         _all_reduce_of_all(scenario),
-        *_section(scenario, "server"),
+        *_section(scenario, "server", ("service", "push", "pull")),
         *_options(scenario),
         *_learner(scenario),
-        _trace(scenario),
-        *_responses(scenario),
+        *_contention(scenario),
     ]
 
 
@@ -118,13 +116,13 @@ def _step(scenario: Scenario) -> Iterator[Origin]:
     yield Origin("noise of steps", spread, "", noise.kind, str(noise.n), noise.note)
 
 
-def _section(scenario: Scenario, section: str) -> Iterator[Origin]:
+def _section(scenario: Scenario, section: str, names: Sequence[str]) -> Iterator[Origin]:
     """The constants of `allreduce` or `server`, from the scenario, else from the profile."""
-    declared = getattr(scenario, section)
-    measured = getattr(scenario.inputs.profile, section, None)
-    in_force = getattr(scenario.inputs, section)
-    names = ("alpha", "bandwidth", "bytes", "overlap")
-    for name in names if section == "allreduce" else ("service", "push", "pull"):
+    declared, measured, in_force = (
+        getattr(source, section, None)
+        for source in (scenario, scenario.inputs.profile, scenario.inputs)
+    )
+    for name in names:
         stated = declared is not None and name in declared.model_fields_set
         if measured is not None and not stated:
             yield _of(name, getattr(measured, name))
@@ -174,52 +172,36 @@ def _learner(scenario: Scenario) -> Iterator[Origin]:
         yield _plain("staleness_loss", scenario.learner.staleness_loss, DECLARED)
 
 
-def _trace(scenario: Scenario) -> Origin:
+def _contention(scenario: Scenario) -> Iterator[Origin]:
+    """The trace, and the laws from its utilisations to slowdowns."""
     trace = scenario.inputs.trace
     if trace is None:
-        return Origin("contention", "none", "", DECLARED, "", "")
+        yield Origin("contention", "none", "", DECLARED, "", "")
+        return
     kind = "given by the trace file" if isinstance(scenario.trace, str) else DECLARED
     kinds = ", ".join(sorted({f"{row.resource} {row.kind}" for row in trace.rows}))
     value = f"{len(trace.nodes)} nodes, {number(trace.end)} s"
     note = f"{kinds}; the file does not say whether it was recorded or generated"
-    return Origin("contention", value, "", kind, str(len(trace.rows)), note)
-
-
-def _responses(scenario: Scenario) -> Iterator[Origin]:
-    """The laws from utilisations of the trace to slowdowns."""
+    yield Origin("contention", value, "", kind, str(len(trace.rows)), note)
     for response in scenario.inputs.responses:
-        constants = ", ".join(f"{k} {number(q.value)}" for k, q in response.constants.items())
-        value = f"{response.law.replace('_', ' ')} law{f', {constants}' if constants else ''}"
-        yield Origin(
-            f"slowdown by utilisation of {response.resource}", value, "", "fitted",
-            str(len(response.levels)), f"beside load {response.load}: {response.note}",
-        )  # fmt: skip
+        constants = [f"{k} {number(q.value)}" for k, q in response.constants.items()]
+        value = ", ".join([f"{response.law.replace('_', ' ')} law", *constants])
+        what, n = f"slowdown by utilisation of {response.resource}", str(len(response.levels))
+        note = f"beside load {response.load}: {response.note}"
+        yield Origin(what, value, "", "fitted", n, note)
 
 
 def _plain(name: str, value: float | None, kind: str, note: str = "") -> Origin:
     what, unit = WORDS[name]
-    return Origin(what, Number(_shown(value, unit), value), "", kind, "", note, unit)
+    shown = MISSING if value is None else with_unit(value, unit)
+    return Origin(what, Number(shown, value), "", kind, "", note, unit)
 
 
 def _of(name: str, quantity: Quantity) -> Origin:
     what, unit = WORDS[name]
     n = "" if quantity.n is None else str(quantity.n)
-    value, interval = Number(_shown(quantity.value, unit), quantity.value), ""
+    value, interval = Number(with_unit(quantity.value, unit), quantity.value), ""
     if quantity.low is not None and quantity.high is not None:
-        text = f"{_shown(quantity.low, unit)} to {_shown(quantity.high, unit)}"
+        text = f"{with_unit(quantity.low, unit)} to {with_unit(quantity.high, unit)}"
         interval = Number(text, None, (quantity.low, quantity.high))
     return Origin(what, value, interval, quantity.kind, n, quantity.note, unit)
-
-
-def _shown(value: float | None, unit: str) -> str:
-    if value is None:
-        return MISSING
-    if unit.startswith("bytes"):
-        return f"{_prefixed(value)}{unit[5:]}"
-    return seconds(value) if unit == "s" else f"{number(value)} {unit}".strip()
-
-
-def _prefixed(size: float) -> str:
-    """Bytes with a decimal prefix."""
-    power = min(max(math.floor(math.log10(size) / 3), 0), 4) if 0 < size < math.inf else 0
-    return f"{number(size / 1000**power)} {('bytes', 'kB', 'MB', 'GB', 'TB')[power]}"

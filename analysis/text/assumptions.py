@@ -6,15 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from simstrag.analysis.text.cautions import REDUCING, SERVING
 from simstrag.analysis.text.number_format import join, number, seconds
-from simstrag.profile.measurements import Response
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
 from simstrag.timing.collectives import ranks_per_node
-
-FREE_PULL = (
-    "After an all-reduce that does not wait for every rank, the ranks outside it get the "
-    "parameters at no cost; {names} would pay for them on a real cluster."
-)
 
 FORMULAS = {
     "ring": "the ring formula",
@@ -39,15 +33,14 @@ def assumptions(scenario: Scenario, runs: Sequence[Run]) -> list[str]:
 
 def _steps(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
     yield "All ranks have the same hardware: they differ by contention and noise only."
-    times, trace = scenario.inputs.times, scenario.inputs.trace
-    replayed = trace is not None and trace.replays
-    if scenario.inputs.step.draw is not None and not replayed:
-        text = "Noise is drawn anew for every step, independent of the steps before"
-        noise = None if times is None else times.noise
-        lag = None if noise is None else noise.lag1_autocorrelation
-        if lag is not None:
-            text += f", although measured steps had a lag-1 autocorrelation of {number(lag, 2)}"
-        yield text + "."
+    times, trace, step = scenario.inputs.times, scenario.inputs.trace, scenario.inputs.step
+    if step.draw is not None and not (trace is not None and trace.replays):
+        lag = None if times is None or times.noise is None else times.noise.lag1_autocorrelation
+        measured = f", although measured steps had a lag-1 autocorrelation of {number(lag, 2)}"
+        yield (
+            "Noise is drawn anew for every step, independent of the steps before"
+            f"{'' if lag is None else measured}."
+        )
     if times is not None and times.compute.kind == "fitted":
         yield (
             f"No step of {scenario.learner.batch} samples was timed: its time comes from the "
@@ -62,10 +55,8 @@ def _steps(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
         "Policies get the clean step, the gain of reduced precision and the gradient noise scale "
         "exactly as they are simulated; a real calibration would be off by its error."
     )
-    uses_amp = any(run.summary["amp_share"] > 0 for run in runs)
-    if not uses_amp:
+    if not any(run.summary["amp_share"] > 0 for run in runs):
         return
-    step = scenario.inputs.step
     share = step.host / (step.host + step.gpu)
     yield (
         f"Reduced precision shortens the device's part of a step only; the other part is "
@@ -96,7 +87,10 @@ def _communication(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
         and run.summary["applied"] < scenario.workers * run.summary["updates"]
     ]
     if free:
-        yield FREE_PULL.format(names=join(free))
+        yield (
+            "After an all-reduce that does not wait for every rank, the ranks outside it get the "
+            f"parameters at no cost; {join(free)} would pay for them on a real cluster."
+        )
 
 
 def _nodes(scenario: Scenario) -> Iterator[str]:
@@ -143,16 +137,10 @@ def _server(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
             "Groups whose sums become one update are assumed to all-reduce among all their ranks "
             "first, while the server waits (fused_allreduce)."
         )
-    if load is not None:
-        yield from _load(load.node, load.host, load.net, bool(scenario.inputs.step.host))
-
-
-def _load(node: int, host: float, net: float, host_work: bool) -> Iterator[str]:
-    """The cost of a server in use for the ranks on its node.
-
-    host_work: whether steps have any.
-    """
-    factors = {"host work": host if host_work else 1.0, "communication": net}
+    if load is None:
+        return
+    works = bool(scenario.inputs.step.host)
+    factors = {"host work": load.host if works else 1.0, "communication": load.net}
     slower = [
         f"their {what} takes {number(factor)} times"
         for what, factor in factors.items()
@@ -161,13 +149,13 @@ def _load(node: int, host: float, net: float, host_work: bool) -> Iterator[str]:
     if slower:
         yield (
             "While a policy makes updates through the server, the ranks on node "
-            f"{node} are assumed to be slower: {join(slower)} as long, however much the server "
-            "has to do."
+            f"{load.node} are assumed to be slower: {join(slower)} as long, however much the "
+            "server has to do."
         )
-    if host > 1 and not host_work:
+    if load.host > 1 and not works:
         yield (
-            f"The host factor of server_load, {number(host)}, has no effect: steps have no host "
-            "work here (host_share is 0)."
+            f"The host factor of server_load, {number(load.host)}, has no effect: steps have no "
+            "host work here (host_share is 0)."
         )
 
 
@@ -205,8 +193,16 @@ def _contention(scenario: Scenario) -> Iterator[str]:
     )
     for response in scenario.inputs.responses:
         u = trace.changes
-        chosen = (u.kind == "utilisation") & (u.resource == response.resource)
-        yield _response(response, float(u.value[chosen].max()))
+        most = float(u.value[(u.kind == "utilisation") & (u.resource == response.resource)].max())
+        fitted = max(each.level for each in response.levels if not each.held_out)
+        what = "an all-reduce" if response.resource == "net" else "a whole step"
+        beyond = f", and is extrapolated up to {number(most)}" if most > fitted else ""
+        yield (
+            f"Utilisation of {response.resource} in the trace is assumed to be by other jobs and "
+            f'to stretch {what} as a load "{response.load}" of that level did: by a '
+            f"{response.law.replace('_', ' ')} law fitted to levels up to {number(fitted)}"
+            f"{beyond}, at any precision and batch."
+        )
     if any(row.kind == "duration" for row in trace.rows):
         yield (
             "Each step consumes the next recorded duration, regardless of the clock. Reduced "
@@ -217,16 +213,3 @@ def _contention(scenario: Scenario) -> Iterator[str]:
         yield f"After the trace ends ({number(trace.end)} s) its last values hold."
     elif scenario.trace_end == "loop":
         yield f"After the trace ends ({number(trace.end)} s) it begins anew."
-
-
-def _response(response: Response, most: float) -> str:
-    """The law from utilisation to slowdown of one resource. most: the highest of the trace."""
-    fitted = max(each.level for each in response.levels if not each.held_out)
-    what = "an all-reduce" if response.resource == "net" else "a whole step"
-    beyond = f", and is extrapolated up to {number(most)}" if most > fitted else ""
-    return (
-        f"Utilisation of {response.resource} in the trace is assumed to be by other jobs and to "
-        f'stretch {what} as a load "{response.load}" of that level did: by a '
-        f"{response.law.replace('_', ' ')} law fitted to levels up to {number(fitted)}{beyond}, "
-        "at any precision and batch."
-    )

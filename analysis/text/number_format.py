@@ -37,15 +37,38 @@ def number(value: float | int | None, digits: int = 3, sign: bool = False) -> st
     return _fixed(value, max(digits - 1 - _magnitude(value), 0), sign)
 
 
-def seconds(value: float | None) -> str:
+def seconds(value: float) -> str:
     """A duration with its unit.
 
     >>> seconds(0.0123), seconds(75.0), seconds(0.0)
     ('12.3 ms', '75.0 s', '0 s')
     """
-    if value is not None and 0 < abs(value) < 0.1:
-        return f"{number(value * 1000)} ms"
-    return f"{number(value)} s"
+    return f"{number(value)} s" if math.isnan(value) else with_unit(value, "s")
+
+
+def with_unit(value: float, unit: str) -> str:
+    """A value with its unit; a dash for NaN.
+
+    >>> with_unit(1.11148e9, "bytes/s"), with_unit(0.00489, "s"), with_unit(64.0, "samples")
+    ('1.11 GB/s', '4.89 ms', '64.0 samples')
+    """
+    scale, word = divisor(value, unit)
+    shown = number(value if scale == 1 else value / scale)
+    return shown if shown == MISSING else f"{shown} {word}".strip()
+
+
+def divisor(value: float, unit: str) -> tuple[float, str]:
+    """A divisor that makes a value readable, and the unit it gives.
+
+    >>> divisor(3e9, "bytes/s"), divisor(0.05, "s"), divisor(8.0, "samples")
+    ((1000000000.0, 'GB/s'), (0.001, 'ms'), (1.0, 'samples'))
+    """
+    if unit == "s" and 0 < abs(value) < 0.1:
+        return 1e-3, "ms"
+    if unit.startswith("bytes"):
+        power = min(max(math.floor(math.log10(value) / 3), 0), 4) if 0 < value < math.inf else 0
+        return 1000.0**power, ("bytes", "kB", "MB", "GB", "TB")[power] + unit[5:]
+    return 1.0, unit
 
 
 def percent(value: float | None, digits: int = 3) -> str:
@@ -77,10 +100,12 @@ def estimate(value: float, low: float, high: float, scale: float = 1.0, sign: bo
     if math.isnan(low) or math.isnan(high):
         return f"{_fixed(value, max(3 - _magnitude(value), 0), sign)} ({MISSING})"
     places = decimals(value, low, high)
-    shown, ends = _fixed(value, places, sign), [_end(v, places, sign) for v in (low, high)]
-    if ends[0] == ends[1]:
-        return shown
-    return f"{shown} ({('–' if low >= 0 and not sign else ' to ').join(ends)})"
+    ends = [  # with more decimals where an end would be shown as 0
+        _fixed(v, -_magnitude(v) if v and round(v, places) == 0 else places, sign)
+        for v in (low, high)
+    ]
+    shown, between = _fixed(value, places, sign), "–" if low >= 0 and not sign else " to "
+    return shown if ends[0] == ends[1] else f"{shown} ({between.join(ends)})"
 
 
 def decimals(value: float, low: float, high: float) -> int:
@@ -95,18 +120,10 @@ def decimals(value: float, low: float, high: float) -> int:
     return min(max(math.ceil(-math.log10((high - low) / 2)), 1 - _magnitude(value), 0), most)
 
 
-def _end(value: float, places: int, sign: bool) -> str:
-    """An end of an interval with `places` decimals, or with more where it would be 0."""
-    small = value and round(value, places) == 0
-    return _fixed(value, -_magnitude(value) if small else places, sign)
-
-
 def _magnitude(value: float) -> int:
     return math.floor(math.log10(abs(value))) if value else 0
 
 
 def _fixed(value: float, places: int, sign: bool) -> str:
     text = f"{value:{'+' if sign else ''}.{places}f}"
-    if float(text) == 0:
-        text = text.lstrip("+-")
-    return text.replace("-", "−")
+    return (text.lstrip("+-") if float(text) == 0 else text).replace("-", "−")

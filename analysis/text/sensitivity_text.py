@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 from simstrag.analysis.tables.comparison_result import Standings, faster
 from simstrag.analysis.tables.table import Number, Table
-from simstrag.analysis.text.number_format import join, number
-from simstrag.scenario.scenario import Scenario
+from simstrag.analysis.text.number_format import divisor, join, with_unit
 from simstrag.scenario.uncertain_constants import QUANTITIES, kind_of, value_of
 
 C_TAU = "learner.c_tau"
@@ -193,7 +192,7 @@ def round_safely(bound: float, value: float, unit: str) -> str:
     >>> round_safely(1.54, 1.0, ""), round_safely(3.04e9, 5e9, "bytes/s")
     ('1.5', '3.1 GB/s')
     """
-    scale, word = _unit(bound, unit)
+    scale, word = divisor(bound, unit)
     towards = math.floor if value <= bound else math.ceil
     low, high = min(value, bound) / scale, max(value, bound) / scale
     for digits in range(2, 16):
@@ -202,26 +201,6 @@ def round_safely(bound: float, value: float, unit: str) -> str:
         if low <= shown <= high:
             return f"{shown:.12g} {word}".strip()
     return f"{bound / scale!r} {word}".strip()
-
-
-def with_unit(value: float, unit: str) -> str:
-    """A value with its unit; a dash for NaN.
-
-    >>> with_unit(1.11148e9, "bytes/s"), with_unit(0.00489, "s"), with_unit(64.0, "samples")
-    ('1.11 GB/s', '4.89 ms', '64.0 samples')
-    """
-    scale, word = _unit(value, unit)
-    return number(value) if math.isnan(value) else f"{number(value / scale)} {word}".strip()
-
-
-def _unit(value: float, unit: str) -> tuple[float, str]:
-    """A divisor that makes a value readable, and the unit it gives."""
-    if unit == "s":
-        return (1e-3, "ms") if abs(value) < 0.1 else (1.0, "s")
-    if unit.startswith("bytes"):
-        power = min(max(math.floor(math.log10(value) / 3), 0), 4) if value > 0 else 0
-        return 1000.0**power, ("bytes", "kB", "MB", "GB", "TB")[power] + unit[5:]
-    return 1.0, unit
 
 
 # -- the section of the report ---------------------------------------------------------------------
@@ -252,65 +231,50 @@ def thresholds(s: Standings) -> Thresholds:
             "assumed or fitted and not 0."
         )
     rows = found.to_dict("records")
-    reach = {r["quantity"]: _far([q for q in rows if q["quantity"] == r["quantity"]]) for r in rows}
-    rows.sort(key=lambda r: reach[r["quantity"]])
-    return Thresholds(_about(s, rows), rows, _table(rows))
-
-
-def _far(rows: Sequence[Row]) -> float:
-    """The logarithm of the factor that changes the lead: 0 for c_tau, infinity for no change."""
-    if rows[0]["quantity"] == C_TAU:
-        return 0.0
-    turned = [r for r in rows if r["rival"]]
-    return min((abs(math.log(r["turns_at"] / r["value"])) for r in turned), default=math.inf)
-
-
-def _about(s: Standings, rows: Sequence[Row]) -> str:
+    logs = {r["quantity"]: math.inf for r in rows}  # of the nearest factor that changes the lead
+    for r in rows:
+        if r["rival"]:
+            log = abs(math.log(r["turns_at"] / r["value"]))
+            logs[r["quantity"]] = min(log, logs[r["quantity"]])
+    rows.sort(key=lambda r: (r["quantity"] != C_TAU, logs[r["quantity"]]))
     leader, n = rows[0]["leader"], rows[0]["seeds"]
     seeds = f"the first {n} of {s.seeds} seeds" if n < s.seeds else "the same seeds"
-    texts = [
+    scenario = s.comparison.scenario
+    left_out = [
+        WORDS[name]
+        for name in QUANTITIES
+        if name not in logs
+        and (scenario.step is None or not name.startswith("step.") or value_of(scenario, name))
+        and name not in ("step.amp_ratio", C_TAU)
+        and kind_of(scenario, name) != "measured"
+    ]
+    about = (
         "One assumed or fitted constant at a time was divided and multiplied by four, and all "
         f"{len(s.policies)} policies were simulated again under {seeds}, except those that the "
         f"constant cannot affect. Where another policy than {leader} then had the best mean, "
         "further runs enclosed the value at which it takes over. Measured constants were not "
         f"varied, and no two constants at once. Where {leader} leads at an end, nothing was run in "
         "between."
-    ]
-    texts += _left_out(s.comparison.scenario, {r["quantity"] for r in rows})
-    texts += [explain_lost_lead(s)]
-    return " ".join(filter(None, texts))
-
-
-def _left_out(scenario: Scenario, varied: set[str]) -> list[str]:
-    """Constants that were not measured and not varied, because they are 0 or not given."""
-    left = [
-        WORDS[name]
-        for name in QUANTITIES
-        if name not in varied
-        and (scenario.step is None or not name.startswith("step.") or value_of(scenario, name))
-        and name not in ("step.amp_ratio", C_TAU)
-        and kind_of(scenario, name) != "measured"
-    ]
-    return [f"Also assumed, but not varied because 0 or not given: {join(left)}."] if left else []
+    )
+    if left_out:
+        about += f" Also assumed, but not varied because 0 or not given: {join(left_out)}."
+    if lost := explain_lost_lead(s):
+        about += f" {lost}"
+    return Thresholds(about, rows, _table(rows))
 
 
 def _table(rows: Sequence[Row]) -> Table:
+    columns = {
+        "in force": "value", "tried at": "tried", "holds at": "holds_at", "turns at": "turns_at"
+    }  # fmt: skip
+    numbers = [
+        [Number(with_unit(r[key], r["unit"]), r[key]) for key in columns.values()] for r in rows
+    ]
     shown = tuple(
-        (
-            WORDS[r["quantity"]],
-            str(r["kind"]),
-            new_leader(r) or "none",
-            *(
-                Number(with_unit(r[column], r["unit"]), r[column])
-                for column in ("value", "tried", "holds_at", "turns_at")
-            ),
-        )
-        for r in rows
+        (WORDS[r["quantity"]], str(r["kind"]), new_leader(r) or "none", *own)
+        for r, own in zip(rows, numbers, strict=True)
     )
-    headers = (
-        "constant", "fitted or assumed", "new leader", "in force", "tried at",
-        "holds at", "turns at",
-    )  # fmt: skip
+    headers = ("constant", "fitted or assumed", "new leader", *columns)
     notes = (
         "The lead changes between the last two values; a dash means no change. Within the noise: "
         "at the value tried, the new lead is not beyond a 95 % interval. The CSV file has seconds, "
