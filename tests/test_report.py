@@ -19,9 +19,8 @@ from simstrag.analysis.charts.comparison_charts import explain_missing_curves, t
 from simstrag.analysis.derived.example_runs import examples_of
 from simstrag.analysis.pages.report import render, render_run
 from simstrag.analysis.tables.comparison_result import standings
-from simstrag.analysis.text.answer import answer
+from simstrag.analysis.text.answer import answer, detection
 from simstrag.analysis.text.assumptions import assumptions
-from simstrag.analysis.text.detection import detection
 from simstrag.analysis.text.number_format import estimate, number, percent
 from simstrag.engine.simulate import simulate
 from simstrag.experiments.compare import Comparison, compare

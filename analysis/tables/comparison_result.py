@@ -77,16 +77,14 @@ class Standings:
     @property
     def grain(self) -> float:
         """Seconds of one update of bsp, the granularity of a run's end."""
-        updates = self.comparison.column(BASELINE, "updates")
-        return float(self.comparison.column(BASELINE, "makespan").mean() / updates.mean())
+        column = self.comparison.column
+        return float(column(BASELINE, "makespan").mean() / column(BASELINE, "updates").mean())
 
     @property
     def spread(self) -> bool:
         """Whether seeds differ; without noise on a fixed trace they do not."""
-        columns = (
-            self.comparison.column(p.policy, name) for p in self.policies for name in self.times
-        )
-        return any(float(np.ptp(column)) > 0 for column in columns)
+        column = self.comparison.column
+        return any(np.ptp(column(p.policy, n)) > 0 for p in self.policies for n in self.times)
 
     @property
     def certain(self) -> bool:
@@ -107,14 +105,11 @@ class Standings:
     @property
     def twins(self) -> list[list[str]]:
         """The policies that made the same runs as another, in groups."""
-        groups: list[list[str]] = []
+        groups: dict[str, list[str]] = {}  # by their first policy
         for p in self.policies:
-            group = next((g for g in groups if self.same(g[0], p.policy)), None)
-            if group is None:
-                groups.append([p.policy])
-            else:
-                group.append(p.policy)
-        return [group for group in groups if len(group) > 1]
+            first = next((name for name in groups if self.same(name, p.policy)), p.policy)
+            groups.setdefault(first, []).append(p.policy)
+        return [group for group in groups.values() if len(group) > 1]
 
     @property
     def unknown(self) -> dict[str, str]:
@@ -130,18 +125,26 @@ class Standings:
 
     def mean(self, times: Any) -> Estimate:
         """The mean of times over seeds."""
-        return _sure(self.comparison.scenario, paired_statistics.mean(times))
+        return _exact(self.comparison.scenario, paired_statistics.mean(times))
 
     def gap(self, times: Any, others: Any) -> Estimate:
         """The mean paired difference of times over seeds, times - others."""
         found = paired_statistics.difference(times, others)
-        return _settled(_sure(self.comparison.scenario, found), float(np.mean(others)))
+        return _exact(self.comparison.scenario, found, float(np.mean(others)))
 
     def between(self, first: str, second: str, name: str | None = None) -> Estimate:
         """The mean paired difference of two policies in seconds, first - second."""
         name = name or self.decides
         column = self.comparison.column
         return self.gap(column(first, name), column(second, name))
+
+    def known_mean(self, policy: str, key: str, variant: str = "contended") -> float:
+        """The mean of a column over the seeds where it is known; NaN where no seed has it."""
+        if key not in self.comparison.runs:
+            return math.nan
+        column = self.comparison.column(policy, key, variant)
+        values = [v for v in column if not math.isnan(v)]
+        return sum(values) / len(values) if values else math.nan
 
     @property
     def costs(self) -> tuple[float, ...]:
@@ -167,62 +170,60 @@ def standings(comparison: Comparison) -> Standings:
     times = tuple(name for name in TIMES if name == "makespan" or comparison.has_target)
     if comparison.has_target and comparison.scenario.sample_target is None:
         times = ("time_to_target",)  # the run ends there: the makespan is the same number
-    column, sure = comparison.column, partial(_sure, comparison.scenario)
+    column, exact = comparison.column, partial(_exact, comparison.scenario)
     ranking = comparison.ranking
-    names = list(ranking["policy"])
-    deciding = {name: column(name, times[0]) for name in names}
-    lead = {
-        (a, b): _settled(sure(paired_statistics.difference(deciding[a], deciding[b])),
-        deciding[b].mean()) for a in names for b in names if a != b
-    }  # fmt: skip
+    deciding = {name: column(name, times[0]) for name in ranking["policy"]}
+    ahead = {
+        (a, b): faster(exact(paired_statistics.difference(own, other), other.mean()))
+        for a, own in deciding.items()
+        for b, other in deciding.items()
+        if a != b
+    }
     found = []
     for row in ranking.to_dict(orient="records"):
-        policy = str(row["policy"])
-        ahead = sum(faster(lead[other, policy]) for other in names if other != policy)
-        behind = sum(faster(lead[policy, other]) for other in names if other != policy)
+        policy, estimate = str(row["policy"]), partial(_of, row)
+        better = sum(ahead[other, policy] for other in deciding if other != policy)
+        worse = sum(ahead[policy, other] for other in deciding if other != policy)
         found.append(
             Standing(
                 policy,
                 str(row["architecture"]),
-                {name: sure(_of(row, name)) for name in times},
-                {name: _settled(sure(_of(row, f"{name}_difference")), row[name]) for name in times},
-                {name: sure(_of(row, f"{name}_speedup")) for name in times},
-                {name: _settled(sure(_of(row, f"{name}_mitigation")), 1.0) for name in times},
-                (1 + ahead, len(names) - behind),
+                {name: exact(estimate(name)) for name in times},
+                {name: exact(estimate(f"{name}_difference"), row[name]) for name in times},
+                {name: exact(estimate(f"{name}_speedup")) for name in times},
+                {name: exact(estimate(f"{name}_mitigation"), 1.0) for name in times},
+                (1 + better, len(deciding) - worse),
                 {str(k): float(v) for k, v in row.items() if not isinstance(v, str)},
             )
         )
     bsp = {name: column(BASELINE, name) for name in times}
     clean = {name: column(BASELINE, name, "clean") for name in times}
+    both = {name: (clean[name], bsp[name]) for name in times}
+    gaps = {name: paired_statistics.difference(*pair) for name, pair in both.items()}
     return Standings(
         comparison,
         times,
         tuple(found),
-        {name: sure(paired_statistics.mean(bsp[name])) for name in times},
-        {name: sure(paired_statistics.mean(clean[name])) for name in times},
-        {name: sure(paired_statistics.speedup(clean[name], bsp[name])) for name in times},
-        {
-            name: _settled(
-                sure(paired_statistics.difference(clean[name], bsp[name])), bsp[name].mean()
-            )
-            for name in times
-        },
+        {name: exact(paired_statistics.mean(bsp[name])) for name in times},
+        {name: exact(paired_statistics.mean(clean[name])) for name in times},
+        {name: exact(paired_statistics.speedup(*pair)) for name, pair in both.items()},
+        {name: exact(gap, bsp[name].mean()) for name, gap in gaps.items()},
     )
 
 
 def _certain(scenario: Scenario) -> bool:
+    """Whether nothing is random, so that one seed suffices."""
     shifted = scenario.trace is not None and scenario.trace_per_seed == "shift"
     return scenario.inputs.step.draw is None and not shifted
 
 
-def _sure(scenario: Scenario, e: Estimate) -> Estimate:
-    """An estimate; its interval has no width where one seed suffices."""
-    one = len(scenario.seed_list) < 2 and _certain(scenario)
-    return Estimate(e.value, e.value, e.value) if one else e
+def _exact(scenario: Scenario, e: Estimate, whole: float = 0.0) -> Estimate:
+    """An estimate without width where one seed suffices, and without rounding.
 
-
-def _settled(e: Estimate, whole: float) -> Estimate:
-    """A difference without the rounding of sums as large as `whole`."""
+    whole: the size of the sums of which the estimate is a difference.
+    """
+    if len(scenario.seed_list) < 2 and _certain(scenario):
+        e = Estimate(e.value, e.value, e.value)
     return Estimate(*(0.0 if abs(x) <= NOISE * whole else x for x in e))
 
 

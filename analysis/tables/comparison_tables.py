@@ -82,32 +82,28 @@ def _ranking_notes(s: Standings) -> Iterable[str]:
 def differences_table(s: Standings) -> Table:
     """Paired differences against bsp, and for server policies against bsp through the server."""
     servers = [p.policy for p in s.policies if p.architecture == "server"]
-    second = bool(servers) and SERVER_BASELINE in (p.policy for p in s.policies)
-    headers = ("policy", *(f"{TIMES[n]} against bsp (s)" for n in s.times))
-    if second:
-        headers += tuple(f"{TIMES[n]} against {SERVER_BASELINE} (s)" for n in s.times)
+    baselines = [BASELINE, *({SERVER_BASELINE} & set(servers))]
     rows = []
     for p in s.policies:
         if p.policy == BASELINE:
             continue
-        row: list[str] = [Number.estimate(p.difference[n], sign=True) for n in s.times]
-        if second and p.policy in servers and p.policy != SERVER_BASELINE:
-            gaps = (s.between(p.policy, SERVER_BASELINE, n) for n in s.times)
-            row += [Number.estimate(gap, sign=True) for gap in gaps]
-        rows.append(_padded((p.policy, *row), headers))
+        cells = [Number.estimate(p.difference[n], sign=True) for n in s.times]
+        if p.policy in servers and p.policy not in baselines:
+            gaps = (s.between(p.policy, base, n) for base in baselines[1:] for n in s.times)
+            cells += [Number.estimate(gap, sign=True) for gap in gaps]
+        rows.append((p.policy, *cells))
+    headers = ("policy", *(f"{TIMES[n]} against {b} (s)" for b in baselines for n in s.times))
     clean = (Number.estimate(s.clean_difference[n], sign=True) for n in s.times)
-    control = _padded((_control(s), *clean), headers)
+    *padded, control = (
+        row + ("",) * (len(headers) - len(row)) for row in (*rows, (_control(s), *clean))
+    )
     notes = (
         "Means of the differences within each seed: both policies met the same noise and the same "
         "contention. Below zero, the policy is faster than the baseline. An interval that contains "
         "zero shows no difference.",
         *_narrow(s, rows, 1),
     )
-    return Table(headers, tuple(rows), 1, control, notes)
-
-
-def _padded(row: tuple[str, ...], headers: tuple[str, ...]) -> tuple[str, ...]:
-    return row + ("",) * (len(headers) - len(row))
+    return Table(headers, tuple(padded), 1, control, notes)
 
 
 CUT = "cut_share"
@@ -131,7 +127,8 @@ BEHIND: tuple[tuple[str, str, Callable[[float], Number]], ...] = (
 
 def behind_table(s: Standings) -> Table:
     """Statistics, precision, detection and waste behind the times; means over seeds."""
-    idle = [key for key in (CUT, "beyond_trace") if not _any(s, key)]
+    every = {key: [_mean(s, p.policy, key) for p in s.policies] for key in (CUT, "beyond_trace")}
+    idle = [key for key, means in every.items() if not any(mean > 0 for mean in means)]
     columns = [column for column in BEHIND if column[1] not in idle]
 
     def cells(policy: str, variant: str = "contended") -> list[Number]:
@@ -145,7 +142,7 @@ def behind_table(s: Standings) -> Table:
         "Mean staleness counts the updates between a gradient's pull and its application. "
         "S_stale/b counts the gradients that were applied between that pull and that application; "
         "progress depends on it. Steps thrown away were dropped or aborted."
-        + (" Samples cut are those that a deadline left uncomputed." if _any(s, CUT) else ""),
+        + ("" if CUT in idle else " Samples cut are those that a deadline left uncomputed."),
         "Switches are counted by the policy: changes of precision, of mode, or of protocol. "
         "Deviation is the mean of (samples applied between a gradient's pull and its update, over "
         "those of a full update)². Times (L eta G)² it bounds the mean squared error that "
@@ -173,10 +170,9 @@ def costs_table(s: Standings) -> Table:
     for c in s.costs:
         times = [s.mean(s.at_cost(p.policy, c)) for p in s.policies]
         order = sorted(range(len(times)), key=lambda k: times[k].value)
-        cells = map(Number.estimate, times)
+        cells = enumerate(map(Number.estimate, times))
         columns.append([
-            Number(f"{cell}  #{order.index(k) + 1}", cell.value, cell.ends)
-            for k, cell in enumerate(cells)
+            Number(f"{cell}  #{order.index(k) + 1}", cell.value, cell.ends) for k, cell in cells
         ])  # fmt: skip
     rows = tuple(zip((p.policy for p in s.policies), *columns, strict=True))
     headers = ("policy", *(f"time to target at c_tau {c:g} (s)" for c in s.costs))
@@ -200,19 +196,13 @@ def _narrow(s: Standings, rows: Iterable[Sequence[str]], words: int) -> list[str
 
 
 def _mean(s: Standings, policy: str, key: str, variant: str = "contended") -> float:
-    """The mean of a column over the seeds where it is known; NaN where no seed has it."""
-    column = s.comparison.column
-    if key == "lost":
-        lost = column(policy, "dropped", variant) + column(policy, "aborted", variant)
-        return float((lost / column(policy, "started", variant)).mean())
-    if key not in s.comparison.runs:
-        return math.nan
-    values = [v for v in column(policy, key, variant) if not math.isnan(v)]
-    return sum(values) / len(values) if values else math.nan
-
-
-def _any(s: Standings, key: str) -> bool:
-    return any(_mean(s, p.policy, key) > 0 for p in s.policies)
+    """The mean of a column over seeds, that of the share of lost steps included."""
+    if key != "lost":
+        return s.known_mean(policy, key, variant)
+    dropped, aborted, started = (
+        s.comparison.column(policy, name, variant) for name in ("dropped", "aborted", "started")
+    )
+    return float(((dropped + aborted) / started).mean())
 
 
 def _against_bsp(p: Standing, of_bsp: str, value: Estimate, scale: float = 1.0) -> Number:

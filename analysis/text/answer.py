@@ -30,30 +30,23 @@ def answer(s: Standings) -> tuple[str, ...]:
     bsp = _time(s.baseline[s.decides])
     if not others:
         return f"Only bsp was run: it needs {bsp}.", _last(s, "Nothing was compared")
-    ahead = [p for p in others if faster(p.difference[s.decides])]
-    if ahead:
-        best = ahead[0]
+    best = next((p for p in others if faster(p.difference[s.decides])), None)
+    slower = [p for p in others if p.difference[s.decides].low > 0]
+    if best is not None:
         rest, but = _runner_up(s, best), ignored(s, best.policy)
         first, last = _winner(s, best), f"But {but}, and {rest}" if but else rest
     elif s.seeds < 2 and not s.certain:
-        names = join(_names(others))
+        names = _names(others)
         first = f"No difference shown: one seed gives no interval to tell {names} from bsp ({bsp})."
         last = "Run more seeds to learn whether the order of the table holds"
-    else:
-        first, last = _behind(s, others, bsp)
-    return tuple(filter(None, (first, _until(s), _last(s, last))))
-
-
-def _behind(s: Standings, others: Sequence[Standing], bsp: str) -> tuple[str, str]:
-    """The first sentence where no policy is faster than bsp, and the start of the last one."""
-    slower = [p for p in others if p.difference[s.decides].low > 0]
-    close = [p for p in others if p not in slower]
-    if not close:
-        best = others[0]
+    elif len(slower) == len(others):
+        nearest = others[0]
         first = f"No policy is faster than bsp, which {_does(s)} in {bsp}: all are slower."
-        return first, f"{best.policy} comes nearest, {_time(best.difference[s.decides])} behind"
-    rest = f"{join(_names(slower))} took longer" if slower else "No policy was slower either"
-    return _undecided(s, close, bsp), rest
+        last = f"{nearest.policy} comes nearest, {_time(nearest.difference[s.decides])} behind"
+    else:
+        first = _undecided(s, [p for p in others if p not in slower], bsp)
+        last = f"{_names(slower)} took longer" if slower else "No policy was slower either"
+    return tuple(filter(None, (first, _until(s), _last(s, last))))
 
 
 def _undecided(s: Standings, close: Sequence[Standing], bsp: str) -> str:
@@ -65,11 +58,11 @@ def _undecided(s: Standings, close: Sequence[Standing], bsp: str) -> str:
         return f"No difference shown: {same}, which {_does(s)} in {bsp}."
     one = len(open_) == 1
     if all(p.difference[s.decides] == (0.0, 0.0, 0.0) for p in open_):
-        text = f"{join(_names(open_))} {'takes' if one else 'take'} exactly as long as bsp"
+        text = f"{_names(open_)} {'takes' if one else 'take'} exactly as long as bsp"
         return f"No difference shown: {text}, which {_does(s)} in {bsp}{same and f'; {same}'}."
     verb = "is" if one else "are"
     return (
-        f"No difference shown: {join(_names(open_))} {verb} not shown to be faster or slower "
+        f"No difference shown: {_names(open_)} {verb} not shown to be faster or slower "
         f"than bsp, which {_does(s)} in {bsp}; the {'' if one else 'best '}mean of "
         f"{'' if one else 'these, of '}{open_[0].policy}{'' if one else ','} is a speed-up "
         f"of {estimate(*open_[0].speedup[s.decides])}{same and f'; {same}'}."
@@ -83,14 +76,11 @@ def _winner(s: Standings, best: Standing) -> str:
     where = (
         "Without contention" if s.comparison.scenario.inputs.trace is None else "Under this trace"
     )
-    grain = s.grain
-    slight = -best.difference[s.decides].value < grain
-    return "".join([
-        f"{where} {best.policy} {_does(s)} {'first, ' if first else ''}{_gain(s, best)} sooner ",
-        "than bsp",
-        f", which is less than one update of bsp ({seconds(grain)})" if slight else "",
-        ".",
-    ])  # fmt: skip
+    slight = ""
+    if -best.difference[s.decides].value < s.grain:
+        slight = f", which is less than one update of bsp ({seconds(s.grain)})"
+    sooner = f"{'first, ' if first else ''}{_gain(s, best)} sooner than bsp"
+    return f"{where} {best.policy} {_does(s)} {sooner}{slight}."
 
 
 def _until(s: Standings) -> str:
@@ -133,7 +123,8 @@ def _runner_up(s: Standings, best: Standing) -> str:
     twins = [p.policy for p in rest if s.same(p.policy, best.policy)]
     idle = [p.policy for p in rest if s.same(p.policy, BASELINE)]
     others = [p for p in rest if p.policy not in (*twins, *idle)]
-    tied = [p.policy for p in others if not _apart(s, best, p)]
+    gaps = {p.policy: s.between(best.policy, p.policy) for p in others}
+    tied = [name for name, gap in gaps.items() if not (gap.high < 0 or gap.low > 0)]
     steady = _steady(s, best, others)
     texts = [f"no difference is shown between {best.policy} and {join(tied)}"] if tied else []
     texts += [f"the same runs were made by {join(twins)}"] if twins else []
@@ -187,11 +178,6 @@ def _contention(s: Standings) -> str:
     return f"contention is {classes(s)}"
 
 
-def _apart(s: Standings, a: Standing, b: Standing) -> bool:
-    gap = s.between(a.policy, b.policy)
-    return not math.isnan(gap.low) and (gap.high < 0 or gap.low > 0)
-
-
 def _does(s: Standings) -> str:
     return "reaches the target" if s.decides == "time_to_target" else "finishes the work"
 
@@ -202,5 +188,35 @@ def _time(e: Estimate) -> str:
     return f"{number(e.value, 4)} s" if math.isnan(e.low) else f"{text} s"
 
 
-def _names(found: Sequence[Standing]) -> list[str]:
-    return [p.policy for p in found]
+def _names(found: Sequence[Standing]) -> str:
+    return join([p.policy for p in found])
+
+
+def detection(s: Standings) -> list[str]:
+    """How often suspicions were right: a sentence per policy that named suspects at its updates.
+
+    Shares are means over the seeds where they are defined; counts are pairs of update and rank over
+    all seeds.  A comparison of an older version has no counts.
+    """
+
+    def counted(policy: str, *names: str) -> str:
+        """The count over all seeds, in parentheses; empty where it was not counted."""
+        if not set(names) <= set(s.comparison.runs):
+            return ""
+        count = sum(float(s.comparison.column(policy, name).sum()) for name in names)
+        return f" ({count:,.0f} in all)"
+
+    found = []
+    for p in s.policies:
+        right, seen = s.known_mean(p.policy, "precision"), s.known_mean(p.policy, "recall")
+        if math.isnan(right) and math.isnan(seen):
+            continue
+        first, second = "suspected no rank", "there were no straggler-updates"
+        if not math.isnan(right):
+            suspicions = counted(p.policy, "hits", "false_alarms")
+            first = f"was right in {percent(right)} % of its suspicions{suspicions}"
+        if not math.isnan(seen):
+            stragglers = counted(p.policy, "hits", "misses")
+            second = f"it missed {percent(1 - seen)} % of the straggler-updates{stragglers}"
+        found.append(f"{p.policy} {first}; {second}.")
+    return found

@@ -27,13 +27,10 @@ REDUCING, SERVING = THROUGH["allreduce"], THROUGH["server"]
 
 def cautions(s: Standings) -> list[str]:
     """What a reader must know before relying on the answer, most important first."""
-    scenario = s.comparison.scenario
     every = [
-        *_worth(s), *_no_contention(s), *_without_effect(scenario), *_sensitivity(s),
-        warn_of_few_seeds(s.seeds) if s.spread else "", *_mitigation(s), *_profile(scenario),
-        *_extrapolation(s), *_noise(scenario), *_amp_gain(s), *_fixed_share(s), *_overshoot(s),
-        *_learner(s),
-        *_deadlines(s), *_free_communication(s), *_beyond_trace(s), *_replay(s),
+        *_worth(s), *_contention(s), *_sensitivity(s),
+        warn_of_few_seeds(s.seeds) if s.spread else "", *_mitigation(s), *_profile(s),
+        *_reduced_precision(s), *_work(s), *_deadlines(s), *_free_communication(s), *_trace(s),
     ]  # fmt: skip
     if s.seeds > 1 and len(s.policies) > 2:
         every.append("Each interval is of one policy; none is corrected for multiple comparisons.")
@@ -74,35 +71,35 @@ def ignored(s: Standings, policy: str) -> str:
     return "its gradients are stale, so its samples may be worth less" if policy in s.stale else ""
 
 
-def _no_contention(s: Standings) -> Iterator[str]:
-    inputs = s.comparison.scenario.inputs
+def _contention(s: Standings) -> Iterator[str]:
+    """Missing or slight contention, and contention that nothing in the scenario feels."""
+    scenario, inputs = s.comparison.scenario, s.comparison.scenario.inputs
     if inputs.trace is None:
         noise = inputs.step.draw is not None
         slow = "ranks are slow by noise alone" if noise else "no rank is slow, not even by noise"
         yield f"There is no contention trace: {slow}."
-    elif s.delay < NEGLIGIBLE:
+        return
+    if s.delay < NEGLIGIBLE:
         yield (
             f"Contention delays bsp by only {100 * s.delay:.2g} %: there is hardly anything to "
             "mitigate, and M is not defined."
         )
-
-
-def _without_effect(scenario: Scenario) -> Iterator[str]:
-    """Contention in the trace that nothing in the scenario feels."""
-    inputs = scenario.inputs
-    rows = () if inputs.trace is None else inputs.trace.rows
-    slowed = {row.resource for row in rows if row.kind == "slowdown" and row.value != 1}
-    everybody = ranks_per_node(range(scenario.workers), scenario.network_places)
     pulls = inputs.server.push or inputs.server.pull
-    transfers = inputs.allreduce.seconds(everybody) or pulls
     reasons = {
         "host": "" if inputs.step.host else "host_share is 0",
         "gpu": "" if inputs.step.gpu else "host_share is 1",
-        "net": "" if transfers else "no transfer takes any time",
+        "net": "" if _reduces(scenario) or pulls else "no transfer takes any time",
     }
+    slowed = {r.resource for r in inputs.trace.rows if r.kind == "slowdown" and r.value != 1}
     for resource, reason in reasons.items():
         if resource in slowed and reason:
             yield f"The trace's {resource} rows have no effect: {reason}."
+
+
+def _reduces(scenario: Scenario) -> float:
+    """Seconds of an all-reduce of all ranks."""
+    everybody = ranks_per_node(range(scenario.workers), scenario.network_places)
+    return scenario.inputs.allreduce.seconds(everybody)
 
 
 def _sensitivity(s: Standings) -> Iterator[str]:
@@ -125,9 +122,9 @@ def _mitigation(s: Standings) -> Iterator[str]:
         )
 
 
-def _profile(scenario: Scenario) -> Iterator[str]:
-    """Fits of the profile that missed their held-out cells."""
-    profile = scenario.inputs.profile
+def _profile(s: Standings) -> Iterator[str]:
+    """Fits that missed their held-out cells, use beyond what was measured, and lasting noise."""
+    profile, times = s.comparison.scenario.inputs.profile, s.comparison.scenario.inputs.times
     missed = [] if profile is None else [h for h in profile.held_out if h.median > h.threshold]
     if missed and profile is not None:
         how = join([f"{h.part} by {h.median:.0%} (allowed: {h.threshold:.0%})" for h in missed])
@@ -135,20 +132,11 @@ def _profile(scenario: Scenario) -> Iterator[str]:
             f"The fits of the profile {profile.name} miss held-out measurements, in the median: "
             f"{how}. Calibrate again on an otherwise idle machine."
         )
-
-
-def _extrapolation(s: Standings) -> Iterator[str]:
-    """Sizes, ranks, batches or loads beyond those that the profile measured."""
     if beyond := list(map(str, s.comparison.beyond_measured)):
         yield (
             "Times are extrapolated beyond what the profile measured, and may be far off: "
             f"{join(beyond)}."
         )
-
-
-def _noise(scenario: Scenario) -> Iterator[str]:
-    """Measured noise that lasts longer than a step; simulated noise does not."""
-    times = scenario.inputs.times
     lag = None if times is None or times.noise is None else times.noise.lag1_autocorrelation
     if lag is not None and lag >= LASTING:
         yield (
@@ -157,26 +145,20 @@ def _noise(scenario: Scenario) -> Iterator[str]:
         )
 
 
-def _amp_gain(s: Standings) -> Iterator[str]:
-    """A gain of reduced precision that contention was measured to change."""
-    times = s.comparison.scenario.inputs.times
-    amp = [p.policy for p in s.policies if p.other["amp_share"] > 0]
-    if times is None or times.amp_ratio is None or times.amp_ratio_contended is None or not amp:
-        return
-    clean, contended = times.amp_ratio.value, times.amp_ratio_contended.value
-    if contended != clean:
-        direction = "favours" if contended < clean else "disadvantages"
+def _reduced_precision(s: Standings) -> Iterator[str]:
+    """A measured change of the gain by contention, and parts of a step that may be fixed."""
+    inputs = s.comparison.scenario.inputs
+    amp, moving = _whose(s, "amp_share"), _whose(s, "rebatched_share")
+    ratio = inputs.times and inputs.times.amp_ratio
+    contended = inputs.times and inputs.times.amp_ratio_contended
+    if amp and ratio and contended and contended.value != ratio.value:
+        direction = "favours" if contended.value < ratio.value else "disadvantages"
         yield (
-            f"Reduced precision was measured to gain {contended:.3g} times under contention. The "
-            f"simulation uses its gain without contention, {clean:.3g} times, which {direction} "
-            f"{join(amp)}."
+            f"Reduced precision was measured to gain {contended.value:.3g} times under contention. "
+            f"The simulation uses its gain without contention, {ratio.value:.3g} times, which "
+            f"{direction} {join(amp)}."
         )
-
-
-def _fixed_share(s: Standings) -> Iterator[str]:
-    """Policies that move samples where no part of a step is known to be fixed."""
-    moving = [p.policy for p in s.policies if p.other["rebatched_share"] > 0]
-    if moving and not s.comparison.scenario.inputs.step.fixed_share:
+    if moving and not inputs.step.fixed_share:
         yield (
             "A step with fewer samples takes proportionally less time here. The part of a step "
             "that does not depend on its samples was not measured; any such part would slow down "
@@ -184,34 +166,33 @@ def _fixed_share(s: Standings) -> Iterator[str]:
         )
 
 
-def _overshoot(s: Standings) -> Iterator[str]:
-    """Large updates that apply more samples than were asked for."""
-    wanted = s.comparison.scenario.sample_target
-    if wanted is None or s.comparison.has_target:
-        return
-    over = {p.policy: p.other["samples"] / wanted - 1 for p in s.policies}
-    far = [f"{p} by {100 * share:.2g} %" for p, share in over.items() if share > OVERSHOOT]
-    if far:
-        yield (
-            "Updates are large, so runs overshoot the work, and makespans are of more work: "
-            f"{join(far)}."
-        )
+def _whose(s: Standings, share: str) -> list[str]:
+    """The policies of which a column of the ranking is above 0."""
+    return [p.policy for p in s.policies if p.other[share] > 0]
 
 
-def _learner(s: Standings) -> Iterator[str]:
-    if not s.comparison.has_target:
-        return
-    learner = s.comparison.scenario.learner
-    yield (
-        f"Times to target come from a model of progress with a noise scale of "
-        f"{learner.noise_scale:g} samples and c_tau {learner.c_tau:g}, both assumed; nothing was "
-        "trained."
-    )
-    if amp := [p.policy for p in s.policies if p.other["amp_share"] > 0]:
+def _work(s: Standings) -> Iterator[str]:
+    """Overshoot of large updates where samples are the work; the model of progress elsewhere."""
+    wanted, learner = s.comparison.scenario.sample_target, s.comparison.scenario.learner
+    if s.comparison.has_target:
         yield (
-            f"For {join(amp)} they also assume that a gradient in reduced precision is worth as "
-            "much as one in full."
+            f"Times to target come from a model of progress with a noise scale of "
+            f"{learner.noise_scale:g} samples and c_tau {learner.c_tau:g}, both assumed; nothing "
+            "was trained."
         )
+        if amp := _whose(s, "amp_share"):
+            yield (
+                f"For {join(amp)} they also assume that a gradient in reduced precision is worth "
+                "as much as one in full."
+            )
+    elif wanted is not None:
+        over = {p.policy: p.other["samples"] / wanted - 1 for p in s.policies}
+        far = [f"{p} by {100 * share:.2g} %" for p, share in over.items() if share > OVERSHOOT]
+        if far:
+            yield (
+                "Updates are large, so runs overshoot the work, and makespans are of more work: "
+                f"{join(far)}."
+            )
 
 
 def _deadlines(s: Standings) -> Iterator[str]:
@@ -232,11 +213,9 @@ def _deadlines(s: Standings) -> Iterator[str]:
 def _free_communication(s: Standings) -> Iterator[str]:
     """Communication that costs nothing, as in a scenario without constants for it."""
     used = {way for p in s.policies for way in p.architecture.split(" + ")}
-    scenario = s.comparison.scenario
-    server = scenario.inputs.server
-    everybody = ranks_per_node(range(scenario.workers), scenario.network_places)
+    server = s.comparison.scenario.inputs.server
     which = []
-    if used & REDUCING and not scenario.inputs.allreduce.seconds(everybody):
+    if used & REDUCING and not _reduces(s.comparison.scenario):
         which.append("an all-reduce")
     if used & SERVING and not (server.service or server.push or server.pull):
         which.append("the server")
@@ -247,16 +226,14 @@ def _free_communication(s: Standings) -> Iterator[str]:
         )
 
 
-def _beyond_trace(s: Standings) -> Iterator[str]:
+def _trace(s: Standings) -> Iterator[str]:
+    """Time after the end of the trace, and durations that it replays."""
     for p in s.policies:
         if (share := p.other.get("beyond_trace", 0.0)) > BEYOND:
             yield (
                 f"{p.policy} was past the end of the trace for {100 * share:.0f} % of its "
                 "computing; the last values were held."
             )
-
-
-def _replay(s: Standings) -> Iterator[str]:
     if replays(s):
         yield (
             "The trace replays recorded step durations. The effect of reduced precision on them is "
