@@ -84,7 +84,7 @@ def draw(profile: Profile) -> Figure:
             axes.set_title(title, loc="left")
             draw_panel(axes, profile)
             if axes.get_legend_handles_labels()[0]:
-                axes.legend()
+                axes.legend(loc="best")  # named, it does not warn where the machine is slow
     return figure
 
 
