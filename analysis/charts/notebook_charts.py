@@ -12,7 +12,7 @@ from typing import Any
 from simstrag.analysis.charts import bokeh_renderer, comparison_charts
 from simstrag.analysis.charts import timeline as charts
 from simstrag.analysis.charts.timeline import Scope, scope_of
-from simstrag.analysis.derived.example_runs import Example, example, examples_of, timing_of
+from simstrag.analysis.derived.example_runs import Example, example_of, examples_of
 from simstrag.analysis.derived.timeline_excerpt import close_look
 from simstrag.analysis.tables.comparison_result import standings
 from simstrag.errors import InputError
@@ -29,9 +29,8 @@ def timeline(run: Run, scenario: Scenario | None = None) -> Any:
     `scenario.without_contention()`.  Without a scenario no slowdown is shown.
     Raises `InputError` where the run kept no steps, or the scenario has another trace.
     """
-    timing = None if scenario is None else timing_of(run, scenario)
-    workers = len(run.summary["wait_by_rank"])
-    return _link([example(run.policy, run, timing, workers)], workers)
+    e = example_of(run, scenario)
+    return _link([e], e.workers)
 
 
 def timelines(comparison: Comparison) -> Any:

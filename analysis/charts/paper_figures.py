@@ -21,7 +21,7 @@ from simstrag.analysis.charts import comparison_charts, run_charts
 from simstrag.analysis.charts import timeline as timelines
 from simstrag.analysis.charts.chart import PAPER, Chart, name_ranks
 from simstrag.analysis.charts.matplotlib_renderer import draw
-from simstrag.analysis.derived.example_runs import control_name, example, timing_of
+from simstrag.analysis.derived.example_runs import control_name, example, example_of
 from simstrag.analysis.derived.timeline_excerpt import close_look
 from simstrag.analysis.tables.comparison_result import standings
 from simstrag.documents.suggestions import nearest
@@ -98,14 +98,12 @@ def timeline(
     start, end: seconds; by default where contention sets in.
     Raises `InputError` where the run kept no steps, or the scenario has another trace.
     """
-    timing = None if scenario is None else timing_of(run, scenario)
-    workers = len(run.summary["wait_by_rank"])
-    e = example(run.policy, run, timing, workers)
-    close = close_look([e], workers)
+    e = example_of(run, scenario)
+    close = close_look([e], e.workers)
     window = (close.start if start is None else start, close.end if end is None else end)
-    chart = timelines.timeline(e, range(workers), *window, events=False)
-    axes = _drawn(chart, ax, 0.75 + 0.13 * workers)
-    axes.set_yticks(range(workers), name_ranks(workers))
+    chart = timelines.timeline(e, range(e.workers), *window, events=False)
+    axes = _drawn(chart, ax, 0.75 + 0.13 * e.workers)
+    axes.set_yticks(range(e.workers), name_ranks(e.workers))
     axes.set_ylabel("rank")
     return axes
 

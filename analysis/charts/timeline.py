@@ -6,7 +6,9 @@ page share one time axis, so that policies can be compared by eye.
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -130,17 +132,12 @@ def timeline(
     events: whether it has rows of updates and of changes of plan, and marks of suspicions.
     """
     rows = {rank: row for row, rank in enumerate(ranks)}
-    marks: list[Mark] = [*_slowdowns(e.timing, rows, start, end)]
-    marks += _parts(e, rows, start, end)
+    marks: list[Mark] = [*_slowdowns(e.timing, rows, start, end), *_parts(e, rows, start, end)]
     named = {float(row): f"rank {rank}" for rank, row in rows.items()}
     top = 0.1
     if events:
         plans = _plan_changes(e.run, start, end, len(rows))
-        marks += [
-            *_suspicions(e.run, rows, start, end),
-            _updates(e.run, start, end),
-        ]
-        marks += plans
+        marks += [*_suspicions(e.run, rows, start, end), _updates(e.run, start, end), *plans]
         top = PLAN if plans else UPDATES
         named |= {UPDATES: "updates"} | ({PLAN: "plan"} if plans else {})
     return Chart(
@@ -152,32 +149,24 @@ def timeline(
 
 def _parts(e: Example, rows: dict[int, int], start: float, end: float) -> Iterator[Bars]:
     """Bars for each part of the steps."""
-    steps, fates = e.steps, _fates(e.run, e.steps)
-    for part, (left, right) in parts_of_steps(steps, e.timing).items():
-        near = np.isin(steps.rank, list(rows)) & (right > left) & (left < end) & (right > start)
-        kept = np.flatnonzero(near).tolist()
-        if not kept:
-            continue
-        name, height, text = PARTS[part]
-        computes = part[:4] in ("full", "amp", "amp,")
-        columns = {
-            "rank": steps.rank[kept].astype(np.int32),
-            "what": [text.format(step=steps.step[k]) for k in kept],
-            "more": [f"; {fates[k]}" if computes else "" for k in kept],
-        }
-        row = np.array([rows[r] for r in steps.rank[kept].tolist()], dtype=np.int32)
-        yield Bars(name, part, left[kept], right[kept], row, height, columns, FACTS)
-
-
-def _fates(run: Run, steps: RunSteps) -> list[str]:
-    """The fate of every gradient, with its staleness where it was applied."""
-    fates = fates_of(run, steps, steps.step)
-    return [
+    steps = e.steps
+    fates = [
         fate.word
         if fate.update is None
         else f"{fate.word} in update {fate.update}, staleness {fate.update - 1 - version}"
-        for fate, version in zip(fates, steps.version.tolist(), strict=True)
+        for fate, version in zip(fates_of(e.run, steps), steps.version.tolist(), strict=True)
     ]
+    for part, (left, right) in parts_of_steps(steps, e.timing).items():
+        near = np.isin(steps.rank, list(rows)) & (right > left) & (left < end) & (right > start)
+        kept = np.flatnonzero(near).tolist()
+        if kept:
+            name, height, text = PARTS[part]
+            what = [text.format(step=steps.step[k]) for k in kept]
+            more = [f"; {fates[k]}" if "computes" in text else "" for k in kept]
+            ranks = steps.rank[kept].astype(np.int32)
+            columns = {"rank": ranks, "what": what, "more": more}
+            row = np.array([rows[r] for r in ranks.tolist()], dtype=np.int32)
+            yield Bars(name, part, left[kept], right[kept], row, height, columns, FACTS)
 
 
 def _slowdowns(
@@ -186,24 +175,23 @@ def _slowdowns(
     """Shades behind the ranks, those of steps below those of the network."""
     if timing is None:
         return
-    found: dict[tuple[bool, int], list[SlowdownSpan]] = {}
+    found = defaultdict(list)
     for span in slowdown_spans(timing, list(rows), start, end):
         if span.level is not None:
-            found.setdefault((span.network, span.level), []).append(span)
+            found[span.network, span.level].append(span)
+    names = [f"slowed {low:g}-{high:g}x" for low, high in itertools.pairwise(LEVELS)]
+    names.append(f"slowed > {LEVELS[-1]:g}x")
     for (network, level), spans in sorted(found.items()):
-        low, high = LEVELS[level], (*LEVELS[1:], None)[level]
-        name = f"slowed {low:g}-{high:g}x" if high else f"slowed > {low:g}x"
-        of = "to communicate" if network else "over a step in full precision"
-        columns = {
-            "rank": [s.rank for s in spans],
-            "what": [f"takes {s.factor:.3g} times as long {of}" for s in spans],
-            "more": [""] * len(spans),
-        }
+        kind, height, of = "slowed", 1.0, "over a step in full precision"
+        if network:
+            kind, height, of = "network", 0.9, "to communicate"
+        ranks, left, right, factors, _ = zip(*spans, strict=True)
+        what = [f"takes {factor:.3g} times as long {of}" for factor in factors]
+        columns = {"rank": list(ranks), "what": what, "more": [""] * len(ranks)}
         yield Bars(
-            "network slowed" if network else name, f"{'network' if network else 'slowed'} {level}",
-            np.array([s.start for s in spans]), np.array([s.end for s in spans]),
-            np.array([rows[s.rank] for s in spans]), 0.9 if network else 1.0, columns,
-            FACTS, below=True,
+            "network slowed" if network else names[level], f"{kind} {level}", np.array(left),
+            np.array(right), np.array([rows[rank] for rank in ranks]), height, columns, FACTS,
+            below=True,
         )  # fmt: skip
 
 
@@ -212,11 +200,8 @@ def _suspicions(run: Run, rows: dict[int, int], start: float, end: float) -> Ite
     first, last = (0.0, math.inf) if run.excerpt is None else (start, end)  # else not known
     found = [s for s in suspicions(run) if s.rank in rows and s.start < end and s.end > start]
     if found:
-        columns = {
-            "rank": [s.rank for s in found],
-            "what": ["is suspected by the policy"] * len(found),
-            "more": [""] * len(found),
-        }
+        what = ["is suspected by the policy"] * len(found)
+        columns = {"rank": [s.rank for s in found], "what": what, "more": [""] * len(found)}
         left = np.array([max(s.start, first) for s in found])
         right = np.array([min(s.end, last) for s in found])
         row = np.array([rows[s.rank] - 0.42 for s in found])
@@ -245,10 +230,7 @@ def _plan_changes(run: Run, start: float, end: float, ranks: int) -> list[Events
     if not found:
         return []
     columns = {"update": [c.update for c in found], "what": [c.what for c in found]}
-    facts = (
-        ("the plan changes", "@what"), ("time (s)", "@time{t}"),
-        ("update", "@update"),
-    )  # fmt: skip
+    facts = (("the plan changes", "@what"), ("time (s)", "@time{t}"), ("update", "@update"))
     times = np.array([c.time for c in found])
     return [Events(times, PLAN, ranks - 0.5, columns, facts)]
 
@@ -314,12 +296,12 @@ def contention_strip(timing: Timing, workers: int, until: float, shown: CloseLoo
 def _strip(label: str, rgba: Floats, ranks: Sequence[int], until: float, shown: CloseLook) -> Chart:
     """Pixels over the whole run, a row per rank; two upright lines enclose the close look."""
     n = len(ranks)
-    marks = [Image(rgba, (0.0, until, n - 0.5, -0.5))]
     edges = [Rule(shown.start, "x"), Rule(shown.end, "x")]
+    marks: list[Mark] = [Image(rgba, (0.0, until, n - 0.5, -0.5)), *edges]
     names = {float(row): f"rank {ranks[row]}" for row in sorted({0, n - 1})}
     height = min(max(n, 4), 32)
     return Chart(
-        label, "time (s)", "", [*marks, *edges], names, (0.0, until), (n - 0.5, -0.5),
+        label, "time (s)", "", marks, names, (0.0, until), (n - 0.5, -0.5),
         (9.0, 0.42 + 0.07 * height), 46 + 7 * height, "", False,
     )  # fmt: skip
 
@@ -336,7 +318,14 @@ def mix_parts(
     Discarded work counts `FADED` of its share, so that the page shines through.
     run: the run of the steps; the windows of an excerpt stand for their whole periods.
     """
-    low, high = _bins(until, run)
+    edges = np.linspace(0.0, until, BINS + 1)
+    low, high = edges[:-1], edges[1:]
+    excerpt = None if run is None else run.excerpt
+    windows = excerpt is not None and excerpt["period"] is not None
+    if run is not None and excerpt is not None and windows:
+        middle, end, period = (low + high) / 2, float(run.updates["time"][-1]), excerpt["period"]
+        low = np.where(middle < end, np.floor(middle / period) * period, until)
+        high = low + excerpt["window"]
     rgba = np.zeros((len(ranks), BINS, 4))
     covered = np.zeros((len(ranks), BINS, 1))
     parts = parts_of_steps(steps, timing)
@@ -352,7 +341,7 @@ def mix_parts(
             covered[row, :, 0] += whole
     alpha = rgba[:, :, 3:]
     np.divide(rgba[:, :, :3], alpha, out=rgba[:, :, :3], where=alpha > 0)
-    if _is_periodic(run):
+    if windows:
         np.divide(alpha, covered, out=alpha, where=covered > 0)
     return np.clip(rgba, 0.0, 1.0)
 
@@ -369,22 +358,6 @@ def mix_slowdowns(timing: Timing, workers: int, until: float) -> Floats:
     network = net > stretch
     rgba[network] = pixels(spec.NET, (net - 1) / (FULLEST - 1))[network]
     return rgba
-
-
-def _is_periodic(run: Run | None) -> bool:
-    """Whether only windows of a run were kept."""
-    return run is not None and run.excerpt is not None and run.excerpt["period"] is not None
-
-
-def _bins(until: float, run: Run | None) -> tuple[Floats, Floats]:
-    """Begin and end of each bin; of a run in windows, the window of the bin's period."""
-    edges = np.linspace(0.0, until, BINS + 1)
-    if run is None or run.excerpt is None or not _is_periodic(run):
-        return edges[:-1], edges[1:]
-    middle, end = (edges[:-1] + edges[1:]) / 2, float(run.updates["time"][-1])
-    period, window = run.excerpt["period"], run.excerpt["window"]
-    low = np.where(middle < end, np.floor(middle / period) * period, until)
-    return low, low + window
 
 
 def _share(left: Floats, right: Floats, low: Floats, high: Floats) -> Floats:

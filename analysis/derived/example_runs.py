@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,10 @@ class Example(NamedTuple):
     steps: RunSteps
     timing: Timing | None
     waiting: Waiting
+
+    @property
+    def workers(self) -> int:
+        return len(self.run.summary["wait_by_rank"])
 
     @property
     def end(self) -> float:
@@ -79,16 +83,7 @@ class Example(NamedTuple):
 def example(name: str, run: Run, timing: Timing | None, workers: int) -> Example:
     """A run that kept its steps, and what follows from them."""
     steps = steps_of(run)
-    reason = ""
-    if run.excerpt is not None:
-        reason = "only an excerpt of its steps was kept"
-    elif timing is None and run.recorded is None:
-        reason = "the run's trace or profile is not at hand"
-    if not reason:
-        waited = waiting(run, steps, timing, run.summary["architecture"], workers)
-    else:
-        blank = np.zeros((workers, workers))
-        waited = Waiting(blank, blank, float(np.sum(run.summary["wait_by_rank"])), reason)
+    waited = waiting(run, steps, timing, run.summary["architecture"], workers)
     return Example(name, run, steps, timing, waited)
 
 
@@ -108,8 +103,14 @@ def control_name(name: str) -> str:
     return CONTROL if name == "clean" else name
 
 
-def timing_of(run: Run, scenario: Scenario) -> Timing:
-    """The durations of a run. Raises `InputError` where the run had another trace."""
+def example_of(run: Run, scenario: Scenario | None) -> Example:
+    """A run with the durations of its scenario, of none without one.
+
+    Raises `InputError` where the run had another trace.
+    """
+    workers = len(run.summary["wait_by_rank"])
+    if scenario is None:
+        return example(run.policy, run, None, workers)
     trace = scenario.inputs.trace
     recorded = run.provenance["sha256"]["trace"]
     if recorded != (None if trace is None else trace.sha256):
@@ -117,26 +118,24 @@ def timing_of(run: Run, scenario: Scenario) -> Timing:
             f"the run of {run.policy} met another trace than the scenario has; give the scenario "
             "it was simulated under, for the clean control scenario.without_contention()"
         )
-    return scenario.timing(run.seed)
+    return example(run.policy, run, scenario.timing(run.seed), workers)
 
 
 def describe_excerpts(examples: Sequence[Example], workers: int) -> str:
     """A sentence on the runs that kept only some of their steps; empty where all kept all."""
     names: dict[str, list[str]] = {}
+    windows = False
     for e in examples:
-        if e.run.excerpt is not None:
-            names.setdefault(_kept_steps(e.run.excerpt, workers), []).append(e.name)
+        if (excerpt := e.run.excerpt) is not None:
+            ranks, parts = len(excerpt["ranks"]), []
+            if ranks < workers:
+                parts.append(f"those of {ranks} of {workers} ranks")
+            if excerpt["period"] is not None:
+                windows, each = True, f"of each {excerpt['period']:g} s"
+                parts.append(f"those in the first {excerpt['window']:g} {each}")
+            names.setdefault(" and ".join(parts), []).append(e.name)
     if not names:
         return ""
-    windows = any(e.run.excerpt and e.run.excerpt["period"] is not None for e in examples)
     more = ", which stand for the whole period in the picture of the whole run" if windows else ""
-    parts = [f"of {join(own)}, {what}" for what, own in names.items()]
-    return f"Only some steps were kept: {'; '.join(parts)}{more}."
-
-
-def _kept_steps(excerpt: Mapping[str, Any], workers: int) -> str:
-    ranks = len(excerpt["ranks"])
-    parts = [f"those of {ranks} of {workers} ranks"] if ranks < workers else []
-    if excerpt["period"] is not None:
-        parts.append(f"those in the first {excerpt['window']:g} of each {excerpt['period']:g} s")
-    return " and ".join(parts)
+    listed = [f"of {join(own)}, {what}" for what, own in names.items()]
+    return f"Only some steps were kept: {'; '.join(listed)}{more}."

@@ -35,7 +35,6 @@ TOLERANCE = 1e-9
 class Phases:
     """The phases of n steps, in the order of `Steps`.
 
-    step: number of each step on its rank.
     marks: seconds, shape (n, 8), in order along each rank.
     exchange: the kind of the phase of that name: collective, service (at the server), or
     communication where several kinds are not distinguished.
@@ -43,22 +42,23 @@ class Phases:
     served: when the service of each gradient began; NaN without service, or where it is unknown.
     """
 
-    step: Ints
     marks: Floats
     exchange: str
     assumed: Bools
     served: Floats
 
+    @property
+    def has_jobs(self) -> bool:
+        """Whether the services of any gradients are known."""
+        return not np.isnan(self.served).all()
+
 
 def phases_of(run: Run, steps: RunSteps, timing: Timing | None) -> Phases:
     """The phases of all recorded steps; pushes and pulls are distinguished only with a timing."""
-    table = run.frame("steps").sort_values(["rank", "step"], kind="stable")
-    communication = table["communication"].to_numpy(dtype=np.float64)
-    way = run.summary["architecture"]
+    way, communication, last = run.summary["architecture"], steps.communication, steps.last
     finish, begin = steps.finish, np.minimum(steps.start, steps.finish)
     pulled, got = begin.copy(), begin.copy()
     leave = np.append(begin[1:], 0.0)
-    last = np.append(steps.rank[1:] != steps.rank[:-1], True)
     leave[last] = np.maximum(steps.gap_end, finish)[last]
     served = np.full(len(finish), np.nan)
     first, second, third = finish, np.minimum(finish + steps.wait, leave), leave
@@ -68,40 +68,40 @@ def phases_of(run: Run, steps: RunSteps, timing: Timing | None) -> Phases:
         exchange = "collective"
         leave = finish + steps.wait + communication
         pulled[1:] = got[1:] = np.where(last[:-1], begin[1:], leave[:-1])
-        second, third, assumed = _reduced(run, steps, communication)
+        second, third, assumed = _reduced(run, steps)
     elif timing is not None:
-        pulled, got, leave = _pulls(run, steps, communication, timing.step.amp_switch)
+        pulled, got, leave = _pulls(run, steps, timing.step.amp_switch)
         after = np.maximum(communication - (got - pulled), 0.0)
         second, third = finish + steps.wait, leave
         if way == "server":
             exchange = "service"
-            first, second, third, assumed, served = _served(run, steps, after, last, timing)
+            first, second, third, assumed, served = _served(run, steps, after, timing)
             second = np.where(assumed, finish + steps.wait, second)
             third = np.where(assumed, leave, third)
             first = np.where(assumed, finish, first)
     marks = np.stack([pulled, got, begin, finish, first, second, third, leave], axis=1)
-    number = table["step"].to_numpy(dtype=np.int64)
-    return Phases(number, _in_order(marks, last), exchange, assumed, served)
+    ends = np.flatnonzero(last) + 1
+    for low, high in zip(np.append(0, ends[:-1]), ends, strict=True):
+        own = marks[low:high]  # in order along a rank, which rounding may violate
+        own[:] = np.maximum.accumulate(own.ravel()).reshape(own.shape)
+    return Phases(marks, exchange, assumed, served)
 
 
-def _reduced(run: Run, steps: RunSteps, communication: Floats) -> tuple[Floats, Floats, Bools]:
+def _reduced(run: Run, steps: RunSteps) -> tuple[Floats, Floats, Bools]:
     """Begin and end of each gradient's collective, and whether they are unknown.
 
     A collective ends with its update; a rank that waits after that is blocked.
     """
-    wait, entered = steps.wait, _entered(steps)
-    before = np.where(
-        entered, update_times(run, steps.applied) - communication - steps.finish, wait
-    )
+    wait, entered, communication = steps.wait, steps.entered, steps.communication
+    made = update_times(run, steps.applied)
+    before = np.where(entered, made - communication - steps.finish, wait)
     known = (before >= -TOLERANCE) & (before <= wait + TOLERANCE)
     known &= entered | (communication <= TOLERANCE)
     start = steps.finish + np.where(known, np.clip(before, 0.0, wait), wait)
     return start, start + communication, ~known
 
 
-def _pulls(
-    run: Run, steps: RunSteps, communication: Floats, amp_switch: float
-) -> tuple[Floats, Floats, Floats]:
+def _pulls(run: Run, steps: RunSteps, amp_switch: float) -> tuple[Floats, Floats, Floats]:
     """Begin and end of each step's pull, and the rank's next pull or the end of the run.
 
     All time of a rank is accounted for, so each pull begins where the previous step's seconds end.
@@ -111,7 +111,7 @@ def _pulls(
     got = np.minimum(steps.start - amp_switch * changes, steps.finish)
     pulled, leave = np.empty_like(got), np.empty_like(got)
     rank, free = -1, 0.0
-    columns = (steps.rank, got, steps.finish, steps.wait, communication, times[steps.version])
+    columns = (steps.rank, got, steps.finish, steps.wait, steps.communication, times[steps.version])
     for k, (r, end, finish, wait, busy, since) in enumerate(
         zip(*(column.tolist() for column in columns), strict=True)
     ):
@@ -123,7 +123,7 @@ def _pulls(
 
 
 def _served(
-    run: Run, steps: RunSteps, after: Floats, last: Bools, timing: Timing
+    run: Run, steps: RunSteps, after: Floats, timing: Timing
 ) -> tuple[Floats, Floats, Floats, Bools, Floats]:
     """End of each push, begin and end of service; whether these are unknown; all services.
 
@@ -135,11 +135,15 @@ def _served(
     ranks_and_times = zip(steps.rank.tolist(), steps.finish.tolist(), strict=True)
     arrival = np.array([timing.push(r, t, loaded=True) for r, t in ranks_and_times])
     pushing, job, times = arrival - steps.finish, timing.server.job, run.updates["time"]
-    entered = _entered(steps)
+    entered = steps.entered
     through = (np.abs(after - pushing - job) <= TOLERANCE) & ~steps.kept
     arrived = (after >= pushing - TOLERANCE) & ~entered & ~through & ~steps.kept
-    at_end = arrived & last
-    begun = _first_in_first_out(steps, arrival, job, through | at_end)
+    at_end = arrived & steps.last
+    begun, free = np.full(len(arrival), np.nan), 0.0
+    queue = np.flatnonzero(through | at_end)
+    for k in queue[np.lexsort((steps.rank[queue], arrival[queue]))].tolist():  # first in, first out
+        begun[k] = max(float(arrival[k]), free)
+        free = float(begun[k]) + job
     done = np.zeros(len(times))
     rows = entered & through
     np.maximum.at(done, steps.applied[rows] - 1, begun[rows] + job)
@@ -150,32 +154,6 @@ def _served(
     first = np.where(through, arrival, steps.finish + after)
     second, third = np.where(through, begun, first), np.where(through, begun + job, first)
     return first, second, third, ~(through | called_off), np.where(through, begun, np.nan)
-
-
-def _first_in_first_out(steps: RunSteps, arrival: Floats, job: float, served: Bools) -> Floats:
-    """Begin of service of these gradients, by (arrival, rank); NaN for all others."""
-    begun = np.full(len(arrival), np.nan)
-    rows = np.flatnonzero(served)
-    free = 0.0
-    for k in rows[np.lexsort((steps.rank[rows], arrival[rows]))].tolist():
-        begun[k] = max(float(arrival[k]), free)
-        free = float(begun[k]) + job
-    return begun
-
-
-def _entered(steps: RunSteps) -> Bools:
-    """Whether a step's own gradient completed a contribution to an update."""
-    return np.asarray((steps.applied > 0) & ~steps.kept)
-
-
-def _in_order(marks: Floats, last: Bools) -> Floats:
-    """The marks in order along each rank, which rounding may violate."""
-    ends = np.flatnonzero(last) + 1
-    ordered = [
-        np.maximum.accumulate(marks[low:high].ravel()).reshape(-1, marks.shape[1])
-        for low, high in zip(np.append(0, ends[:-1]), ends, strict=True)
-    ]
-    return np.concatenate(ordered)
 
 
 # -- moments -------------------------------------------------------------------------------------
@@ -196,9 +174,12 @@ class Moments(NamedTuple):
     kind: Ints
     row: Ints
 
+    def chosen(self, rows: Bools | Ints) -> Moments:
+        return Moments(*(column[rows] for column in self))
+
     def within(self, start: int, end: int) -> Moments:
         """The moments between two times, both included."""
-        return self._chosen((self.left <= end) & (self.right >= start))
+        return self.chosen((self.left <= end) & (self.right >= start))
 
     def most_waited(self, room: int) -> tuple[int, int]:
         """The first window with at most `room` beginnings in which ranks wait longest.
@@ -213,9 +194,6 @@ class Moments(NamedTuple):
         best = int(np.argmax(sums))
         start = int(self.left[best])
         return start, max(int(self.left[best + room]) - 1, start)
-
-    def _chosen(self, rows: npt.NDArray[np.bool_] | Ints) -> Moments:
-        return Moments(*(column[rows] for column in self))
 
 
 class Slowdown(NamedTuple):
@@ -232,8 +210,7 @@ def slowdowns(timing: Timing | None, start: int, end: int) -> Iterator[Slowdown]
     known = {} if timing is None else timing.contention.slowdowns
     for rank, resource in sorted(known):
         before = None
-        pieces = segments(known[rank, resource], start / 1e6, end / 1e6)
-        for low, _, factor in pieces:
+        for low, _, factor in segments(known[rank, resource], start / 1e6, end / 1e6):
             if factor != before:
                 yield Slowdown(rank, resource, int(micro(low)), factor)
             before = factor
@@ -243,30 +220,26 @@ def moments_of(run: Run, phases: Phases, timing: Timing | None) -> Moments:
     """All moments of a run, by their beginning."""
     marks, times = micro(phases.marks), micro(run.updates["time"])
     n, parts = len(marks), len(KINDS)
-    every = [
-        Moments(
-            marks[:, :-1].ravel(),
-            marks[:, 1:].ravel(),
-            np.tile(np.arange(parts), n),
-            np.repeat(np.arange(n), parts),
-        )
-    ]
+    phase, row = np.tile(np.arange(parts), n), np.repeat(np.arange(n), parts)
+    every = [Moments(marks[:, :-1].ravel(), marks[:, 1:].ravel(), phase, row)]
+
+    def add(kind: int, begun: Ints, ended: Ints, row: Ints | None = None) -> None:
+        rows = np.arange(len(begun)) if row is None else row
+        every.append(Moments(begun, ended, np.full(len(begun), kind), rows))
+
     if timing is not None:
         rows = np.flatnonzero(~np.isnan(phases.served))
         begun = phases.served[rows]
-        ended = micro(begun + timing.server.job)
-        every.append(Moments(micro(begun), ended, np.full(len(rows), JOB), rows))
+        add(JOB, micro(begun), micro(begun + timing.server.job), rows)
     held = suspicions(run)
-    ends = (micro([s.start for s in held]), micro([s.end for s in held]))
-    every.append(Moments(*ends, np.full(len(held), SUSPICION), np.arange(len(held))))
-    every = [slices._chosen(slices.right > slices.left) for slices in every]
+    add(SUSPICION, micro([s.start for s in held]), micro([s.end for s in held]))
+    every = [slices.chosen(slices.right > slices.left) for slices in every]
     changes = np.array([s.time for s in slowdowns(timing, 0, int(times[-1]))], dtype=np.int64)
     decided = micro([] if run.decisions is None else run.decisions["time"])
     for kind, instants in ((UPDATE, times), (DECISION, decided), (CHANGE, changes)):
-        row = np.arange(len(instants))
-        every.append(Moments(instants, instants, np.full(len(instants), kind), row))
+        add(kind, instants, instants)
     joined = Moments(*(np.concatenate(columns) for columns in zip(*every, strict=True)))
-    return joined._chosen(np.argsort(joined.left, kind="stable"))
+    return joined.chosen(np.argsort(joined.left, kind="stable"))
 
 
 def micro(seconds: npt.ArrayLike) -> Ints:

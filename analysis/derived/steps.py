@@ -8,8 +8,8 @@ gradient at a time.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +35,7 @@ class RunSteps:
     blocked: seconds from the update that holds the gradient to the later one at which the rank may
     continue, as at a bound; the last part of `wait`.
     kept: whether the rank went on without a pull, so that the gradient shares the fate of its next.
+    last: whether it is the rank's last recorded step, or in an excerpt the last of a window.
     """
 
     rank: Ints
@@ -44,33 +45,43 @@ class RunSteps:
     start: Floats
     finish: Floats
     wait: Floats
+    communication: Floats
     applied: Ints
     pulled_next: Ints
     gap_end: Floats
     blocked: Floats
     kept: Bools
+    last: Bools
 
     @property
     def lost(self) -> Bools:
         """Whether the work was dropped or aborted: the rank went on without an update of it."""
         return np.asarray((self.applied == 0) & (self.pulled_next >= 0))
 
+    @property
+    def entered(self) -> Bools:
+        """Whether a step's own gradient completed a contribution to an update."""
+        return np.asarray((self.applied > 0) & ~self.kept)
+
 
 def steps_of(run: Run) -> RunSteps:
     """The recorded steps with the fate of each. Raises `InputError` where the run kept none."""
     table = run.frame("steps").sort_values(["rank", "step"], kind="stable")
-    rank = table["rank"].to_numpy(dtype=np.int64)
-    step = table["step"].to_numpy(dtype=np.int64)
-    version = table["version"].to_numpy(dtype=np.int64)
-    start = table["start"].to_numpy(dtype=np.float64)
-    finish = table["finish"].to_numpy(dtype=np.float64)
-    wait = table["wait"].to_numpy(dtype=np.float64)
+    rank, step, version = (
+        table[name].to_numpy(dtype=np.int64) for name in ("rank", "step", "version")
+    )
+    start, finish, wait, communication = (
+        table[name].to_numpy(dtype=np.float64)
+        for name in ("start", "finish", "wait", "communication")
+    )
     last = np.append(rank[1:] != rank[:-1], True)
     if run.excerpt is not None:
         last[:-1] |= step[1:] != step[:-1] + 1
     kept = ~last & np.append(version[1:] == version[:-1], False)
-    at_last = np.where(last, -1, np.append(version[1:], -1))
-    pulled_next = at_last[_ends(kept)]
+    # the step that completes each step's contribution: itself, unless it is kept
+    ends = np.where(kept, len(kept), np.arange(len(kept)))
+    ends = np.minimum.accumulate(ends[::-1])[::-1]
+    pulled_next = np.where(last, -1, np.append(version[1:], -1))[ends]
     applied = np.zeros(len(rank), dtype=np.int64)
     for r, versions in _updates_of(run, version, pulled_next).items():
         own = np.flatnonzero(rank == r)
@@ -82,18 +93,18 @@ def steps_of(run: Run) -> RunSteps:
     gap_end = np.where(last, np.maximum(made, finish + wait), np.roll(start, -1))
     amp = table["precision"].to_numpy() == "amp"
     held_back = (applied > 0) & ~kept & (pulled_next > applied)
-    until = np.where(held_back, update_times(run, pulled_next) - made, 0.0)
-    blocked = np.minimum(until, wait)
-    steps = RunSteps(
-        rank, step, version, amp, start, finish, wait, applied, pulled_next, gap_end, blocked, kept
-    )
-    return steps if run.excerpt is None else _chosen(steps, _known(run, steps))
-
-
-def _ends(kept: Bools) -> Ints:
-    """The step that completes each step's contribution: itself, unless it is kept."""
-    rows = np.where(kept, len(kept), np.arange(len(kept)))
-    return np.asarray(np.minimum.accumulate(rows[::-1])[::-1])
+    blocked = np.minimum(np.where(held_back, update_times(run, pulled_next) - made, 0.0), wait)
+    columns = (
+        rank, step, version, amp, start, finish, wait, communication, applied, pulled_next,
+        gap_end, blocked, kept, last,
+    )  # fmt: skip
+    if run.excerpt is None:
+        return RunSteps(*columns)
+    # of an excerpt, the steps whose rank's next pull is in it, and all updates until then
+    versions = np.asarray(run.updates["version"], dtype=np.int64)
+    before, after = (np.searchsorted(versions, v, side="right") for v in (version, pulled_next))
+    known = (pulled_next >= 0) & (after - before == pulled_next - version)
+    return RunSteps(*(column[known] for column in columns))
 
 
 def _updates_of(run: Run, pulled: Ints, pulled_next: Ints) -> dict[int, Ints]:
@@ -128,22 +139,6 @@ def update_times(run: Run, versions: Ints) -> Floats:
     return np.asarray(times[np.minimum(at, len(times) - 1)])
 
 
-def _known(run: Run, steps: RunSteps) -> Bools:
-    """Whether an excerpt has the rank's next pull after a step, and all updates until then."""
-    versions = np.asarray(run.updates["version"], dtype=np.int64)
-    before, after = (
-        np.searchsorted(versions, pulled, side="right")
-        for pulled in (steps.version, steps.pulled_next)
-    )
-    return np.asarray(
-        (steps.pulled_next >= 0) & (after - before == steps.pulled_next - steps.version)
-    )
-
-
-def _chosen(steps: RunSteps, rows: Bools) -> RunSteps:
-    return RunSteps(*(getattr(steps, column.name)[rows] for column in fields(steps)))
-
-
 # -- fates ---------------------------------------------------------------------------------------
 
 
@@ -157,28 +152,21 @@ class Fate(NamedTuple):
     update: int | None
 
 
-def fates_of(run: Run, steps: RunSteps, step: Ints) -> list[Fate]:
-    """The fate of every step's gradient. step: the number of each step on its rank."""
-    if run.gradients is None:
-        return _derived(run, steps)
-    g = run.gradients
-    columns = zip(g["rank"], g["step"], g["update"], g["fate"], strict=True)
-    known = {
-        (rank, k): Fate(fate.replace("_", " "), None if fate != "applied" else int(update))
-        for rank, k, update, fate in columns
-    }
+def fates_of(run: Run, steps: RunSteps) -> list[Fate]:
+    """The fate of every step's gradient: as logged, else as members of updates and counts tell."""
     nothing = Fate(UNKNOWN, None)
-    pairs = zip(steps.rank.tolist(), step.tolist(), strict=True)
-    return [known.get(pair, nothing) for pair in pairs]
-
-
-def _derived(run: Run, steps: RunSteps) -> list[Fate]:
-    """Fates from the members of updates and from the counts of the run."""
+    if (g := run.gradients) is not None:
+        columns = zip(g["rank"], g["step"], g["update"], g["fate"], strict=True)
+        known = {
+            (rank, step): Fate(fate.replace("_", " "), int(update) if fate == "applied" else None)
+            for rank, step, update, fate in columns
+        }
+        pairs = zip(steps.rank.tolist(), steps.step.tolist(), strict=True)
+        return [known.get(pair, nothing) for pair in pairs]
     applied, lost = steps.applied.tolist(), steps.lost.tolist()
     counted = {name: run.summary[name] for name in ("dropped", "aborted")}
-    whole = run.excerpt is None
-    if whole and sum(version > 0 for version in applied) != run.summary["applied"]:
-        return [Fate(UNKNOWN, None)] * len(applied)
+    if run.excerpt is None and np.count_nonzero(steps.applied) != run.summary["applied"]:
+        return [nothing] * len(applied)
     thrown_away = " or ".join(name for name, count in counted.items() if count)
     every = sum(lost) == sum(counted.values())
     at_end = "in flight" if every else f"{thrown_away} or in flight"
@@ -196,9 +184,6 @@ WORDS = {
 """Names of the columns of `Run.decisions`, for their changes."""
 MOST_RANKS = 8
 """Name at most so many ranks; of more, give the number."""
-
-Decision = Mapping[str, Any]
-"""One row of `Run.decisions`, by column."""
 
 
 class PlanChange(NamedTuple):
@@ -227,10 +212,10 @@ def headings(run: Run) -> list[str]:
     """
     rows = _rows(run)
     changed = (
-        [word for column, word in WORDS.items() if before[column] != after[column]]
+        ", ".join(word for column, word in WORDS.items() if before[column] != after[column])
         for before, after in itertools.pairwise(rows)
     )
-    return ["first plan", *map(", ".join, changed)] if rows else []
+    return ["first plan", *changed] if rows else []
 
 
 def plan_changes(run: Run) -> list[PlanChange]:
@@ -242,11 +227,20 @@ def plan_changes(run: Run) -> list[PlanChange]:
     >>> plan_changes(SimpleNamespace(decisions=decisions))
     [PlanChange(time=2.0, update=7, what='groups: 1 → 2')]
     """
-    found = (
-        PlanChange(after["time"], after["update"], "; ".join(_describe_change(before, after)))
-        for before, after in itertools.pairwise(_rows(run))
-    )
-    return [change for change in found if change.what]
+    phrases: dict[str, tuple[str, Callable[[Any], str]]] = {
+        "amp": ("reduced precision:", _ranks), "way": ("updates by", str),
+        "groups": ("groups:", str), "batch": ("shares of the batch:", _shares),
+    }  # fmt: skip
+    found = []
+    for before, after in itertools.pairwise(_rows(run)):
+        what = [
+            f"{phrase} {show(before[column])} → {show(after[column])}"
+            for column, (phrase, show) in phrases.items()
+            if after[column] != before[column]
+        ]
+        if what:
+            found.append(PlanChange(after["time"], after["update"], "; ".join(what)))
+    return found
 
 
 def suspicions(run: Run) -> list[Suspicion]:
@@ -270,20 +264,10 @@ def suspicions(run: Run) -> list[Suspicion]:
     return sorted(found, key=lambda s: (s.start, s.rank))
 
 
-def _rows(run: Run) -> list[Decision]:
+def _rows(run: Run) -> list[dict[str, Any]]:
+    """The rows of the decisions, by column."""
     table = run.decisions or {}
     return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
-
-
-def _describe_change(before: Decision, after: Decision) -> Iterator[str]:
-    if after["amp"] != before["amp"]:
-        yield f"reduced precision: {_ranks(before['amp'])} → {_ranks(after['amp'])}"
-    if after["way"] != before["way"]:
-        yield f"updates by {before['way']} → {after['way']}"
-    if after["groups"] != before["groups"]:
-        yield f"groups: {before['groups']} → {after['groups']}"
-    if after["batch"] != before["batch"]:
-        yield f"shares of the batch: {_shares(before['batch'])} → {_shares(after['batch'])}"
 
 
 def _ranks(ranks: Sequence[int]) -> str:

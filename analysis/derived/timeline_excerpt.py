@@ -75,7 +75,13 @@ def close_look(examples: Sequence[Example], workers: int) -> CloseLook:
     if not cycle > 0:  # no rank started a second step: the whole run is a close look
         cycle = shortest
     look = choose(contention, workers, cycle, shortest, kept_of(examples, cycle))
-    return look if chosen.run.recorded is None else _longest_wait(chosen, look)
+    if chosen.run.recorded is None:
+        return look
+    # as long a stretch around the longest wait of a real run, whose contention is unknown
+    length, first = look.end - look.start, float(chosen.steps.start.min())
+    middle = float(chosen.steps.finish[np.argmax(chosen.steps.wait)])
+    start = max(first, min(middle - length / 2, chosen.end - length))
+    return CloseLook(start, start + length, look.ranks, "a rank waited longest there")
 
 
 def choose(
@@ -87,17 +93,27 @@ def choose(
     until: the end of the shortest run, so that every policy has steps to show.
     """
     length = min(CYCLES * cycle, until, kept.window - 2 * kept.margin)
+
+    def is_kept(time: float) -> bool:
+        """Whether steps were kept at a time, and for `length` around it."""
+        low, high = kept.around(time)
+        return low <= time < high and low + length <= min(high, until)
+
+    def is_well_inside(time: float) -> bool:
+        """Whether steps were kept well before a time and after it."""
+        low, high = kept.around(time)
+        return low + BEFORE * cycle <= time <= min(high, until) - length / 2
+
     found = [c for c in changes(contention, until) if kept.has(c.rank)]
     if kept.period < math.inf:
-        found = [c for c in found if _fits(c.time, length, until, kept)]
-    inside = [c for c in found if _well_inside(c.time, length, cycle, until, kept)]
+        found = [c for c in found if is_kept(c.time)]
     if not found:
         during = "in the kept steps" if kept.period < math.inf else "during the runs"
         start, why = 0.0, f"no slowdown changes {during}, so these are the first steps"
         if contention.durations:
             why = "the trace gives recorded durations of steps, so these are the first ones"
     else:
-        c = (inside or found)[0]
+        c = next((c for c in found if is_well_inside(c.time)), found[0])
         low, high = kept.around(c.time)
         start = min(max(c.time - BEFORE * cycle, low), min(high, until) - length)
         moved = f"goes from {c.before:.3g} to {c.after:.3g} at {c.time:.4g} s"
@@ -170,23 +186,3 @@ def kept_of(examples: Sequence[Example], cycle: float) -> Kept:
     period = max((x["period"] for x in excerpts if x["period"] is not None), default=math.inf)
     window = min((x["window"] for x in excerpts if x["window"] is not None), default=math.inf)
     return Kept(period, window, ranks, min(2 * cycle, window / 8))
-
-
-def _longest_wait(e: Example, look: CloseLook) -> CloseLook:
-    """As long a stretch around the longest wait of a real run, whose contention is unknown."""
-    length, first = look.end - look.start, float(e.steps.start.min())
-    middle = float(e.steps.finish[np.argmax(e.steps.wait)])
-    start = max(first, min(middle - length / 2, e.end - length))
-    return CloseLook(start, start + length, look.ranks, "a rank waited longest there")
-
-
-def _fits(time: float, length: float, until: float, kept: Kept) -> bool:
-    """Whether steps were kept at a time, and for `length` around it."""
-    low, high = kept.around(time)
-    return low <= time < high and low + length <= min(high, until)
-
-
-def _well_inside(time: float, length: float, cycle: float, until: float, kept: Kept) -> bool:
-    """Whether steps were kept well before a time and after it."""
-    low, high = kept.around(time)
-    return low + BEFORE * cycle <= time <= min(high, until) - length / 2

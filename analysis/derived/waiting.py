@@ -54,43 +54,44 @@ def waiting(
     architecture: all-reduce, model averaging or server; others are not derived.
     timing: None for a real run, whose update times cannot be checked.
     """
-    held = np.zeros((workers, workers))
+    held, blocked = np.zeros((2, workers, workers))
     total = float(np.sum(run.summary["wait_by_rank"]))
-    blank = Waiting(held, np.zeros_like(held), total)
-    if architecture not in ("all-reduce", "model averaging", "server"):
-        return Waiting(held, held, total, f"it is not derived for updates through {architecture}")
-    if timing is None and architecture == "server":
-        return Waiting(held, held, total, "no table says when a gradient came to the server")
-    updates = _arrivals(steps, timing, architecture)
-    times = np.asarray(run.updates["time"], dtype=np.float64)
-    if len(updates) != len(times):
-        return Waiting(held, held, total, "its steps do not account for all its updates")
-    if timing is None:
-        for gradients in updates.values():
-            closing, last = max(gradients)
-            for arrival, rank in gradients:
-                held[rank, last] += closing - arrival
-        return blank
-    served = _serve(updates, timing.server.job) if architecture == "server" else {}
+    updates, times = _arrivals(steps, timing, architecture), run.updates["time"]
+    reason = ""
+    if run.excerpt is not None:
+        reason = "only an excerpt of its steps was kept"
+    elif timing is None and run.recorded is None:
+        reason = "the run's trace or profile is not at hand"
+    elif architecture not in ("all-reduce", "model averaging", "server"):
+        reason = f"it is not derived for updates through {architecture}"
+    elif timing is None and architecture == "server":
+        reason = "no table says when a gradient came to the server"
+    elif len(updates) != len(times):
+        reason = "its steps do not account for all its updates"
+    if reason:
+        return Waiting(held, blocked, total, reason)
+    served, job = {}, 0.0
+    if timing is not None and architecture == "server":
+        job = timing.server.job
+        served = _serve(updates, job)
     for version, gradients in updates.items():
         closing, last = max(gradients)
-        if architecture == "server":
-            end = served[version, last] + timing.server.job
-        else:
-            end = timing.reduce(tuple(sorted(r for _, r in gradients)), closing)
-        if not math.isclose(end, times[version - 1], rel_tol=TOLERANCE, abs_tol=TOLERANCE):
-            return Waiting(
-                held * 0,
-                held * 0,
-                total,
-                "its steps alone do not give the times of its updates (as with windows, dropped "
-                "gradients and riders)",
-            )
+        if timing is not None:
+            ranks = tuple(sorted(rank for _, rank in gradients))
+            end = served[version, last] + job if served else timing.reduce(ranks, closing)
+            if not math.isclose(end, times[version - 1], rel_tol=TOLERANCE, abs_tol=TOLERANCE):
+                reason = (
+                    "its steps alone do not give the times of its updates (as with windows, "
+                    "dropped gradients and riders)"
+                )
+                return Waiting(np.zeros_like(held), blocked, total, reason)
         for arrival, rank in gradients:
             begun = served.get((version, rank), math.inf)
-            in_service = max(min(begun + timing.server.job, closing) - begun, 0.0)
+            in_service = max(min(begun + job, closing) - begun, 0.0) if served else 0.0
             held[rank, last] += closing - arrival - in_service
-    return Waiting(held, _blocked(run, steps, blank.blocked), total)
+    if timing is not None:
+        _block(run, steps, blocked)
+    return Waiting(held, blocked, total)
 
 
 def _arrivals(
@@ -98,10 +99,9 @@ def _arrivals(
 ) -> dict[int, list[tuple[float, int]]]:
     """For each update the (arrival, rank) of its gradients."""
     found: dict[int, list[tuple[float, int]]] = {}
-    arrived = (steps.applied > 0) & ~steps.kept
-    columns = (steps.applied, steps.rank, steps.finish)
-    for version, rank, finish in zip(*(c[arrived].tolist() for c in columns), strict=True):
-        through = timing if architecture == "server" else None
+    through = timing if architecture == "server" else None
+    columns = (column[steps.entered] for column in (steps.applied, steps.rank, steps.finish))
+    for version, rank, finish in zip(*(column.tolist() for column in columns), strict=True):
         arrival = through.push(rank, finish, loaded=True) if through else finish
         found.setdefault(version, []).append((arrival, rank))
     return found
@@ -119,11 +119,10 @@ def _serve(
     return begun
 
 
-def _blocked(run: Run, steps: RunSteps, blocked: Floats) -> Floats:
-    """Seconds from a rank's own update to the later one that let it continue."""
+def _block(run: Run, steps: RunSteps, blocked: Floats) -> None:
+    """Add the seconds from a rank's own update to the later one that let it continue."""
     members = run.updates["members"]
     for k in np.flatnonzero(steps.blocked > 0):
         freed = int(steps.pulled_next[k])
         if len(members[freed - 1]) == 1:
             blocked[steps.rank[k], int(members[freed - 1][0])] += steps.blocked[k]
-    return blocked

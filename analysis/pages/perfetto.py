@@ -21,7 +21,7 @@ import numpy as np
 from simstrag.analysis.derived import phase_intervals as derived
 from simstrag.analysis.derived import steps as logs
 from simstrag.analysis.derived.phase_intervals import Moments, Phases, micro
-from simstrag.analysis.derived.steps import Fate, RunSteps, suspicions
+from simstrag.analysis.derived.steps import RunSteps, Suspicion, suspicions
 from simstrag.errors import InputError
 from simstrag.runs.run import Run, plain
 from simstrag.timing.timing import Timing
@@ -81,13 +81,25 @@ def write_timeline(
             "a timeline is made of steps, and this run kept none; "
             "simulate it with record_steps=True"
         )
-    start, end = _clip(run, window)
+    whole = float(run.updates["time"][-1])
+    low, high = (0.0, whole) if window is None else window
+    if window is not None and not low < high:
+        raise InputError(f"the window {low:g} to {high:g} s must end after it begins")
+    if high < 0 or low > whole:
+        raise InputError(f"the window {low:g} to {high:g} s is not in the run, 0 to {whole:g} s")
+    start, end = int(micro(max(low, 0.0))), int(micro(min(high, whole)))
     steps = logs.steps_of(run)
     phases = derived.phases_of(run, steps, timing)
     moments = derived.moments_of(run, phases, timing)
-    names = list(_names(run, phases, timing))
+    held = suspicions(run)
+    suspected = sorted({suspicion.rank for suspicion in held})
+    names = list(_names(run, phases, timing, suspected))
     shown = moments.within(start, end)
-    room = MOST - len(names) - _at_the_edges(run, timing)
+    # What begins before a window: a slice of each rank and of the server, each suspicion, the plan
+    # in force, the first value of each slowdown, and the note on the file.
+    changing = 0 if timing is None else len(timing.contention.slowdowns)
+    at_the_edges = len(run.summary["compute_by_rank"]) + len(suspected) + changing + 3
+    room = MOST - len(names) - at_the_edges
     cut = len(shown.left) > room
     if cut:
         start, end = shown.most_waited(max(room, 1))
@@ -97,50 +109,36 @@ def write_timeline(
     about = _about(run, phases, timing, seconds, left_out)
     events = [
         *_phase_events(run, steps, phases, shown),
-        *_update_events(run, shown),
-        *_decision_events(run, shown, start),
-        *_suspicion_events(run, shown),
-        *_counters(timing, start, end),
+        *_run_events(run, held, shown, start),
+        *(
+            {
+                "ph": "C", "pid": SLOWDOWN, "tid": SLOWDOWN, "ts": time,
+                "name": f"rank {rank}", "cat": "slowdown", "args": {resource: factor},
+            }
+            for rank, resource, time, factor in derived.slowdowns(timing, start, end)
+        ),
         _slice(RUN, ABOUT, start, end, about["covers"], "about", about),
-    ]
+    ]  # fmt: skip
     events.sort(key=lambda event: (event["ts"], event["tid"], event["name"]))
     _write(Path(path), [*names, *events], about)
     return TimelineFile(len(names) + len(events), *seconds, left_out, cut)
 
 
-def _at_the_edges(run: Run, timing: Timing | None) -> int:
-    """Most events of a window that begin before it.
-
-    A slice of each rank and of the server, each suspicion, the plan in force, the first value of
-    each slowdown, and the note on the file.
-    """
-    changing = 0 if timing is None else len(timing.contention.slowdowns)
-    return len(run.summary["compute_by_rank"]) + 1 + len(_suspected(run)) + 1 + changing + 1
-
-
-def _suspected(run: Run) -> list[int]:
-    """The ranks that were ever suspected."""
-    return sorted({suspicion.rank for suspicion in suspicions(run)})
-
-
-def _has_jobs(phases: Phases) -> bool:
-    return not np.isnan(phases.served).all()
-
-
-def _names(run: Run, phases: Phases, timing: Timing | None) -> Iterator[Event]:
+def _names(
+    run: Run, phases: Phases, timing: Timing | None, suspected: Sequence[int]
+) -> Iterator[Event]:
     """Names and order of processes and threads."""
     threads = [(RUN, ABOUT, "about"), (RUN, UPDATES, "updates")]
     if run.decisions is not None:
         threads.append((RUN, DECISIONS, "decisions"))
-    if _has_jobs(phases):
+    if phases.has_jobs:
         threads.append((RUN, SERVER, "server"))
     ranks = range(len(run.summary["compute_by_rank"]))
     threads += [(WORKERS, RANK_0 + rank, f"rank {rank}") for rank in ranks]
+    threads += [(SUSPECTS, SUSPECT_0 + rank, f"rank {rank}") for rank in suspected]
     processes = [(RUN, RUN, f"{run.policy}, seed {run.seed}"), (WORKERS, WORKERS, "workers")]
-    suspected = _suspected(run)
     if suspected:
         processes.append((SUSPECTS, SUSPECTS, "suspects"))
-    threads += [(SUSPECTS, SUSPECT_0 + rank, f"rank {rank}") for rank in suspected]
     if timing is not None and timing.contention.slowdowns:
         processes.append((SLOWDOWN, SLOWDOWN, "slowdown"))
     for what, who in (("process", processes), ("thread", threads)):
@@ -149,98 +147,65 @@ def _names(run: Run, phases: Phases, timing: Timing | None) -> Iterator[Event]:
                 yield {"ph": "M", "pid": pid, "tid": tid, "name": f"{what}_{key}", "args": args}
 
 
-def _clip(run: Run, window: tuple[float, float] | None) -> tuple[int, int]:
-    """The part of a run that lies in a window of seconds, all without one, in microseconds.
-
-    Raises `InputError` for a window that is empty or not in the run.
-    """
-    end = float(run.updates["time"][-1])
-    low, high = (0.0, end) if window is None else window
-    if window is not None and not low < high:
-        raise InputError(f"the window {low:g} to {high:g} s must end after it begins")
-    if high < 0 or low > end:
-        raise InputError(f"the window {low:g} to {high:g} s is not in the run, 0 to {end:g} s")
-    return int(micro(max(low, 0.0))), int(micro(min(high, end)))
-
-
 # -- events -------------------------------------------------------------------------------------
 
 
 def _phase_events(run: Run, steps: RunSteps, phases: Phases, shown: Moments) -> Iterator[Event]:
     """A slice for each activity of ranks and server; lost work has names of its own."""
-    fates = logs.fates_of(run, steps, phases.step)
-    switches = {True: "switch to amp", False: "switch to full"}
+    fates = logs.fates_of(run, steps)
     for left, right, kind, row in zip(*(column.tolist() for column in shown), strict=True):
         if kind > derived.JOB:
             continue
-        fate, rank, step = fates[row], int(steps.rank[row]), int(phases.step[row])
-        tid, assumed = RANK_0 + rank, ",order assumed" if phases.assumed[row] else ""
-        if kind == derived.JOB:
+        fate, rank, step = fates[row], int(steps.rank[row]), int(steps.step[row])
+        assumed = ",order assumed" if phases.assumed[row] else ""
+        amp = bool(steps.amp[row])
+        name = "service" if kind == derived.JOB else derived.KINDS[kind]
+        pid, tid, word, category, args = WORKERS, RANK_0 + rank, name, "communication", {}
+        if name == "service":
+            pid, tid, word, category = RUN, SERVER, f"rank {rank}", name
             args = _args(step=step, update=fate.update)
-            yield _slice(RUN, SERVER, left, right, f"rank {rank}", "service", args)
-            continue
-        name = derived.KINDS[kind]
-        if name == "compute":
+        elif name == "compute":
+            word, category = "amp" if amp else "full", fate.word
+            if fate.word not in ("applied", "in flight"):  # a name of its own, and thus a colour
+                word += f", {fate.word}"
             args = _args(step=step, version=int(steps.version[row]), update=fate.update)
-            precision = "amp" if steps.amp[row] else "full"
-            yield _slice(WORKERS, tid, left, right, _named(precision, fate), fate.word, args)
         elif name == "wait":
-            yield _slice(WORKERS, tid, left, right, "waiting", f"waiting{assumed}", {})
+            word, category = "waiting", f"waiting{assumed}"
         elif name == "switch":
-            yield _slice(WORKERS, tid, left, right, switches[bool(steps.amp[row])], "switch", {})
+            word, category = f"switch to {'amp' if amp else 'full'}", "switch"
         elif name == "exchange":
-            word, args = phases.exchange, _args(update=fate.update)
+            word, category = phases.exchange, f"communication{assumed}"
             word = "communication" if assumed else word
-            yield _slice(WORKERS, tid, left, right, word, f"communication{assumed}", args)
-        else:
-            yield _slice(WORKERS, tid, left, right, name, "communication", {})
+            args = _args(update=fate.update)
+        yield _slice(pid, tid, left, right, word, category, args)
 
 
-def _named(precision: str, fate: Fate) -> str:
-    """Discarded work has a name of its own, and thus a colour."""
-    return precision if fate.word in ("applied", "in flight") else f"{precision}, {fate.word}"
-
-
-def _update_events(run: Run, shown: Moments) -> Iterator[Event]:
-    """An instant per update."""
-    updates = run.updates
-    own = shown.kind == derived.UPDATE
-    for time, row in zip(shown.left[own].tolist(), shown.row[own].tolist(), strict=True):
-        members = updates["members"][row]
-        args = _args(
-            version=updates["version"][row],
-            members=len(members),
-            ranks=" ".join(map(str, members)),
-            gradients=updates["n_own"][row],
-            staleness_mean=updates["staleness_mean"][row],
-            staleness_max=updates["staleness_max"][row],
-            samples=updates["samples"][row],
-            progress=updates["progress"][row],
-        )
-        yield {
-            "ph": "i", "s": "t", "pid": RUN, "tid": UPDATES, "ts": time,
-            "name": f"update {args['version']}", "cat": "update", "args": args,
-        }  # fmt: skip
-
-
-def _decision_events(run: Run, shown: Moments, start: int) -> Iterator[Event]:
-    """An instant per changed plan, and for the plan in force at the start."""
-    if run.decisions is None:
-        return
-    times, names = micro(run.decisions["time"]), logs.headings(run)
-    rows = shown.row[shown.kind == derived.DECISION].tolist()
-    before = int(np.count_nonzero(times < start))
+def _run_events(run: Run, held: Sequence[Suspicion], shown: Moments, start: int) -> Iterator[Event]:
+    """Instants for updates and changed plans, also for the plan in force; slices for suspicions."""
+    decisions, names = run.decisions or {"time": []}, logs.headings(run)
+    before = int(np.count_nonzero(micro(decisions["time"]) < start))
     if before:
-        rows.insert(0, before - 1)
-        names[before - 1] = f"in force since {run.decisions['time'][before - 1]:.6g} s"
-    for row in rows:
-        yield {
-            "ph": "i", "s": "t", "pid": RUN, "tid": DECISIONS, "ts": max(int(times[row]), start),
-            "name": names[row], "cat": "decision", "args": _decided(run.decisions, row),
-        }  # fmt: skip
+        name = f"in force since {decisions['time'][before - 1]:.6g} s"
+        yield _instant(DECISIONS, start, name, "decision", _plan(decisions, before - 1))
+    for left, right, kind, row in zip(*(column.tolist() for column in shown), strict=True):
+        if kind == derived.UPDATE:
+            update = {name: column[row] for name, column in run.updates.items()}
+            members = update["members"]
+            args = _args(
+                version=update["version"], members=len(members), ranks=" ".join(map(str, members)),
+                gradients=update["n_own"], staleness_mean=update["staleness_mean"],
+                staleness_max=update["staleness_max"], samples=update["samples"],
+                progress=update["progress"],
+            )  # fmt: skip
+            yield _instant(UPDATES, left, f"update {args['version']}", "update", args)
+        elif kind == derived.DECISION:
+            yield _instant(DECISIONS, left, names[row], "decision", _plan(decisions, row))
+        elif kind == derived.SUSPICION:
+            tid, args = SUSPECT_0 + held[row].rank, _args(update=held[row].update)
+            yield _slice(SUSPECTS, tid, left, right, "suspected", "suspicion", args)
 
 
-def _decided(decisions: Mapping[str, Sequence[Any]], row: int) -> dict[str, Any]:
+def _plan(decisions: Mapping[str, Sequence[Any]], row: int) -> dict[str, Any]:
     """One row of the decisions, without absent suspects and without equal shares."""
     plan = {name: column[row] for name, column in decisions.items() if name != "time"}
     for name in ("suspects", "amp", "batch"):
@@ -249,24 +214,10 @@ def _decided(decisions: Mapping[str, Sequence[Any]], row: int) -> dict[str, Any]
     return _args(**plan)
 
 
-def _suspicion_events(run: Run, shown: Moments) -> Iterator[Event]:
-    """A slice per suspicion, on a track for each rank."""
-    found = suspicions(run)
-    own = shown.kind == derived.SUSPICION
-    columns = (column[own].tolist() for column in (shown.left, shown.right, shown.row))
-    for left, right, row in zip(*columns, strict=True):
-        args = _args(update=found[row].update)
-        tid = SUSPECT_0 + found[row].rank
-        yield _slice(SUSPECTS, tid, left, right, "suspected", "suspicion", args)
-
-
-def _counters(timing: Timing | None, start: int, end: int) -> Iterator[Event]:
-    """The slowdowns between two times in microseconds."""
-    for rank, resource, time, factor in derived.slowdowns(timing, start, end):
-        yield {
-            "ph": "C", "pid": SLOWDOWN, "tid": SLOWDOWN, "ts": time,
-            "name": f"rank {rank}", "cat": "slowdown", "args": {resource: factor},
-        }  # fmt: skip
+def _instant(tid: int, time: int, name: str, cat: str, args: dict[str, Any]) -> Event:
+    """A moment on a track of the run."""
+    event = {"ph": "i", "s": "t", "pid": RUN, "tid": tid, "ts": time, "name": name}
+    return event | {"cat": cat, "args": args}
 
 
 def _slice(
@@ -290,7 +241,7 @@ def _about(
     run: Run, phases: Phases, timing: Timing | None, seconds: tuple[float, float], left_out: int
 ) -> dict[str, Any]:
     """The note on the file: what it covers, leaves out and assumes."""
-    n, assumed = len(phases.step), int(np.count_nonzero(phases.assumed))
+    n, assumed = len(phases.assumed), int(np.count_nonzero(phases.assumed))
     whole, way = float(run.updates["time"][-1]), run.summary["architecture"]
     absent = "left out: the timing of the run was not given"
     if run.recorded is not None:
@@ -301,7 +252,7 @@ def _about(
             f"after {assumed} of {n} steps it is not known in which order their rank waited and "
             "communicated; waiting is put first"
         )
-    if _has_jobs(phases):
+    if phases.has_jobs:
         notes["server"] = "its jobs are derived from the steps, and agree with the updates"
         if assumed:
             notes["server"] += "; those of steps without a known order are left out"
