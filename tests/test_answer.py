@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from simstrag.analysis.charts import matplotlib_renderer
-from simstrag.analysis.charts.sensitivity_chart import draw_thresholds
+from simstrag.analysis.charts.comparison_charts import draw_thresholds
 from simstrag.analysis.pages.report import render
 from simstrag.analysis.tables.comparison_result import Standings, standings
 from simstrag.analysis.tables.comparison_tables import differences_table, ranking_table

@@ -11,6 +11,7 @@ import functools
 import gzip
 import json
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -35,9 +36,8 @@ from bokeh.models.annotations import Label, Legend, LegendItem, Span
 from bokeh.plotting import figure
 
 from simstrag.analysis.charts import chart as spec
-from simstrag.analysis.charts.chart import INK, LINE, MUTED, PAGE, Facts
+from simstrag.analysis.charts.chart import INK, LINE, MUTED, PAGE
 from simstrag.analysis.charts.matplotlib_renderer import THEME
-from simstrag.experiments.paired_statistics import Estimate
 
 SHARED = "time"
 """The name of the time axis that all plots of a page share."""
@@ -66,26 +66,22 @@ Dimensions = Literal["width", "both"]
 def plot(chart: spec.Chart, x_range: Range1d | None = None) -> Any:
     """A chart as a Bokeh figure. x_range: the axis of x, where several plots share one."""
     dimensions: Dimensions = "width" if chart.rows else "both"
-    p = _figure(chart, dimensions, x_range=x_range or _data_range(chart.x_range))
-    tools = [
-        BoxZoomTool(dimensions=dimensions), ZoomInTool(dimensions=dimensions),
-        ZoomOutTool(dimensions=dimensions), ResetTool(),
-    ]  # fmt: skip
+    p = _figure(chart, x_range or _data_range(chart.x_range))
+    kinds = (BoxZoomTool, ZoomInTool, ZoomOutTool)
+    p.add_tools(*(kind(dimensions=dimensions) for kind in kinds), ResetTool())
     drag = PanTool(dimensions=dimensions)
     wheel = WheelZoomTool(dimensions=dimensions, modifiers="ctrl")
-    p.add_tools(*tools, drag, wheel)
+    p.add_tools(drag, wheel)
     p.toolbar_location = "above"
     p.toolbar.active_drag, p.toolbar.active_scroll = drag, wheel
-    items: list[tuple[str, list[Any]]] = []
-    hovers: dict[tuple[Facts, bool], list[Any]] = {}
+    items: list[LegendItem] = []
+    hovers = defaultdict(list)
     for mark in chart.marks:
         renderers, target = _render(p, mark, chart)
-        if not isinstance(mark, (spec.Image, spec.Rule)):
-            if isinstance(mark, (spec.Curve, spec.Dots, spec.Staircase)):
-                items.append((mark.name, renderers))
-            if not isinstance(mark, spec.Staircase) and mark.facts:
-                below = isinstance(mark, spec.Bars) and mark.below
-                hovers.setdefault((mark.facts, below), []).append(target)
+        if isinstance(mark, (spec.Curve, spec.Dots, spec.Staircase)):
+            items.append(LegendItem(label=value(mark.name), renderers=renderers))
+        if facts := getattr(mark, "facts", ()):
+            hovers[facts, getattr(mark, "below", False)].append(target)
     for (facts, below), targets in hovers.items():
         side: Any = "horizontal" if not chart.rows else "below" if below else "above"
         seconds = f"{{0.{'0' * chart.digits}}}" if chart.digits else "{0}"
@@ -93,8 +89,15 @@ def plot(chart: spec.Chart, x_range: Range1d | None = None) -> Any:
         hover = HoverTool(renderers=targets, tooltips=tips, limit=3, visible=False)
         hover.update(point_policy="follow_mouse", attachment=side)
         p.add_tools(hover)
-    if items and chart.legend:
-        _add_legend(p, items)
+    if items and chart.legend:  # a click on a name hides its marks; the page sets the columns
+        legend = Legend(
+            items=items, name="legend", orientation="horizontal", location="top_left", ncols=5,
+            click_policy="hide", margin=2, spacing=8, label_standoff=4, glyph_width=18,
+            glyph_height=14, label_height=14, label_text_font=FONT, label_text_font_size=SIZE,
+            label_text_color=INK, background_fill_color=None, border_line_color=None,
+            inactive_fill_color=LINE, inactive_fill_alpha=0.5,
+        )  # fmt: skip
+        p.add_layout(legend, "below")
     return p
 
 
@@ -107,11 +110,10 @@ def with_overview(chart: spec.Chart, whole: spec.Chart, x_range: Range1d) -> Any
 
 def overview(whole: spec.Chart, x_range: Range1d) -> Any:
     """A low plot of a whole run, with a box over `x_range` that can be dragged."""
-    p = _figure(whole, "width", x_range=_data_range(whole.x_range))
+    p = _figure(whole, _data_range(whole.x_range))
     tool = RangeTool(x_range=x_range, start_gesture="pan")
-    tool.overlay.update(
-        fill_color=INK, fill_alpha=0.12, line_color=INK, line_alpha=0.9, line_dash="solid"
-    )
+    look = {"fill_color": INK, "fill_alpha": 0.12, "line_color": INK, "line_alpha": 0.9}
+    tool.overlay.update(line_dash="solid", **look)
     p.add_tools(tool)
     p.grid.grid_line_color = p.xaxis.axis_label = None
     for mark in whole.marks:
@@ -130,16 +132,15 @@ def time_axis(start: float, end: float, low: float, high: float) -> Range1d:
     return Range1d(start=start, end=end, bounds=(low, high), name=SHARED)
 
 
-def _figure(chart: spec.Chart, dimensions: Dimensions, **more: Any) -> Any:
-    if chart.rows:
-        more |= {"y_range": _data_range(chart.y_range), "min_border_left": LEFT}
-    else:
-        more["y_range"] = _data_range(chart.y_range)
+def _figure(chart: spec.Chart, x_range: Any) -> Any:
     p = figure(
         height=chart.pixels, sizing_mode="stretch_width", tools=[], x_axis_label=chart.x or None,
         y_axis_label=chart.y or None, toolbar_location=None, min_border=2,
-        background_fill_color=None, border_fill_color=None, outline_line_color=None, **more,
+        background_fill_color=None, border_fill_color=None, outline_line_color=None,
+        x_range=x_range, y_range=_data_range(chart.y_range),
     )  # fmt: skip
+    if chart.rows:
+        p.min_border_left = LEFT
     p.toolbar.logo = None
     p.toolbar.autohide = True
     for axis in p.axis:
@@ -209,14 +210,11 @@ def _render_curve(p: Any, mark: spec.Curve) -> tuple[list[Any], Any]:
 def _render_dots(p: Any, mark: spec.Dots) -> tuple[list[Any], Any]:
     style = PAGE.look(mark.look)
     color, marker = style["color"], MARKERS[style["marker"]]
-    ends = {
-        "left": [_ends(e)[0] for e in mark.x], "right": [_ends(e)[1] for e in mark.x],
-        "low": [_ends(e)[0] for e in mark.y], "high": [_ends(e)[1] for e in mark.y],
-    }  # fmt: skip
     data: dict[str, Any] = {"x": [e.value for e in mark.x], "y": [e.value for e in mark.y]}
-    source = ColumnDataSource(
-        data | ends | dict(mark.columns) | {"name": [mark.name] * len(mark.x)}
-    )
+    for names, estimates in ((("left", "right"), mark.x), (("low", "high"), mark.y)):
+        ends = [np.nan_to_num((e.low, e.high), nan=e.value).tolist() for e in estimates]
+        data |= dict(zip(names, map(list, zip(*ends, strict=True)), strict=True))
+    source = ColumnDataSource(data | dict(mark.columns) | {"name": [mark.name] * len(mark.x)})
     across = p.segment(x0="left", x1="right", y0="y", y1="y", color=color, source=source)
     along = p.segment(x0="x", x1="x", y0="low", y1="high", color=color, source=source)
     dots = p.scatter(
@@ -258,10 +256,8 @@ def _render_events(p: Any, mark: spec.Events, chart: spec.Chart) -> tuple[list[A
 def _render_rule(p: Any, mark: spec.Rule) -> list[Any]:
     upright = mark.axis == "x"
     dash: Any = [1, 3] if mark.dotted else "solid"
-    line = Span(
-        location=mark.at, dimension="height" if upright else "width", line_color=MUTED,
-        line_dash=dash,
-    )  # fmt: skip
+    across: Any = "height" if upright else "width"
+    line = Span(location=mark.at, dimension=across, line_color=MUTED, line_dash=dash)
     p.add_layout(line)
     if mark.word and not upright:
         word = Label(
@@ -270,25 +266,6 @@ def _render_rule(p: Any, mark: spec.Rule) -> list[Any]:
         )  # fmt: skip
         p.add_layout(word)
     return [line]
-
-
-def _add_legend(p: Any, items: Sequence[tuple[str, list[Any]]]) -> None:
-    """A legend below, where a click on a name hides its marks; the page sets its columns."""
-    legend = Legend(
-        items=[LegendItem(label=value(name), renderers=parts) for name, parts in items],
-        name="legend", orientation="horizontal", location="top_left", ncols=5,
-        click_policy="hide", margin=2, spacing=8, label_standoff=4, glyph_width=18,
-        glyph_height=14, label_height=14, label_text_font=FONT, label_text_font_size=SIZE,
-        label_text_color=INK, background_fill_color=None, border_line_color=None,
-        inactive_fill_color=LINE, inactive_fill_alpha=0.5,
-    )  # fmt: skip
-    p.add_layout(legend, "below")
-
-
-def _ends(e: Estimate) -> tuple[float, float]:
-    """The ends of an interval; the value itself without one."""
-    low, high = np.nan_to_num((e.low, e.high), nan=e.value).tolist()
-    return low, high
 
 
 # -- in a page -----------------------------------------------------------------------------------

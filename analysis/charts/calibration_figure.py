@@ -159,7 +159,6 @@ def _noise(ax: Axes, profile: Profile) -> None:
 
 
 def _learning(ax: Axes, profile: Profile) -> None:
-    """The gradient noise scale along one training run."""
     for k, batch in enumerate(dict.fromkeys(at.batch for at in profile.learning)):
         own = [_Point(at.trained, at.scale) for at in profile.learning if at.batch == batch]
         _points(ax, own, k, None if batch is None else f"from batches of {batch}")
@@ -168,10 +167,9 @@ def _learning(ax: Axes, profile: Profile) -> None:
 
 
 def _amp_ratios(ax: Axes, profile: Profile) -> None:
-    """Gain of reduced precision by model, the first on top."""
+    """Gain by model, the first on top."""
     for y, gain in enumerate(profile.amp_ratios):
-        _, low, high = _ends(gain.ratio)
-        value = gain.ratio.value
+        value, low, high = _ends(gain.ratio)
         arms = [[max(value - low, 0.0)], [max(high - value, 0.0)]]
         ax.errorbar(value, y, xerr=arms, fmt="o", color=_color(0), capsize=2)
     names = [
@@ -190,27 +188,30 @@ def _reduce(ax: Axes, profile: Profile) -> None:
         _points(ax, [_Point(c.bytes, c.seconds, c.held_out) for c in cells], k, label, 1e3)
         for x, y, dashes in _fits(profile, cells):
             ax.plot(x, 1e3 * y, color=_color(k), linestyle=dashes)
-    _explain_dashes(ax, profile)
+    _all_reduces(ax, profile)
     _explain_hollow(ax, any(c.held_out for c in profile.collectives if not c.load))
-    _sizes(ax, [c.bytes for c in profile.collectives if not c.load])
     _logarithmic(ax, "median all-reduce (ms)")
 
 
 def _bandwidth(ax: Axes, profile: Profile) -> None:
     """Bus bandwidth, 2(n-1)/n bytes per second among n members, as nccl-tests define it."""
     for k, (label, cells) in enumerate(_by_ranks(profile).items()):
-        chosen = [c for c in cells if _members(c) > 1 and c.bytes > 0]
-        _points(ax, [_Point(c.bytes, _bus(c), c.held_out) for c in chosen], k, label)
-        n = _members(cells[0])
+        n = cells[0].ranks if cells[0].group == "all" else cells[0].ranks // 2  # that reduce
+        chosen = [c for c in cells if n > 1 and c.bytes > 0]
+        points = []
+        for c in chosen:
+            moved, of = 2 * (n - 1) / n * c.bytes / 1e9, c.seconds
+            low, high = (moved / end if end and end > 0 else None for end in (of.high, of.low))
+            bus = Quantity(value=moved / of.value, kind=of.kind, low=low, high=high)
+            points.append(_Point(c.bytes, bus, c.held_out))
+        _points(ax, points, k, label)
         for x, y, dashes in _fits(profile, chosen):
             ax.plot(x, 2 * (n - 1) / n * x / y / 1e9, color=_color(k), linestyle=dashes)
-    _explain_dashes(ax, profile)
-    _sizes(ax, [c.bytes for c in profile.collectives if not c.load])
+    _all_reduces(ax, profile)
     _logarithmic(ax, "bus bandwidth (GB/s)")
 
 
 def _server(ax: Axes, profile: Profile) -> None:
-    """The cost of one gradient at a parameter server, against its bytes."""
     for k, name in enumerate(("push", "service", "pull")):
         own = [_Point(t.bytes, getattr(t, name)) for t in profile.transfers if not t.ranks]
         _points(ax, own, k, name, 1e3)
@@ -263,32 +264,15 @@ def _fits(
     kinds = {(c.backend, c.group) for c in cells}
     lines = []
     for fit in profile.collective_fits:
-        values = sorted(
-            (r.bytes, measured[r.ranks, r.bytes] * (1 + r.error))
-            for r in fit.residuals if (r.ranks, r.bytes) in measured
-        )  # fmt: skip
+        pairs = (((r.ranks, r.bytes), 1 + r.error) for r in fit.residuals)
+        values = sorted((at[1], measured[at] * off) for at, off in pairs if at in measured)
         if (fit.backend, fit.group) in kinds and len(values) > 1:
-            lines.append((fit, values))
-    for fit, values in lines:
-        (x0, y0), (x1, y1) = values[0], values[-1]
-        last = fit.largest == max(each.largest for each, _ in lines)
+            lines.append((fit, values[0], values[-1]))
+    for fit, (x0, y0), (x1, y1) in lines:
+        last = fit.largest == max(each.largest for each, _, _ in lines)
         end = max(c.bytes for c in cells) if last else fit.largest
         x = np.geomspace(max(fit.smallest, 1), end, 200)
         yield x, y0 + (y1 - y0) / (x1 - x0) * (x - x0), DASHES[len(fit.ranks) > 1]
-
-
-def _bus(cell: CollectiveCell) -> Quantity:
-    """Bus bandwidth of a cell in GB/s, with its interval."""
-    n = _members(cell)
-    moved = 2 * (n - 1) / n * cell.bytes / 1e9
-    of = cell.seconds
-    low, high = (None if end is None or end <= 0 else moved / end for end in (of.high, of.low))
-    return Quantity(value=moved / of.value, kind=of.kind, low=low, high=high)
-
-
-def _members(cell: CollectiveCell) -> int:
-    """Number of ranks that reduce with each other."""
-    return cell.ranks if cell.group == "all" else cell.ranks // 2
 
 
 # -- looks ---------------------------------------------------------------------------------------
@@ -336,9 +320,11 @@ def _explain_hollow(ax: Axes, needed: bool) -> None:
         ax.plot([], [], "o", color="0.4", markerfacecolor="white", label="held out of the fit")
 
 
-def _explain_dashes(ax: Axes, profile: Profile) -> None:
+def _all_reduces(ax: Axes, profile: Profile) -> None:
+    """The axis of bytes of all-reduces, and in the legend what a dashed fit is."""
     if any(len(fit.ranks) > 1 for fit in profile.collective_fits):
         ax.plot([], [], color="0.4", linestyle=DASHES[1], label="fit over all numbers of ranks")
+    _sizes(ax, [c.bytes for c in profile.collectives if not c.load])
 
 
 def _sizes(ax: Axes, sizes: Iterable[int]) -> None:

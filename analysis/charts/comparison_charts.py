@@ -1,4 +1,4 @@
-"""Charts of a comparison: speed-ups, progress, trade-off, and times by cost of staleness."""
+"""Charts of a comparison: speed-ups, progress, trade-off, cost of staleness, and thresholds."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from simstrag.analysis.charts import chart as spec
 from simstrag.analysis.charts.chart import Chart, Curve, Dots, Floats, Mark, Rule, rows_of
+from simstrag.analysis.charts.matplotlib_renderer import canvas, svg
 from simstrag.analysis.tables.comparison_result import TIMES, Standings
 from simstrag.analysis.tables.comparison_tables import CONTROL
 from simstrag.analysis.tables.table import Table
 from simstrag.analysis.text.cautions import unknown
 from simstrag.analysis.text.number_format import estimate, join
+from simstrag.analysis.text.sensitivity_text import WORDS, Row, new_leader
 from simstrag.experiments.compare import BASELINE, Comparison
 from simstrag.experiments.paired_statistics import Estimate
 
@@ -261,3 +266,54 @@ def costs(s: Standings, policies: Sequence[str] | None = None) -> Chart:
         "Time to target by cost of staleness", "cost of a stale sample, c_tau (no unit)",
         "time to target (s)", marks, y_range=(0.0, None), size=(9.0, 3.0), grid="y",
     )  # fmt: skip
+
+
+# -- thresholds ----------------------------------------------------------------------------------
+
+LETTER, LONGEST = 0.0105, 30
+"""Share of the axis that a letter of a label takes, and the most letters that a label has."""
+
+
+def thresholds_picture(rows: Sequence[Row]) -> Markup:
+    """A bar per constant: the factors under which the leader stays ahead, and beyond."""
+    if not rows:
+        return Markup()
+    constants, leader = len({r["quantity"] for r in rows}), rows[0]["leader"]
+    with canvas(spec.WIDTH, 0.8 + 0.3 * constants) as figure:
+        draw_thresholds(figure, rows)
+        words = f"By what factor each constant may be off before {leader} loses the best mean"
+        return svg(figure, "thresholds", words)
+
+
+def draw_thresholds(figure: Figure, rows: Sequence[Row]) -> Axes:
+    """Draw the bars on a figure."""
+    names, ax = list(dict.fromkeys(r["quantity"] for r in rows)), figure.add_subplot()
+    leads, loses = spec.SERIES[:2]
+    room = {-1: 0.03, 1: 0.03}  # shares of the axis for labels beyond a quarter and four times
+    for r in rows:
+        y, end = names.index(r["quantity"]), r["tried"] / r["value"]
+        turn = math.sqrt(r["holds_at"] * r["turns_at"]) / r["value"] if r["rival"] else end
+        ax.barh(y, turn - 1, left=1, height=0.5, color=leads)
+        alpha = 1.0 if r["shown"] else 0.45
+        ax.barh(y, end - turn, left=turn, height=0.5, color=loses, alpha=alpha)
+        label = new_leader(r)
+        label = label if len(label) <= LONGEST else f"{label[: LONGEST - 1]}…"
+        side = 1 if end > 1 else -1
+        room[side] = max(room[side], LETTER * (len(label) + 2))
+        ax.annotate(
+            label, (end, y), ha="left" if side > 0 else "right", va="center",
+            xytext=(4 * side, 0), textcoords="offset points", fontsize=7,
+        )  # fmt: skip
+    down, up = (4.0 * share / (1 - sum(room.values())) for share in room.values())
+    ax.set_xscale("log", base=2)
+    ax.set_xlim(0.25 / 2**down, 4 * 2**up)
+    ticks = (1 / 4, 1 / 2, 1, 2, 4)
+    ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    ax.axvline(1, color=spec.INK, linewidth=0.8)
+    ax.set_yticks(range(len(names)), [WORDS[name] for name in names])
+    ax.set_ylim(len(names) - 0.5, -0.5)
+    ax.tick_params(axis="y", length=0)
+    ax.grid(axis="x")
+    ax.set_axisbelow(True)
+    ax.set_xlabel("times the value in force")
+    return ax

@@ -80,15 +80,12 @@ def svg(figure: Figure, name: str, label: str) -> Markup:
     name: unique on its page; ids begin with it.
     label: the text for a screen reader.
     """
-    text = io.StringIO()
+    written = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     canvas = FigureCanvasSVG(figure)  # draws once, where savefig draws twice
-    canvas.print_svg(text, metadata=nothing)  # type: ignore[no-untyped-call]
-    return _inline(text.getvalue(), name, escape(label))
-
-
-def _inline(text: str, name: str, label: str) -> Markup:
-    """The `<svg>` element alone, without a fixed size, foreign colours and needless digits."""
+    canvas.print_svg(written, metadata=nothing)  # type: ignore[no-untyped-call]
+    # the `<svg>` element alone, without a fixed size, foreign colours and needless digits
+    text = written.getvalue()
     text = text[text.index("<svg") :].strip()
     text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", "", text, flags=re.S)
     head, body = text.split(">", 1)
@@ -101,6 +98,7 @@ def _inline(text: str, name: str, label: str) -> Markup:
     for stand_in, variable in THEME.items():
         body = body.replace(stand_in, variable)
     body = re.sub(r"\n\s*", "\n", body)
+    label = escape(label)
     return Markup(
         f'<svg class="picture" role="img" aria-label="{label}" {box.group()}>'
         f"<title>{label}</title>{body}"
@@ -117,8 +115,9 @@ def _short(path: re.Match[str]) -> str:
 
 def draw(chart: spec.Chart, ax: Axes, theme: spec.Theme) -> None:
     """Draw a chart on axes; a legend is left to the caller."""
-    if None not in chart.x_range:
-        ax.set_xlim(*chart.x_range)
+    low, high = chart.x_range
+    if low is not None and high is not None:
+        ax.set_xlim(low, high)
     for k, mark in enumerate(chart.marks):
         match mark:
             case spec.Curve():
@@ -126,9 +125,11 @@ def draw(chart: spec.Chart, ax: Axes, theme: spec.Theme) -> None:
             case spec.Dots():
                 _draw_dots(ax, mark, theme)
             case spec.Bars():
-                left, right = (np.clip(end, *_range(chart)) for end in (mark.left, mark.right))
-                paint, label = theme.paints[mark.role], _once(ax, theme.text(mark.name))
-                boxes(ax, left, right, mark.row, mark.height, paint, label)
+                left, right = (np.clip(end, low, high) for end in (mark.left, mark.right))
+                name = theme.text(mark.name)
+                known = ax.get_legend_handles_labels()[1]
+                label = None if name in known else name or None
+                boxes(ax, left, right, mark.row, mark.height, theme.paints[mark.role], label)
             case spec.Events():
                 _draw_events(ax, mark, theme)
             case spec.Image():
@@ -136,33 +137,15 @@ def draw(chart: spec.Chart, ax: Axes, theme: spec.Theme) -> None:
             case spec.Rule():
                 _draw_rule(ax, mark, theme)
             case _:
-                ax.step(
-                    mark.x, mark.y, where="post", color=theme.muted, linewidth=0.8, label=mark.name
-                )
-    _set_axes(chart, ax, theme)
-
-
-def _set_axes(chart: spec.Chart, ax: Axes, theme: spec.Theme) -> None:
+                style: Any = {"where": "post", "color": theme.muted, "linewidth": 0.8}
+                ax.step(mark.x, mark.y, label=mark.name, **style)
     if chart.rows:
         ax.set_yticks(list(chart.rows), [theme.text(name) for name in chart.rows.values()])
         ax.tick_params(axis="y", length=0)
-    ax.set_xlim(*chart.x_range)
-    ax.set_ylim(*chart.y_range)
-    ax.set_xlabel(chart.x)
-    ax.set_ylabel(chart.y)
+    ax.set(xlim=chart.x_range, ylim=chart.y_range, xlabel=chart.x, ylabel=chart.y)
     if chart.grid:
         ax.grid(axis=chart.grid)
         ax.set_axisbelow(True)
-
-
-def _range(chart: spec.Chart) -> tuple[float, float]:
-    low, high = chart.x_range
-    return -np.inf if low is None else low, np.inf if high is None else high
-
-
-def _once(ax: Axes, label: str) -> str | None:
-    """A label for the legend, unless the legend has it."""
-    return None if label in ax.get_legend_handles_labels()[1] else label or None
 
 
 def _draw_curve(ax: Axes, mark: spec.Curve, theme: spec.Theme, k: int) -> None:

@@ -27,9 +27,9 @@ def time_spent(
 ) -> Chart:
     """Stacked bars of seconds by part, one row per name."""
     marks, left = _stacked(parts)
-    size = (9.0, 0.5 + 0.25 * len(parts))
     return Chart(
-        "Seconds of a rank by what it did", axis, "", marks, legend=False, size=size,
+        "Seconds of a rank by what it did", axis, "", marks, legend=False,
+        size=(9.0, 0.5 + 0.25 * len(parts)),
         x_range=(0.0, 1.02 * float(left.max())), **rows_of(list(parts)),
     )  # fmt: skip
 
@@ -81,7 +81,10 @@ def staleness(name: str, quantiles: Floats, most: float) -> Chart:
 
 
 def waiting_matrices(examples: Sequence[Example]) -> list[tuple[str, str, Markup]]:
-    """For each run its name, a sentence on its waiting, and seconds of rank (row) for rank."""
+    """For each run its name, a sentence on its waiting, and seconds of rank (row) for rank.
+
+    The darkest shade is the longest waiting in all runs.
+    """
     seconds = [e.waiting.held + e.waiting.blocked for e in examples]
     most = max((float(m.max(initial=0.0)) for m in seconds), default=0.0)
     return [
@@ -91,25 +94,20 @@ def waiting_matrices(examples: Sequence[Example]) -> list[tuple[str, str, Markup
 
 
 def _matrix(name: str, policy: str, seconds: Floats, most: float) -> Markup:
-    """The darkest shade is `most` seconds."""
     n = len(seconds)
     if not seconds.any():
         return Markup()
     with canvas(SMALL, 2.9) as figure:
-        ax = figure.add_subplot()
-        weight = seconds / most
+        ax, weight = figure.add_subplot(), seconds / most
         image(ax, pixels(spec.CONTENTION, 0.85 * weight), (-0.5, n - 0.5, n - 0.5, -0.5))
         if n <= 10:
             for row, column in zip(*np.nonzero(weight > 0.005), strict=True):
                 value = seconds[row, column]
                 text = f"{value:.1f}" if value < 10 else f"{value:.0f}"
                 ax.text(column, row, text, ha="center", va="center", fontsize=6.5)
-        every = max(1, n // 8)
-        ax.set_xticks(range(0, n, every))
-        ax.set_yticks(range(0, n, every))
+        ticks = range(0, n, max(1, n // 8))
+        ax.set(xticks=ticks, yticks=ticks, xlabel="for rank", ylabel="rank waited (s)")
         ax.tick_params(length=0)
-        ax.set_xlabel("for rank")
-        ax.set_ylabel("rank waited (s)")
         return svg(figure, name, f"Who waited for whom under {policy}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,6 @@ from matplotlib.ticker import MaxNLocator
 
 from simstrag.analysis.charts.chart import CONTENTION, FULL
 from simstrag.analysis.derived.timeline_excerpt import bin_means
-from simstrag.trace.slowdown import Piecewise
 from simstrag.trace.trace import RESOURCES, Trace
 
 Floats = npt.NDArray[np.float64]
@@ -56,7 +56,7 @@ def heatmap(trace: Trace) -> Figure:
     """
     import matplotlib.pyplot as plt
 
-    panels = _panels(trace)
+    panels = list(_panels(trace))
     heights = [min(max(0.22 * len(panel.nodes), 1.2), TALLEST / len(panels)) for panel in panels]
     with plt.rc_context(SETTINGS):  # type: ignore[arg-type]
         figure = plt.figure(figsize=(WIDTH, sum(heights) + 0.7 * len(panels)), layout="constrained")
@@ -67,9 +67,8 @@ def heatmap(trace: Trace) -> Figure:
     return figure
 
 
-def _panels(trace: Trace) -> list[_Panel]:
-    h, held, keys = trace.histories, trace.histories.pieces(), trace.keys
-    found = []
+def _panels(trace: Trace) -> Iterator[_Panel]:
+    h, held, keys, end = trace.histories, trace.histories.pieces(), trace.keys, trace.end
     for resource, kind in sorted(
         {(resource, kind) for _, resource, kind in keys},
         key=lambda pair: (RESOURCES.index(pair[0]), pair[1]),
@@ -78,21 +77,18 @@ def _panels(trace: Trace) -> list[_Panel]:
         nodes = [keys[k][0] for k in chosen]
         if kind == "duration":
             steps = [h.value[h.starts[k] : h.starts[k + 1]] for k in chosen]
-            found.append(_Panel(resource, kind, nodes, *_of_steps(steps)))
+            yield _Panel(resource, kind, nodes, *_means_of_steps(steps))
+        elif end == 0:
+            yield _Panel(
+                resource, kind, nodes, np.array([held[k].values[-1:] for k in chosen]), 1.0
+            )
         else:
-            values = np.array([_means(held[k], trace.end) for k in chosen])
-            found.append(_Panel(resource, kind, nodes, values, trace.end or 1.0))
-    return found
+            edges = np.linspace(0.0, end, COLUMNS + 1)
+            means = np.array([bin_means(held[k], edges) for k in chosen])
+            yield _Panel(resource, kind, nodes, means, end)
 
 
-def _means(held: Piecewise, end: float) -> Floats:
-    """The mean of a step function over each interval of its time."""
-    if end == 0:
-        return np.array(held.values[-1:])
-    return bin_means(held, np.linspace(0.0, end, COLUMNS + 1))
-
-
-def _of_steps(steps: list[Floats]) -> tuple[Floats, float]:
+def _means_of_steps(steps: list[Floats]) -> tuple[Floats, float]:
     """Durations by node and step, NaN after a node's last step, and the number of steps."""
     most = max(map(len, steps))
     width = -(-most // COLUMNS)
@@ -114,21 +110,15 @@ def _draw(figure: Figure, ax: Axes, panel: _Panel) -> None:
     ax.set_title(f"{panel.resource} {panel.kind}", fontsize="medium")
     ax.set_xlabel("step" if panel.kind == "duration" else "time (s)")
     ax.set_ylabel("node")
-    _nodes(ax, panel.nodes)
-    bar = figure.colorbar(image, ax=ax, pad=0.01, fraction=0.03, label=word)
-    bar.outline.set_linewidth(0.4)
-
-
-def _nodes(ax: Axes, nodes: list[int]) -> None:
-    """Numbers of the nodes, and lines between them where there is room."""
-    n = len(nodes)
+    named = list(range(n))
     if n <= LABELLED:
-        ax.set_yticks(range(n), [str(node) for node in nodes])
         ax.hlines(np.arange(n - 1) + 0.5, *ax.get_xlim(), color="white", linewidth=1.5)
     else:
-        places = [int(k) for k in MaxNLocator(9, integer=True).tick_values(0, n - 1) if 0 <= k < n]
-        ax.set_yticks(places, [str(nodes[k]) for k in places])
+        named = [int(k) for k in MaxNLocator(9, integer=True).tick_values(0, n - 1) if 0 <= k < n]
+    ax.set_yticks(named, [str(panel.nodes[k]) for k in named])
     ax.tick_params(axis="y", length=0)
+    bar = figure.colorbar(image, ax=ax, pad=0.01, fraction=0.03, label=word)
+    bar.outline.set_linewidth(0.4)
 
 
 def _scale(panel: _Panel) -> tuple[Any, Any, str]:

@@ -17,7 +17,6 @@ from simstrag.analysis.charts import (
     timeline,
 )
 from simstrag.analysis.charts.matplotlib_renderer import picture
-from simstrag.analysis.charts.sensitivity_chart import thresholds_picture
 from simstrag.analysis.derived.example_runs import Example, describe_excerpts, example, examples_of
 from simstrag.analysis.derived.timeline_excerpt import CloseLook, close_look
 from simstrag.analysis.pages.templates import template
@@ -84,6 +83,7 @@ def render(comparison: Comparison, command: str | None = None) -> str:
     stale = run_tables.staleness_of(examples)
     most = max((int(one.versions.max()) for one in stale), default=0)
     traded, turned = comparison_charts.tradeoff(s), thresholds(s)
+    described = () if scenario.inputs.profile is None else describe(scenario.inputs.profile)
     tables = {
         "ranking": comparison_tables.ranking_table(s),
         "paired-differences": comparison_tables.differences_table(s),
@@ -139,10 +139,10 @@ def render(comparison: Comparison, command: str | None = None) -> str:
         ],
         turnover=turnover(s),
         thresholds=turned,
-        thresholds_picture=thresholds_picture(turned.rows),
+        thresholds_picture=comparison_charts.thresholds_picture(turned.rows),
         origins=origins_table(scenario),
-        data=_csv(saved),
-        profile=_profile(scenario),
+        data=csv_data(saved),
+        profile=dict(text.split(": ", 1) for text in described),
         assumptions=assumptions(scenario, runs),
         warnings=comparison.warnings,
         command=command,
@@ -184,7 +184,7 @@ def render_run(run: Run) -> str:
         spent=picture(run_charts.time_spent(parts, "time (s)"), "spent"),
         provenance=_provenance(run.provenance),
         scenario=_yaml(run.scenario),
-        data=_csv(saved),
+        data=csv_data(saved),
         **context,
         **bokeh_renderer.page_data(drawn),
     )
@@ -229,13 +229,9 @@ def _saved(examples: Sequence[Example], shown: CloseLook) -> dict[str, Table | N
     }
 
 
-def _csv(tables: Mapping[str, Table | None]) -> dict[str, Any]:
-    return csv_data({name: table for name, table in tables.items() if table is not None})
-
-
-def _question(scenario: Scenario) -> list[tuple[str, str]]:
-    """The question, as pairs of a term and a value."""
-    trace, inputs = scenario.trace, scenario.inputs
+def _question(scenario: Scenario) -> dict[str, str]:
+    """The question, by term."""
+    trace, inputs, seeds = scenario.trace, scenario.inputs, scenario.seed_list
     work = []
     if scenario.sample_target is not None:
         work.append(f"{scenario.sample_target} samples (makespan is the time to them)")
@@ -243,55 +239,42 @@ def _question(scenario: Scenario) -> list[tuple[str, str]]:
         work.append(f"accuracy {scenario.target_accuracy:g} (time to target)")
     if scenario.target_progress is not None:
         work.append(f"progress {scenario.target_progress:g} noise-free updates (time to target)")
-    facts = [
-        ("workers", f"{scenario.workers}, each with {scenario.learner.batch} samples per gradient"),
-        ("work, the same for every policy", "; ".join(work)),
-        ("policies", ", ".join(scenario.policies)),
-    ]
+    facts = {
+        "workers": f"{scenario.workers}, each with {scenario.learner.batch} samples per gradient",
+        "work, the same for every policy": "; ".join(work),
+        "policies": ", ".join(scenario.policies),
+    }
     if inputs.trace is None:
-        facts.append(("contention", "none: no trace is given"))
+        facts["contention"] = "none: no trace is given"
     else:
         where = inputs.trace.source if isinstance(trace, str) else "rows in the scenario"
         per_seed = {
             "same": "the same for every seed (trace_per_seed: same)",
             "shift": "every seed begins at its own offset in it (trace_per_seed: shift)",
         }[scenario.trace_per_seed]
-        after = f"after its end: {scenario.trace_end}"
-        facts.append(("contention trace", f"{where}; {per_seed}; {after}"))
-        facts.append(("trace sha256", inputs.trace.sha256))
+        facts["contention trace"] = f"{where}; {per_seed}; after its end: {scenario.trace_end}"
+        facts["trace sha256"] = inputs.trace.sha256
     if scenario.places is not None:
-        facts.append(("node of each rank", ", ".join(map(str, scenario.places))))
+        facts["node of each rank"] = ", ".join(map(str, scenario.places))
     if inputs.profile is not None:
-        facts.append(("profile", inputs.profile.name))
-        facts.append(("profile sha256", inputs.profile.sha256))
-    seeds = scenario.seed_list
-    facts.append(("seeds", f"{len(seeds)}: {_seeds(seeds)}"))
-    return facts
-
-
-def _seeds(seeds: Sequence[int]) -> str:
+        facts |= {"profile": inputs.profile.name, "profile sha256": inputs.profile.sha256}
+    listed = ", ".join(map(str, seeds))
     if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
-        return f"{seeds[0]} to {seeds[-1]}"
-    return ", ".join(map(str, seeds))
+        listed = f"{seeds[0]} to {seeds[-1]}"
+    return facts | {"seeds": f"{len(seeds)}: {listed}"}
 
 
-def _profile(scenario: Scenario) -> list[tuple[str, str]]:
-    """The description of the profile, as pairs of a term and a text."""
-    texts = () if scenario.inputs.profile is None else describe(scenario.inputs.profile)
-    return [(term, text) for term, _, text in (each.partition(": ") for each in texts)]
-
-
-def _provenance(found: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Versions, commit and hashes as pairs."""
-    facts = []
+def _provenance(found: Mapping[str, Any]) -> dict[str, str]:
+    """Versions, commit and hashes by term."""
+    facts: dict[str, str] = {}
     for key, value in found.items():
         if key == "sha256":
-            facts += [(f"{name} sha256", digest or "none") for name, digest in value.items()]
+            facts |= {f"{name} sha256": digest or "none" for name, digest in value.items()}
         elif key == "commit":
             changed = " (with uncommitted changes)" if str(value).endswith("+") else ""
-            facts.append((key, f"{value or 'unknown: not run from a git checkout'}{changed}"))
+            facts[key] = f"{value or 'unknown: not run from a git checkout'}{changed}"
         else:
-            facts.append((key, str(value)))
+            facts[key] = str(value)
     return facts
 
 
@@ -299,15 +282,12 @@ def _yaml(scenario: Mapping[str, Any]) -> str:
     """A scenario as a YAML file; very long inline traces are cut."""
     from ruamel.yaml import YAML
 
-    data = dict(scenario)
-    rows = data.get("trace")
-    cut = 0
+    rows, text = scenario.get("trace"), io.StringIO()
     if isinstance(rows, (list, tuple)) and len(rows) > MOST_ROWS:
-        data["trace"], cut = list(rows[:MOST_ROWS]), len(rows) - MOST_ROWS
-    text = io.StringIO()
-    YAML(typ="safe", pure=True).dump(data, text)
-    note = f"# {cut} more rows of the trace are left out here\n" if cut else ""
-    return note + text.getvalue()
+        scenario = {**scenario, "trace": list(rows[:MOST_ROWS])}
+        text.write(f"# {len(rows) - MOST_ROWS} more rows of the trace are left out here\n")
+    YAML(typ="safe", pure=True).dump(dict(scenario), text)
+    return text.getvalue()
 
 
 def _scenario_of(run: Run) -> tuple[Scenario | None, str]:
@@ -324,10 +304,10 @@ def _scenario_of(run: Run) -> tuple[Scenario | None, str]:
     return scenario, ""
 
 
-def _recorded(run: Run) -> list[tuple[str, str]]:
+def _recorded(run: Run) -> dict[str, str]:
     """Facts of the record of a real run; empty for a simulated one."""
     if run.recorded is None:
-        return []
+        return {}
     record: Mapping[str, Any] = {**run.recorded.get("asked", {}), **run.recorded}
     facts = {
         "workload": record.get("workload"),
@@ -338,13 +318,12 @@ def _recorded(run: Run) -> list[tuple[str, str]]:
         "local times by": record.get("clock"),
         "collectives by": record.get("backend"),
     }
-    return [(word, str(fact)) for word, fact in facts.items() if fact is not None]
+    return {word: str(fact) for word, fact in facts.items() if fact is not None}
 
 
 def _by_rank(summary: Mapping[str, Any]) -> Table:
     """Where the time of each rank went."""
-    parts = ("compute", "communication", "wait")
-    columns = (summary[f"{name}_by_rank"] for name in parts)
+    columns = (summary[f"{name}_by_rank"] for name in ("compute", "communication", "wait"))
     rows = tuple(
         (Number.of(rank), *(Number.of(float(value), 4) for value in row))
         for rank, row in enumerate(zip(*columns, strict=True))
@@ -358,26 +337,22 @@ UNITS = {
     "compute_by_rank": "s", "communication_by_rank": "s", "wait_by_rank": "s",
     "staleness_by_rank": "updates", "progress": "noise-free updates", "theta": "s",
     "hits": "ranks at updates", "false_alarms": "ranks at updates", "misses": "ranks at updates",
+    "efficiency": "%", "amp_share": "%", "rebatched_share": "%", "cut_share": "%",
+    "beyond_trace": "%", "precision": "%", "recall": "%",
 }  # fmt: skip
-SHARES = (
-    "efficiency", "amp_share", "rebatched_share", "cut_share", "beyond_trace", "precision",
-    "recall",
-)  # fmt: skip
 
 
 def _summary(summary: Mapping[str, Any]) -> Table:
     """A run's summary with units; lists are by rank."""
     rows = []
     for name, value in plain(summary).items():
-        unit = UNITS.get(name, "%" if name in SHARES else "")
+        unit = UNITS.get(name, "")
         if isinstance(value, str):
             shown = value
         elif isinstance(value, list):
-            shown = ", ".join(number(v) for v in value)
-        elif name in SHARES:
-            shown = percent(value)
+            shown = ", ".join(map(number, value))
         else:
-            shown = number(value, 4)
+            shown = percent(value) if unit == "%" else number(value, 4)
         rows.append((name.replace("_", " "), shown, unit))
     note = (
         "A dash stands for what is not defined: no target, no curve, no suspects, no progress "

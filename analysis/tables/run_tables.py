@@ -132,27 +132,17 @@ def staleness_of(examples: Sequence[Example]) -> list[Staleness]:
     """The runs that applied a stale gradient."""
     found = []
     for e in examples:
-        excerpt = e.run.excerpt is not None
-        rank, versions = _logged(e) if e.run.gradients is not None else _derived(e)
+        excerpt, applied = e.run.excerpt is not None, e.steps.applied > 0
+        rank, versions = e.steps.rank[applied], (e.steps.applied - 1 - e.steps.version)[applied]
+        if e.run.gradients is not None:  # the log has those that no step row tells, too
+            table = e.run.frame("gradients").query("fate == 'applied'")
+            rank = table["rank"].to_numpy(dtype=np.int64)
+            versions = (table["update"] - 1 - table["version"]).to_numpy(dtype=np.int64)
         stale = e.run.summary["mean_staleness"] > 0 if excerpt else np.any(versions > 0)
         if stale and len(versions):
-            applied = int(e.run.summary["applied"])
-            found.append(Staleness(e.name, rank, versions, applied, excerpt))
+            count = int(e.run.summary["applied"])
+            found.append(Staleness(e.name, rank, versions, count, excerpt))
     return found
-
-
-def _logged(e: Example) -> tuple[Ints, Ints]:
-    """Ranks and staleness from the log of gradients."""
-    table = e.run.frame("gradients")
-    applied = table[table["fate"] == "applied"]
-    versions = applied["update"] - 1 - applied["version"]
-    return applied["rank"].to_numpy(dtype=np.int64), versions.to_numpy(dtype=np.int64)
-
-
-def _derived(e: Example) -> tuple[Ints, Ints]:
-    """Ranks and staleness from the logs of steps and updates."""
-    applied = e.steps.applied > 0
-    return e.steps.rank[applied], (e.steps.applied - 1 - e.steps.version)[applied]
 
 
 def staleness_table(found: Sequence[Staleness]) -> Table:

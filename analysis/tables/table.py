@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -123,33 +123,31 @@ class Table:
         return found
 
 
-def csv_data(tables: Mapping[str, Table], most: int = MOST) -> dict[str, Any]:
+def csv_data(tables: Mapping[str, Table | None], most: int = MOST) -> dict[str, Any]:
     """The fields of tables as JSON, by the name of the CSV file that a page saves.
 
-    A table of more than `most` rows is cut to its first ones, and its name says so.
+    A table of more than `most` rows is cut to its first ones, and its name says so.  Infinity
+    becomes a word, because JSON has no number for it.
 
-    >>> csv_data({"times": Table(("policy", "s"), (("bsp", math.nan),))})
+    >>> csv_data({"times": Table(("policy", "s"), (("bsp", math.nan),)), "none": None})
     {'times': {'columns': ['policy', 's'], 'rows': [['bsp', None]]}}
     >>> list(csv_data({"ranks": Table(("rank",), ((0,), (1,), (2,)))}, most=2))
     ['ranks-first-2-rows']
     """
     found = {}
     for name, table in tables.items():
+        if table is None:
+            continue
         cut = len(table.rows) > most
         kept = replace(table, rows=table.rows[:most]) if cut else table
+        headers, columns = zip(*kept.fields(), strict=True)
+        rows = [
+            [f"{v:g}" if isinstance(v, float) and math.isinf(v) else v for v in row]
+            for row in zip(*columns, strict=True)
+        ]
         label = f"{name}-first-{most}-rows" if cut else name
-        found[label] = _json(*zip(*kept.fields(), strict=True))
+        found[label] = plain({"columns": headers, "rows": rows})
     return found
-
-
-def _json(headers: Sequence[str], columns: Sequence[list[Value]]) -> Any:
-    """Infinity becomes a word, because JSON has no number for it."""
-    infinite = {math.inf: "inf", -math.inf: "-inf"}
-    rows = [
-        [infinite.get(value, value) if isinstance(value, float) else value for value in row]
-        for row in zip(*columns, strict=True)
-    ]
-    return plain({"columns": headers, "rows": rows})
 
 
 def _value(cell: Any, numeric: bool) -> Value:
