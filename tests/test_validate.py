@@ -33,7 +33,7 @@ from simstrag.validation.real_runs import TRIES, Campaign, RunOutcome, count_fin
 from simstrag.validation.replay import replay
 from simstrag.validation.result import Ranking, Result, build_case_result, paces
 from simstrag.validation.run_metrics import measure
-from simstrag.validation.tables import _signed, answer, runs_table
+from simstrag.validation.tables import _error, answer, runs_table
 from simstrag.validation.validation import Validation, _remarks, make_plan
 from tests.full_profile import full_profile, quantity
 from tests.test_ddp_journal import HINTS, recorded
@@ -515,7 +515,7 @@ def test_runs_of_the_simulator_itself_are_predicted(result: Result) -> None:
     assert (korel.policy, asgd.policy) == ("korel", "asgd")
     assert korel.real.value == pytest.approx(korel.simulated.value, abs=0.05)
     assert korel.real.value > 0.1
-    words = [w.verdict.word for each in result.cases for w in each.windows if w.verdict]
+    words = [w.step.word for each in result.cases for w in each.windows if w.step]
     assert len(words) > 6
     assert set(words) == {PREDICTED}
 
@@ -545,7 +545,7 @@ def test_a_simulation_that_is_a_tenth_off_is_found_out(result: Result) -> None:
 
 
 def test_an_error_that_nobody_knows_is_shown_as_missing() -> None:
-    assert (_signed(math.nan), _signed(-0.123)) == (MISSING, "-12.3")
+    assert (_error(math.nan), _error(-0.123)) == (MISSING, "-12.3")
 
 
 def test_failed_runs_are_counted_and_shown(result: Result, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def _(result: Result, command: str | None = None) -> str:
         "constants": tables.constants_table(result.constants),
         "runs": tables.runs_table(result),
     }
-    drawn = tables.cases_to_draw(result)
+    drawn = [each for each in result.cases if each.real]
     plan = result.plan
     request = [
         ("workload", f"{plan.workload}, batch {plan.batch} per rank"),

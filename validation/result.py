@@ -23,19 +23,16 @@ from simstrag.validation.judgement import (
 )
 from simstrag.validation.prediction import Constant, Prediction
 from simstrag.validation.real_runs import RunOutcome
-from simstrag.validation.run_metrics import Measure, measure
+from simstrag.validation.run_metrics import Measure, document_of, measure
 
 
 class WindowResult(NamedTuple):
-    """The step time in one window of constant load.
-
-    verdict: None if most runs ended before the window.
-    """
+    """One window of constant load. step: on its step time; None if most runs ended before it."""
 
     start: float
     stop: float
     load: str
-    verdict: Verdict | None
+    step: Verdict | None
 
 
 class Mitigation(NamedTuple):
@@ -96,15 +93,13 @@ class CaseResult:
     def windows(self) -> tuple[WindowResult, ...]:
         """One result per window of constant load; the last window has no end."""
         found = []
+        runs = self.predicted.runs
         for k, (start, stop, load) in enumerate(self.spans):
             real = drop_nan(each.windows[k] for each in self.real.values())
-            simulations = drop_nan(each.windows[k] for each in self.predicted.runs)
-            both = 2 * len(real) > len(self.real) and 2 * len(simulations) > len(
-                self.predicted.runs
-            )
-            found.append(
-                WindowResult(start, stop, load, judge(real, simulations) if both else None)
-            )
+            simulations = drop_nan(each.windows[k] for each in runs)
+            reached = 2 * len(real) > len(self.real) and 2 * len(simulations) > len(runs)
+            step = judge(real, simulations) if reached else None
+            found.append(WindowResult(start, stop, load, step))
         return tuple(found)
 
     def by_rank(self, name: str) -> list[Verdict | None]:
@@ -118,7 +113,8 @@ class CaseResult:
             elif any(real):
                 found.append(judge(real, simulations))
             else:
-                found.append(Verdict(0.0, mean(simulations), math.nan, math.nan, 0.0, MISSED))
+                simulated = statistics.fmean(simulations)
+                found.append(Verdict(0.0, simulated, math.nan, math.nan, 0.0, MISSED))
         return found
 
     @property
@@ -131,7 +127,20 @@ class CaseResult:
     def accuracy(self) -> tuple[float, float] | None:
         """Mean and standard deviation of the accuracy over real runs."""
         found = [run.accuracy for run in self.real.values() if run.accuracy is not None]
-        return (mean(found), deviation(found)) if found else None
+        spread = statistics.stdev(found) if len(found) > 1 else math.nan
+        return (statistics.fmean(found), spread) if found else None
+
+    @property
+    def makespans(self) -> tuple[dict[int, float], dict[int, float], dict[int, float]]:
+        """Makespans of real runs, the same at the profile's pace, and those of simulated runs.
+
+        By repetition or seed. Real ones are scaled by the ratio of simulated makespans at both
+        paces.
+        """
+        usual, adapted = self.predicted.usual, self.predicted.adapted
+        real = {k: run.makespan for k, run in self.real.items()}
+        evened = {k: time * usual / adapted[k] for k, time in real.items() if k in adapted}
+        return real, evened, {seed: run.makespan for seed, run in enumerate(self.predicted.runs)}
 
 
 @dataclass(frozen=True)
@@ -212,10 +221,11 @@ class Result:
         for place in dict.fromkeys(each.case.place for each in self.cases):
             here = [each for each in self.cases if each.case.place == place and each.real]
             if len(here) > 1:
-                real = {each.case.policy: makespans(each) for each in here}
-                simulations = {each.case.policy: simulated(each) for each in here}
-                even = {each.case.policy: evened(each) for each in here}
-                ranked = (tuple(pairs(times, simulations)) for times in (real, even))
+                times = {each.case.policy: each.makespans for each in here}
+                real, even, simulated = (
+                    {policy: own[k] for policy, own in times.items()} for k in range(3)
+                )
+                ranked = (tuple(pairs(each, simulated)) for each in (real, even))
                 found.append(Ranking(*place, *ranked))
         return tuple(found)
 
@@ -228,19 +238,18 @@ class Result:
             bsp, clean = known.get(("bsp", ranks, schedule)), known.get(("bsp", ranks, CLEAN))
             if policy == "bsp" or schedule == CLEAN or bsp is None or clean is None:
                 continue
-            trio = each, bsp, clean
-            real, even, prediction = (
-                mitigations(*map(of, trio)) for of in (makespans, evened, simulated)
+            times = zip(each.makespans, bsp.makespans, clean.makespans, strict=True)
+            real, even, simulated = (mitigations(*trio) for trio in times)
+            amp = (
+                statistics.fmean(run.amp for run in each.real.values()),
+                statistics.fmean(run.amp for run in each.predicted.runs),
             )
-            runs = each.real.values(), each.predicted.runs
-            real_amp, simulated_amp = (mean([run.amp for run in own]) for own in runs)
-            amp = real_amp, simulated_amp
-            found.append(Mitigation(policy, ranks, schedule, real, even, prediction, amp))
+            found.append(Mitigation(policy, ranks, schedule, real, even, simulated, amp))
         return tuple(found)
 
     def document(self) -> dict[str, Any]:
         """JSON-like values; may contain NaN."""
-        return {
+        found: dict[str, Any] = document_of({
             "format": "simstrag-validation/3",
             "plan": self.plan.document(),
             "repetitions": {"asked": self.requested, "made": self.repetitions},
@@ -249,16 +258,11 @@ class Result:
             "cases": [_case(each) for each in self.cases],
             "rankings": [
                 {"ranks": r.ranks, "schedule": r.schedule, "decided": len(r.decided),
-                 "predicted": r.predicted, "pairs": [pair._asdict() for pair in r.pairs],
-                 "evened": [pair._asdict() for pair in r.evened]}
+                 "predicted": r.predicted, "pairs": r.pairs, "evened": r.evened}
                 for r in self.rankings
             ],
-            "mitigation": [
-                {**m._asdict(), "real": m.real._asdict(), "evened": m.evened._asdict(),
-                 "simulated": m.simulated._asdict()}
-                for m in self.mitigation
-            ],
-            "constants": [constant._asdict() for constant in self.constants],
+            "mitigation": self.mitigation,
+            "constants": self.constants,
             "runs": [
                 {"case": each.case.name, "repetition": each.repetition + 1,
                  "finished": each.finished, "reason": each.reason, "seconds": each.took,
@@ -267,32 +271,12 @@ class Result:
                 for each in self.outcomes
             ],
             "remarks": self.remarks,
-        }  # fmt: skip
+        })  # fmt: skip
+        return found
 
     def rows(self) -> list[dict[str, Any]]:
-        """Rows of validation.csv, one per case."""
-        return [
-            {
-                "case": each.case.name, "policy": each.case.policy, "ranks": each.case.ranks,
-                "schedule": each.case.schedule, "runs": len(each.real), "failed": len(each.failed),
-                "makespan_real": None if v is None else v.real,
-                "makespan_spread": None if v is None else v.spread,
-                "makespan_simulated": None if v is None else v.simulated,
-                "error": None if v is None else v.error,
-                "allowed": None if v is None else v.allowed,
-                "verdict": "no run finished" if v is None else v.word,
-                "error_at_pace": None if p is None else p.error,
-                "spread_at_pace": None if p is None else p.spread,
-                "verdict_at_pace": None if p is None else p.word,
-                "step_real": None if each.step is None else each.step.real,
-                "step_simulated": None if each.step is None else each.step.simulated,
-                "windows_predicted": sum(word == PREDICTED for word in _words(each)),
-                "windows": len(_words(each)),
-                "accuracy": None if each.accuracy is None else each.accuracy[0],
-            }
-            for each in self.cases
-            for v, p in ((each.makespan, each.at_pace),)
-        ]  # fmt: skip
+        """Rows of validation.csv, one per case; None where nothing is known."""
+        return [_row(each) for each in self.cases]
 
 
 def build_case_result(
@@ -333,40 +317,9 @@ def worst(verdicts: Sequence[tuple[Case, Verdict]]) -> tuple[Case, Verdict] | No
     return max(verdicts, key=lambda each: abs(each[1].error), default=None)
 
 
-def makespans(of: CaseResult) -> dict[int, float]:
-    """Real makespans by repetition."""
-    return {k: run.makespan for k, run in of.real.items()}
-
-
-def evened(of: CaseResult) -> dict[int, float]:
-    """Real makespans scaled to the profile's pace by the ratio of simulated makespans."""
-    usual, adapted = of.predicted.usual, of.predicted.adapted
-    return {k: run.makespan * usual / adapted[k] for k, run in of.real.items() if k in adapted}
-
-
-def simulated(of: CaseResult) -> dict[int, float]:
-    """Simulated makespans by seed."""
-    return {seed: run.makespan for seed, run in enumerate(of.predicted.runs)}
-
-
 def drop_nan(values: Iterable[float]) -> list[float]:
     """The values that are not NaN."""
     return [value for value in values if not math.isnan(value)]
-
-
-def mean(values: Sequence[float]) -> float:
-    """The mean; NaN without values."""
-    return statistics.fmean(values) if values else math.nan
-
-
-def deviation(values: Sequence[float]) -> float:
-    """The sample standard deviation; NaN below two values."""
-    return statistics.stdev(values) if len(values) > 1 else math.nan
-
-
-def count_words(words: Iterable[str]) -> Mapping[str, int]:
-    """Number of occurrences of each word."""
-    return Counter(words)
 
 
 def _summary(verdicts: Sequence[tuple[Case, Verdict]]) -> dict[str, Any]:
@@ -374,29 +327,37 @@ def _summary(verdicts: Sequence[tuple[Case, Verdict]]) -> dict[str, Any]:
     return {
         "median_error": median_error(verdicts),
         "worst": None if most is None else {"case": most[0].name, "error": most[1].error},
-        "verdicts": count_words(verdict.word for _, verdict in verdicts),
+        "verdicts": Counter(verdict.word for _, verdict in verdicts),
     }
-
-
-def _words(of: CaseResult) -> list[str]:
-    return [window.verdict.word for window in of.windows if window.verdict is not None]
 
 
 def _case(of: CaseResult) -> dict[str, Any]:
     return {
         "case": of.case.name,
-        "makespan": None if of.makespan is None else of.makespan._asdict(),
-        "at_pace": None if of.at_pace is None else of.at_pace._asdict(),
-        "step": None if of.step is None else of.step._asdict(),
-        "windows": [
-            {"start": w.start, "stop": w.stop, "load": w.load,
-             "step": None if w.verdict is None else w.verdict._asdict()}
-            for w in of.windows
-        ],
-        **{name: [None if v is None else v._asdict() for v in of.by_rank(name)]
-           for name in ("staleness", "shares")},
+        **{name: getattr(of, name) for name in ("makespan", "at_pace", "step", "windows")},
+        **{name: of.by_rank(name) for name in ("staleness", "shares")},
         "accuracy": of.accuracy,
         "failed": of.failed,
-        "real": [each.document() for each in of.real.values()],
-        "simulated": [each.document() for each in of.predicted.runs],
+        "real": list(of.real.values()),
+        "simulated": of.predicted.runs,
+    }
+
+
+def _row(of: CaseResult) -> dict[str, Any]:
+    def pick(verdict: Verdict | None, **fields: str) -> dict[str, Any]:
+        return {name: verdict and getattr(verdict, field) for name, field in fields.items()}
+
+    steps = [window.step.word for window in of.windows if window.step is not None]
+    return {
+        "case": of.case.name, "policy": of.case.policy, "ranks": of.case.ranks,
+        "schedule": of.case.schedule, "runs": len(of.real), "failed": len(of.failed),
+        **pick(
+            of.makespan, makespan_real="real", makespan_spread="spread",
+            makespan_simulated="simulated", error="error", allowed="allowed",
+        ),
+        "verdict": "no run finished" if of.makespan is None else of.makespan.word,
+        **pick(of.at_pace, error_at_pace="error", spread_at_pace="spread", verdict_at_pace="word"),
+        **pick(of.step, step_real="real", step_simulated="simulated"),
+        "windows_predicted": steps.count(PREDICTED), "windows": len(steps),
+        "accuracy": None if of.accuracy is None else of.accuracy[0],
     }  # fmt: skip

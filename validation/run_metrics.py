@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -38,10 +38,6 @@ class Measure:
     shares: tuple[float, ...]
     amp: float
     accuracy: float | None = None
-
-    def document(self) -> dict[str, Any]:
-        """JSON-like values; may contain NaN."""
-        return asdict(self)
 
 
 FEWEST = 3.0
@@ -101,3 +97,14 @@ def _paces(
     with np.errstate(invalid="ignore", divide="ignore"):
         found = np.where(batches > max(fewest, 1e-9), seconds / batches, math.nan)
     return tuple(found.tolist())
+
+
+def document_of(value: Any) -> Any:
+    """Dataclasses and named tuples as mappings of their fields, at any depth, for JSON."""
+    if is_dataclass(value):
+        value = {each.name: getattr(value, each.name) for each in fields(value)}
+    elif hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, Mapping):
+        return {key: document_of(each) for key, each in value.items()}
+    return [document_of(each) for each in value] if isinstance(value, (list, tuple)) else value

@@ -3,43 +3,42 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.number_format import MISSING, percent
 from simstrag.validation.cases import SCHEDULES
-from simstrag.validation.judgement import PREDICTED, PolicyPair, Verdict
+from simstrag.validation.judgement import MISSED, PREDICTED
 from simstrag.validation.prediction import Constant
 from simstrag.validation.real_runs import OFF, TRIES
-from simstrag.validation.result import CaseResult, Ranking, Result, count_words, median_error
+from simstrag.validation.result import Result, median_error
 
 
 def answer(result: Result) -> list[str]:
     """The answer of a validation in sentences."""
-    verdicts = count_words(verdict.word for _, verdict in result.verdicts)
+    verdicts = Counter(verdict.word for _, verdict in result.verdicts)
     total, worst = len(result.cases), result.worst
     if worst is None:
         return ["No real run finished, so there is no verdict."]
-    right = verdicts.get(PREDICTED, 0)
+    counts = [f"{verdicts[PREDICTED]} of {total} cases predicted"]
+    counts += [f"{n} {word}" for word, n in verdicts.items() if word != PREDICTED]
+    if total > len(result.verdicts):
+        counts.append(f"{total - len(result.verdicts)} without a finished run")
     sentences = [
-        f"{right} of {total} cases predicted"
-        + "".join(f", {n} {word}" for word, n in verdicts.items() if word != PREDICTED)
-        + (
-            f", {total - len(result.verdicts)} without a finished run"
-            if total > len(result.verdicts)
-            else ""
-        )
-        + f"; the median error of the makespan is {percent(result.median_error)} %, the largest "
-        f"{_signed(worst[1].error)} % ({worst[0].name})."
+        f"{', '.join(counts)}; the median error of the makespan is "
+        f"{percent(result.median_error)} %, the largest {_error(worst[1].error)} % "
+        f"({worst[0].name})."
     ]
     if at_pace := [verdict for _, verdict in result.at_pace]:
-        least, most = (Number.of(1000 * seconds) for seconds in result.paces)
+        least, most = map(_milliseconds, result.paces)
         sentences.append(
             f"Around the runs a bare step took {least} to {most} ms; against simulations at the "
             f"pace of each run, {sum(v.word == PREDICTED for v in at_pace)} of {total} cases are "
             f"predicted, with a median error of {percent(median_error(result.at_pace))} %."
         )
-    words = [w.verdict.word for each in result.cases for w in each.windows if w.verdict]
+    words = [w.step.word for each in result.cases for w in each.windows if w.step]
     if words:
         sentences.append(
             f"The step time is predicted in {words.count(PREDICTED)} of {len(words)} windows of "
@@ -64,8 +63,7 @@ def answer(result: Result) -> list[str]:
             real, simulated = (Number.estimate(e, scale=100) for e in (each.real, each.simulated))
             sentences.append(
                 f"Korel removed {real} % of the delay by load ({each.schedule}, {each.ranks} "
-                "ranks) in "
-                f"real runs and {simulated} % in simulation."
+                f"ranks) in real runs and {simulated} % in simulation."
             )
     if result.failed:
         sentences.append(f"{len(result.failed)} of {len(result.outcomes)} real runs failed.")
@@ -73,28 +71,21 @@ def answer(result: Result) -> list[str]:
 
 
 def cases_table(result: Result) -> Table:
-    """One row per case."""
-    headers = (
-        "case", "verdict", "runs", "makespan (s)", "spread (%)", "simulated (s)", "error (%)",
-        "allowed (%)", "at its pace", "error (%)", "spread (%)", "step (ms)", "simulated (ms)",
-        "accuracy (%)",
+    """One row per case: the rows of validation.csv, less what the name of the case says."""
+    columns: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+        ("makespan (s)", "makespan_real", Number.of), ("spread (%)", "makespan_spread", _spread),
+        ("simulated (s)", "makespan_simulated", Number.of), ("error (%)", "error", _error),
+        ("allowed (%)", "allowed", _share), ("at its pace", "verdict_at_pace", str),
+        ("error (%)", "error_at_pace", _error), ("spread (%)", "spread_at_pace", _spread),
+        ("step (ms)", "step_real", _milliseconds),
+        ("simulated (ms)", "step_simulated", _milliseconds),
     )  # fmt: skip
     rows = []
-    for each in result.cases:
-        count = f"{len(each.real)}" + (f", {len(each.failed)} failed" if each.failed else "")
-        accuracy = Number.of(None if each.accuracy is None else 100 * each.accuracy[0])
-        if each.makespan is None or each.step is None:
-            rows.append((each.case.name, "no run finished", count, *[""] * 10, accuracy))
-            continue
-        v, s, p = each.makespan, each.step, each.at_pace
-        paced = ("", "", "") if p is None else (p.word, _error(p), Number.of(100 * p.spread, 2))
-        rows.append(
-            (
-                each.case.name, v.word, count, Number.of(v.real), Number.of(100 * v.spread, 2),
-                Number.of(v.simulated), _error(v), Number.of(100 * v.allowed), *paced,
-                Number.of(1000 * s.real), Number.of(1000 * s.simulated), accuracy,
-            )
-        )  # fmt: skip
+    for row in result.rows():
+        count = f"{row['runs']}" + (f", {row['failed']} failed" if row["failed"] else "")
+        cells = ("" if row[key] is None else write(row[key]) for _, key, write in columns)
+        accuracy = Number.of(None) if row["accuracy"] is None else _share(row["accuracy"])
+        rows.append((row["case"], row["verdict"], count, *cells, accuracy))
     notes = (
         "Means over real runs and over seeds. Spread: standard deviation of the real runs over "
         "their mean. A case is predicted if its error is at most 5 %, or at most two standard "
@@ -107,6 +98,7 @@ def cases_table(result: Result) -> Table:
         + "; ".join(f"{name}: {about}" for name, about in SCHEDULES.items()) + ".",
         "Accuracy: of the real training, on held-out data; it has no simulated counterpart.",
     )  # fmt: skip
+    headers = ("case", "verdict", "runs", *(header for header, *_ in columns), "accuracy (%)")
     return Table(headers, tuple(rows), 3, (), notes)
 
 
@@ -118,13 +110,11 @@ def windows_table(result: Result) -> Table:
     )  # fmt: skip
     rows = [
         (
-            each.case.name, window.load or "none", v.word, Number.of(window.start),
-            Number.of(window.stop) if math.isfinite(window.stop) else Number("end", None),
-            Number.of(1000 * v.real), Number.of(100 * v.spread, 2), Number.of(1000 * v.simulated),
-            _error(v),
+            each.case.name, load or "none", v.word, Number.of(start),
+            Number.of(stop) if math.isfinite(stop) else Number("end", None),
+            _milliseconds(v.real), _spread(v.spread), _milliseconds(v.simulated), _error(v.error),
         )
-        for each in result.cases for window in each.windows
-        for v in (window.verdict,) if v is not None
+        for each in result.cases for start, stop, load, v in each.windows if v is not None
     ]  # fmt: skip
     note = "Time per full batch of all ranks. Windows that most runs did not reach are left out."
     return Table(headers, tuple(rows), 3, (), (note,))
@@ -138,9 +128,8 @@ def ranks_table(result: Result) -> Table:
     )  # fmt: skip
     rows = [
         (
-            each.case.name, f"{rank}", what, v.word, Number.of(v.real),
-            Number.of(100 * v.spread, 2), Number.of(v.simulated), _error(v),
-            Number.of(100 * v.allowed),
+            each.case.name, f"{rank}", what, v.word, Number.of(v.real), _spread(v.spread),
+            Number.of(v.simulated), _error(v.error), _share(v.allowed),
         )
         for each in result.cases if each.stale and each.real
         for name, what in (("staleness", "staleness"), ("shares", "share of updates"))
@@ -156,45 +145,41 @@ def ranks_table(result: Result) -> Table:
 def ranking_table(result: Result) -> Table:
     """One row per pair of policies."""
     headers = (
-        "schedule",
-        "ranks",
-        "faster",
-        "slower",
-        "verdict",
-        "real difference (%)",
-        "at one pace (%)",
-        "simulated difference (%)",
-    )
-    rows = tuple(
-        (
-            ranking.schedule, f"{ranking.ranks}", pair.faster, pair.slower,
-            "tie" if pair.tie else "predicted" if pair.right else "not predicted",
-            Number.of(100 * pair.real), _evened(ranking, pair), Number.of(100 * pair.simulated),
-        )
-        for ranking in result.rankings for pair in ranking.pairs
+        "schedule", "ranks", "faster", "slower", "verdict", "real difference (%)",
+        "at one pace (%)", "simulated difference (%)",
     )  # fmt: skip
+    rows = []
+    for ranking in result.rankings:
+        evened = {(each.faster, each.slower): each.real for each in ranking.evened}
+        evened |= {(slower, faster): -real for (faster, slower), real in evened.items()}
+        for pair in ranking.pairs:
+            word = "tie" if pair.tie else PREDICTED if pair.right else MISSED
+            even = evened.get((pair.faster, pair.slower))
+            rows.append(
+                (
+                    ranking.schedule, f"{ranking.ranks}", pair.faster, pair.slower, word,
+                    _share(pair.real), "" if even is None else _share(even), _share(pair.simulated),
+                )
+            )  # fmt: skip
     note = (
         "Differences: extra time of the slower policy. Tie: the 95 % interval (Student's t) of the "
         "paired differences of real runs contains zero. At one pace: with real makespans "
         "normalised to the profile's pace; negative where that reverses the order."
     )
-    return Table(headers, rows, 5, (), (note,))
-
-
-def _evened(ranking: Ranking, pair: PolicyPair) -> str:
-    for each in ranking.evened:
-        if {each.faster, each.slower} == {pair.faster, pair.slower}:
-            return Number.of(100 * each.real * (1 if each.faster == pair.faster else -1))
-    return ""
+    return Table(headers, tuple(rows), 5, (), (note,))
 
 
 def mitigation_table(result: Result) -> Table:
     """One row per policy with its mitigation M."""
+    headers = (
+        "policy", "schedule", "ranks", "real M (%)", "at one pace (%)", "simulated M (%)",
+        "reduced (%)", "simulated (%)",
+    )  # fmt: skip
     rows = tuple(
         (
             each.policy, each.schedule, f"{each.ranks}",
             *(Number.estimate(one, scale=100) for one in (each.real, each.evened, each.simulated)),
-            *(Number.of(100 * share) for share in each.amp),
+            *map(_share, each.amp),
         )
         for each in result.mitigation
     )  # fmt: skip
@@ -205,37 +190,19 @@ def mitigation_table(result: Result) -> Table:
         f"{MISSING}: load delays bsp by less than 0.5 %, or there is only one repetition. Reduced: "
         "share of steps in reduced precision."
     )
-    return Table(
-        (
-            "policy",
-            "schedule",
-            "ranks",
-            "real M (%)",
-            "at one pace (%)",
-            "simulated M (%)",
-            "reduced (%)",
-            "simulated (%)",
-        ),
-        rows,
-        3,
-        (),
-        (note,),
-    )
+    return Table(headers, rows, 3, (), (note,))
 
 
 def loads_table(result: Result) -> Table:
     """The drawn schedules, one row per episode."""
-    rows = tuple(
-        (
-            name, f"{ranks}", f"{each.rank}",
-            *(Number.of(value) for value in (each.level, each.start, each.stop)),
-        )
-        for (ranks, name), schedule in result.plan.schedules.items() for each in schedule.episodes
-    )  # fmt: skip
     headers = ("schedule", "ranks", "beside rank", "level of load", "from (s)", "to (s)")
-    return Table(
-        headers, rows, 3, (), ("Level: number of processes that each want the whole core.",)
+    rows = tuple(
+        (name, f"{ranks}", f"{each.rank}", *map(Number.of, (each.level, each.start, each.stop)))
+        for (ranks, name), schedule in result.plan.schedules.items()
+        for each in schedule.episodes
     )
+    note = "Level: number of processes that each want the whole core."
+    return Table(headers, rows, 3, (), (note,))
 
 
 def constants_table(constants: Sequence[Constant]) -> Table:
@@ -249,18 +216,18 @@ def constants_table(constants: Sequence[Constant]) -> Table:
 
 def runs_table(result: Result) -> Table:
     """One row per real run."""
+    headers = (
+        "case", "repetition", "", "time (s)", "foreign (cores)", "stolen (cores)",
+        "pace before (ms)", "pace after (ms)", "repeated",
+    )  # fmt: skip
     rows = tuple(
         (
             each.case.name, f"{each.repetition + 1}", "finished" if each.finished else each.reason,
             Number.of(each.took), Number.of(each.foreign, 2), Number.of(each.stolen, 2),
-            *(", ".join(Number.of(1000 * s) for s in when) for when in (*each.pace, (), ())[:2]),
+            *(", ".join(map(_milliseconds, cores)) for cores in (*each.pace, (), ())[:2]),
             f"{len(each.aside) + len(each.failed_tries)}",
         )
         for each in result.outcomes
-    )  # fmt: skip
-    headers = (
-        "case", "repetition", "", "time (s)", "foreign (cores)", "stolen (cores)",
-        "pace before (ms)", "pace after (ms)", "repeated",
     )  # fmt: skip
     note = (
         "Pace: time of a bare step on each core. A run around which a core deviates from the "
@@ -274,19 +241,22 @@ def runs_table(result: Result) -> Table:
 def short(result: Result) -> tuple[list[str], list[list[str]]]:
     """Headers and rows of the short table for a terminal."""
     table = cases_table(result)
-    kept = [table.headers.index(name) for name in ("case", "verdict", "makespan (s)", "spread (%)")]
-    kept += [table.headers.index(name) for name in ("simulated (s)", "error (%)", "allowed (%)")]
+    kept = [0, 1, *range(3, 8)]
     return [table.headers[k] for k in kept], [[row[k] for k in kept] for row in table.rows]
 
 
-def cases_to_draw(result: Result) -> Sequence[CaseResult]:
-    """The cases with real runs, which can be drawn."""
-    return [each for each in result.cases if each.real]
+def _share(value: float) -> Number:
+    return Number.of(100 * value)
 
 
-def _error(verdict: Verdict) -> Number:
-    return Number(_signed(verdict.error), 100 * verdict.error)
+def _spread(value: float) -> Number:
+    return Number.of(100 * value, 2)
 
 
-def _signed(error: float) -> str:
-    return MISSING if math.isnan(error) else f"{100 * error:+.1f}"
+def _milliseconds(seconds: float) -> Number:
+    return Number.of(1000 * seconds)
+
+
+def _error(value: float) -> Number:
+    """A relative error in percent, with its sign."""
+    return Number(MISSING if math.isnan(value) else f"{100 * value:+.1f}", 100 * value)

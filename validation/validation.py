@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from simstrag.calibration.benches.machine_state import FOREIGN_LIMIT
 from simstrag.calibration.calibrate import PROFILE, Calibration, CalibrationRequest
@@ -70,17 +71,14 @@ class Validation:
         """Write validation.json, validation.csv and report.html; returns the report."""
         result, page = self.result, self.folder / "report.html"
         write_json(self.folder / "validation.json", plain(result.document()))
-        write_atomically(self.folder / "validation.csv", self._table)
+        table = pd.DataFrame(result.rows())
+        write_atomically(
+            self.folder / "validation.csv",
+            lambda part: table.to_csv(part, index=False, lineterminator="\r\n"),
+        )
         html = html_page(result, command)
         write_atomically(page, lambda part: part.write_text(html, encoding="utf-8"))
         return page
-
-    def _table(self, path: Path) -> None:
-        rows = [plain(row) for row in self.result.rows()]
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
 
 
 class InterleavedCalibration:
