@@ -207,6 +207,26 @@ def test_with_ranks_per_node_a_node_of_the_trace_is_a_node_of_so_many_ranks() ->
     )
 
 
+@pytest.mark.parametrize("kind", ["slowdown", "duration"])
+def test_a_trace_for_more_workers_is_quoted_as_in_its_file_wherever_a_seed_begins(
+    kind: str,
+) -> None:
+    rows = [
+        {"time": time, "node": node, "resource": "step", "kind": kind, "value": 2}
+        for time in (0, 100)
+        for node in range(5)
+    ]
+    shifted = {"trace": rows, "trace_per_seed": "shift"}
+    for options, reason in (
+        ({}, "node 4 is beyond a world of 4 workers; "),
+        ({"ranks_per_node": 1}, "node 4 is beyond 4 workers, 1 per node; "),
+        ({"nodes": [7, 8, 9, 10]}, "no rank is on any of its nodes (0, 1, 2, 3, 4), "),
+    ):
+        with pytest.raises(InputError) as caught:
+            Scenario.of(BASE | shifted | options).timing(seed=3)
+        assert str(caught.value).startswith(f"scenario: trace: {reason}")
+
+
 def test_the_json_schema_names_every_option() -> None:
     schema = Scenario.model_json_schema()
     assert set(OPTIONS) <= set(schema["properties"])

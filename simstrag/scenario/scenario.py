@@ -281,8 +281,8 @@ class Scenario(Section):
         inputs, places, k = self.inputs, self.places, self.ranks_per_node
         if trace is not None and k is not None and trace.nodes[-1] > (self.workers - 1) // k:
             raise InputError(
-                f"{trace.source}: node {trace.nodes[-1]} is beyond {self.workers} workers, {k} per "
-                "node; raise `workers`, or choose nodes with `nodes: [...]`"
+                f"{trace.recorded.source}: node {trace.nodes[-1]} is beyond {self.workers} "
+                f"workers, {k} per node; raise `workers`, or choose nodes with `nodes: [...]`"
             )
         contention = Contention.of(trace, self.workers, places, self.trace_end, self.allow_speedup)
         s = self.server_load

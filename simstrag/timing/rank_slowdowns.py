@@ -125,14 +125,15 @@ def _few(nodes: Sequence[int]) -> str:
 
 
 def _check(trace: Trace, workers: int, nodes: Sequence[int] | None, allow_speedup: bool) -> None:
+    source = trace.recorded.source  # a message quotes the user's file, whatever the offset
     if nodes is None and trace.nodes[-1] >= workers:
         raise InputError(
-            f"{trace.source}: node {trace.nodes[-1]} is beyond a world of {workers} workers; "
+            f"{source}: node {trace.nodes[-1]} is beyond a world of {workers} workers; "
             "raise `workers`, or choose nodes with `nodes: [...]`"
         )
     if nodes is not None and not set(nodes) & set(trace.nodes):
         raise InputError(
-            f"{trace.source}: no rank is on any of its nodes ({_few(trace.nodes)}), they are on "
+            f"{source}: no rank is on any of its nodes ({_few(trace.nodes)}), they are on "
             f"{_few(sorted(set(nodes)))}: no rank would be slowed; correct `nodes`"
         )
     used = trace.histories.kind == UTILISATION
@@ -164,6 +165,6 @@ def _refuse_both(trace: Trace) -> None:
     for node, of_node in kinds.items():
         if len(of_node) > 1:
             raise InputError(
-                f"{trace.source}: node {node} has durations and slowdowns of its steps; "
+                f"{trace.recorded.source}: node {node} has durations and slowdowns of its steps; "
                 "durations contain the slowdown already, keep one of the two"
             )

@@ -155,7 +155,7 @@ class Trace:
         if self.sha256_of_file is not None:
             return self.sha256_of_file
         if self.shifted_from is not None:
-            return self.shifted_from.sha256
+            return self.recorded.sha256
         digest, rows = hashlib.sha256(b"["), self._tuples()
         for mark in itertools.chain([""], itertools.repeat(", ")):
             chunk = list(itertools.islice(rows, CHUNK))
@@ -164,6 +164,11 @@ class Trace:
             digest.update((mark + repr(chunk)[1:-1]).encode())
         digest.update(b"]")
         return digest.hexdigest()
+
+    @property
+    def recorded(self) -> Trace:
+        """The trace as recorded, whose rows and times a message names."""
+        return self if self.shifted_from is None else self.shifted_from.recorded
 
     def __len__(self) -> int:
         return len(self.histories.time)
@@ -192,10 +197,8 @@ class Trace:
     @functools.cached_property
     def speeds_up(self) -> bool:
         """Whether any recorded slowdown is below 1, which a scenario must allow."""
-        if self.shifted_from is not None:
-            return self.shifted_from.speeds_up
-        slowed = np.repeat(self.histories.kind == SLOWDOWN, np.diff(self.histories.starts))
-        return bool(np.any(slowed & (self.histories.value < 1)))
+        h = self.recorded.histories
+        return bool(np.any(np.repeat(h.kind == SLOWDOWN, np.diff(h.starts)) & (h.value < 1)))
 
     @functools.cached_property
     def nodes(self) -> tuple[int, ...]:
@@ -239,16 +242,15 @@ class Trace:
         >>> trace.find_first(lambda rows: rows.value < 1)
         ('inline trace, row 1', Row(time=0.0, node=3, resource='gpu', kind='slowdown', value=0.5))
         """
-        if self.shifted_from is not None:
-            return self.shifted_from.find_first(condition)
-        changes, h = self.changes, self.histories
+        trace = self.recorded
+        changes, h = trace.changes, trace.histories
         places = np.flatnonzero(condition(changes))
         if not len(places):
             return None
         place = places[0]
         line = h.line[h.order[place]] if h.line is not None else place + 1
         row = Row._make(column[place].item() for column in changes)
-        return f"{self.source}, row {line}", row
+        return f"{trace.source}, row {line}", row
 
     def series(self, node: int, resource: str, kind: str) -> list[tuple[float, float]]:
         """(time, value) of one key in order of time."""
