@@ -27,5 +27,5 @@ def init(
     write_first_scenario(check_trace(trace), out)
     print_result(as_json, quiet, {"scenario": out}, scenario=out)
     if not (as_json or quiet):
-        print("first: put your own numbers where it says ASSUMED")
+        print(f"first: in {out}, replace each number marked ASSUMED by your own")
         print(f"next: simstrag compare {out}")
