@@ -142,7 +142,7 @@ def translate(trace: Trace, profile: Profile | None, step: Step) -> Trace:
                 f"{trace.source}: utilisation of {resource} would stretch the {resource} part of "
                 f"steps, and they have none here (host_share); leave these rows out"
             )
-        rows = np.repeat(chosen, np.diff(h.starts))
+        rows = h.rows_of(chosen)
         value[rows] = 1 + (evaluate(response, value[rows]) - 1) / share
         kind[chosen] = SLOWDOWN
     _refuse_both(trace, h.node * len(RESOURCES) + h.resource, kind)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from simstrag.profile.batch_laws import fit_of
 from simstrag.profile.profile import AllReduceTimes, Profile
 from simstrag.scenario.scenario import Scenario
@@ -124,7 +122,7 @@ def _loads(scenario: Scenario) -> Iterator[BeyondMeasured]:
         assert trace is not None
         h, resource = trace.histories, RESOURCES.index(response.resource)
         chosen = (h.kind == UTILISATION) & (h.resource == resource)
-        level = float(h.value[np.repeat(chosen, np.diff(h.starts))].max())
+        level = float(h.value[h.rows_of(chosen)].max())
         what = f"utilisation of {response.resource} at {level:.3g}"
         yield BeyondMeasured(what, level, 0.0, response.highest, "", "contention")
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from simstrag.errors import InputError
-from simstrag.trace.row_validation import COLUMNS, KIND_NAMES, RESOURCES, Columns, encode, validate
+from simstrag.trace.row_validation import COLUMNS, KIND_NAMES, RESOURCES, Columns, validate
 
 FORMATS = f"a trace is CSV, or parquet in a file named *.parquet, with columns {', '.join(COLUMNS)}"
 SEPARATORS = {";": "semicolons", "\t": "tabs"}
@@ -20,102 +20,78 @@ SMALL = 1 << 18
 """Bytes up to which reading a CSV file row by row is faster than loading Arrow."""
 
 
-def read_rows(data: bytes, path: Path) -> Iterator[tuple[int, Sequence[Any]]]:
-    """The rows of a file, each with its number in messages.
+def read(data: bytes, path: Path) -> tuple[Columns | None, Iterator[tuple[int, Sequence[Any]]]]:
+    """The rows of a file twice: as columns, and one by one, each with its number in messages.
 
+    The columns are None for a file that has to be read row by row.
     Raises `InputError` for a file that is neither CSV nor parquet, or lacks a column.
     """
     if path.suffix == ".parquet":
         table = _parquet(data, path)
-        columns = [table.column(k).to_pylist() for k in _places(table.column_names, path)]
-        return enumerate(zip(*columns, strict=True), start=1)
-    return _csv_rows(data, path)
-
-
-def read_columns(data: bytes, path: Path) -> Columns | None:
-    """The same rows as columns; None for a file that has to be read row by row."""
-    if path.suffix == ".parquet":
-        return _parquet_columns(data, path)
-    return _csv_columns(data, path) if len(data) >= SMALL else None
+        columns = [table.column(k) for k in _places(table.column_names, path)]
+        return _from_arrow(columns, first_line=1), _parquet_rows(columns)
+    return _csv_columns(data, path) if len(data) >= SMALL else None, _csv_rows(data, path)
 
 
 def _csv_columns(data: bytes, path: Path) -> Columns | None:
-    """Read by Arrow, which sees what `csv` sees if lines are rows and nothing is quoted."""
+    """Read by Arrow, which sees what `csv` sees if lines are rows and nothing is quoted.
+
+    Raises `UnicodeDecodeError`.
+    """
     lines = data.rstrip(b"\r\n").count(b"\n")
-    is_odd = b'"' in data or b"\0" in data or data.count(b"\r") != data.count(b"\r\n")
-    if not lines or is_odd or not _is_text(data):
+    if not lines or b'"' in data or b"\0" in data or data.count(b"\r") != data.count(b"\r\n"):
         return None
+    if not data.isascii():
+        data.decode("utf-8")  # Arrow does not look at columns that are left out
     import pyarrow
     from pyarrow import csv as arrow
 
     end = data.index(b"\n")
     header = next(csv.reader([data[:end].decode("utf-8-sig")], skipinitialspace=True), [])
     places = [str(place) for place in _places([name.strip() for name in header], path)]
-    names = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
-    types = (pyarrow.float64(), pyarrow.float64(), names, names, pyarrow.float64())
+    number, name = pyarrow.float64(), pyarrow.string()
+    types = dict(zip(places, (number, number, name, name, number), strict=True))
     try:
         table = arrow.read_csv(
             pyarrow.BufferReader(memoryview(data)[end + 1 :]),
             arrow.ReadOptions(column_names=[str(k) for k in range(len(header))]),
             convert_options=arrow.ConvertOptions(
-                include_columns=places, null_values=[],
-                column_types=dict(zip(places, types, strict=True)),
+                include_columns=places, null_values=[], column_types=types
             ),
-        )  # fmt: skip
+        )
     except pyarrow.ArrowException:
         return None
-    if len(table) != lines:  # some are empty
-        return None
-    return _from_arrow([table.column(place) for place in places], first_line=2)
+    # With fewer rows than lines some are empty.
+    return _from_arrow(table.columns, first_line=2) if len(table) == lines else None
 
 
-def _is_text(data: bytes) -> bool:
-    try:
-        return data.isascii() or bool(data.decode("utf-8-sig"))
-    except UnicodeDecodeError:
-        return False
-
-
-def _parquet_columns(data: bytes, path: Path) -> Columns | None:
+def _from_arrow(columns: Sequence[Any], first_line: int) -> Columns | None:
+    """Columns of Arrow; None where a type is another one or a row is not valid."""
     import pyarrow.types as kinds
+    from pyarrow import array, compute
 
-    table = _parquet(data, path)
-    columns = [table.column(place) for place in _places(table.column_names, path)]
-    for k, (column, name) in enumerate(zip(columns, COLUMNS, strict=True)):
-        of_names = name in ("resource", "kind")
-        allowed = (
-            (kinds.is_string, kinds.is_large_string)
-            if of_names
-            else (kinds.is_floating, kinds.is_integer)
-        )
-        if column.null_count or not any(is_kind(column.type) for is_kind in allowed):
-            return None
-        columns[k] = column.dictionary_encode() if of_names else column
-    return _from_arrow(columns, first_line=1)
-
-
-def _from_arrow(columns: list[Any], first_line: int) -> Columns | None:
-    """Columns of Arrow, those of names as dictionaries; None for rows that are not valid."""
     time, node, resource, kind, value = columns
-    try:
-        codes = _encode(resource, RESOURCES), _encode(kind, KIND_NAMES)
-    except KeyError:
+    is_typed = all(
+        kinds.is_floating(c.type) or kinds.is_integer(c.type) for c in (time, node, value)
+    )
+    is_typed &= all(
+        kinds.is_string(c.type) or kinds.is_large_string(c.type) for c in (resource, kind)
+    )
+    if not is_typed or any(column.null_count for column in columns):
         return None
-    numbers = (column.to_numpy().astype(np.float64) for column in (time, node, value))
-    seconds, nodes, values = numbers
-    lines = np.arange(first_line, first_line + len(time))
-    return validate(seconds, nodes, *codes, values, lines)
+    codes = []
+    for names, known in ((resource, RESOURCES), (kind, KIND_NAMES)):
+        code = compute.index_in(compute.utf8_trim_whitespace(names), array(known, names.type))
+        if code.null_count:
+            return None
+        codes.append(code.to_numpy().astype(np.int8))
+    seconds, nodes, values = (c.to_numpy().astype(np.float64) for c in (time, node, value))
+    lines = np.arange(first_line, first_line + len(seconds))
+    return validate(seconds, nodes, codes[0], codes[1], values, lines)
 
 
-def _encode(column: Any, known: Sequence[str]) -> Any:
-    """Names as their numbers. Raises `KeyError` for an unknown one."""
-    of_chunks = [
-        encode((name.strip() for name in chunk.dictionary.to_pylist()), known)[
-            chunk.indices.to_numpy()
-        ]
-        for chunk in column.chunks
-    ]
-    return np.concatenate([np.zeros(0, np.int8), *of_chunks])
+def _parquet_rows(columns: Sequence[Any]) -> Iterator[tuple[int, Sequence[Any]]]:
+    yield from enumerate(zip(*(column.to_pylist() for column in columns), strict=True), start=1)
 
 
 def _csv_rows(data: bytes, path: Path) -> Iterator[tuple[int, list[str]]]:

@@ -55,9 +55,7 @@ class Histories:
         begins = np.append(True, key[1:] != key[:-1])
         if np.any((time[1:] < time[:-1]) & ~begins[1:]):
             return None
-        first = order[begins]
-        place = np.empty(len(order), np.int64)
-        place[order] = np.arange(len(order))
+        first, place = order[begins], np.argsort(order)
         return cls(
             rows.node[first], rows.resource[first], rows.kind[first],
             np.append(np.flatnonzero(begins), len(order)), time, rows.value[order],
@@ -74,19 +72,18 @@ class Histories:
     @functools.cached_property
     def appearance(self) -> Ints:
         """Histories in the order of their first rows."""
-        place = np.empty(len(self.order), np.int64)
-        place[self.order] = np.arange(len(self.order))
-        return np.argsort(place[self.starts[:-1]])
+        return np.argsort(np.argsort(self.order)[self.starts[:-1]])
 
     @property
     def keys(self) -> list[Key]:
         """Node, resource and kind of each history."""
-        names = (
-            self.node.tolist(),
-            [RESOURCES[k] for k in self.resource],
-            [KIND_NAMES[k] for k in self.kind],
-        )
-        return list(zip(*names, strict=True))
+        resources = [RESOURCES[k] for k in self.resource]
+        kinds = [KIND_NAMES[k] for k in self.kind]
+        return list(zip(self.node.tolist(), resources, kinds, strict=True))
+
+    def rows_of(self, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Whether each row is of a chosen history."""
+        return np.repeat(chosen, np.diff(self.starts))
 
     def pieces(self) -> Pieces:
         """Step functions of time; before the first row a slowdown is 1, a utilisation 0."""
@@ -98,7 +95,7 @@ class Histories:
 
         places: the node of each rank.
         """
-        value = np.where(np.repeat(self.kind == SLOWDOWN, np.diff(self.starts)), 1.0, self.value)
+        value = np.where(self.rows_of(self.kind == SLOWDOWN), 1.0, self.value)
         of_node = {int(self.node[k]): k for k in np.flatnonzero(self.kind == DURATION)}
         rows = {k: slice(self.starts[k], self.starts[k + 1]) for k in of_node.values()}
         recorded = [self.value[rows[of_node[node]]] for node in places if node in of_node]
@@ -112,49 +109,29 @@ class Histories:
         return replace(self, value=value)
 
     def shift(self, offset: float, end: float) -> Histories:
-        """The histories from `offset` s on (0 <= offset < end), wrapped around the end."""
+        """The histories from `offset` s on (0 <= offset < end), wrapped around the end.
+
+        A step function opens and closes with the value that it holds at the offset.
+        """
         is_recorded = self.kind == DURATION
         slowed, recorded = np.flatnonzero(~is_recorded), np.flatnonzero(is_recorded)
         rows = Pieces(self.time, self.value, self.starts, np.full(len(self.node), np.inf))
-        before = np.where(self.kind == UTILISATION, 0.0, 1.0)[slowed]
-        part = rows.taken(slowed)
-        shifted = _shift_functions(
-            Pieces.of(part.times, part.values, part.starts, end, before), offset, end
-        )
-        if len(recorded):
-            durations = _shift_durations(rows.taken(recorded), offset, end)
-            order = np.argsort(np.append(slowed, recorded))
-            shifted = durations.after(shifted).taken(order)
+        part, before = rows.taken(slowed), np.where(self.kind == UTILISATION, 0.0, 1.0)[slowed]
+        held = Pieces.of(part.times, part.values, part.starts, end, before)
+        rows = rows.taken(recorded).after(held).taken(np.argsort(np.append(slowed, recorded)))
+        owner = owners(rows.starts)
+        known = np.bincount(owner[rows.times <= offset], minlength=len(rows))[slowed]
+        edge = rows.values[rows.starts[slowed] + known - 1]
+        is_early = rows.times < offset
+        times = rows.times - offset + np.where(is_early, end, 0.0)
+        # A row that rounding puts at the very end comes after the value that closes its function.
+        turn = is_early + 2 * (is_early & (times == end))
+        openings, closings = np.full(len(slowed), -1), np.full(len(slowed), 2)
+        turns = np.concatenate([openings, turn, closings])
+        order = np.lexsort((turns, np.concatenate([slowed, owner, slowed])))
         return Histories(
-            self.node, self.resource, self.kind, shifted.starts, shifted.times, shifted.values
-        )
-
-
-def _shift_functions(held: Pieces, offset: float, end: float) -> Pieces:
-    """Step functions from an offset on, which open and close with the value held there."""
-    owner, count = owners(held.starts), len(held)
-    is_early = held.times < offset
-    times = np.where(is_early, held.times - offset + end, held.times - offset)
-    sizes, lead = np.diff(held.starts), np.bincount(owner[is_early], minlength=count)
-    starts = held.starts + 2 * np.arange(count + 1)
-    # A row that rounding puts at the very end comes after the value that closes the function.
-    is_last = is_early & (times == end)
-    within = np.arange(len(owner)) - held.starts[owner]
-    place = starts[owner] + 1 + np.where(is_early, sizes[owner], 0) - lead[owner] + within + is_last
-    closing = starts[1:] - 1 - np.bincount(owner[is_last], minlength=count)
-    known = np.bincount(owner[held.times <= offset], minlength=count)
-    edge = held.values[held.starts[:-1] + known - 1]
-    shifted = np.zeros(starts[-1]), np.empty(starts[-1])
-    for column, opened, rows, closed in zip(
-        shifted, (0.0, edge), (times, held.values), (end, edge), strict=True
-    ):
-        column[starts[:-1]], column[place], column[closing] = opened, rows, closed
-    return Pieces(*shifted, starts, held.periods)
-
-
-def _shift_durations(recorded: Pieces, offset: float, end: float) -> Pieces:
-    """Recorded durations from an offset on, then those before it."""
-    is_early = recorded.times < offset
-    order = np.lexsort((is_early, owners(recorded.starts)))
-    times = np.where(is_early, recorded.times - offset + end, recorded.times - offset)
-    return Pieces(times[order], recorded.values[order], recorded.starts, recorded.periods)
+            self.node, self.resource, self.kind,
+            rows.starts + 2 * np.append(0, np.cumsum(~is_recorded)),
+            np.concatenate([np.zeros(len(slowed)), times, np.full(len(slowed), end)])[order],
+            np.concatenate([edge, rows.values, edge])[order],
+        )  # fmt: skip

@@ -43,9 +43,6 @@ if TYPE_CHECKING:
 
 __all__ = ["COLUMNS", "KINDS", "RESOURCES", "Changes", "Row", "Trace"]
 
-CHUNK = 1 << 16
-"""Rows that are hashed at a time."""
-
 
 class Changes(NamedTuple):
     """Rows in order of time, an array for each field of `Row`."""
@@ -140,8 +137,7 @@ class Trace:
             raise InputError(f"{path}: no such trace file")
         try:
             data = path.read_bytes()
-            columns, rows = files.read_columns(data, path), files.read_rows(data, path)
-            histories = _histories(columns, rows, str(path))
+            histories = _histories(*files.read(data, path), str(path))
             return cls(histories, str(path), hashlib.sha256(data).hexdigest())
         except UnicodeDecodeError:
             raise InputError(f"{path}: not a text file in UTF-8; {files.FORMATS}") from None
@@ -156,14 +152,8 @@ class Trace:
             return self.sha256_of_file
         if self.shifted_from is not None:
             return self.recorded.sha256
-        digest, rows = hashlib.sha256(b"["), self._tuples()
-        for mark in itertools.chain([""], itertools.repeat(", ")):
-            chunk = list(itertools.islice(rows, CHUNK))
-            if not chunk:
-                break
-            digest.update((mark + repr(chunk)[1:-1]).encode())
-        digest.update(b"]")
-        return digest.hexdigest()
+        rows = ", ".join(map(repr, self._tuples()))
+        return hashlib.sha256(f"[{rows}]".encode()).hexdigest()
 
     @property
     def recorded(self) -> Trace:
@@ -181,7 +171,7 @@ class Trace:
     @property
     def replays(self) -> bool:
         """Whether it has recorded durations."""
-        return bool(np.any(self.histories.kind == DURATION))
+        return bool(self.nodes_with_durations)
 
     @property
     def nodes_with_durations(self) -> set[int]:
@@ -191,14 +181,14 @@ class Trace:
     @property
     def median_duration(self) -> float:
         """The median of all recorded durations, in seconds."""
-        recorded = np.repeat(self.histories.kind == DURATION, np.diff(self.histories.starts))
-        return float(np.median(self.histories.value[recorded]))
+        h = self.histories
+        return float(np.median(h.value[h.rows_of(h.kind == DURATION)]))
 
     @functools.cached_property
     def speeds_up(self) -> bool:
         """Whether any recorded slowdown is below 1, which a scenario must allow."""
         h = self.recorded.histories
-        return bool(np.any(np.repeat(h.kind == SLOWDOWN, np.diff(h.starts)) & (h.value < 1)))
+        return bool(np.any(h.value[h.rows_of(h.kind == SLOWDOWN)] < 1))
 
     @functools.cached_property
     def nodes(self) -> tuple[int, ...]:
