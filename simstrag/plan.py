@@ -9,6 +9,7 @@ each field.
 from __future__ import annotations
 
 import enum
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -252,6 +253,16 @@ class Plan:
             raise PlanError("average=True needs via ALLREDUCE and no riders in every quorum")
         if self.weigh is not Weigh.WORLD:
             raise PlanError("average=True is the mean of the members already; leave weigh out")
+
+    @classmethod
+    @functools.lru_cache(maxsize=64, typed=True)
+    def standing(cls, *quorums: Quorum, **fields: Any) -> Plan:
+        """A plan for the whole run; the same object for the same arguments.
+
+        >>> Plan.standing(Quorum(count=1), bound=3) is Plan.standing(Quorum(count=1), bound=3)
+        True
+        """
+        return cls(quorums or (Quorum(),), **fields)
 
     def resolved(self, world_size: int) -> Plan:
         """This plan with explicit values for `world_size` ranks, so that equal plans are equal.

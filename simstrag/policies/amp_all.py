@@ -7,7 +7,6 @@ Source: Micikevicius et al., "Mixed Precision Training", ICLR 2018, arXiv:1710.0
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 
 from simstrag.policy import Plan, Precision, View
 
@@ -18,9 +17,5 @@ class AmpAll:
 
     reduces_precision = True
 
-    @cached_property
-    def plan_(self) -> Plan:
-        return Plan(precision=Precision.AMP)
-
     def plan(self, view: View) -> Plan:
-        return self.plan_
+        return Plan.standing(precision=Precision.AMP)

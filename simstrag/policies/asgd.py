@@ -7,7 +7,6 @@ some papers.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 
 from simstrag.policy import Plan, Quorum, Via, View
 
@@ -16,9 +15,5 @@ from simstrag.policy import Plan, Quorum, Via, View
 class Asgd:
     """Asynchronous SGD through a parameter server; no parameters."""
 
-    @cached_property
-    def plan_(self) -> Plan:
-        return Plan((Quorum(count=1, via=Via.SERVER),))
-
     def plan(self, view: View) -> Plan:
-        return self.plan_
+        return Plan.standing(Quorum(count=1, via=Via.SERVER))

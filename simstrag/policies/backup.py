@@ -10,7 +10,7 @@ every sample weighs 1/(N*b), so that an update of K gradients is K/N of a full s
 the noise-scale learner knows; and losers are cancelled at once (`late=drop` lets them finish).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from simstrag.policy import Late, Plan, PlanError, Quorum, Via, View, Weigh
 
@@ -29,7 +29,6 @@ class Backup:
     late: Late = Late.ABORT
     via: Via = Via.SERVER
     weigh: Weigh = Weigh.WORLD
-    plans_: dict[int, Plan] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.b < 0:
@@ -43,7 +42,5 @@ class Backup:
         n = view.world_size
         if self.b >= n:
             raise PlanError(f"backup: b={self.b} of {n} ranks leaves no gradient to wait for")
-        if n not in self.plans_:
-            quorum = Quorum(count=n - self.b, via=self.via, late=self.late)
-            self.plans_[n] = Plan((quorum,), weigh=self.weigh)
-        return self.plans_[n]
+        quorum = Quorum(count=n - self.b, via=self.via, late=self.late)
+        return Plan.standing(quorum, weigh=self.weigh)

@@ -8,7 +8,6 @@ it: Li et al., "PyTorch Distributed", VLDB 2020, arXiv:2006.15704.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 
 from simstrag.policy import Plan, Quorum, Via, View
 
@@ -26,9 +25,5 @@ class Bsp:
         if self.via is Via.LEADER:
             raise ValueError("via must be allreduce or server, not leader")
 
-    @cached_property
-    def plan_(self) -> Plan:
-        return Plan((Quorum(via=self.via),))
-
     def plan(self, view: View) -> Plan:
-        return self.plan_
+        return Plan.standing(Quorum(via=self.via))

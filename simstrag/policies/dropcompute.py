@@ -16,7 +16,6 @@ is 1 or unknown, no step can be cut.
 
 import math
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -69,15 +68,11 @@ class DropCompute:
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be {least} or more, not {getattr(self, name)}")
 
-    @cached_property
-    def plan_(self) -> Plan:
-        return Plan(deadline=self.theta)
-
     def plan(self, view: View) -> Plan:
         m = view.hints.microbatches or 1
         object.__setattr__(self, "cuttable_", m > 1)  # the dataclass is frozen
         if self.theta is not None or m == 1:
-            return self.plan_
+            return Plan.standing(deadline=self.theta)
         if self.state_ is None:
             times = np.full((view.world_size, self.measure), np.nan)
             object.__setattr__(self, "state_", _State(times))

@@ -22,7 +22,6 @@ class KAsync:
     """
 
     x: int | None = field(default=None, metadata={"none": "all"})
-    plans_: dict[int, Plan] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.x is not None and self.x < 1:
@@ -32,6 +31,4 @@ class KAsync:
         n = view.world_size
         if self.x is not None and self.x > n:
             raise PlanError(f"k_async: x={self.x} is more gradients than {n} ranks have")
-        if n not in self.plans_:
-            self.plans_[n] = Plan((Quorum(count=self.x, via=Via.SERVER),))
-        return self.plans_[n]
+        return Plan.standing(Quorum(count=self.x, via=Via.SERVER))

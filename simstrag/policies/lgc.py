@@ -27,7 +27,6 @@ class Lgc:
 
     k: int | None = field(default=None, metadata={"none": "auto"})
     via: Via = Via.SERVER
-    plans_: dict[int, Plan] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.k is not None and self.k < 1:
@@ -40,6 +39,4 @@ class Lgc:
         k = max(n - 2, 1) if self.k is None else self.k
         if k > n:
             raise PlanError(f"lgc: k={k} is more than {n} ranks")
-        if n not in self.plans_:
-            self.plans_[n] = Plan((Quorum(count=k, via=self.via, late=Late.JOIN),))
-        return self.plans_[n]
+        return Plan.standing(Quorum(count=k, via=self.via, late=Late.JOIN))

@@ -12,7 +12,6 @@ the second paper's start with ordinary steps (post-local SGD).
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 
 from simstrag.policy import Plan, Quorum, View
 
@@ -30,9 +29,5 @@ class LocalSgd:
         if self.h < 1:
             raise ValueError(f"h must be 1 or more, not {self.h}")
 
-    @cached_property
-    def plan_(self) -> Plan:
-        return Plan((Quorum(steps=self.h),), average=True)
-
     def plan(self, view: View) -> Plan:
-        return self.plan_
+        return Plan.standing(Quorum(steps=self.h), average=True)

@@ -14,7 +14,6 @@ filter that keeps groups from splitting the ranks into cliques that never mix.
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 
 from simstrag.policy import Plan, PlanError, Quorum, View
 
@@ -36,11 +35,7 @@ class PReduce:
         if not self.window >= 0:
             raise ValueError(f"window must be 0 or more seconds, not {self.window}")
 
-    @cached_property
-    def plan_(self) -> Plan:
-        return Plan((Quorum(count=self.p, window=self.window),), average=True)
-
     def plan(self, view: View) -> Plan:
         if self.p is not None and self.p > view.world_size:
             raise PlanError(f"p_reduce: p={self.p} is more than {view.world_size} ranks")
-        return self.plan_
+        return Plan.standing(Quorum(count=self.p, window=self.window), average=True)

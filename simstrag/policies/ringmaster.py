@@ -24,15 +24,11 @@ class Ringmaster:
     """
 
     r: int | None = field(default=None, metadata={"none": "auto"})
-    plans_: dict[int, Plan] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.r is not None and self.r < 1:
             raise ValueError(f"r must be 1 or more, or auto, not {self.r}")
 
     def plan(self, view: View) -> Plan:
-        n = view.world_size
-        if n not in self.plans_:
-            cutoff = Damping(cutoff=2 * n if self.r is None else self.r)
-            self.plans_[n] = Plan((Quorum(count=1, via=Via.SERVER),), damping=cutoff)
-        return self.plans_[n]
+        cutoff = Damping(cutoff=2 * view.world_size if self.r is None else self.r)
+        return Plan.standing(Quorum(count=1, via=Via.SERVER), damping=cutoff)

@@ -8,7 +8,6 @@ Server", NIPS 2013; the usual bound is 3.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 
 from simstrag.policy import Plan, Quorum, Via, View
 
@@ -26,9 +25,5 @@ class Ssp:
         if self.bound is not None and self.bound < 0:
             raise ValueError(f"bound must be 0 or more, or inf, not {self.bound}")
 
-    @cached_property
-    def plan_(self) -> Plan:
-        return Plan((Quorum(count=1, via=Via.SERVER),), bound=self.bound)
-
     def plan(self, view: View) -> Plan:
-        return self.plan_
+        return Plan.standing(Quorum(count=1, via=Via.SERVER), bound=self.bound)

@@ -11,7 +11,6 @@ gradients; here n = N, fully asynchronous.  Ours: weight 1 at tau = 0.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 
 from simstrag.policy import Damping, Plan, Quorum, Via, View
 
@@ -32,9 +31,7 @@ class StalenessLr:
             if not value >= 0:
                 raise ValueError(f"{name} must be 0 or more, not {value}")
 
-    @cached_property
-    def plan_(self) -> Plan:
-        return Plan((Quorum(count=1, via=Via.SERVER),), damping=Damping(self.power, self.shift))
-
     def plan(self, view: View) -> Plan:
-        return self.plan_
+        return Plan.standing(
+            Quorum(count=1, via=Via.SERVER), damping=Damping(self.power, self.shift)
+        )
