@@ -46,32 +46,29 @@ def shifted_exponential(cv: float) -> Draw:
 
 def quantiles(values: Sequence[float]) -> Draw:
     """Empirical quantiles at evenly spaced levels 0..1, linear in between."""
-    levels = np.linspace(0.0, 1.0, len(values))
-    table = np.asarray(values, dtype=np.float64)
-    return partial(_between, levels, table)
+    return partial(_between, np.linspace(0.0, 1.0, len(values)), np.asarray(values, np.float64))
 
 
 def _lognormal(variance: float, streams: Sequence[np.random.Generator], n: int) -> Floats:
-    drawn = np.empty((len(streams), n))
-    for row, rng in zip(drawn, streams, strict=True):
-        rng.standard_normal(out=row)
+    drawn = _drawn("standard_normal", streams, n)
     return np.exp(math.sqrt(variance) * drawn - variance / 2)
 
 
 def _shifted_exponential(cv: float, streams: Sequence[np.random.Generator], n: int) -> Floats:
-    drawn = np.empty((len(streams), n))
-    for row, rng in zip(drawn, streams, strict=True):
-        rng.standard_exponential(out=row)
-    return (1 - cv) + cv * drawn
+    return (1 - cv) + cv * _drawn("standard_exponential", streams, n)
 
 
 def _between(
     levels: Floats, table: Floats, streams: Sequence[np.random.Generator], n: int
 ) -> Floats:
+    return np.interp(_drawn("random", streams, n), levels, table)
+
+
+def _drawn(method: str, streams: Sequence[np.random.Generator], n: int) -> Floats:
     drawn = np.empty((len(streams), n))
     for row, rng in zip(drawn, streams, strict=True):
-        rng.random(out=row)
-    return np.interp(drawn, levels, table)
+        getattr(rng, method)(out=row)
+    return drawn
 
 
 class Noise:
@@ -84,19 +81,17 @@ class Noise:
     def __init__(self, seed: int, draw: Draw | None) -> None:
         self.seed = seed
         self._draw = draw
-        self._streams: dict[int, np.random.Generator] = {}
-        self._factors: dict[int, list[float]] = {}
+        self._factors: dict[int, tuple[np.random.Generator, list[float]]] = {}
 
     def factor(self, rank: int, k: int) -> float:
         """The factor of the k-th step (from 0) that `rank` starts."""
         if self._draw is None:
             return 1.0
         if rank not in self._factors:
-            self._streams[rank] = stream(self.seed, rank)
-            self._factors[rank] = []
-        factors = self._factors[rank]
+            self._factors[rank] = stream(self.seed, rank), []
+        own, factors = self._factors[rank]
         while k >= len(factors):
-            factors.extend(self._draw([self._streams[rank]], BLOCK)[0].tolist())
+            factors.extend(self._draw([own], BLOCK)[0].tolist())
         return factors[k]
 
 

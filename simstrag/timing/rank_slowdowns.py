@@ -68,9 +68,13 @@ class Contention:
         slowdowns = Pieces.of(h.time[rows], h.value[rows], starts, period)
         felt = np.zeros((len(known) + 1, len(RESOURCES)), np.int64)
         felt[of_key[slowed], h.resource[slowed]] = np.arange(len(slowed)) + 1
+        durations: dict[int, tuple[float, ...]] = {}
+        ranks = _ranks(places)
+        for key in np.flatnonzero(here & (h.kind == DURATION)).tolist():
+            recorded = tuple(h.value[h.starts[key] : h.starts[key + 1]].tolist())
+            durations |= dict.fromkeys(ranks[int(of_key[key])], recorded)
         return cls(
-            slowdowns.after(Pieces.constants([1.0])), places, felt,
-            _durations(trace, places, np.flatnonzero(here & (h.kind == DURATION)), of_key),
+            slowdowns.after(Pieces.constants([1.0])), places, felt, durations,
             trace.end if len(slowed) and trace.end > 0 else math.inf, trace_end,
         )  # fmt: skip
 
@@ -78,8 +82,7 @@ class Contention:
     def slowdowns(self) -> dict[tuple[int, str], Piecewise]:
         """(rank, resource) to its step function, in the order of the trace."""
         slowdowns: dict[tuple[int, str], Piecewise] = {}
-        ranks = _ranks(self.places)
-        slowed = np.argwhere(self.felt)
+        ranks, slowed = _ranks(self.places), np.argwhere(self.felt)
         for place, resource in slowed[np.argsort(self.felt[*slowed.T])].tolist():
             piece = self.pieces[int(self.felt[place, resource])]
             slowdowns |= {(rank, RESOURCES[resource]): piece for rank in ranks[place]}
@@ -105,19 +108,6 @@ def _ranks(places: Ints) -> dict[int, list[int]]:
     for rank, place in enumerate(places.tolist()):
         ranks.setdefault(place, []).append(rank)
     return ranks
-
-
-def _durations(
-    trace: Trace, places: Ints, recorded: Ints, of_key: Ints
-) -> dict[int, tuple[float, ...]]:
-    """Recorded durations by rank. recorded: their histories.  of_key: place of each history."""
-    h = trace.histories
-    by_rank: dict[int, tuple[float, ...]] = {}
-    ranks = _ranks(places) if len(recorded) else {}
-    for key in recorded.tolist():
-        durations = tuple(h.value[h.starts[key] : h.starts[key + 1]].tolist())
-        by_rank |= dict.fromkeys(ranks[int(of_key[key])], durations)
-    return by_rank
 
 
 def _few(nodes: Sequence[int]) -> str:
@@ -151,13 +141,9 @@ def _check(trace: Trace, workers: int, nodes: Sequence[int] | None, allow_speedu
             f"{where}: slowdown {row.value:g} of node {row.node} at {row.time:g} s is below 1; "
             "correct it, or say `allow_speedup: true` in the scenario"
         )
-    if trace.replays:
-        _refuse_both(trace)
-
-
-def _refuse_both(trace: Trace) -> None:
-    kinds: dict[int, set[str]] = {}
-    keys = trace.keys
+    if not trace.replays:
+        return
+    keys, kinds = trace.keys, dict[int, set[str]]()
     for key in trace.histories.appearance.tolist():
         node, resource, kind = keys[key]
         if resource != "net":
@@ -165,6 +151,6 @@ def _refuse_both(trace: Trace) -> None:
     for node, of_node in kinds.items():
         if len(of_node) > 1:
             raise InputError(
-                f"{trace.recorded.source}: node {node} has durations and slowdowns of its steps; "
+                f"{source}: node {node} has durations and slowdowns of its steps; "
                 "durations contain the slowdown already, keep one of the two"
             )

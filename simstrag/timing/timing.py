@@ -60,8 +60,8 @@ class Timing:
         self.nodes = nodes
         self.load = ServerLoad(frozenset()) if load is None else load
         self._noise = noise
-        self._stretches: dict[tuple[bool, float], Pieces] = {}
-        self._stretch: dict[tuple[int, bool, float], Piecewise] = {}
+        self._stretches = functools.cache(self._stretches_anew)
+        self._stretch = functools.cache(lambda place, *how: self._stretches(*how)[place])
         self._net: dict[tuple[int, float], Piecewise] = {}
         self._slowed = frozenset(np.flatnonzero(contention.felt[contention.places, NET]).tolist())
         self._slowest = functools.lru_cache(CACHED_NETS)(self._largest)
@@ -79,13 +79,24 @@ class Timing:
         return other
 
     def compute(
-        self, rank: int, k: int, start: float, amp: bool, share: float = 1.0, loaded: bool = False
+        self,
+        rank: int,
+        k: int,
+        start: float,
+        amp: bool,
+        share: float = 1.0,
+        loaded: bool = False,
+        part: float = 1.0,
     ) -> float:
         """The end of the k-th step of `rank`, which computes from `start` on (rules 2, 4, 6, 10).
 
         share: its samples over the nominal batch.
+        part: the first part of the step that counts, as a share of its work.
         """
-        return self._compute(rank, k, start, amp, share, 1.0, loaded)
+        if rank in self.contention.durations:
+            return start + self._duration(rank, k, amp) * self.step.effort(share) * part
+        work = self._noise.factor(rank, k) * self.step.effort(share) * part
+        return finish(start, work, self.stretch(rank, amp, loaded))
 
     def cut(
         self,
@@ -110,7 +121,7 @@ class Timing:
         parts = self.step.microbatches
 
         def end(done: int) -> float:
-            return self._compute(rank, k, start, amp, share, done / parts, loaded)
+            return self.compute(rank, k, start, amp, share, loaded, done / parts)
 
         within = bisect.bisect_right(range(1, parts), deadline, key=lambda m: end(m) - start)
         return end(within + 1), within + 1
@@ -155,38 +166,23 @@ class Timing:
     def stretch(self, rank: int, amp: bool, loaded: bool = False) -> Piecewise:
         """Seconds per unit of work over time: S * (h*H + g*G/r)."""
         factor = self.load.host if loaded and rank in self.load.ranks else 1.0
-        place = self.contention.place(rank)
-        known = self._stretch.get((place, amp, factor))
-        if known is None:
-            known = self._stretch[place, amp, factor] = self.stretches(amp, factor)[place]
-        return known
+        return self._stretch(self.contention.place(rank), amp, factor)
 
     def stretches(self, amp: bool, factor: float = 1.0) -> Pieces:
         """`stretch` of each place of the contention, with host work stretched by a factor."""
-        known = self._stretches.get((amp, factor))
-        if known is None:
-            h, g = self.step.host, self.step.gpu
-            r = amp_gain(self.step) if amp else 1.0
+        return self._stretches(amp, factor)
 
-            def seconds(*felt: Any) -> Any:
-                S, H, G = (felt[slowed.index(name)] if name in slowed else 1.0 for name in OF_STEP)
-                return S * (h * H * factor + g * G / r)
+    def _stretches_anew(self, amp: bool, factor: float) -> Pieces:
+        h, g = self.step.host, self.step.gpu
+        r = amp_gain(self.step) if amp else 1.0
 
-            felt, pieces = self.contention.felt, self.contention.pieces
-            columns = {name: felt[:, RESOURCES.index(name)] for name in OF_STEP}
-            slowed = [name for name in OF_STEP if columns[name].any()] or ["step"]
-            parts = [pieces.taken(columns[name]) for name in slowed]
-            known = self._stretches[amp, factor] = combine(parts, seconds)
-        return known
+        def seconds(*felt: Any) -> Any:
+            S, H, G = (felt[slowed.index(name)] if name in slowed else 1.0 for name in OF_STEP)
+            return S * (h * H * factor + g * G / r)
 
-    def _compute(
-        self, rank: int, k: int, start: float, amp: bool, share: float, part: float, loaded: bool
-    ) -> float:
-        """The end of the first `part` of a step."""
-        if rank in self.contention.durations:
-            return start + self._duration(rank, k, amp) * self.step.effort(share) * part
-        work = self._noise.factor(rank, k) * self.step.effort(share) * part
-        return finish(start, work, self.stretch(rank, amp, loaded))
+        columns = {name: self.contention.felt[:, RESOURCES.index(name)] for name in OF_STEP}
+        slowed = [name for name in OF_STEP if columns[name].any()] or ["step"]
+        return combine([self.contention.pieces.taken(columns[name]) for name in slowed], seconds)
 
     @property
     def seed(self) -> int:
@@ -198,10 +194,9 @@ class Timing:
         if not self._feels_net(rank, loaded):
             return None
         key = self.contention.place(rank), self._net_factor(rank, loaded)
-        known = self._net.get(key)
-        if known is None:
-            known = self._net[key] = self.nets([rank], loaded)[0]
-        return known
+        if key not in self._net:
+            self._net[key] = self.nets([rank], loaded)[0]
+        return self._net[key]
 
     def nets(self, ranks: Sequence[int], loaded: bool) -> Pieces:
         """The slowdowns of the networks of ranks."""
@@ -228,8 +223,7 @@ class Timing:
             (self.contention.place(rank), self._net_factor(rank, loaded)): rank for rank in felt
         }
         parts = self.nets(list(alike.values()), loaded)
-        one = Pieces.constants([1.0] * others)
-        return one.after(parts).largest()
+        return Pieces.constants([1.0] * others).after(parts).largest()
 
     def _duration(self, rank: int, k: int, amp: bool) -> float:
         durations = self.contention.durations[rank]
