@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 
@@ -22,8 +20,7 @@ def batch_seconds(constants: npt.ArrayLike, batches: npt.ArrayLike) -> npt.NDArr
     [3.0, 5.0]
     """
     fixed, per_sample, knee = np.asarray(constants, np.float64)
-    times: npt.NDArray[np.float64] = fixed + per_sample * np.maximum(np.asarray(batches), knee)
-    return times
+    return np.asarray(fixed + per_sample * np.maximum(batches, knee))
 
 
 def seconds(fit: BatchFit, batch: float) -> float:
@@ -60,22 +57,16 @@ def times_at(profile: Profile, batch: int) -> StepTimes:
             "samples, and its fit is not trusted beyond; choose a batch between, or state "
             "step: {compute: ...}"
         )
-    near = _nearest(cells, batch)
+    near = min(cells, key=lambda cell: max(cell.batch, batch) / min(cell.batch, batch))
+    assumed = step.host_share.kind == "assumed"  # then that of the nearest cell is no better
     return StepTimes(
         compute=_compute(fit, near, batch),
-        host_share=_host_share(step, near),
+        host_share=step.host_share if assumed else near.host_share or step.host_share,
         amp_ratio=_amp_ratio(profile, batch) or step.amp_ratio,
         amp_switch=step.amp_switch,
         fixed_share=_fixed_share(profile, batch),
         noise=near.noise or step.noise,
     )
-
-
-def _host_share(step: StepTimes, near: StepCell) -> Quantity:
-    """The nominal step's if that was assumed, else as measured at the nearest batch."""
-    if step.host_share.kind == "assumed" or near.host_share is None:
-        return step.host_share
-    return near.host_share
 
 
 def _fixed_share(profile: Profile, batch: int) -> Quantity | None:
@@ -116,11 +107,11 @@ def _amp_ratio(profile: Profile, batch: int) -> Quantity | None:
     if full is None or amp is None:
         return None
     measured = full.kind == amp.kind == "measured"
+    by = "both measured" if measured else "by the fits against the batch"
     return Quantity(
         value=full.value / amp.value,
         kind="measured" if measured else "fitted",
-        note=f"median step in {workload.full} over that in {workload.amp} at {batch} samples, "
-        + ("both measured" if measured else "by the fits against the batch"),
+        note=f"median step in {workload.full} over that in {workload.amp} at {batch} samples, {by}",
     )
 
 
@@ -137,8 +128,3 @@ def _median(profile: Profile, precision: str, batch: int) -> Quantity | None:
 def fit_of(profile: Profile, precision: str) -> BatchFit | None:
     """The fit of a precision, if the profile has one."""
     return next((fit for fit in profile.batches if fit.precision == precision), None)
-
-
-def _nearest(cells: Sequence[StepCell], batch: int) -> StepCell:
-    """The cell with the nearest batch by ratio."""
-    return min(cells, key=lambda c: max(c.batch, batch) / min(c.batch, batch))

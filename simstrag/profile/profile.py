@@ -32,20 +32,9 @@ from simstrag.profile.quantity import (
     NotNegative,
     Positive,
     ProfilePart,
-    Quantity,
     Share,
 )
 from simstrag.rendering import html_fragment
-
-__all__ = [
-    "AllReduceTimes",
-    "MeasuredWorkload",
-    "NoiseSamples",
-    "Profile",
-    "Quantity",
-    "ServerTimes",
-    "StepTimes",
-]  # fmt: skip
 
 
 class MeasuredWorkload(ProfilePart):

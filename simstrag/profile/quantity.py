@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Annotated, Literal, Self
 
@@ -70,7 +71,7 @@ class NoiseSamples(ProfilePart):
 
     @model_validator(mode="after")
     def _is_noise(self) -> Self:
-        pairs = list(zip(self.quantiles, self.quantiles[1:], strict=False))
+        pairs = list(itertools.pairwise(self.quantiles))
         for low, high in pairs:
             if high < low:
                 raise ValueError(f"quantiles must not decrease: {high:g} follows {low:g}")

@@ -100,8 +100,7 @@ def interpolate(measured: npt.ArrayLike, slowdowns: npt.ArrayLike, levels: npt.A
     order = np.argsort(x)
     rising = np.maximum.accumulate(np.maximum(1.0, y[order]))
     at = np.asarray(levels, np.float64)
-    lines: Floats = np.interp(at, np.append(0.0, x[order]), np.append(1.0, rising))
-    return lines
+    return np.asarray(np.interp(at, np.append(0.0, x[order]), np.append(1.0, rising)))
 
 
 def responses_for(trace: Trace, profile: Profile | None) -> tuple[Response, ...]:
@@ -134,9 +133,12 @@ def translate(trace: Trace, profile: Profile | None, step: Step) -> Trace:
     if not used.any():
         return trace
     kind, value = h.kind.copy(), h.value.copy()
+    # Communication is on the network alone.
+    parts, whole = {"gpu": step.gpu, "host": step.host}, step.gpu + step.host
     for response in responses_for(trace, profile):
         resource = response.resource
-        chosen, share = used & (h.resource == RESOURCES.index(resource)), _share(step, resource)
+        chosen = used & (h.resource == RESOURCES.index(resource))
+        share = parts[resource] / whole if resource in parts else 1.0
         if share == 0:
             raise InputError(
                 f"{trace.source}: utilisation of {resource} would stretch the {resource} part of "
@@ -145,22 +147,13 @@ def translate(trace: Trace, profile: Profile | None, step: Step) -> Trace:
         rows = h.rows_of(chosen)
         value[rows] = 1 + (evaluate(response, value[rows]) - 1) / share
         kind[chosen] = SLOWDOWN
-    _refuse_both(trace, h.node * len(RESOURCES) + h.resource, kind)
-    return replace(trace, histories=replace(h, kind=kind, value=value))
-
-
-def _share(step: Step, resource: str) -> float:
-    """The share of an idle step on a resource; communication is on the network alone."""
-    parts = {"gpu": step.gpu, "host": step.host}
-    return parts[resource] / (step.gpu + step.host) if resource in parts else 1.0
-
-
-def _refuse_both(trace: Trace, place: npt.NDArray[np.int64], kind: npt.NDArray[np.int8]) -> None:
-    slowed = np.sort(place[kind == SLOWDOWN])
-    twice = slowed[1:][slowed[1:] == slowed[:-1]]
-    if len(twice):
-        node, resource = divmod(int(twice[0]), len(RESOURCES))
+    slowed, counts = np.unique(
+        (h.node * len(RESOURCES) + h.resource)[kind == SLOWDOWN], return_counts=True
+    )
+    if (counts > 1).any():
+        node, place = divmod(int(slowed[np.argmax(counts > 1)]), len(RESOURCES))
         raise InputError(
             f"{trace.source}: node {node} has slowdowns and utilisations of "
-            f"{RESOURCES[resource]}; keep one of the two"
+            f"{RESOURCES[place]}; keep one of the two"
         )
+    return replace(trace, histories=replace(h, kind=kind, value=value))
