@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
 
 from simstrag.profile.measurements import Response
 from simstrag.profile.profile import Profile, StepTimes
-from simstrag.scenario.sections import AllReduceSection, ServerSection, StepSection
+from simstrag.profile.quantity import ProfilePart, Quantity
+from simstrag.scenario.sections import Section, ServerSection, StepSection
 from simstrag.timing import noise
 from simstrag.timing.constants import AllReduce, ServerCost, Step
 from simstrag.trace.trace import Trace
+
+Constants = TypeVar("Constants", AllReduce, ServerCost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,28 +57,16 @@ def step_of(
     return Step(host, gpu, ratio, draw, times.amp_switch.value, microbatches, fixed)
 
 
-def allreduce_of(section: AllReduceSection | None, profile: Profile | None) -> AllReduce:
-    """The all-reduce: each constant of the section, else of the profile, else free."""
-    known = AllReduce()
-    if profile is not None and profile.allreduce is not None:
-        a = profile.allreduce
-        known = AllReduce(
-            a.alpha.value, a.bandwidth.value, a.bytes.value, a.overlap.value, a.algorithm,
-            None if a.intra_alpha is None else a.intra_alpha.value,
-            None if a.intra_bandwidth is None else a.intra_bandwidth.value,
-        )  # fmt: skip
-    if section is None:
-        return known
-    return replace(known, **section.model_dump(include=section.model_fields_set))
-
-
-def server_of(section: ServerSection | None, profile: Profile | None) -> ServerCost:
-    """The server: each constant of the section, else of the profile, else free."""
-    known = ServerCost()
-    if profile is not None and profile.server is not None:
-        s = profile.server
-        known = ServerCost(s.service.value, s.push.value, s.pull.value)
-    if section is None:
-        return known
-    stated = section.model_dump(include=section.model_fields_set)
-    return replace(known, **stated | {"shards": section.shares})
+def constants_of(
+    kind: type[Constants], section: Section | None, measured: ProfilePart | None
+) -> Constants:
+    """All-reduce or server: each constant of the section, else of the profile, else free."""
+    known: dict[str, Any] = {}
+    for field in fields(kind):
+        value = getattr(measured, field.name, None)
+        if value is not None:
+            known[field.name] = value.value if isinstance(value, Quantity) else value
+    stated = {} if section is None else section.model_dump(include=section.model_fields_set)
+    if isinstance(section, ServerSection):
+        stated["shards"] = section.shares
+    return kind(**known | stated)

@@ -25,7 +25,7 @@ from simstrag.errors import InputError
 from simstrag.profile.batch_laws import times_at
 from simstrag.profile.profile import Profile, StepTimes
 from simstrag.profile.responses import responses_for, translate
-from simstrag.scenario.resolved_inputs import Inputs, allreduce_of, server_of, step_of
+from simstrag.scenario.resolved_inputs import Inputs, constants_of, step_of
 from simstrag.scenario.sections import (
     AllReduceSection,
     Count,
@@ -38,7 +38,7 @@ from simstrag.scenario.sections import (
     StepSection,
 )
 from simstrag.timing import noise
-from simstrag.timing.constants import ServerLoad
+from simstrag.timing.constants import AllReduce, ServerCost, ServerLoad
 from simstrag.timing.noise import Noise
 from simstrag.timing.rank_slowdowns import Contention
 from simstrag.timing.timing import Timing
@@ -105,12 +105,12 @@ class Scenario(Section):
 
     @model_validator(mode="after")
     def _check_keys(self) -> Self:
-        limits = (self.samples, self.updates, self.target_progress, self.target_accuracy)
-        if all(limit is None for limit in limits):
+        others = (self.samples, self.target_progress, self.target_accuracy)
+        if others == (None, None, None) and self.updates is None:
             raise ValueError(
                 "nothing ends the run: give samples, target_progress, target_accuracy or updates"
             )
-        if self.updates is not None and sum(limit is not None for limit in limits) > 1:
+        if others != (None, None, None) and self.updates is not None:
             raise ValueError("updates cannot stand beside samples or a target")
         if self.target_progress is not None and self.target_accuracy is not None:
             raise ValueError("give target_progress or target_accuracy, not both")
@@ -154,9 +154,7 @@ class Scenario(Section):
         Raises `InputError` that names the file, the field, the value and the way out.
         """
         path = Path(path)
-        return cls.of(
-            read_mapping(path, "scenario", "workers: 8"), source=str(path), folder=path.parent
-        )
+        return cls.of(read_mapping(path, "scenario", "workers: 8"), str(path), path.parent)
 
     @classmethod
     def of(
@@ -303,15 +301,12 @@ class Scenario(Section):
         from ruamel.yaml import YAML
 
         data = self.model_dump(mode="json", exclude_unset=True)
-        if isinstance(self.trace, str):
-            trace = self.inputs.trace
-            assert trace is not None
+        trace, profile = self.inputs.trace, self.inputs.profile
+        if isinstance(self.trace, str) and trace is not None:
             data["trace"] = f"trace{Path(self.trace).suffix}"
             if not _copy(self._folder / self.trace, folder / data["trace"], trace.sha256):
                 trace.write(folder / data["trace"])
-        if self.profile is not None:
-            profile = self.inputs.profile
-            assert profile is not None
+        if self.profile is not None and profile is not None:
             data["profile"] = "profile.json"
             if not _copy(self._folder / self.profile, folder / data["profile"], profile.sha256):
                 (folder / data["profile"]).write_text(profile.model_dump_json(), encoding="utf-8")
@@ -333,9 +328,10 @@ class Scenario(Section):
         contention = None if trace is None else translate(trace, profile, step)
         if contention is not None and self.durations == "median":
             contention = contention.without_contention(self.places or range(self.workers))
+        allreduce, server = (profile.allreduce, profile.server) if profile else (None, None)
         return Inputs(
-            trace, profile, times, step, allreduce_of(self.allreduce, profile),
-            server_of(self.server, profile), contention,
+            trace, profile, times, step, constants_of(AllReduce, self.allreduce, allreduce),
+            constants_of(ServerCost, self.server, server), contention,
             () if trace is None else responses_for(trace, profile),
         )  # fmt: skip
 
@@ -353,13 +349,9 @@ class Scenario(Section):
             if rank is None:
                 return None
             if profile is None or recorded:
-                which = (
-                    f"the steps of rank {rank} are: the trace records no duration of node {node}"
-                )
-                raise InputError(
-                    f"{self._source}: nothing says how long {which if recorded else 'a step is'}: "
-                    f"{WAYS_OUT}"
-                )
+                which = f"rank {rank} are: the trace records no duration of node {node}"
+                what = f"the steps of {which}" if recorded else "a step is"
+                raise InputError(f"{self._source}: nothing says how long {what}: {WAYS_OUT}")
         try:
             return times_at(profile, self.learner.batch)
         except InputError as error:

@@ -52,12 +52,9 @@ def kind_of(scenario: Scenario, name: str) -> str:
     stated, inputs = getattr(scenario, section), scenario.inputs
     if stated is not None and key in stated.model_fields_set:
         return DECLARED
-    if section == "step" and stated is None:
+    measured = getattr(inputs.profile, section, None)  # a profile has no learner
+    if section == "step":
         measured = inputs.times
-    else:
-        measured = (
-            None if section in ("step", "learner") else getattr(inputs.profile, section, None)
-        )
     quantity = getattr(measured, "noise" if key == "cv" else key, None)
     if quantity is not None:
         return str(quantity.kind)
