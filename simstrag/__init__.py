@@ -66,42 +66,27 @@ __all__ = [
 ]
 
 _HOME = {
-    "ALL": "policy",
-    "Comparison": "experiments.compare",
-    "Damping": "policy",
-    "Hints": "policy",
-    "InputError": "errors",
-    "Late": "policy",
-    "Plan": "policy",
-    "PlanError": "errors",
-    "Policy": "policy",
-    "Precision": "policy",
-    "Profile": "profile.profile",
-    "Quorum": "policy",
-    "Review": "policy",
-    "Run": "runs.run",
-    "Scenario": "scenario.scenario",
-    "SimstragError": "errors",
-    "StallError": "errors",
-    "Sweep": "experiments.sweep",
-    "Trace": "trace.trace",
-    "Via": "policy",
-    "View": "policy",
-    "Weigh": "policy",
-    "compare": "experiments.compare",
-    "report": "analysis.pages.report",
-    "simulate": "engine.simulate",
-    "sweep": "experiments.sweep",
+    "analysis.pages.report": ["report"],
+    "engine.simulate": ["simulate"],
+    "errors": ["InputError", "PlanError", "SimstragError", "StallError"],
+    "experiments.compare": ["Comparison", "compare"],
+    "experiments.sweep": ["Sweep", "sweep"],
+    "profile.profile": ["Profile"],
+    "runs.run": ["Run"],
+    "scenario.scenario": ["Scenario"],
+    "trace.trace": ["Trace"],
 }
+"""The names of each module; all other public names are of `policy`."""
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used; the package itself imports nothing heavy."""
     if name == "ddp":  # `simstrag.ddp.wrap` works without another import
         return importlib.import_module("simstrag.ddp")
-    if name not in _HOME:
+    if name not in __all__:
         raise AttributeError(f"module 'simstrag' has no attribute '{name}'")
-    return getattr(importlib.import_module(f"simstrag.{_HOME[name]}"), name)
+    home = next((module for module, names in _HOME.items() if name in names), "policy")
+    return getattr(importlib.import_module(f"simstrag.{home}"), name)
 
 
 def __dir__() -> list[str]:

@@ -148,29 +148,19 @@ def _kind(cls: type, field: dataclasses.Field[Any], annotation: Any) -> _Kind:
     """
     union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
     options = typing.get_args(annotation) if union else (annotation,)
-    plain = [option for option in options if option is not types.NoneType]
-    kind = _plain_kind(cls, field.name, plain[0]) if len(plain) == 1 else None
-    if kind is None:
+    plain, *others = [option for option in options if option is not types.NoneType] or [None]
+    kind = KINDS.get(plain)
+    if isinstance(plain, enum.EnumMeta):
+        members: list[enum.Enum] = list(plain)
+        choices = [str(m.value) for m in members if _accepts(cls, {field.name: m})]
+        kind = _Kind(plain, " or ".join(choices))
+    if kind is None or others:
         raise InputError(f"{cls.__name__}.{field.name}: a spec cannot write values of {annotation}")
     if len(options) == 1:
         return kind
-    unlimited = "inf" if plain[0] is int else "none"  # an unlimited count reads better as inf
+    unlimited = "inf" if plain is int else "none"  # an unlimited count reads better as inf
     none = field.metadata.get("none", unlimited)
     return _Kind(kind.read, f"{kind.allowed} or {none}", none)
-
-
-def _plain_kind(cls: type, name: str, annotation: Any) -> _Kind | None:
-    if isinstance(annotation, enum.EnumMeta):
-        members: list[enum.Enum] = list(annotation)
-        choices = [str(m.value) for m in members if _accepts(cls, {name: m})]
-        return _Kind(annotation, " or ".join(choices))
-    kinds = {
-        bool: _Kind(_truth, "true or false"),
-        int: _Kind(int, "a whole number"),
-        float: _Kind(_number, "a number"),
-        str: _Kind(str, "a word"),
-    }
-    return kinds.get(annotation)
 
 
 def _accepts(cls: type, parameters: dict[str, Any]) -> bool:
@@ -195,3 +185,11 @@ def _number(text: str) -> float:
     if math.isnan(number):
         raise ValueError(text)
     return number
+
+
+KINDS: dict[Any, _Kind] = {
+    bool: _Kind(_truth, "true or false"),
+    int: _Kind(int, "a whole number"),
+    float: _Kind(_number, "a number"),
+    str: _Kind(str, "a word"),
+}
