@@ -18,15 +18,8 @@ if TYPE_CHECKING:
     from simstrag.validation.validation import InterleavedCalibration, Validation, validate
 
 __all__ = [
-    "Episode",
-    "Injector",
-    "InterleavedCalibration",
-    "LimitedLink",
-    "Replayed",
-    "Schedule",
-    "Validation",
-    "replay",
-    "validate",
+    "Episode", "Injector", "InterleavedCalibration", "LimitedLink", "Replayed", "Schedule",
+    "Validation", "replay", "validate",
 ]  # fmt: skip
 
 PLACES = {

@@ -6,6 +6,7 @@ first run begins.
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -182,13 +183,14 @@ def _episodes(
     rng: random.Random, ranks: Sequence[int], seconds: float, clean: float, levels: Sequence[float]
 ) -> Iterator[Episode]:
     deck: list[float] = []
-    start, number = clean * rng.uniform(*REST), 0
-    while round(start, 3) < seconds:
+    start = clean * rng.uniform(*REST)
+    for rank in itertools.cycle(ranks):
+        if round(start, 3) >= seconds:
+            return
         stop = start + clean * rng.uniform(*LOADED)
         deck = deck or rng.sample(levels, len(levels))
-        rank = ranks[number % len(ranks)]
         yield Episode(rank, "cpu", deck.pop(), round(start, 3), round(min(stop, seconds), 3))
-        start, number = stop + clean * rng.uniform(*REST), number + 1
+        start = stop + clean * rng.uniform(*REST)
 
 
 def windows(schedule: Schedule) -> tuple[tuple[float, float, str], ...]:
@@ -198,12 +200,10 @@ def windows(schedule: Schedule) -> tuple[tuple[float, float, str], ...]:
     ((0.0, 2.0, ''), (2.0, 5.0, 'rank 1: 1.3'), (5.0, inf, ''))
     """
     edges = sorted({0.0, *(t for each in schedule.episodes for t in (each.start, each.stop))})
-    return tuple(
-        (start, stop, _load(schedule, start))
-        for start, stop in zip(edges, [*edges[1:], math.inf], strict=True)
-    )
-
-
-def _load(schedule: Schedule, time: float) -> str:
-    there = sorted((e for e in schedule.episodes if e.start <= time < e.stop), key=lambda e: e.rank)
-    return ", ".join(f"rank {each.rank}: {each.level:g}" for each in there)
+    by_rank = sorted(schedule.episodes, key=lambda each: each.rank)
+    found = []
+    for start, stop in itertools.pairwise([*edges, math.inf]):
+        there = (each for each in by_rank if each.start <= start < each.stop)
+        load = ", ".join(f"rank {each.rank}: {each.level:g}" for each in there)
+        found.append((start, stop, load))
+    return tuple(found)

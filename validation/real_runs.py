@@ -196,9 +196,8 @@ class Campaign:
         while True:
             aside = _attempts(folder, ASIDE)
             self._wait_for_calm(ranks, case, until)
-            found = self._attempt(
-                ranks, case, repetition, [_read_disturbed(each) for each in aside]
-            )
+            disturbed = [_read_disturbed(each) for each in aside]
+            found = self._attempt(ranks, case, repetition, disturbed)
             if not found.finished and aside:  # a finished one is better than none
                 _rename_attempt(folder, FAILED)
                 aside[-1].rename(folder)
@@ -348,8 +347,8 @@ def lock_folder(folder: Path, plan: ValidationPlan) -> Iterator[None]:
         os.close(lock)
 
 
-def refuse_others(folder: Path) -> None:
-    """Raises `InputError` for a folder that holds files of anything but a validation."""
+def refuse_others(folder: Path, own: str = PLAN, also: Sequence[str] = (LOCK, CALIBRATION)) -> None:
+    """Raises `InputError` for a folder that holds other files; with `own` in it, it may."""
     there = {each.name for each in folder.iterdir()} if folder.is_dir() else set()
-    if PLAN not in there and there - {LOCK, CALIBRATION}:
+    if own not in there and there.difference(also):
         raise InputError(f"{folder}: holds other files; choose a folder that does not exist yet")

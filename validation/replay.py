@@ -8,7 +8,6 @@ nothing. The prediction uses the profile and the recorded load alone.
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,7 +21,6 @@ from simstrag.analysis.tables.table import Number, Table
 from simstrag.ddp.record import journal
 from simstrag.ddp.record.communication_times import (
     PARTS,
-    RoundTrip,
     beyond_constants,
     reduction_rests,
     round_trips,
@@ -40,7 +38,9 @@ from simstrag.validation.cases import CLEAN, Case
 from simstrag.validation.loadgen.injector import read_load
 from simstrag.validation.loadgen.schedule import Schedule
 from simstrag.validation.prediction import GRID, SEEDS, Constant, Predictor
-from simstrag.validation.run_metrics import Measure, measure
+from simstrag.validation.real_runs import refuse_others
+from simstrag.validation.result import drop_nan
+from simstrag.validation.run_metrics import Measure, document_of, measure
 from simstrag.validation.validation import describe_differences
 
 REPLAY = "replay.json"
@@ -96,13 +96,9 @@ class Replayed:
         folder = Path(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            names = {path.name for path in folder.iterdir()}
+            refuse_others(folder, REPLAY, ())
         except OSError as error:
             raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
-        if names and REPLAY not in names:
-            raise InputError(
-                f"{folder}: holds other files; choose a folder that does not exist yet"
-            )
         write_json(folder / REPLAY, plain(self.document()))
         html, page = html_page(self, command), folder / "report.html"
         write_atomically(page, lambda part: part.write_text(html, encoding="utf-8"))
@@ -113,25 +109,23 @@ class Replayed:
         return {
             "format": "simstrag-replay/1", "run": self.folder, "policy": self.policy,
             "lines": [{**line._asdict(), "error": line.error} for line in self.lines],
-            "constants": [each._asdict() for each in self.constants], "remarks": self.remarks,
+            "constants": document_of(self.constants), "remarks": self.remarks,
         }  # fmt: skip
 
     def table(self) -> Table:
         """One row per compared number."""
         is_predicted = any(line.predicted is not None for line in self.lines)
+        headers = ("", "real", "replayed", "error (%)", f"predicted {self.beside}")
         rows = []
         for line in self.lines:
-            row = [
-                f"{line.what} ({line.unit})", Number(f"{line.real:.5g}", line.real),
-                Number(f"{line.replayed:.5g}", line.replayed),
-                Number(f"{100 * line.error:+.2f}", 100 * line.error),
-            ]  # fmt: skip
-            if is_predicted:
-                text = "" if line.predicted is None else f"{line.predicted:.5g}"
-                row.append(Number(text, line.predicted))
-            rows.append(tuple(row))
-        predicted = (f"predicted {self.beside}",) if is_predicted else ()
-        return Table(("", "real", "replayed", "error (%)", *predicted), tuple(rows))
+            real, replayed, predicted = (
+                Number("" if value is None else f"{value:.5g}", value)
+                for value in (line.real, line.replayed, line.predicted)
+            )
+            error = Number(f"{100 * line.error:+.2f}", 100 * line.error)
+            rows.append((f"{line.what} ({line.unit})", real, replayed, error, predicted))
+        shown = len(headers) if is_predicted else len(headers) - 1
+        return Table(headers[:shown], tuple(row[:shown] for row in rows))
 
     def _repr_html_(self) -> str:
         return html_fragment(self)
@@ -166,9 +160,19 @@ def replay(folder: str | Path, profile: str | Path | None = None) -> Replayed:
     samples = int(run.summary["samples"]) // full * full
     if not samples:
         raise InputError(f"{folder}: the run ended before its first {full} samples; run it longer")
-    trips = round_trips(lines)
-    constants, remarks = _constants(lines, trips, ranks), [SCOPE, *run.warnings]
-    means = {name: constant.value for name, constant in constants.items()}
+    trips, remarks = round_trips(lines), [SCOPE, *run.warnings]
+    times = {"rest": reduction_rests(lines)} | {
+        part: [getattr(t, part) for own in trips.values() for t in own if t.charged]
+        for part in PARTS
+    }
+    measured = {what: drop_nan(values) for what, values in times.items()}
+    constants = {
+        what: Constant(
+            what, str(ranks), max(0.0, statistics.fmean(known)), "s", f"mean of {len(known)} here"
+        )
+        for what, known in measured.items() if known
+    }  # fmt: skip
+    means = {what: constant.value for what, constant in constants.items()}
     again = _simulate(run, header, means, beyond_constants(lines, trips, means), samples)
     longest = max(float(each.summary["makespan"]) for each in (run, again))
     grid = tuple(np.linspace(0.0, 1.15 * longest, GRID + 1).tolist())
@@ -219,22 +223,6 @@ def _lost_rank(lines: Sequence[Sequence[Any]]) -> int | None:
     return left if max(after.values(), default=0) > 1 else None
 
 
-def _constants(
-    lines: Sequence[Sequence[Any]], trips: Mapping[int, list[RoundTrip]], ranks: int
-) -> dict[str, Constant]:
-    """Mean communication times of the record."""
-    samples = {"rest": reduction_rests(lines)} | {
-        part: [getattr(t, part) for own in trips.values() for t in own if t.charged]
-        for part in PARTS
-    }
-    constants = {}
-    for what, values in samples.items():
-        if known := [value for value in values if not math.isnan(value)]:
-            mean, origin = max(0.0, statistics.fmean(known)), f"mean of {len(known)} here"
-            constants[what] = Constant(what, str(ranks), mean, "s", origin)
-    return constants
-
-
 def _simulate(
     run: Run,
     header: Mapping[str, Any],
@@ -244,11 +232,10 @@ def _simulate(
 ) -> Run:
     """The run on the engine, with its own step times and mean communication times."""
     ranks, hints = header["world_size"], header["hints"]
-    step: dict[str, Any] = {"compute": float(hints["clean_seconds"] or 1.0)}
-    gain = amp_gain(header)
+    gain, rest = amp_gain(header), means.get("rest", 0.0)
+    step = {"compute": float(hints["clean_seconds"] or 1.0)}
     if gain is not None:
         step["amp_ratio"] = gain
-    rest = means.get("rest", 0.0)
     scenario = Scenario.of(
         {
             "workers": ranks, "samples": samples, "learner": {"batch": header["batch"]},
@@ -301,12 +288,8 @@ def _lines(real: Measure, replayed: Measure, predicted: Measure | None = None) -
         return Line(what, unit, *values)
 
     lines = [line("makespan", "s", "makespan"), line("mean step", "s", "step")]
+    ranks = range(len(real.staleness))
     if any(value > 0 for value in (*real.staleness, *replayed.staleness)):
-        for what, unit, name in (
-            ("staleness", "updates", "staleness"), ("share", "of updates", "shares"),
-        ):  # fmt: skip
-            lines += [
-                line(f"{what} of rank {rank}", unit, name, rank)
-                for rank in range(len(real.staleness))
-            ]
+        lines += [line(f"staleness of rank {k}", "updates", "staleness", k) for k in ranks]
+        lines += [line(f"share of rank {k}", "of updates", "shares", k) for k in ranks]
     return lines

@@ -160,8 +160,8 @@ def validate(
 
     Raises `InputError` for mistakes that the caller can correct.
     """
-    calibration_between = profile if isinstance(profile, InterleavedCalibration) else None
-    file = Path(profile) if not isinstance(profile, InterleavedCalibration) else profile.begin()
+    calibration = profile if isinstance(profile, InterleavedCalibration) else None
+    file = profile.begin() if isinstance(profile, InterleavedCalibration) else Path(profile)
     folder, known = Path(folder), Profile.read(file)
     plan = make_plan(known, policies, ranks, steps, seed)
     assert known.workload is not None
@@ -175,20 +175,19 @@ def validate(
             predictor.pace(max(case.ranks for case in plan.cases)),
         )  # fmt: skip
         fit = campaign.repetitions(repetitions, minutes)
-        if calibration_between is None:
-            outcomes = campaign.carry_out(fit, on_run, minutes)
-        else:
+        runs = fit * len(plan.cases)
 
-            def between(share: float) -> Path:
-                runs = fit * len(plan.cases)
+        def calibrate(share: float) -> Path:
+            """Go on with the calibration, if there is one; returns the profile in force."""
 
-                def report_visit(used: float, total: float, what: str) -> None:
-                    on_run(round(share * runs), runs, f"calibrating, {what}")
+            def report_visit(used: float, total: float, what: str) -> None:
+                on_run(round(share * runs), runs, f"calibrating, {what}")
 
-                return calibration_between.go_on(share, report_visit)
+            return file if calibration is None else calibration.go_on(share, report_visit)
 
-            outcomes = campaign.carry_out(fit, on_run, minutes, between)
-            known = Profile.read(between(1.0))
+        outcomes = campaign.carry_out(fit, on_run, minutes, calibrate)
+        if calibration is not None:
+            known = Profile.read(calibrate(1.0))
             predictor = Predictor(known, plan.cores, hinting=predictor)
             plan = replace(plan, profile=known.name, sha256=known.sha256)
             predicted = {case: predictor.predict(case, plan, SEEDS) for case in plan.cases}

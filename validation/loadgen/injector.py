@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from simstrag.calibration.benches.background_load import ON_GPU, Loads
@@ -102,8 +101,7 @@ class Injector:
         self._done: list[InjectedEpisode] = []
         self._failures: list[Exception] = []
         self._threads: list[threading.Thread] = []
-        self._over = threading.Event()
-        self._forced = threading.Event()
+        self._over, self._forced = threading.Event(), threading.Event()
 
     def __enter__(self) -> Injector:
         with contextlib.ExitStack() as stack:
@@ -117,12 +115,7 @@ class Injector:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *failure: object) -> None:
         self._over.set()
         try:
             for each in self._threads:
@@ -136,9 +129,9 @@ class Injector:
     @contextlib.contextmanager
     def _warm(self, rank: int, plan: Sequence[Episode]) -> Iterator[Loads]:
         """The load processes of a rank, each kind run once to allocate memory and load kernels."""
-        highest = {each.kind: 0.0 for each in plan}
+        highest: dict[str, float] = {}
         for each in plan:
-            highest[each.kind] = max(highest[each.kind], each.level)
+            highest[each.kind] = max(highest.get(each.kind, 0.0), each.level)
         count = math.ceil(max(highest.values()))
         with Loads(count, self.cores[rank], self.gpus.get(rank, "")) as loads:
             for kind, level in highest.items():
@@ -152,9 +145,8 @@ class Injector:
         zero = time.monotonic() if zero is None else zero
         for rank in self._plans:
             name = f"load of rank {rank}"
-            thread = threading.Thread(target=self._follow, args=(rank, zero), name=name)
-            self._threads.append(thread)
-            thread.start()
+            self._threads.append(threading.Thread(None, self._follow, name, (rank, zero)))
+            self._threads[-1].start()
         return zero
 
     def check(self) -> None:

@@ -33,7 +33,6 @@ STREAMS = 2**63 + 2**62 + 2**61
 MOST = 16.0
 """Largest number of load processes of one rank; protects the machine from a typing error."""
 
-
 LEAST_RATE = 1e5
 """Lowest rate of a limited link in bit/s; below it, messages time out."""
 
@@ -151,12 +150,8 @@ class Schedule:
         return cls(tuple(found), seconds)
 
     @classmethod
-    def of(cls, document: Any) -> Schedule:
+    def of(cls, document: Any, source: str = "schedule") -> Schedule:
         """From JSON-like values, as `document` returns them.  Raises `InputError`."""
-        return cls._checked(document, "schedule")
-
-    @classmethod
-    def _checked(cls, document: Any, source: str) -> Schedule:
         try:
             found = ScheduleFile.model_validate(document)
         except ValidationError as error:
@@ -176,7 +171,7 @@ class Schedule:
             raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
         except ValueError as error:
             raise InputError(f"{path}: not valid JSON: {error}") from None
-        return cls._checked(document, str(path))
+        return cls.of(document, str(path))
 
     def document(self) -> dict[str, Any]:
         """JSON values."""
@@ -205,8 +200,7 @@ def response_to(kind: str, profile: Profile) -> Response:
 
 def _check(each: Episode, seconds: float) -> None:
     where = f"rank {each.rank}, load {each.kind}"
-    if each.kind not in get_args(Load):
-        known = get_args(Load)
+    if each.kind not in (known := get_args(Load)):
         raise InputError(f"{where}: there is no such load{nearest(each.kind, known)}")
     if not (isinstance(each.rank, int) and each.rank >= 0):
         raise InputError(f"rank {each.rank!r}: give a number from 0 on")
