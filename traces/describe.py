@@ -94,8 +94,11 @@ def describe(trace: Trace) -> TraceDescription:
         mean = _mean(held["value"], held["seconds"]) if over_time else sum(values) / len(values)
         others.append(row | {"kind": kind, "rows": len(values), "mean": mean, "max": max(values)})
     table = pd.DataFrame(slowdowns, columns=SLOWDOWN_COLUMNS)
+    kinds = sorted({f"{resource} {kind}" for _, resource, kind in trace.keys})
     text = [
-        _extent(trace), *_of_slowdowns(table, episodes(trace), trace.end), *_absent(trace),
+        f"{trace.source}: {_count(len(trace), 'row')} about {_count(len(trace.nodes), 'node')} "
+        f"({', '.join(kinds)}), the last at {trace.end:g} s.",
+        *_of_slowdowns(table, episodes(trace), trace.end), *_absent(trace),
         *_sped_up(trace), *_held(trace), *_of_others(others),
     ]  # fmt: skip
     return TraceDescription(table, pd.DataFrame(others, columns=OTHER_COLUMNS), " ".join(text))
@@ -144,15 +147,6 @@ def _mean(values: Any, seconds: Any) -> float:
     return float(np.average(values, weights=seconds) if seconds.sum() else values.iloc[0])
 
 
-def _extent(trace: Trace) -> str:
-    kinds = sorted({f"{resource} {kind}" for _, resource, kind in trace.keys})
-    nodes = _count(len(trace.nodes), "node")
-    return (
-        f"{trace.source}: {_count(len(trace), 'row')} about {nodes} "
-        f"({', '.join(kinds)}), the last at {trace.end:g} s."
-    )
-
-
 def _of_slowdowns(table: pd.DataFrame, found: pd.DataFrame, end: float) -> list[str]:
     if table.empty:
         return []
@@ -191,11 +185,11 @@ def _sped_up(trace: Trace) -> list[str]:
     first = trace.find_first(lambda rows: rows.speeds_up) if trace.speeds_up else None
     if first is None:
         return []
-    rows = _count(int(trace.changes.speeds_up.sum()), "row")
-    where = first[0].removeprefix(f"{trace.source}, ")
+    rows, where = int(trace.changes.speeds_up.sum()), first[0].removeprefix(f"{trace.source}, ")
     return [
-        f"{rows} with a slowdown below 1, counted as clean here (the first is {where}, with "
-        f"{first[1].value:g}): a scenario refuses that unless it says allow_speedup: true."
+        f"{_count(rows, 'row')} with a slowdown below 1, counted as clean here (the first is "
+        f"{where}, with {first[1].value:g}): a scenario refuses that unless it says "
+        "allow_speedup: true."
     ]
 
 
@@ -207,21 +201,18 @@ def _held(trace: Trace) -> list[str]:
         for (node, resource, kind), value in zip(trace.keys, last, strict=True)
         if kind == "slowdown" and value > 1 and trace.end > 0
     ]
-    if not slow:
-        return []
-    listed = ", ".join(_first(slow))
-    return [f"Held after the end unless trace_end says otherwise, and not counted here: {listed}."]
+    said = "Held after the end unless trace_end says otherwise, and not counted here"
+    return [f"{said}: {', '.join(_first(slow))}."] if slow else []
 
 
 def _of_others(rows: list[dict[str, Any]]) -> list[str]:
     sentences = []
     recorded = [row for row in rows if row["kind"] == "duration"]
     if recorded:
-        means = sorted(row["mean"] for row in recorded)
-        steps = sum(row["rows"] for row in recorded)
+        means = [row["mean"] for row in recorded]
+        steps = _count(sum(row["rows"] for row in recorded), "recorded step")
         sentences.append(
-            f"{_count(steps, 'recorded step')}; a node's mean step takes {means[0]:.4g} to "
-            f"{means[-1]:.4g} s."
+            f"{steps}; a node's mean step takes {min(means):.4g} to {max(means):.4g} s."
         )
     if len(recorded) < len(rows):
         sentences.append(

@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -36,70 +34,40 @@ ON_OFF_STREAMS = 2**63 + 2**62
 Sample = Callable[[np.random.Generator], float]
 
 
-class Distribution(NamedTuple):
-    """A kind of distribution of slowdowns: names of its parameters, and its sampler for values."""
-
-    parameters: tuple[str, ...]
-    sample: Callable[..., Sample]
+SEVERITIES = {"fixed": ("slowdown",), "uniform": ("low", "high"), "lognormal": ("median", "sigma")}
+"""Parameters of the distributions of severity: constant; uniform from low to high; or with a long
+tail, 1 + (median-1)*exp(sigma*Z) with Z standard normal.  All are this project's."""
 
 
-def _fixed(slowdown: float) -> Sample:
-    return lambda rng: slowdown
+def severity_of(text: str) -> Sample:
+    """The function that draws the slowdown of an episode from a random stream.
 
+    text: `fixed:2`, `uniform:1.2:3` or `lognormal:1.5:0.8`; `InputError` for any other.
 
-def _uniform(low: float, high: float) -> Sample:
+    >>> severity_of("fixed:2")(noise.stream(0, 0))
+    2.0
+    """
+    name, *parts = (part.strip() for part in text.split(":"))
+    allowed = ", ".join(":".join([key, *parameters]) for key, parameters in SEVERITIES.items())
+    if name not in SEVERITIES:
+        raise InputError(
+            f"severity '{text}': there is no '{name}'{nearest(name, SEVERITIES)}; "
+            f"allowed: {allowed}"
+        )
+    parameters = SEVERITIES[name]
+    if len(parts) != len(parameters):
+        needed = " and ".join(parameters)
+        raise InputError(f"severity '{text}': give {needed}; allowed: {allowed}")
+    values = [_parameter(text, *pair) for pair in zip(parameters, parts, strict=True)]
+    if name == "fixed":
+        return lambda rng: values[0]
+    if name == "lognormal":
+        median, sigma = values
+        return lambda rng: 1 + (median - 1) * math.exp(sigma * rng.standard_normal())
+    low, high = values
+    if low > high:
+        raise InputError(f"severity '{text}': low {low:g} is above high {high:g}")
     return lambda rng: low + (high - low) * rng.random()
-
-
-def _lognormal(median: float, sigma: float) -> Sample:
-    return lambda rng: 1 + (median - 1) * math.exp(sigma * rng.standard_normal())
-
-
-SEVERITIES = {
-    "fixed": Distribution(("slowdown",), _fixed),
-    "uniform": Distribution(("low", "high"), _uniform),
-    "lognormal": Distribution(("median", "sigma"), _lognormal),
-}
-"""Distributions of severity: constant; uniform from low to high; or with a long tail,
-1 + (median-1)*exp(sigma*Z) with Z standard normal.  All are this project's."""
-
-
-@dataclass(frozen=True, slots=True)
-class Severity:
-    """A distribution of slowdowns: one of `SEVERITIES` and its parameters."""
-
-    name: str
-    values: tuple[float, ...]
-
-    @classmethod
-    def of(cls, text: str) -> Severity:
-        """From its text: `fixed:2`, `uniform:1.2:3` or `lognormal:1.5:0.8`.
-
-        Raises `InputError` for any other text.
-
-        >>> Severity.of("uniform:1.2:3")
-        Severity(name='uniform', values=(1.2, 3.0))
-        """
-        name, *parts = (part.strip() for part in text.split(":"))
-        allowed = ", ".join(":".join([key, *c.parameters]) for key, c in SEVERITIES.items())
-        if name not in SEVERITIES:
-            raise InputError(
-                f"severity '{text}': there is no '{name}'{nearest(name, SEVERITIES)}; "
-                f"allowed: {allowed}"
-            )
-        parameters = SEVERITIES[name].parameters
-        if len(parts) != len(parameters):
-            needed = " and ".join(parameters)
-            raise InputError(f"severity '{text}': give {needed}; allowed: {allowed}")
-        values = tuple(_parameter(text, *pair) for pair in zip(parameters, parts, strict=True))
-        if name == "uniform" and values[0] > values[1]:
-            raise InputError(f"severity '{text}': low {values[0]:g} is above high {values[1]:g}")
-        return cls(name, values)
-
-    @property
-    def sample(self) -> Sample:
-        """The function that draws the slowdown of an episode from a random stream."""
-        return SEVERITIES[self.name].sample(*self.values)
 
 
 def _parameter(text: str, name: str, part: str) -> float:
@@ -210,8 +178,21 @@ def _draw(
     changes: times and whether a node is slowed from there on, drawn from a stream.
     numbers: the generator's seconds by name.
     """
-    _check(nodes, seed, resource, numbers)
-    sample = Severity.of(severity).sample
+    if nodes < 1:
+        raise InputError(f"generate: nodes must be 1 or more, not {nodes}")
+    if not 0 <= seed < 2**64:
+        raise InputError(f"generate: seed must be 0 or more and below 2**64, not {seed}")
+    if resource not in RESOURCES:
+        raise InputError(
+            f"generate: unknown resource '{resource}'{nearest(resource, RESOURCES)}; "
+            f"allowed: {', '.join(RESOURCES)}"
+        )
+    for key, value in numbers.items():
+        may_be_0 = key in ("duration_sd", "gap")
+        if not (0 <= value < math.inf) or (value == 0 and not may_be_0):
+            least = "0 or more" if may_be_0 else "positive"
+            raise InputError(f"generate: {key} must be {least} seconds, not {value:g}")
+    sample = severity_of(severity)
     times: list[float] = []
     values: list[float] = []
     rows: list[int] = []
@@ -226,20 +207,3 @@ def _draw(
         times, np.repeat(np.arange(nodes), rows), resource, "slowdown", values,
         f"{name}(nodes={nodes}, seed={seed}, resource={resource}, {stated}, severity={severity})",
     )  # fmt: skip
-
-
-def _check(nodes: int, seed: int, resource: str, numbers: dict[str, float]) -> None:
-    if nodes < 1:
-        raise InputError(f"generate: nodes must be 1 or more, not {nodes}")
-    if not 0 <= seed < 2**64:
-        raise InputError(f"generate: seed must be 0 or more and below 2**64, not {seed}")
-    if resource not in RESOURCES:
-        raise InputError(
-            f"generate: unknown resource '{resource}'{nearest(resource, RESOURCES)}; "
-            f"allowed: {', '.join(RESOURCES)}"
-        )
-    for name, value in numbers.items():
-        may_be_0 = name in ("duration_sd", "gap")
-        if not (0 <= value < math.inf if may_be_0 else 0 < value < math.inf):
-            least = "0 or more" if may_be_0 else "positive"
-            raise InputError(f"generate: {name} must be {least} seconds, not {value:g}")

@@ -22,8 +22,13 @@ import numpy.typing as npt
 from simstrag.documents.file_io import require_path
 from simstrag.errors import InputError
 from simstrag.trace.trace import Trace
-from simstrag.traces.provenance import Labelled, contents, count_note
-from simstrag.traces.scenario_lines import constant_allreduce, run_of
+from simstrag.traces.provenance import (
+    Labelled,
+    constant_allreduce,
+    contents,
+    count_note,
+    run_of,
+)
 
 NAME = "bytedance-straggler"
 COLUMNS = ("dp_rank", "step", "optype", "start_ts", "duration")

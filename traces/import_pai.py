@@ -19,8 +19,7 @@ import numpy as np
 from simstrag.errors import InputError
 from simstrag.trace.trace import Trace
 from simstrag.traces.csv_table import CsvTable
-from simstrag.traces.provenance import Labelled, contents, count_note
-from simstrag.traces.scenario_lines import run_of
+from simstrag.traces.provenance import Labelled, contents, count_note, run_of
 
 NAME = "alibaba-pai-minibatch"
 VALUE = "batch_time_norm"

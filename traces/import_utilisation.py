@@ -54,8 +54,14 @@ def utilisation(
     force.  Raises `InputError` that names the row.
     """
     table = CsvTable.read(path)
-    column_of = _columns(table, columns or {})
-    shares = _shares(own or {}, column_of)
+    column_of, shares = _columns(table, columns or {}), dict(own or {})
+    for resource, share in shares.items():
+        if resource not in LOADED or resource not in column_of:
+            there = ", ".join(name for name in LOADED if name in column_of)
+            near = nearest(resource, RESOURCES)
+            raise InputError(f"--own {resource}={share:g}: the file has {there} only{near}")
+        if not 0 <= share <= 1:
+            raise InputError(f"--own {resource}={share:g}: must be a share from 0 to 1")
     names, node = _nodes(table, column_of["node"])
     time, dated = _times(table, column_of["time"])
     begin = float(time.min())
@@ -85,8 +91,7 @@ def utilisation(
                     "is a second value of this node and time; several cards need a node each: "
                     "make a column of node and card, and name it, --column node=NAME",
                 )  # fmt: skip
-    trace = Trace.from_rows(sorted(rows), str(path))
-    names_of_nodes = dict(zip(node, names, strict=True))
+    trace, called = Trace.from_rows(sorted(rows), str(path)), dict(zip(node, names, strict=True))
     used = ", ".join(f"{resource} from column '{column_of[resource]}'" for resource in values)
     highest = max(float(np.nanmax(cells, initial=0.0)) for cells in values.values())
     return Labelled(
@@ -107,7 +112,7 @@ def utilisation(
                 else []
             ),
         ),
-        names=tuple(names_of_nodes[k] for k in trace.nodes),
+        names=tuple(called[k] for k in trace.nodes),
     )
 
 
@@ -146,26 +151,16 @@ def _columns(table: CsvTable, stated: Mapping[str, str]) -> dict[str, str]:
     return column_of
 
 
-def _shares(own: Mapping[str, float], column_of: Mapping[str, str]) -> dict[str, float]:
-    for resource, share in own.items():
-        if resource not in LOADED or resource not in column_of:
-            there = ", ".join(name for name in LOADED if name in column_of)
-            near = nearest(resource, RESOURCES)
-            raise InputError(f"--own {resource}={share:g}: the file has {there} only{near}")
-        if not 0 <= share <= 1:
-            raise InputError(f"--own {resource}={share:g}: must be a share from 0 to 1")
-    return dict(own)
-
-
 def _nodes(table: CsvTable, column: str) -> tuple[list[str], list[int]]:
     """Name and number of the node of each row."""
+    import pandas as pd
+
     names = table.column(column)
     if "" in names:
         raise table.mistake(names.index(""), column, "is empty; every row needs its node")
     if all(name.isascii() and name.isdigit() for name in names):
         return names, [int(name) for name in names]
-    numbers = {name: k for k, name in enumerate(dict.fromkeys(names))}
-    return names, [numbers[name] for name in names]
+    return names, pd.factorize(np.array(names, object))[0].tolist()
 
 
 def _times(table: CsvTable, column: str) -> tuple[Floats, str]:

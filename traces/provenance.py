@@ -1,12 +1,14 @@
-"""A derived trace, with its label and an account of how it was made.
+"""A derived trace, with its label, an account of how it was made, and a scenario that runs it.
 
 The label is a column `origin` of the file, which stays with the rows wherever the file goes.  The
-account is a page beside the file: `slow.md` beside `slow.csv`.
+account is a page beside the file: `slow.md` beside `slow.csv`; it shows the scenario in YAML.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -16,12 +18,13 @@ from typing import Any
 from simstrag.documents.file_io import writable, write_atomically
 from simstrag.errors import InputError
 from simstrag.trace.trace import Trace
-from simstrag.traces.scenario_lines import quoted, workers
 
 ORIGIN = "origin"
 """The column of the label."""
 SUFFIXES = (".csv", ".parquet")
 HEADING = "A scenario that runs as it is:"
+BATCH = 128
+"""Samples in a batch of such a scenario."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,3 +176,46 @@ def _bold(note: str) -> str:
     """A note with its first word, its kind, in bold."""
     kind, colon, rest = note.partition(":")
     return f"**{kind}:**{rest}" if colon and kind.isalpha() else note
+
+
+def workers(nodes: Sequence[int]) -> list[str]:
+    """A worker on each node.
+
+    >>> workers([0, 1]), workers([3, 5])
+    (['workers: 2'], ['workers: 2', 'nodes: [3, 5]'])
+    """
+    by_default = list(nodes) == list(range(len(nodes)))
+    return [f"workers: {len(nodes)}", *([] if by_default else [f"nodes: {list(nodes)}"])]
+
+
+def constant_allreduce(seconds: float, ranks: int) -> str:
+    """An all-reduce of `ranks` ranks that takes `seconds` s.
+
+    A ring of n ranks has 2 (n - 1) hops of alpha; with no bytes to send they are all it takes.
+
+    >>> constant_allreduce(0.6, 4)
+    'allreduce: {alpha: 0.1, bytes: 0}  # a ring of 4: 6 hops, 0.6 s in all'
+    """
+    hops = 2 * (ranks - 1)
+    how = f"# a ring of {ranks}: {hops} hops, {seconds:.4g} s in all"
+    return f"allreduce: {{alpha: {seconds / hops:.6g}, bytes: 0}}  {how}"
+
+
+def run_of(steps: int, ranks: int) -> list[str]:
+    """The end of a run: the samples of `steps` steps of each rank.
+
+    >>> run_of(100, 4)
+    ['samples: 51200  # 100 steps of each worker', 'learner: {batch: 128}  # ASSUMED']
+    """
+    samples = f"samples: {steps * ranks * BATCH}  # {steps} steps of each worker"
+    return [samples, f"learner: {{batch: {BATCH}}}  # ASSUMED"]
+
+
+def quoted(text: str) -> str:
+    """A string in YAML, in quotes unless it can be nothing else.
+
+    >>> quoted("slow.csv"), quoted("1.5"), quoted("no: 1.csv")
+    ('slow.csv', '"1.5"', '"no: 1.csv"')
+    """
+    is_plain = re.fullmatch(r"[\w./][\w./-]*\.(csv|parquet)", text, re.ASCII)
+    return text if is_plain else json.dumps(text, ensure_ascii=False)

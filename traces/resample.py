@@ -15,7 +15,6 @@ disturbance of all sets at once, or one rarer than the record is long, is in no 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -38,13 +37,6 @@ CHECKED = 64, 40 * POINTS
 """Nodes and points of the result, at most, that its correlation is computed from."""
 
 Floats = npt.NDArray[np.float64]
-
-
-class Blocks(NamedTuple):
-    """Blocks of one set of nodes. nodes: recorded ones in the set; start: of each block, in s."""
-
-    nodes: tuple[int, ...]
-    start: Floats
 
 
 def resample(
@@ -101,21 +93,19 @@ def default_block(trace: Trace) -> float:
     >>> round(default_block(Trace.from_rows(rows)), 3)
     5.0
     """
-    longest = 0.0
-    for resource, kind in _series(trace):
-        every = _spacing(trace, kind)
-        longest = max(longest, every * correlation_length(sample(trace, resource, kind, every)))
+    longest = max(
+        every * correlation_length(sample(trace, resource, kind, every))
+        for resource, kind, every in _series(trace)
+    )
     return min(BLOCK_LENGTHS * longest, trace.end / 2)
 
 
-def _series(trace: Trace) -> list[tuple[str, str]]:
-    """Each resource and kind of the trace."""
-    return sorted({(resource, kind) for _, resource, kind in trace.keys})
-
-
-def _spacing(trace: Trace, kind: str) -> float:
-    """Seconds between two points of `sample`."""
-    return _interval(trace) if kind == "duration" else trace.end / POINTS
+def _series(trace: Trace) -> list[tuple[str, str, float]]:
+    """Each resource and kind of the trace, and the seconds between two points of `sample`."""
+    return [
+        (resource, kind, _interval(trace) if kind == "duration" else trace.end / POINTS)
+        for resource, kind in sorted({(resource, kind) for _, resource, kind in trace.keys})
+    ]
 
 
 def _steps(trace: Trace) -> int:
@@ -130,7 +120,6 @@ def _interval(trace: Trace) -> float:
 
 
 def _per_block(trace: Trace, block: float) -> int:
-    """Recorded steps in a block."""
     return max(1, round(block / _interval(trace)))
 
 
@@ -140,21 +129,21 @@ def _histories(trace: Trace, workers: int, seconds: float, block: float, seed: i
     times: list[Floats] = []
     values: list[Floats] = []
     for first in range(0, workers, len(trace.nodes)):
-        blocks = _draw(trace, first, workers, seconds, block, seed)
-        for k in range(len(h.node)):
-            if int(h.node[k]) not in blocks.nodes:
+        nodes, start = _draw(trace, first, workers, seconds, block, seed)
+        for k, node in enumerate(h.node.tolist()):
+            if node not in nodes:
                 continue
             if h.kind[k] == DURATION:
-                time, value = _of_steps(trace, k, blocks, seconds, block)
+                time, value = _of_steps(trace, k, start, seconds, block)
             else:
-                time, value = _of_time(held, k, trace.end, blocks, seconds, block)
-            owners.append((first + blocks.nodes.index(int(h.node[k])), k))
+                time, value = _of_time(held, k, trace.end, start, seconds, block)
+            owners.append((first + nodes.index(node), k))
             times.append(time)
             values.append(value)
-    node, history = np.array(owners).repeat([len(time) for time in times], axis=0).T
+    number, history = np.array(owners).repeat([len(time) for time in times], axis=0).T
     columns = validate(
-        np.concatenate(times), node.astype(float), h.resource[history], h.kind[history],
-        np.concatenate(values), np.arange(1, len(node) + 1),
+        np.concatenate(times), number.astype(float), h.resource[history], h.kind[history],
+        np.concatenate(values), np.arange(1, len(number) + 1),
     )  # fmt: skip
     assert columns is not None, "every value was in a trace already"
     histories = Histories.of(columns)
@@ -164,8 +153,11 @@ def _histories(trace: Trace, workers: int, seconds: float, block: float, seed: i
 
 def _draw(
     trace: Trace, first: int, workers: int, seconds: float, block: float, seed: int
-) -> Blocks:
-    """The blocks of the set that begins with node `first`; each set has its own random streams."""
+) -> tuple[tuple[int, ...], Floats]:
+    """The recorded nodes of the set that begins with node `first`, and the start of each block.
+
+    Each set has its own random streams.
+    """
     recorded = trace.nodes
     size = min(len(recorded), workers - first)
     stream = STREAMS + 2 * (first // len(recorded))
@@ -173,20 +165,20 @@ def _draw(
     count = max(math.ceil(seconds / block), steps)
     start = trace.end * noise.stream(seed, stream).random(count)
     if size == len(recorded):
-        return Blocks(recorded, start)
+        return recorded, start
     nodes = noise.stream(seed, stream + 1).choice(len(recorded), size, replace=False)
-    return Blocks(tuple(recorded[k] for k in np.sort(nodes)), start)
+    return tuple(recorded[k] for k in np.sort(nodes)), start
 
 
 def _of_time(
-    held: Pieces, k: int, end: float, blocks: Blocks, seconds: float, block: float
+    held: Pieces, k: int, end: float, start: Floats, seconds: float, block: float
 ) -> tuple[Floats, Floats]:
     """Times and values of blocks of the k-th step function, without rows that change nothing."""
     rows = slice(held.starts[k], held.starts[k + 1])
     inside = held.times[rows] < end
     time, value = held.times[rows][inside], held.values[rows][inside]
     time, value = np.concatenate([time, time + end]), np.concatenate([value, value])
-    start = blocks.start[: math.ceil(seconds / block)]
+    start = start[: math.ceil(seconds / block)]
     opens = np.searchsorted(time, start, side="right") - 1
     counts = np.searchsorted(time, start + block, side="left") - opens
     owner = np.repeat(np.arange(len(start)), counts)
@@ -201,13 +193,13 @@ def _of_time(
 
 
 def _of_steps(
-    trace: Trace, k: int, blocks: Blocks, seconds: float, block: float
+    trace: Trace, k: int, start: Floats, seconds: float, block: float
 ) -> tuple[Floats, Floats]:
     """Times and durations of steps in blocks of the k-th history, at their mean interval."""
     h, n, interval = trace.histories, _steps(trace), _interval(trace)
     steps = np.arange(math.ceil(seconds / interval))
     number, within = np.divmod(steps, _per_block(trace, block))
-    place = ((blocks.start[number] / interval).astype(np.int64) + within) % n
+    place = ((start[number] / interval).astype(np.int64) + within) % n
     times: Floats = steps.astype(np.float64) * interval
     return times, h.value[h.starts[k] : h.starts[k] + n][place]
 
@@ -232,13 +224,14 @@ def _notes(trace: Trace, resampled: Trace, blocks: str) -> tuple[str, ...]:
     )
 
 
-def _note_on_correlation(trace: Trace, resampled: Trace, resource: str, kind: str) -> str:
-    every = _spacing(trace, kind)
+def _note_on_correlation(
+    trace: Trace, resampled: Trace, resource: str, kind: str, every: float
+) -> str:
     before = sample(trace, resource, kind, every)
     after = sample(resampled, resource, kind, every, *CHECKED)
     lag, size = correlation_length(before), len(before)
     complete = min(size * max(len(after) // size, 1), len(after))
-    sets = [after[k : k + size] for k in range(0, complete, size)]
+    sets = (after[k : k + size] for k in range(0, complete, size))
     inside = float(np.mean([mean_correlation(values) for values in sets]))
     texts = [
         "unknown" if math.isnan(value) else f"{value:.2f}"  # too few nodes or points, or constant

@@ -19,8 +19,7 @@ from simstrag.engine.simulate import check
 from simstrag.errors import InputError
 from simstrag.scenario.scenario import Scenario
 from simstrag.trace.trace import Trace
-from simstrag.traces.provenance import scenario_of
-from simstrag.traces.scenario_lines import quoted, workers
+from simstrag.traces.provenance import quoted, scenario_of, workers
 
 POLICIES = ("bsp", "backup", "ssp", "asgd", "cgp", "lb_bsp")
 """None of them needs the gain of reduced precision."""
