@@ -88,7 +88,7 @@ def stays(quantity: str, larger: bool, leader: str = "asgd", value: float = 1.0)
 
 
 KOREL = "korel is 7.0 % (6.4–7.6 %) sooner than bsp at any c_tau"
-GPU = f"contention is of the gpu class, and {COVERS}."
+GPU = f"the trace slows the computing device's part of a step (gpu), and {COVERS}."
 
 
 def test_the_gain_has_its_interval_and_the_best_mean_its_condition(base: Comparison) -> None:
@@ -163,7 +163,7 @@ def test_where_nothing_changes_the_lead_the_range_tried_is_given(base: Compariso
     found = [stays("learner.c_tau", False), stays("learner.c_tau", True)]
     _, until, last = answer(times_of(base, TIMES, found, at_4=91))
     assert until == "asgd has the best mean at every c_tau tried, 0.25 to 4."
-    assert last.startswith("The next, korel, is 7.0 % (6.4–7.6 %) sooner than bsp; contention")
+    assert last.startswith("The next, korel, is 7.0 % (6.4–7.6 %) sooner than bsp; the trace")
 
 
 def test_a_turn_that_only_the_common_costs_show_is_named(base: Comparison) -> None:
@@ -297,14 +297,29 @@ def test_without_a_trace_it_is_no_mitigation(base: Comparison) -> None:
 @pytest.mark.parametrize(
     ("resources", "words"),
     [
-        (["host", "gpu"], "contention is of the gpu and host class"),
-        (["step"], "contention is of no known class (the whole step is slowed)"),
+        (
+            ["host", "gpu"],
+            "; the trace slows the computing device's part of a step (gpu) and the part of a step "
+            "that reduced precision cannot shorten (host), and ",
+        ),
+        (["step"], "; the trace slows the whole step (step), and "),
     ],
 )
-def test_the_class_is_that_of_the_trace(base: Comparison, resources: list[str], words: str) -> None:
+def test_what_is_slowed_is_said_by_the_trace(
+    base: Comparison, resources: list[str], words: str
+) -> None:
     rows = [CASE["trace"][0] | {"resource": resource} for resource in resources]
     step = CASE["step"] | {"host_share": 0.2}
     assert words in answer(times_of(base, TIMES, trace=rows, step=step))[-1]
+
+
+def test_a_reader_is_told_how_to_say_that_another_resource_is_contended(base: Comparison) -> None:
+    (text,) = (text for text in cautions(times_of(base, TIMES)) if "contended" in text)
+    assert "taken from the trace, here gpu, and decides" in text
+    assert text.endswith(
+        "change the `resource` of the trace's rows: host (the part of a step that reduced "
+        "precision cannot shorten), net (pushes, pulls and all-reduces) and step (the whole step)."
+    )
 
 
 def test_without_noise_no_rank_is_called_slow_by_noise(base: Comparison) -> None:

@@ -383,7 +383,10 @@ class TestCautions:
 
     def test_times_to_target_are_told_to_rest_on_a_model(self, shown: Standings) -> None:
         text = " ".join(cautions(shown))
-        assert "noise scale of 500 samples and c_tau 1, both assumed" in text
+        assert "constants are assumed: the noise scale of 500 samples (learner.noise_scale" in text
+        assert "and c_tau 1 (learner.c_tau)" in text
+        assert "c_tau is the cost of staleness: at 0 a stale gradient is worth as much" in text
+        assert "No command measures it. To find yours, train to the same loss under bsp" in text
         assert "For amp_all and korel they also assume" in text
         assert "model of progress" not in " ".join(cautions(small(policies=["bsp", "amp_all"])))
 

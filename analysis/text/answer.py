@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 
 from simstrag.analysis.tables.comparison_result import NEGLIGIBLE, Standing, Standings, faster
-from simstrag.analysis.text.cautions import classes, coverage, ignored
+from simstrag.analysis.text.cautions import contended, coverage, ignored
 from simstrag.analysis.text.number_format import estimate, join, number, percent, seconds
 from simstrag.analysis.text.sensitivity_text import (
     C_TAU,
@@ -172,10 +172,9 @@ def _contention(s: Standings) -> str:
     if s.comparison.scenario.inputs.trace is None:
         return "there is no contention, so the gain is no mitigation"
     if s.delay < NEGLIGIBLE:
-        return (
-            f"contention {classes(s)} delays bsp by less than 0.5 %, so the gain is no mitigation"
-        )
-    return f"contention is {classes(s)}"
+        little = "that delays bsp by less than 0.5 %, so the gain is no mitigation"
+        return f"{contended(s)}, but {little}"
+    return contended(s)
 
 
 def _does(s: Standings) -> str:

@@ -21,6 +21,13 @@ OVERSHOOT = 0.005
 """Report overshoot above this share of the work."""
 LASTING = 0.2
 """Report the lag-1 autocorrelation of noise from this value on."""
+STRETCHED = {
+    "gpu": "the computing device's part of a step",
+    "host": "the part of a step that reduced precision cannot shorten",
+    "net": "pushes, pulls and all-reduces",
+    "step": "the whole step",
+}
+"""What a row of each resource slows."""
 REDUCING, SERVING = THROUGH["allreduce"], THROUGH["server"]
 """The architectures that take an all-reduce, and those that take the server."""
 
@@ -90,10 +97,17 @@ def _contention(s: Standings) -> Iterator[str]:
         "gpu": "" if inputs.step.gpu else "host_share is 1",
         "net": "" if _reduces(scenario) or pulls else "no transfer takes any time",
     }
-    slowed = {r.resource for r in inputs.trace.rows if r.kind == "slowdown" and r.value != 1}
+    slowed = _slowed(s)
     for resource, reason in reasons.items():
         if resource in slowed and reason:
             yield f"The trace's {resource} rows have no effect: {reason}."
+    if slowed:
+        others = [f"{each} ({what})" for each, what in STRETCHED.items() if each not in slowed]
+        yield (
+            f"Which resource is contended is taken from the trace, here {join(slowed)}, and "
+            "decides which policy can help. If another is contended on your cluster, change the "
+            f"`resource` of the trace's rows: {join(others) or 'each row has one'}."
+        )
 
 
 def _reduces(scenario: Scenario) -> float:
@@ -176,9 +190,16 @@ def _work(s: Standings) -> Iterator[str]:
     wanted, learner = s.comparison.scenario.sample_target, s.comparison.scenario.learner
     if s.comparison.has_target:
         yield (
-            f"Times to target come from a model of progress with a noise scale of "
-            f"{learner.noise_scale:g} samples and c_tau {learner.c_tau:g}, both assumed; nothing "
-            "was trained."
+            "Times to target come from a model of progress; nothing was trained. Two of its "
+            f"constants are assumed: the noise scale of {learner.noise_scale:g} samples "
+            "(learner.noise_scale, which `simstrag calibrate` can measure) and c_tau "
+            f"{learner.c_tau:g} (learner.c_tau)."
+        )
+        yield (
+            "c_tau is the cost of staleness: at 0 a stale gradient is worth as much as a fresh "
+            "one, and the larger c_tau, the less it is worth. No command measures it. To find "
+            "yours, train to the same loss under bsp and under asgd with `simstrag ddp`, and take "
+            "the c_tau at which asgd needs as many times the samples of bsp here as it did there."
         )
         if amp := _whose(s, "amp_share"):
             yield (
@@ -251,16 +272,25 @@ def replays(s: Standings) -> bool:
 # -- sentences that other parts use --------------------------------------------------------------
 
 
-def classes(s: Standings) -> str:
-    """The kinds of contention in the trace, in words that follow `is`."""
+def contended(s: Standings) -> str:
+    """What the trace slows, as a clause."""
     trace = s.comparison.scenario.inputs.trace
     rows = () if trace is None else trace.rows
-    found = sorted({r.resource for r in rows if r.kind == "slowdown" and r.value != 1})
-    known = [r for r in found if r != "step"]
-    texts = [f"of the {join(known)} class"] if known else []
-    texts += ["of no known class (the whole step is slowed)"] if "step" in found else []
-    texts += ["in the recorded step times themselves"] if replays(s) else []
-    return join(texts) or "nowhere in it"
+    busy = {r.resource for r in rows if r.kind == "utilisation" and r.value > 0}
+    texts = [f"{STRETCHED[resource]} ({resource})" for resource in _slowed(s)]
+    texts += [f"steps and transfers by the utilisation of {join(sorted(busy))}"] if busy else []
+    if replays(s):
+        recorded = "the contention is in the recorded step times themselves"
+        return f"the trace slows {join(texts)}, and {recorded}" if texts else recorded
+    return f"the trace slows {join(texts) or 'nothing'}"
+
+
+def _slowed(s: Standings) -> list[str]:
+    """The resources that the trace slows by factors."""
+    trace = s.comparison.scenario.inputs.trace
+    rows = () if trace is None else trace.rows
+    slowed = {r.resource for r in rows if r.kind == "slowdown" and r.value != 1}
+    return [resource for resource in STRETCHED if resource in slowed]
 
 
 def coverage(s: Standings) -> str:
