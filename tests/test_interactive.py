@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simstrag.analysis.charts import bokeh_renderer, notebook_charts, timeline
+from simstrag.analysis.charts import notebook_charts, timeline
 from simstrag.analysis.charts.bokeh_renderer import library, pack, unpack
 from simstrag.analysis.charts.chart import PAGE
 from simstrag.analysis.charts.comparison_charts import looks, progress_series
@@ -127,7 +127,7 @@ def test_an_axis_of_time_does_not_leave_what_is_drawn(examples: dict[str, Exampl
     axis = notebook_charts.time_axis(scope)
     assert (axis.start, axis.end) == (scope.shown.start, scope.shown.end)
     assert axis.bounds == (0.0, scope.until)
-    assert axis.name == bokeh_renderer.SHARED
+    assert axis.name == notebook_charts.SHARED
 
 
 def test_the_timelines_of_policies_are_moved_together(comparison: Comparison) -> None:

@@ -12,12 +12,11 @@ import gzip
 import json
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from bokeh.core.properties import value
-from bokeh.layouts import column
 from bokeh.models import (
     BoxZoomTool,
     ColumnDataSource,
@@ -39,8 +38,6 @@ from simstrag.analysis.charts import chart as spec
 from simstrag.analysis.charts.chart import INK, LINE, MUTED, PAGE
 from simstrag.analysis.charts.matplotlib_renderer import THEME
 
-SHARED = "time"
-"""The name of the time axis that all plots of a page share."""
 FONT, SIZE = "system-ui, sans-serif", "11px"
 MARKERS = {
     "o": "circle", "s": "square", "^": "triangle", "D": "diamond", "v": "inverted_triangle",
@@ -101,13 +98,6 @@ def plot(chart: spec.Chart, x_range: Range1d | None = None) -> Any:
     return p
 
 
-def with_overview(chart: spec.Chart, whole: spec.Chart, x_range: Range1d) -> Any:
-    """A plot, and below it the whole run with a box for what the plot shows."""
-    return column(
-        plot(chart, x_range), overview(whole, x_range), sizing_mode="stretch_width", spacing=0
-    )
-
-
 def overview(whole: spec.Chart, x_range: Range1d) -> Any:
     """A low plot of a whole run, with a box over `x_range` that can be dragged."""
     p = _figure(whole, _data_range(whole.x_range))
@@ -120,16 +110,6 @@ def overview(whole: spec.Chart, x_range: Range1d) -> Any:
         if isinstance(mark, spec.Image):
             _render(p, mark, whole)
     return p
-
-
-def stack(plots: Sequence[Any]) -> Any:
-    """Plots below each other."""
-    return column(*plots, sizing_mode="stretch_width")
-
-
-def time_axis(start: float, end: float, low: float, high: float) -> Range1d:
-    """A shared axis of time that shows start to end and does not leave low to high, in seconds."""
-    return Range1d(start=start, end=end, bounds=(low, high), name=SHARED)
 
 
 def _figure(chart: spec.Chart, x_range: Any) -> Any:
@@ -175,16 +155,15 @@ def _render(p: Any, mark: Any, chart: spec.Chart) -> tuple[list[Any], Any]:
             return _render_bars(p, mark, chart)
         case spec.Events():
             return _render_events(p, mark, chart)
+        case spec.Rule():
+            return _render_rule(p, mark)
         case spec.Image():
             left, right, bottom, top = mark.extent
             rgba = np.round(255 * mark.rgba).astype(np.uint8).view(np.uint32)[:, :, 0]
             drawn = p.image_rgba(image=[rgba], x=left, y=top, dw=right - left, dh=bottom - top)
-            return [drawn], drawn
-        case spec.Rule():
-            return _render_rule(p, mark), None
         case _:
-            step = p.step(x=mark.x.tolist(), y=mark.y.tolist(), mode="after", line_color=MUTED)
-            return [step], step
+            drawn = p.step(x=mark.x.tolist(), y=mark.y.tolist(), mode="after", line_color=MUTED)
+    return [drawn], drawn
 
 
 def _render_curve(p: Any, mark: spec.Curve) -> tuple[list[Any], Any]:
@@ -253,7 +232,7 @@ def _render_events(p: Any, mark: spec.Events, chart: spec.Chart) -> tuple[list[A
     return [drawn], drawn
 
 
-def _render_rule(p: Any, mark: spec.Rule) -> list[Any]:
+def _render_rule(p: Any, mark: spec.Rule) -> tuple[list[Any], Any]:
     upright = mark.axis == "x"
     dash: Any = [1, 3] if mark.dotted else "solid"
     across: Any = "height" if upright else "width"
@@ -265,7 +244,7 @@ def _render_rule(p: Any, mark: spec.Rule) -> list[Any]:
             text_font_size="10px", y_offset=2,
         )  # fmt: skip
         p.add_layout(word)
-    return [line]
+    return [line], None
 
 
 # -- in a page -----------------------------------------------------------------------------------

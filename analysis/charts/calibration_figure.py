@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
+from simstrag.analysis.charts.chart import Floats
 from simstrag.analysis.tables.profile_tables import bytes_of, pair_slowdowns, ranks_of
 from simstrag.errors import InputError
 from simstrag.profile.batch_laws import seconds
@@ -28,7 +28,6 @@ from simstrag.profile.profile import Profile
 from simstrag.profile.quantity import NoiseSamples, Quantity
 from simstrag.profile.responses import evaluate
 
-Floats = npt.NDArray[np.float64]
 COLUMNS = 2
 WIDE, HIGH = 5.0, 3.3
 """Inches of one panel."""

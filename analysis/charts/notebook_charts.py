@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from bokeh.layouts import column
+from bokeh.models import Range1d
+
 from simstrag.analysis.charts import bokeh_renderer, comparison_charts
 from simstrag.analysis.charts import timeline as charts
 from simstrag.analysis.charts.timeline import Scope, scope_of
@@ -19,6 +22,9 @@ from simstrag.errors import InputError
 from simstrag.experiments.compare import Comparison
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
+
+SHARED = "time"
+"""The name of the time axis that all plots of a page share."""
 
 
 def timeline(run: Run, scenario: Scenario | None = None) -> Any:
@@ -64,12 +70,15 @@ def plot_timeline(e: Example, scope: Scope, axis: Any = None) -> Any:
     """A run's steps, and below them the whole run, to choose what is shown."""
     chart = charts.timeline(e, scope.shown.ranks, scope.start, scope.end, scope.digits)
     whole = charts.run_strip(e, scope.workers, scope.until, scope.shown)
-    return bokeh_renderer.with_overview(chart, whole, axis or time_axis(scope))
+    axis = axis or time_axis(scope)
+    plots = bokeh_renderer.plot(chart, axis), bokeh_renderer.overview(whole, axis)
+    return column(*plots, sizing_mode="stretch_width", spacing=0)
 
 
 def time_axis(scope: Scope) -> Any:
-    """The time axis that all timelines share."""
-    return bokeh_renderer.time_axis(scope.shown.start, scope.shown.end, scope.start, scope.end)
+    """The time axis that all timelines share, in seconds; it does not leave the scope."""
+    bounds, shown = (scope.start, scope.end), scope.shown
+    return Range1d(start=shown.start, end=shown.end, bounds=bounds, name=SHARED)
 
 
 def _link(examples: Sequence[Example], workers: int) -> Any:
@@ -81,4 +90,4 @@ def _link(examples: Sequence[Example], workers: int) -> Any:
         return layouts[0]
     for e, layout in zip(examples, layouts, strict=True):
         layout.children[0].title = e.name
-    return bokeh_renderer.stack(layouts)
+    return column(*layouts, sizing_mode="stretch_width")

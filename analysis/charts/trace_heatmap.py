@@ -6,17 +6,15 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from simstrag.analysis.charts.chart import CONTENTION, FULL
+from simstrag.analysis.charts.chart import CONTENTION, FULL, Floats
 from simstrag.analysis.derived.timeline_excerpt import bin_means
 from simstrag.trace.trace import RESOURCES, Trace
 
-Floats = npt.NDArray[np.float64]
 COLUMNS = 1000
 """Most intervals of time; each shows its mean."""
 LABELLED = 32

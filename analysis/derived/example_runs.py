@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from simstrag.analysis.derived.steps import RunSteps, steps_of
+from simstrag.analysis.derived.steps import Bools, Floats, RunSteps, steps_of
 from simstrag.analysis.derived.waiting import Waiting, waiting
 from simstrag.analysis.tables.comparison_tables import CONTROL
 from simstrag.analysis.text.number_format import join
@@ -17,8 +16,6 @@ from simstrag.experiments.compare import Comparison
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
 from simstrag.timing.timing import Timing
-
-Floats = npt.NDArray[np.float64]
 
 
 class Example(NamedTuple):
@@ -52,7 +49,7 @@ class Example(NamedTuple):
         steps, summary = self.steps, self.run.summary
         workers = len(summary["wait_by_rank"])
 
-        def worked(chosen: npt.NDArray[np.bool_]) -> Floats:
+        def worked(chosen: Bools) -> Floats:
             seconds = np.clip(steps.finish - steps.start, 0.0, None)
             ranks = steps.rank[chosen]
             return np.asarray(np.bincount(ranks, seconds[chosen], workers), dtype=np.float64)

@@ -15,14 +15,17 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.analysis.derived.steps import RunSteps, suspicions, update_times
+from simstrag.analysis.derived.steps import (
+    Bools,
+    Floats,
+    Ints,
+    RunSteps,
+    suspicions,
+    update_times,
+)
 from simstrag.analysis.derived.timeline_excerpt import segments
 from simstrag.runs.run import Run
 from simstrag.timing.timing import Timing
-
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
-Ints = npt.NDArray[np.int64]
 
 KINDS = ("pull", "switch", "compute", "push", "wait", "exchange", "wait")
 """Phase k of a step lies between its marks k and k + 1; a phase that a step lacks is empty."""

@@ -7,14 +7,12 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from simstrag.analysis.derived.example_runs import Example
-from simstrag.analysis.derived.steps import RunSteps
+from simstrag.analysis.derived.steps import Floats, RunSteps
 from simstrag.timing.rank_slowdowns import Contention
 from simstrag.trace.slowdown import Piecewise
 
-Floats = npt.NDArray[np.float64]
 CYCLES, BEFORE = 24, 6
 """Steps that a close look shows, and steps before the change that it shows."""
 MOST_RANKS = 16

@@ -10,13 +10,11 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from simstrag.analysis.derived.steps import RunSteps
+from simstrag.analysis.derived.steps import Floats, RunSteps
 from simstrag.runs.run import Run
 from simstrag.timing.timing import Timing
 
-Floats = npt.NDArray[np.float64]
 TOLERANCE = 1e-9
 
 
@@ -89,8 +87,11 @@ def waiting(
             begun = served.get((version, rank), math.inf)
             in_service = max(min(begun + job, closing) - begun, 0.0) if served else 0.0
             held[rank, last] += closing - arrival - in_service
-    if timing is not None:
-        _block(run, steps, blocked)
+    if timing is not None:  # from a rank's own update to the later one that let it continue
+        for k in np.flatnonzero(steps.blocked > 0):
+            freed = run.updates["members"][int(steps.pulled_next[k]) - 1]
+            if len(freed) == 1:
+                blocked[steps.rank[k], int(freed[0])] += steps.blocked[k]
     return Waiting(held, blocked, total)
 
 
@@ -117,12 +118,3 @@ def _serve(
         begun[version, rank] = max(arrival, free)
         free = begun[version, rank] + service
     return begun
-
-
-def _block(run: Run, steps: RunSteps, blocked: Floats) -> None:
-    """Add the seconds from a rank's own update to the later one that let it continue."""
-    members = run.updates["members"]
-    for k in np.flatnonzero(steps.blocked > 0):
-        freed = int(steps.pulled_next[k])
-        if len(members[freed - 1]) == 1:
-            blocked[steps.rank[k], int(members[freed - 1][0])] += steps.blocked[k]

@@ -25,9 +25,12 @@ def ranking_table(s: Standings) -> Table:
         "policy", "place", "updates through", *(f"{TIMES[n]} (s)" for n in s.times),
         *(f"speed-up{by[n]}" for n in s.times), *(f"M{by[n]} (%)" for n in s.times),
     )  # fmt: skip
+    places = {  # a place sorts by the middle of its range
+        (a, b): f"{a}" if a == b else f"{a}{MISSING}{b}" for a, b in (p.place for p in s.policies)
+    }
     rows = tuple(
         (
-            p.policy, _place(p.place), p.architecture,
+            p.policy, Number(places[p.place], sum(p.place) / 2, p.place), p.architecture,
             *(Number.estimate(p.time[n]) for n in s.times),
             *(_against_bsp(p, "1", p.speedup[n]) for n in s.times),
             *(_against_bsp(p, "0", p.mitigation[n], scale=100) for n in s.times),
@@ -211,10 +214,3 @@ def _against_bsp(p: Standing, of_bsp: str, value: Estimate, scale: float = 1.0) 
     if p.policy == BASELINE and not math.isnan(value.value):
         return Number(of_bsp, cell.value, cell.ends)
     return cell
-
-
-def _place(place: tuple[int, int]) -> Number:
-    """A place or a range of places; it sorts by its middle."""
-    best, worst = place
-    text = f"{best}" if best == worst else f"{best}{MISSING}{worst}"
-    return Number(text, (best + worst) / 2, place)

@@ -65,7 +65,6 @@ def origins(scenario: Scenario) -> list[Origin]:
         _all_reduce_of_all(scenario),
         *_section(scenario, "server", ("service", "push", "pull")),
         *_options(scenario),
-        *_learner(scenario),
         *_contention(scenario),
     ]
 
@@ -142,7 +141,7 @@ def _all_reduce_of_all(scenario: Scenario) -> Origin:
 
 
 def _options(scenario: Scenario) -> Iterator[Origin]:
-    """Options that are off by default: links inside nodes, shards, server load, micro-batches."""
+    """Links inside nodes, shards, server load and micro-batches, if any, and the learner."""
     a, server, load = scenario.inputs.allreduce, scenario.inputs.server, scenario.server_load
     known = None if scenario.inputs.profile is None else scenario.inputs.profile.allreduce
     stated = set() if scenario.allreduce is None else scenario.allreduce.model_fields_set
@@ -160,9 +159,6 @@ def _options(scenario: Scenario) -> Iterator[Origin]:
         yield _plain("load_net", load.net, DECLARED, note)
     if scenario.microbatches > 1:
         yield _plain("microbatches", scenario.microbatches, DECLARED)
-
-
-def _learner(scenario: Scenario) -> Iterator[Origin]:
     for name in ("batch", "noise_scale", "c_tau"):
         kind = kind_of(scenario, f"learner.{name}")
         yield _plain(name, getattr(scenario.learner, name), kind)

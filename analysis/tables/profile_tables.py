@@ -99,7 +99,9 @@ def tables(profile: Profile) -> list[Table]:
         _steps(profile), _batch_fits(profile), _laws(profile), _levels(profile), _pairs_of(profile),
         *_collectives(profile), _collective_fits(profile), _transfers(profile), _overlaps(profile),
         _locksteps(profile), _learning(profile), _amp_ratios(profile), _constants(profile),
-        _held_out(profile), _skipped(profile),
+        _held_out(profile),
+        _table("Skipped", [{"cell": s.cell, "reason": s.reason} for s in profile.skipped],
+               wraps="reason"),
     ]  # fmt: skip
     return [table.trimmed() for table in every if table.rows]
 
@@ -125,12 +127,18 @@ def pair_slowdowns(profile: Profile) -> dict[str, list[float | None]]:
 def _steps(profile: Profile) -> Table:
     full = None if profile.workload is None else profile.workload.full
     in_full = {c.batch: c.seconds.value for c in profile.cells if c.precision == full}
+
+    def scatter(noise: NoiseSamples) -> str:
+        last = len(noise.quantiles) - 1
+        ends = (100 * (noise.quantiles[round(last * level)] - 1) for level in (0.05, 0.95))
+        return " to ".join(number(end, 2, sign=True) for end in ends)
+
     rows = [
         {
             "precision": c.precision, "batch": str(c.batch), "median (ms)": text(c.seconds, MS),
             "mean (ms)": text(c.mean, MS), "samples/s": number(c.batch / c.seconds.value),
             "gain": number(in_full.get(c.batch, math.nan) / c.seconds.value),
-            "scatter (%)": MISSING if c.noise is None else _scatter(c.noise),
+            "scatter (%)": MISSING if c.noise is None else scatter(c.noise),
             "lag 1": MISSING if c.noise is None else number(c.noise.lag1_autocorrelation, 2),
             "update (ms)": text(c.update, MS), "host (ms)": text(c.host, MS),
             "host share": text(c.host_share), "memory": bytes_of(c.peak_bytes),
@@ -148,12 +156,6 @@ def _steps(profile: Profile) -> Table:
         "host share", "samples/s",
     )  # fmt: skip
     return _table("Steps", rows, note, least=least)
-
-
-def _scatter(noise: NoiseSamples) -> str:
-    last = len(noise.quantiles) - 1
-    low, high = (100 * (noise.quantiles[round(last * level)] - 1) for level in (0.05, 0.95))
-    return f"{number(low, 2, sign=True)} to {number(high, 2, sign=True)}"
 
 
 def _batch_fits(profile: Profile) -> Table:
@@ -371,11 +373,6 @@ def _held_out(profile: Profile) -> Table:
     rule = "Absolute errors at cells that no fit used, chosen by a rule that was fixed beforehand."
     notes = [f"{h.part}: {h.note}" for h in profile.held_out if h.note]
     return _table("Predicted and held out", rows, rule, *notes, wraps="worst (%)")
-
-
-def _skipped(profile: Profile) -> Table:
-    rows = [{"cell": each.cell, "reason": each.reason} for each in profile.skipped]
-    return _table("Skipped", rows, wraps="reason")
 
 
 # -- text of cells -------------------------------------------------------------------------------

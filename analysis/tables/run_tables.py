@@ -6,16 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from simstrag.analysis.charts.timeline import slowdown_spans
 from simstrag.analysis.derived.example_runs import Example
+from simstrag.analysis.derived.steps import Floats, Ints
 from simstrag.analysis.derived.timeline_excerpt import CloseLook
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.number_format import join
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 DID = {
     "full": "computing in full precision", "amp": "computing in AMP",
     "lost": "computing thrown away", "communication": "communication", "wait": "waiting",

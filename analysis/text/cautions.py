@@ -35,8 +35,7 @@ REDUCING, SERVING = THROUGH["allreduce"], THROUGH["server"]
 def cautions(s: Standings) -> list[str]:
     """What a reader must know before relying on the answer, most important first."""
     every = [
-        *_worth(s), *_contention(s), *_sensitivity(s),
-        warn_of_few_seeds(s.seeds) if s.spread else "", *_mitigation(s), *_profile(s),
+        *_worth(s), *_contention(s), *_lead(s), *_profile(s),
         *_reduced_precision(s), *_work(s), *_deadlines(s), *_free_communication(s), *_trace(s),
     ]  # fmt: skip
     if s.seeds > 1 and len(s.policies) > 2:
@@ -116,19 +115,17 @@ def _reduces(scenario: Scenario) -> float:
     return scenario.inputs.allreduce.seconds(everybody)
 
 
-def _sensitivity(s: Standings) -> Iterator[str]:
-    """What else the lead depends on, and with how many seeds that was tested."""
+def _lead(s: Standings) -> Iterator[str]:
+    """What else the lead depends on, how few seeds showed it, and a gain above all delay."""
     table, best = s.comparison.thresholds, s.policies[0].policy
-    if table is None or not len(table):
-        return
-    yield explain_lost_lead(s)
-    if far := conditions(s)[1]:
-        yield f"{best} also has the best mean only as long as {far}."
-    if (n := table["seeds"].iloc[0]) < s.seeds:
-        yield f"The sensitivity of the lead was tested with the first {n} seeds only."
-
-
-def _mitigation(s: Standings) -> Iterator[str]:
+    if table is not None and len(table):
+        yield explain_lost_lead(s)
+        if far := conditions(s)[1]:
+            yield f"{best} also has the best mean only as long as {far}."
+        if (n := table["seeds"].iloc[0]) < s.seeds:
+            yield f"The sensitivity of the lead was tested with the first {n} seeds only."
+    if s.spread:
+        yield warn_of_few_seeds(s.seeds)
     if any(p.mitigation[n].value > 1 for p in s.policies for n in s.times):
         yield (
             "M above 100 % is no error: such a policy is faster than bsp without contention, so "
