@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -14,7 +13,6 @@ from simstrag.calibration.fits.allreduce_fit import AllReducePoint, interpolate,
 from simstrag.calibration.fits.held_out import summarize_errors
 from simstrag.calibration.fits.noise_scale import noise_scales
 from simstrag.calibration.fits.visit_statistics import (
-    CellEstimate,
     clip,
     fitted_quantity,
     measured_quantity,
@@ -71,9 +69,17 @@ def assemble(samples: Samples, files: Mapping[str, str] | None = None) -> Profil
     files: SHA-256 by name of the file that holds the samples.
     """
     header = samples.header
-    workload = _workload(header["workload"])
+    stated = header["workload"]
+    workload = MeasuredWorkload(
+        name=stated["name"],
+        parameters=stated["parameters"],
+        batch=stated["nominal_batch"],
+        full=stated["full"],
+        amp=stated["amp"],
+        stand_in=stated["stand_in"],
+    )
     held_out = frozenset(MeasurementCell(**cell) for cell in header["plan"].get("held_out", ()))
-    gradient = int(header["workload"].get("gradient_bytes") or 0)
+    gradient = int(stated.get("gradient_bytes") or 0)
     steps = step_estimates.step_cells(samples, held_out)
     fits = step_estimates.batch_fits(samples, held_out)
     reduces = communication_estimates.collective_cells(samples, held_out)
@@ -82,6 +88,12 @@ def assemble(samples: Samples, files: Mapping[str, str] | None = None) -> Profil
     overlaps = communication_estimates.overlap_cells(samples)
     transfers = communication_estimates.transfer_cells(samples)
     scales, without_scale = noise_scales(samples)
+    timed = {cell.part for cell in samples.cells}
+    reasons: dict[str, str] = {}
+    for visit in samples.visits:
+        if visit.skipped:
+            reasons.setdefault(str(visit.cell), visit.skipped)
+    skipped = (SkippedCell(cell=cell, reason=reason) for cell, reason in reasons.items())
     errors = (
         summarize_errors("step", step_estimates.predictions(steps, fits), OF_STEPS),
         summarize_errors("contention", contention_estimates.predictions(responses), OF_LOADS),
@@ -90,7 +102,11 @@ def assemble(samples: Samples, files: Mapping[str, str] | None = None) -> Profil
     return Profile(
         name=header["name"],
         note=NOTE,
-        missing=tuple(_missing(samples)),
+        missing=(
+            *(words for part, words in PARTS.items() if part not in timed),
+            "cost of a change of precision",
+            "c_tau, what a stale gradient costs",
+        ),
         date=header["date"],
         command=header["command"],
         commit=header.get("commit") or "",
@@ -111,19 +127,8 @@ def assemble(samples: Samples, files: Mapping[str, str] | None = None) -> Profil
         locksteps=step_estimates.lockstep_cells(samples),
         learning=scales,
         held_out=tuple(each for each in errors if each is not None),
-        skipped=(*_skipped(samples), *without_scale),
+        skipped=(*skipped, *without_scale),
         samples=dict(files or {}),
-    )
-
-
-def _workload(header: Mapping[str, Any]) -> MeasuredWorkload:
-    return MeasuredWorkload(
-        name=header["name"],
-        parameters=header["parameters"],
-        batch=header["nominal_batch"],
-        full=header["full"],
-        amp=header["amp"],
-        stand_in=header["stand_in"],
     )
 
 
@@ -138,21 +143,6 @@ def _conditions(samples: Samples) -> dict[str, tuple[float, float]]:
         name: (round_digits(min(values)), round_digits(max(values)))
         for name, values in seen.items()
     }
-
-
-def _missing(samples: Samples) -> Iterator[str]:
-    parts = {cell.part for cell in samples.cells}
-    yield from (words for part, words in PARTS.items() if part not in parts)
-    yield "cost of a change of precision"
-    yield "c_tau, what a stale gradient costs"
-
-
-def _skipped(samples: Samples) -> Iterator[SkippedCell]:
-    reasons: dict[MeasurementCell, str] = {}
-    for visit in samples.visits:
-        if visit.skipped:
-            reasons.setdefault(visit.cell, visit.skipped)
-    yield from (SkippedCell(cell=str(cell), reason=reason) for cell, reason in reasons.items())
 
 
 def _step_times(
@@ -178,15 +168,15 @@ def _step_times(
 
 def _gain(samples: Samples, workload: MeasuredWorkload) -> Quantity | None:
     """Step time in full over reduced precision at the nominal batch; None where one is missing."""
-    both: list[tuple[CellEstimate, int]] = []
-    for precision in (workload.full, workload.amp):
-        visits = samples.of(MeasurementCell("step", precision=precision, batch=workload.batch))
-        if not visits:
-            return None
-        both.append((visit_medians(visits), sum(len(v.samples["seconds"]) for v in visits)))
-    (full, n), (amp, m) = both
+    full, amp = (
+        samples.of(MeasurementCell("step", precision=precision, batch=workload.batch))
+        for precision in (workload.full, workload.amp)
+    )
+    if not (full and amp):
+        return None
     note = f"median clean step in {workload.full} over that in {workload.amp}, timed in turn"
-    return measured_quantity(ratio(full, amp), note, n + m)
+    n = sum(len(visit.samples["seconds"]) for visit in (*full, *amp))
+    return measured_quantity(ratio(visit_medians(full), visit_medians(amp)), note, n)
 
 
 def _host_share(samples: Samples, cell: StepCell, gain: Quantity | None) -> Quantity:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from simstrag.calibration.cells import MeasurementCell
+from simstrag.calibration.cells import MeasurementCell, Part
 from simstrag.calibration.fits.contention_estimates import cell_of_level
 from simstrag.profile.profile import Profile
 from simstrag.profile.quantity import Quantity
@@ -188,7 +188,12 @@ class SideBySide:
     @property
     def records(self) -> list[dict[str, Any]]:
         """The rows of `cells`."""
-        return [dict(zip(COLUMNS, _row(pair), strict=True)) for pair in self.pairs]
+        rows = (
+            (*p.number, p.a.value, p.a.low, p.a.high, p.b.value, p.b.low, p.b.high, p.ratio,
+             p.errors, p.agrees)
+            for p in self.pairs
+        )  # fmt: skip
+        return [dict(zip(COLUMNS, row, strict=True)) for row in rows]
 
     @property
     def text(self) -> str:
@@ -228,24 +233,19 @@ def median_half_width(quantities: Sequence[Quantity]) -> float:
 
 def numbers_of(profile: Profile) -> Iterator[tuple[ProfileNumber, Quantity]]:
     """All numbers of a profile: cells first, then the constants, which are made of cells."""
-    for step in profile.cells:
-        yield _number(MeasurementCell.of("step", step), "median", "s"), step.seconds
+    yield from _several("step", profile.cells, {"seconds": "s"})
     for response in profile.responses:
         for at in response.levels:
             name = f"slowdown of {response.resource}"
             loaded = str(cell_of_level(response, at.level))
             yield ProfileNumber("contention", loaded, name, ""), at.slowdown
-    for each in profile.collectives:
-        yield _number(MeasurementCell.of("allreduce", each), "median", "s"), each.seconds
-    for transfer in profile.transfers:
-        yield from _several(MeasurementCell.of("server", transfer), transfer, SERVER)
-    for lockstep in profile.locksteps:
-        yield from _several(MeasurementCell.of("lockstep", lockstep), lockstep, LOCKSTEP)
-    for overlap in profile.overlaps:
-        yield _number(MeasurementCell.of("overlap", overlap), "overlap", ""), overlap.overlap
+    yield from _several("allreduce", profile.collectives, {"seconds": "s"})
+    yield from _several("server", profile.transfers, SERVER)
+    yield from _several("lockstep", profile.locksteps, LOCKSTEP)
+    yield from _several("overlap", profile.overlaps, {"overlap": ""})
     for point in profile.learning:
-        name = f"scale after {point.trained} samples"
-        yield _number(MeasurementCell.of("gradient", point), name, "samples"), point.scale
+        name, cell = f"scale after {point.trained} samples", MeasurementCell.of("gradient", point)
+        yield ProfileNumber("gradient", str(cell), name, "samples"), point.scale
     for gain in profile.amp_ratios:
         batch = "" if gain.batch is None else f"batch {gain.batch}"
         words = (f"{gain.model} {gain.full} over {gain.amp}", gain.device, batch)
@@ -257,15 +257,14 @@ def numbers_of(profile: Profile) -> Iterator[tuple[ProfileNumber, Quantity]]:
 
 
 def _several(
-    cell: MeasurementCell, measurement: object, units: dict[str, str]
+    part: Part, measurements: Sequence[object], units: dict[str, str]
 ) -> Iterator[tuple[ProfileNumber, Quantity]]:
-    for name, unit in units.items():
-        if (quantity := getattr(measurement, name)) is not None:
-            yield _number(cell, name, unit), quantity
-
-
-def _number(cell: MeasurementCell, name: str, unit: str) -> ProfileNumber:
-    return ProfileNumber(cell.part, str(cell), name, unit)
+    for each in measurements:
+        cell = str(MeasurementCell.of(part, each))
+        for field, unit in units.items():
+            if (quantity := getattr(each, field)) is not None:
+                name = "median" if field == "seconds" else field
+                yield ProfileNumber(part, cell, name, unit), quantity
 
 
 def _share(pairs: Sequence[ComparedNumber]) -> float:
@@ -286,17 +285,9 @@ def _half_width(quantity: Quantity) -> float:
     return (quantity.high - quantity.low) / 2
 
 
-def _row(pair: ComparedNumber) -> tuple[Any, ...]:
-    number, a, b = pair.number, pair.a, pair.b
-    return (
-        number.part, number.cell, number.name, number.unit, a.value, a.low, a.high, b.value,
-        b.low, b.high, pair.ratio, pair.errors, pair.agrees,
-    )  # fmt: skip
-
-
 def _differences(a: Profile, b: Profile) -> Iterator[ProfileDifference]:
     for where in ("device", "software", "workload"):
-        of_a, of_b = (_mapping(getattr(each, where)) for each in (a, b))
+        of_a, of_b = (dict(getattr(each, where) or {}) for each in (a, b))
         for key in dict.fromkeys((*of_a, *of_b)):
             if of_a.get(key) != of_b.get(key):
                 yield ProfileDifference(where, key, of_a.get(key), of_b.get(key))
@@ -305,10 +296,6 @@ def _differences(a: Profile, b: Profile) -> Iterator[ProfileDifference]:
         yield ProfileDifference("precisions", "timed", timed_a, timed_b)
     if a.origin != b.origin:
         yield ProfileDifference("origin", "of the numbers", a.origin, b.origin)
-
-
-def _mapping(part: Any) -> dict[str, Any]:
-    return part if isinstance(part, dict) else {} if part is None else part.model_dump()
 
 
 def _or_none(value: Any) -> str:

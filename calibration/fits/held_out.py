@@ -53,9 +53,13 @@ def choose_held_out(cells: Iterable[MeasurementCell]) -> tuple[MeasurementCell, 
     ]
     chosen = {
         *(cell for group in steps if len(group) > 2 for cell in group[:0:-2]),
-        *(cell for group in loaded if len(group) > 1 for cell in _choose_levels(group)),
         *(cell for group in alone for cell in group[1::2]),
     }
+    for group in loaded:
+        if len(group) > 1:
+            chosen.add(group[-1])
+        if len(group) > 3:
+            chosen.add(group[(len(group) - 1) // 2])
     return tuple(cell for cell in cells if cell in chosen)
 
 
@@ -83,12 +87,6 @@ def summarize_errors(
         threshold=THRESHOLDS[part],
         note=note,
     )
-
-
-def _choose_levels(group: Sequence[MeasurementCell]) -> list[MeasurementCell]:
-    """The highest level, and of four levels or more the middle one of the inner ones."""
-    inner = group[1:-1] if len(group) > 3 else []
-    return [group[-1], *inner[(len(inner) - 1) // 2 :][:1]]
 
 
 def _groups(

@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simstrag.calibration.cells import Visit
 from simstrag.calibration.fits.visit_statistics import round_digits
 from simstrag.calibration.samples import Samples
 from simstrag.profile.measurements import NoiseScaleAt, SkippedCell
@@ -61,32 +60,26 @@ def estimate_noise_scale(
 def noise_scales(samples: Samples) -> tuple[tuple[NoiseScaleAt, ...], tuple[SkippedCell, ...]]:
     """The noise scale at each visit, by batch and trained samples; and the visits without one."""
     visits = [v for v in samples.visits if v.cell.part == "gradient" and not v.skipped]
-    visits.sort(key=lambda v: (v.facts["small_batch"], v.facts["trained"]))
-    results = [_noise_scale(visit) for visit in visits]
-    return (
-        tuple(each for each in results if isinstance(each, NoiseScaleAt)),
-        tuple(each for each in results if isinstance(each, SkippedCell)),
-    )
-
-
-def _noise_scale(visit: Visit) -> NoiseScaleAt | SkippedCell:
-    b, big, trained = (int(visit.facts[name]) for name in ("small_batch", "large_batch", "trained"))
-    scale = estimate_noise_scale(visit.samples["small"], visit.samples["large"], b, big)
-    pairs = len(visit.samples["small"])
-    if scale is None:
-        return SkippedCell(
-            cell=f"{visit.cell}, noise scale after {trained} samples",
-            reason=f"{pairs} pairs of gradients of {b} and {big} samples leave no signal above the "
-            "noise: more pairs or a larger batch would tell",
+    scales, without = [], []
+    for visit in sorted(visits, key=lambda v: (v.facts["small_batch"], v.facts["trained"])):
+        b, big, trained = (
+            int(visit.facts[name]) for name in ("small_batch", "large_batch", "trained")
         )
-    note = f"{pairs} pairs of gradients of {b} and {big} samples; bootstrap over pairs"
-    if scale.high is None:
-        note += "; no upper end can be told"
-    return NoiseScaleAt(
-        trained=trained,
-        batch=b,
-        scale=Quantity(
+        scale = estimate_noise_scale(visit.samples["small"], visit.samples["large"], b, big)
+        pairs = len(visit.samples["small"])
+        note = f"{pairs} pairs of gradients of {b} and {big} samples"
+        if scale is None:
+            cell = f"{visit.cell}, noise scale after {trained} samples"
+            reason = "leave no signal above the noise: more pairs or a larger batch would tell"
+            without.append(SkippedCell(cell=cell, reason=f"{note} {reason}"))
+            continue
+        note += "; bootstrap over pairs"
+        high = None if scale.high is None else round_digits(scale.high)
+        if high is None:
+            note += "; no upper end can be told"
+        quantity = Quantity(
             value=round_digits(scale.value), kind="measured", low=round_digits(scale.low),
-            high=None if scale.high is None else round_digits(scale.high), n=pairs, note=note,
-        ),
-    )  # fmt: skip
+            high=high, n=pairs, note=note,
+        )  # fmt: skip
+        scales.append(NoiseScaleAt(trained=trained, batch=b, scale=quantity))
+    return tuple(scales), tuple(without)
