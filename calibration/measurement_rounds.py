@@ -108,17 +108,15 @@ def run(
     return journal.read()
 
 
-def wide_cells(
-    visits: Mapping[MeasurementCell, Sequence[Visit]], target: float
-) -> list[MeasurementCell]:
-    """The cells whose interval is wider than the target, the widest first."""
-    usual = usual_paces(visit for of in visits.values() for visit in of)
+def interval_widths(
+    visits: Mapping[MeasurementCell, Sequence[Visit]],
+) -> dict[MeasurementCell, float]:
+    """Relative half-width of each cell's interval, the widest first."""
     widths = {
-        cell: relative_half_width([visit_statistic(v) for v in calm_visits(of, usual)])
+        cell: relative_half_width([visit_statistic(visit) for visit in of])
         for cell, of in visits.items()
-        if of
     }
-    return sorted((c for c, w in widths.items() if w > target), key=lambda c: -widths[c])
+    return dict(sorted(widths.items(), key=lambda item: -item[1]))
 
 
 def _check_all_visited(
@@ -142,7 +140,10 @@ def _due(
     if number < FEWEST:
         cells = [cell for cell, of in measurable.items() if len(of) == number]
     else:
-        cells = wide_cells({c: of for c, of in measurable.items() if len(of) < MOST}, limits.target)
+        open_cells = {c: of for c, of in measurable.items() if len(of) < MOST}
+        usual = usual_paces(visit for of in open_cells.values() for visit in of)
+        widths = interval_widths({c: calm_visits(of, usual) for c, of in open_cells.items()})
+        cells = [cell for cell, width in widths.items() if width > limits.target]
         number = max((len(measurable[c]) for c in cells), default=0)
     random.Random(f"{limits.seed} {number} {len(cells)}").shuffle(cells)
     return cells
@@ -170,54 +171,43 @@ def _visit(bench: Bench, cell: MeasurementCell, number: int) -> Visit:
 
 def remarks(samples: Samples) -> list[str]:
     """What went wrong in a campaign, a line each: skipped cells, disturbances, wide intervals."""
-    return [*_skipped(samples), *_load_errors(samples), *_disturbances(samples), *_wide(samples)]
-
-
-def _skipped(samples: Samples) -> Iterator[str]:
-    for visit in samples.visits:
-        if visit.skipped:
-            yield f"skipped: {visit.cell}: {visit.skipped}"
-
-
-def _load_errors(samples: Samples) -> Iterator[str]:
-    off = [visit.cell for visit in samples.visits if visit.facts.get("load_off")]
+    visits = samples.visits
+    lines = [f"skipped: {visit.cell}: {visit.skipped}" for visit in visits if visit.skipped]
+    off = [visit.cell for visit in visits if visit.facts.get("load_off")]
     if off:
         cells = ", ".join(map(str, list(dict.fromkeys(off))[:SHOWN]))
-        yield f"loads did less or more than their level in {len(off)} visits: {cells}"
-
-
-def _disturbances(samples: Samples) -> Iterator[str]:
-    disturbed = [v.facts["foreign"] for v in samples.visits if v.facts.get("disturbed")]
+        lines.append(f"loads did less or more than their level in {len(off)} visits: {cells}")
+    disturbed = [v.facts["foreign"] for v in visits if v.facts.get("disturbed")]
     if disturbed:
-        yield (
-            f"other processes were at work: during {len(disturbed)} of {len(samples.visits)} "
+        lines.append(
+            f"other processes were at work: during {len(disturbed)} of {len(visits)} "
             f"visits they used more than {FOREIGN_LIMIT:g} cores, {np.median(disturbed):.2g} in "
             "the median; these visits do not count for a cell that has enough calm ones"
         )
-    usual = usual_paces(samples.visits)
-    slowed = sum(visit_deviation(visit, usual) > PACE_LIMIT for visit in samples.visits)
+    usual = usual_paces(visits)
+    slowed = sum(visit_deviation(visit, usual) > PACE_LIMIT for visit in visits)
     if slowed:
-        yield (
-            f"this machine has neighbours that change: around {slowed} of {len(samples.visits)} "
+        lines.append(
+            f"this machine has neighbours that change: around {slowed} of {len(visits)} "
             f"visits the pace of a core differed from its usual pace by more than a factor of "
             f"{PACE_LIMIT:g}; these visits do not count for a cell with as many usual ones"
         )
-    stolen = [v.facts.get("stolen", 0.0) for v in samples.visits]
+    stolen = [v.facts.get("stolen", 0.0) for v in visits]
     if stolen and np.mean(stolen) > FOREIGN_LIMIT / 10:
-        yield f"the hypervisor used {np.mean(stolen):.2g} cores for other machines on average"
+        lines.append(
+            f"the hypervisor used {np.mean(stolen):.2g} cores for other machines on average"
+        )
+    return [*lines, *_describe_widths(samples)]
 
 
-def _wide(samples: Samples) -> Iterator[str]:
-    widths = {
-        cell: relative_half_width([visit_statistic(visit) for visit in samples.of(cell)])
-        for cell in samples.cells
-        if cell.part != "gradient"
-    }
+def _describe_widths(samples: Samples) -> Iterator[str]:
+    timed = {cell: samples.of(cell) for cell in samples.cells if cell.part != "gradient"}
+    widths = interval_widths(timed)
     target = float(samples.header["plan"]["target"])
-    wide = sorted((c for c, w in widths.items() if w > target), key=lambda c: -widths[c])
+    wide = [cell for cell, width in widths.items() if width > target]
     if not wide:
         return
-    fewest = min(len(samples.of(cell)) for cell in widths)
+    fewest = min(map(len, timed.values()))
     if fewest < FEWEST:
         yield f"the minutes sufficed for only {fewest} visits to some cells; give more --minutes"
     middle = float(np.median([*widths.values()]))

@@ -21,6 +21,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simstrag.calibration.benches.machine_state import query_gpu
 from simstrag.errors import InputError
 from simstrag.processes.affinity import cores, keep_memory, pin
 from simstrag.workloads import map_tensors
@@ -183,15 +184,11 @@ class Cuda:
 
         try:
             uuid = torch.cuda.get_device_properties(self.name).uuid
-            output = subprocess.run(
-                ["nvidia-smi", f"--id=GPU-{uuid}", f"--query-gpu={','.join(SMI_FIELDS.values())}",
-                 "--format=csv,noheader,nounits"],
-                capture_output=True, text=True, timeout=10, check=True,
-            ).stdout  # fmt: skip
+            answers = query_gpu(SMI_FIELDS.values(), f"--id=GPU-{uuid}")
         except (OSError, subprocess.SubprocessError, AttributeError):
             return {}
         state = {}
-        for name, text in zip(SMI_FIELDS, output.strip().split(","), strict=False):
+        for name, text in zip(SMI_FIELDS, answers, strict=False):
             with contextlib.suppress(ValueError):  # "[N/A]"
                 state[name] = float(text)
         return state
@@ -224,7 +221,11 @@ class Cuda:
                 self.finish()
             job.update()
             self.finish()
-            profiles.append(_kernels(result))
+            profiles.append([
+                (e.time_range.start / 1e6, e.time_range.end / 1e6)
+                for e in result.events()
+                if str(e.device_type).endswith("CUDA")
+            ])  # fmt: skip
         return {**_busy(profiles), "host_alone": statistics.median(alone), "peak_bytes": peak}
 
     def release(self) -> None:
@@ -280,15 +281,6 @@ def covered(spans: Iterable[tuple[float, float]]) -> float:
         total += max(0.0, end - max(start, reached))
         reached = max(reached, end)
     return total
-
-
-def _kernels(profile: Any) -> list[tuple[float, float]]:
-    """Start and end in seconds of all work on the GPU in a profile."""
-    return [
-        (e.time_range.start / 1e6, e.time_range.end / 1e6)
-        for e in profile.events()
-        if str(e.device_type).endswith("CUDA")
-    ]
 
 
 def _busy(profiles: Iterable[Sequence[tuple[float, float]]]) -> dict[str, float]:

@@ -17,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
+import timeit
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -44,6 +45,12 @@ def describe_software() -> dict[str, str]:
     import numpy
     import torch
 
+    cuda: dict[str, str] = {}
+    if torch.cuda.is_available():
+        nccl = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+        cuda = {"cuda": str(torch.version.cuda), "nccl": ".".join(map(str, nccl))}
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            (cuda["driver"],) = query_gpu(["driver_version"])
     return {
         "system": platform.system(),
         "kernel": platform.release(),
@@ -51,27 +58,19 @@ def describe_software() -> dict[str, str]:
         "implementation": sys.implementation.name,
         "torch": torch.__version__,
         "torch_cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        **_cuda_versions(),
+        **cuda,
         "numpy": numpy.__version__,
     }
 
 
-def _cuda_versions() -> dict[str, str]:
-    import torch
-
-    if not torch.cuda.is_available():
-        return {}
-    versions = {
-        "cuda": str(torch.version.cuda),
-        "nccl": ".".join(map(str, torch.cuda.nccl.version())),  # type: ignore[no-untyped-call]
-    }
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        output = subprocess.run(
-            ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
-            capture_output=True, text=True, timeout=10, check=True,
-        )  # fmt: skip
-        versions["driver"] = output.stdout.split("\n")[0].strip()
-    return versions
+def query_gpu(fields: Iterable[str], *options: str) -> list[str]:
+    """What nvidia-smi says of the first GPU. Raises `OSError` or `SubprocessError`."""
+    output = subprocess.run(
+        ["nvidia-smi", *options, f"--query-gpu={','.join(fields)}",
+         "--format=csv,noheader,nounits"],
+        capture_output=True, text=True, timeout=10, check=True,
+    ).stdout  # fmt: skip
+    return [word.strip() for word in output.split("\n")[0].split(",")]
 
 
 def slug(device: Mapping[str, Any]) -> str:
@@ -142,19 +141,14 @@ def measure_paces() -> dict[int, float]:
     """
     allowed = cores()
     try:
-        return {core: _time_loop(core) for core in allowed[:TIMED_CORES]}
+        paces = {}
+        for core in allowed[:TIMED_CORES]:
+            pin(core)
+            times = timeit.repeat(lambda: sum(range(LOOP)), number=1, repeat=TIMES)
+            paces[core] = statistics.median(times)
+        return paces
     finally:
         pin(set(allowed))
-
-
-def _time_loop(core: int) -> float:
-    pin(core)
-    times = []
-    for _ in range(TIMES):
-        start = time.perf_counter()
-        sum(range(LOOP))
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
 
 
 def usual_paces(visits: Iterable[Visit]) -> dict[int, float]:

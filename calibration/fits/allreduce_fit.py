@@ -125,13 +125,13 @@ def fit(
     if len(points) < len(names):
         raise ValueError(f"{len(points)} times do not tell {len(names)} constants")
     matrix = np.stack([columns[name] for name in names], axis=1)
-    solution = _solve(matrix, np.array([point.seconds for point in points]))
-    value = dict(zip(names, solution.values.tolist(), strict=True))
+    values, ends, freedom = _solve(matrix, np.array([p.seconds for p in points]), estimates)
+    value = dict(zip(names, values.tolist(), strict=True))
     slow = [name for name in names if "bandwidth" in name and value[name] <= 0]
     if slow:
         raise ValueError(f"no {slow[0]} can be fitted: larger sizes took no longer")
     low, high = {}, {}
-    for name, (least, most) in zip(names, _intervals(solution, estimates).tolist(), strict=True):
+    for name, (least, most) in zip(names, ends.tolist(), strict=True):
         if not math.isfinite(most):
             continue
         if "bandwidth" in name:
@@ -140,17 +140,17 @@ def fit(
                 high[name] = 1 / least
         else:
             low[name], high[name] = max(0.0, least), most
-    alpha, slope = value.get("alpha"), value.get("bandwidth")
-    inner, inner_slope = value.get("intra_alpha"), value.get("intra_bandwidth")
+    bandwidths = {name: 1 / value[name] for name in names if "bandwidth" in name}
+    has_inner = "intra_bandwidth" in value
     return AllReduceFit(
         algorithm,
-        0.0 if alpha is None else alpha,
-        math.inf if slope is None else 1 / slope,
-        inner if hops or inner_slope is None else 0.0,
-        None if inner_slope is None else 1 / inner_slope,
+        value.get("alpha", 0.0),
+        bandwidths.get("bandwidth", math.inf),
+        value.get("intra_alpha", 0.0 if has_inner and not hops else None),
+        bandwidths.get("intra_bandwidth"),
         low,
         high,
-        solution.freedom,
+        freedom,
     )
 
 
@@ -251,64 +251,30 @@ def _columns(points: Sequence[AllReducePoint], algorithm: Algorithm) -> dict[str
     nested = algorithm == "hierarchical" and any(max(p.ranks_per_node) > 1 for p in points)
     two_links = len(single) == 2 or (nested and single == {False})
     none = (0.0, math.inf)
+    units = {"alpha": (1.0, math.inf), "bandwidth": (0.0, 1.0)}
 
-    def column(outer: tuple[float, float], inner: tuple[float, float] | None) -> Floats:
-        inside = (None, None) if inner is None else inner
+    def column(outer: tuple[float, float], *inner: float) -> Floats:
+        laws = (AllReduce(*outer, p.bytes, 0.0, algorithm, *inner) for p in points)
         return np.array(
-            [
-                AllReduce(*outer, p.bytes, 0.0, algorithm, *inside).seconds(p.ranks_per_node)
-                for p in points
-            ]
+            [law.seconds(p.ranks_per_node) for law, p in zip(laws, points, strict=True)]
         )
 
     if not two_links:
-        return {"alpha": column((1.0, math.inf), None), "bandwidth": column((0.0, 1.0), None)}
+        return {name: column(unit) for name, unit in units.items()}
     return {
-        "alpha": column((1.0, math.inf), none),
-        "bandwidth": column((0.0, 1.0), none),
-        "intra_alpha": column(none, (1.0, math.inf)),
-        "intra_bandwidth": column(none, (0.0, 1.0)),
+        **{name: column(unit, *none) for name, unit in units.items()},
+        **{f"intra_{name}": column(none, *unit) for name, unit in units.items()},
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Solution:
-    """Constants, and what their intervals need.
+def _solve(
+    matrix: Floats, seconds: Floats, estimates: Sequence[CellEstimate]
+) -> tuple[Floats, Floats, int]:
+    """Constants >= 0 by least squares of logarithms, in which wild times count less.
 
-    response: of each constant to each time's logarithm, shape (constants, times); 0 for a constant
-        at 0.
-    squares: sum over the residuals, of which wild ones count less.
-    freedom: number of times beyond the constants above 0.
+    Returns the constants, their 95 % intervals in rows of two (NaN without one, and for a constant
+    at 0), and the number of times beyond the constants above 0.
     """
-
-    values: Floats
-    response: Floats
-    squares: float
-    freedom: int
-
-
-def _intervals(solution: _Solution, estimates: Sequence[CellEstimate]) -> Floats:
-    """95 % interval of each constant, a row of two; NaN without an interval."""
-    ends = np.full((len(solution.values), 2), math.nan)
-    free = solution.response.any(axis=1)
-    if not solution.freedom:
-        return ends
-    squares = solution.squares / solution.freedom
-    errors = np.array([e.error for e in estimates]) if estimates else np.array([math.inf])
-    if np.all(np.isfinite(errors)) and errors.any():
-        values = np.array([e.value for e in estimates])
-        shifts = np.log(draw_values(estimates) / values) @ solution.response.T
-        wider = max(1.0, math.sqrt(squares / float(np.mean(errors**2))))
-        reach = wider * np.quantile(shifts, [0.025, 0.975], axis=0).T
-    else:
-        error = np.sqrt(squares * (solution.response**2).sum(axis=1))
-        reach = student_quantile(solution.freedom) * np.stack([-error, error], axis=1)
-    ends[free] = (solution.values[:, None] + reach)[free]
-    return ends
-
-
-def _solve(matrix: Floats, seconds: Floats) -> _Solution:
-    """Constants >= 0 by least squares of logarithms, in which wild times count less."""
     from scipy.optimize import least_squares, nnls
 
     relative = matrix / seconds[:, None]
@@ -327,10 +293,21 @@ def _solve(matrix: Floats, seconds: Floats) -> _Solution:
     )  # fmt: skip
     values, response = np.zeros(len(start)), np.zeros(matrix.T.shape)
     values[free] = result.x
-    response[free] = np.linalg.pinv(result.jac)
-    return _Solution(
-        values / scale,
-        response / scale[:, None],
-        2 * float(result.cost),
-        len(seconds) - int(free.sum()),
-    )
+    response[free] = np.linalg.pinv(result.jac)  # of each constant to each time's logarithm
+    values, response = values / scale, response / scale[:, None]
+    ends, freedom = np.full((len(values), 2), math.nan), len(seconds) - int(free.sum())
+    if not freedom:
+        return values, ends, freedom
+    squares = 2 * float(result.cost) / freedom
+    errors = np.array([e.error for e in estimates])
+    if len(errors) and np.all(np.isfinite(errors)) and errors.any():
+        medians = np.array([e.value for e in estimates])
+        shifts = np.log(draw_values(estimates) / medians) @ response.T
+        wider = max(1.0, math.sqrt(squares / float(np.mean(errors**2))))
+        reach = wider * np.quantile(shifts, [0.025, 0.975], axis=0).T
+    else:
+        error = np.sqrt(squares * (response**2).sum(axis=1))
+        reach = student_quantile(freedom) * np.stack([-error, error], axis=1)
+    moved = response.any(axis=1)
+    ends[moved] = (values[:, None] + reach)[moved]
+    return values, ends, freedom
