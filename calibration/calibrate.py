@@ -3,7 +3,7 @@
 >>> request = CalibrationRequest(
 ...     "mlp", "cpu", parts=("step",), precisions=("fp64", "fp32_of_fp64"), minutes=2
 ... )
->>> Calibration.of(request).forecast().cells
+>>> Calibration(request).forecast().cells
 {'step': 10}
 """
 
@@ -24,7 +24,7 @@ from simstrag.calibration import measurement_rounds
 from simstrag.calibration import samples as files
 from simstrag.calibration.assemble import assemble
 from simstrag.calibration.benches.bench_selection import build_benches
-from simstrag.calibration.benches.device_timing import Device, find_device
+from simstrag.calibration.benches.device_timing import find_device
 from simstrag.calibration.benches.gradient_norms import GradientBench
 from simstrag.calibration.benches.machine_state import describe_software, slug
 from simstrag.calibration.benches.steps import Jobs
@@ -38,7 +38,7 @@ from simstrag.errors import InputError
 from simstrag.processes.affinity import keep_memory
 from simstrag.profile.profile import Profile
 from simstrag.runs.run import provenance
-from simstrag.workloads import Precisions, Workload, available_precisions, choose_precisions, load
+from simstrag.workloads import Precisions, available_precisions, choose_precisions, load
 from simstrag.workloads.device import describe_device
 
 PROFILE = "profile.json"
@@ -117,38 +117,22 @@ def derive(folder: str | Path) -> Profile:
 
 
 class Calibration:
-    """One calibration in its folder; `of` makes it and `run` measures."""
+    """One calibration in its folder; `run` measures.
+
+    folder: of samples and profile; profiles/<device>-<workload> by default.
+    nominal: one of the requested batches, the middle one by default.
+    only: the cells to measure; all by default.
+
+    Raises `InputError` for an unknown part, device, workload or precision.
+    """
 
     def __init__(
         self,
         request: CalibrationRequest,
-        workload: Workload,
-        device: Device,
-        folder: Path,
-        only: Collection[MeasurementCell],
-    ) -> None:
-        self.request, self.workload, self.device, self.folder = request, workload, device, folder
-        self.only = only
-        self.parts: tuple[Part, ...] = tuple(p for p in PARTS if p in (request.parts or PARTS))
-        self.jobs = Jobs(workload, device)
-        self.journal = VisitJournal(folder)
-
-    @classmethod
-    def of(
-        cls,
-        request: CalibrationRequest,
         folder: str | Path | None = None,
         nominal: int = 0,
         only: Collection[MeasurementCell] = (),
-    ) -> Calibration:
-        """Find device and workload of a request.
-
-        folder: of samples and profile; profiles/<device>-<workload> by default.
-        nominal: one of the requested batches, the middle one by default.
-        only: the cells to measure; all by default.
-
-        Raises `InputError` for an unknown part, device, workload or precision.
-        """
+    ) -> None:
         for part in request.parts:
             if part not in PARTS:
                 known = ", ".join(PARTS)
@@ -169,7 +153,11 @@ class Calibration:
         if request.precisions and len(request.precisions) != 2:
             raise InputError("give two precisions, full and reduced, or none")
         name = f"{slug(describe_device(device.name))}-{workload.name.replace(':', '-')}"
-        return cls(request, workload, device, Path(folder or Path("profiles") / name), only)
+        self.request, self.workload, self.device, self.only = request, workload, device, only
+        self.folder = Path(folder or Path("profiles") / name)
+        self.parts: tuple[Part, ...] = tuple(p for p in PARTS if p in (request.parts or PARTS))
+        self.jobs = Jobs(workload, device)
+        self.journal = VisitJournal(self.folder)
 
     @cached_property
     def precisions(self) -> Precisions:
@@ -196,9 +184,10 @@ class Calibration:
 
         Raises `InputError` for a requested part of which this workload has no cell.
         """
-        benches = build_benches(
-            self.jobs, self.precisions, self.parameters[1], self.gpus, self.parts
-        )
+        import torch
+
+        gpus = 0 if self.device.name == "cpu" else torch.cuda.device_count()
+        benches = build_benches(self.jobs, self.precisions, self.parameters[1], gpus, self.parts)
         for bench in benches:
             if isinstance(bench, GradientBench) and bench.why_not and self.request.parts:
                 raise InputError(bench.why_not)
@@ -222,13 +211,6 @@ class Calibration:
     def _round(self) -> dict[MeasurementCell, float]:
         """The cells to measure, and the seconds of each in a round."""
         return {c: b.seconds(c) for b in self.benches for c in b.cells if self.is_wanted(c)}
-
-    @property
-    def gpus(self) -> int:
-        """Number of GPUs; 0 where steps run on the CPU."""
-        import torch
-
-        return 0 if self.device.name == "cpu" else torch.cuda.device_count()
 
     def is_wanted(self, cell: MeasurementCell) -> bool:
         """Whether a cell is to be measured; a request for precisions excludes all others."""

@@ -87,7 +87,7 @@ def check(
             (workload.full, workload.amp),
             minutes,
         )
-        again = Calibration.of(request, Path(folder) / "again", workload.batch, cells)
+        again = Calibration(request, Path(folder) / "again", workload.batch, cells)
         return CheckResult(compare(profile, again.run(on_visit)))
 
 

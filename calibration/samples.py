@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,13 +59,14 @@ def calm_visits(visits: Sequence[Visit], usual: Mapping[int, float]) -> tuple[Vi
 
     Each of the two conditions is dropped where less than half of the visits meet it.
     """
-    alone = _unless_few(visits, lambda visit: not visit.facts.get("disturbed"))
-    return _unless_few(alone, lambda visit: visit_deviation(visit, usual) <= PACE_LIMIT)
-
-
-def _unless_few(visits: Sequence[Visit], is_calm: Callable[[Visit], bool]) -> tuple[Visit, ...]:
-    calm = tuple(filter(is_calm, visits))
-    return calm if 2 * len(calm) >= len(visits) else tuple(visits)
+    calm = tuple(visits)
+    for is_calm in (
+        lambda visit: not visit.facts.get("disturbed"),
+        lambda visit: visit_deviation(visit, usual) <= PACE_LIMIT,
+    ):
+        kept = tuple(filter(is_calm, calm))
+        calm = kept if 2 * len(kept) >= len(calm) else calm
+    return calm
 
 
 class VisitJournal:
@@ -134,9 +135,7 @@ def read(path: Path) -> Samples:
     if path.name == JOURNAL:
         return VisitJournal(path.parent).read()
     try:
-        header, columns = _read_parquet(path)
-        visits = tuple(_visits(header.pop("visits"), columns))
-        return Samples(_check_format(header), visits)
+        return _read_table(path)
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise InputError(f"{path}: is no file of samples: {reason}") from None
@@ -149,9 +148,18 @@ def write(samples: Samples, folder: Path) -> Path:
 
     lines = [_line(visit, samples=False) for visit in samples.visits]
     header = {"format": FORMAT, **samples.header, "visits": lines}
-    table = pa.table(_columns(samples.visits)).replace_schema_metadata(
-        {"simstrag": json.dumps(header)}
-    )
+    series = [
+        (k, n, values)
+        for k, visit in enumerate(samples.visits)
+        for n, values in enumerate(visit.samples.values())
+    ]
+    counts = [len(values) for _, _, values in series]
+    columns = {  # one row per sample; visit and name by their numbers
+        "visit": np.repeat(np.array([k for k, _, _ in series], np.int32), counts),
+        "name": np.repeat(np.array([n for _, n, _ in series], np.int16), counts),
+        "value": np.concatenate([np.zeros(0), *(values for _, _, values in series)]),
+    }
+    table = pa.table(columns).replace_schema_metadata({"simstrag": json.dumps(header)})
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(
         folder / TABLE,
@@ -190,34 +198,16 @@ def _check_format(header: Any) -> Header:
     return dict(header)
 
 
-Columns = dict[str, Any]
-"""`visit` and `name` (numbers) and `value`: one row per sample."""
-
-
-def _columns(visits: Iterable[Visit]) -> Columns:
-    columns: Columns = {
-        "visit": [np.zeros(0, np.int32)], "name": [np.zeros(0, np.int16)], "value": [np.zeros(0)],
-    }  # fmt: skip
-    for k, visit in enumerate(visits):
-        for n, values in enumerate(visit.samples.values()):
-            columns["visit"].append(np.full(len(values), k, np.int32))
-            columns["name"].append(np.full(len(values), n, np.int16))
-            columns["value"].append(np.array(values, np.float64))
-    return {name: np.concatenate(arrays) for name, arrays in columns.items()}
-
-
-def _visits(lines: list[dict[str, Any]], columns: Columns) -> Iterable[Visit]:
-    starts = np.searchsorted(columns["visit"], np.arange(len(lines) + 1))
-    for k, line in enumerate(lines):
-        rows = slice(starts[k], starts[k + 1])
-        name, value = columns["name"][rows], columns["value"][rows]
-        series = {word: value[name == n].tolist() for n, word in enumerate(line["names"])}
-        yield _visit({**line, "samples": series})
-
-
-def _read_parquet(path: Path) -> tuple[Header, Columns]:
+def _read_table(path: Path) -> Samples:
     import pyarrow.parquet as pq
 
     table = pq.read_table(path)
     header = json.loads((table.schema.metadata or {})[b"simstrag"])
-    return header, {name: table.column(name).to_numpy() for name in ("visit", "name", "value")}
+    lines, visits = header.pop("visits"), []
+    visit, names, values = (table.column(name).to_numpy() for name in ("visit", "name", "value"))
+    starts = np.searchsorted(visit, np.arange(len(lines) + 1))
+    for line, start, end in zip(lines, starts, starts[1:], strict=False):
+        name, value = names[start:end], values[start:end]
+        series = {word: value[name == n].tolist() for n, word in enumerate(line["names"])}
+        visits.append(_visit({**line, "samples": series}))
+    return Samples(_check_format(header), tuple(visits))

@@ -281,7 +281,7 @@ def test_a_noisy_machine_is_called_so_and_by_how_much() -> None:
 
 def test_a_calibration_may_be_called_from_python(here: Path) -> None:
     asked = CalibrationRequest("mine:job", "cpu", ("step",), precisions=("fp64", "fp32_of_fp64"))
-    assert Calibration.of(asked, here / "x").forecast().cells == {"step": 10}
+    assert Calibration(asked, here / "x").forecast().cells == {"step": 10}
     with pytest.raises(InputError, match="has no samples"):
         derive(here)
 
@@ -290,9 +290,9 @@ def test_without_minutes_it_takes_ten_or_what_the_fewest_rounds_take(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = CalibrationRequest("mine:job", "cpu", ("step",), precisions=("fp64", "fp32_of_fp64"))
-    assert Calibration.of(asked, here / "x").minutes == 10
+    assert Calibration(asked, here / "x").minutes == 10
     monkeypatch.setattr(
         "simstrag.calibration.benches.steps.StepBench.seconds", lambda self, cell: 30.0
     )
-    forecast = Calibration.of(asked, here / "x").forecast()
+    forecast = Calibration(asked, here / "x").forecast()
     assert forecast.most == forecast.least == 5 * 10 * 30.0

@@ -118,7 +118,7 @@ class InterleavedCalibration:
 
     def begin(self, on_visit: OnVisit | None = None) -> Path:
         """Measure the part before the first repetition; returns its profile."""
-        Calibration.of(self.request, self.place).check_folder()
+        Calibration(self.request, self.place).check_folder()
         if not self.first_profile.exists():
             text = self.go_on(0.0, on_visit).read_text(encoding="utf-8")
             write_atomically(
@@ -128,7 +128,7 @@ class InterleavedCalibration:
 
     def go_on(self, done: float, on_visit: OnVisit | None = None) -> Path:
         """Measure the part due after a share of the repetitions; returns the whole profile."""
-        calibration = Calibration.of(self.request, self.place)
+        calibration = Calibration(self.request, self.place)
         calibration.run(on_visit, calibration.minutes * (FIRST + (1 - FIRST) * done))
         return self.place / PROFILE
 

@@ -71,22 +71,6 @@ class TrainingSetup(NamedTuple):
     stand_in: bool
 
 
-class BareSteps(NamedTuple):
-    """A request: compute steps without training for `seconds`; the answer is their times."""
-
-    seconds: float
-
-
-class TrainingSteps(NamedTuple):
-    """A request to all ranks: train for a number of steps."""
-
-    steps: int
-
-
-class ReportSteps(NamedTuple):
-    """A request to one rank: report the steps of the last `TrainingSteps` as a `Series`."""
-
-
 class TrainingBench(Bench):
     """Cells of one part, for one number of ranks on the CPU.
 
@@ -144,8 +128,8 @@ class TrainingBench(Bench):
                 samples = self._train_and_report(LOADED * VISIT) | {"clean": clean}
         else:
             ranks = range(self._cores)
-            alone = [s for rank in ranks for s in self.workers.request({rank: BareSteps(SPAN)})]
-            beside = self.workers.request(dict.fromkeys(ranks, BareSteps(SPAN)))
+            alone = [s for rank in ranks for s in self.workers.request({rank: ("bare", SPAN)})]
+            beside = self.workers.request(dict.fromkeys(ranks, ("bare", SPAN)))
             samples = {
                 "alone": _equally_many(alone), "beside": _equally_many(beside),
                 **self._train_and_report(VISIT),
@@ -167,11 +151,11 @@ class TrainingBench(Bench):
         pace = (time.monotonic() - start) / (1 + SETTLE)
         self._train(min(MOST, max(FEWEST, round(seconds / pace))))
         ranks = range(1 if self.part == "lockstep" else self.ranks)
-        reports = self.workers.request(dict.fromkeys(ranks, ReportSteps()))
+        reports = self.workers.request(dict.fromkeys(ranks, ("report",)))
         return {name: _equally_many([each[name] for each in reports]) for name in reports[0]}
 
     def _train(self, steps: int) -> None:
-        self.workers.request(dict.fromkeys(range(self.ranks), TrainingSteps(1 + steps)))
+        self.workers.request(dict.fromkeys(range(self.ranks), ("train", 1 + steps)))
 
 
 def _equally_many(series: Sequence[Sequence[float]]) -> tuple[float, ...]:
@@ -198,29 +182,36 @@ def _run_rank(pipe: Connection, rank: int, folder: str, world: int, setup: Train
     weights = [copy.deepcopy(each.model.state_dict()) for each in (bare, trained)]
     done = first = 0
 
-    def handle(request: BareSteps | TrainingSteps | ReportSteps) -> Any:
+    def time_bare_steps(seconds: float) -> tuple[float, ...]:
+        bare.model.load_state_dict(weights[0])  # long training may change the time of a step
+        bare.optimizer.state.clear()
+        batches = [bare.batch(setup.batch) for _ in range(2)]
+        return time_steps(bare, batches, find_device("cpu"), seconds)["seconds"]
+
+    def train(steps: int) -> None:
         nonlocal done, first
-        if isinstance(request, ReportSteps):
-            lines = read_journal(record)[1]
-            if setup.policy == "bsp":
-                return _lockstep_series(lines, first)
-            return _server_series(lines, rank, first)
-        if isinstance(request, BareSteps):
-            bare.model.load_state_dict(weights[0])  # long training may change the time of a step
-            bare.optimizer.state.clear()
-            batches = [bare.batch(setup.batch) for _ in range(2)]
-            return time_steps(bare, batches, find_device("cpu"), request.seconds)["seconds"]
         if setup.policy == "bsp":  # all ranks go back at once; at a server none can
             model.load_state_dict(weights[1])
             optimizer.state.clear()
         batch = trained.batch(setup.batch)
-        for _ in range(request.steps):
+        for _ in range(steps):
             trainer.step(lambda: trained.parts.loss(model, batch))
-        done, first = done + request.steps, done + 1
-        return None
+        done, first = done + steps, done + 1
 
+    def report() -> Series:
+        """The steps of the last training."""
+        lines = read_journal(record)[1]
+        if setup.policy == "bsp":
+            return _lockstep_series(lines, first)
+        return _server_series(lines, rank, first)
+
+    actions: dict[str, Callable[..., Any]] = {
+        "bare": time_bare_steps,
+        "train": train,
+        "report": report,
+    }
     with trainer:
-        serve(pipe, handle)
+        serve(pipe, lambda request: actions[request[0]](*request[1:]))
 
 
 def _server_series(lines: Sequence[Sequence[Any]], rank: int, first: int) -> Series:

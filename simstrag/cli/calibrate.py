@@ -69,7 +69,7 @@ def calibrate(
         return
     from simstrag.calibration.calibrate import Calibration, CalibrationRequest
 
-    calibration = Calibration.of(
+    calibration = Calibration(
         CalibrationRequest(
             workload, device, tuple(part or ()), tuple(batch or ()), tuple(precision or ()),
             minutes, seed,
