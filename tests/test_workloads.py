@@ -214,10 +214,10 @@ def test_parts_of_a_batch_are_its_samples_whatever_its_shape() -> None:
 def test_the_pair_of_a_cpu_is_bf16_only_where_that_is_faster(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from simstrag.workloads import probe
+    from simstrag.workloads import training_task
 
     for gain, pair in ((2.0, ("fp32", "bf16")), (1.1, ("fp64", "fp32_of_fp64"))):
-        monkeypatch.setattr(probe, "gain", lambda *_, found=gain, **__: found)
-        chosen = probe.choose_precisions(TINY)
+        monkeypatch.setattr(training_task, "gain", lambda *_, found=gain, **__: found)
+        chosen = training_task.choose_precisions(TINY)
         assert (chosen.full, chosen.amp) == pair
         assert chosen.stand_in == (pair[0] == "fp64")

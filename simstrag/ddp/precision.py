@@ -19,7 +19,7 @@ from torch import nn
 from simstrag.ddp.failures.membership import local_error
 from simstrag.errors import InputError
 from simstrag.workloads.precision import available_precisions, reduced_loss, tensor_cores
-from simstrag.workloads.probe import MIN_GAIN, gain
+from simstrag.workloads.training_task import MIN_GAIN, gain
 from simstrag.workloads.workload import map_tensors
 
 PAIRS = {

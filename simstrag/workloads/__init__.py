@@ -13,9 +13,8 @@ from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 from simstrag.workloads.large import LARGE
 from simstrag.workloads.precision import PRECISIONS, available_precisions
-from simstrag.workloads.probe import Precisions, choose_precisions
 from simstrag.workloads.small import SMALL
-from simstrag.workloads.training_task import TrainingTask
+from simstrag.workloads.training_task import Precisions, TrainingTask, choose_precisions
 from simstrag.workloads.workload import Batch, Parts, Workload, map_tensors, slice_batch
 
 __all__ = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 from pathlib import Path
@@ -30,7 +31,11 @@ def describe_device(name: str = "cpu") -> dict[str, Any]:
 
 def _describe_cpu() -> dict[str, str | int | float]:
     """CPU model, flags for reduced precision, cores and memory."""
-    cpuinfo = _cpuinfo()
+    cpuinfo: dict[str, str] = {}
+    with contextlib.suppress(OSError):
+        first = Path("/proc/cpuinfo").read_text().split("\n\n", 1)[0]
+        pairs = (line.split(":", 1) for line in first.splitlines() if ":" in line)
+        cpuinfo = {key.strip(): value.strip() for key, value in pairs}
     flags = set(cpuinfo.get("flags", "").split())
     description: dict[str, str | int | float] = {
         "kind": "cpu",
@@ -45,13 +50,3 @@ def _describe_cpu() -> dict[str, str | int | float]:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         description["memory_gib"] = round(memory / 2**30, 1)
     return description
-
-
-def _cpuinfo() -> dict[str, str]:
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return {}
-    first = text.split("\n\n", 1)[0]
-    pairs = (line.split(":", 1) for line in first.splitlines() if ":" in line)
-    return {key.strip(): value.strip() for key, value in pairs}

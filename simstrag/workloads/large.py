@@ -5,10 +5,11 @@ Nothing is downloaded: a model is built from its configuration class, never from
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from simstrag.errors import InputError
-from simstrag.workloads.workload import Batch, Parts, Workload, batch_generator
+from simstrag.workloads.workload import Batch, Parts, Workload, random_images, random_tokens
 
 if TYPE_CHECKING:
     import torch
@@ -73,30 +74,17 @@ def _adamw(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=1e-4)
 
 
-def _images(side: int) -> Any:
-    import torch
-
-    generator = batch_generator()
-
-    def make_batch(samples: int) -> Batch:
-        return {
-            "pixel_values": torch.randn(samples, 3, side, side, generator=generator),
-            "labels": torch.randint(0, 1000, (samples,), generator=generator),
-        }
-
-    return make_batch
+def _name(names: tuple[str, str], draw: Callable[[int], Batch]) -> Callable[[int], Batch]:
+    """Batches under the names that models of transformers know."""
+    return lambda samples: dict(zip(names, draw(samples), strict=True))
 
 
-def _tokens(tokens: int, vocabulary: int) -> Any:
-    import torch
+def _images(side: int) -> Callable[[int], Batch]:
+    return _name(("pixel_values", "labels"), random_images(3, side, side, classes=1000))
 
-    generator = batch_generator()
 
-    def make_batch(samples: int) -> Batch:
-        ids = torch.randint(0, vocabulary, (2, samples, tokens), generator=generator)
-        return {"input_ids": ids[0], "labels": ids[1]}
-
-    return make_batch
+def _tokens(tokens: int, vocabulary: int) -> Callable[[int], Batch]:
+    return _name(("input_ids", "labels"), random_tokens(tokens, vocabulary))
 
 
 LARGE = (

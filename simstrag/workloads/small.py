@@ -8,7 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from simstrag.errors import InputError
-from simstrag.workloads.workload import Batch, Parts, Workload, batch_generator
+from simstrag.workloads.workload import (
+    Batch,
+    Parts,
+    Workload,
+    batch_generator,
+    random_images,
+    random_tokens,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +35,6 @@ def resnet18(width: int = 16) -> Parts:
 
     The layers are those of He et al. 2016 (arXiv:1512.03385) with the stem for small images.
     """
-    import torch
     from torch import nn
 
     class Block(nn.Module):
@@ -64,13 +70,7 @@ def resnet18(width: int = 16) -> Parts:
         inner = outer
     model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inner, 10))
 
-    generator = batch_generator()
-
-    def make_batch(samples: int) -> Batch:
-        return torch.randn(samples, 3, 32, 32, generator=generator), torch.randint(
-            0, 10, (samples,), generator=generator
-        )
-
+    make_batch = random_images(3, 32, 32, classes=10)
     return Parts(model, cross_entropy, _momentum(model, 0.01), make_batch)
 
 
@@ -97,33 +97,18 @@ def transformer(width: int = 256, tokens: int = 32, vocabulary: int = 1024) -> P
             return out
 
     model = Encoder()
-
-    generator = batch_generator()
-
-    def make_batch(samples: int) -> Batch:
-        ids = torch.randint(0, vocabulary, (2, samples, tokens), generator=generator)
-        return ids[0], ids[1]
-
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    return Parts(model, cross_entropy, optimizer, make_batch)
+    return Parts(model, cross_entropy, optimizer, random_tokens(tokens, vocabulary))
 
 
 def mlp(width: int = 1024) -> Parts:
     """Three layers of 1024 and a classifier; 3.2 million parameters, little but matrix products."""
-    import torch
     from torch import nn
 
     hidden = [layer for _ in range(3) for layer in (nn.Linear(width, width), nn.ReLU())]
     model = nn.Sequential(*hidden, nn.Linear(width, 10))
 
-    generator = batch_generator()
-
-    def make_batch(samples: int) -> Batch:
-        return torch.randn(samples, width, generator=generator), torch.randint(
-            0, 10, (samples,), generator=generator
-        )
-
-    return Parts(model, cross_entropy, _momentum(model, 0.01), make_batch)
+    return Parts(model, cross_entropy, _momentum(model, 0.01), random_images(width, classes=10))
 
 
 def digits() -> Parts:

@@ -196,6 +196,27 @@ def batch_generator() -> torch.Generator:
     return torch.Generator().manual_seed(torch.initial_seed())
 
 
+def random_images(*shape: int, classes: int) -> Callable[[int], Batch]:
+    """Draws batches of normal inputs of a shape, and of their classes."""
+    import torch
+
+    generator = batch_generator()
+    return lambda samples: (
+        torch.randn(samples, *shape, generator=generator),
+        torch.randint(0, classes, (samples,), generator=generator),
+    )
+
+
+def random_tokens(tokens: int, vocabulary: int) -> Callable[[int], Batch]:
+    """Draws batches of tokens, and of as many labels."""
+    import torch
+
+    generator = batch_generator()
+    return lambda samples: tuple(
+        torch.randint(0, vocabulary, (2, samples, tokens), generator=generator)
+    )
+
+
 def map_tensors(batch: Batch, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
     """A batch of the same structure, with `change` applied to every tensor."""
     import torch
