@@ -9,11 +9,12 @@ ICDCS 2019, arXiv:1908.11848.
 The paper's: thresholds from s_L to s_L + r_max (3 and 15), a controller that decides when the
 fastest rank is at s_L, and the wait for s_L after the extra steps.  The controller predicts the
 next r_max pushes of both ranks from the times between their last two, and takes the closest pair in
-either order.  Ours: a rank's pace is its last local time plus its communication, without waiting;
-the slowest's next push is predicted from the start of its step; the fast rank's r-th push,
-r = 0..r_max, is compared with the slowest's next push at or after it, for which it would wait; the
-least r of tied waits is taken.  The extra steps raise the threshold to s_L + r, so that a push of
-the slowest adds to them, until the rank blocks. It then waits for s_L, maybe for several pushes.
+either order.  Ours: the interval between a rank's pushes is its last local time plus its
+communication, without waiting; the slowest's next push is predicted from the start of its step; the
+fast rank's r-th push, r = 0..r_max, is compared with the slowest's next push at or after it, for
+which it would wait; the least r of tied waits is taken.  The extra steps raise the threshold by r,
+so that a push of the slowest adds to them, until the rank blocks. It then waits for s_L, maybe for
+several pushes.
 """
 
 import math
@@ -66,7 +67,12 @@ class Dssp:
                 raise ValueError(f"{name} must be 0 or more, not {getattr(self, name)}")
 
     def plan(self, view: View) -> Plan:
-        state = self._state(view)
+        state = self.state_
+        if state is None:
+            bounds = np.full(view.world_size, self.low)
+            never = np.full(view.world_size, -1)
+            state = _State(view.steps, bounds, never, _plan_of(bounds))
+            object.__setattr__(self, "state_", state)  # the dataclass is frozen
         counts = view.steps - state.began
         ahead = counts - counts.min()
         blocked = (ahead > state.bounds) & (state.decided != view.steps)
@@ -91,27 +97,18 @@ class Dssp:
             return {"grants": 0, "extra_steps": 0}
         return {"grants": state.grants, "extra_steps": state.extra_steps}
 
-    def _state(self, view: View) -> _State:
-        if self.state_ is None:
-            n = view.world_size
-            bounds = np.full(n, self.low)
-            state = _State(view.steps, bounds, np.full(n, -1), _plan_of(bounds))
-            object.__setattr__(self, "state_", state)  # the dataclass is frozen
-            return state
-        return self.state_
-
     def _extra_steps(self, view: View, fast: int, slowest: Ints) -> int:
-        """r*, the r in 0..r_max with the least wait; 0 where a pace is unknown.
+        """r*, the r in 0..r_max with the least wait; 0 where an interval is unknown.
 
         Of several slowest ranks the one with the latest next push counts.
         """
-        pace = last(view.local_times, view.communication)
-        next_push = np.maximum(view.pending_since + pace, view.time)[slowest]
-        if np.isnan(next_push).any() or math.isnan(pace[fast]):
+        interval = last(view.local_times, view.communication)
+        next_push = np.maximum(view.pending_since + interval, view.time)[slowest]
+        if np.isnan(next_push).any() or math.isnan(interval[fast]):
             return 0
         slow = int(np.argmax(is_at_most(next_push.max(), next_push)))
-        ahead = view.time + pace[fast] * np.arange(self.extra + 1) - next_push[slow]
-        period = pace[slowest[slow]]
+        ahead = view.time + interval[fast] * np.arange(self.extra + 1) - next_push[slow]
+        period = interval[slowest[slow]]
         waits = np.where(ahead <= 0, -ahead, -ahead % period)
         waits[is_at_most(period, waits) & (ahead > 0)] = 0.0  # a push that comes at once
         return int(np.argmax(is_at_most(period + waits, period + waits.min())))

@@ -166,12 +166,17 @@ class Korel:
             guard=self.global_shift_guard,
         )
         if self._count(state, x, against, recorded):
-            acting = np.flatnonzero(state.ranks["acts"]).tolist()
-            for i in acting:
+            # The first action of a rank ends its check (A.9.2).
+            for i in np.flatnonzero(state.ranks["acts"]).tolist():
                 if not state.ranks[i]["in_amp"]:
                     self._activate(state, i)
-                else:
-                    self._act(state, view, i, float(x[i]), against)
+                elif state.ranks[i]["in_trial"]:
+                    self._judge_trial(state, i, state.trials[i], against)
+                elif not (
+                    self._fails(state, view, i, against)
+                    or self._recovers(state, i, float(x[i]), against)
+                ):
+                    self._probe(state, view, i, against)
             state.plan = self._next_plan(state)
         return state.plan
 
@@ -273,13 +278,6 @@ class Korel:
         state.trials[i] = trial
         state.ranks[i]["in_trial"] = True
         state.counts[kind] += 1
-
-    def _act(self, state: _State, view: View, i: int, x: float, against: Baseline) -> None:
-        """Check one rank in AMP mode; the first action ends its check (A.9.2)."""
-        if state.ranks[i]["in_trial"]:
-            self._judge_trial(state, i, state.trials[i], against)
-        elif not (self._fails(state, view, i, against) or self._recovers(state, i, x, against)):
-            self._probe(state, view, i, against)
 
     def _judge_trial(self, state: _State, i: int, trial: _Trial, against: Baseline) -> None:
         if len(trial.times) < trial.needed:

@@ -145,7 +145,8 @@ class StarH:
         if self.form is Form.RING:
             ring, riders = ring_and_riders(t, x)
             return ("ssgd" if x == n else "ring"), (Quorum(ring if riders else ALL, riders=riders),)
-        groups = ward_clusters(t, self._threshold(t))
+        threshold = self.relative * float(t.min()) if self.absolute is None else self.absolute
+        groups = ward_clusters(t, threshold)
         if len(groups) > 1:
             T_dyn = dynamic_time(t, groups, phi, b, self.staleness)
             if is_less(T_dyn, T.min()):
@@ -153,9 +154,6 @@ class StarH:
         if x == n:
             return "ssgd", self._together()
         return "static", (Quorum(count=x, via=Via.SERVER),)
-
-    def _threshold(self, t: Floats) -> float:
-        return self.relative * float(t.min()) if self.absolute is None else self.absolute
 
     def _phi(self, view: View, total_batch: int) -> float:
         phi = self.phi

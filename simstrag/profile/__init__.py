@@ -1,4 +1,4 @@
-"""Profiles: what calibration measured on one device, each number with its origin.
+"""Profiles: numbers of one device, each measured, fitted or assumed.
 
 Start with `profile`, then `quantity`. Measuring is done in `simstrag.calibration`.
 """

@@ -1,4 +1,4 @@
-"""Profiles: what calibration measured on one device, each number with its origin."""
+"""Profiles: numbers of one device, each measured, fitted or assumed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantities: numbers with their origin and their interval."""
+"""Quantities: numbers that are measured, fitted or assumed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ProfilePart(BaseModel):
 
 
 class Quantity(ProfilePart):
-    """A number with its origin: measured, fitted or assumed.
+    """A number that is measured, fitted or assumed, with its interval.
 
     low, high: ends of its 95 % interval.
     error: its standard error, in the unit of the value.  Of few visits the interval is wider than

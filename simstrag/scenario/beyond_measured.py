@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from simstrag.profile.batch_laws import fit_of
 from simstrag.profile.profile import AllReduceTimes, Profile
 from simstrag.scenario.scenario import Scenario
-from simstrag.scenario.uncertain_constants import THROUGH
+from simstrag.scenario.uncertain_constants import uses
 from simstrag.trace.row_validation import RESOURCES, UTILISATION
 
 
@@ -46,9 +46,9 @@ class BeyondMeasured(NamedTuple):
 
     def concerns(self, summary: Mapping[Any, Any]) -> bool:
         """Whether a run with this summary uses the quantity."""
-        if self.section in THROUGH:
-            return not THROUGH[self.section].isdisjoint(summary["architecture"].split(" + "))
-        return self.section != "amp" or summary["amp_share"] > 0
+        return (
+            bool(summary["amp_share"] > 0) if self.section == "amp" else uses(summary, self.section)
+        )
 
 
 def beyond_measured(

@@ -1,4 +1,4 @@
-"""The constants of a scenario that may be off, and the origin of each."""
+"""The constants of a scenario that may be off: measured, fitted or assumed."""
 
 from __future__ import annotations
 
@@ -41,8 +41,14 @@ THROUGH = {"server": {"server", "leader"}, "allreduce": {"all-reduce", "model av
 """Architectures of updates that spend time of a section."""
 
 
+def uses(summary: Mapping[Any, Any], section: str) -> bool:
+    """Whether the updates of a run with this summary spend time of a section."""
+    ways = THROUGH.get(section)
+    return ways is None or not ways.isdisjoint(str(summary["architecture"]).split(" + "))
+
+
 def kind_of(scenario: Scenario, name: str) -> str:
-    """The origin of a constant in force: measured, fitted, or assumed, and then where.
+    """Whether a constant in force is measured, fitted, or assumed, and then where.
 
     >>> case = Scenario(workers=2, updates=1, step={"compute": 0.1})
     >>> kind_of(case, "step.compute"), kind_of(case, "learner.c_tau")
@@ -104,9 +110,6 @@ def feels(summary: Mapping[str, Any], name: str) -> bool:
     >>> feels({"architecture": "all-reduce", "effective_staleness": 0.0}, "server.service")
     False
     """
-    section = name.partition(".")[0]
     if name == "learner.c_tau":
         return bool(summary["effective_staleness"] > 0)
-    if section in THROUGH:
-        return not THROUGH[section].isdisjoint(str(summary["architecture"]).split(" + "))
-    return True
+    return uses(summary, name.partition(".")[0])

@@ -80,7 +80,7 @@ class AllReduce:
     def seconds(self, ranks_per_node: Sequence[int]) -> float:
         """Seconds that backward does not hide, on an idle network.
 
-        ranks_per_node: members on each node.  A flat algorithm goes at the pace of the links
+        ranks_per_node: members on each node.  A flat algorithm is as fast as the links
         between nodes, unless all members share a node.
 
         >>> slow_outside = AllReduce(alpha=0.01, intra_alpha=0.001)

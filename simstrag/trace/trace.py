@@ -64,7 +64,7 @@ class Trace:
     """A validated contention trace.
 
     histories: its rows, sorted by node, resource and kind.
-    source: its origin, for messages and provenance.
+    source: where its rows are from, for messages and provenance.
     sha256_of_file: of the bytes of its file, if there is one.
     shifted_from: the trace as recorded, of a trace that begins elsewhere in it.
 
