@@ -136,18 +136,15 @@ def cases_of(
     >>> [case.name for case in cases_of(["korel"], [2], 100, cores=2)]
     ['clean-2-bsp', 'one-2-bsp', 'one-2-korel']
     """
-    chosen = {
-        (world, name): known
-        for world in ranks or (2, 4)
-        for (known_world, name), known in DEFAULT.items()
-        if known_world == (world if world in (2, 4) else 4)
-    }
     if policies:
-        loaded = tuple(dict.fromkeys(("bsp", *policies)))
+        under = {CLEAN: ("bsp",), "one": tuple(dict.fromkeys(("bsp", *policies)))}
+        chosen = {(world, name): known for world in ranks or (2,) for name, known in under.items()}
+    else:
         chosen = {
-            key: each
-            for world in ranks or (2,)
-            for key, each in (((world, CLEAN), ("bsp",)), ((world, "one"), loaded))
+            (world, name): known
+            for world in ranks or (2, 4)
+            for (known_world, name), known in DEFAULT.items()
+            if known_world == (world if world in (2, 4) else 4)
         }
     return tuple(
         Case(policy, world, name, max(1, round(steps * min(1.0, cores / world))))

@@ -101,6 +101,7 @@ class RunOutcome:
         return Run.read(self.folder)
 
 
+@dataclass
 class Campaign:
     """Runs the cases of a plan for real, in a folder.
 
@@ -110,30 +111,21 @@ class Campaign:
     usual: seconds of that step by the profile.
     """
 
-    def __init__(
-        self,
-        plan: ValidationPlan,
-        folder: Path,
-        predicted: Mapping[Case, float],
-        file: Path,
-        alone: PaceRequest,
-        usual: float,
-    ) -> None:
-        self.plan, self.folder, self.predicted, self.file = plan, folder, predicted, file
-        self.alone, self.usual = alone, usual
-
-    @property
-    def round_seconds(self) -> float:
-        """Expected seconds of one repetition of all cases."""
-        return sum(seconds + OVERHEAD for seconds in self.predicted.values())
+    plan: ValidationPlan
+    folder: Path
+    predicted: Mapping[Case, float]
+    file: Path
+    alone: PaceRequest
+    usual: float
 
     def repetitions(self, wanted: int, minutes: float) -> int:
         """Number of repetitions that fit into the time.  Raises `InputError` for none."""
-        fit = math.floor(60 * minutes / self.round_seconds)
+        one = sum(seconds + OVERHEAD for seconds in self.predicted.values())
+        fit = math.floor(60 * minutes / one)
         if fit < 1:
             raise InputError(
                 f"--minutes {minutes:g}: one repetition of {len(self.predicted)} cases takes about "
-                f"{self.round_seconds / 60:.1f} minutes; give more --minutes or fewer --steps"
+                f"{one / 60:.1f} minutes; give more --minutes or fewer --steps"
             )
         return min(wanted, fit)
 
@@ -155,16 +147,15 @@ class Campaign:
         until = time.monotonic() + 60 * minutes
         with Ranks(most, self.plan.workload) as ranks:
             for number, (case, k) in enumerate(wanted):
-                first = number % len(self.plan.cases) == 0
-                if first and k and self.outcome(case, k) is None:
+                first, known = number % len(self.plan.cases) == 0, self.outcome(case, k)
+                if first and k and known is None:
                     started = time.monotonic()
                     between(k / repetitions)
                     until += time.monotonic() - started
                 late = time.monotonic() > until
-                if late and first and self.outcome(case, k) is None:
+                if late and first and known is None:
                     break
                 on_run(number, len(wanted), f"{case.name}, repetition {k + 1}")
-                known = self.outcome(case, k)
                 if known is None or (not late and self._must_repeat(known)):
                     known = self._run(ranks, case, k, until)
                 found.append(known)
@@ -221,7 +212,6 @@ class Campaign:
     def _attempt(
         self, ranks: Ranks, case: Case, repetition: int, aside: Sequence[Mapping[str, Any]]
     ) -> RunOutcome:
-        """One attempt in an empty folder."""
         folder = self._at(case, repetition)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)

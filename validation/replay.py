@@ -165,13 +165,11 @@ def replay(folder: str | Path, profile: str | Path | None = None) -> Replayed:
         part: [getattr(t, part) for own in trips.values() for t in own if t.charged]
         for part in PARTS
     }
-    measured = {what: drop_nan(values) for what, values in times.items()}
-    constants = {
-        what: Constant(
-            what, str(ranks), max(0.0, statistics.fmean(known)), "s", f"mean of {len(known)} here"
-        )
-        for what, known in measured.items() if known
-    }  # fmt: skip
+    constants = {}
+    for what, values in times.items():
+        if there := drop_nan(values):
+            mean, origin = max(0.0, statistics.fmean(there)), f"mean of {len(there)} here"
+            constants[what] = Constant(what, str(ranks), mean, "s", origin)
     means = {what: constant.value for what, constant in constants.items()}
     again = _simulate(run, header, means, beyond_constants(lines, trips, means), samples)
     longest = max(float(each.summary["makespan"]) for each in (run, again))

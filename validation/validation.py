@@ -23,7 +23,7 @@ from simstrag.profile.profile import Profile
 from simstrag.rendering import html_fragment, html_page
 from simstrag.runs.run import plain
 from simstrag.validation.cases import CLEAN, Case, ValidationPlan, cases_of, draw_schedule
-from simstrag.validation.prediction import SEEDS, Predictor, synchronous
+from simstrag.validation.prediction import Predictor, synchronous
 from simstrag.validation.rank_pool import PaceRequest
 from simstrag.validation.real_runs import (
     CALIBRATION,
@@ -168,7 +168,7 @@ def validate(
     with lock_folder(folder, plan):
         predictor = Predictor(known, plan.cores)
         on_run(0, 1, "simulating")
-        predicted = {case: predictor.predict(case, plan, SEEDS) for case in plan.cases}
+        predicted = {case: predictor.predict(case, plan) for case in plan.cases}
         campaign = Campaign(
             plan, folder, {case: each.makespan for case, each in predicted.items()},
             file.absolute(), PaceRequest(known.workload.full, plan.batch),
@@ -190,23 +190,17 @@ def validate(
             known = Profile.read(calibrate(1.0))
             predictor = Predictor(known, plan.cores, hinting=predictor)
             plan = replace(plan, profile=known.name, sha256=known.sha256)
-            predicted = {case: predictor.predict(case, plan, SEEDS) for case in plan.cases}
+            predicted = {case: predictor.predict(case, plan) for case in plan.cases}
         fit = len(outcomes) // len(plan.cases)
         on_run(1, 1, "comparing")
-        adapted = {
-            case: predictor.adapt(predicted[case], plan, paces(case, outcomes))
-            for case in plan.cases
-        }
-        result = Result(
-            plan,
-            tuple(build_case_result(case, plan, adapted[case], outcomes) for case in plan.cases),
-            tuple(outcomes),
-            tuple(predictor.constants.values()),
-            tuple(_remarks(known, plan, outcomes, repetitions, fit, minutes)),
-            repetitions,
-            fit,
-        )
-    return Validation(result, folder)
+        results = []
+        for case, prediction in predicted.items():
+            adapted = predictor.adapt(prediction, plan, paces(case, outcomes))
+            results.append(build_case_result(case, plan, adapted, outcomes))
+        constants = tuple(predictor.constants.values())
+        remarks = tuple(_remarks(known, plan, outcomes, repetitions, fit, minutes))
+        parts = tuple(results), tuple(outcomes), constants, remarks
+        return Validation(Result(plan, *parts, repetitions, fit), folder)
 
 
 def describe_differences(profile: Profile, there: Mapping[str, Any] | None = None) -> list[str]:
@@ -245,21 +239,15 @@ def make_plan(
     predictor = Predictor(profile, count)
     case_of = {case.ranks: case for case in cases}  # cases of one world size have equal steps
     clean = {world: predictor.clean(case) for world, case in case_of.items()}
-    places = dict.fromkeys(case.place for case in cases)
-    return ValidationPlan(
-        cases,
-        {
-            (world, name): draw_schedule(name, world, clean[world], seed, profile)
-            for world, name in places
-        },
-        workload.name,
-        workload.batch,
-        _precision(profile),
-        seed,
-        count,
-        profile.name,
-        profile.sha256,
-    )
+    schedules = {
+        (world, name): draw_schedule(name, world, clean[world], seed, profile)
+        for world, name in dict.fromkeys(case.place for case in cases)
+    }
+    precision = "bf16" if workload.amp.startswith("bf16") else "full"
+    if workload.stand_in:
+        precision = "stand-in"
+    what = (workload.name, workload.batch, precision)
+    return ValidationPlan(cases, schedules, *what, seed, count, profile.name, profile.sha256)
 
 
 def _check_cases(
@@ -276,14 +264,6 @@ def _check_cases(
     for case in cases:
         synchronous(case, profile_hints(profile, batch, case.steps * case.ranks * batch))
     return cases
-
-
-def _precision(profile: Profile) -> str:
-    """The precision pair of the profile as an argument of `simstrag.ddp.wrap`."""
-    assert profile.workload is not None
-    if profile.workload.stand_in:
-        return "stand-in"
-    return "bf16" if profile.workload.amp.startswith("bf16") else "full"
 
 
 def _remarks(
@@ -311,8 +291,7 @@ def _remarks(
     if profile.software.get("freed_memory") != "kept":
         remarks.append(
             "the profile was measured by processes that may have returned freed memory at every "
-            "step, "
-            "which is slower; ranks here keep it"
+            "step, which is slower; ranks here keep it"
         )
     remarks += describe_differences(profile)
     if plan.precision == "stand-in":
@@ -328,12 +307,11 @@ def _remarks(
             f"0{shared if ranks > plan.cores else ''}; calibrate again with the part lockstep, "
             "which times 2 and 4 ranks"
         )
-    disturbed = [each for each in outcomes if max(each.foreign, each.stolen) > FOREIGN_LIMIT]
-    if disturbed:
-        most = max(max(each.foreign, each.stolen) for each in disturbed)
+    used = [max(each.foreign, each.stolen) for each in outcomes]
+    if disturbed := [share for share in used if share > FOREIGN_LIMIT]:
         remarks.append(
             f"in {len(disturbed)} of {len(outcomes)} runs other processes or virtual machines used "
-            f"more than {FOREIGN_LIMIT:g} of a core, {most:.2f} at most"
+            f"more than {FOREIGN_LIMIT:g} of a core, {max(disturbed):.2f} at most"
         )
     late = [load["late"] for each in outcomes for load in each.load]
     if late and max(late) > LATE:
@@ -344,13 +322,11 @@ def _remarks(
             f"{len(idle)} of {len(loaded)} runs under load were too short: they ended before any "
             "load"
         )
-    missed = [each for each in loaded if any(load["off"] for load in each.load)]
-    if missed:
+    if missed := [each for each in loaded if any(load["off"] for load in each.load)]:
         remarks.append(
             f"in {len(missed)} of {len(loaded)} runs under load some load used noticeably more or "
             "less of a core than its level"
         )
-    failed = [each for each in outcomes if not each.finished]
     remarks += [
         f"a repeated attempt failed; the earlier one counts: {each.case.name}, repetition "
         f"{each.repetition + 1}: {reason} (kept as runs/{each.folder.name}{FAILED}*)"
@@ -359,8 +335,8 @@ def _remarks(
     ]
     remarks += [
         f"a run failed: {each.case.name}, repetition {each.repetition + 1}: {each.reason} (to "
-        "repeat it, "
-        f"delete runs/{each.folder.name} and give the same command)"
-        for each in failed
+        f"repeat it, delete runs/{each.folder.name} and give the same command)"
+        for each in outcomes
+        if not each.finished
     ]
     return remarks
