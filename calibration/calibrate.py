@@ -113,7 +113,10 @@ def derive(folder: str | Path) -> Profile:
     Raises `InputError` where there are no samples.
     """
     path = Path(folder)
-    return _assemble(files.read(path), path)
+    samples = files.read(path)
+    file = path if path.is_file() else files.find(path)
+    assert file is not None
+    return assemble(samples, {file.name: hashlib.sha256(file.read_bytes()).hexdigest()})
 
 
 class Calibration:
@@ -265,9 +268,8 @@ class Calibration:
                     self.benches, self.journal, self._limits(minutes),
                     on_visit or (lambda used, total, what: None), planned.__contains__,
                 )  # fmt: skip
-                path = files.write(Samples(header, samples.visits), self.folder)
-        assert path is not None
-        profile = _assemble(files.read(path), path)
+                files.write(Samples(header, samples.visits), self.folder)
+        profile = derive(self.folder)
         write_atomically(self.folder / PROFILE, lambda path: path.write_text(profile.text))
         return Profile.read(self.folder / PROFILE)
 
@@ -360,9 +362,3 @@ def _check_same(kept: dict[str, Any], now: dict[str, Any], path: Path) -> None:
                 f"{path}: was measured with {key} {kept['plan'][key]}, now {key} is "
                 f"{now['plan'][key]}; choose another --out"
             )
-
-
-def _assemble(samples: Samples, path: Path) -> Profile:
-    file = path if path.is_file() else files.find(path)
-    assert file is not None
-    return assemble(samples, {file.name: hashlib.sha256(file.read_bytes()).hexdigest()})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -98,36 +97,34 @@ def cells_to_check(profile: Profile) -> frozenset[MeasurementCell]:
     precision, the first level of each load from 1 on, messages of the gradient's size, and ranks in
     lockstep without load.
     """
-    return frozenset(_cells(profile))
-
-
-def _cells(profile: Profile) -> Iterator[MeasurementCell]:
     workload = profile.workload
     assert workload is not None
+    cells = set()
     timed = {(cell.precision, cell.batch) for cell in profile.cells}
     largest = max(batch for precision, batch in timed if precision == workload.full)
     for precision, batch in (
         (workload.full, workload.batch), (workload.amp, workload.batch), (workload.full, largest),
     ):  # fmt: skip
         if (precision, batch) in timed:
-            yield MeasurementCell("step", precision=precision, batch=batch)
+            cells.add(MeasurementCell("step", precision=precision, batch=batch))
     for response in profile.responses:
         if response.precision == workload.full:
             level = min((each.level for each in response.levels if each.level >= 1), default=0.0)
             if level:
                 cell = cell_of_level(response, level)
-                yield replace(cell, batch=cell.batch or workload.batch)
+                cells.add(replace(cell, batch=cell.batch or workload.batch))
     gradient = int(profile.allreduce.bytes.value) if profile.allreduce is not None else 0
     for each in profile.collectives:
         alone = each.group == "all" and not each.load and not each.oversubscribed
         if each.bytes == gradient and alone:
-            yield MeasurementCell.of("allreduce", each)
+            cells.add(MeasurementCell.of("allreduce", each))
     for lockstep in profile.locksteps:
         if not lockstep.load:
-            yield MeasurementCell.of("lockstep", lockstep)
+            cells.add(MeasurementCell.of("lockstep", lockstep))
     for transfer in profile.transfers:
         if transfer.bytes == gradient:
             cell = MeasurementCell.of("server", transfer)
             if transfer.ranks:
                 cell = replace(cell, precision=workload.full, batch=workload.batch)
-            yield cell
+            cells.add(cell)
+    return frozenset(cells)

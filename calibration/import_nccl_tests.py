@@ -134,21 +134,24 @@ def profile(
     large = [point for point in all_points if point.bytes >= LARGE] or all_points
     try:
         algorithm, errors = choose(large)
-        fit = allreduce_fit.fit(large, algorithm)
-        single = [_fit(of, "ring", "over all sizes of one placement") for of in _split(all_points)]
+        shown = ", ".join(f"{each} {error:.1%}" for each, error in errors.items())
+        note = f"over all placements; placements left out in turn: {shown}"
+        fit = _fit(large, algorithm, note)
+        single = [_fit(points(log), "ring", "over all sizes of one placement") for log in logs]
     except ValueError as error:
         raise InputError(
             f"{', '.join(map(str, paths))}: {error}; give logs of more sizes from 1 MiB on"
         ) from None
     origin = "as stated" if gradient_bytes else "that of ResNet-50, for no log tells it"
-    shown = ", ".join(f"{each} {error:.1%}" for each, error in errors.items())
+    size = f" --gradient-bytes {gradient_bytes}" if gradient_bytes else ""
+    names = " ".join(path.name for path in paths)
     fields = {
         "name": name,
         "origin": "derived",
         "source": "nccl-tests: " + ", ".join(path.name for path in paths),
         "missing": MISSING,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "command": _command(paths, name, gradient_bytes),
+        "command": f"simstrag calibrate import nccl-tests {names}{size} --out {name}.json",
         "device": {
             "kind": "cuda",
             "model": logs[0].gpu,
@@ -159,19 +162,29 @@ def profile(
     return Profile(
         **(fields | provenance),
         allreduce=AllReduceTimes(
-            **allreduce_fit.constants(fit, len(large), *INTERVAL_NOTES),
+            alpha=fit.alpha,
+            bandwidth=fit.bandwidth,
+            intra_alpha=fit.intra_alpha,
+            intra_bandwidth=fit.intra_bandwidth,
             bytes=Quantity(value=gradient_bytes or GRADIENT, kind="assumed", note=origin),
             overlap=Quantity(value=0, kind="assumed", note="measured without any backward"),
             algorithm=fit.algorithm,
-            ranks=tuple(sorted({point.ranks for point in large})),
-            smallest=min(point.bytes for point in large),
-            largest=max(point.bytes for point in large),
+            ranks=fit.ranks,
+            smallest=fit.smallest,
+            largest=fit.largest,
         ),
-        collectives=tuple(_cell(point) for point in all_points),
-        collective_fits=(
-            *single,
-            _fit(large, algorithm, f"over all placements; placements left out in turn: {shown}"),
+        collectives=tuple(
+            CollectiveCell(
+                backend="nccl",
+                ranks=point.ranks,
+                bytes=point.bytes,
+                seconds=Quantity(
+                    value=round_digits(point.seconds), kind="measured", note="in place, one run"
+                ),
+            )
+            for point in all_points
         ),
+        collective_fits=(*single, fit),
         held_out=tuple(each for each in (predict_placements(large),) if each is not None),
     )
 
@@ -256,30 +269,6 @@ def _check_collective(where: str, algorithm: float, bus: float, ranks: int) -> N
             f"{where}: busbw is {bus / algorithm:.2f} times algbw, and {factor:.2f} for an "
             f"all-reduce over {ranks} GPUs; give a log of all_reduce_perf"
         )
-
-
-def _command(paths: Sequence[Path], name: str, gradient_bytes: int) -> str:
-    """The command that makes such a profile in the folder of the logs."""
-    size = f" --gradient-bytes {gradient_bytes}" if gradient_bytes else ""
-    logs = " ".join(path.name for path in paths)
-    return f"simstrag calibrate import nccl-tests {logs}{size} --out {name}.json"
-
-
-def _split(points: Sequence[AllReducePoint]) -> list[list[AllReducePoint]]:
-    """The points of each placement."""
-    placements = dict.fromkeys(point.ranks_per_node for point in points)
-    return [[p for p in points if p.ranks_per_node == each] for each in placements]
-
-
-def _cell(point: AllReducePoint) -> CollectiveCell:
-    return CollectiveCell(
-        backend="nccl",
-        ranks=point.ranks,
-        bytes=point.bytes,
-        seconds=Quantity(
-            value=round_digits(point.seconds), kind="measured", note="in place, one run"
-        ),
-    )
 
 
 def _fit(points: Sequence[AllReducePoint], algorithm: Algorithm, note: str) -> CollectiveFit:

@@ -35,7 +35,6 @@ from simstrag.calibration.fits.visit_statistics import (
     student_quantile,
 )
 from simstrag.profile.measurements import Backend, CollectiveFit, Residual
-from simstrag.profile.quantity import Quantity
 from simstrag.timing.constants import AllReduce
 
 Floats = npt.NDArray[np.float64]
@@ -154,20 +153,6 @@ def fit(
     )
 
 
-def constants(
-    fit: AllReduceFit, n: int, interval_note: str, no_interval_note: str
-) -> dict[str, Quantity]:
-    """The constants of a fit to `n` times, with their intervals, as quantities of a profile."""
-    return {
-        name: fitted_quantity(
-            value, interval_note if name in fit.low else no_interval_note,
-            (fit.low.get(name), fit.high.get(name)), n,
-        )
-        for name in ("alpha", "bandwidth", "intra_alpha", "intra_bandwidth")
-        if (value := getattr(fit, name)) is not None
-    }  # fmt: skip
-
-
 def record(
     fit: AllReduceFit,
     points: Sequence[AllReducePoint],
@@ -176,14 +161,24 @@ def record(
     interval_note: str,
     no_interval_note: str,
 ) -> CollectiveFit:
-    """A fit to points in the form of a profile."""
+    """A fit to points in the form of a profile; its constants are quantities."""
+    constants = {
+        name: fitted_quantity(
+            value,
+            interval_note if name in fit.low else no_interval_note,
+            (fit.low.get(name), fit.high.get(name)),
+            len(points),
+        )
+        for name in ("alpha", "bandwidth", "intra_alpha", "intra_bandwidth")
+        if (value := getattr(fit, name)) is not None
+    }
     return CollectiveFit(
         backend=backend,
         algorithm=fit.algorithm,
         ranks=tuple(sorted({point.ranks for point in points})),
         smallest=min(point.bytes for point in points),
         largest=max(point.bytes for point in points),
-        **constants(fit, len(points), interval_note, no_interval_note),
+        **constants,
         residuals=tuple(
             Residual(ranks=point.ranks, bytes=point.bytes, error=round_digits(error))
             for point, error in zip(points, fit.residuals(points), strict=True)
