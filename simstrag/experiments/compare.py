@@ -127,27 +127,23 @@ class Comparison:
         import pandas as pd
 
         times = ["makespan", *(["time_to_target"] if self.has_target else [])]
+        trace = self.scenario.inputs.trace
         rows = []
         for policy in self.policies:
-            row: dict[str, Any] = {
-                "policy": policy,
-                "architecture": self.architecture(policy),
-            }
+            row: dict[str, Any] = {"policy": policy, "architecture": self.architecture(policy)}
             for name in times:
                 own, bsp = self.column(policy, name), self.column(BASELINE, name)
                 clean = self.column(BASELINE, name, "clean")
+                if trace is not None and trace.replays:  # durations have no clean run
+                    clean = np.full_like(clean, math.nan)
                 estimates = {
                     name: paired_statistics.mean(own),
                     f"{name}_difference": paired_statistics.difference(own, bsp),
                     f"{name}_speedup": paired_statistics.speedup(own, bsp),
-                    f"{name}_mitigation": self._mitigation(own, bsp, clean),
+                    f"{name}_mitigation": paired_statistics.mitigation(own, bsp, clean),
                 }
                 for key, estimate in estimates.items():
-                    row |= {
-                        key: estimate.value,
-                        f"{key}_low": estimate.low,
-                        f"{key}_high": estimate.high,
-                    }
+                    row |= zip((key, f"{key}_low", f"{key}_high"), estimate, strict=True)
             for name in OF_RUN:
                 if name in self.runs:
                     values = self.column(policy, name)
@@ -155,13 +151,6 @@ class Comparison:
                     row[name] = float(known.mean()) if len(known) else float("nan")
             rows.append(row)
         return pd.DataFrame(rows).sort_values(times[-1], kind="stable").reset_index(drop=True)
-
-    def _mitigation(self, own: Any, bsp: Any, clean: Any) -> paired_statistics.Estimate:
-        """Undefined where recorded durations are replayed: there is no clean run of those."""
-        trace = self.scenario.inputs.trace
-        if trace is not None and trace.replays:
-            return paired_statistics.Estimate(math.nan, math.nan, math.nan)
-        return paired_statistics.mitigation(own, bsp, clean)
 
     def write(
         self, folder: str | Path, command: str | None = None, of: str | Path | None = None
@@ -197,19 +186,31 @@ class Comparison:
         import pandas as pd
 
         folder = Path(folder)
+        turns = None
         try:
             names = json.loads((folder / "examples.json").read_text(encoding="utf-8"))
             tables = {name: pd.read_csv(folder / f"{name}.csv") for name in TABLES}
-            turns = _thresholds_at(folder / "thresholds.csv")
+            if (folder / "thresholds.csv").exists():
+                turns = pd.read_csv(folder / "thresholds.csv")
+                turns = turns.fillna(dict.fromkeys(("unit", "kind", "rival"), ""))
+                turns = turns.astype({"rival": str})
         except (OSError, ValueError) as error:
             raise InputError(f"{folder}: not a comparison: {error}") from None
         if not isinstance(names, dict):
             raise InputError(f"{folder / 'examples.json'}: does not say where each example is")
-        examples = {name: _example_at(folder / "examples" / file) for name, file in names.items()}
-        numbers = {key for run in examples.values() for key in _scalars(run)}
+        examples = {name: Run.read(folder / "examples" / file) for name, file in names.items()}
+        for name, run in examples.items():
+            if run.steps is None:
+                path = folder / "examples" / names[name]
+                raise InputError(
+                    f"{path}: not an example of a comparison: steps.parquet is missing"
+                )
+        numbers = sorted({key for run in examples.values() for key in run.scalars})
         for name, table in tables.items():
-            of_run = numbers if name in ("comparison", "controls") else set()
-            _expect(table, [*TABLES[name], *sorted(of_run)], folder / f"{name}.csv")
+            expected = [*TABLES[name], *(numbers if name in ("comparison", "controls") else ())]
+            if missing := [column for column in expected if column not in table]:
+                path = folder / f"{name}.csv"
+                raise InputError(f"{path}: not of a comparison: it has no column '{missing[0]}'")
         return cls(
             Scenario.read(folder / "scenario.yaml"), tables["comparison"], tables["controls"],
             tables["sensitivity"], tables["curves"], examples, turns,
@@ -274,7 +275,9 @@ def _compare(scenario: Scenario, runner: Runner) -> Comparison:
     names = list(scenario.policies)
     first = scenario.seed_list[0]
     asked = dict.fromkeys([*names, BASELINE])
-    again = () if scenario.progress_target is None else _other_c_taus(scenario)
+    again: tuple[float, ...] = ()
+    if scenario.progress_target is not None:
+        again = tuple(c_tau for c_tau in C_TAUS if c_tau != scenario.learner.c_tau)
     tasks = [
         RunTask("contended", p, s, s == first, again) for p in asked for s in scenario.seed_list
     ]
@@ -298,10 +301,6 @@ def _compare(scenario: Scenario, runner: Runner) -> Comparison:
         pd.DataFrame(curves, columns=["variant", "policy", "seed", "progress", "time"]),
         {name: examples[name] for name in (*asked, "clean")},
     )
-
-
-def _other_c_taus(scenario: Scenario) -> tuple[float, ...]:
-    return tuple(c_tau for c_tau in C_TAUS if c_tau != scenario.learner.c_tau)
 
 
 def _sensitivity(
@@ -336,31 +335,6 @@ def _with_thresholds(comparison: Comparison, runner: Runner) -> Comparison:
     trials = Trials(scenario, runner, by_run, seeds, known)
     chosen = uncertain(scenario) if len(scenario.policies) > 1 else []
     return replace(comparison, thresholds=thresholds(trials, chosen))
-
-
-def _example_at(folder: Path) -> Run:
-    """A run with its steps, as `write` wrote it. Raises `InputError` where it is none."""
-    run = Run.read(folder)
-    if run.steps is None:
-        raise InputError(f"{folder}: not an example of a comparison: steps.parquet is missing")
-    return run
-
-
-def _scalars(run: Run) -> list[str]:
-    return [name for name, value in run.summary.items() if not isinstance(value, list)]
-
-
-def _expect(table: pd.DataFrame, columns: Sequence[str], path: Path) -> None:
-    missing = [name for name in columns if name not in table]
-    if missing:
-        raise InputError(f"{path}: not of a comparison: it has no column '{missing[0]}'")
-
-
-def _thresholds_at(path: Path) -> pd.DataFrame | None:
-    import pandas as pd
-
-    texts = dict.fromkeys(("unit", "kind", "rival"), "")
-    return pd.read_csv(path).fillna(texts).astype({"rival": str}) if path.exists() else None
 
 
 def _file_name(policy: str) -> str:

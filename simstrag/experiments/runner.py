@@ -20,17 +20,9 @@ from simstrag.documents.file_io import write_atomically
 from simstrag.engine.excerpt import ranks_to_show
 from simstrag.engine.simulate import check, simulate
 from simstrag.errors import InputError, SimstragError
-from simstrag.processes.pool import (
-    REASON,
-    TRIES,
-    Backend,
-    InProcess,
-    LostCall,
-    WorkerPool,
-    compute,
-    core_count,
-)  # fmt: skip
-from simstrag.runs.run import Run, plain, provenance
+from simstrag.experiments.executors import load_backend
+from simstrag.processes.pool import REASON, TRIES, LostCall, compute
+from simstrag.runs.run import Run, provenance
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.uncertain_constants import with_value
 
@@ -90,9 +82,8 @@ class Runner:
         report: Callable[[int, int, str], None] | None,
         cache: RunCache | None,
     ) -> None:
-        jobs = jobs or core_count()
         self._scenario, self._report, self._cache = scenario, report, cache
-        self._backend: Backend = InProcess() if jobs == 1 else WorkerPool(jobs)
+        self._backend = load_backend("processes", jobs=jobs)
         self._tasks: list[RunTask] = []
         self._done = 0
         self._ahead = 0
@@ -117,18 +108,18 @@ class Runner:
         missing = [task for task in tasks if task not in cached]
         calls = [(task, (self._scenario, task, self._cache)) for task in missing]
         computed = compute(self._backend, _run_task, calls)
-        results: dict[RunTask, RunResult] = {}
+        results = dict(cached)
         for task in tasks:
-            if task in cached:
-                yield task, cached[task]
-                continue
             while task not in results:
                 finished, result = next(computed)
                 if isinstance(result, LostCall):
                     lost = f"a process ended {TRIES} times before its run did: {REASON}"
                     raise SimstragError(lost)
                 results[finished] = result
-            self._count(1, _describe(task))
+            if task not in cached:
+                name, _, value = task.variant.partition("=")
+                where = f"{name} = {float(value):.4g}, " if value else ""
+                self._count(1, f"{where}{task.policy}, seed {task.seed}")
             yield task, results[task]
 
     def _count(self, runs: int, what: str) -> None:
@@ -142,12 +133,6 @@ class Runner:
         if self._cache is None or not count:
             return []
         return [f"{count} of {len(self._tasks)} runs are finished and kept in {self._cache.folder}"]
-
-
-def _describe(task: RunTask) -> str:
-    name, _, value = str(task.variant).partition("=")
-    where = f"{name} = {float(value):.4g}, " if value else ""
-    return f"{where}{task.policy}, seed {task.seed}"
 
 
 def prepare(
@@ -165,52 +150,43 @@ def prepare(
             "instead of updates give samples, target_progress or target_accuracy"
         )
     changes: dict[str, Any] = {} if seeds is None else {"seeds": seeds}
-    changes["policies"] = _first_spellings(names or scenario.policies)
+    firsts: dict[str, str] = {}
+    for name in names or scenario.policies:
+        first = firsts.setdefault(policies.spec(policies.load(name)), name)
+        if name != first:
+            warnings.warn(f"{name} is {first}; compared once", UserWarning, stacklevel=3)
+    changes["policies"] = tuple(firsts.values())
     scenario = scenario.replaced(**changes)
     for name in scenario.policies:
         check(scenario, name, scenario.seed_list[0])  # reads and checks trace and profile too
     return scenario
 
 
-def _first_spellings(names: Sequence[str]) -> tuple[str, ...]:
-    by_meaning: dict[str, str] = {}
-    for name in names:
-        first = by_meaning.setdefault(policies.spec(policies.load(name)), name)
-        if name != first:
-            warnings.warn(f"{name} is {first}; compared once", UserWarning, stacklevel=4)
-    return tuple(by_meaning.values())
-
-
 def _run_task(scenario: Scenario, task: RunTask, cache: RunCache | None) -> RunResult:
-    varied = scenario
-    if task.variant == "clean":
-        varied = scenario.without_contention()
-    elif task.variant != "contended":
-        name, _, value = str(task.variant).partition("=")
+    varied, (name, _, value) = scenario, task.variant.partition("=")
+    if value:
         varied = with_value(scenario, name, float(value))
+    elif task.variant == "clean":
+        varied = scenario.without_contention()
     ranks = None
     if task.keep_steps:  # the same ranks in the clean control, to look at side by side
         ranks = ranks_to_show(scenario.timing(task.seed).contention, scenario.workers)
     run = simulate(varied, task.policy, task.seed, record_updates=False, excerpt=ranks)
-    scalars = {k: v for k, v in plain(run.summary).items() if not isinstance(v, list)}
-    row = {"policy": run.policy, "seed": task.seed, **scalars}
+    row = {"policy": run.policy, "seed": task.seed, **run.scalars}
     row["staleness_by_rank"] = " ".join(
         "" if value is None else f"{value:.6g}" for value in run.summary["staleness_by_rank"]
     )
-    curve = [] if "=" in str(task.variant) else _curve(run, str(task.variant))
-    stale = (run.summary["effective_staleness"] or 0) > 0
-    times = [_time_again(scenario, task, c_tau) for c_tau in task.again] if stale else []
+    curve = [] if value else _curve(run, task.variant)
+    times = []
+    if (run.summary["effective_staleness"] or 0) > 0:
+        for c_tau in task.again:
+            again = with_value(scenario, "learner.c_tau", c_tau)
+            repeated = simulate(again, task.policy, task.seed, record_updates=False)
+            times.append((c_tau, repeated.summary["time_to_target"]))
     result = RunResult(row, curve, run if task.keep_steps else None, times)
     if cache is not None:
         cache.keep(task, result)
     return result
-
-
-def _time_again(scenario: Scenario, task: RunTask, c_tau: float) -> tuple[float, float]:
-    """The time to the target under another cost of staleness, by running again."""
-    varied = with_value(scenario, "learner.c_tau", c_tau)
-    run = simulate(varied, task.policy, task.seed, record_updates=False)
-    return c_tau, run.summary["time_to_target"]
 
 
 def _curve(run: Run, variant: str) -> list[tuple[str, str, int, float, float]]:
@@ -221,10 +197,8 @@ def _curve(run: Run, variant: str) -> list[tuple[str, str, int, float, float]]:
     time = np.array([0.0, *run.updates["time"]])
     levels = np.linspace(0.0, progress[-1], LEVELS)
     times = np.interp(levels, progress, time)
-    return [
-        (variant, run.policy, run.seed, float(p), float(t))
-        for p, t in zip(levels, times, strict=True)
-    ]
+    pairs = zip(levels.tolist(), times.tolist(), strict=True)
+    return [(variant, run.policy, run.seed, *pair) for pair in pairs]
 
 
 # -- the cache ----------------------------------------------------------------------------------
@@ -266,19 +240,18 @@ class RunCache:
         return {task: result for task, result in kept if result is not None}
 
     def _read(self, task: RunTask) -> RunResult | None:
-        path = self._path(task)
+        path, run = self._path(task), None
         try:
             kept: Mapping[str, Any] = json.loads(path.with_suffix(".json").read_text("utf-8"))
-            run = self._with_request(Run.read(path)) if task.keep_steps else None
+            if task.keep_steps:
+                run = Run.read(path)
         except (OSError, ValueError):
             return None
+        if run is not None:  # its scenario states the policies and seeds of this comparison
+            rest = {key: value for key, value in run.scenario.items() if key not in REQUESTED}
+            run = replace(run, scenario={**rest, **self.requested})
         curve, times = ([tuple(pair) for pair in kept[name]] for name in ("curve", "times"))
         return RunResult(kept["row"], curve, run, times)
-
-    def _with_request(self, run: Run) -> Run:
-        """A kept run whose scenario states the policies and seeds of this comparison."""
-        rest = {key: value for key, value in run.scenario.items() if key not in REQUESTED}
-        return replace(run, scenario={**rest, **self.requested})
 
     def keep(self, task: RunTask, result: RunResult) -> None:
         """Write a finished run, whole or not at all.  Raises `InputError` where that fails."""

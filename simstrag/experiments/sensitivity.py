@@ -133,8 +133,8 @@ class Trials:
 
     def times(self, trials: Sequence[ConstantTrial], ahead: int = 0) -> list[dict[str, Floats]]:
         """Seconds of each policy over seeds, for each trial; ahead: calls like this to come."""
-        tasks = [list(self._tasks(trial)) for trial in trials]
-        missing = list(dict.fromkeys(t for some in tasks for t in some if t not in self.known))
+        tasks = dict.fromkeys(task for trial in trials for task in self._tasks(trial))
+        missing = [task for task in tasks if task not in self.known]
         for task, done in self.runner.results(missing, ahead * len(missing)):
             self.known[task] = self._seconds(done.row)
         return [self._found(trial) for trial in trials]
@@ -181,12 +181,6 @@ class Edge:
     holds_at: float = math.nan
     turns_at: float = math.nan
 
-    def look(self, times: Mapping[str, Floats], leader: str) -> None:
-        """Take the times at the outermost value."""
-        self.rivals = _ahead(times, leader)
-        if self.rivals:
-            self.holds_at, self.turns_at, self.rival = self.value, self.tried, self.rivals[0]
-
     @property
     def middle(self) -> float:
         return math.sqrt(self.holds_at * self.turns_at)
@@ -208,7 +202,9 @@ def thresholds(trials: Trials, quantities: Sequence[str]) -> pd.DataFrame:
     edges = [edge for name in quantities for edge in _edges(trials.scenario, name)]
     outermost = trials.times([ConstantTrial(e.quantity, e.tried, every_policy) for e in edges])
     for edge, times in zip(edges, outermost, strict=True):
-        edge.look(times, leader)
+        edge.rivals = _ahead(times, leader)
+        if edge.rivals:
+            edge.holds_at, edge.turns_at, edge.rival = edge.value, edge.tried, edge.rivals[0]
     turned = [edge for edge in edges if edge.rivals]
     for k in range(HALVINGS):
         middles = [ConstantTrial(e.quantity, e.middle, [leader, *e.rivals]) for e in turned]
@@ -242,9 +238,7 @@ def _edges(scenario: Scenario, name: str) -> list[Edge]:
     value = value_of(scenario, name)
     low, high = BOUNDS.get(name, (0.0, math.inf))
     smaller, larger = (min(max(value * factor, low), high) for factor in FACTORS)
-    ends = [
-        end for end, outward in ((smaller, smaller < value), (larger, larger > value)) if outward
-    ]
+    ends = ([smaller] if smaller < value else []) + ([larger] if larger > value else [])
     return [Edge(name, value, end) for end in ends]
 
 

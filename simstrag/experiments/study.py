@@ -158,20 +158,19 @@ class Study(Section):
 
     def _base(self) -> Mapping[str, Any]:
         """The keys of the scenario, read once; file names are relative to the study."""
-        if self._read is None:
-            self._read = self._read_scenario()
-        return self._read
-
-    def _read_scenario(self) -> Mapping[str, Any]:
+        if self._read is not None:
+            return self._read
         asked = {key: value for key in OWN if (value := getattr(self, key)) is not None}
-        if not isinstance(self.scenario, str):
-            return {**self.scenario, **asked}
-        path = require_path(self._folder / self.scenario)
-        data = dict(read_mapping(path, "scenario", "workers: 8"))
-        for key in FILES:
-            if isinstance(data.get(key), str):
-                data[key] = os.path.relpath(path.parent / data[key], self._folder)
-        return {**data, **asked}
+        if isinstance(self.scenario, str):
+            path = require_path(self._folder / self.scenario)
+            data = dict(read_mapping(path, "scenario", "workers: 8"))
+            for key in FILES:
+                if isinstance(data.get(key), str):
+                    data[key] = os.path.relpath(path.parent / data[key], self._folder)
+        else:
+            data = self.scenario
+        self._read = {**data, **asked}
+        return self._read
 
     def _check_policies(self, scenario: Scenario) -> None:
         by_meaning: dict[str, str] = {}

@@ -151,8 +151,9 @@ class Sweep:
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def _keep(self, run: Planned, result: Mapping[str, Any]) -> None:
-        text = json.dumps(result, indent=1)
+    def _keep(self, run: Planned, outcome: Mapping[str, Any]) -> None:
+        """Write the result of a run to its file, atomically."""
+        text = json.dumps({"policy": run.policy, "seed": run.seed, **outcome}, indent=1)
         write_atomically(self._place(run), lambda part: part.write_text(text, encoding="utf-8"))
 
 
@@ -193,59 +194,74 @@ def sweep(
     """
     if not isinstance(study, Study):
         study = Study.of(study) if isinstance(study, Mapping) else Study.read(study)
-    rows = _rows_of(shard)
+    folder = Path(folder)
+    if shard is not None and not 1 <= shard[0] <= shard[1]:
+        i, k = shard
+        known = f"must be 1/{k} to {k}/{k}" if k > 0 else "no part"
+        raise InputError(f"shard {i}/{k}: {known}")
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder}: is a file; choose a folder that does not exist yet")
+    if folder.exists() and not (folder / MARKER).exists() and any(folder.iterdir()):
+        raise InputError(f"{folder}: holds other files; choose a folder that does not exist yet")
     report = on_progress or (lambda done, total, what: None)
-    _check(Path(folder))
-    work = load_backend(backend, address, jobs)
+    backend_of_runs = load_backend(backend, address, jobs)
     try:
         report(0, 0, "reading")
         points = study.points()
-        whole = _start(study, points, Path(folder))
-        part = replace(whole, runs=whole.runs[rows])
-        progress = _Progress(part, report, tables=shard is None)
-        if progress.left:
-            _compute(points, progress, work)
+        whole = _start(study, points, folder)
+        part = whole if shard is None else replace(whole, runs=whole.runs[shard[0] - 1 :: shard[1]])
+        _compute(points, part, backend_of_runs, report, tables=shard is None)
     finally:
-        work.shut_down()
+        backend_of_runs.shut_down()
     if len(whole.outcomes()) == len(whole.runs):
         whole.write()
     return part
 
 
-def _compute(points: tuple[GridPoint, ...], progress: _Progress, work: Backend) -> None:
-    """Compute what is not finished.  A `KeyboardInterrupt` says how much is."""
+def _compute(
+    points: tuple[GridPoint, ...],
+    part: Sweep,
+    backend: Backend,
+    report: Callable[[int, int, str], None],
+    tables: bool,
+) -> None:
+    """Compute, keep and report what is not finished.  A `KeyboardInterrupt` says how much is.
 
-    def results() -> Iterator[tuple[Planned, Any]]:
-        try:
-            yield from compute(work, _run, _calls(work.share, points, progress.left))
-        except Exception as error:  # of the backend: `_run` raises nothing
-            kept = f"{progress.part.describe_kept()}; the same command goes on from there"
-            raise SimstragError(f"{first_line(error)}; {kept}") from error
-
+    Raises `InputError` where a worker has another program, `SimstragError` where the backend fails.
+    """
+    finished = {run for run, kept in part.outcomes().items() if kept["error"] is None}
+    missing = [run for run in part.runs if run not in finished]
+    done, total = len(finished), len(part.runs)
+    if finished:
+        report(done, total, "found finished")
+    if not missing:
+        return
+    results = compute(backend, _run, _calls(backend.share, points, missing))
+    next_tables = time.monotonic() + PAUSE
     try:
-        for run, result in results():
-            progress.take(run, result)
+        while True:
+            try:
+                run, outcome = next(results)
+            except StopIteration:
+                return
+            except Exception as error:  # of the backend: `_run` raises nothing
+                kept = f"{part.describe_kept()}; the same command goes on from there"
+                raise SimstragError(f"{first_line(error)}; {kept}") from error
+            if isinstance(outcome, LostCall):
+                outcome = {"error": LOST, "summary": {}}
+            if "other" in outcome:
+                raise InputError(outcome["other"])
+            part._keep(run, outcome)
+            done += 1
+            where = "".join(f", {k}={text_of(v)}" for k, v in part.points[run.point].items())
+            failed = ", failed" if outcome["error"] else ""
+            report(done, total, f"{run.policy}, seed {run.seed}{where}{failed}")
+            if tables and time.monotonic() > next_tables:
+                start = time.monotonic()
+                part.write()
+                next_tables = time.monotonic() + max(PAUSE, SHARE * (time.monotonic() - start))
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(progress.part.describe_kept()) from None
-
-
-def _rows_of(shard: tuple[int, int] | None) -> slice:
-    if shard is None:
-        return slice(None)
-    i, k = shard
-    if not 1 <= i <= k:
-        raise InputError(
-            f"shard {i}/{k}: must be 1/{k} to {k}/{k}" if k > 0 else f"shard {i}/{k}: no part"
-        )
-    return slice(i - 1, None, k)
-
-
-def _check(folder: Path) -> None:
-    """Refuse a folder with other files, before anything runs."""
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder}: is a file; choose a folder that does not exist yet")
-    if folder.exists() and not (folder / MARKER).exists() and any(folder.iterdir()):
-        raise InputError(f"{folder}: holds other files; choose a folder that does not exist yet")
+        raise KeyboardInterrupt(part.describe_kept()) from None
 
 
 def _start(study: Study, points: tuple[GridPoint, ...], folder: Path) -> Sweep:
@@ -274,38 +290,6 @@ def _start(study: Study, points: tuple[GridPoint, ...], folder: Path) -> Sweep:
         raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
     write_atomically(folder / MARKER, lambda part: part.write_text(text, encoding="utf-8"))
     return Sweep.read(folder)
-
-
-class _Progress:
-    """A sweep while its runs finish: kept, counted and reported."""
-
-    def __init__(self, part: Sweep, report: Callable[[int, int, str], None], tables: bool) -> None:
-        finished = {run for run, kept in part.outcomes().items() if kept["error"] is None}
-        self.left = [run for run in part.runs if run not in finished]
-        self.part, self._report, self._tables = part, report, tables
-        self._done, self._next = len(finished), time.monotonic() + PAUSE
-        if finished:
-            report(self._done, len(part.runs), "found finished")
-
-    def take(self, run: Planned, outcome: Any) -> None:
-        """Keep the result of a run.  Raises `InputError` where a worker has another program."""
-        if isinstance(outcome, LostCall):
-            outcome = {"error": LOST, "summary": {}}
-        if "other" in outcome:
-            raise InputError(outcome["other"])
-        self.part._keep(run, {"policy": run.policy, "seed": run.seed, **outcome})
-        self._done += 1
-        self._report(self._done, len(self.part.runs), _describe(run, self.part, outcome))
-        if self._tables and time.monotonic() > self._next:
-            start = time.monotonic()
-            self.part.write()
-            self._next = time.monotonic() + max(PAUSE, SHARE * (time.monotonic() - start))
-
-
-def _describe(run: Planned, of: Sweep, outcome: Mapping[str, Any]) -> str:
-    values = of.points[run.point]
-    where = "".join(f", {key}={text_of(value)}" for key, value in values.items())
-    return f"{run.policy}, seed {run.seed}{where}{', failed' if outcome['error'] else ''}"
 
 
 def _calls(
@@ -347,9 +331,8 @@ def _run(
     except (Exception, SystemExit) as error:
         message = " ".join(str(error).split())
         return {"error": f"{type(error).__name__}: {message}", "summary": {}}
-    scalars = {k: v for k, v in plain(run.summary).items() if not isinstance(v, list)}
     rest = {"provenance": run.provenance, "warnings": run.warnings}
-    return {"error": None, "summary": scalars, **plain(rest)}
+    return {"error": None, "summary": run.scalars, **plain(rest)}
 
 
 @lru_cache(maxsize=2)

@@ -85,6 +85,11 @@ class Run:
     excerpt: Mapping[str, Any] | None = None
     recorded: Mapping[str, Any] | None = None
 
+    @property
+    def scalars(self) -> dict[str, Any]:
+        """The values of the summary that are no lists, in JSON's own types."""
+        return {k: v for k, v in plain(self.summary).items() if not isinstance(v, list)}
+
     def frame(self, table: str = "updates") -> pd.DataFrame:
         """A table as a DataFrame: updates, steps, gradients or decisions.
 
