@@ -95,10 +95,10 @@ def test_a_signal_waits_until_processes_are_made_whatever_threads_there_are() ->
     """A library's thread that blocks no signal takes it, and main would raise what it means."""
     program = """
 import os, signal, threading
-from simstrag.processes.signals import blocked
+from simstrag.processes.signals import postpone_stop
 threading.Thread(target=threading.Event().wait, daemon=True).start()
 signal.signal(signal.SIGTERM, lambda *_: print("heard", flush=True))
-with blocked():
+with postpone_stop():
     os.kill(os.getpid(), signal.SIGTERM)
     for _ in range(100_000): pass
     print("made", flush=True)
@@ -113,7 +113,7 @@ def test_a_signal_that_the_caller_wants_to_be_ignored_is(tmp_path: Path) -> None
     """As `nohup` and a shell's `&` do."""
     program = COMMAND.partition("; ")[0] + (
         "; import os; signal.signal(signal.SIGHUP, signal.SIG_IGN); "
-        "from simstrag.processes.signals import interruptible\n"
-        "with interruptible(): os.kill(os.getpid(), signal.SIGHUP)"
+        "from simstrag.processes.signals import interrupt_on_stop\n"
+        "with interrupt_on_stop(): os.kill(os.getpid(), signal.SIGHUP)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

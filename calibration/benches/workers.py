@@ -90,7 +90,7 @@ class WorkerGroup:
     def shut_down(self) -> None:
         """End all processes, killing those that hang."""
         try:
-            self._children.reap()
+            self._children.end()
         finally:
             self._stack.close()
 

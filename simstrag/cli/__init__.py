@@ -11,7 +11,7 @@ import threading
 import warnings
 
 from simstrag.cli.console import UNREAD, discard_stdout, replace_closed_streams
-from simstrag.processes.signals import interruptible
+from simstrag.processes.signals import interrupt_on_stop
 
 INTERRUPTED = 130
 """Some releases of Typer return this exit code, others raise."""
@@ -25,7 +25,7 @@ def main() -> None:
     if threading.excepthook is threading.__excepthook__:  # no other hook is set
         threading.excepthook = report_thread_error
     sys.path.append("")  # `module:Class` finds a policy in the working directory
-    with interruptible() as stop:
+    with interrupt_on_stop() as stop:
         try:
             code = _run()
         except KeyboardInterrupt as interrupt:

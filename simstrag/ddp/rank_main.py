@@ -10,7 +10,7 @@ import traceback
 from simstrag.ddp.rendezvous import end_with_launcher
 from simstrag.errors import InputError, SimstragError
 from simstrag.processes.affinity import keep_memory, pin_rank
-from simstrag.processes.signals import postpone_termination
+from simstrag.processes.signals import postpone_sigterm
 
 INTERRUPTED = 130
 """The exit code of a rank that Ctrl-C ended."""
@@ -23,7 +23,7 @@ def main() -> None:
     """Make this process a rank, and run the script or module of its command line in it."""
     end_with_launcher()
     keep_memory()
-    postpone_termination(LAST_WORDS)
+    postpone_sigterm(LAST_WORDS)
     if os.environ.get("SIMSTRAG_PINNED") == "1":
         pin_rank(int(os.environ.get("LOCAL_RANK", "0")))
     script = sys.argv[1]

@@ -21,7 +21,7 @@ from typing import Any
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 from simstrag.processes.pool import Backend, InProcess, WorkerPool, core_count
-from simstrag.processes.signals import handler_kept
+from simstrag.processes.signals import keep_handler
 
 BACKENDS = ("processes", "dask", "ray")
 CLUSTERS = {"dask": ("distributed", "tcp://10.0.0.1:8786"), "ray": ("ray", "10.0.0.1:6379")}
@@ -131,7 +131,7 @@ class RayBackend:
                 local = host in ("localhost", "127.0.0.1")  # Ray listens on another address
                 _require_answer(f"{ray.util.get_node_ip_address()}:{port}" if local else address)
             if self._joined_here:
-                with handler_kept(signal.SIGTERM):  # Ray would answer it with its stack's trace
+                with keep_handler(signal.SIGTERM):  # Ray would answer it with its stack's trace
                     ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
 
     @property

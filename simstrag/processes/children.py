@@ -22,7 +22,7 @@ from multiprocessing.context import SpawnProcess
 from typing import TYPE_CHECKING, Any
 
 from simstrag.processes.affinity import keep_memory, pin_rank
-from simstrag.processes.signals import STOP_SIGNALS, ignore, interruptible_by_default
+from simstrag.processes.signals import STOP_SIGNALS, ignore, interrupt_by_default
 
 if TYPE_CHECKING:
     import psutil
@@ -61,7 +61,7 @@ def start_module(module: str, *arguments: Any) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-P", "-m", module, str(os.getpid())]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None
-    with _killed_on_error(process):
+    with _kill_on_error(process):
         process.stdin.write(pickle.dumps(sys.path) + pickle.dumps(arguments))
         process.stdin.close()
     return process
@@ -73,7 +73,7 @@ def read_address(process: subprocess.Popen[bytes], name: str) -> str:
     name: of the program, in messages.
     """
     assert process.stdout is not None
-    with _killed_on_error(process):
+    with _kill_on_error(process):
         address = process.stdout.readline().decode().strip()
         process.stdout.close()
         if not address:
@@ -90,7 +90,7 @@ def receive_arguments() -> Any:
 
 
 @contextlib.contextmanager
-def _killed_on_error(process: subprocess.Popen[bytes]) -> Iterator[None]:
+def _kill_on_error(process: subprocess.Popen[bytes]) -> Iterator[None]:
     try:
         yield
     except BaseException:
@@ -100,10 +100,10 @@ def _killed_on_error(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 class Children:
-    """Pinned processes with a pipe each, started one by one and reaped together.
+    """Pinned processes with a pipe each, started one by one and ended together.
 
     They ignore stop signals, which a terminal and a scheduler send to every process of a group: the
-    parent receives them too and reaps its children, which die with it.
+    parent receives them too and ends its children, which die with it.
     """
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class Children:
         finally:
             theirs.close()
 
-    def reap(self) -> None:
+    def end(self) -> None:
         """Send `LEAVE` to all and kill those that hang; none is left."""
         started = [process for process in self._processes if process.pid is not None]
         try:
@@ -173,11 +173,9 @@ class ProcessTree:
         self, command: Sequence[str], environment: Mapping[str, str]
     ) -> subprocess.Popen[bytes]:
         """Start a command with more environment variables."""
+        variables = {**self._environment, **environment}
         process = subprocess.Popen(
-            command,
-            env={**self._environment, **environment},
-            stdin=subprocess.DEVNULL,
-            process_group=0,
+            command, env=variables, stdin=subprocess.DEVNULL, process_group=0
         )
         self._started.append(process)
         return process
@@ -203,8 +201,8 @@ class ProcessTree:
 
     def __enter__(self) -> ProcessTree:
         self._stack = contextlib.ExitStack()
-        self._stack.enter_context(_orphans_adopted())
-        self._stack.enter_context(interruptible_by_default())
+        self._stack.enter_context(_adopt_orphans())
+        self._stack.enter_context(interrupt_by_default())
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *failure: object) -> None:
@@ -229,7 +227,7 @@ class ProcessTree:
 
 
 @contextlib.contextmanager
-def _orphans_adopted() -> Iterator[None]:
+def _adopt_orphans() -> Iterator[None]:
     """Descendants that lose their parent become children of this process (Linux)."""
     if sys.platform != "linux":
         yield

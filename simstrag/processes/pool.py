@@ -18,7 +18,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
-from simstrag.processes.signals import blocked
+from simstrag.processes.signals import postpone_stop
 
 PAUSE = 1.0
 """Seconds between two looks whether the parent is alive."""
@@ -171,7 +171,7 @@ class WorkerPool:
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Compute in an idle worker or a new one; the caller keeps to `room` calls."""
-        with _starting():
+        with _start_unstopped():
             worker = self._idle.pop() if self._idle else self._start()
             future: Future[Any] = worker.submit(function, *arguments)
         future.add_done_callback(partial(self._release, worker))
@@ -200,7 +200,7 @@ class WorkerPool:
 
 
 @contextlib.contextmanager
-def _starting() -> Iterator[None]:
+def _start_unstopped() -> Iterator[None]:
     """Workers started inside never receive stop signals; this process ends them."""
     if sys.platform == "win32":
         yield
@@ -209,10 +209,10 @@ def _starting() -> Iterator[None]:
 
     from joblib.externals.loky.backend import resource_tracker as loky_tracker
 
-    with blocked():
+    with postpone_stop():
         for tracker in (resource_tracker, loky_tracker):
             tracker.ensure_running()  # starting it unblocks signals here
-        with blocked():
+        with postpone_stop():
             yield
 
 

@@ -31,7 +31,7 @@ class StopSignal:
 
 
 @contextlib.contextmanager
-def interruptible() -> Iterator[StopSignal]:
+def interrupt_on_stop() -> Iterator[StopSignal]:
     """The first stop signal raises `KeyboardInterrupt` inside, a second one ends the process.
 
     Signals that the caller of this command ignores stay ignored, as under `nohup`.
@@ -43,25 +43,19 @@ def interruptible() -> Iterator[StopSignal]:
         signal.signal(number, signal.SIG_DFL)
         raise KeyboardInterrupt
 
-    with _handled(
-        [n for n in STOP_SIGNALS if signal.getsignal(n) is not signal.SIG_IGN], interrupt
-    ):
+    handled = [n for n in STOP_SIGNALS if signal.getsignal(n) is not signal.SIG_IGN]
+    with _handle(handled, interrupt):
         yield stop
 
 
-@contextlib.contextmanager
-def interruptible_by_default() -> Iterator[None]:
+def interrupt_by_default() -> contextlib.AbstractContextManager[None]:
     """Stop signals that have no handler yet raise `KeyboardInterrupt` inside."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    with _handled([n for n in STOP_SIGNALS if signal.getsignal(n) is signal.SIG_DFL], interrupt):
-        yield
+    unhandled = [n for n in STOP_SIGNALS if signal.getsignal(n) is signal.SIG_DFL]
+    return _handle(unhandled, signal.default_int_handler)
 
 
 @contextlib.contextmanager
-def blocked() -> Iterator[None]:
+def postpone_stop() -> Iterator[None]:
     """Processes started inside never receive a stop signal; this process receives it afterwards.
 
     Blocking alone does not postpone a signal: a library's thread that has not blocked it receives
@@ -78,7 +72,7 @@ def blocked() -> Iterator[None]:
     ignored = (signal.SIG_IGN, None)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
-        with _handled([n for n in STOP_SIGNALS if signal.getsignal(n) not in ignored], postpone):
+        with _handle([n for n in STOP_SIGNALS if signal.getsignal(n) not in ignored], postpone):
             yield
     finally:
         try:
@@ -88,11 +82,9 @@ def blocked() -> Iterator[None]:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-@contextlib.contextmanager
-def handler_kept(number: signal.Signals) -> Iterator[None]:
+def keep_handler(number: signal.Signals) -> contextlib.AbstractContextManager[None]:
     """The handler of a signal is afterwards what it was before, whatever replaced it inside."""
-    with _handled([number], signal.getsignal(number)):
-        yield
+    return _handle([number], signal.getsignal(number))
 
 
 def ignore(*numbers: signal.Signals) -> None:
@@ -107,7 +99,7 @@ def exit_on(*numbers: signal.Signals) -> None:
         signal.signal(number, lambda *_: sys.exit(0))
 
 
-def postpone_termination(seconds: float) -> None:
+def postpone_sigterm(seconds: float) -> None:
     """SIGTERM ends this process only after some seconds; a second SIGTERM ends it at once."""
 
     def postpone(number: int, frame: FrameType | None) -> None:
@@ -120,7 +112,7 @@ def postpone_termination(seconds: float) -> None:
 
 
 @contextlib.contextmanager
-def _handled(
+def _handle(
     numbers: Collection[signal.Signals],
     handler: Callable[[int, FrameType | None], object] | int | None,
 ) -> Iterator[None]:
