@@ -25,7 +25,7 @@ from simstrag.ddp.server.messages import (
     Handover,
     Keep,
 )
-from simstrag.ddp.server.pending_allreduces import Reductions
+from simstrag.ddp.server.reductions import Reductions
 from simstrag.ddp.server.worker_state import ReducedSum, WorkerState, describe_update, route
 from simstrag.engine.live import Live, Lost, Reduction, Start, Update
 from simstrag.errors import NobodyLeft, PlanError
@@ -72,7 +72,7 @@ class Coordinator:
         seconds: of computing.
         here: its gradient has arrived too.
         """
-        if self._back(rank, step):
+        if self._take_back(rank, step):
             worker = self._workers[rank]
             worker.delivered, worker.finite = here, finite
             self.live.done(rank, at, seconds)
@@ -101,7 +101,7 @@ class Coordinator:
 
     def on_withdrawal(self, rank: int, step: int, at: float) -> list[Command]:
         """A rank is back from a step that was aborted."""
-        if self._back(rank, step):
+        if self._take_back(rank, step):
             raise ConnectionError(f"rank {rank} gave up step {step}, which was not aborted")
         return self._decide(at)
 
@@ -112,7 +112,7 @@ class Coordinator:
 
     def on_reduction(self, rank: int, closing: int, at: float) -> list[Command]:
         """An all-reduce has ended at a rank; the sum of the lowest member has come."""
-        self._pending += self._reductions.on_end(rank, closing, at)
+        self._pending += self._reductions.on_report(rank, closing, at, failed=False)
         return self._decide(at)
 
     def on_failure(self, rank: int, at: float, closing: int | None = None) -> list[Command]:
@@ -122,7 +122,7 @@ class Coordinator:
             self._workers[rank].broken = self._ungrouped = True
             self._regroup()
         else:
-            self._pending += self._reductions.on_failure(rank, closing, at)
+            self._pending += self._reductions.on_report(rank, closing, at, failed=True)
         return self._decide(at)
 
     def on_loss(self, rank: int, at: float) -> list[Command]:
@@ -160,13 +160,11 @@ class Coordinator:
             raise ConnectionError(f"rank {rank} reports a step, but it was given none")
         return work
 
-    def _back(self, rank: int, step: int) -> bool:
+    def _take_back(self, rank: int, step: int) -> bool:
         """Note that a rank is back from a step; whether its gradient is still wanted."""
-        if self._work_of(rank).step != step:
-            raise ConnectionError(
-                f"rank {rank} is back from step {step} instead of {self._work_of(rank).step}"
-            )
-        worker = self._workers[rank]
+        own, worker = self._work_of(rank).step, self._workers[rank]
+        if own != step:
+            raise ConnectionError(f"rank {rank} is back from step {step} instead of {own}")
         wanted, worker.work, worker.aborted = not worker.aborted, None, False
         return wanted
 
@@ -184,9 +182,8 @@ class Coordinator:
                 else:
                     self._lose(event)
         self._hand_over()
-        if any(
-            isinstance(each, Compute) and not (each.pull or each.local) for each in self._pending
-        ):
+        steps = [each for each in self._pending if isinstance(each, Compute)]
+        if not all(each.pull or each.local for each in steps):
             raise PlanError(
                 f"policy {self.live.name} averages models and then does not; that is possible "
                 "where all ranks are there, begin together, and need no server from then on"
@@ -266,14 +263,19 @@ class Coordinator:
         while self._pending:
             command = self._pending[0]
             if isinstance(command, Apply):
-                if away := self._undelivered(command):
-                    commands += [Deliver(k) for k in away if not self._workers[k].requested]
-                    for rank in away:
+                away = [rank for rank, _ in command.parts if self._workers[rank].holds_gradient]
+                if asked := [rank for rank in away if rank not in self.dead]:
+                    commands += [Deliver(k) for k in asked if not self._workers[k].requested]
+                    for rank in asked:
                         self._workers[rank].requested = True
                     break
                 self._pending.popleft()
                 commands += self._keep(command)
-                commands.append(self._without_the_dead(command))
+                if away:  # they were lost with their ranks before they were sent
+                    parts = tuple(part for part in command.parts if part[0] not in away)
+                    missing = tuple(sorted({*command.missing, *away}))
+                    command = replace(command, parts=parts, missing=missing)
+                commands.append(command)
                 continue
             self._pending.popleft()
             if isinstance(command, Compute):
@@ -289,25 +291,8 @@ class Coordinator:
     def _start_next(self, rank: int) -> list[Command]:
         """The next step of a rank, if it is back from the last one."""
         worker = self._workers[rank]
-        if worker.next_work is None or worker.work is not None or rank in self.dead:
-            return []
-        return [worker.start()]
-
-    def _undelivered(self, apply: Apply) -> list[int]:
-        live = [(rank, self._workers[rank]) for rank, _ in apply.parts if rank not in self.dead]
-        return [rank for rank, worker in live if worker.sum is None and not worker.delivered]
-
-    def _without_the_dead(self, apply: Apply) -> Apply:
-        """Leave out gradients that were lost with their rank before they were sent."""
-        gone = set()
-        for rank, _ in apply.parts:
-            worker = self._workers[rank]
-            if rank in self.dead and worker.sum is None and not worker.delivered:
-                gone.add(rank)
-        if not gone:
-            return apply
-        parts = tuple(part for part in apply.parts if part[0] not in gone)
-        return replace(apply, parts=parts, missing=tuple(sorted({*apply.missing, *gone})))
+        waits = worker.next_work is None or worker.work is not None or rank in self.dead
+        return [] if waits else [worker.start()]
 
     def _keep(self, apply: Apply) -> list[Keep]:
         """Keep the parameters that this update changes for ranks that begin from them later."""

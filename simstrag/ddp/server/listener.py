@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from simstrag.ddp.server.heartbeat import ABORT, BEAT, SIGNAL
 from simstrag.ddp.server.shared_buffer import ExchangeBuffers
 from simstrag.ddp.server.wire import Wire
 
@@ -35,6 +34,11 @@ RESPONSE = struct.Struct("!i?32s32s")
 
 WELCOME = struct.Struct("!32sd")
 """Server to the rank: proof, seconds after which it gives up a silent rank."""
+
+SIGNAL = struct.Struct("!cq")
+"""Server to a rank, on its connection for heartbeats: `BEAT`, or `ABORT` and the step's number."""
+
+BEAT, ABORT = b".", b"x"
 
 HANDSHAKE = 10.0
 """Seconds in which a stranger has to prove that it knows the secret."""

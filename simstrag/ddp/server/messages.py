@@ -22,7 +22,7 @@ from simstrag.policy import Hints, Policy
 class JobSpec:
     """What is trained and under which policy; one of the ranks brings it.
 
-    packed: parameters and optimizer, as `parameters.packed` made them.
+    packed: parameters and optimizer, as `pack_optimizer` made them.
     batch: samples of a gradient at a share of 1.
     facts: state of the engine to go on from.
     hand_over: whether ranks leave the server under a plan that does not need it.

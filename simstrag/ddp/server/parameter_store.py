@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -91,8 +90,3 @@ class ParameterStore:
             if version == compute.version:
                 return flat
         raise AssertionError(f"version {compute.version} is not kept any more")
-
-    def state(self) -> dict[str, Any]:
-        """Optimizer and parameters (flat)."""
-        parameters = self.parameters
-        return {"optimizer": parameters.state(), "parameters": parameters.flat.clone()}

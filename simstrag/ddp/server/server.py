@@ -127,12 +127,13 @@ class Server:
     def state(self) -> dict[str, Any]:
         """What a checkpoint needs: optimizer, parameters (flat), facts, policy."""
         assert self.store is not None, "no job has begun"
+        parameters = self.store.parameters
         live = None if self._coordinator is None else self._coordinator.live
         return {
-            **self.store.state(),
+            "optimizer": parameters.state(), "parameters": parameters.flat.clone(),
             "facts": None if live is None else live.facts(),
             "policy": None if live is None else live.policy,
-        }
+        }  # fmt: skip
 
     # -- ranks that are lost -----------------------------------------------------------------
 

@@ -54,7 +54,10 @@ def find_host(several: bool) -> str:
     name, value = ("SIMSTRAG_HOST", own) if own else ("MASTER_ADDR", master)
     setting = f"{name}={value!r}" if value else f"{name} is not set"
     try:
-        address = _resolve(value) if own else _address_towards(value)
+        if own:
+            address = str(socket.getaddrinfo(own, None, type=socket.SOCK_STREAM)[0][4][0])
+        else:
+            address = _address_towards(master)
         with listen(address):
             pass
     except OSError as error:
@@ -65,10 +68,6 @@ def find_host(several: bool) -> str:
             f"{setting}: ranks are on several hosts, and cannot reach {address}; {ADVICE}"
         )
     return address
-
-
-def _resolve(name: str) -> str:
-    return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
 
 
 def _address_towards(name: str) -> str:

@@ -23,15 +23,12 @@ class _Open:
     """An all-reduce under way.
 
     number: of the reduction in the engine.
-    members: the ranks whose gradients the engine counts in it.
     sum: as it was commanded last.
     failures: how often it failed though all members were alive.
     done, failed: the ranks at which it has ended, and has failed, since the last command.
     """
 
     number: int
-    members: tuple[int, ...]
-    average: bool
     sum: ReducedSum
     failures: int = 0
     done: set[int] = field(default_factory=set)
@@ -66,21 +63,15 @@ class Reductions:
             return []
         self._count += 1
         empty = ReducedSum(-1, members, {}, reduction.average)
-        self._open[self._count] = _Open(reduction.number, members, reduction.average, empty)
+        self._open[self._count] = _Open(reduction.number, empty)
         return self._command(self._count, at)
 
-    def on_end(self, rank: int, closing: int, at: float) -> list[Command]:
-        """It has ended at a rank."""
+    def on_report(self, rank: int, closing: int, at: float, failed: bool) -> list[Command]:
+        """It has ended or failed at a rank."""
         if closing not in self._open:
             return []
-        self._open[closing].done.add(rank)
-        return self._follow(closing, at)
-
-    def on_failure(self, rank: int, closing: int, at: float) -> list[Command]:
-        """It has failed at a rank."""
-        if closing not in self._open:
-            return []
-        self._open[closing].failed.add(rank)
+        this = self._open[closing]
+        (this.failed if failed else this.done).add(rank)
         return self._follow(closing, at)
 
     def on_loss(self, at: float) -> list[Command]:
@@ -89,25 +80,22 @@ class Reductions:
 
     def _command(self, closing: int, at: float) -> list[Command]:
         """Command it to the members that are alive; without any it is over."""
-        this = self._open[closing]
-        alive = tuple(rank for rank in this.members if rank not in self._dead)
-        samples = {rank: self._workers[rank].samples for rank in this.members}
-        if this.average:
+        this, live = self._open[closing], self._live
+        members, average = this.sum.members, this.sum.average
+        alive = tuple(rank for rank in members if rank not in self._dead)
+        samples = {rank: self._workers[rank].samples for rank in members}
+        if average:
             weights = model_weights({rank: samples[rank] for rank in alive})
         else:
-            live = self._live
-            versions = {rank: self._workers[rank].version for rank in this.members}
+            versions = {rank: self._workers[rank].version for rank in members}
             weights = gradient_weights(live.plan, samples, versions, live.version, self._whole)
-        root = alive[0] if alive else -1
-        this.sum = ReducedSum(
-            root, this.members, {rank: weights[rank] for rank in alive}, this.average
-        )
+        own = {rank: weights[rank] for rank in alive}
+        this.sum = ReducedSum(alive[0] if alive else -1, members, own, average)
         this.done.clear()
         this.failed.clear()
         if not alive:
             self._settle(closing, at)
-        factors = tuple(this.sum.weights.values())
-        return [Reduce(rank, closing, alive, factors, this.average) for rank in alive]
+        return [Reduce(rank, closing, alive, tuple(own.values()), average) for rank in alive]
 
     def _follow(self, closing: int, at: float) -> list[Command]:
         """When all that are alive have reported: the end, or the command again if one failed."""
@@ -127,6 +115,6 @@ class Reductions:
 
     def _settle(self, closing: int, at: float) -> None:
         this = self._open.pop(closing)
-        for rank in this.members:
+        for rank in this.sum.members:
             self._workers[rank].sum = this.sum
         self._live.reduced(this.number, at)
