@@ -13,7 +13,6 @@ spare cores the wall clock is right.
 from __future__ import annotations
 
 import math
-import os
 import socket
 import time
 from collections.abc import Sequence
@@ -21,6 +20,8 @@ from fractions import Fraction
 
 import torch
 import torch.distributed as dist
+
+from simstrag.processes.affinity import cores
 
 
 def cores_per_rank(own: Sequence[int], of_all: Sequence[Sequence[int]]) -> float:
@@ -37,19 +38,12 @@ def cores_per_rank(own: Sequence[int], of_all: Sequence[Sequence[int]]) -> float
     return float(sum(Fraction(1, sum(core in theirs for theirs in of_all)) for core in own))
 
 
-def measure_cores_per_rank(group: dist.ProcessGroup | None = None) -> float:
+def measure_cores_per_rank() -> float:
     """`cores_per_rank` on this host; collective."""
-    own = (socket.gethostname(), _usable())
-    gathered: list[tuple[str, tuple[int, ...]]] = [own] * dist.get_world_size(group)
-    dist.all_gather_object(gathered, own, group=group)
+    own = (socket.gethostname(), cores())
+    gathered = [own] * dist.get_world_size()
+    dist.all_gather_object(gathered, own)
     return cores_per_rank(own[1], [theirs for host, theirs in gathered if host == own[0]])
-
-
-def _usable() -> tuple[int, ...]:
-    """The cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return tuple(sorted(os.sched_getaffinity(0)))
-    return tuple(range(os.cpu_count() or 1))
 
 
 class CpuStepTimer:
@@ -72,13 +66,12 @@ class CpuStepTimer:
     def __init__(self, cores: float) -> None:
         threads = torch.get_num_threads()
         self.corrected = cores <= 1 and threads == 1
-        if self.corrected:
-            self.reason = f"{cores:.3g} core per rank: what gloo's threads take of it is subtracted"
-        elif cores > 1:
+        self.reason = f"{cores:.3g} core per rank: what gloo's threads take of it is subtracted"
+        if cores > 1:
             self.reason = (
                 f"{cores:.3g} cores per rank: gloo's threads have room, wall clock as it is"
             )
-        else:
+        elif threads > 1:
             self.reason = (
                 f"{cores:.3g} core per rank, but {threads} threads of torch on it that cannot be "
                 "separated from gloo's: wall-clock time is used; set torch.set_num_threads(1)"

@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from simstrag.ddp.failures.connections import Connections
 from simstrag.errors import InputError, SimstragError
 from simstrag.processes.children import die_with_parent
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store, TCPStore
-
-    from simstrag.ddp.failures.collective_abort import Connections
 
 START = 120.0
 """Seconds in which all ranks must meet, also where the stall limit is shorter."""
@@ -111,8 +110,6 @@ def join(
     The group is left at the end of the program; see `leave_group`.  Raises `InputError` where no
     launcher started this process.
     """
-    from simstrag.ddp.failures.collective_abort import Connections
-
     end_with_launcher()
     _require(NEEDED)
     atexit.register(leave_group)
@@ -135,8 +132,6 @@ def use_existing_group(stall_limit: float | None = None) -> RankPlace | None:
     """
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
-
-    from simstrag.ddp.failures.collective_abort import Connections
 
     rank, size, store = dist.get_rank(), dist.get_world_size(), _get_default_store()
     if not (store.has_extended_api() and hasattr(store, "clone")):  # type: ignore[attr-defined]
@@ -187,8 +182,6 @@ def regroup(
     """
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import PrefixStore
-
-    from simstrag.ddp.failures.collective_abort import Connections
 
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -274,16 +267,13 @@ def device_of(local_rank: int) -> str:
 
 def _agree_on_backend(root: Store, size: int) -> str:
     """The backend: with NCCL where all ranks can have it, else gloo."""
-    root.set(f"backend/{_number('RANK')}", _backend())
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "0"))
+    own = "cpu:gloo,cuda:nccl" if 0 < here <= _gpus() else "gloo"
+    root.set(f"backend/{_number('RANK')}", own)
     keys = [f"backend/{rank}" for rank in range(size)]
     root.wait(keys, timedelta(seconds=START))
     (first, *others) = sorted({each.decode() for each in root.multi_get(keys)})
     return "gloo" if others else first
-
-
-def _backend() -> str:
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", "0"))
-    return "cpu:gloo,cuda:nccl" if 0 < here <= _gpus() else "gloo"
 
 
 def _gpus() -> int:

@@ -10,9 +10,9 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from simstrag.ddp.failures.process_identity import ProcessIdentity
 
@@ -117,7 +117,8 @@ class Diagnoser:
             quiet = tuple(k for k in self._others if _is_quiet(before, now, k))
             notes = [state.fate.partition(" ")[2] for state in now.values()]
             if diagnosis := next((note for note in notes if note.startswith("{")), ""):
-                return _parse(json.loads(diagnosis))
+                told = json.loads(diagnosis)  # JSON has no tuples
+                return Diagnosis(**{**told, **{k: tuple(told[k]) for k in ("ranks", "lost")}})
             known = all(self._evidence.silent_for(k) >= self.patience for k in quiet)
             if known or time.monotonic() >= until:
                 break
@@ -136,13 +137,12 @@ class Diagnoser:
         waiting = set(self._others) - set(but)
         while waiting and time.monotonic() < until:
             now = self._evidence.read()
-            waiting = {k for k in waiting if not self._has_concluded(now.get(k, UNKNOWN), k)}
+            for rank in tuple(waiting):
+                identity, fate = self._evidence.who(rank), now.get(rank, UNKNOWN).fate
+                ended = identity is not None and identity.state() == "ended"
+                if ended or fate.startswith(("noticed {", "left")):
+                    waiting.remove(rank)
             time.sleep(LOOK)
-
-    def _has_concluded(self, state: RankState, rank: int) -> bool:
-        identity = self._evidence.who(rank)
-        ended = identity is not None and identity.state() == "ended"
-        return ended or state.fate.startswith(("noticed {", "left"))
 
     def fates(
         self, now: dict[int, RankState]
@@ -167,16 +167,11 @@ class Diagnoser:
                 dead.append(rank)
         return tuple(dead), tuple(stopped), tuple(left)
 
-    def _near_or_far(self, quiet: Iterable[int]) -> Kind:
+    def _near_or_far(self, quiet: Collection[int]) -> Kind:
         """The network may be the cause where nothing is heard of all ranks of another host."""
-        hosts = {each.host for rank in quiet if (each := self._evidence.who(rank)) is not None}
-        heard = {self._evidence.host}
-        heard |= {
-            each.host
-            for rank in self._others
-            if rank not in quiet and (each := self._evidence.who(rank)) is not None
-        }
-        return "stopped" if hosts <= heard else "network"
+        known = {k: who.host for k in self._others if (who := self._evidence.who(k)) is not None}
+        heard = {self._evidence.host, *(host for k, host in known.items() if k not in quiet)}
+        return "stopped" if {known[k] for k in quiet if k in known} <= heard else "network"
 
     def charge(
         self,
@@ -221,13 +216,6 @@ def _is_quiet(before: Mapping[int, RankState], now: Mapping[int, RankState], ran
     """Whether no beat shows that a rank lives; one that noticed the failure may have ended."""
     then, state = before.get(rank, UNKNOWN), now.get(rank, UNKNOWN)
     return state.beat < then.beat + 2 and not state.fate.startswith("noticed")
-
-
-def _parse(written: Mapping[str, Any]) -> Diagnosis:
-    """A diagnosis from JSON, which has no tuples."""
-    return Diagnosis(
-        **{**written, "ranks": tuple(written["ranks"]), "lost": tuple(written["lost"])}
-    )
 
 
 def _listed(names: Sequence[int]) -> str:
@@ -282,7 +270,13 @@ class SlowRankDetector:
             peers.setdefault(rank, longer)
             if 2 * len(peers) >= len(self._last) - 1:
                 del self._long[other]
-                self._compare(other, at, took, statistics.median(peers.values()))
+                usual = statistics.median(peers.values())
+                if took > TIMES * usual:
+                    self._named.add(other)
+                    self._say(
+                        f"rank {other} is slow: it took {took:.1f} s for step {at}, the others "
+                        f"{usual:.2g} s"
+                    )
         if seconds > LEAST and rank not in self._named:
             self._long.setdefault(rank, (step, seconds, {}))
 
@@ -290,11 +284,3 @@ class SlowRankDetector:
         """A rank has left, and is no longer compared."""
         self._last.pop(rank, None)
         self._long.pop(rank, None)
-
-    def _compare(self, rank: int, step: int, seconds: float, usual: float) -> None:
-        if seconds > TIMES * usual:
-            self._named.add(rank)
-            self._say(
-                f"rank {rank} is slow: it took {seconds:.1f} s for step {step}, the others "
-                f"{usual:.2g} s"
-            )

@@ -19,7 +19,7 @@ from datetime import timedelta
 
 from torch.distributed.distributed_c10d import Store
 
-from simstrag.ddp.failures.collective_abort import Connections
+from simstrag.ddp.failures.connections import Connections
 from simstrag.ddp.failures.diagnosis import PHASES, Diagnoser, Diagnosis, RankState
 from simstrag.ddp.failures.process_identity import ProcessIdentity
 
@@ -34,13 +34,12 @@ ANSWER = 5.0
 
 
 class HeartbeatStore:
-    """One rank's side of the heartbeats; a context manager that reports how the rank left.
+    """One rank's side of the heartbeats.
 
     store: of this generation of the group only.
     names: the original rank numbers, as users know them; a re-formed group renumbers its ranks.
     stall_limit: seconds without a beat after which a rank is given up: killed if it runs on this
         host; otherwise `connections` are shut, so that every rank waiting for it fails at once.
-    watch: whether silent ranks are given up.
     holds: whether the store ends with this process, which then waits for the others' diagnoses.
 
     A rank whose Python is held up by one call for longer than the stall limit does not beat.
@@ -53,11 +52,10 @@ class HeartbeatStore:
         names: Sequence[int],
         stall_limit: float = 60.0,
         connections: Connections | None = None,
-        watch: bool = True,
         holds: bool = False,
     ) -> None:
         self.rank, self.names, self.stall_limit = rank, tuple(names), stall_limit
-        self.connections, self.watch, self.holds = connections, watch, holds
+        self.connections, self.holds = connections, holds
         self.interval = min(0.5, max(0.05, stall_limit / BEATS))
         self.patience = max(2.0, 6 * self.interval)
         self.broken = ""
@@ -182,11 +180,9 @@ class HeartbeatStore:
         """The states of all ranks that have started, this one included."""
         ranks = [k for k in range(len(self.names)) if self.who(k) is not None]
         keys = [f"{what}/{k}" for k in ranks for what in ("at", "beat", "fate")]
-        values = [value.decode() for value in self._requests.multi_get(keys)]
+        values = iter([value.decode() for value in self._requests.multi_get(keys)])
         states = {}
-        for rank, place, beat, fate in zip(
-            ranks, values[::3], values[1::3], values[2::3], strict=True
-        ):
+        for rank, place, beat, fate in zip(ranks, values, values, values, strict=True):
             step, _, phase = place.partition(" ")
             states[rank] = RankState(int(step), phase, int(beat), fate)
         return states
@@ -216,15 +212,6 @@ class HeartbeatStore:
         if self.holds:
             with contextlib.suppress(RuntimeError):
                 self._diagnoser.await_the_others(but)
-
-    def __enter__(self) -> HeartbeatStore:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None:
-            self.close()
-        else:
-            self.close(describe_error(error))
 
     def _report(self, fate: str) -> None:
         self._store.set(f"fate/{self.rank}", fate)
@@ -257,7 +244,7 @@ class HeartbeatStore:
             finally:
                 self._requested, self._last = math.inf, time.monotonic()
             silent = {k for k, seconds in self._silence.items() if seconds >= self.stall_limit}
-            if self.watch and silent - given_up:
+            if silent - given_up:
                 given_up |= self._give_up(silent - given_up)
 
     def _wait_for_next_beat(self) -> bool:

@@ -39,11 +39,6 @@ def is_local_error(error: BaseException) -> bool:
     return hasattr(error, LOCAL)
 
 
-def launcher_continues() -> bool:
-    """Whether the launcher lets the other ranks go on when one is lost."""
-    return os.environ.get("SIMSTRAG_ON_FAULT") == "continue"
-
-
 def server_continues() -> bool:
     """Whether ranks under a server go on when one is lost; without a launcher they do."""
     return os.environ.get("SIMSTRAG_ON_FAULT", "continue") == "continue"
@@ -104,9 +99,9 @@ class Membership:
 
     def goes_on(self, diagnosis: Diagnosis) -> bool:
         """Whether the ranks that are left, this one among them, go on."""
+        continues = os.environ.get("SIMSTRAG_ON_FAULT") == "continue"
         ours = self.joined is not None and self.joined.ours
-        lost = diagnosis.lost
-        return launcher_continues() and ours and bool(lost) and self.rank not in lost
+        return continues and ours and bool(diagnosis.lost) and self.rank not in diagnosis.lost
 
     @property
     def all_end(self) -> bool:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import platform
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,13 +40,19 @@ class ProcessIdentity(NamedTuple):
         """Kill it, if it runs on this host; never another process that reuses its pid."""
         if self.host != _host() or self.pid == os.getpid():
             return False
-        with contextlib.suppress(psutil.Error, OSError), _handle(self.pid) as handle:
-            if _born(self.pid) == self.born:
-                if handle is None:
-                    os.kill(self.pid, signal.SIGKILL)
-                else:
-                    signal.pidfd_send_signal(handle, signal.SIGKILL)
-                return True
+        with contextlib.suppress(psutil.Error, OSError):
+            # On Linux a handle survives a reuse of the pid.
+            handle = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
+            try:
+                if _born(self.pid) == self.born:
+                    if handle is None:
+                        os.kill(self.pid, signal.SIGKILL)
+                    else:
+                        signal.pidfd_send_signal(handle, signal.SIGKILL)
+                    return True
+            finally:
+                if handle is not None:
+                    os.close(handle)
         return False
 
 
@@ -76,16 +81,3 @@ def _born(pid: int) -> float:
     if path.exists():
         return float(path.read_text().rpartition(")")[2].split()[19])
     return float(psutil.Process(pid).create_time())
-
-
-@contextlib.contextmanager
-def _handle(pid: int) -> Iterator[int | None]:
-    """A descriptor of a process that survives a reuse of its pid (Linux), else None."""
-    if not hasattr(os, "pidfd_open"):
-        yield None
-        return
-    handle = os.pidfd_open(pid)
-    try:
-        yield handle
-    finally:
-        os.close(handle)

@@ -1,4 +1,4 @@
-"""Aborts a pending collective by shutting the TCP connections of its process group."""
+"""The TCP connections of a process group, shut to abort a pending collective."""
 
 from __future__ import annotations
 
