@@ -9,13 +9,13 @@ import time
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 from simstrag.ddp.allreduce.control_message import (
     WIDTH,
     ControlMessages,
     PlanDigests,
     describe_disagreement,
-    gather,
     pack,
     unpack,
 )
@@ -153,7 +153,7 @@ def rank_gathers(rank: int, world: int) -> list[list[float]]:
     own = torch.zeros(WIDTH, dtype=torch.float64)
     pack(own, 100.0 + rank, 0.5 * rank, 10 + rank, 3)
     gathered = torch.zeros(world, WIDTH, dtype=torch.float64)
-    gather(gathered, own).wait()
+    dist.all_gather_single(gathered.view(-1), own)
     return [each.tolist() for each in unpack(gathered)[:3]]
 
 

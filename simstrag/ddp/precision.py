@@ -138,16 +138,11 @@ class NumberFormats:
             self.full, self.amp = PAIRS["tf32+bf16" if modern else "fp16"]
         self.checks = self.amp == "fp16"
         self.module = ComputedLoss(model, self.full, place.type)
-        if self.stand_in:
+        if self.full == "fp64":
             model.to(torch.float64)
             model.register_forward_pre_hook(self.module.cast, with_kwargs=True, prepend=True)
         self._own_scale, self._good = FIRST_SCALE, 0
         self._in_fp16 = False
-
-    @property
-    def stand_in(self) -> bool:
-        """Whether reduced precision is float32 on float64 parameters, which no GPU has."""
-        return self.full == "fp64"
 
     @property
     def label(self) -> str:
@@ -169,7 +164,7 @@ class NumberFormats:
             "precision='stand-in', which makes the parameters float64"
         )
 
-    def settle(self, closure: Closure, group: dist.ProcessGroup | None = None) -> None:
+    def settle(self, closure: Closure) -> None:
         """Decide what "auto" left open, with the closure of the first step; collective.
 
         On a CPU forward and backward are timed in full and reduced precision, 12 times each in
@@ -183,8 +178,8 @@ class NumberFormats:
             self.gain = self._measured(closure)
         choices: list[tuple[float, str]] = [(self.gain, self.amp)]
         if dist.is_initialized():
-            choices *= dist.get_world_size(group)
-            dist.all_gather_object(choices, (self.gain, self.amp), group=group)
+            choices *= dist.get_world_size()
+            dist.all_gather_object(choices, (self.gain, self.amp))
         if here:
             self.gain = min(gain for gain, _ in choices)
             if self.unsettled and not self.gain > MIN_GAIN:

@@ -92,7 +92,15 @@ class Replica:
             reducer.weight, reducer.scale = weigh(), self.formats.scale
             self._backward(loss)
         if not reducer.complete:
-            raise InputError(self._incomplete())
+            named = self._named.items()
+            without = [name for name, each in named if each.requires_grad and each.grad is None]
+            shown = ", ".join(without[:SHOWN]) + (" ..." if len(without) > SHOWN else "")
+            raise InputError(
+                f"{len(without)} of {len(named)} parameters got no gradient ({shown}): where "
+                "gradients are summed up during backward, every loss must depend on all of them; "
+                "freeze those that are not used by requires_grad_(False) before wrap(), or take a "
+                "policy such as asgd, under which they count as zeros"
+            )
         return self.loss
 
     def settle(self, closure: Closure) -> None:
@@ -148,19 +156,6 @@ class Replica:
                 raise
             with local_error():
                 raise
-
-    def _incomplete(self) -> str:
-        """The message for parameters without a gradient."""
-        without = [
-            name for name, each in self._named.items() if each.requires_grad and each.grad is None
-        ]
-        shown = ", ".join(without[:SHOWN]) + (" ..." if len(without) > SHOWN else "")
-        return (
-            f"{len(without)} of {len(self._named)} parameters got no gradient ({shown}): where "
-            "gradients are summed up during backward, every loss must depend on all of them; "
-            "freeze those that are not used by requires_grad_(False) before wrap(), or take a "
-            "policy such as asgd, under which they count as zeros"
-        )
 
     def finite(self) -> bool:
         """Whether the gradients may be applied; updates the loss scale."""

@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.distributed as dist
 
 from simstrag.ddp.record.journal import plan_to_json
 from simstrag.plan import Plan
@@ -61,14 +60,6 @@ def unpack(gathered: torch.Tensor) -> ControlMessages:
     start, seconds, *whole = gathered.numpy().copy().T
     digests, versions, flags = (each.astype(np.int64) for each in whole)
     return ControlMessages(start, seconds, digests, versions, flags)
-
-
-def gather(
-    slots: torch.Tensor, slot: torch.Tensor, group: dist.ProcessGroup | None = None
-) -> dist.Work:
-    """Start gathering every member's `slot` (5,) into `slots` (members, 5), in their order."""
-    work: dist.Work = dist.all_gather_single(slots.view(-1), slot, group=group, async_op=True)
-    return work
 
 
 class PlanDigests:
@@ -121,16 +112,12 @@ def describe_disagreement(slots: ControlMessages, ranks: Sequence[int] | None = 
     names = list(range(len(slots.digest))) if ranks is None else list(ranks)
     decisions = list(zip(slots.digest.tolist(), slots.version.tolist(), strict=True))
     (common, count), *_ = Counter(decisions).most_common(1)
-    if len(decisions) >= 3 and 2 * count > len(decisions):
-        odd = [(name, own) for name, own in zip(names, decisions, strict=True) if own != common]
-        shown = "; ".join(f"rank {name} {_show(own)}" for name, own in odd)
-        rest = f"the other {count} ranks {_show(common, 'are')}"
-        return f"{shown}, {rest}: their plans are not the same"
-    shown = "; ".join(
-        f"rank {name} {_show(own)}" for name, own in zip(names, decisions, strict=True)
+    most = len(decisions) >= 3 and 2 * count > len(decisions)
+    shown = {d: f"at version {d[1]} with plan {d[0]:012x}" for d in decisions}
+    odd = "; ".join(
+        f"rank {name} is {shown[own]}"
+        for name, own in zip(names, decisions, strict=True)
+        if not most or own != common
     )
-    return f"{shown}: their plans are not the same"
-
-
-def _show(decision: tuple[int, int], verb: str = "is") -> str:
-    return f"{verb} at version {decision[1]} with plan {decision[0]:012x}"
+    rest = f", the other {count} ranks are {shown[common]}" if most else ""
+    return f"{odd}{rest}: their plans are not the same"

@@ -7,7 +7,7 @@ its own bit for bit.  Dividing, or weighing afterwards, rounds differently.
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -15,7 +15,8 @@ from torch import nn
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
-from simstrag.ddp.allreduce.control_message import WIDTH, gather, pack
+from simstrag.ddp.allreduce.control_message import WIDTH, pack
+from simstrag.ddp.local_step_timer import CpuStepTimer, CudaStepTimer
 
 Members = tuple[int, ...]
 """The ranks of a group, ascending."""
@@ -24,59 +25,41 @@ Group = dist.ProcessGroup | None
 """None is the world."""
 
 
-class Clock(Protocol):
-    """A step timer, see `simstrag.ddp.local_step_timer`.
-
-    immediate: whether `seconds` is known as soon as `ended` returns, without waiting.
-    """
-
-    immediate: bool
-
-    def ended(self) -> None: ...
-
-    @property
-    def start(self) -> float: ...
-
-    @property
-    def seconds(self) -> float: ...
-
-
 class Reducer:
     """State of the hook; attributes are set before a backward, and hold until they are set again.
 
     weight: factor of this rank's gradients; 0 replaces them by zeros, for 0 x NaN is NaN.  The
         weights of the group's members sum to 1: 1/W, or b_i/B.
     scale: of the fp16 loss, divided out here; 1 in all other formats.
-    group: of gradients and control messages; members: its size.
+    group: of gradients and control messages.
     digest, version, flags: of this rank's control message; start and seconds come from the timer.
     failed: whether a collective has failed; the hook is then unusable.
-    control: the group of control messages, where that of the gradients cannot send CPU tensors.
 
     With the last bucket the timer stops, and the messages are gathered beside the reduction; `wait`
     returns them.  Under DDP's `no_sync` gradients add up, and the next backward that synchronizes
     weighs their sum: the scale must stay until then.
     """
 
-    def __init__(self, clock: Clock, group: Group = None, control: Group = None) -> None:
+    def __init__(self, clock: CpuStepTimer | CudaStepTimer) -> None:
         self.clock = clock
-        self.weight = 1.0 / dist.get_world_size(group)
+        self.weight = 1.0 / dist.get_world_size()
         self.scale = 1.0
         self.digest = self.version = self.flags = 0
         self.failed = False
         self._slot = torch.zeros(WIDTH, dtype=torch.float64)
         self._work: dist.Work | None = None
         self._stopped = False
-        self._first = group, control
-        self.over(group)
+        self.over(None)
 
     def over(self, group: Group, control: Group = None) -> None:
-        """Reduce over `group` from the next backward on."""
-        if control is None and group is self._first[0]:
-            control = self._first[1]
+        """Reduce over `group` from the next backward on.
+
+        control: the group of control messages, where that of the gradients cannot send CPU tensors.
+        """
         self.group = group
         self._control = group if control is None else control
-        self.members = dist.get_world_size(self._control)
-        self._slots = torch.zeros(self.members, WIDTH, dtype=torch.float64)
+        members = dist.get_world_size(self._control)
+        self._slots = torch.zeros(members, WIDTH, dtype=torch.float64)
 
     def wrap(self, module: nn.Module, **options: Any) -> DistributedDataParallel:
         """Wrap a module in DDP with this hook; collective over the world.
@@ -108,7 +91,9 @@ class Reducer:
         pack(
             self._slot, self.clock.start, self.clock.seconds, self.digest, self.version, self.flags
         )
-        self._work = gather(self._slots, self._slot, self._control)
+        self._work = dist.all_gather_single(
+            self._slots.view(-1), self._slot, group=self._control, async_op=True
+        )
 
     def wait(self) -> torch.Tensor:
         """The control messages of all members, float64 of shape (members, 5), once a backward.

@@ -98,7 +98,9 @@ def average(model: nn.Module, optimizer: Optimizer, group: Group = None) -> None
     }
     parameters = _parameters(optimizer)
     for key, tensor in _state_tensors(optimizer):
-        weights[_name(key)] = weight(_is_mean(key, tensor, parameters), holders[key])
+        lone = tensor.ndim == 0 and parameters[key[0]].ndim > 0
+        mean = tensor.is_floating_point() and key[1] != "step" and not lone
+        weights[_name(key)] = weight(mean, holders[key])
     _weighed_sums(_tensors(model, optimizer), weights, group)
 
 
@@ -203,12 +205,6 @@ def _check_steps(steps: dict[int, dict[Key, float]]) -> None:
             )
 
 
-def _is_mean(key: Key, tensor: torch.Tensor, parameters: list[torch.Tensor]) -> bool:
-    """Whether a tensor of the state is averaged; step counts and other scalars are not."""
-    lone = tensor.ndim == 0 and parameters[key[0]].ndim > 0
-    return tensor.is_floating_point() and key[1] != "step" and not lone
-
-
 def _weighed_sums(
     tensors: dict[str, torch.Tensor], weights: dict[str, float], group: Group
 ) -> None:
@@ -217,31 +213,23 @@ def _weighed_sums(
     There is one collective for each device and type: whole numbers are summed as int64, floating
     ones in float32 at least.
     """
-    kinds: dict[tuple[torch.device, torch.dtype], list[str]] = defaultdict(list)
+    kinds = defaultdict[tuple[torch.device, torch.dtype], list[str]](list)
+    reals: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
-        kinds[tensor.device, _summed_as(tensor)].append(name)
+        reals[name] = real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+        dtype = torch.float64 if real.dtype == torch.float64 else torch.float32
+        kinds[tensor.device, dtype if real.is_floating_point() else torch.int64].append(name)
     for (device, dtype), names in kinds.items():
         flat = torch.cat(
-            [_weighed(_real(tensors[name]).to(dtype), weights[name]).reshape(-1) for name in names]
+            [_weighed(reals[name].to(dtype), weights[name]).reshape(-1) for name in names]
         ).to(device)
         dist.all_reduce(flat, group=group)
-        parts = torch.split(flat, [_real(tensors[name]).numel() for name in names])
+        parts = torch.split(flat, [reals[name].numel() for name in names])
         for name, part in zip(names, parts, strict=True):
-            real = _real(tensors[name])
-            real.copy_(part.view(real.shape))
-
-
-def _summed_as(tensor: torch.Tensor) -> torch.dtype:
-    if tensor.dtype in (torch.float64, torch.complex128):
-        return torch.float64
-    return torch.float32 if tensor.is_floating_point() or tensor.is_complex() else torch.int64
+            reals[name].copy_(part.view(reals[name].shape))
 
 
 def _weighed(tensor: torch.Tensor, weight: float) -> torch.Tensor:
     if weight == 1:
         return tensor
     return torch.zeros_like(tensor) if weight == 0 else tensor * weight
-
-
-def _real(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
