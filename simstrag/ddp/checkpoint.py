@@ -28,7 +28,7 @@ def to_checkpoint(
     sampler: ShareSampler | None,
     policy: Policy,
     facts: Facts | None,
-    served: Mapping[str, Any] | None = None,
+    served: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """The checkpoint of a training.
 
@@ -36,10 +36,15 @@ def to_checkpoint(
     served: parameters, shape (count,), and optimizer state of a server that owns them; the rank's
         own parameters stay as they are, since its next gradient counts as computed from them.
     """
-    if served is None:
-        model, optimizer = replica.model.state_dict(), replica.optimizer.state_dict()
-    else:
-        model, optimizer = _state_with(replica, served["parameters"]), served["optimizer"]
+    model, optimizer = replica.model.state_dict(), replica.optimizer.state_dict()
+    if served is not None:
+        optimizer = served["optimizer"]
+        before = torch.cat([each.detach().reshape(-1) for each in replica.parameters])
+        replica.spread(served["parameters"])
+        try:
+            model = copy.deepcopy(replica.model.state_dict())
+        finally:
+            replica.spread(before)
     return {
         "format": FORMAT, "name": name, "world_size": world_size,
         "model": model, "optimizer": optimizer, "formats": replica.formats.state_dict(),
@@ -65,9 +70,8 @@ def from_checkpoint(
             raise InputError(f"the checkpoint's {word} is {state.get(word)!r}, here it is {here!r}")
     if (sampler is None) != (state["sampler"] is None):
         raise InputError(
-            "the checkpoint is of a training "
-            + ("without a ShareSampler" if sampler is not None else "with a ShareSampler")
-            + "; give wrap() the same arguments as then"
+            f"the checkpoint is of a training {'with' if sampler is None else 'without'} a "
+            "ShareSampler; give wrap() the same arguments as then"
         )
     replica.model.load_state_dict(state["model"])
     replica.optimizer.load_state_dict(state["optimizer"])
@@ -76,13 +80,3 @@ def from_checkpoint(
         sampler.load_state_dict(state["sampler"])
     facts = state["facts"]
     return pickle.loads(state["policy"]), None if facts is None else facts_from_json(facts)
-
-
-def _state_with(replica: Replica, flat: torch.Tensor) -> dict[str, Any]:
-    """The model's state dict with other parameters; the model stays as it is."""
-    before = torch.cat([each.detach().reshape(-1) for each in replica.parameters])
-    replica.spread(flat)
-    try:
-        return copy.deepcopy(replica.model.state_dict())
-    finally:
-        replica.spread(before)

@@ -82,10 +82,14 @@ class ExitCodes:
         >>> print(ExitCodes((0, -9, 3)))
         rank 0 ended with 0, rank 1 was killed by SIGKILL, rank 2 ended with 3
         """
-        names = [f"rank {k}" for k in range(len(self.codes))]
-        ends = [_describe_end(*each) for each in zip(names, self.codes, strict=True)]
+        ends = {f"rank {k}": code for k, code in enumerate(self.codes)}
+        if self.server is not None:
+            ends["server"] = self.server
         return ", ".join(
-            ends + ([] if self.server is None else [_describe_end("server", self.server)])
+            f"{name} ended with {code}"
+            if code >= 0
+            else f"{name} was killed by {signal.Signals(-code).name}"
+            for name, code in ends.items()
         )
 
 
@@ -131,7 +135,7 @@ def launch(
 ) -> ExitCodes:
     """Run a command, such as `["train.py", "--epochs", "3"]`, on ranks of this host.
 
-    command: one that begins with "*.py" or "-m" is run by this Python.
+    command: one that begins with "*.py" or "-m" is run by `simstrag.ddp.rank_main`.
     on_fault: whether the others go on when one fails.
     server: a command that runs once beside them; it ends after all ranks, and all end with it.
     stall_limit: seconds after which ranks are killed if all that are left are stopped.
@@ -152,12 +156,12 @@ def launch(
         place["GLOO_SOCKET_IFNAME"] = network.device
 
     def start(rank: int | None, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        own = _command(command)
+        if command[0] == "-m" or command[0].endswith(".py"):
+            command = [sys.executable, "-m", "simstrag.ddp.rank_main", *command]
         host = {} if network is None else {"SIMSTRAG_HOST": network.address_of(rank)}
         number = {} if rank is None else {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-        return tree.start(
-            own if network is None else network.wrap(rank, own), {**place, **host, **number}
-        )
+        command = command if network is None else network.wrap(rank, command)
+        return tree.start(command, {**place, **host, **number})
 
     with _tree(stall_limit, pinned) as tree:
         serving = None if server is None else start(None, server)
@@ -236,24 +240,11 @@ def _check(ranks: int, stall_limit: float) -> None:
         raise InputError(f"stall limit: {stall_limit:g} s; give a number of seconds above 0")
 
 
-def _describe_end(name: str, code: int) -> str:
-    if code >= 0:
-        return f"{name} ended with {code}"
-    return f"{name} was killed by {signal.Signals(-code).name}"
-
-
 def _is_stopped(process: subprocess.Popen[bytes]) -> bool:
     try:
         return bool(psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
     except psutil.Error:
         return False
-
-
-def _command(command: Sequence[str]) -> list[str]:
-    """Scripts and modules are run by `simstrag.ddp.rank_main`, other programs as they are."""
-    if command and (command[0] == "-m" or command[0].endswith(".py")):
-        return [sys.executable, "-m", "simstrag.ddp.rank_main", *command]
-    return list(command)
 
 
 def agent() -> None:

@@ -152,14 +152,15 @@ def profile_hints(
     >>> profile_hints(None, batch=32).amp_ratio is None
     True
     """
+    no_times = Hints(batch=batch, samples=samples)
     if profile is None:
-        return Hints(batch=batch, samples=samples)
+        return no_times
     known = profile if isinstance(profile, Profile) else Profile.read(profile)
     times, workload = known.step, known.workload
     if times is None or workload is None or batch not in (None, workload.batch):
-        return Hints(batch=batch, samples=samples)
+        return no_times
     if pair is not None and pair not in ((workload.full, workload.amp), (workload.full, "")):
-        return Hints(batch=batch, samples=samples)
+        return no_times
     clean = times.compute.value
     return Hints(
         amp_ratio=None if times.amp_ratio is None else times.amp_ratio.value,

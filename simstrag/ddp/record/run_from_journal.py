@@ -174,35 +174,27 @@ def finish_all(folder: str | Path) -> dict[Path, Run]:
     if measured:
         last, run = list(runs.items())[-1]
         runs[last] = replace(run, summary={**run.summary, "accuracy": measured["accuracy"]})
-    if asked:
-        runs = {each: _asked(run, asked) for each, run in runs.items()}
-    runs = {each: _loaded(run, each, folder) for each, run in runs.items()}
-    for each, run in runs.items():
-        _write(run, each)
+    for part, run in runs.items():
+        notes, ranks = list(run.warnings), run.scenario["workers"]
+        if ranks > asked.get("cores", ranks):
+            notes.append(
+                f"{ranks} ranks shared {asked['cores']} cores: steps measure the scheduler too"
+            )
+        inside = [each for each in (part, *part.parents) if each.is_relative_to(folder)]
+        if any((each / LOAD).exists() for each in inside):  # it goes on beside later parts
+            notes.append(LOADED)
+        seed, recorded = run.seed, run.recorded
+        if asked:
+            seed, recorded = asked.get("seed", 0), {**(recorded or {}), "asked": asked}
+        runs[part] = replace(run, seed=seed, recorded=recorded, warnings=tuple(notes))
+    for part, run in runs.items():
+        _write(run, part)
     return runs
-
-
-def _asked(run: Run, asked: Mapping[str, Any]) -> Run:
-    """The run with the arguments of `simstrag ddp`, and a warning for too few cores."""
-    notes, ranks = list(run.warnings), run.scenario["workers"]
-    if ranks > asked.get("cores", ranks):
-        notes.append(
-            f"{ranks} ranks shared {asked['cores']} cores: steps measure the scheduler too"
-        )
-    told = {**(run.recorded or {}), "asked": asked}
-    return replace(run, seed=asked.get("seed", 0), recorded=told, warnings=tuple(notes))
 
 
 def _document(path: Path) -> dict[str, Any]:
     """The contents of a JSON file; empty without one."""
     return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
-
-
-def _loaded(run: Run, part: Path, folder: Path) -> Run:
-    """The run with a warning of load; it goes on beside later parts, in subfolders."""
-    inside = [each for each in (part, *part.parents) if each.is_relative_to(folder)]
-    there = any((each / LOAD).exists() for each in inside)
-    return replace(run, warnings=(*run.warnings, LOADED)) if there else run
 
 
 def _write(run: Run, folder: Path) -> None:
