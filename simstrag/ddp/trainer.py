@@ -431,11 +431,10 @@ class Trainer:
 
     def _enter_allreduce_mode(self, policy: Policy, facts: Facts | None) -> None:
         note = None if self._journal is None else self._journal.note
-        live, joined = self._live(policy, facts=facts, note=note), self._members.joined
+        live = self._live(policy, facts=facts, note=note)
         self._mode = AllReduceMode(
-            self.replica, live, self.rank, self.world_size, self._batch, self._members.mark, note,
-            self.sampler, () if joined is None else joined.names,
-        )  # fmt: skip
+            self.replica, live, self._members, self._batch, note, self.sampler
+        )
         dist.barrier()  # the clock starts when all are ready
         zero = [time.monotonic() - live.now]
         dist.broadcast_object_list(zero, src=0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,6 +19,7 @@ from simstrag.ddp.failures.diagnosis import SlowRankDetector
 from simstrag.errors import InputError, SimstragError
 
 if TYPE_CHECKING:
+    from simstrag.ddp.failures.membership import Membership
     from simstrag.ddp.precision import Closure
     from simstrag.ddp.replica import Replica
     from simstrag.ddp.sampler import ShareSampler
@@ -35,10 +36,8 @@ class AllReduceMode:
 
     live: the replica of the engine and its policy.
     batch: samples of a rank at a share of 1.
-    mark: called with the step and the phase that begins.
     note: records events, on the rank that keeps the journal.
     sampler: makes batches by the shares of a plan.
-    names: the original numbers of the ranks, where some are lost.
     zero: start of the run on rank 0's monotonic clock; set before the first step.
     steps: taken so far.
     """
@@ -47,24 +46,22 @@ class AllReduceMode:
         self,
         replica: Replica,
         live: Live,
-        rank: int,
-        world_size: int,
+        members: Membership,
         batch: int,
-        mark: Callable[[int, str], None],
-        note: Callable[..., None] | None = None,
-        sampler: ShareSampler | None = None,
-        names: Sequence[int] = (),
+        note: Callable[..., None] | None,
+        sampler: ShareSampler | None,
     ) -> None:
-        self.replica, self.live, self.rank, self.world_size = replica, live, rank, world_size
-        self.batch, self.sampler = batch, sampler
+        self.replica, self.live, self.batch, self.sampler = replica, live, batch, sampler
+        self.rank, self.world_size = members.rank, members.world_size
         self.zero = time.monotonic() - live.now
-        self._mark, self._note, self._digests = mark, note, PlanDigests()
+        self._mark, self._note, self._digests = members.mark, note, PlanDigests()
         self.steps = 0
         self._reducer = replica.reducer
         self._reducer.over(None)
         self._planned: Plan | None = None
         self._warned = False
-        self._slow, self._names = SlowRankDetector(), names or range(world_size)
+        self._slow = SlowRankDetector()
+        self._names = members.joined.names if members.joined else range(members.world_size)
         live.news()
         self._prepare()
 

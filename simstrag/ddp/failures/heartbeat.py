@@ -55,7 +55,7 @@ class HeartbeatStore:
         holds: bool = False,
     ) -> None:
         self.rank, self.names, self.stall_limit = rank, tuple(names), stall_limit
-        self.connections, self.holds = connections, holds
+        self.connections, self.holds = connections or Connections(), holds
         self.interval = min(0.5, max(0.05, stall_limit / BEATS))
         self.patience = max(2.0, 6 * self.interval)
         self.broken = ""
@@ -203,7 +203,7 @@ class HeartbeatStore:
     def linger(self) -> None:
         """After `close` of a failed rank that hosts the store: make the others notice now, and wait
         while they read the reason."""
-        if self.holds and self.connections is not None:
+        if self.holds:
             self.connections.shut()
         with self._time_limit(self.patience):
             self._wait_for_the_others(())
@@ -278,7 +278,7 @@ class HeartbeatStore:
         fates = {k: self._beats.get(f"fate/{k}") for k in silent}
         gone = {k for k, fate in fates.items() if not fate.startswith((b"left", b"noticed"))}
         killed = [self.kill(rank) for rank in gone]
-        if self.connections is not None and not all(killed):
+        if not all(killed):
             self.connections.shut()
         return gone
 

@@ -26,7 +26,7 @@ from simstrag.ddp.record.journal import (
     plan_from_json,
     read_journal,
 )
-from simstrag.engine.live import Live
+from simstrag.engine.live import Facts, Live
 from simstrag.engine.recorder import Recorder
 from simstrag.engine.summary import summarise
 from simstrag.errors import InputError, NobodyLeft
@@ -59,11 +59,16 @@ def run_of(folder: str | Path) -> Run:
     journal, and for a run without updates.
     """
     header, lines = read_journal(folder)
-    policy = _Recorded(header, lines)
+    facts = None if header.get("facts") is None else facts_from_json(header["facts"])
+    policy = _Recorded(facts, lines)
     if not policy.known:
         raise InputError(f"{folder}: {TOO_SHORT}")
     recorder = Recorder(keep_updates=True, keep_steps=True, keep_gradients=True)
-    live = _replay_events(header, lines, policy, recorder)
+    live = Live(
+        policy, header["world_size"], header["batch"], Hints(**header["hints"]),
+        name=header["policy"], recorder=recorder, facts=facts,
+    )  # fmt: skip
+    _replay_events(live, lines)
     if live.version == policy.began:
         raise InputError(f"{folder}: {TOO_SHORT}")
     recorder.judged = False  # the true stragglers of a real run are unknown
@@ -212,16 +217,15 @@ def _write(run: Run, folder: Path) -> None:
 class _Recorded:
     """Answers with the recorded plans, by the number of the request."""
 
-    def __init__(self, header: Mapping[str, Any], lines: list[list[Any]]) -> None:
+    def __init__(self, facts: Facts | None, lines: list[list[Any]]) -> None:
         self._plans: dict[int, Plan] = {
             line[1]: plan_from_json(line[3]) for line in lines if line[0] == "plan"
         }
         ended = [line[2] for line in lines if line[0] == "end"]
         self._summary: dict[str, int | float] = ended[-1] if ended else {}
-        facts = header.get("facts")
-        self.began = 0 if facts is None else int(facts["version"])
-        self._asked = 0 if facts is None else int(facts["asked"])
-        self._plan = None if facts is None else plan_from_json(facts["plan"])
+        self.began = 0 if facts is None else facts.version
+        self._asked = 0 if facts is None else facts.asked
+        self._plan = None if facts is None else facts.plan
 
     @property
     def known(self) -> bool:
@@ -238,15 +242,7 @@ class _Recorded:
         return self._summary
 
 
-def _replay_events(
-    header: Mapping[str, Any], lines: list[list[Any]], policy: _Recorded, recorder: Recorder
-) -> Live:
-    facts = header.get("facts")
-    live = Live(
-        policy, header["world_size"], header["batch"], Hints(**header["hints"]),
-        name=header["policy"], recorder=recorder,
-        facts=None if facts is None else facts_from_json(facts),
-    )  # fmt: skip
+def _replay_events(live: Live, lines: list[list[Any]]) -> None:
     for kind, *values in lines:
         if kind == "done":
             at, rank, seconds = values
@@ -265,4 +261,3 @@ def _replay_events(
                 live.gone(rank, at)
         live.news()
     live.end()
-    return live

@@ -155,11 +155,8 @@ class Client:
 
         gradient: mean over the samples of the step, or weighted sum of a group; None if it stays
         here.
-        seconds: of computing.
-        begun, ended: when, on the monotonic clock.
-        finite: the server leaves out a gradient that is not.
         settings: of the optimizer; sent if they have changed.
-        members: of a group, by rank: seconds of computing, and whether its gradient is finite.
+        All others are as in `StepReport`.
         """
         if gradient is not None and finite:
             self._write(gradient)

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from simstrag.ddp.allreduce.control_message import unpack
 from simstrag.ddp.failures.membership import is_local_error
-from simstrag.ddp.flat_parameters import pack_settings
+from simstrag.ddp.flat_parameters import pack_settings, unflatten
 from simstrag.ddp.server import messages
 from simstrag.errors import InputError
 
@@ -201,8 +201,5 @@ class ServerMode:
             lowest = rank == min(command.members)
             self.client.end_reduction(command.closing, flat if lowest else None)
             return
-        with torch.no_grad():
-            parts = torch.split(flat, [each.numel() for each in tensors])
-            for each, part in zip(tensors, parts, strict=True):
-                each.copy_(part.view(each.shape))
+        unflatten(flat, tensors)
         self.client.end_reduction(command.closing)
