@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from simstrag.ddp.flat_parameters import (
-    FlatParameters,
     check_served,
     flatten_gradients,
     pack_optimizer,
@@ -17,6 +16,7 @@ from simstrag.ddp.flat_parameters import (
     trained_parameters,
     unflatten,
 )
+from simstrag.ddp.server.parameter_store import ParameterStore
 from simstrag.errors import InputError
 
 OPTIMIZERS = {
@@ -47,15 +47,15 @@ def test_the_server_s_optimizer_makes_the_steps_of_the_user_s(
     own = OPTIMIZERS[name](groups_of(model_of(dtype)))
     parameters = trained_parameters(own)
     flat = torch.zeros(sum(p.numel() for p in parameters), dtype=dtype)
-    server = FlatParameters(pack_optimizer(own))
+    server = ParameterStore(pack_optimizer(own))
     for step in range(5):
         for parameter in parameters:
             parameter.grad = torch.full_like(parameter, 0.1 * step) + parameter.detach()
         flatten_gradients(parameters, flat)
         own.step()
-        server.apply([(flat, 1.0)])
+        server.step([(flat, 1.0)])
         assert torch.equal(server.flat, torch.cat([p.detach().reshape(-1) for p in parameters]))
-    assert server.state().keys() == own.state_dict().keys()
+    assert server.optimizer.state_dict().keys() == own.state_dict().keys()
 
 
 def test_an_optimizer_goes_on_where_it_was_when_it_was_packed() -> None:
@@ -66,36 +66,36 @@ def test_an_optimizer_goes_on_where_it_was_when_it_was_packed() -> None:
                 parameter.grad = torch.ones_like(parameter)
             own.step()
         if steps == 3:
-            server = FlatParameters(pack_optimizer(own))
+            server = ParameterStore(pack_optimizer(own))
     for _ in range(2):
-        server.apply([(torch.ones_like(server.flat), 1.0)])
+        server.step([(torch.ones_like(server.flat), 1.0)])
     assert torch.equal(
         server.flat, torch.cat([p.detach().reshape(-1) for p in trained_parameters(own)])
     )
     again = OPTIMIZERS["adam"](groups_of(model_of()))
-    again.load_state_dict(server.state())
+    again.load_state_dict(server.optimizer.state_dict())
     assert again.state_dict()["state"][0]["step"] == 5
 
 
 def test_gradients_are_weighted_and_added_up_in_their_order() -> None:
-    server = FlatParameters(pack_optimizer(torch.optim.SGD(model_of().parameters(), lr=1.0)))
+    server = ParameterStore(pack_optimizer(torch.optim.SGD(model_of().parameters(), lr=1.0)))
     before = server.flat.clone()
     one, other = torch.randn_like(before), torch.randn_like(before)
-    server.apply([(one, 0.25), (other, 0.5)])
+    server.step([(one, 0.25), (other, 0.5)])
     assert torch.equal(server.flat, before - (0.25 * one).add(other, alpha=0.5))
 
 
 def test_an_update_without_any_gradient_changes_nothing() -> None:
-    server = FlatParameters(pack_optimizer(OPTIMIZERS["adam"](model_of().parameters())))
+    server = ParameterStore(pack_optimizer(OPTIMIZERS["adam"](model_of().parameters())))
     before = server.flat.clone()
-    server.apply([])
+    server.step([])
     assert torch.equal(server.flat, before)
-    assert server.state()["state"] == {}
+    assert server.optimizer.state_dict()["state"] == {}
 
 
 def test_a_model_gets_back_what_was_flattened_in_the_order_of_its_optimizer() -> None:
     own = OPTIMIZERS["sgd"](groups_of(model_of()))
-    server = FlatParameters(pack_optimizer(own))
+    server = ParameterStore(pack_optimizer(own))
     other = model_of()
     with torch.no_grad():
         for parameter in other.parameters():
@@ -120,7 +120,7 @@ def test_settings_differ_only_when_something_has_changed() -> None:
     assert pack_settings(own) == first
     own.param_groups[1]["lr"] = 0.5
     assert pack_settings(own) != first
-    server = FlatParameters(pack_optimizer(OPTIMIZERS["sgd"](groups_of(model_of()))))
+    server = ParameterStore(pack_optimizer(OPTIMIZERS["sgd"](groups_of(model_of()))))
     server.set(pack_settings(own))
     assert [group["lr"] for group in server.optimizer.param_groups] == [0.05, 0.5]
 
@@ -136,7 +136,7 @@ def test_an_optimizer_of_the_script_itself_is_refused_with_the_way_out() -> None
     stranger = given.replace(b"torch.optim.sgd", b"torch.optim.sgx")
     assert stranger != given
     with pytest.raises(InputError, match="must stand in a module that can be imported"):
-        FlatParameters(stranger)
+        ParameterStore(stranger)
 
 
 def test_what_is_packed_is_plain_pickle_of_both_together() -> None:

@@ -10,59 +10,10 @@ import copy
 import io
 import pickle
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 
 from simstrag.errors import InputError
-
-
-class FlatParameters:
-    """Parameters and optimizer from `pack_optimizer`.
-
-    flat: shape (count,), on the CPU, all parameters in the optimizer's order.
-    optimizer: works on `flat`.
-    Raises `InputError` where the optimizer cannot be unpacked here.
-    """
-
-    def __init__(self, given: bytes) -> None:
-        try:
-            parameters, self.optimizer = pickle.loads(given)
-        except (AttributeError, ImportError) as error:
-            raise InputError(
-                f"the optimizer cannot be built at the server: {error}; its class must stand in a "
-                "module that can be imported, not in the script itself"
-            ) from None
-        self.flat = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
-        self._gradient = torch.zeros_like(self.flat)
-        for parameter, values, gradient in zip(
-            parameters, _parts(self.flat, parameters), _parts(self._gradient, parameters),
-            strict=True,
-        ):  # fmt: skip
-            parameter.data, parameter.grad = values, gradient
-
-    def apply(self, gradients: Sequence[tuple[torch.Tensor, float]]) -> None:
-        """One step of the optimizer with the weighted sum of flat gradients, added up in order.
-
-        Without any gradient nothing changes.
-        """
-        if not gradients:
-            return
-        (first, weight), *others = gradients
-        torch.mul(first, weight, out=self._gradient)
-        for gradient, weight in others:
-            self._gradient.add_(gradient, alpha=weight)
-        self.optimizer.step()
-
-    def set(self, changed: bytes) -> None:
-        """Settings of the optimizer as `pack_settings` made them, such as a learning rate."""
-        for group, own in zip(self.optimizer.param_groups, pickle.loads(changed), strict=True):
-            group.update(own)
-
-    def state(self) -> dict[str, Any]:
-        """The optimizer's `state_dict`; its tensors change with the next step."""
-        state: dict[str, Any] = self.optimizer.state_dict()
-        return state
 
 
 def trained_parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -117,7 +68,7 @@ def pack_settings(optimizer: torch.optim.Optimizer) -> bytes:
 def flatten_gradients(parameters: Iterable[torch.Tensor], into: torch.Tensor) -> None:
     """Copy all gradients into a flat buffer; a parameter without one counts as zeros."""
     parameters = list(parameters)
-    for parameter, part in zip(parameters, _parts(into, parameters), strict=True):
+    for parameter, part in zip(parameters, split(into, parameters), strict=True):
         if parameter.grad is None:
             part.zero_()
         else:
@@ -128,11 +79,11 @@ def flatten_gradients(parameters: Iterable[torch.Tensor], into: torch.Tensor) ->
 def unflatten(flat: torch.Tensor, parameters: Iterable[torch.Tensor]) -> None:
     """Copy a flat buffer into the parameters."""
     parameters = list(parameters)
-    for parameter, part in zip(parameters, _parts(flat, parameters), strict=True):
+    for parameter, part in zip(parameters, split(flat, parameters), strict=True):
         parameter.copy_(part)
 
 
-def _parts(flat: torch.Tensor, parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def split(flat: torch.Tensor, parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Views of a flat buffer in the shapes of the parameters."""
     pieces = torch.split(flat, [own.numel() for own in parameters])
     return [piece.view(own.shape) for piece, own in zip(pieces, parameters, strict=True)]

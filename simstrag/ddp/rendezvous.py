@@ -180,11 +180,9 @@ def regroup(
     What holds the old group, as DDP does, must be built anew.  Raises `Fenced` where the others go
     on without this rank.
     """
-    import torch.distributed as dist
     from torch.distributed.distributed_c10d import PrefixStore
 
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    leave_group()
     us = joined.names[joined.rank]
     wanted = sorted(joined.names[rank] for rank in members)
     seconds = joined.stall_limit if patience is None else patience

@@ -269,7 +269,7 @@ def replayed(notes: Notes, reduced: Container[int] = ()) -> tuple[torch.Tensor, 
 
 def flat_of(server: Server) -> torch.Tensor:
     assert server.store is not None
-    return server.store.parameters.flat
+    return server.store.flat
 
 
 @dataclass

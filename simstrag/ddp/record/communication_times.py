@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from simstrag.ddp.record.journal import plan_from_json
-from simstrag.plan import Plan
 from simstrag.quorum import Via
 
 PARTS = ("push", "service", "pull")
@@ -72,7 +71,7 @@ def round_trips(lines: Lines) -> dict[int, list[RoundTrip]]:
     taken without the server.  A service is known where the answer followed the update, as it does
     unless the server waited for another rank; of an all-reduce it begins with the last arrival.
     """
-    plans, trips = _plans_at_arrivals(lines), defaultdict[int, list[RoundTrip]](list)
+    quorums, trips = _quorums_at_arrivals(lines), defaultdict[int, list[RoundTrip]](list)
     together = sorted(line[1] for line in lines if line[0] == "lockstep")
     rows = [line[1] for line in lines if line[0] == "push"]
     for row in sorted(rows, key=lambda row: float(row["begun"])):
@@ -81,8 +80,7 @@ def round_trips(lines: Lines) -> dict[int, list[RoundTrip]]:
             name: math.nan if row.get(name) is None else row[name] for name in STAMPS
         }
         trip = RoundTrip(at, row["step"], version, bisect(together, at), **stamps)
-        if (plan := plans.get((rank, at))) is not None:
-            trip.via, trip.members = _quorum_of(plan, rank)
+        trip.via, trip.members = quorums.get((rank, at), (Via.SERVER, 1))
         trip.push = trip.first - trip.begun - trip.seconds
         earlier = trips[rank]
         if not earlier and not trip.mode and not trip.version:
@@ -99,23 +97,19 @@ def round_trips(lines: Lines) -> dict[int, list[RoundTrip]]:
 STAMPS = ("seconds", "begun", "first", "received", "applied", "replied")
 
 
-def _plans_at_arrivals(lines: Lines) -> dict[tuple[int, float], Plan]:
-    """The plan in force when the gradient of a rank arrived, by rank and time."""
-    plans, plan = {}, None
+def _quorums_at_arrivals(lines: Lines) -> dict[tuple[int, float], tuple[Via, int]]:
+    """How the plan in force made updates of a gradient that arrived, by rank and time."""
+    found, plan = {}, None
     for kind, *values in lines:
         if kind == "plan":
             plan = plan_from_json(values[2])
         elif kind == "done" and plan is not None:
-            plans[values[1], values[0]] = plan
-    return plans
-
-
-def _quorum_of(plan: Plan, rank: int) -> tuple[Via, int]:
-    for quorum in plan.quorums:
-        riders = {child for child, _ in quorum.riders}
-        if rank in quorum.members or rank in riders:
-            return quorum.via, len(quorum.members)
-    return plan.quorums[0].via, 1
+            at, rank = values[:2]
+            found[rank, at] = plan.quorums[0].via, 1
+            for quorum in plan.quorums:
+                if rank in quorum.members or rank in dict(quorum.riders):
+                    found[rank, at] = quorum.via, len(quorum.members)
+    return found
 
 
 def _align_clocks(own: list[RoundTrip]) -> None:

@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 
-from simstrag.ddp.flat_parameters import FlatParameters
+from simstrag.ddp.flat_parameters import split
 from simstrag.ddp.server.messages import Apply, Compute
 from simstrag.ddp.server.shared_buffer import ExchangeBuffers, allocate_private
 from simstrag.errors import InputError
 
 
 class ParameterStore:
-    """Parameters and optimizer of one job.
+    """Parameters and optimizer of one job, from `pack_optimizer`.
 
+    flat: shape (count,), on the CPU, all parameters in the optimizer's order.
+    optimizer: works on `flat`.
     version: of the parameters. Older ones are kept for ranks whose next step begins there.
+    Raises `InputError` where the optimizer cannot be unpacked here.
     """
 
-    def __init__(self, packed: bytes, version: int) -> None:
-        self.parameters = FlatParameters(packed)
+    def __init__(self, packed: bytes, version: int = 0) -> None:
+        try:
+            parameters, self.optimizer = pickle.loads(packed)
+        except (AttributeError, ImportError) as error:
+            raise InputError(
+                f"the optimizer cannot be built at the server: {error}; its class must stand in a "
+                "module that can be imported, not in the script itself"
+            ) from None
+        self.flat = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
+        self._gradient = torch.zeros_like(self.flat)
+        views = split(self.flat, parameters), split(self._gradient, parameters)
+        for parameter, values, gradient in zip(parameters, *views, strict=True):
+            parameter.data, parameter.grad = values, gradient
         self.version = version
         self._buffers: dict[int, ExchangeBuffers] = {}
         self._kept: dict[int, tuple[int, torch.Tensor]] = {}
@@ -28,7 +43,7 @@ class ParameterStore:
 
     def admit(self, rank: int, buffers: ExchangeBuffers) -> None:
         """A rank trains with these buffers; raises `InputError` for a model of another size."""
-        one, other = buffers.gradient, self.parameters.flat
+        one, other = buffers.gradient, self.flat
         if (one.numel(), one.dtype) != (other.numel(), other.dtype):
             raise InputError(
                 f"rank {rank} trains {one.numel()} parameters of {one.dtype}, the job "
@@ -39,13 +54,31 @@ class ParameterStore:
     def apply(self, apply: Apply, settings: Sequence[bytes]) -> None:
         """Make a version; the settings of the optimizer hold from this version on."""
         for each in settings:
-            self.parameters.set(each)
-        self.parameters.apply([(self._buffers[rank].gradient, w) for rank, w in apply.parts])
+            self.set(each)
+        self.step([(self._buffers[rank].gradient, weight) for rank, weight in apply.parts])
         self.version = apply.version
+
+    def set(self, settings: bytes) -> None:
+        """Settings of the optimizer as `pack_settings` made them, such as a learning rate."""
+        for group, own in zip(self.optimizer.param_groups, pickle.loads(settings), strict=True):
+            group.update(own)
+
+    def step(self, gradients: Sequence[tuple[torch.Tensor, float]]) -> None:
+        """One step of the optimizer with the weighted sum of flat gradients, added up in order.
+
+        Without any gradient nothing changes.
+        """
+        if not gradients:
+            return
+        (first, weight), *others = gradients
+        torch.mul(first, weight, out=self._gradient)
+        for gradient, weight in others:
+            self._gradient.add_(gradient, alpha=weight)
+        self.optimizer.step()
 
     def keep(self, rank: int) -> None:
         """Keep the present parameters, from which the next step of this rank begins."""
-        self._kept[rank] = self.version, self.parameters.flat.clone()
+        self._kept[rank] = self.version, self.flat.clone()
 
     def route(self, compute: Compute) -> Compute:
         """The command, which says whether a group passes its parameters on.
@@ -84,7 +117,7 @@ class ParameterStore:
     def _of(self, compute: Compute) -> torch.Tensor:
         """The parameters of its version: the present ones, or those kept for a rank."""
         if compute.version == self.version:
-            return self.parameters.flat
+            return self.flat
         ranks = compute.rank, self._lowest.get(compute.rank, -1)
         for version, flat in filter(None, map(self._kept.get, ranks)):
             if version == compute.version:

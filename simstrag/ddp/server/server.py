@@ -127,10 +127,9 @@ class Server:
     def state(self) -> dict[str, Any]:
         """What a checkpoint needs: optimizer, parameters (flat), facts, policy."""
         assert self.store is not None, "no job has begun"
-        parameters = self.store.parameters
         live = None if self._coordinator is None else self._coordinator.live
         return {
-            "optimizer": parameters.state(), "parameters": parameters.flat.clone(),
+            "optimizer": self.store.optimizer.state_dict(), "parameters": self.store.flat.clone(),
             "facts": None if live is None else live.facts(),
             "policy": None if live is None else live.policy,
         }  # fmt: skip
@@ -325,8 +324,8 @@ class Server:
                 if command.apart:
                     self._tell(peer, command)
                 else:
-                    command = replace(command, optimizer=self.store.parameters.state())
-                    self._tell(peer, command, self.store.parameters.flat)
+                    command = replace(command, optimizer=self.store.optimizer.state_dict())
+                    self._tell(peer, command, self.store.flat)
                 self._finish_row(peer)
 
     def _apply(self, apply: messages.Apply) -> None:
