@@ -24,6 +24,7 @@ from simstrag.analysis.derived.steps import (
     update_times,
 )
 from simstrag.analysis.derived.timeline_excerpt import segments
+from simstrag.analysis.derived.waiting import TOLERANCE, arrivals, services
 from simstrag.runs.run import Run
 from simstrag.timing.timing import Timing
 
@@ -31,7 +32,6 @@ KINDS = ("pull", "switch", "compute", "push", "wait", "exchange", "wait")
 """Phase k of a step lies between its marks k and k + 1; a phase that a step lacks is empty."""
 
 COLLECTIVE = ("all-reduce", "model averaging")
-TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,18 +135,13 @@ def _served(
     service.  Without such doubtful gradients the queue is known.  Otherwise an update at the end of
     its last service confirms the services of that update.
     """
-    ranks_and_times = zip(steps.rank.tolist(), steps.finish.tolist(), strict=True)
-    arrival = np.array([timing.push(r, t, loaded=True) for r, t in ranks_and_times])
+    arrival = arrivals(steps, timing)
     pushing, job, times = arrival - steps.finish, timing.server.job, run.updates["time"]
     entered = steps.entered
     through = (np.abs(after - pushing - job) <= TOLERANCE) & ~steps.kept
     arrived = (after >= pushing - TOLERANCE) & ~entered & ~through & ~steps.kept
     at_end = arrived & steps.last
-    begun, free = np.full(len(arrival), np.nan), 0.0
-    queue = np.flatnonzero(through | at_end)
-    for k in queue[np.lexsort((steps.rank[queue], arrival[queue]))].tolist():  # first in, first out
-        begun[k] = max(float(arrival[k]), free)
-        free = float(begun[k]) + job
+    begun = services(steps, arrival, job, through | at_end)
     done = np.zeros(len(times))
     rows = entered & through
     np.maximum.at(done, steps.applied[rows] - 1, begun[rows] + job)

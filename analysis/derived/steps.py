@@ -265,7 +265,6 @@ def suspicions(run: Run) -> list[Suspicion]:
 
 
 def _rows(run: Run) -> list[dict[str, Any]]:
-    """The rows of the decisions, by column."""
     table = run.decisions or {}
     return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
 

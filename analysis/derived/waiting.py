@@ -7,11 +7,12 @@ the update.  Where the logged times differ, nothing is shown and `Waiting.reason
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
 
-from simstrag.analysis.derived.steps import Floats, RunSteps
+from simstrag.analysis.derived.steps import Bools, Floats, RunSteps
 from simstrag.runs.run import Run
 from simstrag.timing.timing import Timing
 
@@ -54,7 +55,9 @@ def waiting(
     """
     held, blocked = np.zeros((2, workers, workers))
     total = float(np.sum(run.summary["wait_by_rank"]))
-    updates, times = _arrivals(steps, timing, architecture), run.updates["time"]
+    updates, times = defaultdict(list), run.updates["time"]
+    for k in np.flatnonzero(steps.entered).tolist():
+        updates[int(steps.applied[k])].append(k)
     reason = ""
     if run.excerpt is not None:
         reason = "only an excerpt of its steps was kept"
@@ -68,53 +71,44 @@ def waiting(
         reason = "its steps do not account for all its updates"
     if reason:
         return Waiting(held, blocked, total, reason)
-    served, job = {}, 0.0
+    arrival, begun, job = steps.finish, np.full(len(steps.finish), np.inf), 0.0
     if timing is not None and architecture == "server":
-        job = timing.server.job
-        served = _serve(updates, job)
-    for version, gradients in updates.items():
-        closing, last = max(gradients)
+        arrival, job = arrivals(steps, timing), timing.server.job
+        begun = services(steps, arrival, job, steps.entered)
+    for version, rows in updates.items():
+        gradients = [(float(arrival[k]), int(steps.rank[k]), float(begun[k])) for k in rows]
+        closing, last, service = max(gradients)
         if timing is not None:
-            ranks = tuple(sorted(rank for _, rank in gradients))
-            end = served[version, last] + job if served else timing.reduce(ranks, closing)
+            ranks = tuple(sorted(rank for _, rank, _ in gradients))
+            end = service + job if architecture == "server" else timing.reduce(ranks, closing)
             if not math.isclose(end, times[version - 1], rel_tol=TOLERANCE, abs_tol=TOLERANCE):
                 reason = (
                     "its steps alone do not give the times of its updates (as with windows, "
                     "dropped gradients and riders)"
                 )
                 return Waiting(np.zeros_like(held), blocked, total, reason)
-        for arrival, rank in gradients:
-            begun = served.get((version, rank), math.inf)
-            in_service = max(min(begun + job, closing) - begun, 0.0) if served else 0.0
-            held[rank, last] += closing - arrival - in_service
+        for arrived, rank, service in gradients:
+            in_service = max(min(service + job, closing) - service, 0.0)
+            held[rank, last] += closing - arrived - in_service
     if timing is not None:  # from a rank's own update to the later one that let it continue
-        for k in np.flatnonzero(steps.blocked > 0):
+        for k in np.flatnonzero(steps.blocked > 0).tolist():
             freed = run.updates["members"][int(steps.pulled_next[k]) - 1]
             if len(freed) == 1:
                 blocked[steps.rank[k], int(freed[0])] += steps.blocked[k]
     return Waiting(held, blocked, total)
 
 
-def _arrivals(
-    steps: RunSteps, timing: Timing | None, architecture: str
-) -> dict[int, list[tuple[float, int]]]:
-    """For each update the (arrival, rank) of its gradients."""
-    found: dict[int, list[tuple[float, int]]] = {}
-    through = timing if architecture == "server" else None
-    columns = (column[steps.entered] for column in (steps.applied, steps.rank, steps.finish))
-    for version, rank, finish in zip(*(column.tolist() for column in columns), strict=True):
-        arrival = through.push(rank, finish, loaded=True) if through else finish
-        found.setdefault(version, []).append((arrival, rank))
-    return found
+def arrivals(steps: RunSteps, timing: Timing) -> Floats:
+    """When the gradient of each step comes to the server."""
+    ranks_and_times = zip(steps.rank.tolist(), steps.finish.tolist(), strict=True)
+    return np.array([timing.push(rank, time, loaded=True) for rank, time in ranks_and_times])
 
 
-def _serve(
-    updates: dict[int, list[tuple[float, int]]], service: float
-) -> dict[tuple[int, int], float]:
-    """When the service of each gradient began: first in, first out, by (arrival, rank)."""
-    jobs = sorted((a, r, version) for version, gradients in updates.items() for a, r in gradients)
-    free, begun = 0.0, {}
-    for arrival, rank, version in jobs:
-        begun[version, rank] = max(arrival, free)
-        free = begun[version, rank] + service
+def services(steps: RunSteps, arrival: Floats, job: float, served: Bools) -> Floats:
+    """When the service of each gradient that is served begins, first in, first out; else NaN."""
+    begun, free = np.full(len(arrival), np.nan), 0.0
+    queue = np.flatnonzero(served)
+    for k in queue[np.lexsort((steps.rank[queue], arrival[queue]))].tolist():
+        begun[k] = max(float(arrival[k]), free)
+        free = float(begun[k]) + job
     return begun
