@@ -62,11 +62,7 @@ def pace(of: CaseResult) -> Markup:
             ax.plot(*_steps(grid, run.pace), color=REAL, linewidth=0.8, alpha=0.7)
         simulated_mean = _mean(of.predicted.runs)
         ax.plot(*_steps(grid, simulated_mean), color=SIMULATED, linewidth=1.8)
-        ax.set_xlim(0, last)
-        ax.set_ylim(bottom=0)
-        ax.set_xlabel("time (s)")
-        ax.set_ylabel("step (ms)")
-        ax.grid(axis="y")
+        _set_axes(ax, last)
         label = f"{of.case.name}: step time over time, real and simulated"
         return matplotlib_renderer.svg(figure, f"pace-{of.case.name}", label)
 
@@ -77,13 +73,15 @@ def replayed_paces(grid: Sequence[float], paces: Mapping[str, Sequence[float]]) 
         ax = figure.add_subplot()
         for (name, pace), colour in zip(paces.items(), chart.SERIES, strict=False):
             ax.plot(*_steps(np.asarray(grid), pace), color=colour, linewidth=1.4, label=name)
-        ax.set_xlim(0, max(grid))
-        ax.set_ylim(bottom=0)
-        ax.set_xlabel("time (s)")
-        ax.set_ylabel("step (ms)")
-        ax.grid(axis="y")
+        _set_axes(ax, max(grid))
         ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
         return matplotlib_renderer.svg(figure, "paces", "Step time over time")
+
+
+def _set_axes(ax: Any, last: float) -> None:
+    ax.set(xlim=(0, last), xlabel="time (s)", ylabel="step (ms)")
+    ax.set_ylim(bottom=0)
+    ax.grid(axis="y")
 
 
 def _mean(runs: Sequence[Measure]) -> list[float]:

@@ -140,7 +140,6 @@ def _response(ax: Axes, profile: Profile) -> None:
 
 
 def _pairs(ax: Axes, profile: Profile) -> None:
-    """Slowdowns of all pairs of jobs that shared a device, in order."""
     values = sorted(v for of in pair_slowdowns(profile).values() for v in of if v is not None)
     share = 100 * np.arange(1, len(values) + 1) / len(values)
     ax.plot(share, values, color=_color(0), label=f"{len(values)} pairs")

@@ -148,7 +148,6 @@ def timeline(
 
 
 def _parts(e: Example, rows: dict[int, int], start: float, end: float) -> Iterator[Bars]:
-    """Bars for each part of the steps."""
     steps = e.steps
     fates = [
         fate.word
@@ -196,7 +195,6 @@ def _slowdowns(
 
 
 def _suspicions(run: Run, rows: dict[int, int], start: float, end: float) -> Iterator[Bars]:
-    """A line above each suspected rank."""
     first, last = (0.0, math.inf) if run.excerpt is None else (start, end)  # else not known
     found = [s for s in suspicions(run) if s.rank in rows and s.start < end and s.end > start]
     if found:

@@ -127,7 +127,6 @@ def write_timeline(
 def _names(
     run: Run, phases: Phases, timing: Timing | None, suspected: Sequence[int]
 ) -> Iterator[Event]:
-    """Names and order of processes and threads."""
     threads = [(RUN, ABOUT, "about"), (RUN, UPDATES, "updates")]
     if run.decisions is not None:
         threads.append((RUN, DECISIONS, "decisions"))
@@ -215,7 +214,6 @@ def _plan(decisions: Mapping[str, Sequence[Any]], row: int) -> dict[str, Any]:
 
 
 def _instant(tid: int, time: int, name: str, cat: str, args: dict[str, Any]) -> Event:
-    """A moment on a track of the run."""
     event = {"ph": "i", "s": "t", "pid": RUN, "tid": tid, "ts": time, "name": name}
     return event | {"cat": cat, "args": args}
 

@@ -230,7 +230,6 @@ def _saved(examples: Sequence[Example], shown: CloseLook) -> dict[str, Table | N
 
 
 def _question(scenario: Scenario) -> dict[str, str]:
-    """The question, by term."""
     trace, inputs, seeds = scenario.trace, scenario.inputs, scenario.seed_list
     work = []
     if scenario.sample_target is not None:
@@ -322,7 +321,6 @@ def _recorded(run: Run) -> dict[str, str]:
 
 
 def _by_rank(summary: Mapping[str, Any]) -> Table:
-    """Where the time of each rank went."""
     columns = (summary[f"{name}_by_rank"] for name in ("compute", "communication", "wait"))
     rows = tuple(
         (Number.of(rank), *(Number.of(float(value), 4) for value in row))

@@ -381,7 +381,6 @@ def _held_out(profile: Profile) -> Table:
 def _table(
     title: str, rows: list[dict[str, str]], *notes: str, wraps: str = "", least: Sequence[str] = ()
 ) -> Table:
-    """A table of rows by header."""
     headers = tuple(rows[0]) if rows else ()
     return Table(
         headers,

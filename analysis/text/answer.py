@@ -70,7 +70,6 @@ def _undecided(s: Standings, close: Sequence[Standing], bsp: str) -> str:
 
 
 def _winner(s: Standings, best: Standing) -> str:
-    """The gain of the best policy over bsp."""
     others = [p.policy for p in s.policies if p.policy not in (best.policy, BASELINE)]
     first = others and all(faster(s.between(best.policy, name)) for name in others)
     where = (
@@ -168,7 +167,6 @@ def _last(s: Standings, start: str) -> str:
 
 
 def _contention(s: Standings) -> str:
-    """The contention that there was to mitigate."""
     if s.comparison.scenario.inputs.trace is None:
         return "there is no contention, so the gain is no mitigation"
     if s.delay < NEGLIGIBLE:

@@ -214,7 +214,6 @@ def _work(s: Standings) -> Iterator[str]:
 
 
 def _deadlines(s: Standings) -> Iterator[str]:
-    """Deadlines that have no micro-batch to cut."""
     runs = s.comparison.runs
     if "cuttable" not in runs:
         return

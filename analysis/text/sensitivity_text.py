@@ -68,17 +68,8 @@ class Turn(NamedTuple):
         return max(self.turns_at, self.holds_at) > COARSE * min(self.turns_at, self.holds_at)
 
     @property
-    def factor(self) -> float:
-        """The ratio between the changing value and the value in force, 1 or more."""
-        return math.exp(abs(math.log(self.turns_at / self.value)))
-
-    @property
     def bound(self) -> str:
-        """The bound within which the leader has the best mean.
-
-        >>> Turn("learner.c_tau", 1.0, "", "bsp", 1.54, 1.61, True).bound
-        'c_tau is at most 1.5'
-        """
+        """The bound within which the leader has the best mean."""
         return f"{WORDS[self.quantity]} is {'at most' if self.larger else 'at least'} {self.safe}"
 
     @property
@@ -109,7 +100,7 @@ def turns(s: Standings) -> list[Turn]:
     found = [Turn(*(row[name] for name in Turn._fields)) for row in rows]
     known = {t.larger for t in found if t.quantity == C_TAU}
     found += [t for t in _of_costs(s) if t.larger not in known]
-    return sorted(found, key=lambda t: (t.quantity != C_TAU, t.factor))
+    return sorted(found, key=lambda t: (t.quantity != C_TAU, abs(math.log(t.turns_at / t.value))))
 
 
 def conditions(s: Standings) -> tuple[str, str]:
