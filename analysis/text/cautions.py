@@ -192,17 +192,17 @@ def _work(s: Standings) -> Iterator[str]:
             "(learner.noise_scale, which `simstrag calibrate` can measure) and c_tau "
             f"{learner.c_tau:g} (learner.c_tau)."
         )
+        if amp := _whose(s, "amp_share"):
+            yield (
+                f"For {join(amp)} they also assume that a gradient in reduced precision is worth "
+                "as much as one in full."
+            )
         yield (
             "c_tau is the cost of staleness: at 0 a stale gradient is worth as much as a fresh "
             "one, and the larger c_tau, the less it is worth. No command measures it. To find "
             "yours, train to the same loss under bsp and under asgd with `simstrag ddp`, and take "
             "the c_tau at which asgd needs as many times the samples of bsp here as it did there."
         )
-        if amp := _whose(s, "amp_share"):
-            yield (
-                f"For {join(amp)} they also assume that a gradient in reduced precision is worth "
-                "as much as one in full."
-            )
     elif wanted is not None:
         over = {p.policy: p.other["samples"] / wanted - 1 for p in s.policies}
         far = [f"{p} by {100 * share:.2g} %" for p, share in over.items() if share > OVERSHOOT]
