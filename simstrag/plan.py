@@ -257,7 +257,7 @@ class Plan:
     @classmethod
     @functools.lru_cache(maxsize=64, typed=True)
     def standing(cls, *quorums: Quorum, **fields: Any) -> Plan:
-        """A plan for the whole run; the same object for the same arguments.
+        """A plan, the same object for the same arguments: an engine resolves it once.
 
         >>> Plan.standing(Quorum(count=1), bound=3) is Plan.standing(Quorum(count=1), bound=3)
         True
