@@ -122,9 +122,7 @@ def choose_batch_law(batches: Sequence[int], estimates: Sequence[CellEstimate]) 
     def predict(law: BatchLaw, constants: Floats, b: Floats, t: Floats, at: float) -> float:
         return float(batch_seconds(constants, at))
 
-    def names(law: BatchLaw) -> tuple[str, ...]:
-        return "fixed", "per_sample", "knee"
-
+    names = dict.fromkeys(BATCH_LAWS, ("fixed", "per_sample", "knee"))
     return _choose(batches, estimates, candidates, few, names, fit_batch_law, predict)
 
 
@@ -133,7 +131,7 @@ def _choose(
     estimates: Sequence[CellEstimate],
     candidates: Mapping[Name, int],
     few: Name,
-    names: Callable[[Name], Sequence[str]],
+    names: Mapping[Name, Sequence[str]],
     fit: Callable[[Name, Floats, Floats, Floats], Floats],
     predict: Callable[[Name, Floats, Floats, Floats, float], float],
     least: float = -math.inf,
@@ -143,7 +141,7 @@ def _choose(
     candidates: number of constants of each law that can be cross-validated; those whose error is
         not finite are dropped.
     few: the law where there is no candidate.
-    names: the names of a law's constants.
+    names: of the constants of each law.
     least: of a drawn value.
     """
     at, y = np.array(x, np.float64), np.array([e.value for e in estimates])
@@ -164,8 +162,8 @@ def _choose(
     if all(math.isfinite(e.error) for e in estimates):
         refits = fit(law, at, np.maximum(least, draw_values(estimates)), sigma)
         ends = np.quantile(refits, [0.025, 0.975], axis=0).T.tolist()
-        intervals = {name: (low, high) for name, (low, high) in zip(names(law), ends, strict=True)}
-    return LawFit(law, dict(zip(names(law), constants, strict=True)), intervals, errors)
+        intervals = {name: (low, high) for name, (low, high) in zip(names[law], ends, strict=True)}
+    return LawFit(law, dict(zip(names[law], constants, strict=True)), intervals, errors)
 
 
 def fit_batch_law(law: BatchLaw, b: Floats, times: Floats, sigma: Floats) -> Floats:
@@ -226,7 +224,7 @@ def choose_load_law(levels: Sequence[float], estimates: Sequence[CellEstimate]) 
     if "interpolated" in candidates:
         candidates["interpolated"] = len(levels)
     return _choose(
-        levels, estimates, candidates, "constant", CONSTANTS.__getitem__, fit_load_law,
+        levels, estimates, candidates, "constant", CONSTANTS, fit_load_law,
         predict_slowdown, least=1.0,
     )  # fmt: skip
 
