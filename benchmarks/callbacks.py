@@ -1,27 +1,39 @@
-"""(b) SimPy without processes: timeouts that call functions, which is as lean as it gets.
+"""(b) SimPy without processes: timeouts that call functions, the leanest use of SimPy.
 
-The server needs no `Resource`: first in, first out, a gradient is done one service after the later
-of its arrival and the gradient before it.
+The server needs no `Resource`.  It is first in, first out, so a gradient is done one service time
+after its arrival or after the gradient before it, whichever is later.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import simpy
 
-from benchmarks.jobs import BACKUPS, BOUND, PULL, PUSH, Job
-from benchmarks.watching import Watch
+from benchmarks.jobs import BACKUPS, BOUND, PULL, PUSH, Clock, Job, KorelReviews
 
 __all__ = ["asgd", "backup", "bsp", "cgp", "korel", "ssp"]
 
 Fired = Any
-"""A `simpy.Timeout`, whose value is what it is about: a rank, a race, a group or several."""
+"""A `simpy.Timeout`; its value is a rank, a round, a group or several groups."""
 
 
 def bsp(job: Job) -> float:
-    """An all-reduce when nobody is left, then everybody starts."""
-    env, seconds, reduce = simpy.Environment(), job.seconds(), job.reduce(job.workers)
+    """An all-reduce after the last finish, then all ranks start."""
+    return _lockstep(job, job.seconds())
+
+
+def korel(job: Job) -> float:
+    """Bsp with a review at every update."""
+    reviews = KorelReviews(job)
+    return _lockstep(job, reviews.seconds, reviews.review)
+
+
+def _lockstep(
+    job: Job, seconds: Clock, review: Callable[[int, float], None] | None = None
+) -> float:
+    env, reduce = simpy.Environment(), job.reduce(job.workers)
     timeout, done, version, left = env.timeout, env.event(), 0, 0
 
     def start() -> None:
@@ -42,6 +54,8 @@ def bsp(job: Job) -> float:
         if version == job.rounds:
             done.succeed()
         else:
+            if review:
+                review(version, env.now)
             start()
 
     start()
@@ -50,7 +64,7 @@ def bsp(job: Job) -> float:
 
 
 def asgd(job: Job) -> float:
-    """A timeout until a gradient arrives, and one until it is served."""
+    """Two timeouts per gradient: until its arrival, and until the end of its service."""
     env, seconds = simpy.Environment(), job.seconds()
     timeout, done, free, applied = env.timeout, env.event(), 0.0, 0
 
@@ -78,7 +92,7 @@ def asgd(job: Job) -> float:
 
 
 def ssp(job: Job) -> float:
-    """The same; who is too far ahead starts when the slowest have moved."""
+    """Asgd in which a rank beyond the bound starts when the slowest ranks have moved."""
     env, seconds = simpy.Environment(), job.seconds()
     timeout, done, free, applied = env.timeout, env.event(), 0.0, 0
     counts, least, slowest = [0] * job.workers, 0, job.workers
@@ -121,23 +135,23 @@ def ssp(job: Job) -> float:
 
 
 def backup(job: Job) -> float:
-    """The last but `BACKUPS` to arrive ends the race; what comes of it later is disregarded."""
+    """A round ends at the last arrival but `BACKUPS`; later gradients are dropped."""
     env, seconds = simpy.Environment(), job.seconds()
     timeout, done, free = env.timeout, env.event(), 0.0
-    race = arrivals = applied = 0
+    round_number = arrivals = applied = 0
     needed = job.workers - BACKUPS
 
     def start() -> None:
-        nonlocal race, arrivals
-        race += 1
+        nonlocal round_number, arrivals
+        round_number += 1
         arrivals = 0
         for rank in range(job.workers):
             delay = PULL + seconds(rank, env.now + PULL) + PUSH
-            timeout(delay, race).callbacks.append(arrived)
+            timeout(delay, round_number).callbacks.append(arrived)
 
     def arrived(event: Fired) -> None:
         nonlocal arrivals, free
-        if event.value != race or arrivals == needed:
+        if event.value != round_number or arrivals == needed:
             return
         arrivals += 1
         now = env.now
@@ -158,7 +172,7 @@ def backup(job: Job) -> float:
 
 
 def cgp(job: Job) -> float:
-    """A group arrives after its all-reduce; the server takes all that wait at once."""
+    """A group arrives after its all-reduce; the server takes all waiting groups at once."""
     env, seconds = simpy.Environment(), job.seconds()
     timeout, done, applied, serving = env.timeout, env.event(), 0, False
     left = [0] * len(job.groups)
@@ -200,36 +214,5 @@ def cgp(job: Job) -> float:
 
     for group in range(len(job.groups)):
         start(group)
-    env.run(until=done)
-    return float(env.now)
-
-
-def korel(job: Job) -> float:
-    """As bsp, with a review at every update."""
-    env, watch, reduce = simpy.Environment(), Watch(job), job.reduce(job.workers)
-    timeout, done, version, left = env.timeout, env.event(), 0, 0
-
-    def start() -> None:
-        nonlocal left
-        left = job.workers
-        for rank in range(job.workers):
-            timeout(watch.seconds(rank, env.now)).callbacks.append(finished)
-
-    def finished(event: Fired) -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            timeout(reduce).callbacks.append(updated)
-
-    def updated(event: Fired) -> None:
-        nonlocal version
-        version += 1
-        if version == job.rounds:
-            done.succeed()
-        else:
-            watch.review(version, env.now)
-            start()
-
-    start()
     env.run(until=done)
     return float(env.now)

@@ -1,7 +1,7 @@
-"""How time and memory grow: with workers, updates, breakpoints, policies, noise and logs.
+"""Growth of time and memory with workers, updates, breakpoints, policies, noise and logs.
 
-Seconds are of the processor, of whole calls of `simulate`, whose scenario and trace file were read
-before.  What has a peak of memory is run in a process of its own.
+Seconds are processor seconds of whole calls of `simulate`; its scenario and trace file are read
+beforehand.  Each run whose peak memory is measured has its own process.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
@@ -20,7 +19,7 @@ from typing import Any
 
 from benchmarks import study
 from benchmarks.jobs import Job
-from benchmarks.stopwatch import timed
+from benchmarks.stopwatch import Progress, time_call
 from simstrag.engine.simulate import simulate
 from simstrag.scenario.scenario import Scenario
 from simstrag.trace.trace import Trace
@@ -29,7 +28,7 @@ __all__ = ["measure"]
 
 ROOT = Path(__file__).parent.parent
 PROFILE = ROOT / "calibration" / "profiles" / "intel-xeon-2-core-amx.json"
-"""That of the demo."""
+"""The profile of examples/demo.yaml."""
 STEP = {"compute": 0.1, "amp_ratio": 1.6}
 NOISES: dict[str, dict[str, Any]] = {
     "none": {"step": STEP},
@@ -46,131 +45,107 @@ LOGS: dict[str, dict[str, Any]] = {
 BREAKPOINTS = (0, 1, 10, 100, 1000)
 UPDATES = 10_000
 REPETITIONS = 3
-IMPORT = [sys.executable, "-c", "import simstrag"]
-HELP = [str(Path(sys.executable).with_name("simstrag")), "--help"]
+STARTS = {
+    "import": [sys.executable, "-c", "import simstrag"],
+    "help": [str(Path(sys.executable).with_name("simstrag")), "--help"],
+}
 COMPILE = "from simstrag.engine.kernel import ready; ready()"
 
-Tell = Callable[[str], None]
 
-
-def measure(quick: bool, tell: Tell) -> dict[str, Any]:
+def measure(quick: bool, progress: Progress) -> dict[str, Any]:
     """The section `cost` of the results."""
-    found: dict[str, Any] = {"startup": _startup(tell)}
-    tell("breakpoints")
-    found["breakpoints"] = _breakpoints((8,) if quick else (8, 64, 512))
-    found["noise"] = _each(NOISES, lambda given: _bsp(64, 2_000 if quick else 20_000, given), tell)
-    found["logs"] = _logs(quick, tell)
-    found["workers"] = _workers((8, 4096) if quick else (8, 64, 512, 4096, 65536), tell)
-    found["updates"] = _updates((1_000, 10_000) if quick else (1_000, 10_000, 100_000, 1_000_000))
-    found["policies"] = _policies((8,) if quick else (8, 64, 512, 4096), tell)
-    if not quick:
-        tell("compiling")
-        found["compiling"] = _compiling()
-    return found
+    return {
+        "startup": _startup(progress),
+        "breakpoints": _breakpoints((8,) if quick else (8, 64, 512), progress),
+        "noise": _noises(2_000 if quick else 20_000, progress),
+        "logs": _logs(1_000 if quick else 5_000, progress),
+        "workers": _workers((8, 4096) if quick else (8, 64, 512, 4096, 65536), progress),
+        "updates": _updates((1_000, 10_000) if quick else (1_000, 10_000, 100_000, 1_000_000)),
+        "policies": _policies((8,) if quick else (8, 64, 512, 4096), progress),
+    } | ({} if quick else {"compiling": _compiling(progress)})
 
 
-def _each(cases: dict[str, Any], one: Callable[[Any], Any], tell: Tell) -> dict[str, Any]:
-    found = {}
-    for name, given in cases.items():
-        tell(name)
-        found[name] = one(given)
-    return found
+# -- breakpoints, noise --------------------------------------------------------------------------
 
 
-def _median(what: Callable[[], Any]) -> float:
-    return statistics.median(timed(what).cpu for _ in range(REPETITIONS))
-
-
-def _bsp(workers: int, updates: int, given: dict[str, Any]) -> float:
-    """Nanoseconds per step."""
-    scenario = _scenario(workers, updates, given)
-    seconds = _median(partial(simulate, scenario, "bsp", record_updates=False))
-    return seconds / (workers * updates) * 1e9
-
-
-def _scenario(workers: int, updates: int, given: dict[str, Any]) -> Scenario:
-    scenario = Scenario.of({"workers": workers, "updates": updates} | given)
-    _ = scenario.inputs
-    return scenario
-
-
-# -- breakpoints ---------------------------------------------------------------------------------
-
-
-def _breakpoints(sizes: tuple[int, ...]) -> dict[str, Any]:
-    """Seconds of bsp by noise, workers and breakpoints per worker, over so many updates."""
-    found: dict[str, Any] = {}
+def _breakpoints(sizes: tuple[int, ...], progress: Progress) -> dict[str, Any]:
+    """Seconds of bsp over `UPDATES` updates, by noise, workers and breakpoints per worker."""
+    progress("breakpoints")
+    seconds: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         for n in sizes:
             for count in BREAKPOINTS:
                 file = Path(folder) / f"{n}-{count}.parquet"
                 Trace.from_rows(Job("bsp", n, UPDATES, breakpoints=count).trace).write(file)
                 for noise in ("none", "profile"):
-                    given = NOISES[noise] | ({"trace": str(file)} if count else {})
-                    scenario = _scenario(n, UPDATES, given)
-                    seconds = _median(partial(simulate, scenario, "bsp", record_updates=False))
-                    found.setdefault(noise, {}).setdefault(str(n), {})[str(count)] = seconds
-    return found
+                    sections = NOISES[noise] | ({"trace": str(file)} if count else {})
+                    by_count = seconds.setdefault(noise, {}).setdefault(str(n), {})
+                    by_count[str(count)] = _bsp_seconds(n, UPDATES, sections)
+    return seconds
 
 
-# -- logs, policies ------------------------------------------------------------------------------
+def _noises(updates: int, progress: Progress) -> dict[str, float]:
+    """Nanoseconds per step of bsp with 64 workers, by noise."""
+    nanoseconds = {}
+    for name, sections in NOISES.items():
+        progress(name)
+        nanoseconds[name] = _bsp_seconds(64, updates, sections) / (64 * updates) * 1e9
+    return nanoseconds
 
 
-def _logs(quick: bool, tell: Tell) -> dict[str, Any]:
-    """Nanoseconds per gradient and megabytes above the least of bsp and asgd by what is kept."""
-    rounds = 1_000 if quick else 5_000
-    found: dict[str, Any] = {}
+def _bsp_seconds(workers: int, updates: int, sections: dict[str, Any]) -> float:
+    """Median processor seconds of a run; its inputs are read beforehand."""
+    scenario = Scenario.of({"workers": workers, "updates": updates} | sections)
+    _ = scenario.inputs
+    run = partial(simulate, scenario, "bsp", record_updates=False)
+    return statistics.median(time_call(run).cpu for _ in range(REPETITIONS))
+
+
+# -- logs, workers, updates, policies ------------------------------------------------------------
+
+
+def _logs(rounds: int, progress: Progress) -> dict[str, Any]:
+    """Cost of runs of bsp and asgd with 64 workers, by log."""
+    costs: dict[str, Any] = {}
     for policy in ("bsp", "asgd"):
-        for log, kept in LOGS.items():
-            tell(f"logs: {log} of {policy}")
-            found.setdefault(policy, {})[log] = _apart(policy, 64, rounds, kept)
-    return found
+        for log, options in LOGS.items():
+            progress(f"logs: {log} of {policy}")
+            costs.setdefault(policy, {})[log] = _in_own_process(policy, 64, rounds, options)
+    return costs
 
 
-def _policies(sizes: tuple[int, ...], tell: Tell) -> dict[str, Any]:
-    """Seconds per million gradients of the policies of the study, on its kind of trace."""
-    found: dict[str, Any] = {}
+def _workers(sizes: tuple[int, ...], progress: Progress) -> dict[str, Any]:
+    """Cost of 1,000 updates of bsp with noise, by workers."""
+    costs = {}
     for n in sizes:
-        given = study.scenario(n, max(100, 200_000 // n))
-        for policy in study.POLICIES:
-            tell(f"{policy}, {n} workers")
-            taken = timed(partial(study.run, given, policy))
-            found.setdefault(policy, {})[str(n)] = taken.cpu / taken.answer.summary["applied"] * 1e6
-    return found
-
-
-# -- workers, updates ----------------------------------------------------------------------------
-
-
-def _workers(sizes: tuple[int, ...], tell: Tell) -> dict[str, Any]:
-    """Of bsp with noise: seconds to set up, seconds and peak of memory of 1,000 updates."""
-    found = {}
-    for n in sizes:
-        tell(f"{n} workers x 1,000 updates")
-        found[str(n)] = _apart("bsp", n, 1_000, {"record_updates": False})
-    return found
+        progress(f"{n} workers x 1,000 updates")
+        costs[str(n)] = _in_own_process("bsp", n, 1_000, LOGS["sample"])
+    return costs
 
 
 def _updates(counts: tuple[int, ...]) -> dict[str, Any]:
-    """The same of 64 workers by updates."""
-    return {str(u): _apart("bsp", 64, u, {"record_updates": False}) for u in counts}
+    """Cost of bsp with noise and 64 workers, by updates."""
+    return {str(u): _in_own_process("bsp", 64, u, LOGS["sample"]) for u in counts}
 
 
-def _apart(policy: str, workers: int, rounds: int, kept: dict[str, Any]) -> dict[str, float]:
-    """Run in a process of its own."""
+def _in_own_process(
+    policy: str, workers: int, rounds: int, options: dict[str, Any]
+) -> dict[str, float]:
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        return pool.submit(_observed, policy, workers, rounds, kept).result()
+        return pool.submit(_measure_run, policy, workers, rounds, options).result()
 
 
-def _observed(policy: str, workers: int, rounds: int, kept: dict[str, Any]) -> dict[str, float]:
-    """Seconds in all and of one round, nanoseconds per gradient, megabytes before and at most."""
+def _measure_run(
+    policy: str, workers: int, rounds: int, options: dict[str, Any]
+) -> dict[str, float]:
+    """Seconds of a run and of its set-up, nanoseconds per gradient, memory in MB."""
 
     def run(workers: int, rounds: int) -> float:
-        whole = {"samples": workers * rounds, "learner": {"batch": 1}} | NOISES["lognormal"]
-        scenario = Scenario.of({"workers": workers} | whole)
-        return timed(partial(simulate, scenario, policy, **kept)).cpu
+        size = {"workers": workers, "samples": workers * rounds, "learner": {"batch": 1}}
+        scenario = Scenario.of(size | NOISES["lognormal"])
+        return time_call(partial(simulate, scenario, policy, **options)).cpu
 
-    run(2, 2)  # loads the code, which is not a run's own
+    run(2, 2)  # loads the engine, whose time and memory do not belong to the run
     before, setup = _peak(), run(workers, 1)
     seconds = run(workers, rounds)
     return {
@@ -183,7 +158,7 @@ def _observed(policy: str, workers: int, rounds: int, kept: dict[str, Any]) -> d
 
 
 def _peak() -> float:
-    """The most memory that this process had so far, in megabytes."""
+    """Peak memory of this process, in megabytes."""
     status = Path("/proc/self/status")
     if status.exists():
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
@@ -193,32 +168,51 @@ def _peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6  # macOS: bytes
 
 
-# -- beginnings ----------------------------------------------------------------------------------
+def _policies(sizes: tuple[int, ...], progress: Progress) -> dict[str, Any]:
+    """Seconds per million gradients, by policy of the study and workers, on its kind of trace."""
+    seconds: dict[str, Any] = {}
+    for n in sizes:
+        scenario = study.build_scenario(n, max(100, 200_000 // n))
+        for policy in study.POLICIES:
+            progress(f"{policy}, {n} workers")
+            timed = time_call(partial(study.run, scenario, policy))
+            per_gradient = timed.cpu / timed.result.summary["applied"]
+            seconds.setdefault(policy, {})[str(n)] = per_gradient * 1e6
+    return seconds
 
 
-def _startup(tell: Tell) -> dict[str, Any]:
-    """Seconds until a fresh process is done: the median of the wall's, and of the processor's."""
-    found = {}
-    for name, command in {"import": IMPORT, "help": HELP}.items():
-        tell(f"start: {name}")
-        _process(command)
-        cpu, wall = zip(*(_process(command) for _ in range(7)), strict=True)
-        found[name] = {"cpu": statistics.median(cpu), "wall": statistics.median(wall)}
-    return found
+# -- start-up, compilation -----------------------------------------------------------------------
 
 
-def _compiling() -> dict[str, float]:
-    """Seconds to compile the engine where nothing is kept yet, and to find it on disk."""
+def _startup(progress: Progress) -> dict[str, Any]:
+    """Median processor and wall seconds of commands in a new process."""
+    medians = {}
+    for name, command in STARTS.items():
+        progress(f"start: {name}")
+        _time_command(command)
+        cpu, wall = zip(*(_time_command(command) for _ in range(7)), strict=True)
+        medians[name] = {"cpu": statistics.median(cpu), "wall": statistics.median(wall)}
+    return medians
+
+
+def _compiling(progress: Progress) -> dict[str, float]:
+    """Processor seconds to compile the engine with an empty cache, and to load it afterwards."""
+    progress("compiling")
     with tempfile.TemporaryDirectory() as cache:
-        command, kept = [sys.executable, "-c", COMPILE], os.environ | {"NUMBA_CACHE_DIR": cache}
-        first, again = (_process(command, kept)[0] for _ in range(2))
+        command, variables = (
+            [sys.executable, "-c", COMPILE],
+            os.environ | {"NUMBA_CACHE_DIR": cache},
+        )
+        first, again = (_time_command(command, variables)[0] for _ in range(2))
     return {"first": first, "again": again}
 
 
-def _process(command: list[str], environment: dict[str, str] | None = None) -> tuple[float, float]:
-    """Seconds of a command: of the processor, and of the wall."""
+def _time_command(
+    command: list[str], variables: dict[str, str] | None = None
+) -> tuple[float, float]:
+    """Processor and wall seconds of a command, with its environment variables."""
     before = os.times()
-    subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, check=True)
+    subprocess.run(command, env=variables, cwd=ROOT, capture_output=True, check=True)
     after = os.times()
     cpu = after.children_user + after.children_system
     return cpu - before.children_user - before.children_system, after.elapsed - before.elapsed

@@ -1,15 +1,14 @@
-"""(c) A loop around `heapq`, written for one policy each: no library, no log, no other policy.
+"""(c) One loop around `heapq` per policy, without a library or a log.
 
-Everything that happens to a rank is a tuple on the heap.  The server is first in, first out, so
-that the end of a gradient's service is known when it arrives.
+Every event of a rank is a tuple on the heap.  The server is first in, first out, so the end of a
+gradient's service is known at its arrival.
 """
 
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush, heapreplace
 
-from benchmarks.jobs import BACKUPS, BOUND, PULL, PUSH, Job
-from benchmarks.watching import Watch
+from benchmarks.jobs import BACKUPS, BOUND, PULL, PUSH, Job, KorelReviews
 
 __all__ = ["asgd", "backup", "bsp", "cgp", "korel", "ssp"]
 
@@ -17,7 +16,7 @@ FINISHED, ARRIVED, SERVED = range(3)
 
 
 def bsp(job: Job) -> float:
-    """Finishes go onto the heap and come off it; the last of them is the barrier's."""
+    """All finishes of a round go through the heap; the last one opens the barrier."""
     end, reduce, now = job.ends(), job.reduce(job.workers), 0.0
     heap: list[tuple[float, int]] = []
     for _ in range(job.rounds):
@@ -30,7 +29,7 @@ def bsp(job: Job) -> float:
 
 
 def asgd(job: Job) -> float:
-    """An arrival is replaced by the same rank's next."""
+    """The next arrival of a rank replaces its last one on the heap."""
     end, service, free = job.ends(), job.service, 0.0
     heap = [(end(rank, PULL) + PUSH, rank) for rank in range(job.workers)]
     heapify(heap)
@@ -42,7 +41,7 @@ def asgd(job: Job) -> float:
 
 
 def ssp(job: Job) -> float:
-    """The same; who is too far ahead starts when the slowest have moved."""
+    """Asgd in which a rank beyond the bound starts when the slowest ranks have moved."""
     end, service, free = job.ends(), job.service, 0.0
     heap = [(end(rank, PULL) + PUSH, rank) for rank in range(job.workers)]
     heapify(heap)
@@ -68,7 +67,7 @@ def ssp(job: Job) -> float:
 
 
 def backup(job: Job) -> float:
-    """The last but `BACKUPS` to arrive ends the race, and the rest is thrown away."""
+    """A round ends at the last arrival but `BACKUPS`; later gradients are dropped."""
     end, service, free = job.ends(), job.service, 0.0
     needed, applied = job.workers - BACKUPS, 0
     heap: list[tuple[float, int]] = []
@@ -85,7 +84,7 @@ def backup(job: Job) -> float:
 
 
 def cgp(job: Job) -> float:
-    """Three kinds of events: a rank has finished, a group is at the server, a job is done."""
+    """Three kinds of events: a rank finishes, a group arrives at the server, a service ends."""
     end, service, applied, now, serving = job.ends(), job.service, 0, 0.0, False
     reduce = [job.reduce(len(ranks)) for ranks in job.groups]
     left = [len(ranks) for ranks in job.groups]
@@ -121,14 +120,14 @@ def cgp(job: Job) -> float:
 
 
 def korel(job: Job) -> float:
-    """As bsp, with a review at every update."""
-    watch, reduce, now = Watch(job), job.reduce(job.workers), 0.0
+    """Bsp with a review at every update."""
+    reviews, reduce, now = KorelReviews(job), job.reduce(job.workers), 0.0
     heap: list[tuple[float, int]] = []
     for version in range(1, job.rounds + 1):
         for rank in range(job.workers):
-            heappush(heap, (watch.end(rank, now), rank))
+            heappush(heap, (reviews.end(rank, now), rank))
         while heap:
             now, _ = heappop(heap)
         now += reduce
-        watch.review(version, now)
+        reviews.review(version, now)
     return now

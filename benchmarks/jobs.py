@@ -1,7 +1,7 @@
-"""The inputs that every engine is given: the same step times, noise and slowdowns for all.
+"""Inputs that every engine gets: the same step times, noise, slowdowns and reviews.
 
-Every rank has a step time of its own; every 16th is a straggler.  All else is one number for all:
-`REDUCE`, `PUSH`, `PULL`, and a server that is busy for about half of the time if nobody waits.
+Each rank has its own step time; every 16th rank is a straggler.  The other constants are the same
+for all ranks.  The server is busy for about half of the time if no rank waits.
 """
 
 from __future__ import annotations
@@ -13,34 +13,37 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from simstrag import policies
 from simstrag.engine.simulate import simulate
 from simstrag.plan import Plan
 from simstrag.policies.cgp import group_by_speed
-from simstrag.policy import Policy, Quorum, Via, View
+from simstrag.policy import WINDOW, Hints, Policy, Precision, Quorum, Via, View
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
 from simstrag.timing.noise import Noise
 from simstrag.timing.timing import Timing
 from simstrag.trace.slowdown import Piecewise, finish
 
-__all__ = ["POLICIES", "Fixed", "Job"]
+__all__ = ["POLICIES", "FixedPolicy", "Job", "KorelReviews"]
 
 Floats = npt.NDArray[np.float64]
+Clock = Callable[[int, float], float]
+"""A function of a rank and the start of its next step; each call takes one step."""
 COMPUTE, CV, AMP_RATIO = 0.1, 0.05, 1.6
 PUSH = PULL = 0.001
 BUSY = 0.5
-"""Seconds of service that come in per second from ranks that wait for nobody, about."""
+"""Server load without blocking: seconds of service that arrive per second, approximately."""
 GROUP = 8
 SPARE = 1.4
-"""How many times as many factors are drawn as the mean rank has steps: the quickest have more."""
+"""Drawn noise factors per step of the mean rank; fast ranks take more steps than the mean."""
 POLICIES = ("bsp", "asgd", "ssp", "backup", "cgp", "korel")
 BOUND, BACKUPS = 3, 1
-"""What `ssp` and `backup` do by default."""
+"""Default parameters of `ssp` and `backup`."""
 
 
 @dataclass(frozen=True)
-class Fixed:
-    """A policy that has one plan."""
+class FixedPolicy:
+    """A policy with one plan."""
 
     plan_: Plan
 
@@ -52,8 +55,8 @@ class Fixed:
 class Job:
     """One job under one policy; it ends when `workers` x `rounds` gradients are applied.
 
-    noise: lognormal, independent from step to step.  breakpoints: of each rank's slowdown, evenly
-    spread over about the time of the run.
+    noise: lognormal factors, independent between steps.
+    breakpoints: breakpoints of each rank's slowdown, spread evenly over about the makespan.
     """
 
     policy: str
@@ -65,22 +68,22 @@ class Job:
 
     @property
     def gradients(self) -> int:
-        """How many are to be applied."""
+        """Number of gradients at which the job ends."""
         return self.workers * self.rounds
 
     @property
     def service(self) -> float:
-        """Seconds of the server per job, which is of a gradient, or of a group's."""
+        """Service time of the server in seconds, per gradient, or per group for `cgp`."""
         return BUSY * COMPUTE / (len(self.groups) if self.policy == "cgp" else self.workers)
 
     @cached_property
     def groups(self) -> list[tuple[int, ...]]:
-        """Groups of 8, by speed, as `cgp:max_group=8` forms them of what it measures."""
+        """Groups of 8 ranks by speed, as `cgp:max_group=8` forms them from its measurements."""
         return group_by_speed(self._slowdowns[0], ratio=np.inf, max_group=GROUP)
 
     @cached_property
     def scenario(self) -> Scenario:
-        """What the engine reads."""
+        """The job as a scenario of simstrag."""
         return Scenario.of(
             {
                 "workers": self.workers,
@@ -93,38 +96,30 @@ class Job:
             }
         )
 
-    @property
-    def followed(self) -> str | Policy:
-        """What the engine is to follow.  Of cgp the groups are fixed: nobody else plans any."""
-        if self.policy == "cgp":
-            return Fixed(Plan(tuple(Quorum(g, via=Via.LEADER) for g in self.groups), fuse=True))
-        return self.policy
-
     def simulate(self) -> Run:
-        """This project's engine, with a sample of updates for a log."""
-        return simulate(self.scenario, self.followed, self.seed, record_updates=False)
+        """Run simstrag's engine with sampled updates.
+
+        The groups of cgp are fixed, because the other engines do not plan any.
+        """
+        policy: str | Policy = self.policy
+        if policy == "cgp":
+            quorums = tuple(Quorum(ranks, via=Via.LEADER) for ranks in self.groups)
+            policy = FixedPolicy(Plan(quorums, fuse=True))
+        return simulate(self.scenario, policy, self.seed, record_updates=False)
 
     @cached_property
     def timing(self) -> Timing:
-        """The constants of the engine's own scenario."""
+        """Constants of the scenario, as simstrag's engine uses them."""
         return self.scenario.timing(self.seed)
 
     def reduce(self, members: int) -> float:
-        """Seconds of an all-reduce among so many."""
+        """Seconds of an all-reduce of that number of members."""
         return self.timing.allreduce.seconds((1,) * members)
 
     @cached_property
-    def drawn(self) -> Floats:
-        """The noise, shape (steps, workers), from the project's own streams (rule 4)."""
-        if not self.noise:
-            return np.ones((self._steps, self.workers))
-        noise, ranks = Noise(self.seed, self.timing.step.draw), range(self.workers)
-        return np.array([[noise.factor(rank, k) for rank in ranks] for k in range(self._steps)])
-
-    @cached_property
     def factors(self) -> list[list[float]]:
-        """The noise of every rank's steps."""
-        return _by_rank(self.drawn)
+        """Noise factors of every rank's steps."""
+        return _by_rank(self._noise)
 
     @cached_property
     def stretch(self) -> list[list[Piecewise]]:
@@ -136,38 +131,42 @@ class Job:
 
     @cached_property
     def durations(self) -> list[list[float]]:
-        """Seconds of every rank's steps, where no breakpoint makes them depend on the clock."""
-        seconds = [full.values[0] for full, _ in self.stretch]
-        return _by_rank(self.drawn * seconds)
+        """Seconds of every rank's steps, for jobs without breakpoints."""
+        return _by_rank(self._noise * [full.values[0] for full, _ in self.stretch])
 
     def prepare(self) -> None:
-        """Make what is given to all engines, so that nobody's time is spent on it."""
+        """Compute the inputs of all engines before any of them is timed."""
         _ = self.factors if self.breakpoints or self.policy == "korel" else self.durations
         _ = self.stretch, self.groups
 
-    def ends(self) -> Callable[[int, float], float]:
-        """A function of rank and start: when the rank's next step ends, one after the other."""
+    def ends(self) -> Clock:
+        """A function of rank and start that returns the end of the rank's next step."""
         if self.breakpoints:
             works, full = [iter(row).__next__ for row in self.factors], [f for f, _ in self.stretch]
             return lambda rank, start: finish(start, works[rank](), full[rank])
         following = [iter(row).__next__ for row in self.durations]
         return lambda rank, start: start + following[rank]()
 
-    def seconds(self) -> Callable[[int, float], float]:
-        """The same as a duration, which is what SimPy is told."""
+    def seconds(self) -> Clock:
+        """A function of rank and start that returns the duration of the rank's next step."""
         if self.breakpoints:
             ends = self.ends()
             return lambda rank, start: ends(rank, start) - start
         following = [iter(row).__next__ for row in self.durations]
         return lambda rank, start: following[rank]()
 
-    @property
-    def _steps(self) -> int:
-        return int(SPARE * self.rounds) + 16
+    @cached_property
+    def _noise(self) -> Floats:
+        """Noise factors, shape (steps, workers), from simstrag's own streams (rule 4)."""
+        steps, ranks = int(SPARE * self.rounds) + 16, range(self.workers)
+        if not self.noise:
+            return np.ones((steps, self.workers))
+        noise = Noise(self.seed, self.timing.step.draw)
+        return np.array([[noise.factor(rank, k) for rank in ranks] for k in range(steps)])
 
     @cached_property
     def _slowdowns(self) -> Floats:
-        """Shape (1 + breakpoints, workers)."""
+        """Slowdown of every rank, shape (1 + breakpoints, workers)."""
         rng = np.random.default_rng(self.seed)
         slowdowns = 1 + 0.1 * rng.random((1 + self.breakpoints, self.workers))
         slowdowns[:, 5::16] *= 1.8
@@ -175,6 +174,7 @@ class Job:
 
     @property
     def trace(self) -> tuple[dict[str, float | str], ...]:
+        """Rows of the trace: the slowdown of every rank from each breakpoint on."""
         every = 1.5 * COMPUTE * self.rounds / (1 + self.breakpoints)
         return tuple(
             {"time": k * every, "node": rank, "resource": "gpu", "kind": "slowdown", "value": value}
@@ -184,5 +184,49 @@ class Job:
 
 
 def _by_rank(steps: Floats) -> list[list[float]]:
-    """A list per rank; what ranks need at about the same time stands together in memory."""
+    """A list per rank; the numbers that ranks need at about the same time are close in memory."""
     return list(map(list, zip(*steps.tolist(), strict=True)))
+
+
+class KorelReviews:
+    """The korel policy for the other engines: step times by its plan, and the views it reviews.
+
+    Every rank takes one step per update.
+    """
+
+    def __init__(self, job: Job) -> None:
+        n = job.workers
+        self._policy = policies.load("korel")
+        self._hints = Hints(AMP_RATIO, 0.0, COMPUTE, 0.0, 1)
+        self._works = [iter(row).__next__ for row in job.factors]
+        self._stretch = job.stretch
+        self._last = [0.0] * n
+        self._times = np.full((n, WINDOW), np.nan)
+        self._amp = np.zeros((n, WINDOW), dtype=np.bool_)
+        self._plan = self._policy.plan(View(n, hints=self._hints))
+        self._in_amp = [False] * n
+
+    def end(self, rank: int, start: float) -> float:
+        """End of the rank's next step, in the precision that the plan gives the rank."""
+        stretch = self._stretch[rank][self._in_amp[rank]]
+        end = finish(start, self._works[rank](), stretch)
+        self._last[rank] = end - start
+        return end
+
+    def seconds(self, rank: int, start: float) -> float:
+        """Duration of the rank's next step."""
+        return self.end(rank, start) - start
+
+    def review(self, version: int, now: float) -> None:
+        """Let the policy plan again, after an update with the gradients of all ranks."""
+        times, amp, n = self._times, self._amp, len(self._last)
+        times[:, :-1], amp[:, :-1] = times[:, 1:], amp[:, 1:]
+        times[:, -1], amp[:, -1] = self._last, self._in_amp
+        steps = np.full(n, version)
+        view = View(n, version, version * n, now, steps, times, amp, hints=self._hints)
+        plan = self._policy.plan(view)
+        if plan is not self._plan:
+            self._plan = plan
+            precision = plan.resolved(n).precision
+            assert isinstance(precision, tuple)
+            self._in_amp = [own is Precision.AMP for own in precision]

@@ -1,19 +1,18 @@
-"""(a) SimPy as its documentation shows it: a generator process per worker.
+"""(a) SimPy as its documentation teaches it: a generator process per worker.
 
-Barriers are events, the parameter server is a `Resource` (first in, first out), a cancelled step is
-an interrupt.  Times of one worker that nobody can act between are one timeout.
+Barriers are events, the parameter server is a `Resource` (first in, first out), and a cancelled
+step is an interrupt.  Consecutive delays of a worker are one timeout if no event can come between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
 import simpy
 
-from benchmarks.jobs import BACKUPS, BOUND, PULL, PUSH, Job
-from benchmarks.watching import Watch
+from benchmarks.jobs import BACKUPS, BOUND, PULL, PUSH, Clock, Job, KorelReviews
 
 __all__ = ["asgd", "backup", "bsp", "cgp", "korel", "ssp"]
 
@@ -21,8 +20,20 @@ Process = Generator[simpy.Event, Any, None]
 
 
 def bsp(job: Job) -> float:
-    """Everybody waits at a barrier, whose last to arrive sees to the all-reduce."""
-    env, seconds, reduce = simpy.Environment(), job.seconds(), job.reduce(job.workers)
+    """All workers wait at a barrier; the last arrival does the all-reduce."""
+    return _lockstep(job, job.seconds())
+
+
+def korel(job: Job) -> float:
+    """Bsp in which the policy itself chooses each rank's precision at every update."""
+    reviews = KorelReviews(job)
+    return _lockstep(job, reviews.seconds, reviews.review)
+
+
+def _lockstep(
+    job: Job, seconds: Clock, review: Callable[[int, float], None] | None = None
+) -> float:
+    env, reduce = simpy.Environment(), job.reduce(job.workers)
     done, opened = env.event(), env.event()
     arrived = version = 0
 
@@ -39,6 +50,8 @@ def bsp(job: Job) -> float:
             version += 1
             if version == job.rounds:
                 done.succeed()
+            if review:
+                review(version, env.now)
             opened.succeed()
             opened = env.event()
 
@@ -49,7 +62,7 @@ def bsp(job: Job) -> float:
 
 
 def asgd(job: Job) -> float:
-    """Everybody queues at the server and goes on."""
+    """Each worker queues at the server, then computes again."""
     env, seconds = simpy.Environment(), job.seconds()
     server, done = simpy.Resource(env), env.event()
     applied = 0
@@ -72,7 +85,7 @@ def asgd(job: Job) -> float:
 
 
 def ssp(job: Job) -> float:
-    """The same, but who is too far ahead waits until the slowest have moved."""
+    """Asgd in which a worker beyond the bound waits until the slowest workers have moved."""
     env, seconds = simpy.Environment(), job.seconds()
     server, done, moved = simpy.Resource(env), env.event(), env.event()
     counts, least, slowest, applied = [0] * job.workers, 0, job.workers, 0
@@ -105,7 +118,7 @@ def ssp(job: Job) -> float:
 
 
 def backup(job: Job) -> float:
-    """The last but `BACKUPS` to arrive interrupts the others; its service ends the round."""
+    """The last arrival but `BACKUPS` interrupts the other workers; its service ends the round."""
     env, seconds = simpy.Environment(), job.seconds()
     server, done, updated = simpy.Resource(env), env.event(), env.event()
     computing: set[int] = set()
@@ -144,7 +157,7 @@ def backup(job: Job) -> float:
 
 @dataclass
 class Group:
-    """Workers that all-reduce among themselves."""
+    """Workers of one group of cgp, which all-reduce among themselves."""
 
     size: int
     updated: simpy.Event
@@ -152,7 +165,7 @@ class Group:
 
 
 def cgp(job: Job) -> float:
-    """A barrier per group; groups that wait for the server together become one update."""
+    """A barrier per group; groups that wait at the server together become one update."""
     env, seconds = simpy.Environment(), job.seconds()
     queue, done = simpy.Store(env), env.event()
     applied = 0
@@ -185,34 +198,5 @@ def cgp(job: Job) -> float:
         group = Group(len(ranks), env.event())
         for rank in ranks:
             env.process(worker(rank, group))
-    env.run(until=done)
-    return float(env.now)
-
-
-def korel(job: Job) -> float:
-    """As bsp; the policy itself is asked at every update who is to compute in less precision."""
-    env, watch, reduce = simpy.Environment(), Watch(job), job.reduce(job.workers)
-    done, opened = env.event(), env.event()
-    arrived = version = 0
-
-    def worker(rank: int) -> Process:
-        nonlocal opened, arrived, version
-        while True:
-            yield env.timeout(watch.seconds(rank, env.now))
-            arrived += 1
-            if arrived < job.workers:
-                yield opened
-                continue
-            yield env.timeout(reduce)
-            arrived = 0
-            version += 1
-            if version == job.rounds:
-                done.succeed()
-            watch.review(version, env.now)
-            opened.succeed()
-            opened = env.event()
-
-    for rank in range(job.workers):
-        env.process(worker(rank))
     env.run(until=done)
     return float(env.now)

@@ -1,4 +1,4 @@
-"""The file of results: sections that are measured apart, each with the machine it was measured on.
+"""The file of results: sections that are measured separately, each with its machine.
 
 `ratios.<policy>.<N>.<a|b|c>` and `rates.<policy>.<N>.<engine|a|b|c>` are of runs without noise;
 `noisy` has the same of runs with noise.
@@ -18,15 +18,15 @@ from typing import Any
 
 from benchmarks.tables import Table, markdown
 
-__all__ = ["RESULTS", "machine", "read", "save", "tell"]
+__all__ = ["RESULTS", "describe_machine", "read", "save", "write_tables"]
 
 RESULTS = Path(__file__).parent / "results.json"
 PAGE = Path(__file__).parent.parent / "docs" / "cost.md"
 PACKAGES = ("numpy", "numba", "simpy", "simstrag")
 
 
-def machine() -> dict[str, Any]:
-    """What a measurement is to be read with."""
+def describe_machine() -> dict[str, Any]:
+    """Processor, versions, date and command of a measurement."""
     return {
         "cpu": _cpu(),
         "cores": os.cpu_count(),
@@ -38,7 +38,7 @@ def machine() -> dict[str, Any]:
 
 
 def _cpu() -> str:
-    """The model's name, as Linux has it, else what Python knows."""
+    """The processor's model name on Linux, else its name in `platform`."""
     info = Path("/proc/cpuinfo")
     for line in info.read_text().splitlines() if info.exists() else ():
         if line.startswith("model name"):
@@ -47,39 +47,42 @@ def _cpu() -> str:
 
 
 def read() -> dict[str, Any]:
-    """All sections; none before anything was measured."""
-    if not RESULTS.exists():
-        return {}
-    found: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8"))
-    return found
+    """All sections of the file; empty before the first measurement."""
+    sections: dict[str, Any] = {}
+    if RESULTS.exists():
+        sections = json.loads(RESULTS.read_text(encoding="utf-8"))
+    return sections
 
 
 def save(sections: Mapping[str, Any]) -> None:
-    """Replace these sections, and leave the others."""
-    text = json.dumps(read() | _short(sections), indent=1)
+    """Replace these sections of the file and keep the others."""
+    text = json.dumps(read() | _round(sections), indent=1)
     RESULTS.write_text(text + "\n", encoding="utf-8")
 
 
-def _short(value: Any) -> Any:
-    """Numbers to four digits, which is more than a repetition gives again."""
+def _round(value: Any) -> Any:
+    """Numbers to four digits, more than a repetition reproduces."""
     if isinstance(value, Mapping):
-        return {str(key): _short(item) for key, item in value.items()}
+        return {str(key): _round(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_short(item) for item in value]
+        return [_round(item) for item in value]
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
-def tell(name: str, tables: Iterable[Table], of: Mapping[str, Any] | None = None) -> None:
-    """Put tables between the marks `<!-- name -->` and `<!-- end of name -->` of docs/cost.md.
+def write_tables(
+    name: str, tables: Iterable[Table], machine: Mapping[str, Any] | None = None
+) -> None:
+    """Write tables between the marks `<!-- name -->` and `<!-- end of name -->` of docs/cost.md.
 
-    of: the machine they were measured on.
+    machine: a description of the machine, for the line below the tables.
     """
     head, mark, rest = PAGE.read_text(encoding="utf-8").partition(f"<!-- {name} -->\n")
     _, end, tail = rest.partition(f"<!-- end of {name} -->")
     assert mark, f"{PAGE} has no mark {name}"
     assert end, f"{PAGE} has no end of {name}"
     lines = [line for table in tables for line in markdown(table)]
-    if of is not None:
-        versions = ", ".join(f"{key} {of[key]}" for key in ("python", *PACKAGES))
-        lines += [f"Measured {of['date']} on {of['cpu']}, {of['cores']} cores; {versions}.", ""]
+    if machine is not None:
+        versions = ", ".join(f"{key} {machine[key]}" for key in ("python", *PACKAGES))
+        where = f"{machine['cpu']}, {machine['cores']} cores"
+        lines += [f"Measured {machine['date']} on {where}; {versions}.", ""]
     PAGE.write_text(head + mark + "\n" + "\n".join(lines) + "\n" + end + tail, encoding="utf-8")

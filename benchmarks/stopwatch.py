@@ -1,4 +1,4 @@
-"""How long something takes, by the processor's clock and by the wall's."""
+"""Processor time and wall time of a call."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-__all__ = ["Taken", "timed"]
+__all__ = ["Progress", "Timed", "time_call"]
+
+Progress = Callable[[str], None]
+"""A function that shows the case that is being measured."""
 
 
-class Taken(NamedTuple):
-    """Seconds, and what came of it."""
+class Timed(NamedTuple):
+    """Processor and wall time in seconds, and the result of the call."""
 
     cpu: float
     wall: float
-    answer: Any
+    result: Any
 
 
-def timed(what: Callable[[], Any]) -> Taken:
-    """Call it once; the collector of garbage begins with a clean slate, and works as always."""
+def time_call(call: Callable[[], Any]) -> Timed:
+    """Time one call, after a garbage collection; the collector stays on during the call."""
     gc.collect()
     cpu, wall = time.process_time(), time.perf_counter()
-    answer = what()
-    return Taken(time.process_time() - cpu, time.perf_counter() - wall, answer)
+    result = call()
+    return Timed(time.process_time() - cpu, time.perf_counter() - wall, result)

@@ -1,4 +1,4 @@
-"""Results in words and numbers: the same tables on the terminal and in the docs."""
+"""Tables of the results, for the terminal and for docs/cost.md, and the aims."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table as Drawn
+from rich.table import Table as RichTable
 
-__all__ = ["Table", "cost", "markdown", "megas", "show", "speed", "study", "times"]
+__all__ = ["Table", "aims", "cost", "markdown", "megas", "show", "speed", "study", "times"]
 
 Cells = tuple[str, ...]
 
 
 class Table(NamedTuple):
-    """Numbers stand right, the first column left."""
+    """Title, header and rows; the first column is left-aligned, the numbers right-aligned."""
 
     title: str
     header: Cells
@@ -23,7 +23,7 @@ class Table(NamedTuple):
 
 
 def megas(number: float) -> str:
-    """Three digits and a letter.
+    """A number with three digits and a letter for its magnitude.
 
     >>> megas(348_123_456), megas(84_300), megas(7.25)
     ('348M', '84.3k', '7.25')
@@ -35,27 +35,27 @@ def megas(number: float) -> str:
 
 
 def times(number: float) -> str:
-    """A ratio, with a digit after the point where there is one before it."""
+    """A ratio; below 10 with one decimal."""
     return f"{number:.0f}" if number >= 10 else f"{number:.1f}"
 
 
 def speed(results: dict[str, Any]) -> Iterator[Table]:
-    """Rates and ratios, without and with noise."""
+    """Rates and ratios of the four engines, without and with noise."""
     header = (
         "policy", "N", "simstrag", "(a)", "(b)", "(c)", "/ (a)", "range", "/ (b)", "/ (c)",
     )  # fmt: skip
-    for title, found in (("without noise", results), ("with noise", results["noisy"])):
+    for title, section in (("without noise", results), ("with noise", results["noisy"])):
         rows = [
-            _beside(policy, n, found)
-            for policy, sizes in found.get("ratios", {}).items()
+            _speed_row(policy, n, section)
+            for policy, sizes in section.get("ratios", {}).items()
             for n in sorted(sizes, key=int)
         ]
         if rows:
             yield Table(f"Steps per second, {title}", header, rows)
 
 
-def _beside(policy: str, n: str, found: dict[str, Any]) -> Cells:
-    rates, ratios, spread = (found[name][policy][n] for name in ("rates", "ratios", "spread"))
+def _speed_row(policy: str, n: str, section: dict[str, Any]) -> Cells:
+    rates, ratios, spread = (section[name][policy][n] for name in ("rates", "ratios", "spread"))
     low, high = spread["a"]
     return (
         policy,
@@ -68,11 +68,11 @@ def _beside(policy: str, n: str, found: dict[str, Any]) -> Cells:
     )
 
 
-def cost(found: dict[str, Any]) -> Iterator[Table]:
-    """What grows with what."""
-    yield _grown("By workers: bsp with noise, 1,000 updates", "workers", found)
-    yield _grown("By updates: bsp with noise, 64 workers", "updates", found)
-    for noise, sizes in found["breakpoints"].items():
+def cost(section: dict[str, Any]) -> Iterator[Table]:
+    """Time and memory by workers, updates, breakpoints, noise, logs and policies; start-up."""
+    yield _growth("By workers: bsp with noise, 1,000 updates", "workers", section)
+    yield _growth("By updates: bsp with noise, 64 workers", "updates", section)
+    for noise, sizes in section["breakpoints"].items():
         counts = list(next(iter(sizes.values())))
         rows = [
             (n, *(f"{seconds[c]:.3f}" for c in counts), f"{seconds[counts[-1]] / seconds['0']:.2f}")
@@ -82,26 +82,26 @@ def cost(found: dict[str, Any]) -> Iterator[Table]:
         yield Table(
             f"Seconds by breakpoints per worker; 10,000 updates; noise: {noise}", header, rows
         )
-    rows = [(name, f"{ns:.1f}") for name, ns in found["noise"].items()]
+    rows = [(name, f"{ns:.1f}") for name, ns in section["noise"].items()]
     yield Table("By noise: 64 workers, bsp", ("noise", "ns per step"), rows)
     rows = [
         (policy, log, f"{r['nanoseconds']:.0f}", f"{r['peak_mb'] - r['before_mb']:.0f}")
-        for policy, logs in found["logs"].items()
+        for policy, logs in section["logs"].items()
         for log, r in logs.items()
     ]
-    yield Table("By what is kept", ("policy", "log", "ns per gradient", "MB"), rows)
-    sizes = list(next(iter(found["policies"].values())))
-    rows = [(p, *(f"{r[n]:.2f}" for n in sizes)) for p, r in found["policies"].items()]
+    yield Table("By log", ("policy", "log", "ns per gradient", "MB"), rows)
+    sizes = list(next(iter(section["policies"].values())))
+    rows = [(p, *(f"{r[n]:.2f}" for n in sizes)) for p, r in section["policies"].items()]
     header = ("policy", *(f"N = {n}" for n in sizes))
     yield Table("By policy: seconds per million gradients, the study's scenario", header, rows)
-    starts = [(k, f"{v['wall']:.2f}", f"{v['cpu']:.2f}") for k, v in found["startup"].items()]
+    starts = [(k, f"{v['wall']:.2f}", f"{v['cpu']:.2f}") for k, v in section["startup"].items()]
     yield Table("Start-up", ("", "wall (s)", "processor (s)"), starts)
-    if "compiling" in found:
-        rows = [(k, f"{v:.1f}") for k, v in found["compiling"].items()]
+    if "compiling" in section:
+        rows = [(k, f"{v:.1f}") for k, v in section["compiling"].items()]
         yield Table("Compiling the engine", ("", "seconds"), rows)
 
 
-def _grown(title: str, name: str, found: dict[str, Any]) -> Table:
+def _growth(title: str, name: str, section: dict[str, Any]) -> Table:
     rows = [
         (
             f"{int(k):,}",
@@ -111,38 +111,97 @@ def _grown(title: str, name: str, found: dict[str, Any]) -> Table:
             f"{r['peak_mb']:.0f}",
             f"{r['peak_mb'] - r['before_mb']:.0f}",
         )
-        for k, r in found[name].items()
+        for k, r in section[name].items()
     ]
-    header = (name, "set-up (s)", "run (s)", "ns per step", "peak (MB)", "of these its own (MB)")
+    header = (name, "set-up (s)", "run (s)", "ns per step", "peak (MB)", "added by the run (MB)")
     return Table(title, header, rows)
 
 
-def study(found: dict[str, Any]) -> Table:
-    """Where its time went."""
+def study(section: dict[str, Any]) -> Table:
+    """Processor time of the study, by policy."""
     rows = [
-        (policy, f"{seconds:.1f}", f"{found['seconds_per_million'][policy]:.3f}")
-        for policy, seconds in found["seconds"].items()
+        (policy, f"{seconds:.1f}", f"{section['seconds_per_million'][policy]:.3f}")
+        for policy, seconds in section["seconds"].items()
     ]
-    title = f"Study: {found['gradients']:.3g} gradients, {found['wall']:.0f} s on the wall"
+    title = f"Study: {section['gradients']:.3g} gradients, {section['wall']:.0f} s of wall time"
     return Table(title, ("policy", "processor (s)", "s per million gradients"), rows)
 
 
+def aims(results: dict[str, Any]) -> Table:
+    """The project's aims beside the measured figures; a study of another scale is left out."""
+    rows = list(_speed_aims(results, "no noise")) if "ratios" in results else []
+    if results.get("noisy", {}).get("ratios"):
+        rows += _speed_aims(results["noisy"], "noise")
+    cost = results.get("cost", {})
+    for noise, sizes in cost.get("breakpoints", {}).items():
+        for n, seconds in sizes.items():
+            ratio = seconds["1000"] / seconds["0"]
+            figure = f"1,000 breakpoints per worker over 10,000 updates, N = {n}, noise: {noise}"
+            rows.append(_aim(figure, "< 1.5 x none", f"{ratio:.2f} x", ratio < 1.5))
+    study = results.get("study", {})
+    if study.get("scale") == 1:
+        figure = f"study of {study['gradients']:.3g} gradients on {study['jobs']} processes"
+        rows.append(_aim(figure, "< 300 s", f"{study['wall']:.0f} s", study["wall"] < 300))
+    if "startup" in cost:
+        for name, figure in (("help", "simstrag --help"), ("import", "import simstrag")):
+            wall = cost["startup"][name]["wall"]
+            rows.append(_aim(figure, "< 0.3 s", f"{wall:.2f} s", wall < 0.3))
+    if "65536" in cost.get("workers", {}):
+        peak = cost["workers"]["65536"]["peak_mb"]
+        figure = "memory of 65,536 workers x 1,000 updates, bsp"
+        rows.append(_aim(figure, "< 400 MB", f"{peak:.0f} MB", peak < 400))
+    return Table("Aims", ("figure", "aim", "measured", ""), rows)
+
+
+def _speed_aims(section: dict[str, Any], noise: str) -> Iterator[Cells]:
+    ratios, rates = section["ratios"], section["rates"]
+    for n, least in (("8", 200), ("4096", 500)):
+        if n in ratios["bsp"]:
+            yield _ratio_aim(f"bsp, N = {n}, {noise}", ratios["bsp"][n]["a"], least)
+    for policy in ("asgd", "cgp", "backup"):
+        n, worst = min(((n, r["a"]) for n, r in ratios[policy].items()), key=lambda pair: pair[1])
+        yield _ratio_aim(f"{policy}, least at N = {n}, {noise}", worst, 50)
+    korel = {n: rate["engine"] for n, rate in rates["korel"].items()}
+    if "8" in korel:
+        rate = korel["8"] / 8
+        figure = f"korel, N = 8, {noise}"
+        yield _aim(figure, ">= 20k updates/s", f"{megas(rate)}/s", rate >= 20e3)
+    if "4096" in korel:
+        rate = korel["4096"]
+        figure = f"korel, N = 4096, {noise}"
+        yield _aim(figure, ">= 20M steps/s", f"{megas(rate)}/s", rate >= 20e6)
+    asgd, ssp = rates["asgd"], rates["ssp"]
+    n, worst = max(
+        ((n, rate["engine"] / ssp[n]["engine"]) for n, rate in asgd.items()),
+        key=lambda pair: pair[1],
+    )
+    yield _aim(f"ssp, worst at N = {n}, {noise}", "< 2 x asgd's time", f"{worst:.2f} x", worst < 2)
+
+
+def _ratio_aim(figure: str, ratio: float, least: float) -> Cells:
+    return _aim(figure, f">= {least:g} x (a)", f"{ratio:.0f} x", ratio >= least)
+
+
+def _aim(figure: str, aim: str, measured: str, met: bool) -> Cells:
+    return (figure, aim, measured, "met" if met else "missed")
+
+
 def show(tables: Iterable[Table]) -> None:
-    """On the terminal."""
+    """Print tables on the terminal."""
     console = Console()
     for table in tables:
-        drawn = Drawn(
+        printed = RichTable(
             title=table.title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
         )
         for k, name in enumerate(table.header):
-            drawn.add_column(name, justify="right" if k else "left")
+            printed.add_column(name, justify="right" if k else "left")
         for row in table.rows:
-            drawn.add_row(*row)
-        console.print(drawn)
+            printed.add_row(*row)
+        console.print(printed)
 
 
 def markdown(table: Table) -> list[str]:
-    """In a page: its title, and the table."""
+    """Lines of a table in Markdown, with its title."""
     marks = ("---", *("---:" for _ in table.header[1:]))
     lines = [f"| {' | '.join(row)} |" for row in (table.header, marks, *table.rows)]
     return [f"**{table.title}**", "", *lines, ""]

@@ -1,21 +1,22 @@
-"""The same with HuggingFace accelerate: it places data, simstrag takes the steps.
+"""The script train.py with HuggingFace accelerate, which places data; simstrag takes the steps.
 
     simstrag ddp examples/train_accelerate.py --ranks 2 -- --policy asgd
     torchrun --nproc-per-node 2 examples/train_accelerate.py --policy korel
 
-accelerate may say what device there is, prepare loaders, print, and gather what is measured after
-the last step.  What it must leave alone, because `step` does it, and differently for each policy:
+accelerate may choose the device, prepare loaders, print, and gather measurements after the last
+step.  A script must not use these, because the trainer does their work differently for each policy:
 
-- `prepare(model)`: it wraps the model in a DDP of its own, which sums up over all ranks in every
-  backward; where a policy lets ranks go on alone, they wait there for ever.
-- `prepare(optimizer)`, `backward`, `accumulate`, `clip_grad_norm_`: who updates, with whose
-  gradients and when, is the policy's decision; there may be no optimizer step on this rank at all.
-- `mixed_precision`: policies switch precision from step to step, and the loss scale goes with it.
-- `gather`, `reduce`, `wait_for_everyone`, and loaders with `dispatch_batches` or a generator to
-  synchronise, while steps are taken: ranks do not come there together.
-- `save_state`: it knows nothing of the policy; save `trainer.state_dict()`.
+- `prepare(model)` wraps the model in a DDP of its own, whose backward waits for all ranks.  Under a
+  policy that lets ranks go on alone, it waits for ever.
+- `prepare(optimizer)`, `backward`, `accumulate` and `clip_grad_norm_` decide when to update and
+  with which gradients.  The policy decides that; this rank may take no optimizer step at all.
+- `mixed_precision` fixes the precision.  Policies switch it, and the loss scale, from step to step.
+- `gather`, `reduce`, `wait_for_everyone`, and loaders with `dispatch_batches` or a synchronised
+  generator, need all ranks at once.  During training the ranks do not get there together.
+- `save_state` does not save the policy.  Save `trainer.state_dict()`.
 
-Its loaders give batches of one size, so policies with batch shares (`lb_bsp`) are refused here.
+The loaders of accelerate give batches of one size, so simstrag refuses policies with batch
+shares (`lb_bsp`) here.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ BATCH = 32
 
 
 def main() -> None:
-    """Train on this rank; the lowest says what came of it."""
-    options = arguments()
-    joined = simstrag.ddp.join(patient=True)  # first: accelerate takes the group that it finds
-    set_seed(0)  # ranks shuffle alike, and each takes its own part
+    """Train on this rank; rank 0 prints the mean loss of all ranks."""
+    options = parse_arguments()
+    joined = simstrag.ddp.join(patient=True)  # first: accelerate uses an existing group
+    set_seed(0)  # all ranks shuffle alike, and each takes its own part
     accelerator = Accelerator(
-        cpu="nccl" not in joined.backend,  # without a word, and no GPU, it sees one rank only
-        # A seed for each epoch; else ranks would send each other generators when one begins.
+        cpu="nccl" not in joined.backend,  # by default and without a GPU, it sees one rank
+        # One seed per epoch; otherwise the ranks exchange generators at the start of each epoch.
         dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True),
     )
     data = DataLoader(digits(), batch_size=BATCH, shuffle=True, drop_last=True)
@@ -64,24 +65,24 @@ def main() -> None:
                 losses.append(trainer.step(partial(loss, x, y)))
                 if trainer.over:
                     break
-    ends = accelerator.gather(torch.stack([losses[0], losses[-1]])).view(-1, 2).mean(0).tolist()
-    accelerator.print(f"{len(loader)} batches of an epoch for each of {trainer.world_size} ranks")
-    accelerator.print(f"loss: {ends[0]:.2f}, and {ends[1]:.2f} after the last step of each rank")
+    means = accelerator.gather(torch.stack([losses[0], losses[-1]])).view(-1, 2).mean(0).tolist()
+    accelerator.print(f"{len(loader)} batches per epoch on each of {trainer.world_size} ranks")
+    accelerator.print(f"loss: {means[0]:.2f}, and {means[1]:.2f} after the last step of each rank")
     accelerator.end_training()
 
 
 def digits() -> TensorDataset:
-    """Images of shape (n, 64), and their labels."""
-    found = load_digits()
-    images = torch.tensor(found.images / 16.0, dtype=torch.float32).flatten(1)
-    return TensorDataset(images, torch.tensor(found.target, dtype=torch.int64))
+    """Images of shape (n, 64) and their labels."""
+    dataset = load_digits()
+    images = torch.tensor(dataset.images / 16.0, dtype=torch.float32).flatten(1)
+    return TensorDataset(images, torch.tensor(dataset.target, dtype=torch.int64))
 
 
-def arguments() -> argparse.Namespace:
-    """What the command line says."""
+def parse_arguments() -> argparse.Namespace:
+    """Options of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--policy", default="korel")
-    parser.add_argument("--samples", type=int, default=12_800, help="of all ranks together")
+    parser.add_argument("--samples", type=int, default=12_800, help="total of all ranks")
     parser.add_argument("--out", help="folder for the record of the run")
     return parser.parse_args()
 

@@ -70,7 +70,7 @@ def test_accelerate_hands_out_batches_to_ranks_that_wait_or_do_not(policy: str) 
         pytest.importorskip(needed)
     script = [*OURS, str(EXAMPLES / "train_accelerate.py"), "--ranks", "2", "--"]
     said = told([*script, "--policy", policy, "--samples", "6400"])
-    assert said.count("28 batches of an epoch for each of 2 ranks") == 1  # of 57 with a rest
+    assert said.count("28 batches per epoch on each of 2 ranks") == 1  # of 57 with a rest
     first, last = losses(said)
     assert last < 0.6 * first
 
