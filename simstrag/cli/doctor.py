@@ -14,7 +14,6 @@ from simstrag.cli.console import print_json, print_table
 from simstrag.cli.errors import EXTRAS
 from simstrag.cli.options import Json
 from simstrag.cli.progress import show_spinner
-from simstrag.ddp.support import torch_obstacle
 
 SIGNS = {True: "yes", False: "NO", None: "-"}
 OPTIONAL = ("torch", "distributed", "ray", "transformers")
@@ -106,6 +105,8 @@ def _check_cores() -> Finding:
 
 def _check_optional(package: str) -> Finding:
     """Whether an optional package is installed and can be imported."""
+    from simstrag.ddp.support import torch_obstacle
+
     remedy = f'pip install "simstrag[{EXTRAS[package]}]"'
     version = _version(package)
     if version is None:

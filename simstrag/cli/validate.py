@@ -31,7 +31,6 @@ from simstrag.cli.options import (
 from simstrag.cli.progress import show_count, show_seconds
 from simstrag.documents.file_io import require_path
 from simstrag.errors import InputError
-from simstrag.profile.profile import Profile
 
 if TYPE_CHECKING:
     from simstrag.validation.replay import Replayed
@@ -104,6 +103,7 @@ def validate(
     if workload is None and (given := given_options(context, OF_CALIBRATION)):
         raise InputError(f"{', '.join(given)}: --profile is already a calibration; leave it out")
     from simstrag.calibration.calibrate import CalibrationRequest
+    from simstrag.profile.profile import Profile
     from simstrag.validation.validation import InterleavedCalibration, describe_differences
     from simstrag.validation.validation import validate as run_validation
 
