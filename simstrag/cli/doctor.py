@@ -58,24 +58,22 @@ def examine() -> list[Finding]:
     >>> examine()[0].what
     'simstrag'
     """
+    from simstrag.processes.pool import core_count
+    from simstrag.runs.run import provenance
+
+    source = provenance()
+    commit = f", commit {source['commit']}" if source["commit"] else ""
+    cores = f"{core_count()} of {os.cpu_count()}; `compare` starts one process on each (--jobs)"
     return [
-        _check_version(),
+        Finding("simstrag", None, f"{source['simstrag']}{commit}"),
         Finding("python", None, f"{platform.python_version()} on {platform.platform(terse=True)}"),
         _check_libraries(),
-        _check_cores(),
+        Finding("cores", None, cores),
         *map(_check_optional, OPTIONAL),
         _check_cpu_bf16(),
         _check_cuda(),
         _check_report(),
     ]
-
-
-def _check_version() -> Finding:
-    from simstrag.runs.run import provenance
-
-    source = provenance()
-    commit = f", commit {source['commit']}" if source["commit"] else ""
-    return Finding("simstrag", None, f"{source['simstrag']}{commit}")
 
 
 def _check_libraries() -> Finding:
@@ -93,14 +91,6 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _check_cores() -> Finding:
-    """The cores that this process may use."""
-    from simstrag.processes.pool import core_count
-
-    says = f"{core_count()} of {os.cpu_count()}; `compare` starts one process on each (--jobs)"
-    return Finding("cores", None, says)
 
 
 def _check_optional(package: str) -> Finding:

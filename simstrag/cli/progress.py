@@ -44,6 +44,7 @@ def show_run(name: str, scenario: Scenario, quiet: bool = False) -> Iterator[OnU
 
     with _task(name, TaskProgressColumn(), quiet, total=1.0) as (bar, task):
         shown, updates = time.monotonic(), 0
+        limits = (scenario.updates, scenario.sample_target, scenario.progress_target)
 
         def on_update(now: float, samples: int, progress: float | None) -> None:
             nonlocal shown, updates
@@ -51,24 +52,19 @@ def show_run(name: str, scenario: Scenario, quiet: bool = False) -> Iterator[OnU
             if time.monotonic() - shown < PAUSE:
                 return
             shown = time.monotonic()
+            reached = (updates, samples, progress or 0.0)
             bar.update(
                 task,
-                completed=_share_done(scenario, updates, samples, progress),
+                completed=min(  # by the limit that is farthest away
+                    done / limit
+                    for done, limit in zip(reached, limits, strict=True)
+                    if limit is not None
+                ),
                 description=f"{name}, {now:,.6g} s simulated",
                 left=describe_time_left(bar.tasks[0].time_remaining),
             )
 
         yield None if bar.disable else on_update
-
-
-def _share_done(scenario: Scenario, updates: int, samples: int, progress: float | None) -> float:
-    """The share of a run that is done, by the limit that is farthest away."""
-    limits = (
-        (updates, scenario.updates),
-        (samples, scenario.sample_target),
-        (progress or 0.0, scenario.progress_target),
-    )
-    return min(done / limit for done, limit in limits if limit is not None)
 
 
 @contextmanager
@@ -105,11 +101,7 @@ def show_spinner(name: str, quiet: bool = False) -> Iterator[None]:
 
 @contextmanager
 def _task(
-    name: str,
-    amount: ProgressColumn,
-    quiet: bool,
-    total: float | None = None,
-    thread: bool = True,
+    name: str, amount: ProgressColumn, quiet: bool, total: float | None = None, thread: bool = True
 ) -> Iterator[tuple[Progress, TaskID]]:
     """A bar of one task: bar, `amount`, the time left, and what is being done."""
     from rich.progress import BarColumn, TextColumn

@@ -46,9 +46,14 @@ def run(
     interval = _parse_window(window, timeline)
     with show_run(f"{policy}, seed {seed}", case, quiet) as on_update:
         result = simulate(
-            case, policy, seed, record_steps=steps, record_gradients=gradients,
-            on_update=on_update, out=out,
-        )  # fmt: skip
+            case,
+            policy,
+            seed,
+            record_steps=steps,
+            record_gradients=gradients,
+            on_update=on_update,
+            out=out,
+        )
     written: TimelineFile | None = None
     if timeline is not None:
         from simstrag.analysis.pages.perfetto import write_timeline
