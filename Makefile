@@ -28,15 +28,15 @@ demo: .venv/demo
 	$(BIN)/simstrag compare examples/demo.yaml --sensitivity --out reports/demo
 
 test: .venv/ready
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --ignore=tests/verification
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not thorough" --ignore=tests/verification
 
 # Real ranks and real load want the cores for themselves.
 verify: verify-simulated
-	$(BIN)/python -m pytest -m real tests/verification
+	$(BIN)/python -m pytest -m "real or thorough" tests
 
 verify-simulated: .venv/ready
-	HYPOTHESIS_PROFILE=verify $(BIN)/python -m pytest -n 2 -m "not real" tests/verification \
-	    tests/test_equivalence.py
+	HYPOTHESIS_PROFILE=verify $(BIN)/python -m pytest -n 2 --dist loadgroup \
+	    -m "not real and (verification or hypothesis)" tests
 
 lint: .venv/ready
 	$(BIN)/ruff check .

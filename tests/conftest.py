@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,11 +14,15 @@ from hypothesis import HealthCheck, settings
 from tests.commands import SCENARIO, TRACE, Call
 
 settings.register_profile(
-    "default", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
-)
+    "default", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True,
+    max_examples=40,
+)  # fmt: skip
 settings.register_profile("verify", parent=settings.get_profile("default"), max_examples=200)
 settings.register_profile("long", parent=settings.get_profile("default"), max_examples=5000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+os.environ["LOKY_MAX_CPU_COUNT"] = "1"  # a worker takes seconds to start: tests ask for them
+os.environ["COLUMNS"] = "100"  # of the terminal, also where there is none
 
 
 STARTS_RANKS = (
@@ -46,8 +52,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("ranks"))
         if item.path.stem in TOGETHER:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
-        if apart and item.path.stem.startswith(REAL):
-            item.add_marker(pytest.mark.real)
+        if apart:
+            item.add_marker(pytest.mark.verification)
+            if item.path.stem.startswith(REAL):
+                item.add_marker(pytest.mark.real)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _keep_from_collections() -> Iterator[None]:
+    """Libraries' million objects are looked through once, not at every garbage collection."""
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(params=["by_reference", "by_engine"])

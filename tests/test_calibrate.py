@@ -114,6 +114,7 @@ def test_what_is_finished_is_not_measured_again(done: Path, call: Call) -> None:
     assert read(done) == before
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("quick")
 def test_what_is_finished_goes_on_where_more_minutes_are_asked_for(
     done: Path, call: Call, monkeypatch: pytest.MonkeyPatch

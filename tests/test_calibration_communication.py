@@ -149,6 +149,7 @@ def test_ranks_that_train_under_a_server_say_what_their_ways_took() -> None:
     assert not psutil.wait_procs([server], timeout=10)[1]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("short")
 def test_ranks_in_lockstep_say_how_long_it_takes_until_they_go_on() -> None:
     with TrainingBench("lockstep", tiny, "fp32", batch=2, size=1, ranks=3, levels=(1.0,)) as bench:
@@ -254,6 +255,7 @@ def test_all_reduces_that_cannot_start_leave_no_traffic(monkeypatch: pytest.Monk
         pass
 
 
+@pytest.mark.thorough
 def test_ranks_that_ended_are_replaced_by_others_that_find_each_other() -> None:
     with AllReduceBench(sizes=(1024,)) as bench:
         _, rank = processes(bench.workers)

@@ -50,6 +50,7 @@ def _group(number: int) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="there are no process groups here")
 def test_ctrl_c_to_all_during_a_visit_beside_a_load_loses_that_visit_alone(tmp_path: Path) -> None:
     interrupt(signal.SIGINT, 130, tmp_path)

@@ -54,7 +54,7 @@ def test_a_call_that_joblib_no_longer_finds_is_not_reported(
 
 def test_ctrl_c_stops_at_once_and_writes_nothing(folder: Path) -> None:
     (folder / "case.yaml").write_text(SCENARIO.replace("samples: 5120", "samples: 51200000"))
-    code, err = interrupt(_has_children, "compare", "case.yaml", "--out", "c")
+    code, err = interrupt(_has_children, "compare", "case.yaml", "--out", "c", "--jobs", "2")
     assert (code, err) == (130, "interrupted; nothing was written\n")
     assert [p.name for p in folder.glob("c*")] == ["case.yaml"]
 
@@ -108,6 +108,7 @@ def run_on_a_terminal(*arguments: str, until: str = "", **environment: str) -> s
     return shown.decode()
 
 
+@pytest.mark.thorough
 def test_a_terminal_shows_how_far_a_comparison_is(folder: Path) -> None:
     (folder / "case.yaml").write_text(SCENARIO.replace("samples: 5120", "samples: 512000000"))
     compare = ("compare", "case.yaml", "--out", "c", "--jobs", "1")
@@ -211,6 +212,7 @@ def test_a_command_works_with_a_closed_stdout(folder: Path) -> None:
     assert run_in_shell("simstrag policies flushes:Flushes >&-") == (0, "")
 
 
+@pytest.mark.usefixtures("no_page")
 @pytest.mark.parametrize("columns", [80, 100, 140])
 def test_the_ranking_leaves_columns_out_and_breaks_no_number(
     columns: int,
@@ -236,6 +238,7 @@ def test_the_ranking_leaves_columns_out_and_breaks_no_number(
             assert (header in left_out) or cell in line
 
 
+@pytest.mark.usefixtures("no_page")
 def test_places_are_left_out_after_speed_ups(
     finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -96,6 +96,7 @@ def test_a_curve_passes_every_level_when_the_run_does(handmade: Comparison) -> N
     assert np.allclose(bsp["time"], np.interp(bsp["progress"], progress, time))
 
 
+@pytest.mark.usefixtures("no_page")
 def test_inputs_that_change_on_disk_meanwhile_change_nothing(tmp_path: Path) -> None:
     trace = tmp_path / "slow.csv"
     trace.write_text("time,node,resource,kind,value\n0,1,gpu,slowdown,2.0\n")
@@ -171,6 +172,7 @@ def test_of_two_spellings_the_first_is_kept_and_the_other_warned_of() -> None:
     assert once.policies == ["bsp:via=allreduce"]
 
 
+@pytest.mark.usefixtures("no_page")
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
@@ -193,6 +195,7 @@ def test_a_folder_with_something_else_in_it_is_named(
         Comparison.read(tmp_path / "c")
 
 
+@pytest.mark.usefixtures("no_page")
 def test_a_policy_that_was_edited_between_two_comparisons_is_the_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,6 +249,7 @@ def test_thresholds_change_nothing_else(turned: Comparison) -> None:
     assert turned.sensitivity.equals(plain.sensitivity)
 
 
+@pytest.mark.usefixtures("no_page")
 def test_thresholds_are_written_beside_the_comparison_and_read_back(
     turned: Comparison, tmp_path: Path
 ) -> None:

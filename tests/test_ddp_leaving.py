@@ -65,5 +65,6 @@ def check_last_threads(folder: Path, policy: str, body: str) -> None:
     assert done.stdout.count("at the end 0 threads") == 2, done.stdout
 
 
+@pytest.mark.thorough
 def test_no_thread_of_gloo_outlives_a_script_that_closed_its_training(tmp_path: Path) -> None:
     check_last_threads(tmp_path, "asgd", TRAINED + CLOSED)

@@ -1,6 +1,6 @@
 """Engine and reference engine agree on everything, to the last bit, whatever is drawn.
 
-`make verify-simulated` draws twice as many cases, and `HYPOTHESIS_PROFILE=long` fifty times as many
+`make verify-simulated` draws five times as many cases, `HYPOTHESIS_PROFILE=long` 125 times as many
 (tests/conftest.py); give that `--timeout 0`.
 """
 

@@ -73,6 +73,7 @@ def test_runs_of_another_scenario_are_not_taken(left: Path, changes: dict[str, A
     assert compared(left, **changes)[1] == 0
 
 
+@pytest.mark.usefixtures("no_page")
 @pytest.mark.parametrize(
     ("changes", "same"),
     [

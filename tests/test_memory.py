@@ -41,6 +41,7 @@ def most_memory(*about: object) -> list[float]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("workers", "policy", "updates"), [(64, "bsp", 40_000), (64, "asgd", 400_000)]
 )
@@ -52,11 +53,13 @@ def test_a_run_that_is_written_as_it_goes_takes_no_more_if_ten_times_as_long(
     assert long < short + FEW
 
 
+@pytest.mark.thorough
 def test_a_sample_of_updates_takes_no_more_if_ten_times_as_long() -> None:
     short, long = most_memory(64, "asgd", {"record_updates": False}, 300_000, 3_000_000)
     assert long < short + FEW
 
 
+@pytest.mark.thorough
 def test_an_excerpt_takes_no_more_if_four_times_as_long() -> None:
     """It is full at first; then what it keeps is thinned as often as need be."""
     short, long = most_memory(64, "asgd", {"excerpt": list(range(64))}, 700_000, 2_800_000)

@@ -70,6 +70,7 @@ def outputs(cell: nbformat.NotebookNode, kind: str) -> list[str]:
     return [o.data[kind] for o in cell.outputs if kind in o.get("data", {})]
 
 
+@pytest.mark.thorough
 class TestExecuted:
     def test_nothing_is_warned_of(self, executed: nbformat.NotebookNode) -> None:
         said = [o.text for cell in code(executed) for o in cell.outputs if "stderr" in o.values()]

@@ -77,7 +77,11 @@ def test_who_is_killed_leaves_no_process_behind(comparing: subprocess.Popen[str]
 
 @pytest.mark.parametrize(
     ("number", "code", "delay"),
-    [(signal.SIGINT, 130, 0.0), (signal.SIGTERM, 143, 1.0), (signal.SIGHUP, 129, 0.0)],
+    [
+        (signal.SIGINT, 130, 0.0),
+        (signal.SIGTERM, 143, 1.0),
+        pytest.param(signal.SIGHUP, 129, 0.0, marks=pytest.mark.thorough),
+    ],
 )
 def test_what_all_processes_of_a_terminal_are_told_is_answered_in_one_line(
     comparing: subprocess.Popen[str], tmp_path: Path, number: int, code: int, delay: float

@@ -327,6 +327,7 @@ def test_by_a_physical_interval_the_best_x_is_one_whoever_straggles(scene: str) 
     assert chosen(*SCENES[scene], Interval.SIMULATED, draws=1) == {1: 40}
 
 
+@pytest.mark.thorough
 def test_by_a_physical_interval_nothing_beats_one_gradient_per_update() -> None:
     # No x gradients come faster than the ranks compute them, t(x) >= x*H, and U(x) > 1/x.
     for times, phi in states(100, largest=12):

@@ -336,6 +336,7 @@ def _fails() -> Future[Any]:
     return future
 
 
+@pytest.mark.thorough
 def test_a_process_that_is_killed_costs_a_comparison_nothing_but_time_either(mortal: Path) -> None:
     scenario = simstrag.Scenario.of(CASE | {"policies": ["bsp", "mortal:Mortal"], "seeds": 2})
     killed = simstrag.compare(scenario, jobs=2)
@@ -343,6 +344,7 @@ def test_a_process_that_is_killed_costs_a_comparison_nothing_but_time_either(mor
     pd.testing.assert_frame_equal(killed.runs, simstrag.compare(scenario, jobs=1).runs)
 
 
+@pytest.mark.thorough
 def test_a_comparison_whose_process_is_killed_each_time_ends_in_one_line(mortal: Path) -> None:
     scenario = simstrag.Scenario.of(CASE | {"policies": ["bsp", "mortal:Mortal:times=9"]})
     with pytest.raises(simstrag.SimstragError, match="a process ended 3 times before its run did"):

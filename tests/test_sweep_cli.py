@@ -152,6 +152,7 @@ def test_a_package_that_is_missing_is_named_with_what_brings_it(folder: Path, ba
     assert done.stderr.endswith(f"pip install 'simstrag[{backend}]'\n")
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
 def test_who_is_killed_leaves_no_process_loses_no_run_and_goes_on(folder: Path) -> None:
     process = started("--jobs", "2")
@@ -167,7 +168,10 @@ def test_who_is_killed_leaves_no_process_loses_no_run_and_goes_on(folder: Path) 
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.thorough)],
+)
 def test_ctrl_c_is_answered_in_one_line_that_says_what_is_kept(
     folder: Path, number: int, code: int
 ) -> None:

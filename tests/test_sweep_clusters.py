@@ -11,7 +11,10 @@ from simstrag import sweep
 from tests.clusters import Cluster, start_cluster
 from tests.test_sweep import STUDY, tables
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -233,7 +233,7 @@ os._exit(0)  # threads of gloo that end with the interpreter may abort it
 """
 
 
-@pytest.mark.parametrize("how", ["ddp", "by hand"])
+@pytest.mark.parametrize("how", ["ddp", pytest.param("by hand", marks=pytest.mark.thorough)])
 def test_a_real_profile_tells_the_slow_rank_from_the_one_that_waits(
     how: str, tmp_path: Path
 ) -> None:
@@ -425,6 +425,7 @@ def source(name: str, tmp_path: Path) -> list[str]:
     return ["load.csv"]
 
 
+@pytest.mark.usefixtures("no_page")
 @pytest.mark.parametrize("name", FORMATS)
 def test_what_an_importer_prints_and_writes_runs_unchanged(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -470,6 +471,7 @@ def test_what_did_not_occur_is_not_counted_in_a_note(
     assert not re.search(r"\b0 (cells|rows|steps|files|values|empty)", " ".join(notes))
 
 
+@pytest.mark.usefixtures("no_page")
 @pytest.mark.parametrize("name", ["bytedance-straggler", "kineto", "alibaba-pai-minibatch"])
 def test_init_takes_the_tail_that_the_importer_wrote(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

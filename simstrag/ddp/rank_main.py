@@ -42,15 +42,21 @@ def main() -> None:
         raise
     except SimstragError as error:
         sys.last_value = error
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [each.lineno for each in frames if each.filename == script]
-        where = f"{script}, line {lines[-1]}: " if lines and isinstance(error, InputError) else ""
-        line = f"error: rank {os.environ.get('RANK', '?')}: {where}{error}\n"
+        line = f"error: rank {os.environ.get('RANK', '?')}: {_line_of(error, script)}{error}\n"
         print(line, end="", file=sys.stderr)
         raise SystemExit(1) from None
     except KeyboardInterrupt as error:
         sys.last_value = error
         raise SystemExit(INTERRUPTED) from None
+
+
+def _line_of(error: SimstragError, script: str) -> str:
+    """The line of the script that raised an `InputError`, for its message."""
+    if not isinstance(error, InputError):
+        return ""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [each.lineno for each in frames if each.filename == script]
+    return f"{script}, line {lines[-1]}: " if lines else ""
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from simstrag.ddp.allreduce.hook import ProcessGroups
 from simstrag.ddp.failures.diagnosis import warn
 from simstrag.ddp.failures.heartbeat import describe_error
 from simstrag.ddp.failures.membership import Membership, RankFailure, local_error
-from simstrag.ddp.failures.process_identity import namespace
+from simstrag.ddp.failures.process_identity import network_namespace
 from simstrag.ddp.flat_parameters import check_served, pack_optimizer, pack_settings
 from simstrag.ddp.precision import Closure
 from simstrag.ddp.record.journal import Journal, attempt_folder, facts_to_json, latest_attempt
@@ -491,8 +491,8 @@ class Trainer:
 
         Raises `InputError` on the lowest rank where the others could not reach it.
         """
-        networks: list[Any] = [None] * self.world_size  # those of one network share the loopback
-        dist.all_gather_object(networks, namespace("net"))
+        networks: list[Any] = [None] * self.world_size
+        dist.all_gather_object(networks, network_namespace())
         return find_host(several=len(set(networks)) > 1) if self.rank == 0 else ""
 
     # -- the record --------------------------------------------------------------------------

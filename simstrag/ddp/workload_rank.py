@@ -149,12 +149,7 @@ def prepare(training: Training, folder: Path, ranks: int) -> tuple[Training, int
     check_directory(folder, ASKED if (folder / ASKED).exists() else "run.json")
     request = {name: value for name, value in asdict(training).items() if name in SAME}
     if (folder / RESULT).exists() or not (folder / CHECKPOINT).exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        for each in folder.iterdir():  # of an earlier run; a link to a folder stays one
-            if each.is_dir() and not each.is_symlink():
-                shutil.rmtree(each)
-            else:
-                each.unlink()
+        _clear(folder)
         write_json(folder / ASKED, {**request, "cores": len(cores())})
         return training, 0
     there, samples = _read_stopped(folder)
@@ -165,6 +160,16 @@ def prepare(training: Training, folder: Path, ranks: int) -> tuple[Training, int
                 f"{now} is asked for; ask for the same to go on, or choose another folder"
             )
     return replace(training, attempt=1 + (latest_attempt(folder) or 0)), samples
+
+
+def _clear(folder: Path) -> None:
+    """Remove an earlier run; a link to a folder stays."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in folder.iterdir():
+        if each.is_dir() and not each.is_symlink():
+            shutil.rmtree(each)
+        else:
+            each.unlink()
 
 
 def _read_stopped(folder: Path) -> tuple[dict[str, Any], int]:

@@ -33,7 +33,6 @@ class Reducer:
     scale: of the fp16 loss, divided out here; 1 in all other formats.
     group: of gradients and control messages.
     digest, version, flags: of this rank's control message; start and seconds come from the timer.
-    complete: whether the last backward computed all gradients; else there is nothing to wait for.
     failed: whether a collective has failed; the hook is then unusable.
 
     With the last bucket the timer stops, and the messages are gathered beside the reduction; `wait`
@@ -49,7 +48,7 @@ class Reducer:
         self.failed = False
         self._slot = torch.zeros(WIDTH, dtype=torch.float64)
         self._work: dist.Work | None = None
-        self.complete = False
+        self._stopped = False
         self.over(None)
 
     def over(self, group: Group, control: Group = None) -> None:
@@ -101,13 +100,23 @@ class Reducer:
 
         The next step overwrites them; `unpack` copies.
         """
-        assert self.complete, "no gradients were reduced since the last wait"
+        assert self._stopped, "no gradients were reduced since the last wait"
         if self._work is None:
             self.send()
         assert self._work is not None
         self._work.wait()
-        self._work, self.complete = None, False
+        self._work, self._stopped = None, False
         return self._slots
+
+    @property
+    def complete(self) -> bool:
+        """Whether the last backward computed all gradients; else there is nothing to wait for."""
+        return self._stopped
+
+    def stop_timer(self) -> None:
+        """Note that all gradients of this rank exist."""
+        self.clock.ended()
+        self._stopped = True
 
 
 def reduce_bucket(
@@ -117,8 +126,7 @@ def reduce_bucket(
     """The hook; DDP calls it with each bucket when all its gradients exist."""
     last = bucket.is_last()
     if last:
-        state.clock.ended()
-        state.complete = True
+        state.stop_timer()
     gradients = bucket.buffer()
     if state.weight == 0:
         gradients.zero_()

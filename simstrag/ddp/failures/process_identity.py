@@ -56,12 +56,17 @@ class ProcessIdentity(NamedTuple):
         return False
 
 
+def network_namespace() -> str:
+    """The network namespace of this process; two with the same one share the loopback."""
+    return _namespace("net")
+
+
 def _host() -> str:
     """This running system or container, within which processes see each other."""
-    return f"{platform.node()} {namespace('pid')}"
+    return f"{platform.node()} {_namespace('pid')}"
 
 
-def namespace(kind: str) -> str:
+def _namespace(kind: str) -> str:
     """The running kernel and a namespace of it; the host's name without Linux."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -263,8 +263,7 @@ class Coordinator:
         while self._pending:
             command = self._pending[0]
             if isinstance(command, Apply):
-                workers = [(rank, self._workers[rank]) for rank, _ in command.parts]
-                away = [k for k, own in workers if own.sum is None and not own.delivered]
+                away = [rank for rank, _ in command.parts if self._workers[rank].holds_gradient]
                 if asked := [rank for rank in away if rank not in self.dead]:
                     commands += [Deliver(k) for k in asked if not self._workers[k].requested]
                     for rank in asked:

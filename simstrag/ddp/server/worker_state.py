@@ -60,6 +60,11 @@ class WorkerState:
     broken: bool = False
     private: bool = False
 
+    @property
+    def holds_gradient(self) -> bool:
+        """Whether its gradient is with the rank alone."""
+        return self.sum is None and not self.delivered
+
     def start(self) -> Compute:
         """Begin the next step; nothing of the last one counts any more."""
         assert self.next_work is not None
