@@ -23,12 +23,13 @@ from typing import Any, NamedTuple
 from simstrag.calibration import measurement_rounds
 from simstrag.calibration import samples as files
 from simstrag.calibration.assemble import assemble
+from simstrag.calibration.benches.bench import Bench
 from simstrag.calibration.benches.bench_selection import build_benches
-from simstrag.calibration.benches.device_timing import find_device
 from simstrag.calibration.benches.gradient_norms import GradientBench
 from simstrag.calibration.benches.machine_state import describe_software, slug
+from simstrag.calibration.benches.measured_device import find_device
 from simstrag.calibration.benches.steps import Jobs
-from simstrag.calibration.cells import PARTS, Bench, MeasurementCell, Part
+from simstrag.calibration.cells import PARTS, MeasurementCell, Part
 from simstrag.calibration.fits.held_out import choose_held_out
 from simstrag.calibration.measurement_rounds import FEWEST, TARGET, CampaignLimits, OnVisit
 from simstrag.calibration.samples import Samples, VisitJournal

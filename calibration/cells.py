@@ -8,11 +8,8 @@ which every interval is taken.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -103,38 +100,3 @@ class Visit:
     def mean(self, name: str = "seconds") -> float:
         """The mean of one series."""
         return float(np.mean(self.samples[name]))
-
-
-class Skipped(Exception):
-    """A cell cannot be measured here; the message is the reason, such as too little memory."""
-
-
-class Bench(ABC):
-    """Measures the cells of some parts.
-
-    A context manager: its processes and groups live from `__enter__` to `__exit__`.
-
-    cells: those that it can measure, in no particular order.
-    held: what it needs, in the order in which it starts.
-    """
-
-    cells: Sequence[MeasurementCell]
-    held: Sequence[AbstractContextManager[object]] = ()
-
-    @abstractmethod
-    def seconds(self, cell: MeasurementCell) -> float:
-        """Expected seconds of one visit to a cell, for the plan."""
-
-    @abstractmethod
-    def visit(self, cell: MeasurementCell) -> tuple[Series, dict[str, Any]]:
-        """Samples and facts of one more visit. Raises `Skipped`, and nothing else expected."""
-
-    def __enter__(self) -> Self:
-        with ExitStack() as stack:  # leaves what started if the rest cannot start
-            for each in self.held:
-                stack.enter_context(each)
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self._stack.close()

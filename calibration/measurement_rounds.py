@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simstrag.calibration.benches.bench import Bench, Skipped
 from simstrag.calibration.benches.machine_state import (
     FOREIGN_LIMIT,
     PACE_LIMIT,
@@ -24,7 +25,7 @@ from simstrag.calibration.benches.machine_state import (
     usual_paces,
     visit_deviation,
 )
-from simstrag.calibration.cells import Bench, MeasurementCell, Skipped, Visit
+from simstrag.calibration.cells import MeasurementCell, Visit
 from simstrag.calibration.fits.visit_statistics import relative_half_width, visit_statistic
 from simstrag.calibration.samples import Samples, VisitJournal, calm_visits
 from simstrag.errors import InputError

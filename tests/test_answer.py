@@ -23,7 +23,7 @@ from simstrag.analysis.text.sensitivity_text import WORDS, Turn, round_safely, t
 from simstrag.experiments.compare import C_TAUS, Comparison, compare
 from simstrag.experiments.sensitivity import COLUMNS
 from simstrag.scenario.scenario import Scenario
-from simstrag.scenario.uncertain_constants import QUANTITIES
+from simstrag.scenario.varied_constants import QUANTITIES
 
 CASE: dict[str, Any] = {
     "workers": 4,

@@ -54,8 +54,8 @@ HEAVY = {
     "jinja2": {"analysis", "cli"},
     "typer": {"cli"},
     "joblib": {"experiments", "processes"},
-    "distributed": {"experiments.executors"},
-    "ray": {"experiments.executors"},
+    "distributed": {"experiments.cluster_backends"},
+    "ray": {"experiments.cluster_backends"},
 }
 """Packages of others that are slow to import or optional, and who may import them."""
 

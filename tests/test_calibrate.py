@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from simstrag.calibration import calibrate as module
-from simstrag.calibration.benches.runtime_overhead import TrainingBench
+from simstrag.calibration.benches.training_ranks import TrainingBench
 from simstrag.calibration.calibrate import Calibration, CalibrationRequest, derive
 from simstrag.calibration.cells import MeasurementCell, Visit
 from simstrag.calibration.check import CheckResult, cells_to_check

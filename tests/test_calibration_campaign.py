@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from simstrag.calibration import measurement_rounds, samples
+from simstrag.calibration.benches.bench import Skipped
 from simstrag.calibration.benches.machine_state import measure_paces, usual_paces
-from simstrag.calibration.cells import MeasurementCell, Skipped, Visit
+from simstrag.calibration.cells import MeasurementCell, Visit
 from simstrag.calibration.measurement_rounds import FEWEST, MOST, CampaignLimits
 from simstrag.calibration.samples import Samples, VisitJournal
 from simstrag.errors import InputError

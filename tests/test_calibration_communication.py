@@ -13,11 +13,12 @@ import pytest
 
 from simstrag.calibration.benches.allreduce import COARSE, AllReduceBench, rank_counts, sizes_of
 from simstrag.calibration.benches.background_traffic import Traffic
+from simstrag.calibration.benches.bench import Skipped
 from simstrag.calibration.benches.overlap import KINDS, OverlapBench
-from simstrag.calibration.benches.runtime_overhead import FEWEST, TrainingBench
 from simstrag.calibration.benches.server import ServerBench
+from simstrag.calibration.benches.training_ranks import FEWEST, TrainingBench
 from simstrag.calibration.benches.workers import WorkerGroup
-from simstrag.calibration.cells import MeasurementCell, Skipped
+from simstrag.calibration.cells import MeasurementCell
 from simstrag.processes.affinity import cores
 from simstrag.processes.children import Children
 
@@ -131,8 +132,8 @@ def test_push_service_and_pull_are_timed_at_every_size() -> None:
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Visits of a tenth of a second to ranks that train."""
-    monkeypatch.setattr("simstrag.calibration.benches.runtime_overhead.VISIT", 0.1)
-    monkeypatch.setattr("simstrag.calibration.benches.runtime_overhead.SPAN", 0.05)
+    monkeypatch.setattr("simstrag.calibration.benches.training_ranks.VISIT", 0.1)
+    monkeypatch.setattr("simstrag.calibration.benches.training_ranks.SPAN", 0.05)
 
 
 @pytest.mark.usefixtures("short")

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from simstrag.calibration.benches import allreduce, bench_selection  # noqa: E402
 from simstrag.calibration.benches.allreduce import AllReduceBench  # noqa: E402
 from simstrag.calibration.benches.bench_selection import build_benches  # noqa: E402
-from simstrag.calibration.benches.device_timing import find_device  # noqa: E402
+from simstrag.calibration.benches.measured_device import find_device  # noqa: E402
 from simstrag.calibration.benches.steps import Jobs  # noqa: E402
 from simstrag.workloads import Precisions, load  # noqa: E402
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from simstrag.calibration.fits import model_selection
-from simstrag.calibration.fits.model_selection import CLEARLY_WORSE, choose_law, tolerances
+from simstrag.calibration.fits import law_fits
+from simstrag.calibration.fits.law_fits import CLEARLY_WORSE, choose_law, tolerances
 from simstrag.calibration.fits.visit_statistics import CellEstimate, estimate
 from simstrag.profile.batch_laws import batch_seconds
 from simstrag.profile.measurements import CONSTANTS, Law
@@ -34,7 +34,7 @@ TIMES: dict[str, Callable[[float], float]] = {
 
 @pytest.mark.parametrize("law", TIMES)
 def test_the_law_of_the_batch_is_found(law: str) -> None:
-    found = model_selection.choose_batch_law(BATCHES, measured([TIMES[law](b) for b in BATCHES]))
+    found = law_fits.choose_batch_law(BATCHES, measured([TIMES[law](b) for b in BATCHES]))
     assert found.law == law
     said = batch_seconds([*found.constants.values()], [3, 128])
     assert said == pytest.approx([TIMES[law](b) for b in (3, 128)], rel=0.04)
@@ -44,7 +44,7 @@ def test_the_constants_of_a_batch_lie_in_their_intervals() -> None:
     held = 0
     for seed in range(40):
         times = measured([TIMES["affine"](b) for b in BATCHES], seed=seed)
-        found = model_selection.choose_batch_law(BATCHES, times)
+        found = law_fits.choose_batch_law(BATCHES, times)
         assert found.intervals is not None
         low, high = found.intervals["per_sample"]
         held += low <= 0.002 <= high
@@ -54,25 +54,21 @@ def test_the_constants_of_a_batch_lie_in_their_intervals() -> None:
 def test_no_constant_of_a_batch_is_negative() -> None:
     """Times that bend down would ask for a negative one."""
     times = np.array([[0.5, 1.0, 4.0, 16.0], [4.0, 3.0, 2.0, 1.0]])
-    for law in model_selection.BATCH_LAWS:
-        assert np.all(
-            model_selection.fit_batch_law(law, np.array([1.0, 2, 4, 8]), times, np.ones(4)) >= 0
-        )
+    for law in law_fits.BATCH_LAWS:
+        assert np.all(law_fits.fit_batch_law(law, np.array([1.0, 2, 4, 8]), times, np.ones(4)) >= 0)
 
 
 @pytest.mark.parametrize(
     ("batches", "law"), [((8,), "proportional"), ((8, 16), "affine"), ((4, 8, 16), "affine")]
 )
 def test_few_batches_make_a_modest_law(batches: tuple[int, ...], law: str) -> None:
-    found = model_selection.choose_batch_law(
-        batches, measured([TIMES["affine"](b) for b in batches])
-    )
+    found = law_fits.choose_batch_law(batches, measured([TIMES["affine"](b) for b in batches]))
     assert found.law == law
     assert bool(found.errors) == (len(batches) > 2)
 
 
 def test_a_batch_visited_once_leaves_no_intervals() -> None:
-    found = model_selection.choose_batch_law(
+    found = law_fits.choose_batch_law(
         (1, 2, 4), [estimate([TIMES["affine"](b)]) for b in (1, 2, 4)]
     )
     assert found.intervals is None
@@ -87,7 +83,7 @@ TRUE: dict[Law, dict[str, float]] = {
 
 
 def test_a_load_that_does_nothing_is_told_to_do_nothing() -> None:
-    found = model_selection.choose_load_law(
+    found = law_fits.choose_load_law(
         (0.25, 0.75), [estimate([0.98, 1.0, 0.97]), estimate([1.0, 1.1, 1.2])]
     )
     assert (found.law, found.constants, found.intervals) == ("none", {}, {})
@@ -96,7 +92,7 @@ def test_a_load_that_does_nothing_is_told_to_do_nothing() -> None:
 @pytest.mark.parametrize("law", TRUE)
 def test_the_law_of_a_load_is_found_with_its_constants(law: Law) -> None:
     truth = apply_law(law, TRUE[law], LEVELS).tolist()
-    found = model_selection.choose_load_law(LEVELS, measured(truth, cv=0.005))
+    found = law_fits.choose_load_law(LEVELS, measured(truth, cv=0.005))
     assert found.law == law
     assert found.constants == pytest.approx(TRUE[law], rel=0.06)
     assert found.intervals is not None
@@ -107,11 +103,11 @@ def test_the_law_of_a_load_is_found_with_its_constants(law: Law) -> None:
 def test_a_law_that_no_formula_has_is_interpolated() -> None:
     steps = [1.0, 1.0, 3.0, 3.0, 3.02, 6.0]
     levels = (0.25, 0.5, 0.6, 1.0, 1.5, 1.6)
-    found = model_selection.choose_load_law(levels, measured(steps, cv=0.002))
+    found = law_fits.choose_load_law(levels, measured(steps, cv=0.002))
     assert min(found.errors, key=found.errors.__getitem__) == found.law or (
         found.errors[found.law] <= CLEARLY_WORSE * min(found.errors.values())
     )
-    held = model_selection.predict_slowdown(
+    held = law_fits.predict_slowdown(
         "interpolated", np.zeros(0), np.array(levels), np.array(steps), 0.8
     )
     assert held == pytest.approx(3.0)
@@ -119,7 +115,7 @@ def test_a_law_that_no_formula_has_is_interpolated() -> None:
 
 def test_the_highest_level_left_out_counts_against_laws_that_cannot_go_on() -> None:
     truth = apply_law("linear", {"slope": 1.0}, LEVELS).tolist()
-    found = model_selection.choose_load_law(LEVELS, measured(truth, cv=0.001))
+    found = law_fits.choose_load_law(LEVELS, measured(truth, cv=0.001))
     assert found.errors["interpolated"] > 0.05 > found.errors["linear"]
 
 
@@ -128,7 +124,7 @@ def test_the_closed_forms_are_the_least_of_squares(law: Law) -> None:
     """Against a search over all constants, on slowdowns that follow no law at all."""
     u, s = np.array(LEVELS), np.array([1.3, 1.2, 2.2, 2.0, 3.9, 4.1])
     sigma = 0.05 * s
-    found = model_selection.fit_load_law(law, u, s[None], sigma)[0]
+    found = law_fits.fit_load_law(law, u, s[None], sigma)[0]
 
     def loss(constants: Sequence[float]) -> float:
         named = dict(zip(CONSTANTS[law], constants, strict=True))
@@ -144,7 +140,7 @@ def test_the_closed_forms_are_the_least_of_squares(law: Law) -> None:
 
 @pytest.mark.parametrize("levels", [(1.0,), (1.0, 2.0)])
 def test_few_levels_make_a_modest_law(levels: tuple[float, ...]) -> None:
-    found = model_selection.choose_load_law(levels, measured([1 + u for u in levels]))
+    found = law_fits.choose_load_law(levels, measured([1 + u for u in levels]))
     assert found.law == ("constant" if len(levels) == 1 else found.law)
     assert len(CONSTANTS[found.law]) <= 1
     assert bool(found.errors) == (len(levels) > 1)

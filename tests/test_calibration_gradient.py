@@ -9,8 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from simstrag.calibration.benches.device_timing import find_device  # noqa: E402
 from simstrag.calibration.benches.gradient_norms import PARTS, GradientBench  # noqa: E402
+from simstrag.calibration.benches.measured_device import find_device  # noqa: E402
 from simstrag.calibration.benches.steps import Jobs  # noqa: E402
 from simstrag.workloads import Parts, Workload, load  # noqa: E402
 

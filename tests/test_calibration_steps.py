@@ -10,9 +10,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from simstrag.calibration.benches.device_timing import Cpu, Cuda, _busy, find_device  # noqa: E402
+from simstrag.calibration.benches.bench import Skipped  # noqa: E402
+from simstrag.calibration.benches.measured_device import Cpu, Cuda, _busy, find_device  # noqa: E402
 from simstrag.calibration.benches.steps import FEWEST, Jobs, StepBench, time_steps  # noqa: E402
-from simstrag.calibration.cells import MeasurementCell, Skipped  # noqa: E402
+from simstrag.calibration.cells import MeasurementCell  # noqa: E402
 from simstrag.errors import InputError  # noqa: E402
 from simstrag.processes.affinity import cores  # noqa: E402
 from simstrag.workloads import Parts, Precisions, TrainingTask, Workload  # noqa: E402

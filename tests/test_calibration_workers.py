@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from simstrag.calibration.benches.bench import Skipped
 from simstrag.calibration.benches.workers import (
     STALL,
     STOP,
@@ -21,7 +22,6 @@ from simstrag.calibration.benches.workers import (
     serve,
     serve_continuous,
 )
-from simstrag.calibration.cells import Skipped
 from simstrag.processes import children
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from simstrag.cli.commands import EXAMPLES
 from simstrag.cli.doctor import examine
-from simstrag.ddp import support
+from simstrag.ddp import policy_support
 from simstrag.errors import InputError
 from simstrag.experiments.compare import Comparison
 from simstrag.policies import ask, describe, load, names
@@ -201,13 +201,17 @@ def test_policies_says_of_each_what_real_ranks_would_make_of_it(name: str, call:
     assert [row[2] for row in listed if row[:1] == [name]] == [told.partition(":")[0]]
     for ranks in (2, 4, 16):
         first = View(ranks, hints=Hints(batch=32, samples=12_800))
-        reason = support.refusal_reason(load(name), name, first)
+        reason = policy_support.refusal_reason(load(name), name, first)
         if reason is not None:
             assert told == f"no: {reason}"
             with pytest.raises(InputError, match="is for simulation only"):
-                support.check_policy(load(name), name, first)
+                policy_support.check_policy(load(name), name, first)
         else:
-            way = "DDP" if support.is_synchronous(ask(load(name), first, name), ranks) else "server"
+            way = (
+                "DDP"
+                if policy_support.is_synchronous(ask(load(name), first, name), ranks)
+                else "server"
+            )
             assert told == way
 
 

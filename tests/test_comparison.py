@@ -12,7 +12,7 @@ import pytest
 
 import simstrag
 from simstrag import Scenario
-from simstrag.experiments import executors
+from simstrag.experiments import cluster_backends
 from simstrag.experiments.compare import Comparison
 from simstrag.experiments.sensitivity import sensitivity
 from simstrag.processes.pool import InProcess
@@ -318,6 +318,6 @@ def test_a_comparison_can_be_pickled(noise: str) -> None:
 
 
 def test_jobs_are_by_default_the_cores_that_one_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executors, "core_count", lambda: 3)
-    monkeypatch.setattr(executors, "WorkerPool", lambda jobs: {3: InProcess()}[jobs])
+    monkeypatch.setattr(cluster_backends, "core_count", lambda: 3)
+    monkeypatch.setattr(cluster_backends, "WorkerPool", lambda jobs: {3: InProcess()}[jobs])
     simstrag.compare(Scenario.of(NOISY | {"seeds": 1}), ["bsp"])

@@ -17,8 +17,8 @@ from simstrag.engine.kernel import ready
 from simstrag.engine.simulate import simulate
 from simstrag.scenario.scenario import Scenario
 from simstrag.timing.constants import AllReduce, ServerCost, ServerLoad, Step
+from simstrag.timing.contention import Contention
 from simstrag.timing.noise import Noise
-from simstrag.timing.rank_slowdowns import Contention
 from simstrag.timing.timing import Timing
 from simstrag.trace import files
 from simstrag.trace.slowdown import ONE, Piecewise

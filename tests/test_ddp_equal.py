@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from simstrag.ddp.allreduce.state_sync import average, broadcast, digest
+from simstrag.ddp.allreduce.broadcast_and_average import average, broadcast, digest
 from tests.ranks import RankError, Ranks, ranks
 
 __all__ = ["ranks"]

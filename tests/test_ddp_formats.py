@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from simstrag.ddp import precision as module
+from simstrag.ddp.allreduce.broadcast_and_average import digest
 from simstrag.ddp.allreduce.hook import Reducer
-from simstrag.ddp.allreduce.state_sync import digest
 from simstrag.ddp.local_step_timer import CpuStepTimer
 from simstrag.ddp.precision import NumberFormats
 from simstrag.ddp.record.run_from_journal import run_of
@@ -115,7 +115,7 @@ def trainer_overflows(rank: int, world: int, served: bool, out: str) -> tuple[li
     Scales begin where these gradients do not overflow by themselves.
     """
     from simstrag.ddp import wrap
-    from simstrag.ddp.allreduce import state_sync
+    from simstrag.ddp.allreduce import broadcast_and_average
 
     with patch.object(module, "FIRST_SCALE", SCALE):
         model = network()
@@ -137,7 +137,7 @@ def trainer_overflows(rank: int, world: int, served: bool, out: str) -> tuple[li
         assert all(torch.isfinite(p).all() for p in model.parameters())
         for buffer in model.buffers():
             buffer.zero_()
-        return still, "" if served else state_sync.digest(model, optimizer)
+        return still, "" if served else broadcast_and_average.digest(model, optimizer)
 
 
 def test_a_trainer_s_ranks_all_skip_a_step_that_overflows_on_one(

@@ -12,10 +12,10 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
+from simstrag.ddp.allreduce.broadcast_and_average import average
+from simstrag.ddp.allreduce.broadcast_and_average import digest as bytes_of
 from simstrag.ddp.allreduce.control_message import PlanDigests, describe_disagreement, unpack
 from simstrag.ddp.allreduce.hook import ProcessGroups, Reducer
-from simstrag.ddp.allreduce.state_sync import average
-from simstrag.ddp.allreduce.state_sync import digest as bytes_of
 from simstrag.ddp.local_step_timer import CpuStepTimer
 from simstrag.policy import Plan, Precision
 from tests.ranks import Ranks, ranks

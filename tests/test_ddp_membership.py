@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from simstrag.ddp.failures.connections import Connections
+from simstrag.ddp.failures.abort_collectives import Connections
 from simstrag.ddp.rendezvous import RankPlace
 from tests.ranks import Ranks, ranks
 from tests.test_ddp_trainer import BATCH, task

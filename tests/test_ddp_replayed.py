@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from simstrag import policies
-from simstrag.ddp.record.communication_times import round_trips
+from simstrag.ddp.record.communication_from_journal import round_trips
 from simstrag.ddp.record.journal import Journal
 from simstrag.engine.live import Live
 from simstrag.policy import Hints, Plan, Quorum, Review, View

@@ -25,7 +25,7 @@ __all__ = ["ranks"]
 def clipping(rank: int, world: int, policy: str, steps: int) -> tuple[str, int]:
     """A step pre-hook clips gradients; all bytes at the end, and how often it ran."""
     from simstrag.ddp import wrap
-    from simstrag.ddp.allreduce import state_sync
+    from simstrag.ddp.allreduce import broadcast_and_average
 
     model, optimizer, loss = task(rank)
     clipped = 0
@@ -39,7 +39,7 @@ def clipping(rank: int, world: int, policy: str, steps: int) -> tuple[str, int]:
     with wrap(model, optimizer, policy, batch=BATCH, precision="full") as trainer:
         for _ in range(steps):
             trainer.step(lambda: loss(BATCH))
-        return state_sync.digest(model, optimizer), clipped
+        return broadcast_and_average.digest(model, optimizer), clipped
 
 
 def test_a_step_hook_clips_reduced_gradients_as_in_plain_ddp(ranks: Ranks) -> None:

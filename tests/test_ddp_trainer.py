@@ -93,7 +93,7 @@ def train(
 ) -> dict[str, Any]:
     """Some steps under a policy; what there is at the end."""
     from simstrag.ddp import wrap
-    from simstrag.ddp.allreduce import state_sync
+    from simstrag.ddp.allreduce import broadcast_and_average
 
     model, optimizer, loss = task(rank)
     losses = []
@@ -108,7 +108,7 @@ def train(
         state = trainer.state_dict()
         return {
             "losses": losses,
-            "digest": state_sync.digest(model, optimizer),
+            "digest": broadcast_and_average.digest(model, optimizer),
             "samples": trainer.samples,
             "facts": state["facts"],
         }
@@ -118,7 +118,7 @@ def plain(rank: int, world: int, steps: int, clip: float | None = None) -> str:
     """The same training by DDP as everybody uses it."""
     from torch.nn.parallel import DistributedDataParallel
 
-    from simstrag.ddp.allreduce import state_sync
+    from simstrag.ddp.allreduce import broadcast_and_average
 
     model, optimizer, _ = task(0)
     ddp = DistributedDataParallel(model, forward_sync_buffers=False)
@@ -131,7 +131,7 @@ def plain(rank: int, world: int, steps: int, clip: float | None = None) -> str:
         if clip is not None:
             nn.utils.clip_grad_norm_(model.parameters(), clip)
         optimizer.step()
-    return state_sync.digest(model, optimizer)
+    return broadcast_and_average.digest(model, optimizer)
 
 
 def test_a_policy_may_rest_a_rank_and_take_it_back(ranks: Ranks, tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_uneven_shares_train_as_one_process_with_the_whole_batch(ranks: Ranks) -
 def switching(rank: int, world: int, steps: int) -> tuple[list[tuple[int, ...]], str]:
     """Korel on told times: who was in reduced precision at each step, and the parameters."""
     from simstrag.ddp import wrap
-    from simstrag.ddp.allreduce import state_sync
+    from simstrag.ddp.allreduce import broadcast_and_average
 
     model, optimizer, loss = task(rank)
     decided = []
@@ -210,7 +210,7 @@ def switching(rank: int, world: int, steps: int) -> tuple[list[tuple[int, ...]],
         for _ in range(steps):
             trainer.step(lambda: loss(BATCH))
             decided.append(tuple(trainer.plan.in_amp.tolist()))
-        return decided, state_sync.digest(without_statistics(model), optimizer)
+        return decided, broadcast_and_average.digest(without_statistics(model), optimizer)
 
 
 def test_replicas_that_switch_precision_stay_equal(ranks: Ranks) -> None:
@@ -335,11 +335,11 @@ class Merging:
 def merging(rank: int, world: int) -> tuple[list[float], list[float], str]:
     """Sums of a momentum before and after the merge, and a digest of all at the end."""
     from simstrag.ddp import wrap
-    from simstrag.ddp.allreduce import state_sync
+    from simstrag.ddp.allreduce import broadcast_and_average
 
     model, optimizer, loss = task(rank)
     sums: list[list[float]] = []
-    average = state_sync.average
+    average = broadcast_and_average.average
 
     def watched(*given: Any) -> None:
         for apart in (True, False):
@@ -348,7 +348,7 @@ def merging(rank: int, world: int) -> tuple[list[float], list[float], str]:
             state = optimizer.state_dict()["state"]
             sums.append([float(state[k]["momentum_buffer"].sum()) for k in sorted(state)])
 
-    state_sync.average = watched
+    broadcast_and_average.average = watched
     try:
         with wrap(model, optimizer, Merging(), batch=BATCH, precision="full") as trainer:
             while trainer.plan is None:
@@ -356,8 +356,8 @@ def merging(rank: int, world: int) -> tuple[list[float], list[float], str]:
             for _ in range(5):
                 trainer.step(lambda: loss(BATCH))
     finally:
-        state_sync.average = average
-    return *sums, state_sync.digest(without_statistics(model), optimizer)
+        broadcast_and_average.average = average
+    return *sums, broadcast_and_average.digest(without_statistics(model), optimizer)
 
 
 def test_a_policy_that_averaged_models_goes_on_by_ddp_from_the_mean_of_all(ranks: Ranks) -> None:

@@ -24,7 +24,7 @@ from simstrag.errors import InputError
 from simstrag.experiments.compare import Comparison, compare
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
-from simstrag.timing.rank_slowdowns import Contention
+from simstrag.timing.contention import Contention
 from simstrag.trace.trace import Trace
 
 WORKERS, MOST = 6, 400

@@ -8,7 +8,7 @@ import pytest
 
 import simstrag
 from simstrag import Scenario, Trace
-from simstrag.cli.init_template import first_scenario, write_first_scenario
+from simstrag.cli.first_scenario import first_scenario, write_first_scenario
 
 TRACES: dict[str, list[tuple[Any, ...]]] = {
     "eight nodes": [(9.0 * n, n, "gpu", "slowdown", 1.5) for n in range(8)],

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simstrag.analysis.charts import notebook_charts, timeline
+from simstrag.analysis.charts import interactive_charts, timeline
 from simstrag.analysis.charts.bokeh_renderer import library, pack, unpack
 from simstrag.analysis.charts.chart import PAGE
 from simstrag.analysis.charts.comparison_charts import looks, progress_series
@@ -48,7 +48,7 @@ def scope_of(examples: dict[str, Example], **most: int) -> Scope:
 
 def drawn(example: Example, scope: Scope, color: str) -> list[dict[str, Any]]:
     """The data of the bars of one colour in a timeline."""
-    above = notebook_charts.plot_timeline(example, scope).children[0]
+    above = interactive_charts.plot_timeline(example, scope).children[0]
     return [
         dict(r.data_source.data)
         for r in above.renderers
@@ -83,7 +83,7 @@ def test_a_rank_is_blocked_as_long_as_others_held_it_at_the_bound(
 
 def test_every_update_and_every_change_of_plan_has_a_mark(examples: dict[str, Example]) -> None:
     korel = examples["korel"]
-    above = notebook_charts.plot_timeline(korel, scope_of(examples)).children[0]
+    above = interactive_charts.plot_timeline(korel, scope_of(examples)).children[0]
     marks = {r.glyph.y: r.data_source.data for r in above.renderers if hasattr(r.glyph, "marker")}
     assert len(marks[UPDATES]["time"]) == len(korel.run.updates["time"])
     assert marks[PLAN]["what"] == [c.what for c in plan_changes(korel.run)]
@@ -92,7 +92,7 @@ def test_every_update_and_every_change_of_plan_has_a_mark(examples: dict[str, Ex
 
 def test_a_suspicion_is_drawn_over_the_time_that_it_lasts(examples: dict[str, Example]) -> None:
     korel = examples["korel"]
-    above = notebook_charts.plot_timeline(korel, scope_of(examples)).children[0]
+    above = interactive_charts.plot_timeline(korel, scope_of(examples)).children[0]
     words = [r.data_source.data for r in above.renderers if "what" in r.data_source.data]
     found = [d for d in words if "is suspected by the policy" in d["what"]]
     assert 3 in found[0]["rank"]
@@ -100,7 +100,7 @@ def test_a_suspicion_is_drawn_over_the_time_that_it_lasts(examples: dict[str, Ex
 
 
 def test_a_shade_names_its_rank_and_its_slowdown(examples: dict[str, Example]) -> None:
-    above = notebook_charts.plot_timeline(examples["bsp"], scope_of(examples)).children[0]
+    above = interactive_charts.plot_timeline(examples["bsp"], scope_of(examples)).children[0]
     shade = above.renderers[0].data_source.data
     assert (shade["rank"], shade["left"], shade["right"]) == ([3], [1.0], [2.5])
     assert shade["what"] == ["takes 2 times as long over a step in full precision"]
@@ -118,20 +118,22 @@ def test_the_drawn_part_of_long_runs_is_bounded_and_named(examples: dict[str, Ex
 
 
 def _bars(e: Example, scope: Scope) -> list[Any]:
-    above = notebook_charts.plot_timeline(e, scope).children[0]
+    above = interactive_charts.plot_timeline(e, scope).children[0]
     return [r for r in above.renderers if "left" in r.data_source.data]
 
 
 def test_an_axis_of_time_does_not_leave_what_is_drawn(examples: dict[str, Example]) -> None:
     scope = scope_of(examples)
-    axis = notebook_charts.time_axis(scope)
+    axis = interactive_charts.time_axis(scope)
     assert (axis.start, axis.end) == (scope.shown.start, scope.shown.end)
     assert axis.bounds == (0.0, scope.until)
-    assert axis.name == notebook_charts.SHARED
+    assert axis.name == interactive_charts.SHARED
 
 
 def test_the_timelines_of_policies_are_moved_together(comparison: Comparison) -> None:
-    axes = [policy.children[0].x_range for policy in notebook_charts.timelines(comparison).children]
+    axes = [
+        policy.children[0].x_range for policy in interactive_charts.timelines(comparison).children
+    ]
     assert len(axes) == 5
     assert all(one is other for one, other in pairwise(axes))
 
@@ -139,7 +141,7 @@ def test_the_timelines_of_policies_are_moved_together(comparison: Comparison) ->
 def test_curves_look_and_lie_as_in_the_picture(comparison: Comparison) -> None:
     s = standings(comparison)
     series, look = progress_series(s), looks(comparison)
-    made = notebook_charts.progress(comparison)
+    made = interactive_charts.progress(comparison)
     lines = [r for r in made.renderers if type(r.glyph).__name__ == "Line"]
     assert [r.data_source.data["name"][0] for r in lines] == list(series)
     for line, (name, one) in zip(lines, series.items(), strict=True):
@@ -148,7 +150,7 @@ def test_curves_look_and_lie_as_in_the_picture(comparison: Comparison) -> None:
 
 
 def test_every_policy_has_a_point_with_its_numbers(comparison: Comparison) -> None:
-    made = notebook_charts.tradeoff(comparison)
+    made = interactive_charts.tradeoff(comparison)
     names = {r.data_source.data["name"][0] for r in made.renderers if "name" in r.data_source.data}
     assert names == set(comparison.policies)
 
@@ -156,12 +158,12 @@ def test_every_policy_has_a_point_with_its_numbers(comparison: Comparison) -> No
 def test_a_tradeoff_of_one_number_is_refused() -> None:
     found = compare(SCENARIO.replaced(target_progress=None), ["bsp"], seeds=1, jobs=1)
     with pytest.raises(InputError, match="declare samples and a target"):
-        notebook_charts.tradeoff(found)
+        interactive_charts.tradeoff(found)
 
 
 def test_a_run_of_another_trace_is_refused(comparison: Comparison) -> None:
     with pytest.raises(InputError, match="met another trace"):
-        notebook_charts.timeline(comparison.examples["clean"], SCENARIO)
+        interactive_charts.timeline(comparison.examples["clean"], SCENARIO)
 
 
 def test_a_run_of_an_older_version_has_a_timeline_without_its_decisions() -> None:
@@ -171,22 +173,22 @@ def test_a_run_of_an_older_version_has_a_timeline_without_its_decisions() -> Non
     old: Run = dataclasses.replace(run, decisions=None)
     marks = [
         r.glyph.y
-        for r in notebook_charts.timeline(old, SCENARIO).children[0].renderers
+        for r in interactive_charts.timeline(old, SCENARIO).children[0].renderers
         if hasattr(r.glyph, "marker")
     ]
     assert marks == [UPDATES]
 
 
 def test_the_same_plot_is_the_same_text(comparison: Comparison) -> None:
-    first, second = (pack(notebook_charts.progress(comparison)) for _ in range(2))
+    first, second = (pack(interactive_charts.progress(comparison)) for _ in range(2))
     assert first == second
     assert len(first.text) < 60_000
 
 
 def test_a_plot_runs_no_code_of_its_own_and_asks_nobody(comparison: Comparison) -> None:
     for made in (
-        notebook_charts.progress(comparison),
-        notebook_charts.timelines(comparison).children[0],
+        interactive_charts.progress(comparison),
+        interactive_charts.timelines(comparison).children[0],
     ):
         text = unpack(pack(made).text)
         assert "http" not in text

@@ -18,7 +18,7 @@ from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.profile.profile import Profile
 from simstrag.scenario.scenario import Scenario
-from simstrag.scenario.uncertain_constants import kind_of
+from simstrag.scenario.varied_constants import kind_of
 from simstrag.timing import noise
 from simstrag.timing.constants import AllReduce, ServerCost
 from tests.full_profile import full_profile

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from simstrag.calibration.check import CheckResult
 from simstrag.calibration.compare import ComparedNumber, ProfileNumber, compare, numbers_of
 from simstrag.calibration.fits.visit_statistics import estimate, measured_quantity
-from simstrag.cli.profiles import compare as command
+from simstrag.cli.calibrate_show import compare as command
 from simstrag.errors import InputError
 from simstrag.profile.profile import Profile
 from tests.full_profile import full_profile, quantity, without

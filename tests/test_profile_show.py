@@ -19,7 +19,7 @@ from simstrag.analysis.charts.calibration_figure import draw, save
 from simstrag.analysis.tables.profile_tables import LAWS, describe, tables
 from simstrag.analysis.tables.table import Table
 from simstrag.cli import console
-from simstrag.cli.profiles import show
+from simstrag.cli.calibrate_show import show
 from simstrag.errors import InputError
 from simstrag.profile.batch_laws import seconds
 from simstrag.profile.measurements import CONSTANTS

@@ -14,7 +14,7 @@ from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.experiments.sensitivity import FACTORS, sensitivity
 from simstrag.scenario.scenario import Scenario
-from simstrag.scenario.uncertain_constants import QUANTITIES, kind_of, uncertain, with_value
+from simstrag.scenario.varied_constants import QUANTITIES, kind_of, uncertain, with_value
 
 SLOW = {"time": 0, "node": 0, "resource": "gpu", "kind": "slowdown", "value": 2.0}
 BASE: dict[str, Any] = {

@@ -12,8 +12,8 @@ import pytest
 from simstrag.errors import InputError
 from simstrag.timing.collectives import halving_doubling, hierarchical, ring, tree
 from simstrag.timing.constants import AllReduce, ServerCost, ServerLoad, Step, amp_gain
+from simstrag.timing.contention import Contention
 from simstrag.timing.noise import Noise, lognormal
-from simstrag.timing.rank_slowdowns import Contention
 from simstrag.timing.timing import Timing
 from simstrag.trace.trace import Trace
 

@@ -13,7 +13,7 @@ from scipy import stats
 
 from simstrag.errors import InputError
 from simstrag.timing import noise
-from simstrag.timing.rank_slowdowns import Contention
+from simstrag.timing.contention import Contention
 from simstrag.trace.trace import Trace
 from simstrag.traces.describe import episodes
 from simstrag.traces.generate import generate, severity_of

@@ -24,6 +24,7 @@ from simstrag.errors import InputError
 from simstrag.profile.profile import Profile, StepTimes
 from simstrag.runs.run import Run
 from simstrag.scenario.scenario import Scenario
+from simstrag.validation.case_results import Ranking, Result, build_case_result, paces
 from simstrag.validation.cases import CLEAN, Case, ValidationPlan, cases_of, draw_schedule, windows
 from simstrag.validation.judgement import MISSED, NOISY, PREDICTED, judge, mitigations, pairs
 from simstrag.validation.loadgen.schedule import Episode, Schedule
@@ -31,7 +32,6 @@ from simstrag.validation.prediction import Predictor, slowdowns, with_update
 from simstrag.validation.rank_pool import PaceRequest
 from simstrag.validation.real_runs import TRIES, Campaign, RunOutcome, count_finished, lock_folder
 from simstrag.validation.replay import replay
-from simstrag.validation.result import Ranking, Result, build_case_result, paces
 from simstrag.validation.run_metrics import measure
 from simstrag.validation.tables import _error, answer, runs_table
 from simstrag.validation.validation import Validation, _remarks, make_plan

@@ -16,7 +16,7 @@ import numpy as np
 
 from simstrag.calibration.fits import allreduce_fit
 from simstrag.calibration.fits.allreduce_fit import AllReduceFit, AllReducePoint
-from simstrag.calibration.fits.model_selection import choose_batch_law
+from simstrag.calibration.fits.law_fits import choose_batch_law
 from simstrag.calibration.fits.visit_statistics import CellEstimate, fitted_quantity, round_digits
 from simstrag.errors import InputError
 from simstrag.profile.measurements import BatchFit, StepCell

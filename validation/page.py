@@ -11,9 +11,9 @@ from simstrag.analysis.tables.table import csv_data
 from simstrag.rendering import html_fragment, html_page
 from simstrag.runs.run import provenance
 from simstrag.validation import pictures, tables
+from simstrag.validation.case_results import Result
 from simstrag.validation.cases import RULE
 from simstrag.validation.replay import Replayed
-from simstrag.validation.result import Result
 
 
 @html_page.register

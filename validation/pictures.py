@@ -11,7 +11,7 @@ import numpy as np
 from markupsafe import Markup
 
 from simstrag.analysis.charts import chart, matplotlib_renderer
-from simstrag.validation.result import CaseResult
+from simstrag.validation.case_results import CaseResult
 from simstrag.validation.run_metrics import Measure
 
 REAL, SIMULATED = chart.SERIES[0], chart.SERIES[1]

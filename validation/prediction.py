@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simstrag import policies
-from simstrag.ddp import support
-from simstrag.ddp.support import profile_hints
+from simstrag.ddp import policy_support
+from simstrag.ddp.policy_support import profile_hints
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.policy import Hints, View
@@ -345,8 +345,8 @@ def synchronous(case: Case, hints: Hints) -> bool:
     """
     policy = policies.load(case.policy)
     first = View(case.ranks, hints=hints, noise_scale=hints.noise_scale)
-    support.check_policy(policies.load(case.policy), case.policy, first)
-    return support.is_synchronous(policies.ask(policy, first, case.policy), case.ranks)
+    policy_support.check_policy(policies.load(case.policy), case.policy, first)
+    return policy_support.is_synchronous(policies.ask(policy, first, case.policy), case.ranks)
 
 
 def with_update(step: StepTimes, update: float) -> StepTimes:

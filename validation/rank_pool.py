@@ -93,7 +93,7 @@ def _rank(pipe: Connection, rank: int, workload: str) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     import torch
 
-    from simstrag.calibration.benches.device_timing import find_device
+    from simstrag.calibration.benches.measured_device import find_device
     from simstrag.workloads import load
 
     torch.set_num_threads(1)

@@ -19,7 +19,7 @@ import numpy as np
 
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.ddp.record import journal
-from simstrag.ddp.record.communication_times import (
+from simstrag.ddp.record.communication_from_journal import (
     PARTS,
     beyond_constants,
     reduction_rests,
@@ -34,12 +34,12 @@ from simstrag.profile.profile import Profile
 from simstrag.rendering import html_fragment, html_page
 from simstrag.runs.run import Run, plain
 from simstrag.scenario.scenario import Scenario
+from simstrag.validation.case_results import drop_nan
 from simstrag.validation.cases import CLEAN, Case
 from simstrag.validation.loadgen.injector import read_load
 from simstrag.validation.loadgen.schedule import Schedule
 from simstrag.validation.prediction import GRID, SEEDS, Constant, Predictor
 from simstrag.validation.real_runs import refuse_others
-from simstrag.validation.result import drop_nan
 from simstrag.validation.run_metrics import Measure, document_of, measure
 from simstrag.validation.validation import describe_differences
 

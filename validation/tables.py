@@ -9,11 +9,11 @@ from typing import Any
 
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.number_format import MISSING, percent
+from simstrag.validation.case_results import Result, median_error
 from simstrag.validation.cases import SCHEDULES
 from simstrag.validation.judgement import MISSED, PREDICTED
 from simstrag.validation.prediction import Constant
 from simstrag.validation.real_runs import OFF, TRIES
-from simstrag.validation.result import Result, median_error
 
 
 def answer(result: Result) -> list[str]:

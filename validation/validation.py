@@ -1,6 +1,6 @@
 """Validation: runs cases on real ranks, predicts them from a calibration, and compares.
 
-`cases` says what runs, `campaign` runs it, `prediction` simulates it, `result` compares.
+`cases` says what runs, `real_runs` runs it, `prediction` simulates it, `case_results` compares.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import pandas as pd
 from simstrag.calibration.benches.machine_state import FOREIGN_LIMIT
 from simstrag.calibration.calibrate import PROFILE, Calibration, CalibrationRequest
 from simstrag.calibration.measurement_rounds import OnVisit
-from simstrag.ddp.support import profile_hints
+from simstrag.ddp.policy_support import profile_hints
 from simstrag.documents.file_io import write_atomically, write_json
 from simstrag.errors import InputError
 from simstrag.processes.affinity import cores
 from simstrag.profile.profile import Profile
 from simstrag.rendering import html_fragment, html_page
 from simstrag.runs.run import plain
+from simstrag.validation.case_results import Result, build_case_result, paces
 from simstrag.validation.cases import CLEAN, Case, ValidationPlan, cases_of, draw_schedule
 from simstrag.validation.prediction import Predictor, synchronous
 from simstrag.validation.rank_pool import PaceRequest
@@ -34,7 +35,6 @@ from simstrag.validation.real_runs import (
     lock_folder,
     refuse_others,
 )
-from simstrag.validation.result import Result, build_case_result, paces
 from simstrag.workloads.device import describe_device
 
 LONG = 0.040

@@ -10,7 +10,7 @@ import numpy as np
 
 from simstrag.analysis.derived.example_runs import Example
 from simstrag.analysis.derived.steps import Floats, RunSteps
-from simstrag.timing.rank_slowdowns import Contention
+from simstrag.timing.contention import Contention
 from simstrag.trace.slowdown import Piecewise
 
 CYCLES, BEFORE = 24, 6

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from simstrag.analysis.charts import (
     bokeh_renderer,
     comparison_charts,
-    notebook_charts,
+    interactive_charts,
     run_charts,
     timeline,
 )
@@ -200,14 +200,14 @@ def _timelines(
         near = timeline.timeline(e, shown.ranks, shown.start, shown.end)
         strip = timeline.run_strip(e, workers, scope.until, shown)
         entries.append((e.name, picture(near, f"window{k}"), picture(strip, f"strip{k}")))
-        drawn[f"window{k}"] = bokeh_renderer.pack(notebook_charts.plot_timeline(e, scope))
+        drawn[f"window{k}"] = bokeh_renderer.pack(interactive_charts.plot_timeline(e, scope))
     slowed = next((e.timing for e in examples if e.timing and e.timing.contention.slowdowns), None)
     contention = Markup()
     if slowed is not None:
         strip = timeline.contention_strip(slowed, workers, scope.until, shown)
         contention = picture(strip, "contention")
         drawn["contention"] = bokeh_renderer.pack(
-            bokeh_renderer.overview(strip, notebook_charts.time_axis(scope))
+            bokeh_renderer.overview(strip, interactive_charts.time_axis(scope))
         )
     values = {
         "shown": shown,

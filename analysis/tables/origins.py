@@ -9,7 +9,7 @@ from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.number_format import MISSING, number, seconds, with_unit
 from simstrag.profile.quantity import Quantity
 from simstrag.scenario.scenario import Scenario
-from simstrag.scenario.uncertain_constants import DECLARED, kind_of
+from simstrag.scenario.varied_constants import DECLARED, kind_of
 from simstrag.timing.collectives import ranks_per_node
 
 WORDS = {

@@ -10,7 +10,7 @@ from simstrag.analysis.text.number_format import join
 from simstrag.analysis.text.sensitivity_text import conditions, explain_lost_lead, leader
 from simstrag.experiments.compare import BASELINE
 from simstrag.scenario.scenario import Scenario
-from simstrag.scenario.uncertain_constants import THROUGH
+from simstrag.scenario.varied_constants import THROUGH
 from simstrag.timing.collectives import ranks_per_node
 
 COVERED = {2: 50, 3: 76, 4: 80, 5: 84, 6: 86, 7: 87, 8: 89, 9: 89}

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from simstrag.analysis.tables.comparison_result import Standings, faster
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.number_format import divisor, join, with_unit
-from simstrag.scenario.uncertain_constants import QUANTITIES, kind_of, value_of
+from simstrag.scenario.varied_constants import QUANTITIES, kind_of, value_of
 
 C_TAU = "learner.c_tau"
 WORDS = {

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import psutil
 
 from simstrag.calibration.benches.background_traffic import Traffic
+from simstrag.calibration.benches.bench import Bench
 from simstrag.calibration.benches.workers import (
     Stamps,
     WorkerGroup,
@@ -25,7 +26,7 @@ from simstrag.calibration.benches.workers import (
     join_process_group,
     serve,
 )
-from simstrag.calibration.cells import Bench, MeasurementCell, Series
+from simstrag.calibration.cells import MeasurementCell, Series
 from simstrag.processes.affinity import cores
 
 SIZES = (*(1 << k for k in range(10, 20, 2)), *(1 << k for k in range(20, 29)))

@@ -7,12 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from simstrag.calibration.benches.allreduce import AllReduceBench, rank_counts, sizes_of
+from simstrag.calibration.benches.bench import Bench
 from simstrag.calibration.benches.gradient_norms import GradientBench
 from simstrag.calibration.benches.overlap import OverlapBench
-from simstrag.calibration.benches.runtime_overhead import LEVELS, TrainingBench
 from simstrag.calibration.benches.server import SIZES, ServerBench
 from simstrag.calibration.benches.steps import ContentionBench, Jobs, StepBench
-from simstrag.calibration.cells import PARTS, Bench, Part
+from simstrag.calibration.benches.training_ranks import LEVELS, TrainingBench
+from simstrag.calibration.cells import PARTS, Part
 from simstrag.processes.affinity import cores
 
 if TYPE_CHECKING:

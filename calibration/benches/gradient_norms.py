@@ -16,8 +16,9 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from simstrag.calibration.benches.bench import Bench
 from simstrag.calibration.benches.steps import Jobs, skip_on_failure
-from simstrag.calibration.cells import Bench, MeasurementCell, Series
+from simstrag.calibration.cells import MeasurementCell, Series
 from simstrag.workloads import TrainingTask
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Literal
 
+from simstrag.calibration.benches.bench import Bench
 from simstrag.calibration.benches.workers import (
     Stamps,
     WorkerGroup,
@@ -22,7 +23,7 @@ from simstrag.calibration.benches.workers import (
     join_process_group,
     serve,
 )
-from simstrag.calibration.cells import Bench, MeasurementCell, Series
+from simstrag.calibration.cells import MeasurementCell, Series
 
 if TYPE_CHECKING:
     from simstrag.workloads import Batch, Parts, TrainingTask

@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
+from simstrag.calibration.benches.bench import Bench
 from simstrag.calibration.benches.workers import STALL, WorkerGroup, serve
-from simstrag.calibration.cells import Bench, MeasurementCell, Series
+from simstrag.calibration.cells import MeasurementCell, Series
 
 if TYPE_CHECKING:
     import torch

@@ -21,8 +21,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from simstrag.calibration.benches.background_load import Loads, levels
-from simstrag.calibration.benches.device_timing import Device, is_out_of_memory
-from simstrag.calibration.cells import Bench, MeasurementCell, Series, Skipped
+from simstrag.calibration.benches.bench import Bench, Skipped
+from simstrag.calibration.benches.measured_device import Device, is_out_of_memory
+from simstrag.calibration.cells import MeasurementCell, Series
 from simstrag.errors import InputError
 from simstrag.processes.affinity import cores
 from simstrag.workloads import Parts, Precisions, TrainingTask, Workload, available_precisions

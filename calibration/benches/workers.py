@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from simstrag.calibration.cells import Skipped
+from simstrag.calibration.benches.bench import Skipped
 from simstrag.processes.children import LEAVE, Children
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from simstrag.calibration.cells import MeasurementCell, Part, Visit
 from simstrag.calibration.fits.held_out import CellPrediction
-from simstrag.calibration.fits.model_selection import choose_load_law
+from simstrag.calibration.fits.law_fits import choose_load_law
 from simstrag.calibration.fits.visit_statistics import (
     estimate,
     measured_quantity,

@@ -8,7 +8,7 @@ import numpy as np
 
 from simstrag.calibration.cells import MeasurementCell, Visit
 from simstrag.calibration.fits.held_out import CellPrediction
-from simstrag.calibration.fits.model_selection import choose_batch_law
+from simstrag.calibration.fits.law_fits import choose_batch_law
 from simstrag.calibration.fits.visit_statistics import (
     CORRELATED_STEPS,
     clip,

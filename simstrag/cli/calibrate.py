@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simstrag.cli.calibrate_show import print_pairs
 from simstrag.cli.console import (
     print_json,
     print_paragraphs,
@@ -16,10 +17,9 @@ from simstrag.cli.console import (
     print_table,
 )
 from simstrag.cli.errors import Interrupted
-from simstrag.cli.files import read_profile
 from simstrag.cli.options import Json, Quiet, Seed, argument, flag, option, out_option
-from simstrag.cli.profiles import print_pairs
 from simstrag.cli.progress import show_seconds
+from simstrag.cli.read_inputs import read_profile
 from simstrag.documents.file_io import require_path, writable, write_atomically
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError

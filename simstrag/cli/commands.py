@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperOption
 from typer.main import get_command
 
-from simstrag.cli import calibrate, profiles
+from simstrag.cli import calibrate, calibrate_show
 from simstrag.cli.compare import compare
 from simstrag.cli.ddp import ddp
 from simstrag.cli.doctor import doctor
@@ -89,7 +89,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "schema": schema, "doctor": doctor,
     "trace describe": describe, "trace generate": generate, "trace import": import_,
     "trace resample": resample,
-    "calibrate show": profiles.show, "calibrate compare": profiles.compare,
+    "calibrate show": calibrate_show.show, "calibrate compare": calibrate_show.compare,
     "calibrate check": calibrate.check, "calibrate derive": calibrate.derive,
     "calibrate import": calibrate.import_, "calibrate workloads": calibrate.workloads,
 }  # fmt: skip

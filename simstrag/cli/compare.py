@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from simstrag.cli.console import capture_warnings, command_line, print_result, print_table, warn
 from simstrag.cli.errors import Interrupted
-from simstrag.cli.files import comparison_folder, partial_folder, read_scenario
 from simstrag.cli.options import Jobs, Json, Policies, Quiet, ScenarioFile, Seeds, flag, out_option
 from simstrag.cli.progress import show_count
+from simstrag.cli.read_inputs import comparison_folder, partial_folder, read_scenario
 
 if TYPE_CHECKING:
     from simstrag.experiments.compare import Comparison

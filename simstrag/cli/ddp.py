@@ -15,8 +15,8 @@ import typer
 from simstrag.cli import console
 from simstrag.cli.console import format_cell, print_json, print_path, warn
 from simstrag.cli.errors import Interrupted
-from simstrag.cli.files import find_profile
 from simstrag.cli.options import Json, Policy, Quiet, argument, given_options, option, out_option
+from simstrag.cli.read_inputs import find_profile
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
@@ -72,9 +72,9 @@ def ddp(
     quiet: Quiet = False,
 ) -> None:
     """Train on real ranks of this machine under a policy."""
-    from simstrag.ddp import launch, support
+    from simstrag.ddp import launch, policy_support
 
-    support.check_torch()
+    policy_support.check_torch()
 
     def run(command: list[str], network: Behind | None = None) -> bool:
         """Run a command on the ranks; whether it failed."""
@@ -143,12 +143,12 @@ def _refuse(context: typer.Context, script: str) -> None:
 def _check_policy(policy: str, ranks: int, profile: Path | None, batch: int, samples: int) -> None:
     """Raise `InputError` for a policy that does not exist or cannot run on real ranks."""
     from simstrag import policies
-    from simstrag.ddp import support
+    from simstrag.ddp import policy_support
     from simstrag.view import View
 
-    hints = support.profile_hints(profile, batch, samples)
+    hints = policy_support.profile_hints(profile, batch, samples)
     first = View(ranks, hints=hints, noise_scale=hints.noise_scale)
-    support.check_policy(policies.load(policy), policy, first)
+    policy_support.check_policy(policies.load(policy), policy, first)
 
 
 def _schedule(load: str, ranks: int, seed: int, pinned: bool, on_fault: Fault) -> Schedule:
@@ -204,7 +204,7 @@ def _loaded(schedule: Schedule | None, folder: Path, quiet: bool) -> Iterator[Be
     if schedule is None:
         yield None
         return
-    from simstrag.calibration.cells import Skipped
+    from simstrag.calibration.benches.bench import Skipped
     from simstrag.validation.loadgen.injector import inject_beside
     from simstrag.validation.loadgen.limited_link import Behind, LimitedLink
 

@@ -95,7 +95,7 @@ def _version(package: str) -> str | None:
 
 def _check_optional(package: str) -> Finding:
     """Whether an optional package is installed and can be imported."""
-    from simstrag.ddp.support import torch_obstacle
+    from simstrag.ddp.policy_support import torch_obstacle
 
     remedy = f'pip install "simstrag[{EXTRAS[package]}]"'
     version = _version(package)

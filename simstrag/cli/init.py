@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 from simstrag.cli.console import print_result
-from simstrag.cli.files import check_trace
 from simstrag.cli.options import Json, Quiet, TraceFile, out_option
+from simstrag.cli.read_inputs import check_trace
 
 
 def init(
@@ -22,7 +22,7 @@ def init(
 
     It runs as it is; replace the numbers marked ASSUMED by your own.
     """
-    from simstrag.cli.init_template import write_first_scenario
+    from simstrag.cli.first_scenario import write_first_scenario
 
     write_first_scenario(check_trace(trace), out)
     print_result(as_json, quiet, {"scenario": out}, scenario=out)

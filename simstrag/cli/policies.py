@@ -30,7 +30,7 @@ def policies(
 
     Explains what it decides, its first plan, its parameters, its source, and what is ours in it.
     """
-    from simstrag.ddp.support import mechanism
+    from simstrag.ddp.policy_support import mechanism
     from simstrag.policies import describe
 
     if as_json:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from simstrag.cli.console import format_cell, print_json, print_path, print_table, warn
-from simstrag.cli.files import read_scenario
 from simstrag.cli.options import Json, Policy, Quiet, ScenarioFile, Seed, flag, option, out_option
 from simstrag.cli.progress import show_run
+from simstrag.cli.read_inputs import read_scenario
 from simstrag.documents.file_io import writable
 from simstrag.errors import InputError
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from simstrag.cli.console import capture_warnings, print_result, print_table
-from simstrag.cli.files import read_scenario
 from simstrag.cli.options import Jobs, Json, Policies, Quiet, ScenarioFile, Seeds, option
 from simstrag.cli.progress import show_count
+from simstrag.cli.read_inputs import read_scenario
 from simstrag.documents.file_io import writable, write_atomically
 
 if TYPE_CHECKING:

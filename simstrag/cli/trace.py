@@ -15,8 +15,8 @@ from simstrag.cli.console import (
     print_sentences,
     print_table,
 )
-from simstrag.cli.files import TRACES, check_trace
 from simstrag.cli.options import Json, Quiet, Seed, TraceFile, argument, flag, option, out_option
+from simstrag.cli.read_inputs import TRACES, check_trace
 from simstrag.documents.file_io import writable, write_atomically
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError

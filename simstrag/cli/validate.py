@@ -17,7 +17,6 @@ from simstrag.cli.console import (
     warn,
 )
 from simstrag.cli.errors import Interrupted
-from simstrag.cli.files import find_profile
 from simstrag.cli.options import (
     Json,
     Quiet,
@@ -29,12 +28,13 @@ from simstrag.cli.options import (
     policy_option,
 )
 from simstrag.cli.progress import show_count, show_seconds
+from simstrag.cli.read_inputs import find_profile
 from simstrag.documents.file_io import require_path
 from simstrag.errors import InputError
 
 if TYPE_CHECKING:
+    from simstrag.validation.case_results import Result
     from simstrag.validation.replay import Replayed
-    from simstrag.validation.result import Result
 
 OF_CALIBRATION = ("batch", "precision", "calibration_minutes")
 """Options of a calibration that comes first."""

@@ -12,11 +12,11 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from simstrag.ddp.support import check_torch
+from simstrag.ddp.policy_support import check_torch
 
 if TYPE_CHECKING:
     from simstrag.ddp.allreduce.allreduce_mode import Disagreement
-    from simstrag.ddp.failures.membership import RankFailure
+    from simstrag.ddp.failures.rank_failure import RankFailure
     from simstrag.ddp.launch import torchrun
     from simstrag.ddp.rendezvous import join
     from simstrag.ddp.sampler import ShareSampler
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Disagreement", "RankFailure", "ShareSampler", "Trainer", "join", "torchrun", "wrap"]
 
 PLACES = {
-    "Disagreement": "allreduce.allreduce_mode", "RankFailure": "failures.membership",
+    "Disagreement": "allreduce.allreduce_mode", "RankFailure": "failures.rank_failure",
     "ShareSampler": "sampler", "Trainer": "trainer", "join": "rendezvous", "torchrun": "launch",
     "wrap": "wrapping",
 }  # fmt: skip

@@ -116,7 +116,7 @@ def torchrun(
         sys.executable, "-c", "from simstrag.ddp.launch import agent; agent()",
         "--standalone", "--nnodes", "1", "--nproc-per-node", str(ranks),
         "--max-restarts", str(restarts), "--monitor-interval", "0.1",
-        "-m", "simstrag.ddp.rank_main", *(["-m"] if module else []), script, *arguments,
+        "-m", "simstrag.ddp.script_rank", *(["-m"] if module else []), script, *arguments,
     ]  # fmt: skip
     with _tree(stall_limit, pinned) as tree:
         more = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "3", "SIMSTRAG_ON_FAULT": "restart"}
@@ -135,7 +135,7 @@ def launch(
 ) -> ExitCodes:
     """Run a command, such as `["train.py", "--epochs", "3"]`, on ranks of this host.
 
-    command: one that begins with "*.py" or "-m" is run by `simstrag.ddp.rank_main`.
+    command: one that begins with "*.py" or "-m" is run by `simstrag.ddp.script_rank`.
     on_fault: whether the others go on when one fails.
     server: a command that runs once beside them; it ends after all ranks, and all end with it.
     stall_limit: seconds after which ranks are killed if all that are left are stopped.
@@ -157,7 +157,7 @@ def launch(
 
     def start(rank: int | None, command: Sequence[str]) -> subprocess.Popen[bytes]:
         if command[0] == "-m" or command[0].endswith(".py"):
-            command = [sys.executable, "-m", "simstrag.ddp.rank_main", *command]
+            command = [sys.executable, "-m", "simstrag.ddp.script_rank", *command]
         host = {} if network is None else {"SIMSTRAG_HOST": network.address_of(rank)}
         number = {} if rank is None else {"RANK": str(rank), "LOCAL_RANK": str(rank)}
         command = command if network is None else network.wrap(rank, command)

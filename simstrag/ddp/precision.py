@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from simstrag.ddp.failures.membership import local_error
+from simstrag.ddp.failures.rank_failure import local_error
 from simstrag.errors import InputError
 from simstrag.workloads.precision import available_precisions, reduced_loss, tensor_cores
 from simstrag.workloads.training_task import MIN_GAIN, gain

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from simstrag.ddp.failures.connections import Connections
+from simstrag.ddp.failures.abort_collectives import Connections
 from simstrag.errors import InputError, SimstragError
 from simstrag.processes.children import die_with_parent
 

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from simstrag.ddp import flat_parameters
 from simstrag.ddp.allreduce.hook import Reducer
-from simstrag.ddp.failures.membership import local_error
+from simstrag.ddp.failures.rank_failure import local_error
 from simstrag.ddp.precision import Closure, NumberFormats, check_loss, without_side_effects
 from simstrag.errors import InputError
 

@@ -23,14 +23,14 @@ import torch.distributed as dist
 from torch import nn
 
 from simstrag import policies
-from simstrag.ddp import checkpoint, support
-from simstrag.ddp.allreduce import state_sync
+from simstrag.ddp import checkpoint, policy_support
+from simstrag.ddp.allreduce import broadcast_and_average
 from simstrag.ddp.allreduce.allreduce_mode import AllReduceMode
 from simstrag.ddp.allreduce.hook import ProcessGroups
 from simstrag.ddp.failures.diagnosis import warn
 from simstrag.ddp.failures.heartbeat import describe_error
-from simstrag.ddp.failures.membership import Membership, RankFailure, local_error
 from simstrag.ddp.failures.process_identity import network_namespace
+from simstrag.ddp.failures.rank_failure import Membership, RankFailure, local_error
 from simstrag.ddp.flat_parameters import check_served, pack_optimizer, pack_settings
 from simstrag.ddp.precision import Closure
 from simstrag.ddp.record.journal import Journal, attempt_folder, facts_to_json, latest_attempt
@@ -89,7 +89,7 @@ class Trainer:
         self._server: subprocess.Popen[bytes] | None = None
         self._batch_read, self._closed = False, False
         self._begin_from(policy, None)
-        if not support.is_synchronous(self._first_plan, members.world_size):
+        if not policy_support.is_synchronous(self._first_plan, members.world_size):
             self._check_served(self._first_plan)
         elif sampler is not None:
             sampler.set_sizes(self._first_plan.samples(self._batch, members.world_size))
@@ -344,14 +344,14 @@ class Trainer:
         replica = self.replica
         replica.clear()
         replica.formats.settle(closure)
-        state_sync.broadcast(replica.model, replica.optimizer, 0)
+        broadcast_and_average.broadcast(replica.model, replica.optimizer, 0)
         place = [self._record_folder() if self.rank == 0 else None]
         dist.broadcast_object_list(place, src=0)  # only the lowest rank looks into the folder
         self._out = self._folder = place[0]
         self._start_journal()
         dist.barrier()  # the journal has its header before another process writes
         replica.reducer.over(None)  # all ranks build DDP together, needed now or not
-        if support.is_synchronous(self._first_plan, self.world_size):
+        if policy_support.is_synchronous(self._first_plan, self.world_size):
             try:
                 self._host()  # better a warning now than an error after hours
             except InputError as error:
@@ -375,17 +375,17 @@ class Trainer:
             self._check_served(live.plan)
             if self._mode.steps < SETTLED:
                 self.replica.settle(closure)
-            state_sync.broadcast(self.replica.model, self.replica.optimizer, 0)
+            broadcast_and_average.broadcast(self.replica.model, self.replica.optimizer, 0)
             self._enter_server_mode(live.policy, live.facts())
             return
         assert isinstance(self._mode, ServerMode)
         handover = self._mode.handover
         assert handover is not None
         if handover.apart:
-            state_sync.average(self.replica.model, self.replica.optimizer)
+            broadcast_and_average.average(self.replica.model, self.replica.optimizer)
         else:
             self.replica.optimizer.load_state_dict(handover.optimizer)
-            state_sync.broadcast(self.replica.model, self.replica.optimizer, 0)
+            broadcast_and_average.broadcast(self.replica.model, self.replica.optimizer, 0)
         self._enter_allreduce_mode(handover.policy, handover.facts)
 
     def _go_on_without(self, failure: RankFailure, closure: Closure) -> None:
@@ -406,7 +406,7 @@ class Trainer:
         told: list[Any] = [None] * members.world_size
         dist.all_gather_object(told, (mode.live.version, mode.live.samples, mode.live.now))
         version, samples, now = max(told)
-        state_sync.broadcast(replica.model, replica.optimizer, told.index(max(told)))
+        broadcast_and_average.broadcast(replica.model, replica.optimizer, told.index(max(told)))
         self._policy = copy.deepcopy(self._original)
         fresh = self._live(copy.deepcopy(self._original))
         self._facts = dataclasses.replace(
@@ -417,7 +417,7 @@ class Trainer:
             self._out = self._folder / f"generation-{generation}"
         self._start_journal()
         self._enter_allreduce_mode(self._policy, self._facts)
-        if not support.is_synchronous(self._facts.plan, members.world_size):
+        if not policy_support.is_synchronous(self._facts.plan, members.world_size):
             self._change(closure)
         if members.rank == 0:
             warn(f"{failure}; the others go on without it")

@@ -57,9 +57,9 @@ def command(training: Training) -> list[str]:
 
 def main() -> None:
     """Train on this rank; the lowest rank writes the result."""
-    from simstrag.ddp.failures.membership import RankFailure
-    from simstrag.ddp.rank_main import INTERRUPTED
+    from simstrag.ddp.failures.rank_failure import RankFailure
     from simstrag.ddp.rendezvous import join
+    from simstrag.ddp.script_rank import INTERRUPTED
 
     try:
         train(Training(**json.loads(sys.argv[1])), join(patient=True))

@@ -11,15 +11,15 @@ import torch.distributed as dist
 from torch import nn
 
 from simstrag import policies
-from simstrag.ddp import support
+from simstrag.ddp import policy_support
 from simstrag.ddp.failures.diagnosis import warn
 from simstrag.ddp.failures.heartbeat import describe_error
-from simstrag.ddp.failures.membership import Membership
+from simstrag.ddp.failures.rank_failure import Membership
 from simstrag.ddp.local_step_timer import CpuStepTimer, CudaStepTimer, measure_cores_per_rank
+from simstrag.ddp.policy_support import profile_hints
 from simstrag.ddp.precision import NumberFormats
 from simstrag.ddp.rendezvous import RankPlace, join, use_existing_group
 from simstrag.ddp.replica import Replica
-from simstrag.ddp.support import profile_hints
 from simstrag.ddp.trainer import Trainer
 from simstrag.errors import InputError
 from simstrag.policy import Policy, View
@@ -101,7 +101,7 @@ def wrap(
     if profile is not None and hints.clean_seconds is None and rank == 0:
         warn(NO_HINTS)
     first = View(world_size, hints=hints, noise_scale=hints.noise_scale)
-    support.check_policy(copy.deepcopy(given), name, first)
+    policy_support.check_policy(copy.deepcopy(given), name, first)
     if sampler is not None:
         sampler.check(rank, world_size, hints.batch)
     limit = stall_limit or (60.0 if joined is None else joined.stall_limit)

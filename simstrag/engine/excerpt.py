@@ -25,7 +25,7 @@ from simstrag.runs.tables import (
     take,
     values_of,
 )
-from simstrag.timing.rank_slowdowns import Contention
+from simstrag.timing.contention import Contention
 
 Array = npt.NDArray[Any]
 

@@ -22,7 +22,7 @@ from simstrag.rendering import html_fragment, html_page
 from simstrag.runs.run import Run, write_directory
 from simstrag.scenario.beyond_measured import BeyondMeasured, beyond_measured
 from simstrag.scenario.scenario import Scenario
-from simstrag.scenario.uncertain_constants import uncertain
+from simstrag.scenario.varied_constants import uncertain
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -20,11 +20,11 @@ from simstrag.documents.file_io import write_atomically
 from simstrag.engine.excerpt import ranks_to_show
 from simstrag.engine.simulate import check, simulate
 from simstrag.errors import InputError, SimstragError
-from simstrag.experiments.executors import load_backend
+from simstrag.experiments.cluster_backends import load_backend
 from simstrag.processes.pool import REASON, TRIES, LostCall, compute
 from simstrag.runs.run import Run, provenance
 from simstrag.scenario.scenario import Scenario
-from simstrag.scenario.uncertain_constants import with_value
+from simstrag.scenario.varied_constants import with_value
 
 LEVELS = 101
 """Points of a progress curve."""

@@ -21,7 +21,7 @@ from simstrag.errors import InputError
 from simstrag.experiments import paired_statistics
 from simstrag.experiments.runner import Runner, RunTask, prepare
 from simstrag.scenario.scenario import Scenario
-from simstrag.scenario.uncertain_constants import BOUNDS, QUANTITIES, feels, kind_of, value_of
+from simstrag.scenario.varied_constants import BOUNDS, QUANTITIES, feels, kind_of, value_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simstrag.documents.file_io import write_atomically
 from simstrag.errors import InputError, SimstragError
-from simstrag.experiments.executors import first_line, load_backend
+from simstrag.experiments.cluster_backends import first_line, load_backend
 from simstrag.experiments.runner import digest_of_policy, digest_of_scenario, key_of, program
 from simstrag.experiments.study import GridPoint, Study, text_of
 from simstrag.processes.pool import REASON, Backend, LostCall, compute

@@ -15,9 +15,9 @@ from typing import overload
 
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
-from simstrag.policies._calls import ask, counts
 from simstrag.policies._description import PolicyDescription, architecture, describe_policy
 from simstrag.policies._parameters import Parameter, format_changed, parse, values
+from simstrag.policies._policy_errors import ask, counts
 from simstrag.policy import Hints, Policy, View
 
 __all__ = [

@@ -46,7 +46,7 @@ class Form(enum.Enum):
 
 
 class NoiseSource(enum.Enum):
-    """The source of the noise scale: the view, its hints, or a table of `noise_tables`."""
+    """The source of the noise scale: the view, its hints, or a table of `gradient_noise_tables`."""
 
     LIVE = "live"
     HINT = "hint"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from simstrag.profile.batch_laws import fit_of
 from simstrag.profile.profile import AllReduceTimes, Profile
 from simstrag.scenario.scenario import Scenario
-from simstrag.scenario.uncertain_constants import uses
+from simstrag.scenario.varied_constants import uses
 from simstrag.trace.row_validation import RESOURCES, UTILISATION
 
 

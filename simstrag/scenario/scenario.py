@@ -39,8 +39,8 @@ from simstrag.scenario.sections import (
 )
 from simstrag.timing import noise
 from simstrag.timing.constants import AllReduce, ServerCost, ServerLoad
+from simstrag.timing.contention import Contention
 from simstrag.timing.noise import Noise
-from simstrag.timing.rank_slowdowns import Contention
 from simstrag.timing.timing import Timing
 from simstrag.trace.trace import COLUMNS, Trace
 

@@ -17,8 +17,8 @@ import numpy as np
 from simstrag.errors import InputError
 from simstrag.timing.collectives import ranks_per_node
 from simstrag.timing.constants import AllReduce, ServerCost, ServerLoad, Step, amp_gain
+from simstrag.timing.contention import Contention
 from simstrag.timing.noise import Noise
-from simstrag.timing.rank_slowdowns import Contention
 from simstrag.trace.slowdown import ONE, Piecewise, finish
 from simstrag.trace.step_functions import Pieces, combine
 from simstrag.trace.trace import RESOURCES

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /pro
 
 from simstrag.ddp.failures import heartbeat as module  # noqa: E402
 from simstrag.ddp.failures import process_identity  # noqa: E402
-from simstrag.ddp.failures.connections import Connections  # noqa: E402
+from simstrag.ddp.failures.abort_collectives import Connections  # noqa: E402
 from simstrag.ddp.failures.heartbeat import HeartbeatStore  # noqa: E402
 from simstrag.ddp.failures.process_identity import ProcessIdentity  # noqa: E402
 

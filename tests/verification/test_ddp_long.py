@@ -46,7 +46,7 @@ def told(rank: int, world: int, policy: str, steps: int) -> tuple[list[str], str
     The last are precisions and samples of all ranks at each step.
     """
     from simstrag.ddp import wrap
-    from simstrag.ddp.allreduce import state_sync
+    from simstrag.ddp.allreduce import broadcast_and_average
     from simstrag.ddp.record.journal import plan_to_json
 
     model, optimizer, loss = task(rank)
@@ -63,7 +63,7 @@ def told(rank: int, world: int, policy: str, steps: int) -> tuple[list[str], str
             plans.append(json.dumps(plan_to_json(trainer.plan), sort_keys=True))
             sizes = tuple(trainer.plan.samples(BATCH, world))
             switched.append((tuple(trainer.plan.in_amp.tolist()), sizes))
-    return plans, state_sync.digest(without_statistics(model), optimizer), switched
+    return plans, broadcast_and_average.digest(without_statistics(model), optimizer), switched
 
 
 def changes(values: list[Any]) -> int:
@@ -149,7 +149,7 @@ def changing(
     in that way; and the bytes at the end.
     """
     from simstrag.ddp import wrap
-    from simstrag.ddp.allreduce import state_sync
+    from simstrag.ddp.allreduce import broadcast_and_average
 
     model, optimizer, loss = task(rank)
     returns, ways = [], []
@@ -163,8 +163,8 @@ def changing(
             own += 1
             ways.append(trainer.plan is not None)
             if ways[-2:] == [False, True]:
-                returns.append((trainer.samples, state_sync.digest(model, optimizer)))
-    return returns, ways, state_sync.digest(without_statistics(model), optimizer)
+                returns.append((trainer.samples, broadcast_and_average.digest(model, optimizer)))
+    return returns, ways, broadcast_and_average.digest(without_statistics(model), optimizer)
 
 
 def test_star_h_changes_mechanism_and_all_ranks_return_to_equal_parameters(ranks: Ranks) -> None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from simstrag.calibration.benches import background_traffic
 from simstrag.calibration.benches.background_load import SLICE
-from simstrag.calibration.cells import Skipped
+from simstrag.calibration.benches.bench import Skipped
 from simstrag.errors import InputError
 from simstrag.processes.affinity import cores
 from simstrag.profile.measurements import Level, Response

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from simstrag.ddp import support
+from simstrag.ddp import policy_support
 from simstrag.ddp.allreduce.control_message import PlanDigests, describe_disagreement, unpack
 from simstrag.ddp.failures.diagnosis import SlowRankDetector
 from simstrag.errors import InputError, SimstragError
 
 if TYPE_CHECKING:
-    from simstrag.ddp.failures.membership import Membership
+    from simstrag.ddp.failures.rank_failure import Membership
     from simstrag.ddp.precision import Closure
     from simstrag.ddp.replica import Replica
     from simstrag.ddp.sampler import ShareSampler
@@ -68,7 +68,7 @@ class AllReduceMode:
     @property
     def over(self) -> bool:
         """Whether the plan from now on needs a server."""
-        return not support.is_synchronous(self.live.plan, self.world_size)
+        return not policy_support.is_synchronous(self.live.plan, self.world_size)
 
     @property
     def samples(self) -> int:
@@ -123,10 +123,12 @@ class AllReduceMode:
             self._warned = True
             if self.rank == 0:
                 refusal = self.replica.formats.refusal
-                warnings.warn(support.full_precision_notice(self.live.name, refusal), stacklevel=2)
+                warnings.warn(
+                    policy_support.full_precision_notice(self.live.name, refusal), stacklevel=2
+                )
         if self.live.plan is not self._planned:
             self._planned = self.live.plan
-            support.check_plan(self._planned, self.live.name)
+            policy_support.check_plan(self._planned, self.live.name)
             self._shares = self._planned.samples(self.batch, self.world_size)
         self._sizes, self._size_read = self._shares, False
         if self.sampler is not None:

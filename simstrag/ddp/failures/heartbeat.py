@@ -19,7 +19,7 @@ from datetime import timedelta
 
 from torch.distributed.distributed_c10d import Store
 
-from simstrag.ddp.failures.connections import Connections
+from simstrag.ddp.failures.abort_collectives import Connections
 from simstrag.ddp.failures.diagnosis import PHASES, Diagnoser, Diagnosis, RankState
 from simstrag.ddp.failures.process_identity import ProcessIdentity
 

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from simstrag.ddp.server.commanded_allreduces import Reductions
 from simstrag.ddp.server.messages import (
     Abort,
     Apply,
@@ -25,7 +26,6 @@ from simstrag.ddp.server.messages import (
     Handover,
     Keep,
 )
-from simstrag.ddp.server.reductions import Reductions
 from simstrag.ddp.server.worker_state import ReducedSum, WorkerState, describe_update, route
 from simstrag.engine.live import Live, Lost, Reduction, Start, Update
 from simstrag.errors import NobodyLeft, PlanError

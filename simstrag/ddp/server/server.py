@@ -18,9 +18,9 @@ from typing import Any, Protocol
 import torch
 
 from simstrag import policies
-from simstrag.ddp import support
+from simstrag.ddp import policy_support
 from simstrag.ddp.failures.diagnosis import SlowRankDetector
-from simstrag.ddp.failures.membership import server_continues
+from simstrag.ddp.failures.rank_failure import server_continues
 from simstrag.ddp.server import messages
 from simstrag.ddp.server.coordinator import Coordinator
 from simstrag.ddp.server.listener import Listener, Peer
@@ -111,7 +111,7 @@ class Server:
         if event is not None and event[0].rank in self._listener.peers:
             self._read(*event)
         if self._refusal and self._live is not None and self._live.wanted_reduced:
-            self._say(support.full_precision_notice(self._live.name, self._refusal))
+            self._say(policy_support.full_precision_notice(self._live.name, self._refusal))
             self._refusal = ""
         if self._coordinator is not None and self._now() >= self._coordinator.expiry:
             self._carry_out(self._coordinator.on_time(self._now()))
@@ -262,7 +262,7 @@ class Server:
         hand_over, world_size = job.hand_over, self.world_size
         self._coordinator = Coordinator(
             live, world_size, job.batch,
-            lambda plan: hand_over and support.is_synchronous(plan, world_size),
+            lambda plan: hand_over and policy_support.is_synchronous(plan, world_size),
         )  # fmt: skip
         self._job, self._waiting_since = None, math.inf
         self._zero = time.monotonic() - live.now
@@ -284,7 +284,7 @@ class Server:
             rank = -1 if isinstance(command, messages.Apply) else command.rank
             peer = self._listener.peers.get(rank)
             assert coordinator is not None
-            support.check_plan(coordinator.live.plan, coordinator.live.name)
+            policy_support.check_plan(coordinator.live.plan, coordinator.live.name)
             try:
                 self._execute(command, peer)
             except ConnectionError as error:

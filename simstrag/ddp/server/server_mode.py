@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from simstrag.ddp.allreduce.control_message import unpack
-from simstrag.ddp.failures.membership import is_local_error
+from simstrag.ddp.failures.rank_failure import is_local_error
 from simstrag.ddp.flat_parameters import pack_settings, unflatten
 from simstrag.ddp.server import messages
 from simstrag.errors import InputError

@@ -1,4 +1,5 @@
 """What policies decide with: detectors, predictors, modes and running medians.
 
-Pure functions on arrays; no clock, no I/O, no policy. Start with `detectors`.
+No clock, no I/O, no policy. Start with `detectors`: pure functions on arrays. Only `windows` has a
+state, the latest values of each rank; `loops` compiles functions that loop over arrays.
 """

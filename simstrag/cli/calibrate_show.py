@@ -14,8 +14,8 @@ from simstrag.cli.console import (
     print_sentences,
     print_table,
 )
-from simstrag.cli.files import read_profile
 from simstrag.cli.options import Json, argument, option
+from simstrag.cli.read_inputs import read_profile
 from simstrag.documents.file_io import writable, write_atomically
 from simstrag.errors import InputError
 

@@ -28,8 +28,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from simstrag.calibration.benches.background_load import Loads
+from simstrag.calibration.benches.bench import Bench, Skipped
 from simstrag.calibration.benches.workers import WorkerGroup, join_process_group, serve
-from simstrag.calibration.cells import Bench, MeasurementCell, Series, Skipped
+from simstrag.calibration.cells import MeasurementCell, Series
 from simstrag.processes.affinity import cores
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def _equally_many(series: Sequence[Sequence[float]]) -> tuple[float, ...]:
 
 
 def _run_rank(pipe: Connection, rank: int, folder: str, world: int, setup: TrainingSetup) -> None:
-    from simstrag.calibration.benches.device_timing import find_device
+    from simstrag.calibration.benches.measured_device import find_device
     from simstrag.calibration.benches.steps import time_steps
     from simstrag.ddp import wrap
     from simstrag.ddp.record.journal import read_journal
@@ -216,7 +217,7 @@ def _run_rank(pipe: Connection, rank: int, folder: str, world: int, setup: Train
 
 def _server_series(lines: Sequence[Sequence[Any]], rank: int, first: int) -> Series:
     """Latencies of a rank's gradients at the server, from gradient number `first` on."""
-    from simstrag.ddp.record.communication_times import PARTS, round_trips
+    from simstrag.ddp.record.communication_from_journal import PARTS, round_trips
 
     trips = round_trips(lines)[rank][first:]
     parts = {name: [getattr(trip, name) for trip in trips] for name in PARTS}
@@ -226,7 +227,7 @@ def _server_series(lines: Sequence[Sequence[Any]], rank: int, first: int) -> Ser
 
 def _lockstep_series(lines: Sequence[Sequence[Any]], first: int) -> Series:
     """Local steps of all ranks from number `first` on, and the rest up to the next step."""
-    from simstrag.ddp.record.communication_times import reduction_rests
+    from simstrag.ddp.record.communication_from_journal import reduction_rests
 
     steps = [line[2] for line in lines if line[0] == "lockstep"][first:]
     return {
