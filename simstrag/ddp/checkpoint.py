@@ -61,7 +61,7 @@ def from_checkpoint(
     world_size: int,
     sampler: ShareSampler | None,
 ) -> tuple[Policy, Facts | None]:
-    """Load model, optimizer, formats and sampler from a checkpoint; its policy and facts.
+    """Load model, optimizer, formats and sampler from a checkpoint; return its policy and facts.
 
     Raises `InputError` for a checkpoint of another policy or number of ranks.
     """

@@ -27,7 +27,7 @@ LAST_WORK = 10.0
 """Grace of a server when all ranks have ended, in seconds."""
 
 CROWD = 32
-"""Most ranks for each core of this host: more are a typing error."""
+"""Most ranks per core of this host; more are taken for a typing error."""
 
 RESTARTS = 3
 """How often all ranks are started anew before `run` gives up."""
@@ -55,15 +55,15 @@ class Network(Protocol):
         """Sockets opened in this block are reached at `address_of(None)`."""
 
     def address_of(self, rank: int | None) -> str:
-        """The address of a server that a rank starts; None: of one beside the store."""
+        """The address of a server that `rank` starts; for None, of a server beside the store."""
 
     def wrap(self, rank: int | None, command: Sequence[str]) -> list[str]:
-        """The command that runs another one where a rank is; None: where the server is."""
+        """A command that runs `command` in the network of a rank; for None, of the server."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExitCodes:
-    """Exit codes of ranks and a server; below 0 the signal that killed it."""
+    """Exit codes of ranks and a server; a code below 0 is the signal that killed the process."""
 
     codes: tuple[int, ...]
     server: int | None = None
@@ -103,7 +103,7 @@ def torchrun(
     stall_limit: float = 60.0,
     pinned: bool = False,
 ) -> int:
-    """Run a script on ranks of this host under torchrun; its exit code.
+    """Run a script on ranks of this host under torchrun; return its exit code.
 
     module: whether `script` names a module.
     restarts: how often all ranks are started anew when one fails.
@@ -191,7 +191,7 @@ def run(
     pinned: bool = False,
     network: Network | None = None,
 ) -> int:
-    """Run a script or a module on ranks of this host; an exit code.
+    """Run a script or a module on ranks of this host; return an exit code.
 
     on_fault: what follows when a rank dies: all end ("stop"), torchrun starts all anew, `RESTARTS`
         times at most ("restart"), or the others go on ("continue"); then the code is 0 if one of

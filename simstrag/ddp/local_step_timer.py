@@ -5,9 +5,9 @@ before the first wait, and the reduction of earlier buckets delays nothing.
 
 On a CPU gloo's threads send those buckets.  Where they share the rank's core, backward is slower
 the *faster* the other ranks are: healthy ranks would seem a fifth faster when one is slow.  So the
-CPU time of the process's other threads is subtracted there.  That is exact while the rank computes
-or waits for its core, and too much while it sleeps, by what gloo needs for one step at most.  With
-spare cores the wall clock is right.
+CPU time of the process's other threads is subtracted there.  The correction is exact while the rank
+computes or waits for its core.  While the rank sleeps it subtracts too much, at most gloo's CPU
+time of one step.  With spare cores the wall clock is right.
 """
 
 from __future__ import annotations
@@ -49,9 +49,10 @@ def measure_cores_per_rank() -> float:
 class CpuStepTimer:
     """Local times of a rank that computes on the CPU, in seconds of `time.monotonic`.
 
-    cores: of the rank, as `measure_cores_per_rank()` finds them.
-    corrected: whether the CPU time of other threads is subtracted; `reason` says why.  That of
-        loader threads is subtracted too: on a single core, load in the main thread or in processes.
+    cores: cores per rank, from `measure_cores_per_rank()`.
+    corrected: whether the CPU time of other threads is subtracted; `reason` says why.  It wrongly
+        includes data-loader threads: with one core per rank, load in the main thread or in worker
+        processes.
 
     `begin` and `ended` are called in the thread that computes, in which DDP runs its hook.
 
@@ -101,7 +102,7 @@ class CudaStepTimer:
 
     The host runs ahead of the device, so `seconds` waits until the device has computed the last
     gradient, and not for the reductions after it.  `ended` may be called from autograd's thread.
-    Written by the documentation of CUDA's events; never run on a device.
+    Written from the documentation of CUDA events; never run on a GPU.
     """
 
     immediate = False

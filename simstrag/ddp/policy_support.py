@@ -95,7 +95,7 @@ def refusal_reason(policy: Policy, name: str, world: View) -> str | None:
 def check_policy(policy: Policy, name: str, world: View) -> None:
     """Raise `InputError` where a policy cannot run on real ranks.
 
-    policy: a copy of the one that will decide, for this asks it for a plan.
+    policy: a copy, since this asks it for a plan.
     """
     try:
         reason = refusal_reason(policy, name, world)

@@ -2,7 +2,7 @@
 
 A rank that runs fp16 has its own loss scale, which the hook divides out before the reduction.  The
 reduced gradients are the same bits on all ranks, so all decide alike whether to skip the update.
-Ranks may change their format at any step: only the scales of those that ran fp16 move.
+Ranks may change their format at any step: only ranks that ran fp16 change their scale.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ def check_loss(loss: object) -> torch.Tensor:
 class ComputedLoss(nn.Module):
     """The module that DDP wraps: `ddp(closure)` is the loss, and the closure uses the bare model.
 
-    format: of the computation.  Casts are inside, so that DDP sees the optimizer's parameters.
+    format: the number format to compute in.  Casts are inside, so that DDP sees the optimizer's
+        parameters.
     """
 
     def __init__(self, model: nn.Module, format: str, device: str) -> None:
@@ -104,12 +105,12 @@ class NumberFormats:
     """The two number formats of one rank's model.
 
     precision: "auto" or one of `PAIRS`.
-    module: for DDP, called with a closure.
+    module: the module for DDP; it is called with a closure.
 
     On a GPU "auto" is TF32 and bf16, before Ampere fp32 and fp16.  On a CPU it is fp32 and bf16
     where bf16 is measured more than 1.15 times as fast, else fp32 only, without reduced precision.
-    The stand-in has a gain on most CPUs; it converts the model to float64, and casts the floating
-    inputs of its `forward`.
+    The stand-in imitates mixed precision where the CPU has none: full precision is fp64, reduced
+    fp32.  It converts the model to float64, and casts the floating inputs of its `forward`.
 
     >>> model = nn.Linear(3, 1)
     >>> formats = NumberFormats(model, "stand-in")
@@ -235,7 +236,7 @@ class NumberFormats:
     def finite(self, gradients: Iterable[torch.Tensor | None]) -> bool:
         """Whether all ranks apply the reduced gradients; else all skip them.
 
-        It looks only where a rank may run fp16 (`checks`), and then waits for the device.
+        Gradients are checked only if a rank may run fp16 (`checks`); that waits for the device.
         """
         if not self.checks:
             return True
@@ -245,7 +246,8 @@ class NumberFormats:
     def update(self, finite: bool) -> None:
         """Update the loss scale after a step in fp16, as `GradScaler` does.
 
-        After the reduction no rank is known as the cause of an overflow: all in fp16 back off.
+        After the reduction the rank that overflowed is unknown, so every rank that ran fp16 lowers
+        its scale.
         """
         if not self._in_fp16:
             return

@@ -1,4 +1,4 @@
-"""The process group of a job: formed by all ranks, and anew without those that are lost."""
+"""The process group of a job: formed by all ranks, and re-formed without lost ranks."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class RankPlace:
     """A rank's place in a generation of the group.
 
     names: the original numbers of the ranks of this generation.
-    store: of this generation alone.
+    store: a store of this generation alone.
     root: the store of the attempt, which outlives generations.
     attempt: how often torchrun has started all ranks anew.
     stall_limit: seconds, also the timeout of collectives.
-    connections: of the group, to be shut when a wait must end.
-    ours: whether the group was made here; one made elsewhere keeps its timeout and is never made
-        anew, for the script may hold it.
+    connections: the group's connections, shut to end a wait.
+    ours: whether the group was made here.  A group that the script made keeps its timeout and is
+        never re-formed, because the script may still hold a reference to it.
     """
 
     rank: int
@@ -92,7 +92,7 @@ def announce_server(root: Store, address: str) -> None:
 
 
 def wait_for_server(root: Store, seconds: float) -> str:
-    """Wait for the server's address; raises torch's `DistStoreError` after so many seconds."""
+    """Wait for the server's address; raises torch's `DistStoreError` after `seconds`."""
     root.wait(["server"], timedelta(seconds=seconds))
     return str(root.get("server").decode())
 
@@ -100,7 +100,7 @@ def wait_for_server(root: Store, seconds: float) -> str:
 def join(
     stall_limit: float | None = None, backend: str | None = None, patient: bool = False
 ) -> RankPlace:
-    """Make the process group; this process's place in it.
+    """Make the process group; return this process's place in it.
 
     stall_limit: seconds, also the timeout of collectives; default: the launcher's, or 60.
     backend: default: gloo, also for GPUs that ranks share; NCCL for tensors on GPUs where each rank
@@ -174,11 +174,11 @@ def regroup(
 
     members: the ranks of the present generation that go on, as far as this rank knows.  The first
         rank to propose decides.
-    patience: seconds in which all of them must come; after that, those that came go on.  Default:
-        the stall limit, in which all must notice a failure.
+    patience: seconds in which all of them must come; after that, the ranks that came go on.
+        Default: the stall limit, in which all must notice a failure.
 
-    What holds the old group, as DDP does, must be built anew.  Raises `Fenced` where the others go
-    on without this rank.
+    Objects that hold the old group, such as DDP, must be built anew.  Raises `Fenced` where the
+    others go on without this rank.
     """
     from torch.distributed.distributed_c10d import PrefixStore
 
@@ -209,7 +209,7 @@ def regroup(
 
 
 def _all_here(meeting: Store, decided: Sequence[int], seconds: float) -> bool:
-    """Whether all came in time; the answer of the first holds for all."""
+    """Whether all came in time; the first rank's answer holds for all."""
     import torch.distributed as dist
 
     try:
@@ -222,11 +222,11 @@ def _all_here(meeting: Store, decided: Sequence[int], seconds: float) -> bool:
 
 
 def _form_group(joined: RankPlace, patient: bool = False) -> RankPlace:
-    """The place, with a process group of its generation."""
+    """Form the process group of a place's generation; return the place with its store."""
     import torch
     import torch.distributed as dist
 
-    # Imported later, by DDP, it would hold the group for ever in a default argument.
+    # Import it before a group exists: it stores the default group in a default argument for ever.
     import torch.distributed.nn.functional
     from torch.distributed.distributed_c10d import PrefixStore
 

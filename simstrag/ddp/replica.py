@@ -27,8 +27,8 @@ SHOWN = 5
 class Replica:
     """Model, optimizer, number formats and step timer of this rank.
 
-    parameters: those that the optimizer trains, in its order.
-    loss: of the last forward.
+    parameters: the parameters that the optimizer trains, in its order.
+    loss: the loss of the last forward.
 
     Raises `InputError` where the optimizer trains parameters that are not the model's.
     """
@@ -78,9 +78,9 @@ class Replica:
     def reduced_gradient(
         self, closure: Closure, amp: bool, weigh: Callable[[], float]
     ) -> torch.Tensor:
-        """Forward and backward, with gradients reduced by the hook; the loss.
+        """Forward and backward, with gradients reduced by the hook; return the loss.
 
-        weigh: the factor of this rank's gradient; called when the batch has been drawn.
+        weigh: returns the factor of this rank's gradient; called when the batch has been drawn.
 
         The timer stops in the hook, before any wait.  Raises `InputError` with the names of
         parameters that got no gradient: DDP would wait for them.
@@ -121,9 +121,9 @@ class Replica:
     def own_gradient(
         self, closure: Closure, amp: bool, given_up: Callable[[], bool]
     ) -> tuple[torch.Tensor, bool]:
-        """Forward and backward of this rank alone; the loss, and whether there is a gradient.
+        """Forward and backward of this rank alone; return the loss, and whether it has a gradient.
 
-        given_up: whether the step is aborted; asked before backward.
+        given_up: returns whether the step is aborted; called before backward.
 
         Afterwards the gradients are unscaled, and the timer has stopped.
         """

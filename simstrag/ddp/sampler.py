@@ -20,12 +20,12 @@ class ShareSampler(Sampler[list[int]]):
     """Batches of indices for one rank, as `DataLoader(..., batch_sampler=sampler)` takes them.
 
     size: samples in the data set.
-    batch: of each rank, until `set_sizes`.
-    seed: of the shuffle.
+    batch: samples of each rank's batch, until `set_sizes`.
+    seed: seed of the shuffle.
 
-    `take` returns the sizes of the step of each batch once; a gradient weighs its own size over
-    their sum.  The last step of an epoch may be smaller, or larger by fewer samples than ranks, so
-    that no batch is empty.
+    Each call of `take` consumes one drawn batch and returns all ranks' sizes in that step; a
+    gradient weighs its own size over their sum.  The last step of an epoch may be smaller, or
+    larger by fewer samples than ranks, so that no batch is empty.
 
     A loader with workers draws batches ahead.  Sizes cannot change then: ranks that are ahead by
     different numbers of batches would use samples twice.
@@ -66,7 +66,7 @@ class ShareSampler(Sampler[list[int]]):
         self.sizes = checked
 
     def check(self, rank: int, world_size: int, batch: int | None) -> None:
-        """Raise `InputError` where it was made for another place, or nothing says the batch."""
+        """Raise `InputError` if it was made for another rank or world, or if `batch` is None."""
         if batch is None:
             raise InputError(
                 "with a ShareSampler wrap() needs batch=, the samples of a rank's batch"
@@ -78,7 +78,7 @@ class ShareSampler(Sampler[list[int]]):
             )
 
     def take(self) -> tuple[int, ...]:
-        """The sizes, one per rank, of the step of the loader's next batch."""
+        """The sizes of the loader's next batch, one per rank."""
         if not self._drawn:
             raise InputError("take() was called more often than batches were drawn")
         sizes = self._drawn.popleft()
@@ -109,7 +109,7 @@ class ShareSampler(Sampler[list[int]]):
         return max(1, steps + (rest >= self.world_size))
 
     def _next_sizes(self, left: int) -> tuple[int, ...]:
-        """As set, unless the epoch ends with this step or would leave fewer samples than ranks."""
+        """The set sizes; if they would leave fewer samples than ranks, all that are left."""
         after = left - sum(self.sizes)
         if after == 0 or after >= self.world_size:
             return self.sizes

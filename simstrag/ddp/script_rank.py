@@ -16,7 +16,7 @@ INTERRUPTED = 130
 """The exit code of a rank that Ctrl-C ended."""
 
 LAST_WORDS = 0.5
-"""Seconds after SIGTERM, which torchrun sends to all when one died, to report which rank it was."""
+"""Seconds after SIGTERM in which a rank may report which rank died; torchrun sends it to all."""
 
 
 def main() -> None:
@@ -38,7 +38,7 @@ def main() -> None:
             runpy.run_path(sys.argv[0], run_name="__main__")
     except SystemExit as end:
         if end.code:
-            sys.last_value = end  # as Python does for all other errors: a trainer leaves by it
+            sys.last_value = end  # as Python does for other errors; `Trainer` reads it
         raise
     except SimstragError as error:
         sys.last_value = error

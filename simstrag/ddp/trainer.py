@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from simstrag.ddp.sampler import ShareSampler
 
 SETTLED = 2
-"""All-reduce steps after which DDP has no collectives of its own left, but those of the hook."""
+"""After this many all-reduce steps DDP has rebuilt its buckets; only the hook communicates."""
 
 UNUSED = (
     "trainer.step() was never called, and the optimizer has stepped: each rank trained for itself, "
@@ -80,7 +80,7 @@ class Trainer:
         self.replica, self.name, self.hints, self.sampler = replica, name, hints, sampler
         self._members, self._batch = members, hints.batch or 1
         self._mode: AllReduceMode | ServerMode | None = None  # none before the first step
-        self._failed = ""  # the last step's error in words: it would keep the tensors of the step
+        self._failed = ""  # the last step's error as text: the error itself would keep tensors
         self._original = copy.deepcopy(policy)
         self._out = self._folder = out  # a smaller world records in a subfolder
         self._groups = ProcessGroups(stall_limit=members.stall_limit)
@@ -93,7 +93,7 @@ class Trainer:
             self._check_served(self._first_plan)
         elif sampler is not None:
             sampler.set_sizes(self._first_plan.samples(self._batch, members.world_size))
-        self._steps_without: list[bool] = []  # those of the optimizer before the first step here
+        self._steps_without: list[bool] = []  # steps of the optimizer before `step` is called
         self._watched = replica.optimizer.register_step_post_hook(
             lambda *_: self._steps_without.append(True)
         )
@@ -209,8 +209,8 @@ class Trainer:
         closure: computes the mean loss over the batch.
 
         Gradients are cleared here.  Data loading between two steps counts as part of the next one.
-        A rank that no plan has a step for waits; where the training ends without one, the loss is
-        NaN.
+        If the plan gives this rank no step, this waits until a later plan does; if the training
+        ends first, the loss is NaN.
 
         Errors of the closure, of backward and of optimizer hooks come out unchanged.  Raises
         `InputError` with the parameter's name where one got no gradient under all-reduce (under a
@@ -310,8 +310,7 @@ class Trainer:
     def _end(self, failed: str | None) -> None:
         """End the training on this rank.
 
-        failed: the reason, where it failed; then nothing is waited for, and the other ranks can
-        read it.  Else the rank that started the server waits until the others have left it too.
+        failed: why it failed, which the other ranks can read; it then waits for no other rank.
         """
         if self._steps_without and self.rank == 0:
             warn(UNUSED)
@@ -364,12 +363,12 @@ class Trainer:
             self._enter_server_mode(self._policy, self._facts)
 
     def _change_where_due(self, closure: Closure) -> None:
-        """Change the mode, also again: a rank that rests takes no step before the next change."""
+        """Change the mode while one is due: a resting rank takes no step before the next change."""
         while self._mode is not None and self._mode.over:
             self._change(closure)
 
     def _change(self, closure: Closure) -> None:
-        """The plan needs the other mode."""
+        """Change to the other mode, which the plan needs."""
         if isinstance(self._mode, AllReduceMode):
             live = self._mode.live
             self._check_served(live.plan)
@@ -439,7 +438,7 @@ class Trainer:
         zero = [time.monotonic() - live.now]
         dist.broadcast_object_list(zero, src=0)
         self._mode.zero = zero[0]
-        if self._batch_read:  # of the batch of this step
+        if self._batch_read:  # the size that this step's batch has
             _ = self._mode.next_batch
 
     def _enter_server_mode(self, policy: Policy, facts: Facts | None) -> None:
@@ -461,7 +460,7 @@ class Trainer:
     # -- the server --------------------------------------------------------------------------
 
     def _check_served(self, plan: Plan) -> None:
-        """Raise `InputError` for what a server would silently ignore under a plan."""
+        """Raise `InputError` for a sampler or a step hook, which a server would ignore."""
         if self.sampler is not None:
             raise InputError(
                 f"policy {self.name} needs a server, under which ranks take different numbers of "
@@ -498,7 +497,7 @@ class Trainer:
     # -- the record --------------------------------------------------------------------------
 
     def _record_folder(self) -> Path | None:
-        """Where this start is recorded: a later one in a subfolder."""
+        """The folder of this start's record; later starts have subfolders."""
         joined = self._members.joined
         again = self._facts is not None or (joined is not None and joined.attempt > 0)
         if self._out is None or not again or (before := latest_attempt(self._out)) is None:

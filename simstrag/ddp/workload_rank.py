@@ -32,7 +32,7 @@ ASKED, RESULT, CHECKPOINT = "training.json", "result.json", "checkpoint.pt"
 class Training:
     """A workload, its length and its policy.
 
-    samples: of all ranks together.
+    samples: samples of all ranks together.
     batch: samples of a rank's batch.
     checkpoint: steps of a rank between two checkpoints; at 0 one is written only after a failure.
     attempt: how often the training was resumed; it goes on from a checkpoint, if there is one.
@@ -137,14 +137,14 @@ def _save(trainer: Trainer, path: Path) -> None:
 
 
 SAME = ("workload", "policy", "samples", "batch", "seed", "precision", "profile")
-"""What must be the same for a training to be resumed."""
+"""Fields that must be equal for a training to be resumed."""
 
 
 def prepare(training: Training, folder: Path, ranks: int) -> tuple[Training, int]:
-    """Prepare a folder; the training to start there, and the samples applied before.
+    """Prepare a folder; return the training to start there, and the samples applied before.
 
     A training that was stopped and has a checkpoint is resumed.  Other runs are removed.  Raises
-    `InputError` where another training was stopped there, and for a folder of something else.
+    `InputError` where another training was stopped there, and for a folder with other files.
     """
     check_directory(folder, ASKED if (folder / ASKED).exists() else "run.json")
     request = {name: value for name, value in asdict(training).items() if name in SAME}
@@ -173,7 +173,7 @@ def _clear(folder: Path) -> None:
 
 
 def _read_stopped(folder: Path) -> tuple[dict[str, Any], int]:
-    """What was asked for, the ranks that were left, and the samples at the checkpoint."""
+    """The stopped training as requested, its remaining ranks, and the checkpoint's samples."""
     import torch
 
     path = folder / CHECKPOINT

@@ -56,7 +56,7 @@ def wrap(
     profile: a calibration of this batch and these precisions; policies get its hints.  Without one
         they measure instead.
     batch: samples of a rank's batch; without it a gradient counts as one sample.
-    samples: of the whole training, which ends it.
+    samples: samples after which the training ends.
     precision: full and reduced precision, see `NumberFormats`.
     sampler: makes batches of uneven shares (`ShareSampler`), which some policies need.
     out: a folder for the record.  A restart, and a training resumed from a checkpoint, record in a

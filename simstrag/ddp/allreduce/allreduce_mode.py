@@ -118,7 +118,6 @@ class AllReduceMode:
         return self._sizes[self.rank]
 
     def _prepare(self) -> None:
-        """Prepare the next batch as the plan says."""
         if self.live.wanted_reduced and not self._warned:
             self._warned = True
             if self.rank == 0:

@@ -23,11 +23,11 @@ Group = dist.ProcessGroup | None
 Optimizer = torch.optim.Optimizer | None
 
 Key = tuple[int, str]
-"""Of an entry of an optimizer's state: the number of its parameter, and its name."""
+"""Key of an entry of the optimizer's state: the number of its parameter, and its name."""
 
 
 class TensorSpec(NamedTuple):
-    """Size and type of a tensor, from which a rank without it makes one; device: its type."""
+    """Size, type and device type of a tensor, so that a rank that lacks it can make one."""
 
     size: tuple[int, ...]
     dtype: torch.dtype
@@ -38,8 +38,8 @@ class Outline(NamedTuple):
     """An optimizer without the contents of its tensors.
 
     state: specifications of tensors, and all other values.
-    options: of each parameter group, such as the learning rate.
-    steps: step counts, by which moments are corrected.
+    options: settings of each parameter group, such as the learning rate.
+    steps: step counts, which the correction of moments uses.
     """
 
     state: dict[Key, Any]
@@ -69,8 +69,8 @@ def broadcast(model: nn.Module, optimizer: Optimizer, source: int, group: Group 
 def average(model: nn.Module, optimizer: Optimizer, group: Group = None) -> None:
     """Average every floating tensor over the members; all else is copied from the lowest member.
 
-    State that some members lack is averaged over those that have it: a rank that never stepped has
-    no moments, which differs from moments of zero.  Scalars of a parameter with several elements,
+    State that some members lack is averaged over the others: a rank that never stepped has no
+    moments, which differs from moments of zero.  Scalars of a parameter with several elements,
     such as step counts, are copied from the lowest member that has them.  Raises `SimstragError`
     where step counts differ.
     """
@@ -194,7 +194,7 @@ def _adopt(optimizer: Optimizer, outline: Outline) -> None:
 
 
 def _check_steps(steps: dict[int, dict[Key, float]]) -> None:
-    """Raise `SimstragError` where step counts differ; steps: of each member's parameters."""
+    """Raise `SimstragError` where step counts differ; steps: by member, then by entry."""
     for key in sorted({key for own in steps.values() for key in own}):
         counts = {rank: own[key] for rank, own in steps.items() if key in own}
         if len(set(counts.values())) > 1:

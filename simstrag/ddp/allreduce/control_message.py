@@ -29,9 +29,9 @@ DIGEST_BYTES = 6
 class ControlMessages(NamedTuple):
     """Gathered messages; each field has shape (members,).
 
-    start: of the step, on the rank's own clock.
-    seconds: its local time.
-    digest, version: of the plan that it was computed under.
+    start: when the step began, on the rank's own clock.
+    seconds: the step's local time.
+    digest, version: identify the plan that the step was computed under.
     flags: a whole number; the sender defines its meaning.
     """
 
@@ -101,11 +101,11 @@ def _refuse(value: object) -> None:
 
 
 def describe_disagreement(slots: ControlMessages, ranks: Sequence[int] | None = None) -> str | None:
-    """None where all members decided the same, else a sentence that names those that did not.
+    """A sentence that names the members that decided differently; None if all decided the same.
 
-    ranks: the members, where they are not all ranks.
+    ranks: the members; None if they are all ranks.
 
-    Of three or more members it names those that differ from a majority, else all with digests.
+    It names the members that differ from a majority of three or more; without one, all members.
     """
     if (slots.digest == slots.digest[0]).all() and (slots.version == slots.version[0]).all():
         return None

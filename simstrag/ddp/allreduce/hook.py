@@ -1,7 +1,7 @@
 """DDP's communication hook: weigh, reduce over any group, and send the control message along.
 
-The weight is applied before the reduction, as in plain DDP: with 1/W the parameters are equal to
-its own bit for bit.  Dividing, or weighing afterwards, rounds differently.
+The weight is applied before the reduction, as in plain DDP: with weight 1/W the parameters equal
+those of plain DDP bit for bit.  Dividing, or weighing afterwards, rounds differently.
 """
 # No `from __future__ import annotations` here: DDP compares the hook's annotations with classes.
 
@@ -30,8 +30,8 @@ class Reducer:
 
     weight: factor of this rank's gradients; 0 replaces them by zeros, for 0 x NaN is NaN.  The
         weights of the group's members sum to 1: 1/W, or b_i/B.
-    scale: of the fp16 loss, divided out here; 1 in all other formats.
-    group: of gradients and control messages.
+    scale: factor of the fp16 loss, divided out here; 1 in all other formats.
+    group: reduces the gradients, and gathers control messages unless `over` names another group.
     digest, version, flags: of this rank's control message; start and seconds come from the timer.
     failed: whether a collective has failed; the hook is then unusable.
 
@@ -54,7 +54,7 @@ class Reducer:
     def over(self, group: Group, control: Group = None) -> None:
         """Reduce over `group` from the next backward on.
 
-        control: the group of control messages, where that of the gradients cannot send CPU tensors.
+        control: the group for control messages, if `group` cannot send CPU tensors.
         """
         self.group = group
         self._control = group if control is None else control
@@ -64,10 +64,10 @@ class Reducer:
     def wrap(self, module: nn.Module, **options: Any) -> DistributedDataParallel:
         """Wrap a module in DDP with this hook; collective over the world.
 
-        options: of DDP, such as `bucket_cap_mb`; static graphs and unused parameters add world-wide
-        collectives.
+        options: passed to DDP, such as `bucket_cap_mb`.  With `static_graph` or
+            `find_unused_parameters` DDP adds collectives over the whole world.
 
-        Buffers are not synchronized after the start: that goes over all ranks, and would hang where
+        Buffers are synchronized at the start only: DDP does it over all ranks, and would hang if
         groups differ.
         """
         ddp = DistributedDataParallel(module, forward_sync_buffers=False, **options)
@@ -75,9 +75,9 @@ class Reducer:
         return ddp
 
     def settle(self, forward: Callable[[], torch.Tensor]) -> None:
-        """Take two steps with all ranks of the world, whose gradients the caller discards.
+        """Take two steps with all ranks of the world; the caller discards their gradients.
 
-        forward: through DDP, to the loss.
+        forward: computes the loss through DDP.
 
         DDP orders its buckets by the first backward, and at the second forward each rank waits for
         all others.  Ranks in different groups from the start would deadlock there.
@@ -87,7 +87,7 @@ class Reducer:
             self.wait()
 
     def send(self) -> None:
-        """Start gathering control messages; the hook does so where the time is known at once."""
+        """Start gathering control messages; the hook does so if the time is known at once."""
         pack(
             self._slot, self.clock.start, self.clock.seconds, self.digest, self.version, self.flags
         )
@@ -96,9 +96,9 @@ class Reducer:
         )
 
     def wait(self) -> torch.Tensor:
-        """The control messages of all members, float64 of shape (members, 5), once a backward.
+        """The control messages of all members, float64 of shape (members, 5).
 
-        The next step overwrites them; `unpack` copies.
+        Call it exactly once after each backward.  The next step overwrites them; `unpack` copies.
         """
         assert self._stopped, "no gradients were reduced since the last wait"
         if self._work is None:
@@ -152,14 +152,14 @@ def reduce_bucket(
 
 
 class ProcessGroups:
-    """Process groups by their members, created by these alone.
+    """Process groups by their members; only the members take part in creating a group.
 
     stall_limit: timeout of collectives in seconds; torch's default is half an hour.
 
-    All members call `get` at the same point of their collectives, several groups in one order.
-    `dist.new_group` with local synchronization cannot do that: it names a group by the number that
-    the process has made, and members with different numbers deadlock.  Groups are kept, for members
-    have no common sign by which to drop one.
+    All members call `get` at the same point of their collectives, and for several groups in the
+    same order.  `dist.new_group` with local synchronization cannot do that: it names a group by how
+    many groups the process has created, and members with different counts deadlock.  Groups are
+    kept: members cannot agree without communication when to destroy one.
     """
 
     def __init__(self, stall_limit: float = 60.0) -> None:

@@ -25,7 +25,7 @@ class Connections:
 
     @contextlib.contextmanager
     def capture(self) -> Iterator[None]:
-        """Count the connections opened in this block as those of the group.
+        """Count the connections opened in this block as the group's.
 
         Connections accepted by a socket that listened before the block, such as the TCPStore of
         this process, are left out.
@@ -42,7 +42,7 @@ class Connections:
         """Shut them down; a descriptor that was closed or reused since is left alone."""
         for number, _ in self._known.items() & _sockets().items():
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as each:
-                each.getpeername()  # fails where it listens: gloo aborts when that is shut
+                each.getpeername()  # fails for a listening socket, whose end makes gloo abort
                 each.shutdown(socket.SHUT_RDWR)
 
 
@@ -53,7 +53,7 @@ def _listens(number: int) -> bool:
 
 
 def _port(number: int) -> int:
-    """The local port; 0 of a socket without one."""
+    """The local port; 0 for a socket without one."""
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as each:
         if each.family in (socket.AF_INET, socket.AF_INET6):
             return int(each.getsockname()[1])
@@ -61,7 +61,7 @@ def _port(number: int) -> int:
 
 
 def _sockets() -> dict[int, str]:
-    """The sockets of this process by descriptor, as /proc names them; none but on Linux."""
+    """The sockets of this process by descriptor, as /proc names them; empty except on Linux."""
     sockets = {}
     folder = "/proc/self/fd"
     for name in os.listdir(folder) if os.path.isdir(folder) else ():

@@ -1,7 +1,7 @@
-"""The cause of a failed collective, by what ranks report in the heartbeat store.
+"""The cause of a failed collective, found in the ranks' reports in the heartbeat store.
 
-Ranks diagnose at different times and with different views; one that finds no lost rank adopts the
-diagnosis of another. Ranks that are merely slow are named in a warning.
+Ranks diagnose at different times and with different views. A rank that finds no lost rank adopts
+another's diagnosis: it may be the cause itself. Ranks that are merely slow are named in a warning.
 """
 
 from __future__ import annotations
@@ -34,11 +34,10 @@ LOOK = 0.02
 class Diagnosis:
     """The ranks that made a collective fail; `str` of it is the sentence for the user.
 
-    ranks: the culprits; none where it is the network between all.
-    kind: "dead" (the process has ended), "stopped" (it does not beat), "left" (it reported so, with
-        an error or when it was through), "slow" (it beats, but is not where the others wait),
-        "network" (all beat and wait, or nothing is heard of a whole host), "server" (it is lost,
-        and no rank).
+    ranks: the culprits; empty if the cause is the network between all ranks.
+    kind: "dead" (the process has ended), "stopped" (it does not beat), "left" (it reported its end,
+        with or without an error), "slow" (it beats, but is not where the others wait), "network"
+        (all beat and wait, or nothing is heard from a whole host), "server" (only that is lost).
     step, phase: where the first culprit was.
     silent_for: seconds since its last beat, as seen from here.
     lost: all ranks that cannot be counted on, culprit or not.
@@ -57,7 +56,7 @@ class Diagnosis:
 
 
 class RankState(NamedTuple):
-    """What the store has of a rank.
+    """A rank's entries in the store.
 
     beat: number of its last heartbeat.
     fate: "", "noticed" (and its diagnosis), "left" (and why), or "stopped": another rank
@@ -78,7 +77,7 @@ UNKNOWN = RankState(0, PHASES[0], 0, "")
 
 
 class Evidence(Protocol):
-    """What a rank can find out about the others: `HeartbeatStore`."""
+    """A rank's knowledge of the others: `HeartbeatStore`."""
 
     @property
     def host(self) -> str: ...
@@ -147,7 +146,7 @@ class Diagnoser:
     def fates(
         self, now: dict[int, RankState]
     ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """The ranks that are known to be dead, stopped, and gone.
+        """The ranks known to be dead, to be stopped, and to have left.
 
         A rank that reported the failure before it ended is not a culprit.  The last report of an
         ended rank is read again and put into `now`, since it may be newer.
@@ -168,7 +167,7 @@ class Diagnoser:
         return tuple(dead), tuple(stopped), tuple(left)
 
     def _near_or_far(self, quiet: Collection[int]) -> Kind:
-        """The network may be the cause where nothing is heard of all ranks of another host."""
+        """The kind "network" if nothing is heard from any rank of another host, else "stopped"."""
         known = {k: who.host for k in self._others if (who := self._evidence.who(k)) is not None}
         heard = {self._evidence.host, *(host for k, host in known.items() if k not in quiet)}
         return "stopped" if {known[k] for k in quiet if k in known} <= heard else "network"
@@ -183,7 +182,7 @@ class Diagnoser:
     ) -> Diagnosis:
         """The diagnosis against some ranks; its sentence says where the first of them was.
 
-        silent: seconds without a beat; by default those of the evidence.
+        silent: seconds without a beat; by default taken from the evidence.
         """
         first = ranks[0] if ranks else self.rank
         state = states.get(first, UNKNOWN)
@@ -213,7 +212,10 @@ class Diagnoser:
 
 
 def _is_quiet(before: Mapping[int, RankState], now: Mapping[int, RankState], rank: int) -> bool:
-    """Whether no beat shows that a rank lives; one that noticed the failure may have ended."""
+    """Whether a rank has beaten fewer than twice since `before`.
+
+    A rank that noticed the failure does not count: it may have ended properly.
+    """
     then, state = before.get(rank, UNKNOWN), now.get(rank, UNKNOWN)
     return state.beat < then.beat + 2 and not state.fate.startswith("noticed")
 
@@ -233,7 +235,7 @@ def _is(ranks: Sequence[int]) -> str:
 
 
 TIMES, LEAST = 10.0, 1.0
-"""A slow step takes more than this many times those of the others, and this many seconds."""
+"""A slow step takes more than TIMES times as long as the others', and more than LEAST seconds."""
 
 
 def warn(sentence: str) -> None:
@@ -244,11 +246,11 @@ def warn(sentence: str) -> None:
 class SlowRankDetector:
     """Names slow ranks, each once.
 
-    A long step is compared with those of the other ranks: of each, the longer of its last step
-    before and its first step after.  So a pause of all ranks, as for an evaluation, makes none of
-    them slow.  A step is judged once half of the others have reported.
+    A long step is compared with two steps of every other rank, the last one before it and the first
+    one after it; the longer of the two counts.  So a pause of all ranks, as for an evaluation,
+    makes none of them slow.  A step is judged once half of the others have reported.
 
-    say: takes the sentence.
+    say: called with the sentence.
 
     >>> slow = SlowRankDetector(print)
     >>> for rank, seconds in ((0, 0.05), (1, 0.05), (2, 6.0), (0, 0.05)):
@@ -281,6 +283,6 @@ class SlowRankDetector:
             self._long.setdefault(rank, (step, seconds, {}))
 
     def remove(self, rank: int) -> None:
-        """A rank has left, and is no longer compared."""
+        """Stop comparing a rank that has left."""
         self._last.pop(rank, None)
         self._long.pop(rank, None)

@@ -24,10 +24,10 @@ from simstrag.ddp.failures.diagnosis import PHASES, Diagnoser, Diagnosis, RankSt
 from simstrag.ddp.failures.process_identity import ProcessIdentity
 
 BEATS = 40
-"""Beats in a stall limit, unless the interval would leave .05 to .5 s."""
+"""Beats per stall limit; the interval between two beats is clamped to 0.05 to 0.5 s."""
 
 NAP = 0.05
-"""Longest delay of the end of a program, in seconds."""
+"""Longest time by which the heartbeat delays the end of a program, in seconds."""
 
 ANSWER = 5.0
 """Timeout of requests to the store, in seconds."""
@@ -36,7 +36,7 @@ ANSWER = 5.0
 class HeartbeatStore:
     """One rank's side of the heartbeats.
 
-    store: of this generation of the group only.
+    store: the store of this generation of the group.
     names: the original rank numbers, as users know them; a re-formed group renumbers its ranks.
     stall_limit: seconds without a beat after which a rank is given up: killed if it runs on this
         host; otherwise `connections` are shut, so that every rank waiting for it fails at once.
@@ -85,7 +85,7 @@ class HeartbeatStore:
     def mark(self, step: int, phase: str) -> None:
         """Report where this rank is, in some microseconds, without waiting for an answer.
 
-        Training goes on where the store fails; `broken` is its message.
+        Training goes on if the store fails; `broken` is the error's message.
         """
         self._position = step, phase
         try:
@@ -97,12 +97,12 @@ class HeartbeatStore:
             self.broken = _first_line(error)
 
     def silent_for(self, rank: int) -> float:
-        """Seconds since the last beat of a rank, without time for which this process slept."""
+        """Seconds since the last beat of a rank; time in which this process slept is left out."""
         return self._silence.get(rank, 0.0)
 
     @property
     def unanswered(self) -> float:
-        """Seconds for which a request to the store is pending; 0 unless that is long."""
+        """Seconds since a pending request to the store; 0 up to half the stall limit."""
         seconds = time.monotonic() - self._requested
         return seconds if seconds > self.stall_limit / 2 else 0.0
 
@@ -111,7 +111,6 @@ class HeartbeatStore:
 
         Immediate if a rank ended, left or is stopped on this host, or if a rank or the store has
         long been silent.  Otherwise it takes `patience` seconds, in which a live rank beats twice.
-        A rank that finds no lost rank adopts the diagnosis of another: it may be the cause itself.
         """
         asleep, woke = self._last_sleep()
         if asleep > self.stall_limit / 2 and time.monotonic() - woke < self.patience:
@@ -142,8 +141,8 @@ class HeartbeatStore:
 
     @contextlib.contextmanager
     def _time_limit(self, seconds: float) -> Iterator[None]:
-        """Make requests to the store fail after that: its own timeout ends no wait for a network
-        that is gone."""
+        """Shut the store's connections after `seconds`: the store's own timeout does not end a wait
+        when the network is gone."""
         timer = threading.Timer(seconds, self._store_connections.shut)
         with contextlib.suppress(RuntimeError):  # at the end of the program no thread starts
             timer.start()
@@ -153,18 +152,18 @@ class HeartbeatStore:
             timer.cancel()
 
     def kill(self, rank: int) -> bool:
-        """Kill a rank if it runs on this host; whether it has ended."""
+        """Kill a rank if it runs on this host; return whether it has ended."""
         process = self.who(rank)
         if process is None or process.host != self.host:
             return False
         if process.state() == "ended":
             return True
-        self._requests.set(f"fate/{rank}", "stopped")  # so that it is not taken for the cause
+        self._requests.set(f"fate/{rank}", "stopped")  # so that the kill is not taken for the cause
         return process.kill()
 
     @property
     def host(self) -> str:
-        """Where this rank runs."""
+        """The host or container of this rank."""
         return self._identity.host
 
     def who(self, rank: int, store: Store | None = None) -> ProcessIdentity | None:
@@ -188,11 +187,11 @@ class HeartbeatStore:
         return states
 
     def fate(self, rank: int) -> str:
-        """The fate that the store has of a rank now."""
+        """A rank's present fate in the store."""
         return self._requests.get(f"fate/{rank}").decode()
 
     def close(self, reason: str = "it was through") -> None:
-        """Report that this rank leaves, and why; no call follows but `linger`."""
+        """Report that this rank leaves, and why; only `linger` may be called afterwards."""
         self._over.set()
         with self._time_limit(ANSWER):
             self._thread.join(2 * ANSWER)
@@ -217,10 +216,7 @@ class HeartbeatStore:
         self._store.set(f"fate/{self.rank}", fate)
 
     def _last_sleep(self) -> tuple[float, float]:
-        """Seconds of the last time for which this process did not run, and when that ended.
-
-        Waiting for the store is no sleep.
-        """
+        """Seconds and end of the last sleep of this process; waiting for the store is no sleep."""
         now = self._last if self._requested < math.inf else time.monotonic()
         since = now - self._last
         return (since, now) if since > 2 * self.interval else (self._gap, self._woke)
@@ -248,9 +244,10 @@ class HeartbeatStore:
                 given_up |= self._give_up(silent - given_up)
 
     def _wait_for_next_beat(self) -> bool:
-        """Whether there is to be one.
+        """Wait until the next beat is due; false if the thread must end.
 
-        The thread is no daemon, which would be cut off inside the store's library and abort.
+        The thread is not a daemon: a daemon thread would be killed at exit inside the store's C++
+        code, and the process would abort.
         """
         until = time.monotonic() + self.interval
         while threading.main_thread().is_alive():
@@ -271,7 +268,7 @@ class HeartbeatStore:
             self._last_beats[rank] = beat
 
     def _give_up(self, silent: Iterable[int]) -> set[int]:
-        """End the waits for silent ranks; those that were given up.
+        """End all waits for silent ranks; return the ranks given up.
 
         A rank that left, or has noticed a failure, may have stopped beating with good reason.
         """

@@ -25,7 +25,7 @@ class ProcessIdentity(NamedTuple):
         return cls(_host(), os.getpid(), _born(os.getpid()))
 
     def state(self) -> str:
-        """Its state: "ended" or "stopped"; "" for neither, and for a process of another host."""
+        """Its state: "ended" or "stopped"; "" for neither, and for a process on another host."""
         if self.host != _host():
             return ""
         try:
@@ -57,7 +57,7 @@ class ProcessIdentity(NamedTuple):
 
 
 def network_namespace() -> str:
-    """The network namespace of this process; two with the same one share the loopback."""
+    """The network namespace of this process; processes in one namespace share the loopback."""
     return _namespace("net")
 
 

@@ -13,7 +13,7 @@ from simstrag.ddp.rendezvous import RankPlace, launcher_holds_store, regroup, sh
 from simstrag.errors import SimstragError
 
 LOCAL = "_simstrag_local"
-"""The mark on an error that no other rank caused."""
+"""Attribute that marks an error caused by this rank itself."""
 
 
 class RankFailure(SimstragError, RuntimeError):
@@ -40,7 +40,7 @@ def is_local_error(error: BaseException) -> bool:
 
 
 def server_continues() -> bool:
-    """Whether ranks under a server go on when one is lost; without a launcher they do."""
+    """Whether, under a server, the other ranks go on when one is lost; true without a launcher."""
     return os.environ.get("SIMSTRAG_ON_FAULT", "continue") == "continue"
 
 
@@ -61,7 +61,7 @@ class Membership:
         self._running = False
 
     def mark(self, step: int, phase: str) -> None:
-        """Report where this rank is."""
+        """Report this rank's step and phase."""
         if self._heartbeat is not None:
             self._heartbeat.mark(step, phase)
 
@@ -94,11 +94,11 @@ class Membership:
                 diagnosis = replace(diagnosis, ranks=(), kind="server", sentence=sentence)
             with contextlib.suppress(RuntimeError):  # the store may be gone
                 self.end(diagnosis.lost)  # the launcher waits long for a process that is stopped
-            self.joined.connections.shut()  # what still waits in the group fails now, not at exit
+            self.joined.connections.shut()  # pending collectives fail now, not at exit
             raise RankFailure(diagnosis) from error
 
     def goes_on(self, diagnosis: Diagnosis) -> bool:
-        """Whether the ranks that are left, this one among them, go on."""
+        """Whether the remaining ranks go on, this one among them."""
         continues = os.environ.get("SIMSTRAG_ON_FAULT") == "continue"
         ours = self.joined is not None and self.joined.ours
         return continues and ours and bool(diagnosis.lost) and self.rank not in diagnosis.lost
@@ -109,7 +109,7 @@ class Membership:
         return os.environ.get("SIMSTRAG_ON_FAULT") == "stop" and self.joined is not None
 
     def end(self, lost: Iterable[int]) -> None:
-        """Kill lost ranks that are stopped on this host; one that runs may be reporting why."""
+        """Kill lost ranks that are stopped on this host; a running one may be reporting its end."""
         for rank in lost:
             process = None if self._heartbeat is None else self._heartbeat.who(rank)
             if self._heartbeat and process is not None and process.state() == "stopped":

@@ -1,7 +1,7 @@
 """Seconds between the steps of a recorded run: to a server and back, or in an all-reduce.
 
-A simulation charges them as constants.  What a real step took beyond these is told by
-`beyond_constants`, so that a replay may add it to the local time of the step.
+A simulation charges them as constants.  `beyond_constants` is the time that a real step took beyond
+these; a replay may add it to the local time of the step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from simstrag.quorum import Via
 PARTS = ("push", "service", "pull")
 
 Lines = Sequence[Sequence[Any]]
-"""Of a journal, without its header."""
+"""Lines of a journal, without its header."""
 
 
 @dataclass(slots=True)
@@ -29,17 +29,16 @@ class RoundTrip:
 
     at: when it arrived, on the clock of the run.
     step, seconds: the rank's step and its local time.
-    version: of the parameters that it was computed from.
+    version: version of the parameters that it was computed from.
     mode: number of lockstep steps before it.
     begun: start of the step, on the clock of the rank.
-    first, received, applied, replied: first byte, last byte, update and answer, on the server's.
-    via, members: how the plan makes updates of it, and with how many ranks.
+    first, received, applied, replied: its first byte, last byte, update and answer, on the clock
+        of the server.
+    via, members: the mechanism of its quorum in the plan, and the number of ranks in it.
     push: from the rank's last gradient to its first byte at the server.
-    service: from there, or from the answer before it if that is later, to its own answer.
-    pull: of the parameters before this step, from the answer to the step's start.
-
-    Where a rank has a clock of its own, push and pull are such that the shortest of each are
-    equally long; together they are as recorded.
+    service: from its first byte at the server, or from the server's previous answer to any rank if
+        that is later, to its own answer.
+    pull: from the server's previous answer to the start of this step.
     """
 
     at: float
@@ -60,16 +59,16 @@ class RoundTrip:
 
     @property
     def charged(self) -> bool:
-        """Whether a simulation charges push, service and pull: it knows none of an all-reduce."""
+        """Whether a simulation charges push, service and pull; an all-reduce has none of them."""
         return self.via is not Via.ALLREDUCE
 
 
 def round_trips(lines: Lines) -> dict[int, list[RoundTrip]]:
     """The gradients of each rank that were answered, in order.
 
-    A pull is known where the next step follows at once: none was aborted in between, and none
-    taken without the server.  A service is known where the answer followed the update, as it does
-    unless the server waited for another rank; of an all-reduce it begins with the last arrival.
+    A pull is known where the next step follows at once: no step was aborted in between, or taken
+    without the server.  A service is known where the answer followed the update, as it does unless
+    the server waited for another rank; in an all-reduce it begins with the last arrival.
     """
     quorums, trips = _quorums_at_arrivals(lines), defaultdict[int, list[RoundTrip]](list)
     together = sorted(line[1] for line in lines if line[0] == "lockstep")
@@ -113,9 +112,10 @@ def _quorums_at_arrivals(lines: Lines) -> dict[tuple[int, float], tuple[Via, int
 
 
 def _align_clocks(own: list[RoundTrip]) -> None:
-    """Correct a rank's clock to the server's where a push or a pull would be below zero.
+    """Correct a rank's clock to the server's if a push or a pull is negative, as between two hosts.
 
-    On one host both have the same.  How far two are apart is estimated as NTP does it.
+    As by NTP, an offset moves between push and pull until the shortest push equals the shortest
+    pull; push + pull stays as recorded.
     """
     push = min(trip.push for trip in own)
     pulls = [trip.pull for trip in own if not math.isnan(trip.pull)]
@@ -143,10 +143,10 @@ def _set_services(trips: list[RoundTrip]) -> None:
 
 
 def reduction_rests(lines: Lines) -> list[float]:
-    """Of ranks in lockstep, seconds from the slowest one's last gradient to the next step.
+    """Seconds from the slowest rank's last gradient to the next step, for steps in lockstep.
 
-    That is what is left of the reduction, the update and the decision.  It is not known of a step
-    after which a server was at work.
+    They contain the rest of the reduction, the update and the decision.  A step after which a
+    server was at work is left out.
 
     >>> reduction_rests([["lockstep", 0.0, [0.5, 0.75]], ["lockstep", 1.0, [0.5, 0.5]]])
     [0.25]
@@ -165,7 +165,7 @@ def beyond_constants(
 ) -> dict[tuple[int, float], float]:
     """Seconds by which a step waited longer than a simulation charges, by rank and finish.
 
-    constants: of `PARTS`, and "rest", which the simulation charges.
+    constants: seconds that the simulation charges for `PARTS` and "rest".
 
     A step has waited for its own push and pull, and for the service before it; after a change
     between all-reduce and server also for that change.
@@ -194,7 +194,7 @@ def beyond_constants(
 def _changes(
     lines: Lines, trips: Mapping[int, Sequence[RoundTrip]], constants: Mapping[str, float]
 ) -> Iterator[tuple[int, float, float]]:
-    """What each change of mechanism took: rank and finish of the first step after it, seconds."""
+    """Each change of mechanism: rank and finish of the first step after it, and its seconds."""
     over = [line[1] + max(line[2]) for line in lines if line[0] == "lockstep"]
     for mode in {trip.mode for own in trips.values() for trip in own} - {0}:
         served = [(rank, t) for rank, own in trips.items() for t in own if t.mode == mode]

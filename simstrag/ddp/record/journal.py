@@ -105,10 +105,10 @@ KINDS: dict[str, Any] = {
     "quorums": Quorum, "via": Via, "late": Late, "precision": Precision, "weigh": Weigh,
     "damping": Damping, "review": Review,
 }  # fmt: skip
-"""What fields of a plan hold, where JSON has no word for it."""
+"""Types of a plan's fields that JSON cannot express."""
 
 WINDOWS = {"known": np.int64, "amp": np.bool_, "lower_bound": np.bool_}
-"""Types of the windows of facts that are not of floats."""
+"""Types of the windows of facts that do not hold floats."""
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:

@@ -153,7 +153,7 @@ def amp_gain(header: Mapping[str, Any]) -> float | None:
 
 
 def finish(folder: str | Path) -> Run:
-    """Make runs of a training as `finish_all` does; the run of its last part."""
+    """Make runs of a training as `finish_all` does; return the run of its last part."""
     return list(finish_all(folder).values())[-1]
 
 
@@ -186,7 +186,7 @@ def finish_all(folder: str | Path) -> dict[Path, Run]:
                 f"{ranks} ranks shared {asked['cores']} cores: steps measure the scheduler too"
             )
         inside = [each for each in (part, *part.parents) if each.is_relative_to(folder)]
-        if any((each / LOAD).exists() for each in inside):  # it goes on beside later parts
+        if any((each / LOAD).exists() for each in inside):  # the load goes on beside later parts
             notes.append(LOADED)
         seed, recorded = run.seed, run.recorded
         if asked:

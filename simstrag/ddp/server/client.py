@@ -1,4 +1,4 @@
-"""A rank's side of the server: it receives commands, and reports what has become of them."""
+"""A rank's side of the server: it receives commands, and reports their results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from simstrag.ddp.server.wire import Wire
 from simstrag.errors import InputError, SimstragError
 
 STALL_LIMITS = 2
-"""Silence after which a rank gives up the server: that may have to wait for another rank first."""
+"""Stall limits that a rank waits for the server, which may spend one on a silent rank itself."""
 
 BEATS = 8
 """Heartbeats in one stall limit, at least."""
@@ -43,13 +43,13 @@ class ServerFailure(SimstragError, RuntimeError):
 class Client:
     """The connection of one rank to its server.
 
-    address: of the server, with the secret of the job.
-    cut_off: whether the job's store has not answered for long either: a server that alone is
-    silent may be waiting for another rank.
+    address: the server's address, with the secret of the job.
+    cut_off: returns whether the job's store is silent too: a server that is silent alone may be
+        waiting for another rank.
     lost: the ranks that the server has lost, and why.
 
-    Whatever goes wrong with the connection raises `ConnectionError`, which names the server and
-    what this rank was doing; that includes a server that does not let this rank in.
+    Every fault of the connection raises `ConnectionError`, which names the server and this rank's
+    activity; so does a server that does not admit this rank.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Client:
         """Report that this rank is ready to train `count` parameters; one of the ranks sends a job.
 
         shared: use shared memory if the server runs on this host.
-        settings: of the optimizer, as they are in the job.
+        settings: the optimizer's settings, as in the job.
         The first command comes when all ranks have begun.
         """
         self._phase = "setting up"
@@ -107,12 +107,12 @@ class Client:
 
     @property
     def gradient(self) -> torch.Tensor:
-        """Shape (count,): what is sent; a gradient written right here saves a copy."""
+        """The gradient to send, shape (count,); writing it here directly saves a copy."""
         return self._exchange.gradient
 
     @property
     def parameters(self) -> torch.Tensor:
-        """Shape (count,): as they came last; they hold until the next command."""
+        """The parameters received last, shape (count,); valid until the next command."""
         return self._exchange.parameters
 
     @property
@@ -151,12 +151,11 @@ class Client:
         settings: bytes = b"",
         members: Mapping[int, tuple[float, bool]] | None = None,
     ) -> None:
-        """Answer `Compute`; of a group its lowest rank does so, and the others send nothing.
+        """Answer `Compute`; in a group only the lowest rank calls this.
 
-        gradient: mean over the samples of the step, or weighted sum of a group; None if it stays
-        here.
-        settings: of the optimizer; sent if they have changed.
-        All others are as in `StepReport`.
+        gradient: mean over the step's samples, or a group's weighted sum; None if it stays here.
+        settings: the optimizer's settings; sent if they have changed.
+        The other parameters are as in `StepReport`.
         """
         if gradient is not None and finite:
             self._write(gradient)
@@ -192,14 +191,14 @@ class Client:
         self._send(messages.CollectiveFailure(closing))
 
     def fetch_state(self) -> dict[str, Any]:
-        """What a checkpoint needs, see `Server.state`; between a command and its answer."""
+        """The server's part of a checkpoint (`Server.state`); between a command and its answer."""
         self._send(messages.StateRequest())
         return self._receive(dict)
 
     def leave(self, reason: str = "") -> None:
         """End the training of this rank; the others go on.
 
-        reason: why it failed; without one it has come to its end, and does not count as lost.
+        reason: why it failed; without one the rank has finished, and does not count as lost.
         """
         try:
             self._wire.send(messages.Leave(reason))
@@ -270,7 +269,7 @@ class Heartbeat:
     A rank that computes slowly goes on beating; a rank that is stopped does not.  On the same
     connection the server tells a rank at once that its step is aborted.
 
-    connection: to the server, for heartbeats alone.
+    connection: a connection to the server for heartbeats alone.
     stall_limit: seconds of silence after which the server gives up a rank.
     last_answer: when the server answered last, on this process's monotonic clock.
     aborted: number of the last step that the server aborted, -1 before the first.

@@ -22,8 +22,8 @@ RETRIES = 3
 class _Open:
     """An all-reduce under way.
 
-    number: of the reduction in the engine.
-    sum: as it was commanded last.
+    number: the engine's number of the reduction.
+    sum: the sum as commanded last.
     failures: how often it failed though all members were alive.
     done, failed: the ranks at which it has ended, and has failed, since the last command.
     """
@@ -38,7 +38,7 @@ class _Open:
 class Reductions:
     """The all-reduces under way; one is over when all members that are alive have reported it.
 
-    dead: ranks; the coordinator adds to this set.
+    dead: the lost ranks; the coordinator adds to this set.
     whole: samples of all ranks in one step, N*b.
     Each method returns the commands that follow.
     """
@@ -54,7 +54,7 @@ class Reductions:
         return bool(self._open)
 
     def begin(self, reduction: Reduction, at: float) -> list[Command]:
-        """The engine begins one; that of a group has happened during backward."""
+        """Begin an all-reduce of the engine; a group's has happened during backward already."""
         members = tuple(sorted(reduction.members + reduction.riders))
         group = self._workers[members[0]].sum
         if group is not None:
@@ -67,7 +67,7 @@ class Reductions:
         return self._command(self._count, at)
 
     def on_report(self, rank: int, closing: int, at: float, failed: bool) -> list[Command]:
-        """It has ended or failed at a rank."""
+        """An all-reduce has ended or failed at a rank."""
         if closing not in self._open:
             return []
         this = self._open[closing]
@@ -75,11 +75,11 @@ class Reductions:
         return self._follow(closing, at)
 
     def on_loss(self, at: float) -> list[Command]:
-        """A rank has died, for which others may wait."""
+        """A rank has died; others may be waiting for it."""
         return [command for closing in list(self._open) for command in self._follow(closing, at)]
 
     def _command(self, closing: int, at: float) -> list[Command]:
-        """Command it to the members that are alive; without any it is over."""
+        """Command an all-reduce to its live members; without any it is over."""
         this, live = self._open[closing], self._live
         members, average = this.sum.members, this.sum.average
         alive = tuple(rank for rank in members if rank not in self._dead)
@@ -98,7 +98,7 @@ class Reductions:
         return [Reduce(rank, closing, alive, tuple(own.values()), average) for rank in alive]
 
     def _follow(self, closing: int, at: float) -> list[Command]:
-        """When all that are alive have reported: the end, or the command again if one failed."""
+        """Once all live members have reported, end the all-reduce, or repeat it if one failed."""
         this = self._open[closing]
         alive = set(this.sum.weights) - self._dead
         if not alive <= this.done | this.failed:

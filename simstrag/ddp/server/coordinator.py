@@ -3,8 +3,8 @@
 `simstrag.engine.live.Live` applies the policy's rules; the coordinator knows which rank computes,
 which gradient is where, and which command has to wait for it. Times are arguments, in seconds.
 
-A rank is *away* from its command to compute until it is back. Commands to a rank that is away wait,
-except for an abort.
+A rank is *away* from its `Compute` command until its report or withdrawal arrives. Its next step
+waits until then; an abort does not wait.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Coordinator:
 
     live: the engine, made with `fixed=worker_state.is_fixed`, at its beginning.
     batch: samples of a gradient at a share of 1.
-    is_synchronous: whether the ranks do better without the server under a plan; after an update
-    from which all begin together they are handed over.
+    is_synchronous: whether a plan is better run without the server; if so, the ranks are handed
+        over after the next update from which all begin together.
     over: whether there is nothing left to decide.
     """
 
@@ -69,8 +69,8 @@ class Coordinator:
     ) -> list[Command]:
         """A rank has finished a step.
 
-        seconds: of computing.
-        here: its gradient has arrived too.
+        seconds: computing time.
+        here: whether its gradient has arrived too.
         """
         if self._take_back(rank, step):
             worker = self._workers[rank]
@@ -145,13 +145,13 @@ class Coordinator:
         return self._decide(at)
 
     def on_time(self, at: float) -> list[Command]:
-        """Nothing has happened until then, but a window may have ended."""
+        """Nothing has happened until `at`, but a window may have ended."""
         self.live.wait(at)
         return self._decide(at)
 
     @property
     def expiry(self) -> float:
-        """When `on_time` must be called at the latest."""
+        """Latest time for the next call of `on_time`, in seconds."""
         return math.inf if self.over else self.live.expiry
 
     def _work_of(self, rank: int) -> Compute:
@@ -225,8 +225,8 @@ class Coordinator:
     def _regroup(self) -> None:
         """A group whose collective failed repeats its step when all but its dead are back.
 
-        Each member pulls the parameters again, which not all may have had from the lowest. From
-        now on no group all-reduces during backward: DDP cannot go on after a failed reduction.
+        Each member pulls the parameters again: the lowest member's broadcast may not have reached
+        all. From now on no group all-reduces during backward: DDP fails after a failed reduction.
         """
         for worker in self._workers:
             if worker.work is None or not worker.broken:
@@ -271,7 +271,7 @@ class Coordinator:
                     break
                 self._pending.popleft()
                 commands += self._keep(command)
-                if away:  # they were lost with their ranks before they were sent
+                if away:  # gradients lost with their ranks before they were sent
                     parts = tuple(part for part in command.parts if part[0] not in away)
                     missing = tuple(sorted({*command.missing, *away}))
                     command = replace(command, parts=parts, missing=missing)

@@ -44,7 +44,7 @@ HANDSHAKE = 10.0
 """Seconds in which a stranger has to prove that it knows the secret."""
 
 STRANGERS = 64
-"""Most strangers at a time; one more, and the one that came first is dropped."""
+"""Most strangers at a time; beyond that the oldest is dropped."""
 
 
 @dataclass(eq=False)
@@ -53,8 +53,8 @@ class Peer:
 
     beats: its connection for heartbeats.
     last_beat: when its last heartbeat came.
-    begun: it is ready to train.
-    phase: what it is doing, for messages.
+    begun: whether it is ready to train.
+    phase: its present activity, for messages.
     changed: settings of its optimizer that the server has not taken over yet.
     row: times of its present step.
     losses: number of losses already reported to it.
@@ -93,7 +93,7 @@ class Listener:
 
     address: host, port and secret of the job, for `connect_to`.
     peers: the ranks that are connected.
-    gone: the ranks that were, and cannot come again.
+    gone: the ranks that were connected once, and cannot come again.
     """
 
     def __init__(self, world_size: int, host: str, stall_limit: float) -> None:
@@ -110,7 +110,7 @@ class Listener:
         self._queue: deque[tuple[Peer, float]] = deque()
 
     def next_peer(self, timeout: float) -> tuple[Peer, float] | None:
-        """The rank that is to be heard next, and when its first byte was seen; None if none is."""
+        """The rank to hear next, and when its first byte was seen; None without one."""
         for key, _ in self._selector.select(0.0 if self._queue else timeout):
             key.data()
         while self._strangers and self._strangers[0].deadline < time.monotonic():
@@ -222,7 +222,7 @@ class Listener:
                 return
         except OSError:
             pass
-        self._selector.unregister(beats)  # the end of the frames says more than this one
+        self._selector.unregister(beats)  # the end of the other connection says more
         beats.close()
         peer.beats = None
 
@@ -239,7 +239,7 @@ def connect_to(
     """Join a job: an authenticated connection, and the stall limit of the server.
 
     address: `Listener.address`.
-    name: of the server, for messages.
+    name: the server's name, for messages.
     beats: whether the connection is for heartbeats.
     Raises `ConnectionError` where the server cannot be reached, does not let this rank in, or does
     not know the secret itself.
@@ -290,7 +290,7 @@ def _receive(connection: socket.socket, size: int, name: str, rank: int) -> byte
 def _proof(
     secret: str, side: bytes, challenge: bytes, rank: int, beats: bool, nonce: bytes
 ) -> bytes:
-    """HMAC-SHA256, by a rank or by the server, of all that was said in this handshake."""
+    """HMAC-SHA256 of the whole handshake, by a rank or by the server."""
     claim = side + challenge + RESPONSE.pack(rank, beats, nonce, b"")
     return hmac.digest(secret.encode(), claim, "sha256")
 

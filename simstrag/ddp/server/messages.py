@@ -1,4 +1,4 @@
-"""What ranks and the server say to each other, and what the coordinator tells the server to do.
+"""Messages between ranks and the server, and the coordinator's commands to both.
 
 A rank receives a command, carries it out, sends one answer, and receives the next command.
 """
@@ -20,7 +20,7 @@ from simstrag.policy import Hints, Policy
 
 @dataclass(frozen=True)
 class JobSpec:
-    """What is trained and under which policy; one of the ranks brings it.
+    """Model, optimizer and policy of a training; one of the ranks brings it.
 
     packed: parameters and optimizer, as `pack_optimizer` made them.
     batch: samples of a gradient at a share of 1.
@@ -76,13 +76,13 @@ class Begin:
 class StepReport(NamedTuple):
     """The end of a step; a gradient, or the sum of a group, is in the buffer or in shared memory.
 
-    version: of the parameters from which the gradient was computed.
-    samples: of the gradient.
-    seconds: of computing, as the policy sees it.
-    begun, ended: when, on the monotonic clock of the rank.
-    finite: whether the gradient is.
-    settings: of the optimizer, if they have changed.
-    members: of a group, by rank: seconds of computing, and whether its gradient is finite.
+    version: version of the parameters from which the gradient was computed.
+    samples: samples of the gradient.
+    seconds: computing time, as the policy sees it.
+    begun, ended: start and end, on the monotonic clock of the rank.
+    finite: whether the gradient is finite.
+    settings: the optimizer's settings, if they have changed.
+    members: a group's members by rank: computing seconds, and whether the gradient is finite.
     """
 
     route: GradientRoute
@@ -115,7 +115,7 @@ class ReductionEnd(NamedTuple):
 
 
 class CollectiveFailure(NamedTuple):
-    """An all-reduce has failed here; `closing` is None for that of a group during backward."""
+    """An all-reduce has failed here; `closing` is None for a group's during backward."""
 
     closing: int | None
 
@@ -160,12 +160,12 @@ class Fault(NamedTuple):
 class Compute:
     """Compute a step of `samples` samples from the parameters of `version`.
 
-    amp: in reduced precision.
-    pull: whether the parameters come along; without it the rank goes on with what it has.
+    amp: whether to compute in reduced precision.
+    pull: whether the parameters come along; else the rank goes on with its own.
     passed: whether they come to the lowest of `members` alone, which broadcasts them.
     local: whether the rank updates a model of its own before it reports the step.
-    members, weight: of `GradientRoute.GROUP`, the group and the factor of this rank's gradient.
-    applied: samples of all ranks so far.
+    members, weight: for `GradientRoute.GROUP`, the group and the factor of this rank's gradient.
+    applied: samples applied by all ranks so far.
     """
 
     rank: int
@@ -184,10 +184,10 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """All-reduce among `members`, each with its own of `weights`.
+    """All-reduce gradients, or models if `average`, among `members`; each has its own weight.
 
-    Gradients, or models where `average`. A gradient that is not finite counts as zeros. The rank
-    keeps what goes in: if a member dies, the command comes again without that member.
+    A gradient that is not finite counts as zeros. The rank keeps its input: if a member dies, the
+    command comes again without that member.
     """
 
     rank: int

@@ -1,4 +1,4 @@
-"""The parameters at the server: their versions, and which of them a rank pulls."""
+"""The parameters at the server: their versions, and the version that a rank pulls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ParameterStore:
 
     flat: shape (count,), on the CPU, all parameters in the optimizer's order.
     optimizer: works on `flat`.
-    version: of the parameters. Older ones are kept for ranks whose next step begins there.
+    version: number of updates. Older parameters are kept for ranks whose next step needs them.
     Raises `InputError` where the optimizer cannot be unpacked here.
     """
 
@@ -59,7 +59,7 @@ class ParameterStore:
         self.version = apply.version
 
     def set(self, settings: bytes) -> None:
-        """Settings of the optimizer as `pack_settings` made them, such as a learning rate."""
+        """Change settings of the optimizer, such as a learning rate, packed by `pack_settings`."""
         for group, own in zip(self.optimizer.param_groups, pickle.loads(settings), strict=True):
             group.update(own)
 
@@ -81,12 +81,11 @@ class ParameterStore:
         self._kept[rank] = self.version, self.flat.clone()
 
     def route(self, compute: Compute) -> Compute:
-        """The command, which says whether a group passes its parameters on.
+        """The command, which says whether the parameters go to the lowest member to broadcast them.
 
-        Where all members share memory with the server, each copies from there: a broadcast over
-        the loopback made steps that do little but communicate longer: 57 ms for 46 (2 ranks, 20
-        MB), 92 for 86 (4 ranks, 20 MB), 22 for 20 (4 ranks, 2 MB). Else the parameters go to the
-        lowest member, which broadcasts them.
+        They do unless all members share memory with the server and copy from there. A broadcast
+        over the loopback was slower in communication-bound steps: 57 ms instead of 46 (2 ranks,
+        20 MB), 92 instead of 86 (4 ranks, 20 MB), 22 instead of 20 (4 ranks, 2 MB).
         """
         near = all(rank in self._buffers and self._buffers[rank].shared for rank in compute.members)
         return compute if near else replace(compute, passed=compute.pull)

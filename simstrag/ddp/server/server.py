@@ -41,7 +41,7 @@ class EventLog(Protocol):
         """Write an event: `push` and a row; `applied`, version, gradients and missing ranks, as in
         `messages.Apply`; `lost`, time, rank and reason; `end`, time and the policy's counts.
 
-        A row is of a finished step: rank, when the server had its report (at), step, version,
+        A row describes a finished step: rank, when the server had its report (at), step, version,
         seconds, samples, loss, and begun, ended (monotonic clock of the rank), first, received,
         applied, replied (monotonic clock of the server), NaN where that did not happen.
         """
@@ -104,7 +104,7 @@ class Server:
             self._listener.close()
 
     def _turn(self) -> None:
-        """Read at most one frame, then do what time demands."""
+        """Read at most one frame, then act on time limits that have passed."""
         window = math.inf if self._coordinator is None else self._coordinator.expiry - self._now()
         event = self._listener.next_peer(max(0.0, min(window, self.stall_limit / 8, 1.0)))
         self._check_silence()  # before a frame that may stall
@@ -125,7 +125,7 @@ class Server:
             self.journal.note(kind, *values)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint needs: optimizer, parameters (flat), facts, policy."""
+        """The server's part of a checkpoint: optimizer, parameters (flat), facts, policy."""
         assert self.store is not None, "no job has begun"
         live = None if self._coordinator is None else self._coordinator.live
         return {
@@ -244,7 +244,7 @@ class Server:
         self._begin()
 
     def _begin(self) -> None:
-        """Begin the job if all ranks are ready that have not left."""
+        """Begin the job if all ranks that have not left are ready."""
         gone, peers, job = self._listener.gone, self._listener.peers, self._job
         ready = [rank for rank, peer in peers.items() if peer.begun]
         if job is None or not ready or len(ready) + len(gone) < self.world_size:

@@ -105,9 +105,9 @@ def main() -> None:
 
 
 def _warm_up() -> None:
-    """Do now what takes long at its first time, and would delay the first update.
+    """Let an optimizer import half of torch, and the engine load its compiled code.
 
-    An optimizer imports half of torch, and the engine loads its compiled code.
+    Later they would delay the first update.
     """
     parameter = torch.zeros(1, requires_grad=True)
     parameter.grad = torch.zeros(1)

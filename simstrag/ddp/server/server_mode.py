@@ -29,7 +29,7 @@ class ServerMode:
     mark: is called with the step and the phase that begins.
     handover: the command that ended this mode; None before.
     finished: the plan leaves this rank out, and all ranks that it needs have left.
-    samples: applied by all ranks, as of the last command to compute.
+    samples: samples applied by all ranks, as of the last `Compute`.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ServerMode:
         return 0 if self._work is None else self._work.samples
 
     def step(self, closure: Closure) -> torch.Tensor:
-        """Compute a step and carry out all commands up to the next one; the loss."""
+        """Compute a step and carry out commands up to the next `Compute`; return the loss."""
         work = self._work
         if work is None:
             raise InputError("the training is over: the ranks that it would need have left")

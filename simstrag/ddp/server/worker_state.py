@@ -13,7 +13,7 @@ from simstrag.plan import Plan, Weigh
 from simstrag.quorum import Quorum, Via
 
 TOLERANCE = 1e-9
-"""Relative difference of factors that count as equal: they are products of roundings."""
+"""Factors that differ relatively by less than this count as equal: they carry rounding errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,8 @@ class ReducedSum:
 
     root: the rank that has sent the sum to the server.
     members: the ranks whose gradients the engine counts in it.
-    weights: of the ranks that took part.
-    average: whether it is of models.
+    weights: weights of the ranks that took part.
+    average: whether models were reduced.
     """
 
     root: int
@@ -36,13 +36,13 @@ class ReducedSum:
 class WorkerState:
     """One rank.
 
-    work: the step that it computes; None while it is back.
+    work: the step that it computes; None unless it is away.
     aborted: whether that step was aborted.
     next_work: the step that it begins when it is back.
     delivered: whether its gradient is at the server.
     requested: whether the server has asked for the gradient.
-    finite: whether the gradient is.
-    samples, version: of its contribution.
+    finite: whether the gradient is finite.
+    samples, version: samples of its gradient, and version of their parameters.
     sum: the all-reduce that its gradient is part of.
     broken: whether the collective of its group has failed.
     private: whether it has a model of its own.
@@ -80,7 +80,7 @@ def is_fixed(quorum: Quorum) -> bool:
 
 
 def route(rank: int, plan: Plan) -> tuple[GradientRoute, tuple[int, ...]]:
-    """What a rank does with its gradient under a resolved plan, and the group that it is in."""
+    """The route of a rank's gradient under a resolved plan, and the rank's group."""
     for quorum in plan.quorums:
         if rank in quorum.members and quorum.via is Via.SERVER:
             return GradientRoute.PUSH, ()
@@ -121,11 +121,11 @@ def model_weights(samples: Mapping[int, int]) -> dict[int, float]:
 
 
 def rescale(reduced: ReducedSum, booked: Mapping[int, float]) -> float:
-    """The factor by which a sum gets the weights that the engine has booked; mostly 1.
+    """The factor that gives a sum the weights booked by the engine; mostly 1.
 
     booked: weights by rank.
-    Raises `PlanError` where no single factor does: gradients of different staleness have become
-    staler during the all-reduce.
+    Raises `PlanError` if no single factor exists: staleness damping changed the weights unequally
+    during the all-reduce.
     """
     weights = reduced.weights
     factors = [booked.get(rank, 0.0) / weight for rank, weight in weights.items() if weight > 0]
