@@ -1,8 +1,8 @@
 """An excerpt of a run: bounded in size, with single steps to look at.
 
-As long as there are few steps, all of them and all updates are kept.  Then steps of some ranks
-only, and then, with updates and decisions, those in windows of time: the first of each period.
-Period and window are powers of two of a second, so that the windows of two runs coincide.
+At first all steps and updates are kept, later the steps of some ranks only.  In the end steps,
+updates and decisions are kept in windows of time, one at the start of each period.  Period and
+window are powers of two of a second, so that the windows of two runs coincide.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from simstrag.timing.contention import Contention
 Array = npt.NDArray[Any]
 
 MOST = 1 << 18
-"""Steps that are kept at most, and updates in windows."""
+"""Most steps kept, and most updates kept in windows."""
 SPREAD = 1 << 12
-"""Updates that are kept besides, evenly spread over all."""
+"""Most further updates kept, evenly spread over the run."""
 RANKS = 256
 WINDOWS, CYCLES = 32, 64
-"""How many windows there are when it is first thinned, unless each would show fewer cycles."""
+"""The first window is 1/WINDOWS of the time so far, or CYCLES cycles if these are longer."""
 VALUES = 8
-"""Times as many decisions, or ranks and shares in them, are kept at most."""
+"""This many decisions, or values in their lists, count as one row."""
 WHEN = {"steps": "start", "updates": "time", "decisions": "time"}
 NO_TIME = 1e-9
-"""Seconds of a window that is not made shorter: all that is in it happens at once."""
+"""Seconds of the shortest window: events within it count as simultaneous."""
 STEPS_BITS = 40
-"""Of a number that stands for a step of a rank."""
+"""Bits for the step in a number that stands for a step of a rank."""
 
 
 def ranks_to_show(contention: Contention, workers: int, most: int = RANKS) -> list[int]:
@@ -65,11 +65,11 @@ def ranks_to_show(contention: Contention, workers: int, most: int = RANKS) -> li
 
 
 class Excerpt(InMemory):
-    """Keeps what an excerpt shows, and of all steps where their time went.
+    """Keeps the rows of an excerpt, and each rank's seconds in all steps.
 
     workers: number of ranks.
-    ranks: whose steps are kept once they are too many.
-    most: steps, and updates in windows, that are kept at most.
+    ranks: the ranks whose steps are kept once there are too many steps.
+    most: most steps kept, and most updates kept in windows.
     """
 
     def __init__(self, workers: int, ranks: Sequence[int], most: int = MOST) -> None:
@@ -86,7 +86,7 @@ class Excerpt(InMemory):
         self._spent = _Spent(workers)
 
     def add(self, name: str, batch: pa.RecordBatch) -> None:
-        """Keep what belongs to the excerpt, of gradients nothing."""
+        """Keep the rows that belong to the excerpt; gradients only count in the seconds."""
         if name == RANK_SETS:
             super().add(name, batch)
             return
@@ -107,7 +107,7 @@ class Excerpt(InMemory):
             self._thin()
 
     def table(self, name: str) -> RunTable | None:
-        """All rows that were kept, of updates in the order of their versions."""
+        """All rows kept; updates are in the order of their versions."""
         if name == "updates" and self._period < math.inf:
             assert self._spread is not None
             assert self._last is not None
@@ -118,7 +118,7 @@ class Excerpt(InMemory):
 
     @property
     def excerpt(self) -> dict[str, Any] | None:
-        """What was kept, as `Run.excerpt` has it; None where all was."""
+        """The value of `Run.excerpt`; None if all rows were kept."""
         if not self._only_ranks and self._period == math.inf:
             return None
         ranks = self._ranks if self._only_ranks else np.arange(self._workers)
@@ -136,14 +136,14 @@ class Excerpt(InMemory):
         rows = np.ones(len(times), dtype=np.bool_)
         if self._period < math.inf:
             rows = times % self._period < self._window
-        if name == "decisions" and len(times):  # and what is in force when a window begins
+        if name == "decisions" and len(times):  # and the one in force when a window begins
             rows |= np.append(np.diff(np.floor(times / self._period)) > 0, True)
         if name == "steps" and self._only_ranks:
             rows &= np.isin(_values(batch, "rank"), self._ranks)
         return batch if rows.all() else take(batch, rows)
 
     def _thin(self) -> None:
-        """Keep about half of what is kept, or steps of fewer ranks."""
+        """Drop about half of the rows, or the steps of some ranks."""
         now = self._now
         if len(self._ranks) < self._workers and not self._only_ranks:
             self._only_ranks = True
@@ -175,7 +175,7 @@ class Excerpt(InMemory):
 
 
 class _Spent:
-    """Seconds that ranks computed in either precision, and how much of it was thrown away.
+    """Seconds of each rank's steps in full precision, in AMP, and with a gradient that was lost.
 
     A step and the fate of its gradient arrive in any order, and are matched here.
     """
@@ -224,7 +224,7 @@ class _Spent:
 
 
 def _rows(name: str, batch: pa.RecordBatch) -> int:
-    """How many rows a batch has, as far as they take memory."""
+    """The number of rows that a batch counts as, by the memory they take."""
     if name != "decisions":
         return int(batch.num_rows)
     values = sum(int(Column(column).sizes.sum()) for column in batch.columns)
@@ -236,7 +236,7 @@ def _values(batch: pa.RecordBatch, name: str) -> Array:
 
 
 def _is_any(batch: pa.RecordBatch, name: str, *chosen: str) -> Array:
-    """Where a column of words is one of some words."""
+    """A mask of the rows whose word is one of `chosen`."""
     column = batch.column(name)
     codes = [code for code, word in enumerate(column.dictionary.to_pylist()) if word in chosen]
     return np.isin(values_of(column.indices), codes)
@@ -248,7 +248,7 @@ def _key(batch: pa.RecordBatch) -> Array:
 
 
 def _power_of_two(value: float) -> float:
-    """The greatest power of two that is not above.
+    """The greatest power of two that is not above `value`.
 
     >>> _power_of_two(5.0), _power_of_two(0.3)
     (4.0, 0.25)

@@ -54,7 +54,7 @@ class Recorder:
     keep_updates: keep a row per update, else `SAMPLED` columns of a sample of updates.
     keep_steps, keep_gradients: keep a row per step, per gradient.
     on_update: called as (seconds, samples, progress) with each batch of updates.
-    storage: of the rows; in memory by default.
+    storage: the place of the rows; in memory by default.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ def _batch(
             columns[name] = words(rows["fate"], FATES)
         elif name == "progress":
             columns[name] = numbers(rows[name].copy(), np.isnan(rows[name]))
-        elif name == "update":  # of a gradient that entered none it is below 0
+        elif name == "update":  # below 0 for a gradient that entered none
             columns[name] = numbers(rows[name].copy(), rows[name] < 0)
         else:
             columns[name] = numbers(rows[name].copy())

@@ -21,13 +21,13 @@ def summarise(
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The summary of `run.json` and the warnings that go with it.
 
-    `architecture` says through what the updates came, in the order in which plans asked for it.
+    `architecture` says how updates were made, such as by a server, in the order of the plans.
     Times in seconds; `throughput` in applied samples per second; `goodput` is throughput times
     statistical efficiency, which is progress per sample relative to one worker's batch (Qiao et
     al., "Pollux", OSDI 2021); `effective_staleness` is S_stale / batch of rule 25, `deviation`
     the factor of rule 25a; `cut_share` the share of the samples of all started steps that a
     deadline cut away; `hits`, `false_alarms` and `misses` count ranks at updates: suspected
-    stragglers, others that were suspected, stragglers that were not; None if the policy judges no
+    stragglers, other suspects, stragglers that were not suspected; None if the policy judges no
     rank.  Values that depend on progress are None if a plan made it unknown.
     """
     counts = recorder.counts
@@ -85,7 +85,7 @@ def unknown_warning(reason: str) -> str:
 
 
 def _fresh_progress(learner: NoiseScale) -> float:
-    """The progress of as many samples as fresh gradients of one worker."""
+    """The progress of the same samples in fresh gradients of one worker."""
     return learner.samples / (learner.noise_scale + learner.batch)
 
 
@@ -102,7 +102,7 @@ def _known(time: float) -> float | None:
 
 
 def _accuracy(scenario: Scenario, progress: float | None, staleness: float) -> float | None:
-    """Accuracy by the declared curve, less the loss by staleness; None without or beyond it."""
+    """Accuracy by the declared curve, less the loss by staleness; None outside the curve."""
     curve: Sequence[tuple[float, float]] = scenario.learner.curve or ()
     if progress is None:
         return None

@@ -27,9 +27,9 @@ BACKENDS = ("processes", "dask", "ray")
 CLUSTERS = {"dask": ("distributed", "tcp://10.0.0.1:8786"), "ray": ("ray", "10.0.0.1:6379")}
 """The package that a cluster needs, and an example of an address."""
 PATIENCE = 10.0
-"""Seconds in which a cluster answers."""
+"""Seconds in which a cluster must answer."""
 WORKERS = 60.0
-"""Seconds in which one of its workers is there."""
+"""Seconds in which one of its workers must be available."""
 AHEAD = 2
 """Calls under way for each core of a cluster, so that none waits for the next."""
 RETRIES = 3
@@ -37,7 +37,7 @@ RETRIES = 3
 
 
 def load_backend(name: str, address: str | None = None, jobs: int | None = None) -> Backend:
-    """A backend by its name.  Raises `InputError` where it cannot be had.
+    """A backend by its name.  Raises `InputError` if it is not available.
 
     >>> load_backend("das")
     Traceback (most recent call last):
@@ -172,8 +172,8 @@ def first_line(error: Exception) -> str:
 def _require_answer(address: str) -> None:
     """Raise where no cluster answers: `OSError`, or `ValueError` for a malformed address.
 
-    Both clusters speak first, unless they expect encryption; their clients would try for minutes
-    whatever else answers there.
+    Both clusters speak first, unless they expect encryption; if something else answers there, their
+    clients would try for minutes.
     """
     with socket.create_connection(_host_and_port(address), PATIENCE) as connection:
         if not address.startswith("tls://") and os.environ.get("RAY_USE_TLS") != "1":

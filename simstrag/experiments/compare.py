@@ -157,7 +157,7 @@ class Comparison:
     ) -> Path:
         """Write tables, inputs, example runs and the report to a folder, whole or not at all.
 
-        command: what the report says was typed; by default how to make it again from the folder.
+        command: the command that the report shows; by default one that makes it from the folder.
         of: the file of the scenario, which `origin` finds again.
         """
 
@@ -306,7 +306,7 @@ def _compare(scenario: Scenario, runner: Runner) -> Comparison:
 def _sensitivity(
     scenario: Scenario, runs: pd.DataFrame, times: Mapping[tuple[str, int, float], float]
 ) -> pd.DataFrame:
-    """Time to target under other costs of staleness. times: of what was run again, in seconds.
+    """Time to target under other costs of staleness; times: seconds of the repeated runs.
 
     A run without stale gradients makes the same progress whatever they cost, and was not repeated.
     """
@@ -324,7 +324,7 @@ def _sensitivity(
 
 
 def _with_thresholds(comparison: Comparison, runner: Runner) -> Comparison:
-    """The comparison with its thresholds, for which it runs on; what it ran is not run again."""
+    """The comparison with its thresholds; the runs that it has already are not repeated."""
     scenario, runs = comparison.scenario, comparison.runs.to_dict("records")
     by_run: dict[tuple[str, int], Any] = {(row["policy"], row["seed"]): row for row in runs}
     known = {

@@ -66,8 +66,8 @@ def mitigation(times: Array, baseline: Array, clean: Array) -> Estimate:
 def _estimate(of_means: Callable[..., Array], *samples: Array) -> Estimate:
     """`of_means(mean, mean, ...)` with its paired bootstrap interval.
 
-    A resample without a value may lie anywhere: it counts as below the low and above the high end,
-    so that an interval with more than 2.5 % of them has none.
+    A NaN resample counts as -inf for the low end and as +inf for the high end; with more than 2.5 %
+    of them the ends are NaN.
     """
     arrays = [np.asarray(sample, dtype=np.float64) for sample in samples]
     value = float(of_means(*(np.mean(a) for a in arrays)))

@@ -30,7 +30,7 @@ LEVELS = 101
 """Points of a progress curve."""
 NOTE = "finished-runs.txt"
 REQUESTED = ("policies", "seeds")
-"""Keys of a scenario that say which runs there are, and nothing of what happens in one."""
+"""Keys of a scenario that choose the runs and do not affect a single run."""
 NOTE_TEXT = """\
 Finished runs of a comparison that was interrupted. The same command goes on from here, also with
 other policies or seeds, as long as all else of the scenario, its trace, its profile and the program
@@ -53,12 +53,12 @@ class RunTask(NamedTuple):
 
 
 class RunResult(NamedTuple):
-    """What a comparison keeps of a run.
+    """The results of a run that a comparison keeps.
 
     row: its summary.
     curve: (variant, policy, seed, progress, time).
     run: the run itself, if its steps are kept.
-    times: (c_tau, seconds to the target) of each time that it was run again.
+    times: (c_tau, seconds to the target) of each repetition.
     """
 
     row: dict[str, Any]
@@ -128,7 +128,7 @@ class Runner:
             self._report(self._done, len(self._tasks) + self._ahead, what)
 
     def describe_kept(self) -> list[str]:
-        """What an interrupt leaves, as a sentence; nothing where no run is kept."""
+        """A sentence on the runs that an interrupt leaves; none if no run is kept."""
         count = 0 if self._cache is None else self._cache.count(self._tasks)
         if self._cache is None or not count:
             return []
@@ -210,8 +210,8 @@ class RunCache:
 
     That is its policy and seed, the scenario with its trace and profile, the sources of this
     package and of the policy, and the versions of the libraries: where any of them has changed, the
-    run is done again.  Which other policies and seeds were requested is not among them.  The folder
-    comes into being with the first finished run.
+    run is done again.  The other requested policies and seeds do not count.  The first finished run
+    makes the folder.
 
     origin: digest of the scenario.
     requested: the policies and seeds that the scenario of each run states.
@@ -271,10 +271,7 @@ class RunCache:
         return sum(self._path(task).with_suffix(".json").exists() for task in tasks)
 
     def clear(self) -> None:
-        """Remove all runs of this scenario, and the folder unless it holds those of others.
-
-        That includes those of policies and seeds that are not requested any more.
-        """
+        """Remove all runs of this scenario, requested or not; also the folder if it is empty."""
         shutil.rmtree(self._runs, ignore_errors=True)
         if self.folder.exists() and {entry.name for entry in self.folder.iterdir()} <= {NOTE}:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -285,7 +282,7 @@ class RunCache:
 
     @property
     def _runs(self) -> Path:
-        """Where the runs of this scenario are; the folder may hold those of others."""
+        """The folder of this scenario's runs; the cache may also hold runs of other scenarios."""
         return self.folder / self.origin[:16]
 
 
@@ -301,7 +298,7 @@ def digest_of_scenario(scenario: Scenario) -> str:
 
 
 def key_of(origin: str, variant: str, policy: str, seed: int, digest: str | None) -> str:
-    """The name of one run.  origin, digest: of its scenario, and of its policy's file."""
+    """The name of one run; origin, digest: digests of its scenario and of its policy's file."""
     return _digest([origin, variant, policy, seed, digest])[:24]
 
 
@@ -313,7 +310,7 @@ def digest_of_policy(policy: str) -> str | None:
 
 @functools.cache
 def program() -> Mapping[str, Any]:
-    """What computes: versions and commit as a run states them, and a digest of this package.
+    """The program: versions and commit as a run states them, and a digest of this package.
 
     >>> {"simstrag", "numpy", "commit", "sources"} <= program().keys()
     True

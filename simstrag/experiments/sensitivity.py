@@ -31,9 +31,9 @@ Rows = Mapping[tuple[str, int], Mapping[str, Any]]
 """The summary of each run of the unchanged scenario, by policy and seed."""
 
 FACTORS = (1 / 4, 4)
-"""What a constant is multiplied by."""
+"""Factors by which a constant is multiplied."""
 ROUNDING = 1e-9
-"""A smaller share of a mean is no difference."""
+"""Means that differ by a smaller share count as equal."""
 HALVINGS = 5
 """Steps of the bisection."""
 COLUMNS = (
@@ -54,7 +54,7 @@ def sensitivity(
     """How far each constant may be off before another policy has the best mean time.
 
     policies, seeds: they replace the scenario's.
-    quantities: keys of `QUANTITIES`; by default all that are not 0 here.
+    quantities: keys of `QUANTITIES`; by default all that are not 0 in the scenario.
     jobs: processes, all cores by default.
     on_progress: called as (done, total, what).
 
@@ -186,7 +186,7 @@ class Edge:
         return math.sqrt(self.holds_at * self.turns_at)
 
     def narrow(self, times: Mapping[str, Floats], leader: str) -> None:
-        """Keep the half in which the leader changes; times: at its middle."""
+        """Keep the half in which the leader changes; times: seconds at the middle."""
         ahead = _ahead(times, leader)
         if ahead:
             self.turns_at, self.rival = self.middle, ahead[0]
@@ -218,7 +218,7 @@ def thresholds(trials: Trials, quantities: Sequence[str]) -> pd.DataFrame:
 
 
 def best(times: Mapping[str, Floats]) -> str:
-    """The best mean; of equal ones the first.
+    """The policy with the best mean; the first of equal ones.
 
     >>> best({"bsp": np.array([3.0, 5.0]), "asgd": np.array([2.0, 4.0])})
     'asgd'

@@ -37,7 +37,7 @@ class GridPoint:
     """One point of a grid.
 
     values: by key of the grid.
-    scenario: what they make of the study's scenario.
+    scenario: the study's scenario with these values.
     shared: a scenario with the same trace and profile.
     changes: the keys that turn `shared` into `scenario`.
     """
@@ -181,7 +181,7 @@ class Study(Section):
 
 
 def keys() -> tuple[str, ...]:
-    """The keys of a scenario that a grid may vary, those of a section with a dot.
+    """The keys of a scenario that a grid may vary; keys of a section have a dot.
 
     >>> {"workers", "trace", "server.service"} <= set(keys())
     True

@@ -108,7 +108,7 @@ class Sweep:
         return {run: kept["error"] for run, kept in self.outcomes().items() if kept["error"]}
 
     def describe_kept(self) -> str:
-        """What an interrupt leaves, as a sentence."""
+        """A sentence on the runs that an interrupt leaves."""
         finished = sum(kept["error"] is None for kept in self.outcomes().values())
         return f"{finished} of {len(self.runs)} runs are finished and kept in {self.folder}"
 
@@ -225,7 +225,7 @@ def _compute(
     report: Callable[[int, int, str], None],
     tables: bool,
 ) -> None:
-    """Compute, keep and report what is not finished.  A `KeyboardInterrupt` says how much is.
+    """Compute, keep and report unfinished runs.  A `KeyboardInterrupt` says how many are finished.
 
     Raises `InputError` where a worker has another program, `SimstragError` where the backend fails.
     """
@@ -295,7 +295,7 @@ def _start(study: Study, points: tuple[GridPoint, ...], folder: Path) -> Sweep:
 def _calls(
     share: Callable[[bytes], Any], points: tuple[GridPoint, ...], runs: list[Planned]
 ) -> Iterator[tuple[Planned, tuple[Any, ...]]]:
-    """The arguments of `_run` for each run; what points share is sent once where it can be."""
+    """The arguments of `_run` for each run; data that points share are sent once if possible."""
     shared: dict[int, Any] = {}
     needed = _needs()
     for run in runs:
@@ -306,7 +306,7 @@ def _calls(
 
 
 def _needs() -> dict[str, Any]:
-    """What two machines must share for equal results."""
+    """Versions and digests that must be equal on two machines for equal results."""
     return {name: value for name, value in program().items() if name != "commit"}
 
 

@@ -102,13 +102,13 @@ class Cgp:
 
     @property
     def unmodelled(self) -> str | None:
-        """The reason where later plans have rounds, which the first plan has not."""
+        """Why progress is not modelled, if later plans have rounds; the first plan has none."""
         rounds = self.groups is Grouping.ROUNDS
         return "its groups compute on models of their own between two updates" if rounds else None
 
     @property
     def simulated_only(self) -> str | None:
-        """The same reason for real training."""
+        """Why real ranks cannot train with rounds."""
         rounds = self.groups is Grouping.ROUNDS
         return "its groups need a model and an optimizer of their own" if rounds else None
 

@@ -10,11 +10,11 @@ The paper's: thresholds from s_L to s_L + r_max (3 and 15), a controller that de
 fastest rank is at s_L, and the wait for s_L after the extra steps.  The controller predicts the
 next r_max pushes of both ranks from the times between their last two, and takes the closest pair in
 either order.  Ours: the interval between a rank's pushes is its last local time plus its
-communication, without waiting; the slowest's next push is predicted from the start of its step; the
-fast rank's r-th push, r = 0..r_max, is compared with the slowest's next push at or after it, for
-which it would wait; the least r of tied waits is taken.  The extra steps raise the threshold by r,
-so that a push of the slowest adds to them, until the rank blocks. It then waits for s_L, maybe for
-several pushes.
+communication, without waiting; the slowest's next push is predicted from the start of its step.
+For each r = 0..r_max the wait lasts from the fast rank's r-th push to the slowest's first push at
+or after it.  The r with the least wait is taken, the smallest of tied ones.  The extra steps raise
+the threshold by r, so that a push of the slowest adds to them, until the rank blocks. It then waits
+for s_L, maybe for several pushes.
 """
 
 import math
@@ -100,7 +100,7 @@ class Dssp:
     def _extra_steps(self, view: View, fast: int, slowest: Ints) -> int:
         """r*, the r in 0..r_max with the least wait; 0 where an interval is unknown.
 
-        Of several slowest ranks the one with the latest next push counts.
+        Among several slowest ranks the one with the latest next push counts.
         """
         interval = last(view.local_times, view.communication)
         next_push = np.maximum(view.pending_since + interval, view.time)[slowest]

@@ -79,7 +79,7 @@ class _State:
     ranks: one record of `RANK` per rank.
     raw: the last W raw times of each rank, all in one precision (A.9.4), so that their
         full-precision equivalents are in the same order.
-    trials: the running trial of each rank in one.
+    trials: the running trial of each rank that has one.
     """
 
     ranks: npt.NDArray[np.void]
@@ -104,7 +104,7 @@ class Korel:
         dwell is reset.
     P_probe: AMP steps between two probes.
     probes: whether there are probes and confirmations.
-    dear: the cost of a change of precision, in clean steps, above which there are none either.
+    dear: no probes or confirmations if a change of precision costs more clean steps than this.
     efficacy: AMP helps if its times are below this share of those before.
     cooldown, cooldown_cap: updates without AMP after it did not help; doubled up to the cap.
     f_floor, f_floor_off: least scale of z, as a share of the reference, for on and for off.
@@ -238,7 +238,7 @@ class Korel:
     def _count(
         self, state: _State, x: Floats, against: Baseline, recorded: npt.NDArray[np.int64]
     ) -> bool:
-        """Update the counts, and mark the ranks that need an action; whether there are any."""
+        """Update the counts, and mark the ranks that need an action; return whether any does."""
         flagged = find_suspects(x, against, self.z_on, self.delta_on)
         well = self._well(x, against) if state.plan.suspects else np.zeros_like(flagged)
         return bool(
@@ -356,7 +356,7 @@ def _count(
     ranks: Any, unknown: Any, entered: Any, flagged: Any, well: Any, version: int, k_on: int,
     k_off: int, tested_after: int, probed_after: int,
 ) -> bool:  # fmt: skip
-    """Update the counts of A.9.10 and A.9.11 and the steps in AMP mode; all most checks need.
+    """Update the counts of A.9.10 and A.9.11 and the AMP steps; most checks need nothing more.
 
     Marks the ranks that need an action and leaves their counts unchanged.  A rank without an x
     keeps its counts.  Returns whether a rank is marked.

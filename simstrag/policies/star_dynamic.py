@@ -57,7 +57,7 @@ class StarDynamic:
         return state.plan
 
     def _next_plan(self, view: View, before: Plan | None) -> Plan:
-        """A plan; the same object while the groups do, or a rank's time is unknown."""
+        """A plan; the same object while the groups stay, or a rank's time is unknown."""
         t = PREDICTORS[self.predictor.value](view.local_times, view.communication)
         if np.isnan(t).any():
             return before or _plan_of((), view)

@@ -71,10 +71,10 @@ class StarH:
 
     form: `server`, or `ring` (all-reduce).
     interval: the mean time between updates of x gradients: `order`, `interp` or `simulated`.
-    staleness: c; estimates are multiplied by 1 + c*(N/x - 1), of groups by that of their size.
+    staleness: c; estimates are multiplied by 1 + c*(N/x - 1), for groups with x as their size.
     predictor: `last` or `median` of the recent times of a rank.
     noise: where phi comes from: `live`, `hint`, or the table of a model.
-    phi: noise scale in samples, instead.
+    phi: noise scale in samples, instead of `noise`.
     ratio: a rank is a straggler if its step is longer than the fastest rank's by more than this
         share.
     relative, absolute: the threshold between groups, as in star_dynamic.

@@ -38,8 +38,8 @@ class _State:
 class StarRing:
     """A ring with riders.
 
-    x: ranks in the ring while there are stragglers, the fastest; None (`auto`) is all that are no
-        stragglers.
+    x: ranks in the ring while there are stragglers, the fastest; None (`auto`) is all ranks that
+        are no stragglers.
     ratio: a rank is a straggler if its step is longer than the fastest rank's by more than this
         share.
     predictor: `last` or `median` of the recent times of a rank.

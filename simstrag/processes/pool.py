@@ -23,7 +23,7 @@ from simstrag.processes.signals import postpone_stop
 PAUSE = 1.0
 """Seconds between two looks whether the parent is alive."""
 TRIES = 3
-"""How often a call whose worker ended is started: others may have taken the memory."""
+"""Most starts of a call whose worker ended: other processes may have taken the memory."""
 REASON = "killed, or out of memory?"
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Environment variables of a worker that has one core."""
@@ -55,10 +55,10 @@ class Backend(Protocol):
         """How many calls may be under way."""
 
     def share(self, data: bytes) -> Any:
-        """What `submit` is given in the place of data that many calls need."""
+        """A handle that stands for data which many calls need, as an argument of `submit`."""
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """A future of what the call returns."""
+        """A future of the call's result."""
 
     def shut_down(self) -> None:
         """Release workers or connections; calls under way are given up."""

@@ -1,4 +1,4 @@
-"""Signals that end a command from outside, and what a process does about them.
+"""Signals that end a command from outside, and their handlers.
 
 Ctrl-C sends SIGINT to every process of a terminal, a scheduler sends SIGTERM, and a terminal that
 is closed sends SIGHUP.
@@ -116,7 +116,7 @@ def _handle(
     numbers: Collection[signal.Signals],
     handler: Callable[[int, FrameType | None], object] | int | None,
 ) -> Iterator[None]:
-    """Signals have this handler inside; nothing in other threads than the main one."""
+    """Signals have this handler inside; outside the main thread nothing changes."""
     if threading.current_thread() is not threading.main_thread():  # which alone may set handlers
         yield
         return

@@ -38,7 +38,7 @@ OWN = {
         "profile.json", "origin.txt",
     ),
 }  # fmt: skip
-"""The files beside each of these in a folder, as patterns of names."""
+"""By marker: patterns of the files that are written with it into a folder."""
 
 FORMAT = "simstrag-run/1"
 TABLES = ("updates", "steps", "gradients", "decisions")
@@ -63,10 +63,10 @@ class Run:
         update and time (s) at which it came into force, suspects (None: it judges no rank), amp
         (ranks), way, groups, batch (shares; None: equal).  None where an older version wrote the
         run.
-    excerpt: None where all steps and updates are kept.  Else `ranks` whose steps are kept; `period`
-        and `window` (s): steps, updates and decisions are those in the first `window` of each
-        `period`, with the decision in force before and updates evenly spread (None: of all time);
-        and seconds of all steps computed in `full` precision, in `amp`, and `lost`, `_by_rank`.
+    excerpt: None if all steps and updates are kept.  Else `ranks` whose steps are kept; `period`
+        and `window` (s; None: all time): only steps, updates and decisions in the first `window` of
+        each `period` are kept, the decision in force before, and updates evenly spread; and seconds
+        of all steps: `full_by_rank`, `amp_by_rank`, and `lost_by_rank` if the gradient was lost.
     recorded: what the record of a real run states, such as precision and clock; else None.
 
     Tables map names to columns, which equal lists of their values.

@@ -114,7 +114,7 @@ class Column(Sequence[Any]):
 class MembersColumn(Column):
     """The ranks of each update: a list of its own, or the rank set that it names.
 
-    array: the lists.  numbers: of rank sets, below 0 where the list counts.
+    array: the lists.  numbers: each update's rank set, below 0 where the list counts.
     """
 
     def __init__(self, array: pa.Array, numbers: pa.Array, sets: RankSets) -> None:
@@ -161,7 +161,7 @@ class RunTable(Mapping[str, Column]):
 
 
 class BatchTable(RunTable):
-    """A table in memory, in record batches with the same columns; sets: that its updates name."""
+    """A table in memory, in record batches of equal columns; sets: rank sets that updates name."""
 
     def __init__(self, batches: Sequence[pa.RecordBatch], sets: RankSets) -> None:
         names = batches[0].schema.names
@@ -307,7 +307,7 @@ def lists(values: Sequence[Sequence[float] | Array | None], kind: type) -> pa.Ar
 
 
 def lists_of(flat: Array, sizes: Array, missing: npt.NDArray[np.bool_] | None = None) -> pa.Array:
-    """Lists of numbers that stand one after another; sizes: of each list, shape (n,)."""
+    """Lists of numbers that stand one after another; sizes: length of each list, shape (n,)."""
     ends = np.append(0, np.cumsum(sizes)).astype(np.int32)
     buffers = [None if missing is None else _present(missing), pa.py_buffer(ends)]
     child = numbers(flat)
@@ -346,11 +346,11 @@ class Storage(Protocol):
         """Take rows of a table, below those before, or rank sets that updates name."""
 
     def table(self, name: str) -> Mapping[str, Any] | None:
-        """All rows at the end, None of a table that got no batch; no more can be added."""
+        """All rows at the end, None for a table without a batch; no more can be added."""
 
     @property
     def excerpt(self) -> dict[str, Any] | None:
-        """Which steps and updates it keeps, as `Run.excerpt` has it; None where all."""
+        """The value of `Run.excerpt`; None if all rows are kept."""
 
 
 class InMemory:
@@ -373,7 +373,7 @@ class InMemory:
 
     @property
     def excerpt(self) -> dict[str, Any] | None:
-        """It keeps all."""
+        """None: all rows are kept."""
         return None
 
 
@@ -396,7 +396,7 @@ class OnDisk(InMemory):
                 self._write(name)
 
     def table(self, name: str) -> RunTable | None:
-        """What was written."""
+        """The rows written."""
         if name not in self.batches:
             return None
         self._write(name)

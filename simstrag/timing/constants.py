@@ -1,4 +1,4 @@
-"""What a step, a collective and a gradient at the server cost on an idle machine."""
+"""Costs of a step, a collective and a gradient at the server on an idle machine."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class AllReduce:
 
     alpha: seconds per hop.
     bandwidth: bytes/s of a link.
-    bytes: of the reduced gradient.
+    bytes: size of the reduced gradient.
     overlap: share that backward hides.
     algorithm: a function of `simstrag.timing.collectives`.
     intra_alpha, intra_bandwidth: of links inside a node; None if all links are alike.
@@ -127,9 +127,9 @@ class ServerCost:
 class ServerLoad:
     """Slowdown of the ranks on the server's node while the server is in use: factors >= 1.
 
-    ranks: those on its node.
-    host: of the host work of their steps.
-    net: of their pushes, pulls and collectives.
+    ranks: the ranks on its node.
+    host: slowdown of the host work of their steps.
+    net: slowdown of their pushes, pulls and collectives.
     """
 
     ranks: frozenset[int]

@@ -28,9 +28,9 @@ class Contention:
     felt: shape (places, resources): the number in `pieces` of each resource, in the order of
         `RESOURCES`; 0 in the last place.
     durations: rank to recorded local times.
-    end: seconds after which no slowdown is recorded; infinite without slowdowns, since recorded
-        durations do not follow the clock, and for constants, whose rows are all at time 0.
-    trace_end: what follows after that: hold, loop or error.
+    end: seconds after which no slowdown is recorded; infinite without slowdowns (recorded durations
+        are replayed by step, not by time) and with constant ones only (all rows are at time 0).
+    trace_end: the slowdowns after `end`: hold, loop or error.
     """
 
     pieces: Pieces = field(default_factory=lambda: Pieces.constants([1.0]))

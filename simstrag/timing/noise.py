@@ -17,9 +17,9 @@ from simstrag.errors import InputError
 
 Floats = npt.NDArray[np.float64]
 Draw = Callable[[Sequence[np.random.Generator], int], Floats]
-"""The next n factors of some streams, a row per stream; n does not change how streams are used.
+"""Draws the next n factors of each stream, a row per stream; any portions give equal factors.
 
-Those of this module can be pickled.
+The draws of this module can be pickled.
 """
 
 BLOCK = 1024

@@ -186,7 +186,7 @@ class Timing:
 
     @property
     def seed(self) -> int:
-        """Of the noise."""
+        """The seed of the noise."""
         return self._noise.seed
 
     def net(self, rank: int, loaded: bool) -> Piecewise | None:

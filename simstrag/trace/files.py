@@ -15,7 +15,7 @@ from simstrag.trace.row_validation import COLUMNS, KIND_NAMES, RESOURCES, Column
 
 FORMATS = f"a trace is CSV, or parquet in a file named *.parquet, with columns {', '.join(COLUMNS)}"
 SEPARATORS = {";": "semicolons", "\t": "tabs"}
-"""What spreadsheets write instead of commas."""
+"""Separators that spreadsheets write instead of commas."""
 SMALL = 1 << 18
 """Bytes up to which reading a CSV file row by row is faster than loading Arrow."""
 
@@ -61,12 +61,12 @@ def _csv_columns(data: bytes, path: Path) -> Columns | None:
         )
     except pyarrow.ArrowException:
         return None
-    # With fewer rows than lines some are empty.
+    # With fewer rows than lines some lines are empty.
     return _from_arrow(table.columns, first_line=2) if len(table) == lines else None
 
 
 def _from_arrow(columns: Sequence[Any], first_line: int) -> Columns | None:
-    """Columns of Arrow; None where a type is another one or a row is not valid."""
+    """Columns of Arrow; None if a type does not fit or a row is not valid."""
     import pyarrow.types as kinds
     from pyarrow import array, compute
 

@@ -25,7 +25,7 @@ DURATION, SLOWDOWN, UTILISATION = range(3)
 STEP = RESOURCES.index("step")
 
 UNITS = {"time": "in seconds from the start", "node": "the number of a node, from 0 on"}
-"""What to write instead of dates and names of machines."""
+"""Hints for users who write dates or names of machines."""
 MOST_NODE = 2**53
 """From here on floating-point numbers of nodes are not distinct."""
 NUMBERS = frozenset({int, float, np.int64, np.float64})
@@ -47,7 +47,7 @@ class Row(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Rows as arrays; resources and kinds as numbers. line: of each row in its source."""
+    """Rows as arrays; resources and kinds as numbers. line: the row's line in its source."""
 
     time: Floats
     node: Ints

@@ -67,8 +67,8 @@ class Pieces:
     ) -> Pieces:
         """From rows in order of time, function after function; of equal times the last counts.
 
-        before: of each function, or of all, what holds before its first row.  Rows at or after
-        the period are beyond what repeats, and are left out.
+        before: the value before the first row, of each function or of all.  Rows at or after the
+        period would never be reached, and are left out.
         """
         owner, count = owners(starts), len(starts) - 1
         same = (owner[1:] == owner[:-1]) & (times[1:] == times[:-1])
@@ -160,7 +160,7 @@ def combine(parts: Sequence[Pieces], function: Callable[..., Floats]) -> Pieces:
     values, at = [], 0
     for part in parts:
         of_part = (order >= at) & (order < at + len(part.times))
-        # Each function has a value of each part at 0: the latest row of the part is its own.
+        # Each function has a row at time 0 in each part: the part's latest row is of this function.
         values.append(part.values[np.cumsum(of_part)[last] - 1])
         at += len(part.times)
     starts = np.append(0, np.cumsum(np.bincount(owner[last], minlength=len(parts[0]))))

@@ -65,8 +65,8 @@ class Trace:
 
     histories: its rows, sorted by node, resource and kind.
     source: where its rows are from, for messages and provenance.
-    sha256_of_file: of the bytes of its file, if there is one.
-    shifted_from: the trace as recorded, of a trace that begins elsewhere in it.
+    sha256_of_file: SHA-256 of its file's bytes, if there is a file.
+    shifted_from: the trace as recorded, if this one begins elsewhere in it.
 
     >>> rows = [(60.0, 3, "gpu", "slowdown", 2.0), (90.0, 3, "gpu", "slowdown", 1.0)]
     >>> trace = Trace.from_rows(rows)
@@ -147,7 +147,7 @@ class Trace:
 
     @functools.cached_property
     def sha256(self) -> str:
-        """Of the file's bytes, or else of the rows."""
+        """SHA-256 of the file's bytes, or else of the rows."""
         if self.sha256_of_file is not None:
             return self.sha256_of_file
         if self.shifted_from is not None:
@@ -278,7 +278,7 @@ class Trace:
         return pd.DataFrame(self.changes._asdict())
 
     def write(self, path: str | Path) -> None:
-        """Write a CSV file, or parquet to a name that says so."""
+        """Write a CSV file, or parquet if the name ends with `.parquet`."""
         frame = self.to_frame()
         write = frame.to_parquet if Path(path).suffix == ".parquet" else frame.to_csv
         write_atomically(path, lambda part: write(part, index=False))

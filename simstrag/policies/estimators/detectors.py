@@ -86,9 +86,9 @@ def baseline(
 ) -> Baseline:
     """The reference and the scale of full-precision times.
 
-    Of three or more ranks they are the median and 1.4826 times the MAD (A.9.7).  The median is no
-    reference where it is itself contended, that is above (1+delta)*clean, or of fewer than three
-    ranks: two have equal deviations, and z is 0.67 whatever their times.  Then the reference is
+    For three or more ranks they are the median and 1.4826 times the MAD (A.9.7).  The median is no
+    reference if it is itself contended, that is above (1+delta)*clean, or if there are fewer than
+    three ranks: two have equal deviations, and z is always 0.67.  Then the reference is
     max(clean, the fastest rank), so that too low a clean time does no harm, and the scale is the
     standard error of a window's median, from the MAD within windows.
 

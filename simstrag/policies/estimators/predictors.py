@@ -34,7 +34,7 @@ def last(local_times: Floats, communication: Floats) -> Floats:
 
 
 def median(local_times: Floats, communication: Floats) -> Floats:
-    """The median of the known steps, computing plus communication; arguments as those of `last`.
+    """The median of the known steps, computing plus communication; arguments as for `last`.
 
     One slow step in a window has no effect; a lasting slowdown has, from half of the window on.
 
