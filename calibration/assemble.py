@@ -182,8 +182,8 @@ def _gain(samples: Samples, workload: MeasuredWorkload) -> Quantity | None:
 def _host_share(samples: Samples, cell: StepCell, gain: Quantity | None) -> Quantity:
     """The part of a step that neither the device's contention nor reduced precision changes.
 
-    On a CPU it is 0, for a load on a core slows Python as well.  On a GPU the idle share may not
-    exceed what reduced precision left of a step, for the host's part stays as it is.
+    On a CPU it is 0, because a load on a core slows Python as well.  On a GPU it is at most the
+    fraction of a step left in reduced precision, which does not shorten host work.
     """
     share = cell.host_share
     if samples.header["device"].get("kind") == "cpu":
@@ -213,7 +213,7 @@ def _allreduce_times(
 ) -> AllReduceTimes | None:
     """The ring's constants, fitted to sizes around the gradient's, where the formula holds.
 
-    They are of the largest number of ranks with a core each; None for too few sizes.
+    The fit is to the largest number of ranks with a core each; None if too few sizes were timed.
     """
     alone = [
         cell
@@ -249,7 +249,7 @@ def _allreduce_times(
 
 
 def _overlap(cells: Sequence[OverlapCell], backend: str, ranks: int) -> Quantity:
-    """The measured overlap among as many ranks, clipped to 0..1; of the first precision timed."""
+    """The measured overlap among `ranks` ranks, clipped to 0..1; in the first precision timed."""
     first = next((o for o in cells if (o.backend, o.ranks) == (backend, ranks)), None)
     if first is None:
         return Quantity(value=0, kind="assumed", note="not measured: nothing is taken to be hidden")
@@ -260,8 +260,8 @@ def _overlap(cells: Sequence[OverlapCell], backend: str, ranks: int) -> Quantity
 def _server_times(transfers: Sequence[TransferCell], gradient_bytes: int) -> ServerTimes | None:
     """Push, service and pull of a gradient.
 
-    They are those of ranks that train the workload, else of a transfer of as many bytes, else on
-    lines between the measured sizes.
+    Taken from ranks that train the workload, else from a transfer of `gradient_bytes`, else
+    interpolated between the measured sizes.
     """
     if not transfers or not gradient_bytes:
         return None

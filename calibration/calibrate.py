@@ -62,7 +62,7 @@ class CalibrationRequest:
     batches: samples of a step, the middle one nominal.
     precisions: full and reduced, and no others.
     minutes: limit of the whole; by default ten, or more where the fewest rounds take more.
-    seed: of the order of the visits.
+    seed: determines the order of the visits.
     """
 
     workload: str | None = None
@@ -89,7 +89,7 @@ class CalibrationRequest:
 
 
 class Forecast(NamedTuple):
-    """What a calibration is going to measure.
+    """The plan of a calibration.
 
     cells: number of cells of each part.
     rounds: seconds of one round, of each part.
@@ -123,7 +123,7 @@ def derive(folder: str | Path) -> Profile:
 class Calibration:
     """One calibration in its folder; `run` measures.
 
-    folder: of samples and profile; profiles/<device>-<workload> by default.
+    folder: folder of samples and profile; profiles/<device>-<workload> by default.
     nominal: one of the requested batches, the middle one by default.
     only: the cells to measure; all by default.
 
@@ -165,7 +165,7 @@ class Calibration:
 
     @cached_property
     def precisions(self) -> Precisions:
-        """The nominal pair: that of the folder's samples, else the requested, else a probed one."""
+        """The nominal pair: as in the folder's samples, else as requested, else probed."""
         path = files.find(self.folder)
         if path is not None:
             w = files.read(path).header["workload"]
@@ -186,7 +186,7 @@ class Calibration:
     def benches(self) -> list[Bench]:
         """The benches, not started.
 
-        Raises `InputError` for a requested part of which this workload has no cell.
+        Raises `InputError` if this workload has no cell of a requested part.
         """
         import torch
 
@@ -206,7 +206,7 @@ class Calibration:
 
     @cached_property
     def minutes(self) -> float:
-        """The limit of the whole: as requested, else ten or as many as the fewest rounds take."""
+        """The limit of the whole: as requested, else ten or, if more, as the fewest rounds take."""
         if self.request.minutes is not None:
             return self.request.minutes
         return float(max(DEFAULT_MINUTES, math.ceil(FEWEST * sum(self._round.values()) / 60)))
@@ -243,13 +243,12 @@ class Calibration:
     def run(self, on_visit: OnVisit | None = None, minutes: float | None = None) -> Profile:
         """Measure, write samples and `profile.json`, and return the profile.
 
-        An interrupted calibration goes on, and so does a finished one with more minutes than it
-        had; otherwise its samples are read.
+        An interrupted calibration goes on, and so does a finished one if it now gets more minutes;
+        otherwise its samples are read.
 
-        minutes: stop after these, of all minutes requested.
+        minutes: stop after this part of the requested minutes.
 
-        Raises `InputError` for what cannot be measured here, and for a folder with another
-        calibration.
+        Raises `InputError` if a part cannot be measured here or the folder has another calibration.
         """
         minutes = self.minutes if minutes is None else minutes
         path, header = files.find(self.folder), self._header()
@@ -275,7 +274,7 @@ class Calibration:
         return Profile.read(self.folder / PROFILE)
 
     def check_folder(self) -> None:
-        """Raise `InputError` where the folder has another calibration or another machine's."""
+        """Raise `InputError` if the folder's calibration has another request or machine."""
         path = files.find(self.folder)
         if path is not None:
             _check_same(files.read(path).header, self._header(), self.folder)

@@ -1,9 +1,9 @@
-"""What calibration measures, cell by cell, and the samples of one visit to a cell.
+"""The cells that calibration measures, and the samples of one visit to a cell.
 
 A *cell* is one thing that is timed: a step in one precision and batch, the same step beside one
 load, an all-reduce of one size.  Calibration goes round all cells several times, and each *visit*
-adds a few samples to one of them.  Drift over minutes then shows in the spread between visits, from
-which every interval is taken.
+adds a few samples to one of them.  Drift over minutes shows in the spread between visits, which
+gives every interval.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class MeasurementCell:
 class Visit:
     """Samples of one visit to a cell.
 
-    number: of the visit to this cell, from 0.
+    number: number of the visit to this cell, from 0.
     began: seconds since the epoch.
     samples: each series by its name; seconds, unless the name says otherwise.
     facts: other observations (peak memory, clocks, cores that other processes used).

@@ -15,7 +15,7 @@ from simstrag.errors import InputError
 from simstrag.profile.profile import Profile
 
 NEAR = 0.05
-"""A cell that differs by no more than this holds, however narrow both intervals are."""
+"""A cell holds if it differs by at most this, however narrow both intervals are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class CheckResult:
 
     @property
     def holds(self) -> bool:
-        """Whether some number could be judged and none is off."""
+        """Whether at least one number could be judged, and none is off."""
         return bool(self.sides.judged) and not self.off
 
     @property
@@ -67,8 +67,8 @@ def check(
 ) -> CheckResult:  # fmt: skip
     """Measure the cells of `cells_to_check` again, and keep nothing.
 
-    Raises `InputError` for a profile that `simstrag calibrate` did not measure, and where its
-    workload or device is missing here.
+    Raises `InputError` if `simstrag calibrate` did not measure the profile, or if its workload or
+    device is missing here.
     """
     workload = profile.workload
     if workload is None or not profile.cells or profile.origin != "measured":

@@ -1,11 +1,10 @@
 """Compares two profiles number by number: which agree within their errors.
 
-Of a calibration repeated on one machine at least 90 % of the cells should agree: numbers m1 and m2
-with standard errors s1 and s2 agree where |m1 - m2| <= 1.96 sqrt(s1^2 + s2^2).  The standard error
-of a number is the one that it states, else half the width of its 95 % interval over 1.96.
-Intervals of few visits are wider than 1.96 of their standard errors (Student's t), so that half of
-one would agree too easily; errors of few visits are uncertain themselves, so that numbers of four
-visits each agree in about 94 of 100 cells rather than 95.
+If a calibration is repeated on one machine, at least 90 % of the cells should agree: numbers m1 and
+m2 with standard errors s1 and s2 agree if |m1 - m2| <= 1.96 sqrt(s1^2 + s2^2).  The standard error
+is the stated one, else half the width of the 95 % interval over 1.96.  With few visits the interval
+is wider than 1.96 errors to either side (Student's t), and using it would let numbers agree too
+easily.  The error is itself uncertain: at four visits, 94 of 100 equal cells agree rather than 95.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class ProfileNumber(NamedTuple):
     part: one of `calibration.cells.PARTS`, `amp` or `constant`.
     cell: its cell in the words of `MeasurementCell`, without the coordinates that a profile does
         not state (the backend of all-reduces beside a load).
-    name: which of the cell's numbers.
+    name: name of the number within its cell.
     unit: "" for a ratio or a share.
     """
 
@@ -77,7 +76,7 @@ class ProfileNumber(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str]:
-        """What this number and the same number of another profile have in common."""
+        """The part and the words by which the same number of another profile is found."""
         return self.cell, self.name
 
 
@@ -96,7 +95,7 @@ class ComparedNumber:
 
     @property
     def errors(self) -> float:
-        """b - a in standard errors of the difference; NaN where one has no error or is assumed."""
+        """b - a in standard errors of the difference; NaN if one has no error or is assumed."""
         error = math.hypot(_error(self.a), _error(self.b))
         difference = self.b.value - self.a.value
         if math.isnan(error) or error > 0:
@@ -105,7 +104,7 @@ class ComparedNumber:
 
     @property
     def agrees(self) -> bool | None:
-        """Whether the two agree; None where no error says so."""
+        """Whether the two agree; None if their errors are unknown."""
         return None if math.isnan(self.errors) else abs(self.errors) <= NORMAL
 
 
@@ -140,7 +139,7 @@ class SideBySide:
 
     @cached_property
     def judged(self) -> tuple[ComparedNumber, ...]:
-        """The pairs of cells with errors in both; constants, which are made of cells, excluded."""
+        """The pairs of cells with errors in both; without constants, which are made of cells."""
         return tuple(p for p in self.pairs if p.agrees is not None and p.number.part != "constant")
 
     @property
@@ -150,7 +149,7 @@ class SideBySide:
 
     @property
     def agreeing(self) -> float:
-        """Share of the judged cells that agree; NaN where there are none."""
+        """Share of the judged cells that agree; NaN if there are none."""
         return _share(self.judged)
 
     @property
@@ -160,7 +159,7 @@ class SideBySide:
 
     @property
     def parts(self) -> list[dict[str, Any]]:
-        """Of each part of the judged cells: numbers, the share that agrees, half-width."""
+        """For each part of the judged cells: numbers, the share that agrees, half-width."""
         rows = []
         for part in dict.fromkeys(p.number.part for p in self.judged):
             pairs = [p for p in self.judged if p.number.part == part]

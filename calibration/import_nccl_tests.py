@@ -1,4 +1,4 @@
-"""Profiles from logs of nccl-tests: what an all-reduce costs on a cluster, and nothing else.
+"""Profiles from logs of nccl-tests: the cost of an all-reduce on a cluster, and nothing else.
 
 Source of the format: https://github.com/NVIDIA/nccl-tests, `src/common.cu`.  The tag of mpirun,
 `[1,0]<stdout>:`, may precede a line and, where pipes were cut, occur inside one.  GPUs and nodes
@@ -51,7 +51,7 @@ ROW = re.compile(
     rf"{NUMBER}\s+{NUMBER}\s+{NUMBER}\s+(\S+)\s+{NUMBER}\s+{NUMBER}\s+{NUMBER}\s+(\S+)\s*$"
 )
 BUS = 0.1
-"""Largest relative difference between the printed busbw and that of an all-reduce."""
+"""Largest relative difference between the printed busbw and the busbw of an all-reduce."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +126,7 @@ def profile(
     gradient_bytes: bytes of the gradient to simulate, which no log states; 0 for `GRADIENT`.
     provenance: fields of the profile to add or to replace.
 
-    Raises `InputError` for a log of something else, and where the times do not determine the
-    constants.
+    Raises `InputError` for another kind of log, and if the times do not determine the constants.
     """
     logs = read_all(paths)
     all_points = [point for log in logs for point in points(log)]
@@ -192,8 +191,8 @@ def profile(
 def choose(points: Sequence[AllReducePoint]) -> tuple[Algorithm, dict[Algorithm, float]]:
     """The algorithm with the smallest median error, and the error of each that can be fitted.
 
-    Errors are at placements left out in turn, or, of fewer than three placements, at sizes left out
-    in turn.  Of algorithms with equal errors the first of `ALGORITHMS` is chosen.
+    Errors are at placements left out in turn; with fewer than three placements, at sizes left out
+    in turn.  Of algorithms with equal errors the first in `ALGORITHMS` is chosen.
     """
     few = len({point.ranks_per_node for point in points}) < 3
     medians: dict[Algorithm, float] = {}
@@ -211,7 +210,7 @@ def choose(points: Sequence[AllReducePoint]) -> tuple[Algorithm, dict[Algorithm,
 
 
 def predict_placements(points: Sequence[AllReducePoint]) -> HeldOut | None:
-    """Predict each placement by the algorithm that is chosen and fitted without it."""
+    """Predict each placement by an algorithm chosen and fitted without it."""
 
     def fitter(rest: Sequence[AllReducePoint]) -> Predictor:
         algorithm, _ = choose(rest)
@@ -258,8 +257,8 @@ def read_all(paths: Sequence[Path]) -> list[NcclLog]:
 def _check_collective(where: str, algorithm: float, bus: float, ranks: int) -> None:
     """Raise `InputError` unless busbw over algbw is 2(n-1)/n, as it is for an all-reduce.
 
-    No column names the collective.  Both columns are printed with two digits after the point, so
-    that small values show nothing; nor do two GPUs, whose factor is 1 for every collective.
+    No column names the collective.  Small values show nothing, because both columns have two digits
+    after the point; nor do two GPUs, whose factor is 1 for every collective.
     """
     if ranks < 3 or algorithm < 1:
         return

@@ -1,8 +1,8 @@
 """Visits all cells in rounds until every interval is narrow enough or the time is over.
 
 Drift within minutes (clocks, neighbours on a shared machine) affects all cells of a round alike and
-shows in the spread between visits, from which the intervals are taken.  The first rounds visit all
-cells, later rounds those whose interval is too wide.  Each round has a new random order, so that no
+shows in the spread between visits, which gives the intervals.  The first rounds visit all cells,
+later rounds only cells with too wide an interval.  Each round has a new random order, so that no
 cell always follows the same other cell.
 """
 
@@ -31,7 +31,7 @@ from simstrag.calibration.samples import Samples, VisitJournal, calm_visits
 from simstrag.errors import InputError
 
 FEWEST, MOST = 5, 24
-"""Visits to a cell: fewer make no interval, more make it little narrower."""
+"""Least and most visits to a cell: fewer give no interval, more hardly narrow it."""
 
 TARGET = 0.02
 """Relative half-width of a cell's 95 % interval at which its visits end."""
@@ -50,9 +50,9 @@ OnVisit = Callable[[float, float, str], None]
 class CampaignLimits:
     """How long to measure.
 
-    seconds: of the whole campaign.
+    seconds: limit of the whole campaign.
     target: relative half-width of an interval that is narrow enough.
-    seed: of the order within rounds.
+    seed: determines the order within rounds.
     """
 
     seconds: float
@@ -79,8 +79,8 @@ def run(
     """Visit the wanted cells of all benches; visits that the journal already has count.
 
     Every visit is in the journal before the next one starts.  A visit during which other processes
-    used more than `FOREIGN_LIMIT` cores has the fact `disturbed`.  Raises `InputError` where the
-    time is over before every cell was visited once.
+    used more than `FOREIGN_LIMIT` cores has the fact `disturbed`.  Raises `InputError` if the time
+    is over before every cell was visited once.
     """
     owner = {cell: bench for bench in benches for cell in bench.cells if is_wanted(cell)}
     samples = journal.read()

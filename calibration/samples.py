@@ -55,9 +55,9 @@ class Samples:
 
 
 def calm_visits(visits: Sequence[Visit], usual: Mapping[int, float]) -> tuple[Visit, ...]:
-    """The visits without other processes at work, around which all cores had their usual pace.
+    """The visits without other processes at work, and with cores at their usual pace around them.
 
-    Each of the two conditions is dropped where less than half of the visits meet it.
+    Each of the two conditions is dropped if less than half of the visits meet it.
     """
     calm = tuple(visits)
     for is_calm in (

@@ -43,7 +43,7 @@ MARKERS = {
     "o": "circle", "s": "square", "^": "triangle", "D": "diamond", "v": "inverted_triangle",
 }  # fmt: skip
 DASHES = {(5, 2): [6, 3], (1.5, 1.5): [2, 3]}
-"""Dashes of matplotlib, in points, as those of Bokeh, in pixels."""
+"""Dashes: in points for matplotlib, in pixels for Bokeh."""
 LEFT = 62
 """Pixels for the names of rows; equal in all plots, so that their times are aligned."""
 AXIS = {

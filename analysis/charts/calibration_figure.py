@@ -32,11 +32,11 @@ COLUMNS = 2
 WIDE, HIGH = 5.0, 3.3
 """Inches of one panel."""
 FRAME, LINE = 0.9, 0.2
-"""Inches of a panel of names without its names, and of one name."""
+"""Height in inches of a panel with one row per name: the frame alone, and each row."""
 PIXELS = 1200
 """Width of a PNG."""
 NAMED = 8
-"""Sizes that an axis has room to name."""
+"""Number of sizes for which an axis has room."""
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#222222", "#8A7A2C")
 """The palette of Okabe and Ito, which colour-blind readers can tell apart, and two more."""
@@ -83,7 +83,7 @@ def draw(profile: Profile) -> Figure:
             axes.set_title(title, loc="left")
             draw_panel(axes, profile)
             if axes.get_legend_handles_labels()[0]:
-                axes.legend(loc="best")  # named, it does not warn where the machine is slow
+                axes.legend(loc="best")  # explicit, else it may warn of slowness
     return figure
 
 
@@ -255,8 +255,8 @@ def _fits(
 
     A fit over several numbers of ranks is dashed, because each number may have a fit of its own.
 
-    Every formula of an all-reduce is linear in its bytes, so two fitted values determine it: the
-    measured value times 1 + its residual.  The line of the largest sizes goes on to held-out ones.
+    A fitted value is the measured one times 1 + its residual.  Formulas are linear in bytes, so two
+    of them define the line.  The fit to the largest sizes is extended over held-out sizes.
     """
     measured = {(c.ranks, c.bytes): c.seconds.value for c in cells}
     kinds = {(c.backend, c.group) for c in cells}
@@ -326,7 +326,7 @@ def _all_reduces(ax: Axes, profile: Profile) -> None:
 
 
 def _sizes(ax: Axes, sizes: Iterable[int]) -> None:
-    """A logarithmic x axis of bytes that names as many sizes as it has room for."""
+    """A logarithmic x axis of bytes, with labels that do not overlap."""
     known = sorted(set(sizes))
     apart = (known[-1] / known[0]) ** (1 / NAMED)
     named: list[int] = []

@@ -74,7 +74,7 @@ class Bars:
     name: the entry in a legend.
     role: a key of `Theme.paints`.
     row: the middle of each bar.
-    reach: height within which a pointer finds a bar that is lower than that; 0 for its own height.
+    reach: least height of the hover area; 0 for the height of the bar.
     below: whether the tooltip is below the pointer.
     """
 
@@ -162,7 +162,7 @@ def rows_of(names: Sequence[str]) -> dict[str, Any]:
 
 
 def name_ranks(n: int, most: int = 8) -> list[str]:
-    """The numbers of n ranks, with gaps where there are more than a chart has room for.
+    """The numbers of n ranks; some are left blank if there are many more than `most`.
 
     >>> name_ranks(3), name_ranks(4, most=2)
     (['0', '1', '2'], ['0', '', '2', ''])

@@ -39,7 +39,7 @@ def speedups(
     """Speed-up over bsp with 95 % intervals, best mean on top; None where only bsp was run.
 
     A dot is hollow where no difference from bsp is shown.
-    times: by default those of the ranking.
+    times: by default the times of the ranking.
     """
     names = list(times or s.times)
     shown = [p for p in s.policies if p.policy != BASELINE]
@@ -81,7 +81,7 @@ class Series(NamedTuple):
 
 
 def progress(s: Standings, policies: Sequence[str] | None = None) -> Chart | None:
-    """Progress over time, or accuracy where the learner has a curve; None where all is unknown."""
+    """Progress over time, or accuracy if the learner has a curve; None if no progress is known."""
     look, axis = looks(s.comparison), progress_axis(s)
     series = {
         name: one
@@ -115,7 +115,7 @@ def progress_axis(s: Standings) -> str:
 
 
 def progress_series(s: Standings) -> dict[str, Series]:
-    """The curve of each policy of known progress, and that of bsp without contention."""
+    """The curves of bsp without contention, and of each policy whose progress is known."""
     comparison = s.comparison
     series = {}
     wanted = [("contended", name, name) for name in dict.fromkeys([BASELINE, *comparison.policies])]

@@ -1,4 +1,4 @@
-"""Charts to zoom and to point at in a notebook: those of a report, as Bokeh objects.
+"""The charts of a report as Bokeh objects, to zoom and to point at in a notebook.
 
 `output_notebook(INLINE)` once and then `show(...)`, of `bokeh.io` and `bokeh.resources`, show them
 in Jupyter without a network; elsewhere `bokeh.io.save` writes a page.

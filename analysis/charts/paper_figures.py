@@ -181,8 +181,8 @@ def _drawn(chart: Chart, ax: Axes | None, height: float) -> Axes:
 def axes_of(ax: Axes | None, height: float, entries: int = 0) -> Iterator[Axes]:
     """The caller's axes as they are, or new ones of a figure one column wide.
 
-    height: inches, to which a legend of so many entries is added.  Everything that has a label at
-    the end of the `with` is in the legend.
+    height: inches, without the legend of `entries` entries.  At the end of the `with`, the legend
+    has everything with a label.
     """
     if ax is not None:
         yield ax

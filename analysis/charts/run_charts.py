@@ -35,7 +35,7 @@ def time_spent(
 
 
 def time_spent_by_rank(name: str, parts: Mapping[str, Floats], most: float) -> Chart:
-    """The same of every rank of one run; `most` seconds reach the right edge."""
+    """Stacked bars for every rank of one run; `most` seconds reach the right edge."""
     ranks = len(parts["full"])
     every = {str(rank): {key: v[rank] for key, v in parts.items()} for rank in range(ranks)}
     marks, _ = _stacked(every)

@@ -171,7 +171,7 @@ def _parts(e: Example, rows: dict[int, int], start: float, end: float) -> Iterat
 def _slowdowns(
     timing: Timing | None, rows: dict[int, int], start: float, end: float
 ) -> Iterator[Bars]:
-    """Shades behind the ranks, those of steps below those of the network."""
+    """Shades behind the ranks: slowdowns of steps, and over them slowdowns of the network."""
     if timing is None:
         return
     found = defaultdict(list)
@@ -345,7 +345,7 @@ def mix_parts(
 
 
 def mix_slowdowns(timing: Timing, workers: int, until: float) -> Floats:
-    """Mean slowdown of every rank's steps in each bin, or of its network where that is larger.
+    """Mean slowdown of each rank in each bin: of its steps or its network, whichever is larger.
 
     Colours of shape (workers, BINS, 4), of 0..1; fullest at `FULLEST`.
     """

@@ -43,8 +43,8 @@ class Example(NamedTuple):
     def parts(self) -> dict[str, Floats]:
         """Seconds of each rank by activity, shape (workers,).
 
-        Computing that no recorded step accounts for is split by the rank's share of each precision.
-        Of an excerpt these are the totals over all steps, which the run keeps.
+        Computing outside recorded steps is divided between the precisions as recorded computing is.
+        For an excerpt, these are totals over all steps, which the run keeps.
         """
         steps, summary = self.steps, self.run.summary
         workers = len(summary["wait_by_rank"])
@@ -101,7 +101,7 @@ def control_name(name: str) -> str:
 
 
 def example_of(run: Run, scenario: Scenario | None) -> Example:
-    """A run with the durations of its scenario, of none without one.
+    """A run with the durations of its scenario, if there is one.
 
     Raises `InputError` where the run had another trace.
     """

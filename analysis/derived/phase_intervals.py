@@ -107,7 +107,7 @@ def _reduced(run: Run, steps: RunSteps) -> tuple[Floats, Floats, Bools]:
 def _pulls(run: Run, steps: RunSteps, amp_switch: float) -> tuple[Floats, Floats, Floats]:
     """Begin and end of each step's pull, and the rank's next pull or the end of the run.
 
-    All time of a rank is accounted for, so each pull begins where the previous step's seconds end.
+    Steps account for all of a rank's time, so a pull begins where the previous step's seconds end.
     """
     times = np.append(0.0, np.asarray(run.updates["time"], dtype=np.float64))
     changes = np.append(False, (steps.rank[1:] == steps.rank[:-1]) & np.diff(steps.amp))
@@ -131,9 +131,9 @@ def _served(
     """End of each push, begin and end of service; whether these are unknown; all services.
 
     after: seconds of communication after computing.  A gradient with the seconds of a push and a
-    service was served.  A gradient with those of a push alone arrived, and may have been dropped in
-    service.  Without such doubtful gradients the queue is known.  Otherwise an update at the end of
-    its last service confirms the services of that update.
+    service was served.  One with those of a push alone is doubtful: it may have been dropped in
+    service.  If no gradient is doubtful, the queue is known.  Otherwise the services of an update
+    are known only if it happened exactly when its last computed service ended.
     """
     arrival = arrivals(steps, timing)
     pushing, job, times = arrival - steps.finish, timing.server.job, run.updates["time"]
@@ -180,14 +180,14 @@ class Moments(NamedTuple):
         return self.chosen((self.left <= end) & (self.right >= start))
 
     def most_waited(self, room: int) -> tuple[int, int]:
-        """The first window with at most `room` beginnings in which ranks wait longest.
+        """The window of at most `room` beginnings with the most waiting; the first of equals.
 
         Waiting counts where it begins.  There must be more moments than `room`.
         """
         durations = np.where(np.isin(self.kind, WAITING), self.right - self.left, 0)
         waited = np.append(0, np.cumsum(durations))
         first = np.arange(len(self.left) - room)
-        fresh = np.append(True, np.diff(self.left[first]) > 0)  # all that begins then is in
+        fresh = np.append(True, np.diff(self.left[first]) > 0)  # equal beginnings stay together
         sums = np.where(fresh, waited[first + room] - waited[first], -1)
         best = int(np.argmax(sums))
         start = int(self.left[best])

@@ -27,15 +27,15 @@ UNKNOWN = "not known"
 class RunSteps:
     """The steps of a run as arrays, in order of rank and step.
 
-    step: number of the step on its rank.  An excerpt has the steps whose fate is in it too.
+    step: number of the step on its rank.  Steps whose fate is not in an excerpt are left out.
     applied: version after the update that holds the gradient; 0 where no update does (dropped,
     aborted, or in flight at the end).
     pulled_next: version at the rank's next recorded pull, -1 at its last.
     gap_end: when the rank computes again; at its last recorded step, the time of its update.
     blocked: seconds from the update that holds the gradient to the later one at which the rank may
     continue, as at a bound; the last part of `wait`.
-    kept: whether the rank went on without a pull, so that the gradient shares the fate of its next.
-    last: whether it is the rank's last recorded step, or in an excerpt the last of a window.
+    kept: whether the rank went on without a pull; the gradient then has the fate of its next one.
+    last: whether it is the rank's last recorded step; in an excerpt, the last of a window.
     """
 
     rank: Ints
@@ -55,7 +55,7 @@ class RunSteps:
 
     @property
     def lost(self) -> Bools:
-        """Whether the work was dropped or aborted: the rank went on without an update of it."""
+        """Whether the work was dropped or aborted: the rank pulled again, and no update held it."""
         return np.asarray((self.applied == 0) & (self.pulled_next >= 0))
 
     @property
@@ -100,7 +100,7 @@ def steps_of(run: Run) -> RunSteps:
     )  # fmt: skip
     if run.excerpt is None:
         return RunSteps(*columns)
-    # of an excerpt, the steps whose rank's next pull is in it, and all updates until then
+    # in an excerpt: steps for which it has the next pull of the rank and all updates until then
     versions = np.asarray(run.updates["version"], dtype=np.int64)
     before, after = (np.searchsorted(versions, v, side="right") for v in (version, pulled_next))
     known = (pulled_next >= 0) & (after - before == pulled_next - version)
@@ -110,7 +110,7 @@ def steps_of(run: Run) -> RunSteps:
 def _updates_of(run: Run, pulled: Ints, pulled_next: Ints) -> dict[int, Ints]:
     """The versions of the updates that hold a gradient of each rank.
 
-    Of an excerpt, only updates between two pulls of some rank.
+    In an excerpt, only updates between two pulls of some rank.
     """
     versions = np.asarray(run.updates["version"], dtype=np.int64)
     rows, members = np.arange(len(versions)), run.updates["members"]
@@ -153,7 +153,7 @@ class Fate(NamedTuple):
 
 
 def fates_of(run: Run, steps: RunSteps) -> list[Fate]:
-    """The fate of every step's gradient: as logged, else as members of updates and counts tell."""
+    """Fates from the gradient log, else inferred from the updates' members and the run's totals."""
     nothing = Fate(UNKNOWN, None)
     if (g := run.gradients) is not None:
         columns = zip(g["rank"], g["step"], g["update"], g["fate"], strict=True)
@@ -183,7 +183,7 @@ WORDS = {
 }  # fmt: skip
 """Names of the columns of `Run.decisions`, for their changes."""
 MOST_RANKS = 8
-"""Name at most so many ranks; of more, give the number."""
+"""Largest number of ranks to name; above it only the number is given."""
 
 
 class PlanChange(NamedTuple):

@@ -75,7 +75,7 @@ def close_look(examples: Sequence[Example], workers: int) -> CloseLook:
     look = choose(contention, workers, cycle, shortest, kept_of(examples, cycle))
     if chosen.run.recorded is None:
         return look
-    # as long a stretch around the longest wait of a real run, whose contention is unknown
+    # contention of a real run is unknown: an equal length around its longest wait is shown
     length, first = look.end - look.start, float(chosen.steps.start.min())
     middle = float(chosen.steps.finish[np.argmax(chosen.steps.wait)])
     start = max(first, min(middle - length / 2, chosen.end - length))

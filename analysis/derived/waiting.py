@@ -1,7 +1,7 @@
 """Seconds that ranks waited for ranks, derived from the steps and updates of one run, and checked.
 
-The arrivals of an update's gradients follow from the steps, and from the last arrival the time of
-the update.  Where the logged times differ, nothing is shown and `Waiting.reason` says why.
+The steps give the arrivals of an update's gradients, and the last arrival gives the time of the
+update.  If a logged time differs from that, nothing is shown and `Waiting.reason` says why.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ TOLERANCE = 1e-9
 class Waiting:
     """Seconds that ranks (rows) waited for ranks (columns).
 
-    held: at an update, from a gradient's arrival to the last one's, own service at the server
-    taken out.  blocked: by a bound, until an update of the other rank let it go.  total: all
-    waiting of all ranks; what `held` and `blocked` leave of it is the server's queue and the like.
-    reason: why there is no derivation, empty where there is one.
+    held: from a gradient's arrival to that of its update's last gradient, less its own service.
+    blocked: by a bound, until an update of the other rank ended the wait.
+    total: all waiting of all ranks; the rest beyond `held` and `blocked` is the server's queue etc.
+    reason: why there is no derivation, empty if there is one.
     """
 
     held: Floats
@@ -105,7 +105,7 @@ def arrivals(steps: RunSteps, timing: Timing) -> Floats:
 
 
 def services(steps: RunSteps, arrival: Floats, job: float, served: Bools) -> Floats:
-    """When the service of each gradient that is served begins, first in, first out; else NaN."""
+    """When the service of each gradient begins, first in, first out; NaN if it is not served."""
     begun, free = np.full(len(arrival), np.nan), 0.0
     queue = np.flatnonzero(served)
     for k in queue[np.lexsort((steps.rank[queue], arrival[queue]))].tolist():

@@ -55,10 +55,10 @@ def write_timeline(
 ) -> TimelineFile:
     """Write a run with its steps as a timeline; gzipped if the name ends in `.gz`.
 
-    timing: what the run was simulated with, `scenario.timing(seed)`.  Without it there are no
-    slowdowns, and of updates through a server no pushes, pulls and jobs.
-    window: seconds from and to, all by default.  Of more than `MOST` events the stretch of so many
-    is written in which the ranks waited longest, of equal ones the first.
+    timing: the timing of the simulation, `scenario.timing(seed)`.  Without it there are no
+    slowdowns, and no pushes, pulls and jobs of a server.
+    window: seconds from and to, all by default.  If there are more than `MOST` events, only the
+    stretch of `MOST` events with the most waiting is written; the first of equals.
     Raises `InputError` for a run without steps, an impossible window, and a file that cannot be
     written.
 
@@ -95,8 +95,8 @@ def write_timeline(
     suspected = sorted({suspicion.rank for suspicion in held})
     names = list(_names(run, phases, timing, suspected))
     shown = moments.within(start, end)
-    # What begins before a window: a slice of each rank and of the server, each suspicion, the plan
-    # in force, the first value of each slowdown, and the note on the file.
+    # Events that begin before a window: a slice of each rank and of the server, each suspicion, the
+    # plan in force, the first value of each slowdown, and the note on the file.
     changing = 0 if timing is None else len(timing.contention.slowdowns)
     at_the_edges = len(run.summary["compute_by_rank"]) + len(suspected) + changing + 3
     room = MOST - len(names) - at_the_edges

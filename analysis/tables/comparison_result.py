@@ -23,7 +23,7 @@ MADE = (
     "makespan", "time_to_target", "updates", "samples", "started", "applied", "dropped", "aborted",
     "mean_staleness", "throughput", "amp_share", "rebatched_share", "cut_share",
 )  # fmt: skip
-"""The columns that are equal, to the last digit and under every seed, for equal runs."""
+"""Two policies made the same runs if these columns are identical under every seed."""
 NOISE = 1e-9
 """A difference of times below this share of the time is rounding."""
 
@@ -220,7 +220,7 @@ def _certain(scenario: Scenario) -> bool:
 def _exact(scenario: Scenario, e: Estimate, whole: float = 0.0) -> Estimate:
     """An estimate without width where one seed suffices, and without rounding.
 
-    whole: the size of the sums of which the estimate is a difference.
+    whole: size of the times subtracted; a difference below `NOISE` times this counts as 0.
     """
     if len(scenario.seed_list) < 2 and _certain(scenario):
         e = Estimate(e.value, e.value, e.value)

@@ -15,7 +15,7 @@ from simstrag.experiments.paired_statistics import Estimate
 SERVER_BASELINE = "bsp:via=server"
 CONTROL = "bsp without contention"
 MEDIAN_CONTROL = "bsp, each step at its median over ranks"
-"""The clean control of recorded durations, which have no run without contention."""
+"""The clean control for recorded durations, which have no run without contention."""
 
 
 def ranking_table(s: Standings) -> Table:
@@ -199,7 +199,7 @@ def _narrow(s: Standings, rows: Iterable[Sequence[str]], words: int) -> list[str
 
 
 def _mean(s: Standings, policy: str, key: str, variant: str = "contended") -> float:
-    """The mean of a column over seeds, that of the share of lost steps included."""
+    """The mean over seeds of a column, or of `lost`: the share of dropped or aborted steps."""
     if key != "lost":
         return s.known_mean(policy, key, variant)
     dropped, aborted, started = (

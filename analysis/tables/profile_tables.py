@@ -109,7 +109,7 @@ def tables(profile: Profile) -> list[Table]:
 def pair_slowdowns(profile: Profile) -> dict[str, list[float | None]]:
     """Slowdowns of each job beside each other job on one device; None where memory was too small.
 
-    A source that tells no level of a load gives these pairs and no law.
+    Sources that state no levels of load give such pairs and no law.
 
     >>> from simstrag.profile.profile import Profile
     >>> data = {"name": "a card", "date": "", "command": "", "device": {}, "software": {}}

@@ -132,7 +132,7 @@ def staleness_of(examples: Sequence[Example]) -> list[Staleness]:
     for e in examples:
         excerpt, applied = e.run.excerpt is not None, e.steps.applied > 0
         rank, versions = e.steps.rank[applied], (e.steps.applied - 1 - e.steps.version)[applied]
-        if e.run.gradients is not None:  # the log has those that no step row tells, too
+        if e.run.gradients is not None:  # also has gradients without a row in the steps table
             table = e.run.frame("gradients").query("fate == 'applied'")
             rank = table["rank"].to_numpy(dtype=np.int64)
             versions = (table["update"] - 1 - table["version"]).to_numpy(dtype=np.int64)

@@ -12,7 +12,7 @@ from simstrag.experiments.paired_statistics import Estimate
 from simstrag.runs.run import plain
 
 MOST = 10_000
-"""Rows of a saved table, so that a page of very many ranks stays small."""
+"""Most rows of a saved table; a limit to the size of a page."""
 
 Value = str | float | int | None
 """A field of a CSV file; None is an empty field."""

@@ -85,7 +85,7 @@ def _winner(s: Standings, best: Standing) -> str:
 def _until(s: Standings) -> str:
     """The conditions of the best mean, as a sentence; empty where none are known.
 
-    A lead that is not shown is called one of means alone.
+    A lead within the noise is called a lead of means alone.
     """
     leader, (near, _) = s.policies[0].policy, conditions(s)
     names = [p.policy for p in s.policies if p.policy == leader or s.same(p.policy, leader)]
@@ -139,7 +139,7 @@ def _runner_up(s: Standings, best: Standing) -> str:
 
 
 def _steady(s: Standings, best: Standing, others: Sequence[Standing]) -> str:
-    """A lead over bsp that does not depend on c_tau, where that of the best policy does."""
+    """If the ranking's lead depends on c_tau: a policy that beats bsp at every c_tau."""
     if not any(turn.quantity == C_TAU for turn in turns(s)):
         return ""
     if best.policy not in s.stale:

@@ -14,7 +14,7 @@ from simstrag.scenario.varied_constants import THROUGH
 from simstrag.timing.collectives import ranks_per_node
 
 COVERED = {2: 50, 3: 76, 4: 80, 5: 84, 6: 86, 7: 87, 8: 89, 9: 89}
-"""Coverage in percent of a 95 % interval over so many seeds."""
+"""Coverage in percent of a 95 % interval, by number of seeds."""
 BEYOND = 0.05
 """Report time beyond the trace above this share of computing."""
 OVERSHOOT = 0.005
@@ -78,7 +78,7 @@ def ignored(s: Standings, policy: str) -> str:
 
 
 def _contention(s: Standings) -> Iterator[str]:
-    """Missing or slight contention, and contention that nothing in the scenario feels."""
+    """Missing or slight contention, and contention without effect in the scenario."""
     scenario, inputs = s.comparison.scenario, s.comparison.scenario.inputs
     if inputs.trace is None:
         noise = inputs.step.draw is not None
@@ -178,12 +178,12 @@ def _reduced_precision(s: Standings) -> Iterator[str]:
 
 
 def _whose(s: Standings, share: str) -> list[str]:
-    """The policies of which a column of the ranking is above 0."""
+    """The policies with a column of the ranking above 0."""
     return [p.policy for p in s.policies if p.other[share] > 0]
 
 
 def _work(s: Standings) -> Iterator[str]:
-    """Overshoot of large updates where samples are the work; the model of progress elsewhere."""
+    """With a target, the assumptions of the progress model; else the overshoot of large updates."""
     wanted, learner = s.comparison.scenario.sample_target, s.comparison.scenario.learner
     if s.comparison.has_target:
         yield (

@@ -34,7 +34,7 @@ WORDS = {
 """Names of the constants in sentences."""
 
 COARSE = 1.2
-"""Name both ends of the stretch in which the lead changes above this ratio of them."""
+"""Name both ends of the interval in which the lead changes if their ratio exceeds this."""
 
 
 class Turn(NamedTuple):
@@ -64,7 +64,7 @@ class Turn(NamedTuple):
 
     @property
     def coarse(self) -> bool:
-        """Whether the stretch in which the lead changes is too long to name one end."""
+        """Whether the interval in which the lead changes is too long to name one end."""
         return max(self.turns_at, self.holds_at) > COARSE * min(self.turns_at, self.holds_at)
 
     @property
@@ -74,7 +74,7 @@ class Turn(NamedTuple):
 
     @property
     def condition(self) -> str:
-        """The bound within which the leader has the best mean, and the policy that has it beyond.
+        """The bound within which the leader has the best mean, and the leader beyond it.
 
         >>> Turn("learner.c_tau", 1.0, "", "bsp", 1.54, 1.61, False).condition
         'c_tau is at most 1.5 (further up bsp takes over, within the noise)'
@@ -106,7 +106,7 @@ def turns(s: Standings) -> list[Turn]:
 def conditions(s: Standings) -> tuple[str, str]:
     """Conditions for the answer and for the cautions, to follow `as long as`; "" for none.
 
-    The answer has those of the cost of staleness and the two nearest others that are shown.
+    The answer has the conditions on c_tau and the two nearest others beyond the noise.
     """
     found = turns(s)
     of_c_tau = [t for t in found if t.quantity == C_TAU]
@@ -129,7 +129,7 @@ def _join_conditions(found: Sequence[Turn]) -> str:
 
 
 def explain_lost_lead(s: Standings) -> str:
-    """Why thresholds say nothing about the best mean: under their seeds another policy has it."""
+    """Why no thresholds are shown: under the seeds used for them, another policy leads."""
     table = s.comparison.thresholds
     if table is None or not len(table) or table["leader"].iloc[0] == s.policies[0].policy:
         return ""

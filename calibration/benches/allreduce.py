@@ -80,12 +80,12 @@ class AllReduceBench(Bench):
     """Cells of part "allreduce" over one backend.
 
     backend: "gloo", or "nccl" with a GPU per rank.
-    device: of the tensors.
+    device: the device of the tensors.
     ranks: numbers of ranks to time.  More ranks than cores share cores, more ranks than GPUs share
         GPUs; both have the fact `oversubscribed`.
     sizes: bytes to time.
-    nested: one more number of ranks, at which one half of the ranks alone, and both halves at once,
-        are timed too; 0 for none.
+    nested: number of ranks of which also one half alone, and both halves at once, are timed; 0 for
+        none.
     traffic: levels of load "net" to time beside.
     """
 
@@ -138,7 +138,7 @@ class AllReduceBench(Bench):
     def visit(self, cell: MeasurementCell) -> tuple[Series, dict[str, Any]]:
         """`seconds` of each repetition.
 
-        `other`: of the second of two halves.
+        `other`: `seconds` of the second half.
         `clean`: without the load, before the loaded ones.
         """
         most = len(cores())

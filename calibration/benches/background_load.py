@@ -37,7 +37,7 @@ PIECE = 1e-3
 """Seconds that a piece of work on a GPU aims at; a slice has several even at a low duty."""
 
 SCALES = (1, 2, 4, 8)
-"""Factors by which a piece is made smaller where a GPU is slow."""
+"""Factors by which a piece shrinks on a slow GPU."""
 
 FREE_MEMORY_SHARE = 0.25
 """The part of the free memory that all hogs together may use."""
@@ -49,7 +49,7 @@ OFF = 0.15
 def levels(kind: str, others: int) -> tuple[float, ...]:
     """The levels of a kind of load to measure.
 
-    Loads on the other cores go up to all of these: more processes there would only share.
+    A load on the other cores goes up to one process per core: more would only share them.
 
     others: number of other cores.
 
@@ -75,8 +75,8 @@ def split(level: float) -> tuple[int, float]:
 def level_error(share: float, level: float, steps: int) -> float:
     """Relative error of a load's level; below 0 it used less than its level.
 
-    Beside steps on its core, which never rest, `count` processes get at most
-    count / (count + steps) of the core, and at least their duty of that.
+    Steps never sleep.  Beside them, `count` processes of a load get at most s of the core, and at
+    least duty x s, with s = count / (count + steps).
 
     share: processors that the load used.
     steps: number of processes that compute steps on its core.
@@ -103,7 +103,7 @@ class LoadRequest(NamedTuple):
 class Loads(WorkerGroup):
     """`count` load processes, asleep; a context manager.
 
-    core: of the step; "cpu" loads run there, all other kinds on other cores where there are some.
+    core: core of the step; "cpu" loads run there, other kinds on other cores if there are any.
     gpu: torch's name of the GPU that "gemm" and "copy" use.
     steps: number of processes that compute steps on `core`.
 
@@ -126,7 +126,7 @@ class Loads(WorkerGroup):
         """Load in this context; afterwards the yielded dict has its report.
 
         load_seconds: wall clock.
-        load_share: processors that it used, or on a GPU processes at work, to compare to the level.
+        load_share: processors used, or on a GPU processes at work; compare with the level.
         load_pieces: pieces of work.
         load_error: see `level_error`.
         load_off: true where the error is more than `OFF`.
@@ -162,7 +162,6 @@ class Loads(WorkerGroup):
 
 
 def _run_load(pipe: Connection, _rank: int, gpu: str, room: int) -> None:
-    """Run one load process."""
     pieces: dict[str, Callable[[], object]] = {}
 
     def begin(request: LoadRequest) -> ContinuousWork:
@@ -178,7 +177,7 @@ def _run_load(pipe: Connection, _rank: int, gpu: str, room: int) -> None:
 def _work(piece: Callable[[], object], duty: float, even: bool) -> ContinuousWork:
     """Slices of work, and a report of the work since now.
 
-    even: a slice that worked too long, because a piece outlasts its turn, shortens the next ones.
+    even: if a piece overran its slice, later slices work less, so that the average keeps the duty.
     """
     count, busy = 0, 0.0
     start, spent = time.monotonic(), time.process_time()
@@ -226,7 +225,7 @@ def make_piece(work: str, room: int = 256 << 20) -> Callable[[], object]:
     "spin" stays in registers.  "hog" walks through 256 MB, more than a core's share of any cache,
     and copies 1 MB at a time.
 
-    room: bytes that a hog may allocate, where they are fewer.
+    room: most bytes that a hog may allocate.
     """
     if work == "spin":
         return lambda: sum(range(2000))

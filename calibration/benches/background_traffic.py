@@ -35,7 +35,7 @@ POLL = 0.05
 class Traffic(WorkerGroup):
     """Pairs of processes, asleep except in a context of `streaming`; they die with their parent.
 
-    pairs: as many as the highest level needs.
+    pairs: number of pairs, as the highest level needs.
     """
 
     def __init__(self, pairs: int = 1) -> None:
@@ -46,12 +46,12 @@ class Traffic(WorkerGroup):
     def streaming(self, level: float) -> Iterator[dict[str, Any]]:
         """Traffic while the context is open.
 
-        At its end the yielded dict has `bytes_per_second`, those that were received.
+        At its end the yielded dict has `bytes_per_second`, as received.
 
         level: number of streams times their share of the time.
 
-        Raises `ValueError` for more than there are pairs, `Skipped` where a process failed or
-        ended; the next traffic is of new processes then.
+        Raises `ValueError` if there are too few pairs, and `Skipped` if a process failed or
+        ended; the next traffic then starts new processes.
         """
         if not 0 < level <= self.pairs:
             raise ValueError(f"level {level:g} of traffic must be in (0, {self.pairs}]")

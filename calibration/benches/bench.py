@@ -1,4 +1,4 @@
-"""The base class of benches: what measures the cells of some parts, visit by visit."""
+"""The base class of benches, which measure the cells of some parts, visit by visit."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Bench(ABC):
 
     A context manager: its processes and groups live from `__enter__` to `__exit__`.
 
-    cells: those that it can measure, in no particular order.
-    held: what it needs, in the order in which it starts.
+    cells: the cells that it can measure, in no particular order.
+    held: contexts that it needs, in the order in which they start.
     """
 
     cells: Sequence[MeasurementCell]
@@ -32,7 +32,7 @@ class Bench(ABC):
 
     @abstractmethod
     def visit(self, cell: MeasurementCell) -> tuple[Series, dict[str, Any]]:
-        """Samples and facts of one more visit. Raises `Skipped`, and nothing else expected."""
+        """Samples and facts of one more visit. Raises `Skipped` if the cell cannot be measured."""
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:  # leaves what started if the rest cannot start

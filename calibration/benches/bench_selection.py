@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from simstrag.workloads import Precisions
 
 NESTED = 4
-"""Number of ranks of which one half, and both halves at once, reduce."""
+"""Number of ranks of which also one half alone, and both halves at once, reduce."""
 
 SHARING = 8
 """Largest number of ranks that share one GPU."""
 
 TRAINING = 4
-"""Largest number of ranks that train the workload on a CPU: in lockstep 2 and this many, where
-there are two cores; under a server one rank a core."""
+"""Most ranks that train the workload on a CPU.  Lockstep is timed at 2 ranks and, given two cores,
+at this number; the server at one rank per core, from 2 to this number."""
 
 NET_LEVELS = (0.25, 0.5, 1.0)
 """Streams beside an all-reduce times their share of the time."""
@@ -38,10 +38,10 @@ def build_benches(
 ) -> list[Bench]:
     """Build the benches of some parts, and start none.
 
-    Overlap is measured among the largest number of ranks with a core each, as are the constants of
-    the all-reduce that it is a part of.
+    Overlap and the all-reduce's constants are for the same number of ranks: the largest with a core
+    each.
 
-    gradient_bytes: of one gradient, a size of its own.
+    gradient_bytes: bytes of one gradient, one of the sizes to time.
     gpus: number of GPUs; 0 on a CPU.
     """
     workload, pair = jobs.workload, (chosen.full, chosen.amp)

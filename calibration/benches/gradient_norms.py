@@ -2,12 +2,11 @@
 
 They are the input of the two-batch estimator of the gradient noise scale (McCandlish et al. 2018,
 arXiv:1812.06162, appendix A.1).  A large batch is `PARTS` small ones, drawn anew for each pair, and
-its gradient is the mean of theirs: equal to that of one pass over all of them, unless samples
-interact in the model (batch normalisation), which the theory excludes.  `small` of a pair is the
-mean of its parts' squared norms, `large` the squared norm of their mean.  So with b samples in a
-part and B = PARTS * b the expectations are |G|^2 + S/b and |G|^2 + S/B, where S is the trace of the
-covariance of one sample's gradient: two equations for |G|^2 and S, and the noise scale is
-S / |G|^2.
+its gradient is the mean of theirs.  One pass over all samples gives the same gradient, unless
+samples interact in the model (batch normalisation), which the theory excludes.  `small` of a pair
+is the mean of its parts' squared norms, `large` the squared norm of their mean.  With b samples in
+a part and B = PARTS * b, the expectations are |G|^2 + S/b and |G|^2 + S/B, where S is the trace of
+the covariance of one sample's gradient.  These give |G|^2 and S; the noise scale is S / |G|^2.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class GradientBench(Bench):
         )
 
     def seconds(self, cell: MeasurementCell) -> float:
-        """The span."""
+        """The span, for every cell."""
         return self.span
 
     def visit(self, cell: MeasurementCell) -> tuple[Series, dict[str, Any]]:

@@ -33,11 +33,11 @@ PACE_LIMIT = 1.2
 """Factor by which a core's pace may differ from its usual pace around a visit that counts."""
 
 TIMED_CORES = 4
-"""Number of cores whose pace is timed, from the first: those of the first ranks and of steps."""
+"""Number of cores, from the first, whose pace is timed: the first ranks and the steps use them."""
 
 LOOP, TIMES = 100_000, 21
-"""Numbers that a loop adds, about 1 ms, and the loops of which the median counts: a disturbance of
-some milliseconds does nothing to a visit of a second."""
+"""Numbers that a loop adds (about 1 ms), and number of loops.  Their median counts, because some
+milliseconds of disturbance do not matter to a visit of a second."""
 
 
 def describe_software() -> dict[str, str]:
@@ -64,7 +64,7 @@ def describe_software() -> dict[str, str]:
 
 
 def query_gpu(fields: Iterable[str], *options: str) -> list[str]:
-    """What nvidia-smi says of the first GPU. Raises `OSError` or `SubprocessError`."""
+    """The fields of the first GPU by nvidia-smi. Raises `OSError` or `SubprocessError`."""
     output = subprocess.run(
         ["nvidia-smi", *options, f"--query-gpu={','.join(fields)}",
          "--format=csv,noheader,nounits"],
@@ -154,8 +154,8 @@ def measure_paces() -> dict[int, float]:
 def usual_paces(visits: Iterable[Visit]) -> dict[int, float]:
     """The usual pace of each core: the median of its loops around all visits.
 
-    It is not the quickest loop: a simulation predicts training on this machine with the neighbours
-    that it mostly has.
+    It is not the fastest loop: a simulation predicts training on this machine with its usual
+    neighbours.
     """
     times: dict[int, list[float]] = {}
     for core, *seconds in (row for visit in visits for row in visit.facts.get("pace", ())):

@@ -5,8 +5,8 @@ CPU it is a reading of the clock; on a GPU it is an event in the stream, read af
 done, so that timing delays no step.
 
 name: torch's, such as "cpu" or "cuda:0".
-core: of the thread that computes or launches.
-thread_series: the series that `thread` gives, "cpu" or "host".
+core: core of the thread that computes or launches.
+thread_series: name of the series of `thread`: "cpu" or "host".
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ SMI_FIELDS = {
     "temperature": "temperature.gpu",
     "power": "power.draw",
 }
-"""Names in the samples of what nvidia-smi is asked for."""
+"""Names in the samples for the fields of nvidia-smi."""
 
 
 def find_device(name: str = "", core: int | None = None) -> Device:
     """The device of a name; by default the first GPU, else the CPU.
 
-    core: of the thread that computes or launches; by default the last core, for the first ones
-        serve most interrupts.
+    core: core of the thread that computes or launches; by default the last one, because the first
+        cores serve most interrupts.
 
     Raises `InputError` for a GPU that is not here.
 
@@ -77,7 +77,7 @@ class Cpu:
         self.name, self.core, self.thread_series = "cpu", core, "cpu"
 
     def thread(self) -> float:
-        """CPU time of the thread: a step's wall clock beyond it was used by others."""
+        """CPU time of the thread; others used the rest of a step's wall clock."""
         return time.thread_time()
 
     def mark(self) -> float:
@@ -89,7 +89,7 @@ class Cpu:
         return second - first
 
     def finish(self) -> None:
-        """Wait until all launched work is done, which it is."""
+        """Return at once: on a CPU all launched work is done."""
 
     def state(self) -> dict[str, float]:
         """Clocks (MHz), temperature (C), power (W), as far as they can be read."""
@@ -102,10 +102,10 @@ class Cpu:
     def anatomy(self, job: TrainingTask, batch: Any, steps: int) -> dict[str, float]:
         """The parts of a step.
 
-        host_share: part of a profiled step outside of torch's operators, median: Python, the
-            autograd engine, and time between operators.  It includes the profiler's own time, so
-            that it is an upper bound; dispatching an operator counts as the operator's.
-        profiled_stretch: median profiled over median plain step; the share is rough where this is
+        host_share: median part of a profiled step outside torch's operators: Python, the autograd
+            engine, and time between operators.  An upper bound, because it includes the profiler's
+            own time; dispatching an operator counts as the operator's.
+        profiled_stretch: median profiled over median plain step; the share is rough if this is
             not near 1.
         peak_bytes: most that torch's allocator held at a time: parameters, buffers, the optimizer's
             state, the batch, and one profiled step; without the work space of libraries.
@@ -131,7 +131,7 @@ class Cpu:
         }
 
     def release(self) -> None:
-        """Release cached memory, which torch does not keep of a CPU."""
+        """Do nothing: torch caches no memory of a CPU."""
 
     @contextlib.contextmanager
     def on_core(self) -> Iterator[None]:
@@ -196,7 +196,7 @@ class Cuda:
     def anatomy(self, job: TrainingTask, batch: Any, steps: int) -> dict[str, float]:
         """The parts of a step, which takes about the longer of the first two.
 
-        gpu_busy: seconds in which some kernel or copy ran (profiler, median); absent where the
+        gpu_busy: seconds in which some kernel or copy ran (profiler, median); absent if the
             profiler sees no kernels.  1 - gpu_busy / step is the part that neither reduced
             precision shortens nor contention of the GPU slows.
         host_alone: seconds until the launching thread comes back from a step that starts with an
@@ -284,13 +284,13 @@ def covered(spans: Iterable[tuple[float, float]]) -> float:
 
 
 def _busy(profiles: Iterable[Sequence[tuple[float, float]]]) -> dict[str, float]:
-    """`gpu_busy` of some profiles; absent where one is empty: without CUPTI no kernel is seen."""
+    """`gpu_busy` of some profiles; absent if one is empty, as without CUPTI."""
     busy = [covered(spans) for spans in profiles]
     return {"gpu_busy": statistics.median(busy)} if all(busy) else {}
 
 
 def _pin_threads(allowed: set[int]) -> None:
-    """Pin every thread of this process: the one that runs backward started long before."""
+    """Pin every thread of this process: the thread of backward has started long before."""
     if hasattr(os, "sched_setaffinity"):
         for thread in os.listdir("/proc/self/task"):
             with contextlib.suppress(ProcessLookupError):  # ended meanwhile

@@ -2,7 +2,7 @@
 
 A visit times short blocks of three kinds of step in turns, so that drift affects all alike: forward
 and backward alone (`compute`), the same under DDP with its buckets in flight (`together`), and the
-same alone followed by one flat all-reduce of as many bytes (`apart`).  Each time is from the latest
+same alone, then one flat all-reduce of the same bytes (`apart`).  Each time is from the latest
 start to the latest end over the ranks, after a barrier.
 """
 
@@ -33,10 +33,10 @@ Kind = Literal["compute", "together", "apart"]
 KINDS: tuple[Kind, ...] = ("compute", "together", "apart")
 
 BLOCK = 4
-"""Steps of one kind in a row; the first after a change is left out."""
+"""Steps of one kind in a row; the first is not counted."""
 
 SETTLE = 4
-"""Steps that are not kept: DDP finds the order of its buckets in the first ones."""
+"""Number of uncounted first steps, in which DDP finds the order of its buckets."""
 
 VISIT = 0.8
 """Seconds that a visit aims at."""

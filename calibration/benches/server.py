@@ -1,8 +1,8 @@
 """Times push, service and pull of a gradient between a worker and a server over TCP, by its size.
 
 One frame is a header and one contiguous float32 buffer of all gradients, or of all parameters.
-A single pull may come out below 0: the server loses its core when it has sent the reply, and
-stamps that late; service then includes the time that pull lacks.
+A single pull can be negative: the server may lose its core after sending the reply and stamp it
+late.  That time is then in `service`.
 """
 
 from __future__ import annotations

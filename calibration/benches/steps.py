@@ -1,11 +1,10 @@
 """Times steps, forward and backward of a workload, without load and beside real load.
 
 On a CPU a step is wall clock, and `cpu` is the thread's CPU time in the same span.  On a GPU steps
-are launched one after the other without waiting, as a training loop does; a step is the time
-between two events in the stream, and `host` the time until the launching thread came back from it.
-While the launch queue is full `host` follows the GPU; the time of launching itself is the fact
-`host_alone`.  `update`, the optimizer and the clearing of gradients, lies between steps and is a
-series of its own.
+are launched one after the other without waiting, as in a training loop; a step is the time between
+two events in the stream, and `host` the time until the launching thread came back from it.  While
+the launch queue is full, `host` follows the GPU; the fact `host_alone` is the time of launching.
+`update` (the optimizer, and clearing gradients) lies between steps and is a series of its own.
 
 Beside a load a slowdown is a ratio of steps timed within seconds of each other, so that drift over
 minutes cancels.  Half of the clean steps come before the loaded ones and half after, so that drift
@@ -29,7 +28,7 @@ from simstrag.processes.affinity import cores
 from simstrag.workloads import Parts, Precisions, TrainingTask, Workload, available_precisions
 
 WARM_UP = 3
-"""Steps at the start of a block that do not count.
+"""Uncounted steps at the start of a block.
 
 Measured on two Xeon cores with AMX, 32 cells of four workloads, three visits each: the first step
 after a change of cell takes 1.2 to 2 times the visit's median (4 at the very first), the second
@@ -43,7 +42,7 @@ SLOW = 0.5
 """A reduced precision whose probed gain is below this is timed at the nominal batch only."""
 
 SETTLE = 0.3
-"""Seconds of steps beside a load that do not count, from its first report on.
+"""Seconds of uncounted steps beside a load, from its first report on.
 
 Measured on two Xeon cores, two workloads, 40 cells: from the first step on they scatter around the
 later ones' median; the time left out is a margin of several steps and of the scheduler's rounds.
@@ -66,7 +65,7 @@ class Jobs:
         self._jobs: dict[str, TrainingTask] = {}
 
     def of(self, precision: str) -> TrainingTask:
-        """The job in a precision. Raises what making it raises, memory errors included."""
+        """The job in a precision. Raises any error of making it, memory errors included."""
         double = precision in ("fp64", "fp32_of_fp64")
         if double not in self._parts:
             self._parts[double] = self.workload.build()
@@ -94,7 +93,7 @@ def time_steps(
 ) -> Series:
     """Time steps for about `seconds`: `seconds` of each, `cpu` or `host`, and `update`.
 
-    warm_up: steps before that do not count.
+    warm_up: uncounted steps before.
     """
     for number in range(warm_up):
         job.gradient(batches[number % len(batches)])

@@ -1,18 +1,18 @@
 """Times what real ranks add to their steps: they train the workload under `simstrag.ddp`.
 
-Part "server", under `asgd`: the time in which a rank sends a gradient and starts with new
-parameters, and a server books it, updates and answers.  It is more than moving the bytes, and
-follows a step, which has filled the caches.
+Part "server", under `asgd`: a rank sends a gradient and starts with new parameters; a server books
+the gradient, updates and answers.  This is more than moving the bytes, and comes after a step,
+which has filled the caches.
 
 Part "lockstep", under `bsp`: the rest, from the slowest rank's last gradient until rank 0 starts
 its next step.  It has the part of the all-reduce that backward did not hide, the update, the
-decision, the record and all between; without load, and beside a load on the core of rank 0.  There
-steps take longer too, `local` over the `clean` ones just before, but less than bare steps do, for a
-rank that sleeps while it waits for others is scheduled sooner afterwards.
+decision, the record and all between; without load, and beside a load on the core of rank 0.  Load
+also lengthens steps (`local` over the `clean` ones just before), but less than bare steps, because
+a rank that slept while it waited for others is scheduled sooner.
 
-In both, `local` steps are those of ranks that compute at the same time, which share caches, memory
-and perhaps cores, with the runtime's own work; `alone` are bare steps on each of the cores in turn,
-`beside` bare steps on all of them at once, in the same visit, so that drift over minutes cancels.
+In both parts, ranks make `local` steps at the same time: they share caches, memory and perhaps
+cores, and do the runtime's own work.  `alone` are bare steps on each core in turn, and `beside` on
+all cores at once, in the same visit, so that drift over minutes cancels.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ CLEAN, LOADED = 1 / 3, 2 / 3
 """Parts of `VISIT` before a load starts and beside it."""
 
 SETTLE = 3
-"""Steps that do not count, and show how long one takes."""
+"""Uncounted steps that show how long a step takes."""
 
 FEWEST, MOST = 5, 100
-"""Least and most steps of a rank in a visit; the first of each request, before which the rank
-waited, comes before them."""
+"""Least and most counted steps of a rank in a visit.  One more is first in each request; it is not
+counted, because the rank had been idle."""
 
 
 class TrainingSetup(NamedTuple):
@@ -76,10 +76,10 @@ class TrainingBench(Bench):
     """Cells of one part, for one number of ranks on the CPU.
 
     build: makes the workload's parts in every rank, and can be pickled.
-    precision: the full one.
+    precision: the full precision.
     size: bytes of a gradient.
     stand_in: whether full precision is double.
-    levels: of load "cpu" on the core of rank 0; a cell each, beside the one without.
+    levels: levels of load "cpu" on the core of rank 0; a cell for each, and one without load.
     """
 
     def __init__(
@@ -111,15 +111,15 @@ class TrainingBench(Bench):
         self.held = self._loads, self.workers
 
     def seconds(self, cell: MeasurementCell) -> float:
-        """The time of the last visit; before the first, what one aims at."""
+        """The time of the last visit; before the first, its aim."""
         bare = 0.0 if cell.load else SPAN * (1 + self._cores)
         return self._took.get(cell, 2 * (VISIT + bare))
 
     def visit(self, cell: MeasurementCell) -> tuple[Series, dict[str, Any]]:
         """`local` steps, and `push`, `service` and `pull`, or `rest`.
 
-        Without load `alone` and `beside` too; with a load `clean`, which are `local` steps before
-        it.  Steps are rank by rank, or core by core, equally many of each.
+        Without load also `alone` and `beside`; with a load also `clean`, the `local` steps before
+        it.  Steps are ordered by rank or core, the same number for each.
         """
         start = time.monotonic()
         report: dict[str, Any] = {}
@@ -142,11 +142,11 @@ class TrainingBench(Bench):
     def __enter__(self) -> Self:
         super().__enter__()
         with contextlib.suppress(Skipped):  # the visits say why
-            self._train(1)  # in which a trainer measures the gain of its reduced precision
+            self._train(1)  # here a trainer measures the gain of its reduced precision
         return self
 
     def _train_and_report(self, seconds: float) -> Series:
-        """Train for about `seconds`, after some steps that show how long one takes."""
+        """Train for about `seconds`, after `SETTLE` steps."""
         start = time.monotonic()
         self._train(SETTLE)
         pace = (time.monotonic() - start) / (1 + SETTLE)
@@ -191,7 +191,7 @@ def _run_rank(pipe: Connection, rank: int, folder: str, world: int, setup: Train
 
     def train(steps: int) -> None:
         nonlocal done, first
-        if setup.policy == "bsp":  # all ranks go back at once; at a server none can
+        if setup.policy == "bsp":  # reset all ranks at once; a server cannot be
             model.load_state_dict(weights[1])
             optimizer.state.clear()
         batch = trained.batch(setup.batch)

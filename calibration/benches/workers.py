@@ -22,7 +22,7 @@ STALL = 60.0
 """Seconds without an answer after which a worker or a connection is given up."""
 
 AFTER = 3.0
-"""Seconds in which the others may report their failures after the first one."""
+"""Seconds in which other ranks may report their failures after the first failure."""
 
 STOP = "stop"
 """The request that ends the work of `serve_continuous`."""
@@ -41,11 +41,11 @@ class WorkerGroup:
     for its members may wait for each other for ever; the next request starts a new group.  A group
     that could not start, or was left, refuses every request with the reason.
 
-    fresh: makes what no two groups may share, such as a folder to meet in; its value precedes the
-        arguments, and it is left at the shutdown.
-    name: of one process in messages.
+    fresh: makes a context of its own for each group, such as a folder to meet in; its value
+        precedes the arguments, and the shutdown leaves it.
+    name: name of one process in messages.
     starting: seconds for the start of all processes; `STALL` by default.
-    lazy: starts at the first request, and after a failed start again at the next one.
+    lazy: starts at the first request; after a failed start, again at the next request.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class WorkerGroup:
         """Send requests to ranks and return their answers, in the order of ranks.
 
         limit: seconds without an answer after which the group is given up; `STALL` by default.
-        on_begin: receives what a rank sends as ("begun", value) before its answer.
+        on_begin: receives the value that a rank sends as ("begun", value) before its answer.
 
         Raises `Skipped` with the reason of each rank that failed or ended, or was silent.
         """
@@ -113,7 +113,7 @@ class WorkerGroup:
             raise Skipped(self._refusal)
         try:
             for rank, request in requests.items():
-                with contextlib.suppress(OSError):  # it ended; so says its pipe
+                with contextlib.suppress(OSError):  # it ended; its pipe reports that
                     self._children.pipes[rank].send(request)
             return self._receive(sorted(requests), limit, on_begin)
         except BaseException:
@@ -176,7 +176,7 @@ def serve_continuous(pipe: Connection, begin: Callable[[Any], ContinuousWork]) -
     """
     pipe.send(("done", None))
     while (request := pipe.recv()) != LEAVE:
-        if request == STOP:  # of work that failed meanwhile, which was answered
+        if request == STOP:  # this work has failed; its failure was the answer
             continue
         try:
             work, report = begin(request)
@@ -202,8 +202,8 @@ def join_process_group(
 ) -> torch.device:
     """Join the default process group of torch; returns the device of this rank's tensors.
 
-    folder: an empty one in which the ranks meet.
-    backend: "gloo" or "nccl"; barriers always use gloo, for NCCL's would wait on the device.
+    folder: an empty folder in which the ranks meet.
+    backend: "gloo" or "nccl"; barriers always use gloo, because NCCL's would wait on the device.
     device: "cpu" or "cuda".
     """
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

@@ -2,19 +2,18 @@
 
 Every formula of `simstrag.timing.constants.AllReduce` is linear in four constants: alpha (seconds
 per hop) and 1/bandwidth (seconds per byte), each between nodes and inside one.  Their columns come
-from the simulator's own code, so that the fit is of what it computes.  Relative errors count, for
-sizes span six decades: least squares on the logarithm, in which a single wild time weighs little.
+from the simulator's own code, so that the fit has the simulator's formula.  Sizes span six decades,
+so relative errors count: least squares on the logarithm, in which a single wild time weighs little.
 
-Times alone cannot separate two costs: summing up costs seconds per byte as sending does,
-and is in 1/bandwidth; a cost per call looks like hops at one count of ranks, and is in alpha.  The
-simulator has no constant for either.
+Times alone cannot separate two costs: summing up costs seconds per byte as sending does, and is in
+1/bandwidth; a cost per call looks like hops at one number of ranks, and is in alpha.  The simulator
+has no constant for either.
 
-Intervals.  Where each time has an error of its own, the constants are refitted to draws within
-these errors (by the first derivative, for there are a thousand), and their interval is widened by
-the root of the mean square of the residuals over that of the errors, where it is above 1 (Birge's
-ratio).  Single times have the residuals alone, by Student's t with as many degrees of freedom as
-there are times beyond the constants.  Without one nothing checks the formula, and there is no
-interval.
+Intervals.  If each time has an error of its own, the constants are refitted to a thousand draws
+within these errors (by the first derivative), and the interval is multiplied by Birge's ratio,
+rms(residuals) / rms(errors), if that exceeds 1.  For single times the interval follows from the
+residuals, by Student's t; its degrees of freedom are the number of times less the number of
+constants.  At 0 nothing checks the formula, and there is no interval.
 """
 
 from __future__ import annotations
@@ -68,9 +67,9 @@ Predictor = Callable[[AllReducePoint], float]
 class AllReduceFit:
     """The constants of one algorithm.
 
-    intra_alpha, intra_bandwidth: None where the points have only one kind of link.
-    low, high: 95 % intervals by name; a constant at 0 has none, and a bandwidth has no upper end
-        where its inverse may be 0.
+    intra_alpha, intra_bandwidth: None if the points have only one kind of link.
+    low, high: 95 % intervals by name; a constant at 0 has none, and a bandwidth has no upper end if
+        its inverse may be 0.
     freedom: number of times beyond the constants; at 0 there is no interval.
     """
 
@@ -107,12 +106,12 @@ def fit(
 ) -> AllReduceFit:
     """Fit the constants of one algorithm to all points.
 
-    Links inside a node get constants of their own where the points determine them.
+    Links inside a node get constants of their own if the points determine them.
 
     hops: whether a hop costs anything; times of a single size do not determine it.
-    estimates: of the seconds of each point, for intervals by their errors.
+    estimates: estimates of the seconds of each point, whose errors give the intervals.
 
-    Raises `ValueError` for fewer points than constants, and where no larger size took longer.
+    Raises `ValueError` for fewer points than constants, and if larger sizes took no longer.
 
     >>> sizes = (1024, 1 << 20, 1 << 24)
     >>> ring = fit([AllReducePoint((1, 1), size, 2e-4 + size / 1e9) for size in sizes])
@@ -193,8 +192,8 @@ def points_around(
 ) -> list[AllReducePoint]:
     """The points whose sizes lie within a factor of `size`, and at least the three nearest sizes.
 
-    A formula that fails over six decades holds around one size, and a simulation needs that of its
-    gradient only.
+    A formula that fails over six decades holds around one size, and a simulation needs only the
+    size of its gradient.
     """
     sizes = sorted({point.bytes for point in points}, key=lambda s: abs(math.log(s / size)))
     near = {s for k, s in enumerate(sizes) if k < 3 or 1 / factor <= s / size <= factor}
@@ -222,9 +221,9 @@ def left_out_errors(
     fitter: Callable[[Sequence[AllReducePoint]], Predictor],
     key: Callable[[AllReducePoint], object],
 ) -> list[tuple[AllReducePoint, float]]:
-    """Relative error at every point that can be predicted without those of the same key.
+    """Relative error at every point that can be predicted from the points of other keys.
 
-    key: what is left out together: `lambda p: p.bytes`, or `lambda p: p.ranks_per_node`.
+    key: equal for points left out together, as `lambda p: p.bytes` or `lambda p: p.ranks_per_node`.
     """
     errors = []
     for left_out in dict.fromkeys(map(key, points)):
@@ -265,7 +264,7 @@ def _columns(points: Sequence[AllReducePoint], algorithm: Algorithm) -> dict[str
 def _solve(
     matrix: Floats, seconds: Floats, estimates: Sequence[CellEstimate]
 ) -> tuple[Floats, Floats, int]:
-    """Constants >= 0 by least squares of logarithms, in which wild times count less.
+    """Constants >= 0 by least squares on logarithms, in which wild times weigh less.
 
     Returns the constants, their 95 % intervals in rows of two (NaN without one, and for a constant
     at 0), and the number of times beyond the constants above 0.
@@ -288,7 +287,7 @@ def _solve(
     )  # fmt: skip
     values, response = np.zeros(len(start)), np.zeros(matrix.T.shape)
     values[free] = result.x
-    response[free] = np.linalg.pinv(result.jac)  # of each constant to each time's logarithm
+    response[free] = np.linalg.pinv(result.jac)  # change of a constant per change of a log time
     values, response = values / scale, response / scale[:, None]
     ends, freedom = np.full((len(values), 2), math.nan), len(seconds) - int(free.sum())
     if not freedom:

@@ -71,7 +71,7 @@ def is_fitted(cell: CollectiveCell) -> bool:
 
 
 def fit_ring(samples: Samples, cells: Sequence[CollectiveCell], note: str) -> CollectiveFit | None:
-    """Fit the ring formula to cells of one backend; None where they do not determine it.
+    """Fit the ring formula to cells of one backend; None if they do not determine it.
 
     Their ranks are on one machine, so that there is one kind of link.
     """
@@ -118,7 +118,7 @@ def transfer_cells(samples: Samples) -> tuple[TransferCell, ...]:
 def visit_overlap(visit: Visit) -> float:
     """1 - (together - compute) / (apart - compute) of one visit's medians; below 0 overlap costs.
 
-    NaN where the flat all-reduce took no time, so that there was nothing to hide.
+    NaN if the flat all-reduce took no time, so that there was nothing to hide.
     """
     compute, together, apart = map(visit.median, ("compute", "together", "apart"))
     return 1 - (together - compute) / (apart - compute) if apart > compute else math.nan
@@ -145,9 +145,9 @@ def overlap_cells(samples: Samples) -> tuple[OverlapCell, ...]:
 def predict_held_out_sizes(cells: Sequence[CollectiveCell]) -> HeldOut | None:
     """Predict the all-reduces held out, without load and with no more ranks than cores.
 
-    Each is predicted as a simulation predicts that of a gradient of its size: by a ring fitted to
-    the sizes around it that are not held out.  The note has the error of lines between its
-    neighbours too, which no simulation uses.
+    Each is predicted as in a simulation with a gradient of its size: by a ring fitted to the sizes
+    around it that are not held out.  For comparison, the note also gives the error of log-log
+    interpolation between neighbouring sizes, which simulations do not use.
     """
     predictions, line_errors, without_fit = [], [], 0
     for cell in cells:

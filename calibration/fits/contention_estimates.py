@@ -63,8 +63,7 @@ def responses(
 ) -> tuple[Response, ...]:
     """The response of steps to each load in each precision, and of all-reduces to load "net".
 
-    ranks: number of ranks of the all-reduces, which are those of the size nearest to the
-        gradient's.
+    ranks: number of ranks of the all-reduces; their size is the nearest to the gradient's.
     """
     device_kind = str(samples.header["device"].get("kind", "cpu"))
     timed = samples.by_cell("contention")
@@ -153,7 +152,7 @@ def _predict(response: Response, level: float) -> float:
 def contended_gain(samples: Samples, full: str, amp: str) -> Quantity | None:
     """Step time in full over reduced precision beside a load: median over loads and levels.
 
-    It has no interval, for loads and levels differ in truth, and their spread is no error.
+    It has no interval, because the gain truly differs by load and level: the spread is no error.
     """
     both: dict[MeasurementCell, dict[str, float]] = {}
     for cell, visits in samples.by_cell("contention").items():

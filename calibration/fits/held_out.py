@@ -2,8 +2,8 @@
 
 Held out are, per precision, the largest batch and every second batch between it and the smallest;
 per load and step the highest level and one between it and the lowest; of all-reduces without load
-every second size from 1 MiB on.  They are measured like all others.  Of few cells fewer are held
-out, so that two of three remain for a fit.
+every second size from 1 MiB on.  They are measured like all others.  Of three batches or levels
+only the largest is held out, so that two remain for a fit.
 """
 
 from __future__ import annotations

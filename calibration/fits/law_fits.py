@@ -37,8 +37,8 @@ Floats = npt.NDArray[np.float64]
 Name = TypeVar("Name", bound=str)
 
 FLOOR = 0.01
-"""Least relative error of a cell in a fit: differences between cells for reasons of their own
-(which kernel is chosen, what fits into a cache) do not shrink with more visits."""
+"""Least relative error of a cell in a fit: some differences between cells, such as another kernel
+or a full cache, do not shrink with more visits."""
 
 CLEARLY_WORSE = 1.25
 """Factor above the smallest cross-validation error up to which a simpler law is chosen."""
@@ -60,10 +60,10 @@ STEEPEST = 4.0
 class LawFit(Generic[Name]):
     """The chosen law and its constants.
 
-    constants: by name; of the batch fixed, per_sample and knee, which is 0 for none.
-    intervals: 95 % intervals; None where a batch or level was visited only once.
+    constants: by name; for the batch: fixed, per_sample and knee (0 for none).
+    intervals: 95 % intervals; None if a batch or level was visited only once.
     errors: root mean square relative error of each candidate at batches or levels left out in turn;
-        empty where there are too few.
+        empty if there are too few.
     """
 
     law: Name
@@ -83,9 +83,9 @@ class LawFit(Generic[Name]):
 
 
 def choose_law(errors: Mapping[Name, float], constants: Mapping[Name, int]) -> Name:
-    """The law with the fewest constants of those not clearly worse than the best.
+    """The law with the fewest constants among the laws that are not clearly worse than the best.
 
-    Of laws with equally many constants it is the one with the smallest error.
+    Among laws with equally many constants, the one with the smallest error.
 
     errors: of each law, by cross-validation; errors below a quarter of `FLOOR` count as equal.
     constants: number of constants of each law.
@@ -140,9 +140,9 @@ def _choose(
 
     candidates: number of constants of each law that can be cross-validated; those whose error is
         not finite are dropped.
-    few: the law where there is no candidate.
-    names: of the constants of each law.
-    least: of a drawn value.
+    few: the law if there is no candidate.
+    names: names of the constants of each law.
+    least: least drawn value.
     """
     at, y = np.array(x, np.float64), np.array([e.value for e in estimates])
     sigma = tolerances(estimates)
@@ -263,7 +263,7 @@ def fit_load_law(law: Law, u: Floats, slowdowns: Floats, sigma: Floats) -> Float
 def predict_slowdown(law: Law, constants: Floats, u: Floats, s: Floats, at: float) -> float:
     """The slowdown at a level by a law fitted to levels `u` with slowdowns `s`.
 
-    Infinite where a reciprocal has none.
+    Infinite if a reciprocal has no value.
     """
     if law == "interpolated":
         return float(interpolate(u, s, at))

@@ -95,8 +95,8 @@ def _series(visits: Sequence[Visit], name: str, note: str) -> Quantity | None:
 def _host_share(visits: Sequence[Visit]) -> Quantity | None:
     """The part of a step in which the device is idle; see `Device.anatomy` of the benches.
 
-    On a GPU it is what kernels leave idle of a step, on a CPU what lies outside of operators at
-    most.
+    On a GPU, the share of a step in which no kernel runs; on a CPU an upper bound, the share
+    outside torch operators.
     """
     shares = []
     for visit in visits:
@@ -139,7 +139,7 @@ def batch_fits(samples: Samples, held_out: frozenset[MeasurementCell]) -> tuple[
 
 
 def predictions(cells: Sequence[StepCell], fits: Sequence[BatchFit]) -> list[CellPrediction]:
-    """What each fit predicts for the batches that it did not see."""
+    """The prediction of each fit at the batches held out of it."""
     by_precision = {fit.precision: fit for fit in fits}
     return [
         CellPrediction(
@@ -176,7 +176,7 @@ def _noise_of_ranks(visits: Sequence[Visit]) -> NoiseSamples | None:
 def interference(visits: Sequence[Visit], name: str = "local") -> Quantity | None:
     """Step time while other ranks compute too, over that of a step alone on its core.
 
-    None where one of the two was not timed.
+    None if one of the two was not timed.
 
     name: "local" for steps of the runtime, or "beside" for bare ones.
     """

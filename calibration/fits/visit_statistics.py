@@ -4,8 +4,8 @@ Samples of one visit resemble each other, and drift over minutes makes visits di
 contributes one number; the estimate is the median of these numbers, and its standard error is their
 spread.  Intervals of few visits are by Student's t.
 
-Noise is the spread within a visit: its steps over their own mean.  That mean follows the n steps it
-is made of, so that the distance of a step to it counts sqrt(n / (n - 1)) times.  Drift between
+Noise is the spread within a visit: its steps over their own mean.  The mean comes from the same n
+steps, so deviations from it are too small; they are multiplied by sqrt(n / (n - 1)).  Drift between
 visits is in the interval of the mean and not in the noise, which simulations draw for each step.
 """
 
@@ -34,7 +34,7 @@ CORRELATED_STEPS = 20
 makes independent steps look correlated by about -1/n."""
 
 FARTHEST = 20.0
-"""Largest logarithm of a drawn value over its estimate: of two visits a draw may overflow."""
+"""Largest logarithm of a drawn value over its estimate: after two visits a draw may overflow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class CellEstimate:
 
     error: infinite after one visit, and the interval is open.
     visits: number of visits.
-    relative: whether the error is of the logarithm, as for times and ratios: then it is a share of
-        the value, and the interval is above 0.
+    relative: whether the error is of the logarithm, as for times and ratios: a share of the value,
+        with an interval above 0.
     """
 
     value: float
@@ -92,7 +92,7 @@ def visit_medians(visits: Sequence[Visit]) -> CellEstimate:
 
 
 def ratio(above: CellEstimate, below: CellEstimate) -> CellEstimate:
-    """One estimate over another that was measured independently; as many visits as the fewer.
+    """One estimate over another, measured independently; with the smaller number of visits.
 
     >>> one = estimate([2.0, 2.2, 2.1])
     >>> round(ratio(one, one).error / one.error, 3)
@@ -109,7 +109,7 @@ def measure(
 
     The error is a share of the value, or in its own unit where stamps made a number 0 or less.
 
-    series: name of the samples behind the number, which are counted.
+    series: name of the samples behind the number, for their count.
     """
     values = [number(visit) for visit in visits]
     n = sum(len(visit.samples[series]) for visit in visits)
@@ -141,7 +141,7 @@ def fitted_quantity(
 
 
 def clip(quantity: Quantity, least: float = 0.0, most: float = math.inf) -> Quantity:
-    """The quantity cut to its possible range; no interval where that lies outside of the range.
+    """The quantity cut to its possible range; without an interval that lies outside the range.
 
     >>> clip(Quantity(value=-0.1, kind="measured", low=-0.3, high=0.1)).high
     0.1
@@ -191,8 +191,8 @@ def relative_half_width(values: Sequence[float]) -> float:
 def visit_statistic(visit: Visit) -> float:
     """The number above 0 whose spread between visits decides whether more visits are needed.
 
-    Overlap: the backward pass with communication over that without, so that the error is that of
-    the times.  Lockstep: the whole cycle, of which a makespan is made.  Gradient: always 1, for its
+    Overlap: the backward pass with communication over the one without, so the error is the error
+    of the times.  Lockstep: the whole cycle, as in a makespan.  Gradient: always 1, because its
     visits follow one training run and their spread is no error.
     """
     part = visit.cell.part
@@ -210,7 +210,7 @@ def visit_statistic(visit: Visit) -> float:
 def draw_values(estimates: Sequence[CellEstimate], rounds: int = 1000) -> Floats:
     """Draws within the error of each estimate, shape (rounds, estimates), with seed 0.
 
-    Drawn by Student's t from the standard errors, for visits are too few to be resampled.  An
+    Drawn by Student's t from the standard errors; visits are too few to be resampled.  An
     estimate of a single visit has no error and stays as it is.
     """
     rng = np.random.default_rng(0)
@@ -245,15 +245,15 @@ def lag1_autocorrelation(visits: Sequence[Sequence[float]]) -> float | None:
 def noise_quantiles(visits: Sequence[Sequence[float]], levels: int = 101) -> Floats:
     """Quantiles at evenly spaced levels 0..1 of samples over their visit's mean.
 
-    The distance to the mean of n samples counts sqrt(n / (n - 1)) times, so that the variance is
-    unbiased; a visit of one sample does not count.  The table is scaled so that a draw by linear
+    Deviations from the mean of n samples are multiplied by sqrt(n / (n - 1)), so that the variance
+    is unbiased; visits of one sample are left out.  The table is scaled so that a draw by linear
     interpolation has mean 1 (the trapezoid mean).
     """
     noise = []
     for visit in (np.asarray(v, np.float64) for v in visits if len(v) > 1):
         relative = visit / visit.mean()
         further = 1 + (relative - 1) * math.sqrt(len(visit) / (len(visit) - 1))
-        noise.append(np.maximum(relative / 2, further))  # no less than half of what was seen
+        noise.append(np.maximum(relative / 2, further))  # at least half of the sample
     table: Floats = np.quantile(np.concatenate(noise), np.linspace(0.0, 1.0, levels))
     scaled: Floats = table / ((table[:-1] + table[1:]).mean() / 2)
     return scaled
