@@ -1,4 +1,4 @@
-"""A CSV file read as text; its mistakes are named by file, row and column."""
+"""A CSV file read as text; errors name file, row and column."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from simstrag.errors import InputError
 HEADER_SHOWN = 100
 """Letters of a header in a message."""
 EMPTY = frozenset({"", "nan", "null", "none", "n/a", "-"})
-"""What exporters write for a cell that was not measured."""
+"""Words of exporters for a cell that was not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class CsvTable:
     """The columns of a CSV file as text.
 
     source: the file, for messages.
-    lines: the line of each row in the file.
+    lines: number of the line of each row.
 
     >>> table = CsvTable.of("node,load\\na,1\\n\\nb,2\\n", "load.csv")
     >>> table.columns["node"], table.lines, table.numbers("load")
@@ -40,7 +40,7 @@ class CsvTable:
 
     @classmethod
     def read(cls, path: str | Path, needed: Sequence[str] = ()) -> CsvTable:
-        """From a file. Raises `InputError` for one that is no CSV or lacks a needed column."""
+        """From a file. Raises `InputError` if it is no CSV or lacks a needed column."""
         try:
             text = require_path(path).read_text(encoding="utf-8-sig")
         except UnicodeDecodeError:
@@ -93,7 +93,7 @@ class CsvTable:
     def numbers(self, name: str, gaps: bool = False) -> npt.NDArray[np.float64]:
         """The cells of a column as finite numbers; with `gaps`, NaN for a cell not measured.
 
-        Raises `InputError` that names the row of any other cell.
+        Raises `InputError`, with the row, for any other cell.
         """
         numbers: list[float] = []
         for k, cell in enumerate(self.column(name)):

@@ -1,8 +1,8 @@
-"""What is in a trace: how often, how long and how severely each node is slowed.
+"""Describes a trace: how often, how long and how severely each node is slowed.
 
-An *episode* is an unbroken stretch with a slowdown above 1, of whatever values.  Time runs from 0
-to the trace's last row; what is held or repeated after it does not count.  Of a trace with rows at
-time 0 only, which describes constants, a slowdown counts as the whole time.
+An *episode* is an unbroken stretch with slowdowns above 1.  Time runs from 0 to the trace's last
+row; rows held or repeated after it do not count.  If all rows are at time 0, they are constants,
+and a slowdown counts as the whole time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class TraceDescription:
         the slowed time, NaN without any; max_slowdown; longest_clean, the longest stretch at 1 or
         below; first and last, the times of the first and last row.
     others: a row per node, resource and kind of utilisations and durations: rows, mean (over time;
-        of durations over steps), max, first, last.
+        for durations over steps), max, first, last.
     text: a summary in a few sentences.
     """
 
@@ -107,7 +107,7 @@ def describe(trace: Trace) -> TraceDescription:
 def _segments(trace: Trace) -> pd.DataFrame:
     """Values from 0 to the end of the trace: history, start, end, seconds, value.
 
-    A trace without extent has one value of each history, for 0 s.
+    In a trace without extent each history has one value, for 0 s.
     """
     import pandas as pd
 
@@ -121,7 +121,7 @@ def _segments(trace: Trace) -> pd.DataFrame:
 
 
 def _stretches(trace: Trace) -> pd.DataFrame:
-    """Segments of one history put together as long as all or none are slow."""
+    """Consecutive segments of one history joined if all are slow or none is."""
     import pandas as pd
 
     segments = _segments(trace)
@@ -141,7 +141,7 @@ def _stretches(trace: Trace) -> pd.DataFrame:
 
 
 def _mean(values: Any, seconds: Any) -> float:
-    """The mean over time; of a single instant the value itself."""
+    """The mean over time; for a single instant the value itself."""
     if not len(values):
         return math.nan
     return float(np.average(values, weights=seconds) if seconds.sum() else values.iloc[0])

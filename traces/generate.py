@@ -5,11 +5,11 @@ Hunting Fail-Slows in Hybrid-Parallel Training at Scale", USENIX ATC 2025; read 
 `detector/injection/injection.py` of wutianyuan1/Greyhound @de4d6b3, not copied): after an episode
 and a gap of 60 s the next one begins in Exp(240 s), and lasts N(120, 20) s, at least 1 s.
 
-Ours are: a clock per node (theirs is one for the cluster, and picks a device for every episode),
+Ours are: a clock per node (theirs has one for the cluster, and picks a device for every episode),
 durations that are not rounded down to whole seconds, and the distribution of severities (theirs are
 listed by hand).  By default a node is slowed for 120 s of every 420 s in the mean, 29 % of its
-time, and one or more of eight nodes for 93 %.  For as many episodes in the whole cluster as theirs,
-take `mean_interarrival=420 * nodes - 180`.
+time, and at least one of eight nodes is slowed 93 % of the time.  With
+`mean_interarrival=420 * nodes - 180` the cluster has as many episodes as theirs.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from simstrag.timing import noise
 from simstrag.trace.trace import RESOURCES, Trace
 
 SHORTEST = 1.0
-"""Seconds at which the normal distribution of durations is cut off."""
+"""Least duration in seconds; the normal distribution is cut off there."""
 STREAMS = 2**63
-"""The first of the random streams of `generate`, beyond those of the noise of any rank."""
+"""The first random stream of `generate`, above the streams of the noise of ranks."""
 ON_OFF_STREAMS = 2**63 + 2**62
-"""The first of the random streams of `on_off`."""
+"""The first random stream of `on_off`."""
 
 Sample = Callable[[np.random.Generator], float]
 
@@ -40,7 +40,7 @@ tail, 1 + (median-1)*exp(sigma*Z) with Z standard normal.  All are this project'
 
 
 def severity_of(text: str) -> Sample:
-    """The function that draws the slowdown of an episode from a random stream.
+    """A function that draws the slowdown of an episode from a random stream.
 
     text: `fixed:2`, `uniform:1.2:3` or `lognormal:1.5:0.8`; `InputError` for any other.
 
@@ -96,8 +96,8 @@ def generate(
 
     seconds: length of the trace; an episode that would outlast it ends with it.
     resource: the contended resource: gpu, host, net or step.
-    mean_interarrival: mean of the exponential clean time before an episode, beside the gap.
-    duration_mean, duration_sd: of the normal distribution of durations, which is cut off at 1 s.
+    mean_interarrival: mean of the exponential clean time before an episode, after the gap.
+    duration_mean, duration_sd: mean and deviation of the normal durations, cut off at 1 s.
     gap: clean seconds after every episode.
     severity: distribution of the slowdown, one draw for each episode; see `SEVERITIES`.
 
@@ -141,8 +141,8 @@ def on_off(
     severity: distribution of the slowdown, one draw for each time slowed; see `SEVERITIES`.
 
     Each node begins in the long-run state, slowed with probability mean_on / (mean_on + mean_off),
-    so there is no warm-up.  Unlike those of `generate`, durations have a coefficient of variation
-    of 1, and leave no gap.  Streams are as in `generate`.
+    so there is no warm-up.  Unlike in `generate`, durations have a coefficient of variation of 1,
+    and there is no gap.  Streams are as in `generate`.
     Source: Gilbert, "Capacity of a burst-noise channel", Bell System Technical Journal 39(5), 1960.
     Raises `InputError` for arguments out of range.
 
@@ -174,8 +174,8 @@ def _draw(
 ) -> Trace:
     """A trace in which each node is slowed and clean in turns.
 
-    name: of the generator, which the source of the trace names.
-    changes: times and whether a node is slowed from there on, drawn from a stream.
+    name: name of the generator, for the source of the trace.
+    changes: draws from a stream the times, and whether a node is slowed from each time on.
     numbers: the generator's seconds by name.
     """
     if nodes < 1:

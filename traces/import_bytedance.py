@@ -1,14 +1,14 @@
 """One recorded step of ByteDance's straggler analysis per row: pipelines collapsed to replicas.
 
 Source: ByteDance-Seed/StragglerAnalysis @8efcd7f, Apache-2.0, `trace-AR.parquet`; Lin et al.,
-"Understanding Stragglers in Large Model Training Using What-if Analysis", OSDI 2025.  A row of it
-is one operation of one rank in one recorded step, `start_ts` in seconds from the step's own
-beginning.  A communication's duration includes waiting for its peers, so that only the ends of
-computing say when a replica was ready.
+"Understanding Stragglers in Large Model Training Using What-if Analysis", OSDI 2025.  A row is one
+operation of one rank in one recorded step, with `start_ts` in seconds from the beginning of the
+step.  A communication's duration includes waiting for its peers, so only the ends of computing show
+when a replica was ready.
 
-With T(step, replica) the last end of a forward or backward computation on any stage of a replica,
-a step takes max over replicas of T, and then a tail (gradients, optimizer) that is the same for
-all: the median of recorded step time - max T.
+T(step, replica) is the last end of a forward or backward computation on any stage of a replica.  A
+step takes max over replicas of T, and then a tail (gradients, optimizer) that is the same for all:
+the median of recorded step time - max T.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ Ints = npt.NDArray[np.int64]
 class ReplicaSteps(NamedTuple):
     """Recorded steps of data-parallel replicas, in seconds from the beginning of each step.
 
-    step: numbers of the steps, which are not contiguous.
+    step: numbers of the steps, with gaps.
     local: end of the computing of each step and replica, shape (steps, replicas).
     recorded: end of each step.
-    dropped: steps left out, in which some replica has no computing.
+    dropped: steps left out because a replica has no computing in them.
     """
 
     step: Ints

@@ -3,16 +3,16 @@
 Source of the format: `torch.profiler.profile.export_chrome_trace` (Kineto).  `profile.step()` makes
 its annotations `ProfilerStep#k`, and `distributedInfo` names the rank.
 
-A synchronous step takes equally long on all ranks, since each waits inside the collectives for the
-others.  A *local* time is the span of the step, less the time in which a collective was under way
-and nothing was computed.  On a GPU collectives are the kernels with `nccl` or `rccl` in their
+A synchronous step takes equally long on all ranks, because each waits inside the collectives for
+the others.  A *local* time is the span of the step, less the time in which a collective was under
+way and nothing was computed.  On a GPU collectives are the kernels with `nccl` or `rccl` in their
 names, computing is all other kernels and copies, and a step lasts from its first kernel to the
 first of the next step.  Without kernels collectives are annotations such as `gloo:...`, computing
 is the `aten::...` operators, and a step is its annotation on the host.
 
-The record does not separate transfer in a collective from waiting; both are taken out.  The
-last rank to arrive waits least, and its collectives are nearly transfer alone: the median over
-steps of the least such time among the ranks is reported as the cost of communication.
+The record does not separate transfer in a collective from waiting; both are taken out.  The last
+rank to arrive waits least, so its collectives are almost only transfer.  The cost of communication
+is therefore the median over steps of the least such time among the ranks.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class RankSteps(NamedTuple):
 def kineto(*paths: str | Path) -> Labelled:
     """A duration per step and rank from Chrome traces (JSON or .json.gz), a file per rank.
 
-    A file names its rank; without a name its place among the files is the rank.
-    Raises `InputError` for any other file, one without steps, and a second one of a rank.
+    A file states its rank; otherwise its position among the files is the rank.
+    Raises `InputError` for any other file, a file without steps, and a second file of a rank.
     """
     files: dict[int, str] = {}
     by_rank: dict[int, RankSteps] = {}
@@ -147,8 +147,8 @@ def _read(path: str | Path) -> dict[str, Any]:
 def steps_of(events: Sequence[dict[str, Any]], source: str = "trace") -> RankSteps:
     """The steps in the events of one rank.
 
-    `profile.step()` opens a last one at the end of a loop; if nothing was computed in it, it is
-    left out.  Raises `InputError` for events without steps.
+    `profile.step()` opens one more step at the end of a loop; it is left out if nothing was
+    computed in it.  Raises `InputError` for events without steps.
 
     >>> step = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#3", "ts": 0, "dur": 9e6}
     >>> work = {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1e6, "dur": 4e6}

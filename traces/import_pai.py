@@ -30,11 +30,11 @@ STEPS = 500
 def alibaba_pai_minibatch(path: str | Path, clean: float = 0.0) -> Labelled:
     """The slowdown of each worker's steps, piecewise constant, from one `job_k_norm.csv`.
 
-    clean: quantile (0 to 1) of all cells of the job that is a slowdown of 1; 0 is the fastest cell,
-        so that nothing is cut off.  Cells below it become 1.  It is one level for all workers: a
-        worker that is slow all the time is slow in the trace, too.
+    clean: the quantile (0 to 1) of all cells of the job that counts as a slowdown of 1, and so do
+        cells below it; 0 is the fastest cell.  The level is the same for all workers, so a worker
+        that is always slow is slow in the trace too.
 
-    Of two cells of one worker and time the later row counts.  A missing cell leaves the one before
+    Of two cells of one worker and time the later row counts.  A missing cell keeps the one before
     in force.  The trace spans the time that all workers recorded; cells outside it are dropped.
     Raises `InputError` for any other file.
     """

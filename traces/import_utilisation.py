@@ -44,14 +44,14 @@ def utilisation(
 ) -> Labelled:
     """Rows of kind `utilisation` of the resources gpu, host and net that have a column.
 
-    columns: the column of the node, the time, or a resource, where its name is not in `ALIASES`.
+    columns: names of columns (node, time, resource) that are not in `ALIASES`.
     fraction: whether values are 0 to 1; else they are percent, 0 to 100.
-    own: constant share (0 to 1) of a resource that the job itself uses.  It is subtracted; results
-        below 0 become 0.
+    own: the job's own constant share (0 to 1) of a resource.  It is subtracted; results below 0
+        become 0.
 
     Times are seconds, or dates in ISO 8601, and count from the earliest.  Whole numbers of nodes
-    stay as they are; names are numbered in their order.  An empty cell leaves the value before in
-    force.  Raises `InputError` that names the row.
+    stay as they are; names are numbered in their order.  At an empty cell the value before stays in
+    force.  Errors are an `InputError` that names the row.
     """
     table = CsvTable.read(path)
     column_of, shares = _columns(table, columns or {}), dict(own or {})

@@ -18,7 +18,7 @@ from simstrag.traces.provenance import Labelled
 class Format(NamedTuple):
     """An importer.
 
-    what: the files that it reads, in a few words.
+    what: a few words on the files that it reads.
     options: names of its options.
     many: whether it takes several files.
     """
@@ -44,8 +44,8 @@ FORMATS = {
 def import_trace(name: str, paths: Sequence[str | Path], **options: Any) -> Labelled:
     """Import files of a format.
 
-    options: of the importer; None stands for its default.
-    Raises `InputError` for an unknown format or option, and as the importer does.
+    options: options of the importer; None stands for its default.
+    Raises `InputError` for an unknown format or option, and the importer's errors.
 
     >>> import_trace("kinto", ["rank0.json"])
     Traceback (most recent call last):

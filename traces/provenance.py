@@ -29,13 +29,13 @@ BATCH = 128
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """A trace, its label, and what it rests on.
+    """A trace, its label, and its sources.
 
     origin: the label: the format it was imported from, or a word such as `resampled`.
     sources: (name, sha256) of the files it was made of.
     notes: sentences on what is measured, derived, assumed, dropped and missing.
-    scenario: lines of YAML beyond those that `lines` adds; empty for a trace that needs more.
-    names: of the nodes in the source, in the order of `trace.nodes`; or nothing.
+    scenario: lines of YAML that `lines` does not add; empty if they would not make a scenario.
+    names: names of the nodes in the source, in the order of `trace.nodes`; or nothing.
 
     >>> trace = Trace.from_rows([(0, 0, "gpu", "slowdown", 2.0)])
     >>> print(Labelled(trace, "mine", notes=("Measured: nothing.",)).page("slow"))
@@ -55,7 +55,7 @@ class Labelled:
     names: tuple[str, ...] = ()
 
     def lines(self, file: str) -> tuple[str, ...]:
-        """A scenario with this trace that runs as it is; nothing without `scenario`.
+        """A scenario with this trace that runs as it is; empty without `scenario`.
 
         file: path of the trace, as seen from the scenario.
         """
@@ -86,7 +86,7 @@ class Labelled:
     def write(self, path: str | Path) -> Path:
         """Write the trace to `path`, CSV or parquet by its name, and its page; the page's path.
 
-        Raises `InputError`, and writes neither, where either exists or cannot be written.
+        Raises `InputError`, and writes neither, if either exists or cannot be written.
         """
         page = page_of(path)
         frame = self.trace.to_frame()
@@ -99,7 +99,7 @@ class Labelled:
 
 
 def page_of(path: str | Path) -> Path:
-    """The page beside a new trace. Raises `InputError` where one of them cannot be written.
+    """The page beside a new trace. Raises `InputError` if one of them cannot be written.
 
     >>> page_of("slow.txt")
     Traceback (most recent call last):
@@ -111,7 +111,7 @@ def page_of(path: str | Path) -> Path:
 
 
 def scenario_of(path: str | Path) -> tuple[str, ...]:
-    """The lines of the scenario on the page beside a labelled trace; nothing without them.
+    """The lines of the scenario on the page beside a labelled trace; empty if there are none.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -161,7 +161,7 @@ def origin_of(path: str | Path) -> str | None:
 
 
 def count_note(kind: str, *counts: tuple[int, str]) -> tuple[str, ...]:
-    """A note on what was counted, without what did not occur; nothing if nothing did.
+    """A note on counts, without the counts that are 0; empty if all are 0.
 
     >>> count_note("Dropped", (2, "cells given twice"), (0, "rows outside"))
     ('Dropped: 2 cells given twice.',)
@@ -191,7 +191,7 @@ def workers(nodes: Sequence[int]) -> list[str]:
 def constant_allreduce(seconds: float, ranks: int) -> str:
     """An all-reduce of `ranks` ranks that takes `seconds` s.
 
-    A ring of n ranks has 2 (n - 1) hops of alpha; with no bytes to send they are all it takes.
+    A ring of n ranks has 2 (n - 1) hops of alpha; without bytes they are its whole time.
 
     >>> constant_allreduce(0.6, 4)
     'allreduce: {alpha: 0.1, bytes: 0}  # a ring of 4: 6 hops, 0.6 s in all'

@@ -3,13 +3,13 @@
 Source: the circular block bootstrap of Politis and Romano, "A circular block-resampling procedure
 for stationary data", in Exploring the Limits of Bootstrap, Wiley 1992: blocks of one length that
 begin anywhere in the record with equal probability, wrapped around its end, follow each other.
-Within a block all is as recorded, and so is the correlation over times that are short against a
-block; at a lag of t seconds about 1 - t/block of it is left, the share of pairs in one block.
+Within a block all is as recorded.  So is the correlation over times that are short against a block;
+at a lag of t seconds about 1 - t/block of it is left, the share of pairs in one block.
 
-Nodes of a record went through the same hours together.  Therefore all nodes of a new set, as many
-as were recorded, take the same blocks, which keeps their correlation, and every further set draws
-its own: sets are independent, as if recorded in other hours.  What was not recorded, such as a
-disturbance of all sets at once, or one rarer than the record is long, is in no resampled trace.
+The recorded nodes went through the same hours together.  A set has as many new nodes as there are
+recorded ones.  All nodes of a set take the same blocks, which keeps their correlation.  Each set
+draws its own blocks: sets are independent, as if recorded in other hours.  A resampled trace has no
+disturbance of all sets at once, and none that is too rare to be in the record.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from simstrag.traces.provenance import Labelled
 STREAMS = 2**63 + 2**61
 """The first of the random streams used here, beyond those of the generators."""
 BLOCK_LENGTHS = 10
-"""Correlation times in a block: nine tenths of the autocorrelation are kept at that lag."""
+"""Correlation times in a block; at a lag of one, nine tenths of the autocorrelation are kept."""
 POINTS = 2000
-"""Points of a record that its correlation time is computed from."""
+"""Number of points for the correlation time of a record."""
 CHECKED = 64, 40 * POINTS
-"""Nodes and points of the result, at most, that its correlation is computed from."""
+"""Most nodes and points for the correlation of the result."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -44,8 +44,8 @@ def resample(
 ) -> Labelled:
     """A trace of `workers` nodes and `seconds` seconds out of blocks of `trace`.
 
-    block: seconds, by default `default_block`.  A block of recorded durations has as many steps as
-        were recorded in that time in the mean.
+    block: seconds, by default `default_block`.  For recorded durations, a block has the mean number
+        of steps in that time.
 
     Slowdowns and utilisations change at the moments at which they were recorded.  Node k of set g
     is number g * recorded + k; the nodes of an incomplete last set are drawn.  The same arguments
@@ -85,9 +85,9 @@ def resample(
 
 
 def default_block(trace: Trace) -> float:
-    """Seconds: ten times the time after which autocorrelation is below 1/e, half the trace at most.
+    """Ten times the seconds after which autocorrelation is below 1/e, at most half the trace.
 
-    Of several resources or kinds the longest counts.
+    Of several resources or kinds, the longest counts.
 
     >>> rows = [(t, 0, "gpu", "slowdown", 1 + t % 2) for t in range(1001)]
     >>> round(default_block(Trace.from_rows(rows)), 3)
@@ -109,7 +109,7 @@ def _series(trace: Trace) -> list[tuple[str, str, float]]:
 
 
 def _steps(trace: Trace) -> int:
-    """Recorded durations that every node with durations has."""
+    """Least number of recorded durations of a node that has any."""
     counts = np.diff(trace.histories.starts)[trace.histories.kind == DURATION]
     return int(counts.min()) if len(counts) else 0
 
@@ -185,7 +185,7 @@ def _of_time(
     place = np.arange(len(owner)) - np.repeat(np.append(0, np.cumsum(counts)[:-1]), counts)
     place += opens[owner]
     times = owner * block + np.maximum(time[place] - start[owner], 0.0)
-    times = np.minimum(times, (owner + 1) * block)  # rounding must not enter the next block
+    times = np.minimum(times, (owner + 1) * block)  # no rounding into the next block
     values = value[place]
     kept = np.append(True, values[1:] != values[:-1]) & (times < seconds)
     times, values = times[kept], values[kept]

@@ -39,7 +39,7 @@ class Mitigation(NamedTuple):
     """The mitigation M of one policy under one schedule.
 
     real: interval over repetitions.
-    evened: the same of makespans normalised to the profile's pace.
+    evened: the same interval from makespans normalised to the profile's pace.
     simulated: interval over seeds.
     amp: share of steps in reduced precision, real and simulated.
     """
@@ -132,10 +132,9 @@ class CaseResult:
 
     @property
     def makespans(self) -> tuple[dict[int, float], dict[int, float], dict[int, float]]:
-        """Makespans of real runs, the same at the profile's pace, and those of simulated runs.
+        """Makespans of real runs, of real runs scaled to the profile's pace, and of simulated runs.
 
-        By repetition or seed. Real ones are scaled by the ratio of simulated makespans at both
-        paces.
+        By repetition or seed. The scale is the ratio of simulated makespans at both paces.
         """
         usual, adapted = self.predicted.usual, self.predicted.adapted
         real = {k: run.makespan for k, run in self.real.items()}
@@ -162,7 +161,7 @@ class Ranking:
 
     @property
     def predicted(self) -> int:
-        """Number of decided pairs that the simulation has in the same order."""
+        """Number of decided pairs in the same order in the simulation."""
         return sum(pair.right for pair in self.decided)
 
 
@@ -184,7 +183,7 @@ class Result:
 
     @property
     def failed(self) -> list[RunOutcome]:
-        """Failed runs."""
+        """The outcomes of failed runs."""
         return [each for each in self.outcomes if not each.finished]
 
     @property
@@ -282,7 +281,7 @@ class Result:
 def build_case_result(
     case: Case, plan: ValidationPlan, predicted: Prediction, outcomes: Sequence[RunOutcome]
 ) -> CaseResult:
-    """The result of a case; `outcomes` may contain those of other cases."""
+    """The result of a case; `outcomes` may contain outcomes of other cases."""
     spans = windows(plan.schedule(case))
     edges = [start for start, *_ in spans]
     own = [each for each in outcomes if each.case == case]

@@ -83,7 +83,6 @@ def _(replayed: Replayed) -> str:
 
 
 def _rendered(name: str, **given: Any) -> str:
-    """Render a template of this package."""
     source = resources.files("simstrag.validation").joinpath(name).read_text("utf-8")
     return template("page.html").environment.from_string(source).render(**given)
 

@@ -1,10 +1,11 @@
 """Predicts a case by simulation, from the profile and the schedule of load alone.
 
-A synchronous step is forward and backward, the exposed part of the all-reduce, and the update. If
-calibration timed as many ranks in lockstep, the profile has that remainder as a whole, the slowdown
-of a step by the other ranks, and both beside load. Otherwise the remainder is the exposed part of
-the measured all-reduce plus the update, which reduced precision does not shorten, and a second rank
-on a core counts as one more level of load. Under a server the update is part of the service time.
+A synchronous step is forward and backward, then a remainder: the exposed part of the all-reduce,
+and the update. If calibration timed the same number of ranks in lockstep, the profile has the whole
+remainder, the slowdown of a step by the other ranks, and both beside load. Otherwise the remainder
+is the exposed part of the measured all-reduce plus the update, which reduced precision does not
+shorten, and a second rank on a core counts as one more level of load. Under a server the update is
+part of the service time.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class Predictor:
 
     cores: number of cores that the ranks share.
     hinting: predictor whose profile gives the policies their hints; by default this one.
-    constants: what the simulations used so far, by name and world size.
+    constants: constants of the simulations so far, by name and world size.
 
     Raises `InputError` if the profile has no step times.
     """
@@ -99,7 +100,7 @@ class Predictor:
         self.constants: dict[tuple[str, str], Constant] = {}
 
     def pace(self, ranks: int) -> float:
-        """Seconds of a bare step while as many cores as `ranks` compute at once."""
+        """Seconds of a bare step while `ranks` cores compute at once."""
         known = self._lockstep(ranks).get(0.0)
         slower = 1.0 if known is None or known.interference is None else known.interference.value
         return times_at(self.profile, self.workload.batch).compute.value * slower
@@ -244,7 +245,7 @@ class Predictor:
         return None
 
     def _remainder(self, lockstep: Mapping[float, LockstepCell]) -> dict[str, Any]:
-        """An all-reduce as long as everything between the slowest gradient and the next step."""
+        """An all-reduce that takes the time from the slowest gradient to the next step."""
         for level, each in lockstep.items():
             load = f", under load cpu {level:g}" if level else ""
             what = f"from the slowest gradient to the next step{load}"
@@ -280,7 +281,7 @@ class Predictor:
     def _allreduce(self, ranks: int) -> dict[str, Any]:
         """Constants of the exposed part of an all-reduce among all ranks.
 
-        The exposed part is scaled here because `overlap` cannot be negative, as a measured one may.
+        The exposed part is scaled here because `overlap` cannot be negative; a measured one can.
         """
         if ranks == 1:
             return {}
@@ -333,7 +334,7 @@ class Predictor:
             word: self._take(f"server: {word}", getattr(known, word), "s")
             for word in ("push", "service", "pull")
         }
-        if not any(each.ranks for each in self.profile.transfers):  # bytes were moved, no more
+        if not any(each.ranks for each in self.profile.transfers):  # only bytes were moved
             times["service"] += self._take("update, part of the service", self._update(), "s")
         return times
 

@@ -179,7 +179,7 @@ def _accuracy(trainer: Trainer, workload: Any) -> float | None:
     """Accuracy of the final parameters on held-out data."""
     if workload.test is None:
         return None
-    trainer.model.load_state_dict(trainer.state_dict()["model"])  # a server's, where there is one
+    trainer.model.load_state_dict(trainer.state_dict()["model"])  # the server's, if there is one
     found: float | None = workload.accuracy(trainer.model)
     return found
 

@@ -53,7 +53,7 @@ CALM, PAUSE = 60.0, 5.0
 """Longest wait for cores at the calibrated pace, and polling interval, in seconds."""
 
 ASIDE, FAILED = ".aside-", ".failed-"
-"""Suffixes of folders of attempts that do not count: disturbed ones, and failures after one."""
+"""Suffixes of folders that do not count: disturbed attempts, and failures after a disturbed one."""
 
 TRY = re.compile(f"({re.escape(ASIDE)}|{re.escape(FAILED)})[0-9]+$")
 """Matches such suffixes."""
@@ -107,7 +107,7 @@ class Campaign:
 
     predicted: predicted makespan of each case in seconds, for planning and time limits.
     file: the profile from which policies get their hints.
-    alone: the step with which the pace of the cores is timed.
+    alone: the step that times the pace of the cores.
     usual: seconds of that step by the profile.
     """
 
@@ -136,7 +136,7 @@ class Campaign:
         minutes: float = math.inf,
         between: Between = lambda _: None,
     ) -> list[RunOutcome]:
-        """Run what has no outcome yet; returns the outcomes of all runs in order.
+        """Run all cases without an outcome; returns the outcomes of all runs in order.
 
         minutes: after this time no repetition starts, no run is repeated, and no wait for calm
             cores begins; time in `between` does not count.
@@ -189,7 +189,7 @@ class Campaign:
             self._wait_for_calm(ranks, case, until)
             disturbed = [_read_disturbed(each) for each in aside]
             found = self._attempt(ranks, case, repetition, disturbed)
-            if not found.finished and aside:  # a finished one is better than none
+            if not found.finished and aside:  # the last disturbed attempt finished
                 _rename_attempt(folder, FAILED)
                 aside[-1].rename(folder)
                 return self.outcome(case, repetition) or found
@@ -198,7 +198,6 @@ class Campaign:
             _rename_attempt(folder, ASIDE)
 
     def _must_repeat(self, known: RunOutcome) -> bool:
-        """Whether a finished run must be repeated."""
         tries = 1 + len(known.aside) + len(known.failed_tries)
         return known.finished and known.disturbed(self.usual) and tries < TRIES
 
@@ -298,7 +297,7 @@ def _read_disturbed(folder: Path) -> dict[str, Any]:
 def _load_by(
     schedule: Schedule, load: list[Mapping[str, Any]]
 ) -> Iterator[Callable[[float], object]]:
-    """Yields a function that starts the schedule; appends what was carried out to `load`."""
+    """Yields a function that starts the schedule; appends the episodes carried out to `load`."""
     if not schedule.episodes:
         yield lambda zero: None
         return

@@ -3,7 +3,7 @@
 The replay takes the run's own local step times, its policy, and the means of its communication
 times. A step that waited longer than these means is lengthened by the difference. So a replay tests
 the mechanism (which rank waits, which gradient is stale, what the policy decides) and predicts
-nothing. The prediction uses the profile and the recorded load alone.
+nothing. The prediction uses only the profile and the recorded load.
 """
 
 from __future__ import annotations

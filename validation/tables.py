@@ -71,7 +71,7 @@ def answer(result: Result) -> list[str]:
 
 
 def cases_table(result: Result) -> Table:
-    """One row per case: the rows of validation.csv, less what the name of the case says."""
+    """One row per case: the rows of validation.csv, without the columns that its name repeats."""
     columns: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
         ("makespan (s)", "makespan_real", Number.of), ("spread (%)", "makespan_spread", _spread),
         ("simulated (s)", "makespan_simulated", Number.of), ("error (%)", "error", _error),

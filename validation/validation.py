@@ -1,6 +1,6 @@
 """Validation: runs cases on real ranks, predicts them from a calibration, and compares.
 
-`cases` says what runs, `real_runs` runs it, `prediction` simulates it, `case_results` compares.
+`cases` chooses the runs, `real_runs` runs and `prediction` simulates them, `case_results` compares.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class InterleavedCalibration:
 
     request: what to measure, and the total minutes.
     folder: folder of the validation; the calibration goes into its subfolder `calibration`.
-    policies, ranks: of the validation, to refuse what cannot run before anything is measured.
+    policies, ranks: the cases of the validation, checked before anything is measured.
 
     Raises `InputError` for a policy that cannot run for real and for a folder that holds runs of
     another profile.

@@ -212,7 +212,6 @@ def standings(comparison: Comparison) -> Standings:
 
 
 def _certain(scenario: Scenario) -> bool:
-    """Whether nothing is random, so that one seed suffices."""
     shifted = scenario.trace is not None and scenario.trace_per_seed == "shift"
     return scenario.inputs.step.draw is None and not shifted
 

@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def report_thread_error(failure: threading.ExceptHookArgs) -> None:
-    """Report an uncaught exception of a thread, except one of joblib that does no harm.
+    """Report an uncaught exception of a thread, except a harmless one of joblib.
 
     After an interrupt joblib's manager thread may look for a call that has just been removed.
     """
@@ -52,7 +52,7 @@ def _run() -> int:
     from simstrag.cli.errors import Interrupted, UsageError, describe_error, describe_missing
     from simstrag.errors import SimstragError
 
-    # joblib's, after an interrupt
+    # a warning of joblib after an interrupt
     warnings.filterwarnings("ignore", ".* still being processed by the workers", UserWarning)
     try:
         _choose_shell(sys.argv[1:])
@@ -78,7 +78,7 @@ def _run() -> int:
 
 
 def _fail(message: str) -> int:
-    """Print a mistake on stderr; an empty message follows help that was shown instead."""
+    """Print a mistake on stderr; the message is empty if help was shown instead."""
     if message:
         prefix = "" if message.startswith("Usage:") else "error: "
         print(f"{prefix}{message}", file=sys.stderr)

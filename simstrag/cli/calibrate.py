@@ -168,7 +168,7 @@ def workloads(as_json: Json = False) -> None:
 
 
 def _show_plan(forecast: Forecast, folder: Path, as_json: bool) -> None:
-    """Print what is going to be measured, and how long it takes."""
+    """Print the cells to measure, and the time that they take."""
     if as_json:
         print_json({**forecast._asdict(), "folder": folder})
         return
@@ -191,7 +191,6 @@ def _print(
     out: Path | None,
     warnings: list[str] | None = None,
 ) -> None:
-    """Print the summary of a profile."""
     from simstrag.analysis.tables.profile_tables import describe
 
     noted = {} if warnings is None else {"warnings": warnings}

@@ -75,7 +75,7 @@ def compare(
 
 
 def _describe_kept(kept: Path, interrupt: KeyboardInterrupt, sensitivity: bool) -> str:
-    """What an interrupted comparison keeps."""
+    """A message on the files that an interrupted comparison keeps."""
     if not kept.exists():
         return "nothing was written"
     runs = str(interrupt) or f"finished runs are kept in {kept}"

@@ -1,4 +1,4 @@
-"""What a command prints: tables, paragraphs, warnings, JSON; and its standard streams."""
+"""The output of commands: tables, paragraphs, warnings, JSON; and the standard streams."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 WIDE = 200
-"""Columns of a stream that is no terminal, unless `COLUMNS` says otherwise."""
+"""Width of a stream that is no terminal, unless `COLUMNS` gives one."""
 GAP = 2
 """Spaces between two columns of a table."""
 NARROWEST = 8
-"""Characters that the wrapped column of a table keeps at least."""
+"""Least width of the wrapped column of a table, in characters."""
 UNREAD = 1
-"""Exit code where the reader of stdout is gone; Click and Rich use the same."""
+"""Exit code if the reader of stdout is gone, as in Click and Rich."""
 STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
 
 
@@ -48,7 +48,7 @@ def print_table(
     least: headers of columns that a narrow terminal leaves out, least important first; a line
         below the table names those left out.
 
-    Where that is not enough, cells of all columns are folded; none is cut.
+    If the table is still too wide, cells of all columns are folded; none is cut.
     """
     from rich.table import Table
 
@@ -75,7 +75,7 @@ def print_table(
 def _choose_left_out(
     headers: Sequence[str], rows: Sequence[Sequence[str]], least: Sequence[str], room: int
 ) -> list[str]:
-    """The columns, of those in `least`, that a table of `room` characters leaves out."""
+    """The columns of `least` that a table of `room` characters leaves out."""
     widths = {h: _width(h, rows, column) for column, h in enumerate(headers)}
     left_out: list[str] = []
     for header in least:
@@ -87,7 +87,7 @@ def _choose_left_out(
 
 
 def _width(header: str, rows: Sequence[Sequence[str]], column: int) -> int:
-    """Width of a column, if its header may be broken between words and its cells may not."""
+    """Width of a column: its header may be broken between words, its cells may not."""
     cells = (line for row in rows for line in row[column].split("\n"))
     return max(map(len, (*header.split(), *cells, " ")))
 
@@ -131,7 +131,7 @@ def print_result(
     warnings: Iterable[str] = (),
     **paths: Path | None,
 ) -> None:
-    """Print what a command made: one JSON document; or details, warnings and the paths written.
+    """Print the result of a command: one JSON document; or details, warnings and written paths.
 
     quiet: the paths alone.
     """
@@ -177,7 +177,7 @@ def format_cell(value: Any) -> str:
 
 
 def replace_closed_streams() -> None:
-    """Open /dev/null in the place of standard streams that the caller has closed.
+    """Open /dev/null in place of standard streams that the caller has closed.
 
     Otherwise the next file that is opened takes the closed stream's descriptor.
     """

@@ -31,12 +31,12 @@ STEPS = 200
 """Steps of each rank without --samples."""
 
 TURN, HOUR = 5.0, 3600.0
-"""Mean seconds with load and without, and seconds for which a schedule is drawn."""
+"""Mean seconds with and without load; length in seconds of a drawn schedule."""
 
 OF_WORKLOADS = (
     "policy", "samples", "batch", "profile", "precision", "seed", "out", "checkpoint", "load",
 )  # fmt: skip
-"""Options of workloads, which are refused for a script."""
+"""Options for workloads, refused with a script."""
 
 SHOWN = (
     "makespan", "updates", "samples", "throughput", "mean_staleness", "amp_share", "accuracy",
@@ -77,7 +77,7 @@ def ddp(
     policy_support.check_torch()
 
     def run(command: list[str], network: Behind | None = None) -> bool:
-        """Run a command on the ranks; whether it failed."""
+        """Run a command on the ranks; returns whether it failed."""
         with console.redirect_stdout() if as_json else contextlib.nullcontext():
             code = launch.run(
                 command, ranks, on_fault, stall_limit=stall_limit, pinned=pin, network=network
@@ -130,7 +130,7 @@ def ddp(
 
 
 def _refuse(context: typer.Context, script: str) -> None:
-    """Raise `InputError` for options of workloads, which a script would not get."""
+    """Raise `InputError` for options for workloads, which a script does not get."""
     if not Path(script).is_file():
         raise InputError(f"{script}: no such script")
     if given := given_options(context, OF_WORKLOADS):
@@ -197,9 +197,9 @@ def _gpus(schedule: Schedule) -> dict[int, str]:
 
 @contextlib.contextmanager
 def _loaded(schedule: Schedule | None, folder: Path, quiet: bool) -> Iterator[Behind | None]:
-    """Carry out the load of a schedule beside ranks, and report what was done.
+    """Carry out the load of a schedule beside ranks, and report it.
 
-    The value is the network in which ranks must start where the schedule limits a link, else None.
+    Yields the network in which ranks must start if the schedule limits a link, else None.
     """
     if schedule is None:
         yield None
@@ -228,7 +228,7 @@ def _loaded(schedule: Schedule | None, folder: Path, quiet: bool) -> Iterator[Be
 
 
 def _describe_interrupted(out: Path | None) -> str:
-    """What is left after Ctrl-C: a run as far as it came, and perhaps a checkpoint."""
+    """A message on the files left after Ctrl-C: the run so far, and perhaps a checkpoint."""
     from simstrag.ddp.record.run_from_journal import finish_all
 
     if out is None:
@@ -253,7 +253,7 @@ def _describe_resumption(out: Path) -> str:
 def _report(
     folder: Path, out: Path | None, limit: int, failed: bool, as_json: bool, quiet: bool
 ) -> None:
-    """Make runs of the record, and print them."""
+    """Make runs from the record, and print them."""
     from simstrag.ddp.record.run_from_journal import finish_all
 
     runs: dict[Path, Run] = {}

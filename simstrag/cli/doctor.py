@@ -1,4 +1,4 @@
-"""`simstrag doctor`: what this installation can do, and how to install what is missing."""
+"""`simstrag doctor`: the abilities of this installation, and commands that install the rest."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ CPU_BF16 = ("amx_bf16", "avx512_bf16")
 class Finding(NamedTuple):
     """The result of one check.
 
-    what: what was checked.
+    what: the subject of the check.
     works: whether it works; None if it is a fact, or optional and absent.
     says: the answer in words.
-    remedy: the command that installs what is missing, or empty.
+    remedy: the command that installs it if it is missing, or empty.
     """
 
     what: str

@@ -1,4 +1,4 @@
-"""What ends a command early: a mistake, a missing package, or Ctrl-C; and the words for it."""
+"""Early ends of a command (a mistake, a missing package, Ctrl-C), and their messages."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ EXTRAS = {
     "torch": "torch", "transformers": "models", "sklearn": "models", "accelerate": "accelerate",
     "distributed": "dask", "ray": "ray",
 }  # fmt: skip
-"""Optional packages by the name they are imported by, and the extra that installs each."""
+"""The extra that installs each optional package, by the package's import name."""
 
 
 class Interrupted(Exception):
-    """Ctrl-C ended a command; the message says what is kept."""
+    """Ctrl-C ended a command; the message names the files kept."""
 
 
 def describe_error(error: Exception) -> str:
-    """A mistake in one line; empty where Typer has shown the help instead.
+    """A mistake in one line; empty if Typer has shown the help instead.
 
     >>> from simstrag import InputError
     >>> describe_error(InputError("workers is 0"))

@@ -1,8 +1,7 @@
-"""A first scenario for a contention trace: it runs as it is, and marks what its owner must decide.
+"""A first scenario for a contention trace: it runs as it is, and marks the owner's decisions.
 
-The trace says how many workers there are, on which nodes, and which of their resources are slowed;
-the page beside an imported trace says what an all-reduce costs.  All else is assumed, and each
-line that assumes says so.
+The trace gives the workers, their nodes and the slowed resources; the page beside an imported trace
+gives the cost of an all-reduce.  The rest is assumed, and each assumption is marked.
 """
 
 from __future__ import annotations
@@ -22,27 +21,27 @@ from simstrag.trace.trace import Trace
 from simstrag.traces.provenance import quoted, scenario_of, workers
 
 POLICIES = ("bsp", "backup", "ssp", "asgd", "cgp", "lb_bsp")
-"""None of them needs the gain of reduced precision."""
+"""Policies that do not need the gain of reduced precision."""
 WORKERS_OF_ONE_NODE = 4
-"""Workers for a trace of one node: all but one are never slowed."""
+"""Workers for a trace of one node; only the first is ever slowed."""
 MOST_UPDATES, LEAST_UPDATES, STEPS = 500, 50, 40_000
 """Updates of a run, and steps of all its workers: a first comparison should take minutes."""
 COMPUTE = 1.0
-"""Seconds of a step of unknown length; less where the trace is short."""
+"""Seconds of a step of unknown length; less if the trace is short."""
 BATCH, NOISE_SCALE = 32, 500
 TARGET = 0.8
-"""The target, as a share of what bsp reaches with the samples."""
+"""The target, as a share of the progress of bsp after the samples."""
 
 
 def write_first_scenario(trace: str | Path, out: str | Path) -> Path:
     """Write `first_scenario` to a file that does not exist yet, and return its path.
 
-    Raises `InputError` for a trace that cannot be simulated, and where `out` cannot be written.
+    Raises `InputError` if the trace cannot be simulated, or `out` cannot be written.
     """
     trace, out = Path(trace), check_writable(out)
     if os.path.lexists(out):
         raise InputError(f"{out}: is there already; choose another name with --out")
-    # Either of them may be behind a link.
+    # Either path may contain a symbolic link.
     name = os.path.relpath(trace.parent.resolve() / trace.name, out.parent.resolve())
     text = first_scenario(Trace.read(trace), name, scenario_of(trace))
     scenario = Scenario.of(YAML(typ="safe", pure=True).load(text), str(out), out.parent)
@@ -55,7 +54,7 @@ def write_first_scenario(trace: str | Path, out: str | Path) -> Path:
 def first_scenario(trace: Trace, name: str, recorded: Sequence[str] = ()) -> str:
     """A commented scenario in YAML, by the template `first_scenario.yaml.jinja`.
 
-    name: of the trace's file, as seen from the scenario's folder.
+    name: path of the trace, as seen from the scenario's folder.
     recorded: lines of a scenario that the trace's importer wrote.
 
     >>> trace = Trace.from_rows([(0, 2, "gpu", "slowdown", 1), (60, 3, "gpu", "slowdown", 2)])
@@ -68,7 +67,7 @@ def first_scenario(trace: Trace, name: str, recorded: Sequence[str] = ()) -> str
     if len(nodes) == 1:
         nodes = [nodes[0] + k for k in range(WORKERS_OF_ONE_NODE)]
     durations = [row.value for row in trace.rows if row.kind == "duration"]
-    # Without recorded durations a step is so short that the trace spans the work.
+    # Without recorded durations, a step is short enough for all updates to fit within the trace.
     compute = min(COMPUTE, trace.end / MOST_UPDATES) or COMPUTE
     if durations:
         compute = sum(durations) / len(durations)

@@ -17,7 +17,7 @@ def argument(help: str, metavar: str, **more: Any) -> Any:
 
 
 def option(help: str | None, metavar: str | None = None, *names: str, **more: Any) -> Any:
-    """An option of a command. names: how it is written; by default after its parameter."""
+    """An option of a command. names: its names; by default that of its parameter."""
     return typer.Option(*names, help=help, metavar=metavar, **more)
 
 
@@ -39,7 +39,7 @@ def complete_policy(incomplete: str) -> list[str]:
 
 
 def given_options(context: typer.Context, names: Iterable[str]) -> list[str]:
-    """The options among `names` that are on the command line, written as options."""
+    """The options among `names` on the command line, as `--name`."""
     sources = {name: context.get_parameter_source(name) for name in names}
     given = [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]
     return [f"--{name.replace('_', '-')}" for name in given]

@@ -52,7 +52,7 @@ def policies(
 
 
 def _summarize(description: PolicyDescription) -> str:
-    """What a policy decides, its first parameters, and its paper, one a line."""
+    """Decisions, first parameters, and paper of a policy, one a line."""
     parameters = [f"{p.name}={p.default}" for p in description.parameters[:MOST]]
     if (left := len(description.parameters) - MOST) > 0:
         parameters.append(f"and {left} more")
@@ -71,7 +71,7 @@ def _explain(description: PolicyDescription, real: str) -> None:
 
 
 def _rows(description: PolicyDescription) -> Iterator[list[str]]:
-    """One row per parameter; a meaning that several share is printed once."""
+    """One row per parameter; a meaning shared by several is printed once."""
     before = ""
     for p in description.parameters:
         meaning = "" if p.meaning == before else f"{p.meaning}\n"

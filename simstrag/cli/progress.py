@@ -55,7 +55,7 @@ def show_run(name: str, scenario: Scenario, quiet: bool = False) -> Iterator[OnU
             reached = (updates, samples, progress or 0.0)
             bar.update(
                 task,
-                completed=min(  # by the limit that is farthest away
+                completed=min(  # by the farthest limit
                     done / limit
                     for done, limit in zip(reached, limits, strict=True)
                     if limit is not None
@@ -71,7 +71,7 @@ def show_run(name: str, scenario: Scenario, quiet: bool = False) -> Iterator[OnU
 def show_seconds(quiet: bool = False) -> Iterator[Callable[[float, float, str], None]]:
     """A bar of seconds; yields `update(used, at most, next item)`.
 
-    The bar is drawn by `update` and by no thread, which would disturb what is being timed.
+    `update` draws the bar, because a thread would disturb the timing.
     """
     from rich.progress import TaskProgressColumn
 
@@ -103,7 +103,7 @@ def show_spinner(name: str, quiet: bool = False) -> Iterator[None]:
 def _task(
     name: str, amount: ProgressColumn, quiet: bool, total: float | None = None, thread: bool = True
 ) -> Iterator[tuple[Progress, TaskID]]:
-    """A bar of one task: bar, `amount`, the time left, and what is being done."""
+    """A bar of one task: bar, `amount`, the time left, and the current item."""
     from rich.progress import BarColumn, TextColumn
 
     texts = TextColumn("{task.fields[left]}"), TextColumn("{task.description}", markup=False)

@@ -21,7 +21,7 @@ TRACES, SCENARIOS = (".csv", ".parquet"), (".yaml", ".yml")
 def read_scenario(path: Path) -> Scenario:
     """The scenario in a file; its folder is searched for `module:Class` policies from then on.
 
-    Raises `InputError`, for a missing file with the nearest name that exists.
+    Raises `InputError`; for a missing file it has the nearest existing name.
     """
     from simstrag.scenario.scenario import Scenario
 
@@ -38,7 +38,7 @@ def read_scenario(path: Path) -> Scenario:
 
 
 def find_profile(path: Path) -> Path:
-    """A profile's file, or the one in a calibration's folder. Raises `InputError` without it."""
+    """A profile's file, or the one in a calibration's folder. Raises `InputError` if missing."""
     require_path(path)
     return path / "profile.json" if path.is_dir() else path
 
@@ -57,7 +57,7 @@ def read_profile(path: Path) -> Profile:
 
 
 def check_trace(path: Path) -> Path:
-    """The path of a trace. Raises `InputError` if it does not exist or is a scenario's."""
+    """The path of a trace. Raises `InputError` if it is missing or names a scenario."""
     if require_path(path).suffix in SCENARIOS:
         raise InputError(
             f"{path}: is a scenario by its name; give its trace, a file named *.csv or *.parquet"
@@ -66,7 +66,7 @@ def check_trace(path: Path) -> Path:
 
 
 def comparison_folder(out: Path | None, scenario: Path) -> Path:
-    """Where a comparison is written: `out`, or reports/<scenario>.
+    """The folder for a comparison: `out`, or reports/<scenario>.
 
     Raises `InputError` if reports/<scenario> is the comparison of another scenario file.
     """
@@ -85,6 +85,6 @@ def comparison_folder(out: Path | None, scenario: Path) -> Path:
 
 
 def partial_folder(folder: Path) -> Path:
-    """Where finished runs are kept until the comparison is written to `folder`."""
+    """The folder for finished runs, until the comparison is written to `folder`."""
     named = folder if folder.name not in ("", "..") else folder.resolve()
     return named.with_name(f"{named.name}.partial")

@@ -58,7 +58,7 @@ def _print(thresholds: pd.DataFrame) -> None:
 
 
 def _effect(row: dict[Any, Any]) -> str:
-    """What a change in one direction does to the leader."""
+    """The effect of a change in one direction on the leader."""
     if not row["rival"]:
         return f"stays, to {row['tried']:.3g}"
     low, high = sorted((row["holds_at"], row["turns_at"]))

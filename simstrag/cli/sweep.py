@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from simstrag.experiments.sweep import Planned
 
 MOST = 10
-"""Failed runs that are listed."""
+"""Most failed runs to list."""
 
 
 def sweep(
@@ -106,7 +106,7 @@ def _parse_shard(text: str | None) -> tuple[int, int] | None:
 
 
 def _refuse_run_options(command: str, options: dict[str, object]) -> None:
-    """Raise `InputError` if a command that runs nothing is given an option of runs.
+    """Raise `InputError` for options of runs with a command that runs nothing.
 
     >>> _refuse_run_options("--status", {"--jobs": None, "--shard": "1/2"})
     Traceback (most recent call last):
@@ -120,7 +120,6 @@ def _refuse_run_options(command: str, options: dict[str, object]) -> None:
 
 
 def _print(total: int, finished: int, failed: dict[Planned, str]) -> None:
-    """Print how far a sweep is."""
     print(f"{finished} of {total} runs are finished, {len(failed)} failed")
     for run, error in islice(failed.items(), MOST):
         print(f"failed: point {run.point}, {run.policy}, seed {run.seed}: {error}")

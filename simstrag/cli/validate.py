@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from simstrag.validation.replay import Replayed
 
 OF_CALIBRATION = ("batch", "precision", "calibration_minutes")
-"""Options of a calibration that comes first."""
+"""Options of the calibration before a validation."""
 
 OF_REAL_RUNS = (
     "workload", *OF_CALIBRATION, "policy", "ranks", "steps", "repetitions", "minutes", "seed",

@@ -32,8 +32,8 @@ def seconds(fit: BatchFit, batch: float) -> float:
 def times_at(profile: Profile, batch: int) -> StepTimes:
     """The profile's step at a batch: its constants, else a measured cell, else by its fit.
 
-    A fit gives the median; mean over median, noise and host share are those of the nearest measured
-    batch.  Raises `InputError` without step times, and beyond the measured batches.
+    A fit gives the median; mean over median, noise and host share are taken from the nearest
+    measured batch.  Raises `InputError` without step times, and beyond the measured batches.
     """
     step, workload = profile.step, profile.workload
     if step is None or workload is None:
@@ -58,7 +58,7 @@ def times_at(profile: Profile, batch: int) -> StepTimes:
             "step: {compute: ...}"
         )
     near = min(cells, key=lambda cell: max(cell.batch, batch) / min(cell.batch, batch))
-    assumed = step.host_share.kind == "assumed"  # then that of the nearest cell is no better
+    assumed = step.host_share.kind == "assumed"  # then the nearest cell knows no better
     return StepTimes(
         compute=_compute(fit, near, batch),
         host_share=step.host_share if assumed else near.host_share or step.host_share,

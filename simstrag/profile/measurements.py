@@ -105,7 +105,7 @@ class Level(ProfilePart):
 class Response(ProfilePart):
     """The slowdown of a step, or of an all-reduce, by one kind of load, as a law of its level.
 
-    resource: that the load takes, in the words of a trace.
+    resource: resource of a trace that the load takes.
     precision, batch: of the steps; "" and None for an all-reduce.
     ranks, bytes: of the all-reduce.
     constants: of the law, by name.
@@ -160,8 +160,8 @@ class CollectiveCell(ProfilePart):
     """Median seconds of one collective, alone or beside a load.
 
     group: the ranks that reduce: "all", "half" (one half alone), "halves" (both at once).
-    oversubscribed: whether there were more ranks than cores, which measures the scheduler more than
-        the network.
+    oversubscribed: whether ranks outnumbered cores, so that the time is the scheduler's more than
+        the network's.
     """
 
     backend: Backend
@@ -209,9 +209,9 @@ class CollectiveFit(ProfilePart):
 class TransferCell(ProfilePart):
     """A parameter server with gradients of one size: median seconds.
 
-    ranks: of the training of the workload under the server of `simstrag.ddp`, whose bookkeeping
-        and optimizer are in the service; None for bytes moved over TCP.
-    slowdown: of their steps, as in `LockstepCell`.
+    ranks: number of ranks that trained under the server of `simstrag.ddp`, so that service has its
+        bookkeeping and optimizer; None if only bytes were moved over TCP.
+    slowdown: slowdown of their steps, as in `LockstepCell`.
     """
 
     bytes: Size
@@ -227,10 +227,10 @@ class LockstepCell(ProfilePart):
 
     rest: seconds from the slowest rank's last gradient until rank 0 begins the next step.
     load, level: on the core of rank 0; "" for none.
-    slowdown: without load, a local step among the ranks over one alone on its core; beside load,
-        one on the loaded core over the same without the load.
-    interference: bare steps on all cores at once over one alone, without load.
-    noise: of local steps without load.
+    slowdown: without load, a local step among the ranks over a step alone on its core; beside load,
+        a step on the loaded core over a step there without the load.
+    interference: bare steps on all cores at once over a step alone, without load.
+    noise: noise of local steps without load.
     """
 
     ranks: Count
@@ -259,7 +259,7 @@ class OverlapCell(ProfilePart):
 class NoiseScaleAt(ProfilePart):
     """The gradient noise scale of one training run, in samples.
 
-    trained: samples before it.
+    trained: number of samples trained before the measurement.
     batch: samples of the smaller gradients.
     """
 
@@ -269,7 +269,7 @@ class NoiseScaleAt(ProfilePart):
 
 
 class AmpRatio(ProfilePart):
-    """A step in full over one in reduced precision. evidence: how that was measured."""
+    """Time of a step in full over reduced precision. evidence: the way it was measured."""
 
     model: str
     full: str

@@ -96,8 +96,8 @@ class Profile(ProfilePart):
     """Measurements of one device or cluster. `Profile.read(path)` loads and checks a file.
 
     origin: measured by this project's calibration, or derived from others' measurements.
-    source: of a derived profile, these measurements.
-    missing: what a reader might expect and is not in it.
+    source: in a derived profile, the measurements of others.
+    missing: numbers that a reader might expect but the profile lacks.
     conditions: least and most of clocks (MHz), temperatures (C) and power (W) at visits.
     samples: names of the files with all samples, and their SHA-256.
     """
@@ -157,7 +157,7 @@ class Profile(ProfilePart):
 
     @property
     def sha256(self) -> str:
-        """Of the file's bytes; empty for a profile without a file."""
+        """SHA-256 of the file's bytes; empty for a profile without a file."""
         return self._sha256
 
     @property

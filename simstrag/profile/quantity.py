@@ -21,7 +21,7 @@ class Quantity(ProfilePart):
     """A number that is measured, fitted or assumed, with its interval.
 
     low, high: ends of its 95 % interval.
-    error: its standard error, in the unit of the value.  Of few visits the interval is wider than
+    error: its standard error, in the unit of the value.  With few visits the interval is wider than
         1.96 standard errors to either side, by Student's t.
     """
 
@@ -54,7 +54,7 @@ NotNegative = Annotated[Quantity, _require(lambda x: x >= 0, "be 0 or more")]
 Share = Annotated[Quantity, _require(lambda x: 0 <= x <= 1, "lie between 0 and 1")]
 
 MEAN_TOLERANCE = 1e-3
-"""Allowed distance of the mean of noise from 1, by which all simulated times would be off."""
+"""Allowed distance of the mean of noise from 1: the relative error of all simulated times."""
 
 
 class NoiseSamples(ProfilePart):

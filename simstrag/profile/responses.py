@@ -6,7 +6,7 @@ utilisation (0 to 1) is such a level.  Slowdowns are factors >= 1 that never fal
     none          1
     constant      factor at any level above 0
     linear        1 + slope u
-    fair_share    demand + u: the step needs `demand` of the resource, and shares what is short
+    fair_share    demand + u: the step needs `demand` of the resource, and shares it when short
     reciprocal    1 / (1 - share u)
     power         1 + slope u^exponent
     hinge         1 + slope (u - knee): free up to the knee
@@ -37,7 +37,7 @@ Floats = npt.NDArray[np.float64]
 def apply_law(law: str, constants: Mapping[str, float], levels: npt.ArrayLike) -> Floats:
     """Slowdowns at some levels by a law with constants; 1 at level 0.
 
-    Raises `InputError` where a reciprocal has no value.  `interpolated` has no constants; see
+    Raises `InputError` if a reciprocal has no value.  `interpolated` has no constants; see
     `evaluate`.
 
     >>> apply_law("hinge", {"slope": 2.0, "knee": 0.5}, [0.0, 0.5, 1.0]).tolist()
@@ -106,7 +106,7 @@ def interpolate(measured: npt.ArrayLike, slowdowns: npt.ArrayLike, levels: npt.A
 def responses_for(trace: Trace, profile: Profile | None) -> tuple[Response, ...]:
     """The responses that translate a trace's utilisations: the first one of each resource.
 
-    They are of steps in full precision; that of the network is of an all-reduce, which has none.
+    They are responses of steps in full precision; for the network, of an all-reduce.
     """
     if profile is None:
         return ()
@@ -123,10 +123,10 @@ def responses_for(trace: Trace, profile: Profile | None) -> tuple[Response, ...]
 def translate(trace: Trace, profile: Profile | None, step: Step) -> Trace:
     """A trace with utilisations as slowdowns, for each resource with a response in the profile.
 
-    A response was measured on whole steps, and a slowdown in a trace stretches the part of the step
-    that uses the resource: that part is stretched until the whole step is as slow as measured.
-    Source and hash stay those of the recorded trace.  Raises `InputError` for a resource with both
-    slowdowns and utilisations, and for one that steps do not use.
+    A response was measured on whole steps, but a slowdown in a trace stretches only the part of the
+    step that uses the resource: that part is stretched until the whole step is as slow as measured.
+    Source and hash stay as recorded.  Raises `InputError` for a resource with both slowdowns and
+    utilisations, and for a resource that steps do not use.
     """
     h = trace.histories
     used = h.kind == UTILISATION

@@ -1,4 +1,4 @@
-"""Figures that rest on sizes, ranks, batches or loads beyond those that the profile measured."""
+"""Figures that use sizes, ranks, batches or loads beyond the range that the profile measured."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class BeyondMeasured(NamedTuple):
 
     what: the use in words, such as "all-reduce of 0.5 MB".
     used, low, high: the value in use, and the ends of the measured range.
-    unit: of all three.
-    section: "allreduce" or "server", of runs that make updates through them; "amp", of runs in
-        reduced precision; "contention", of all runs.
+    unit: unit of all three.
+    section: "allreduce" or "server" for runs that make updates through them, "amp" for runs in
+        reduced precision, "contention" for all runs.
 
     >>> print(BeyondMeasured("all-reduce of 0.5 MB", 0.5e6, 1e6, 4e9, "bytes", "allreduce"))
     all-reduce of 0.5 MB: measured from 1 MB on; 2x below
@@ -34,7 +34,7 @@ class BeyondMeasured(NamedTuple):
 
     @property
     def factor(self) -> float:
-        """How far beyond the nearest measured value, as a ratio above 1."""
+        """The ratio, above 1, to the nearest measured value."""
         return self.low / self.used if self.used < self.low else self.used / self.high
 
     def __str__(self) -> str:
@@ -54,11 +54,10 @@ class BeyondMeasured(NamedTuple):
 def beyond_measured(
     scenario: Scenario, summaries: Sequence[Mapping[Any, Any]] | None = None
 ) -> list[BeyondMeasured]:
-    """What the scenario takes from its profile beyond the range in which that was measured.
+    """The quantities that the scenario takes from its profile beyond their measured range.
 
-    A constant that the scenario states itself does not count, nor one whose range the profile does
-    not know.
-    summaries: of runs; what none of them uses is left out.
+    Constants that the scenario states do not count, nor constants of unknown range.
+    summaries: summaries of runs; quantities that none of them uses are left out.
     """
     profile = scenario.inputs.profile
     if profile is None:
@@ -88,7 +87,7 @@ def _allreduce(scenario: Scenario, profile: Profile) -> Iterator[BeyondMeasured]
 
 
 def _fitted(times: AllReduceTimes, profile: Profile) -> Any:
-    """What says where the constants hold: they themselves, or the fit that they are from."""
+    """The source of the range of the constants: themselves, or the fit that gave them."""
     if times.ranks:
         return times
     constants = times.alpha.value, times.bandwidth.value
@@ -97,7 +96,7 @@ def _fitted(times: AllReduceTimes, profile: Profile) -> Any:
 
 
 def _server(scenario: Scenario, profile: Profile) -> Iterator[BeyondMeasured]:
-    """The world size, if the profile timed training under a server at smaller ones only."""
+    """The world size, if the profile timed training under a server."""
     stated = set() if scenario.server is None else scenario.server.model_fields_set
     ranks = [each.ranks for each in profile.transfers if each.ranks]
     if profile.server is not None and ranks and not {"service", "push", "pull"} <= stated:

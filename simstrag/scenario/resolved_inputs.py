@@ -20,7 +20,7 @@ Constants = TypeVar("Constants", AllReduce, ServerCost)
 class Inputs:
     """Trace, profile and the constants in force.
 
-    times: the profile's times of a step at the scenario's batch; None if it states its own.
+    times: the profile's times of a step at the scenario's batch; None if the scenario states them.
     contention: the trace as simulated, with utilisations translated into slowdowns.
     responses: the laws of this translation.
     """

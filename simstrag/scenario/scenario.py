@@ -56,8 +56,8 @@ class Scenario(Section):
     constructor.  `trace` is the name of a file, a `Trace`, or rows.
 
     A run ends at `samples` (rounded up to a multiple of workers x batch), `target_progress` or
-    `target_accuracy`; or at `updates`, in `run` only.  With `samples` beside a target it ends when
-    both are reached: the makespan is the time of `samples`.
+    `target_accuracy`; or at `updates`, which `compare` refuses.  With both `samples` and a target
+    it ends when both are reached; the makespan is the time at which `samples` was reached.
 
     >>> Scenario(workers=8, samples=1_024_000, step={"compute": 0.1}).seed_list
     (0,)
@@ -209,10 +209,10 @@ class Scenario(Section):
 
     @property
     def network_places(self) -> tuple[int, ...] | None:
-        """The node of each rank in the network; None where nodes make no difference to links.
+        """The node of each rank in the network; None if nodes make no difference to links.
 
         Without `nodes` and `ranks_per_node` the nodes are filled as the profile's were
-        (`gpus_per_node`). The trace's node k is rank k all the same.
+        (`gpus_per_node`). In the trace, rank k is still on node k.
         """
         profile, a = self.inputs.profile, self.inputs.allreduce
         size = None if profile is None else profile.gpus_per_node
@@ -222,7 +222,7 @@ class Scenario(Section):
         return tuple(rank // size for rank in range(self.workers))
 
     def without_contention(self) -> Scenario:
-        """The clean control: no trace; of a trace of durations, each step at its median over ranks.
+        """The clean control: no trace; with recorded durations, each step at its median over ranks.
 
         Recorded durations have no run without contention (docs/formats/scenario.md).
         """
@@ -291,7 +291,7 @@ class Scenario(Section):
         )  # fmt: skip
 
     def __getstate__(self) -> dict[Any, Any]:
-        """The state for another process: what was read, not what is derived from it."""
+        """The state for another process: the inputs read, without what is derived from them."""
         state = super().__getstate__()
         private = state["__pydantic_private__"] | {"_timing": None, "_declared": None}
         return state | {"__pydantic_private__": private}
@@ -322,7 +322,6 @@ class Scenario(Section):
         return self._with(trace, profile)
 
     def _with(self, trace: Trace | None, profile: Profile | None) -> Inputs:
-        """The inputs, from a trace and a profile that were read."""
         times = self._times_by(profile, trace)
         step = step_of(self.step, times, trace, self.microbatches)
         contention = None if trace is None else translate(trace, profile, step)
@@ -336,9 +335,9 @@ class Scenario(Section):
         )  # fmt: skip
 
     def _times_by(self, profile: Profile | None, trace: Trace | None) -> StepTimes | None:
-        """The profile's times of a step at the learner's batch; None where they are not needed.
+        """The profile's times of a step at the learner's batch; None if they are not needed.
 
-        Raises `InputError` where nothing says how long the steps of some rank are.
+        Raises `InputError` if a rank's step times are unknown.
         """
         if self.step is not None:
             return None
@@ -382,7 +381,7 @@ def _inline_trace(value: Any, source: str) -> Any:
 
 
 def _copy(source: Path, target: Path, sha256: str) -> bool:
-    """Copy a file unless it has changed since it was read; whether it was copied."""
+    """Copy a file unless it has changed since it was read; returns whether it was copied."""
     try:
         data = source.read_bytes()
     except OSError:

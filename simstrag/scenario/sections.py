@@ -23,7 +23,7 @@ Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**64)]
 
 SUM_TOLERANCE = 1e-9
-"""How far the sum of shards may be from 1: shares such as 1/3 are rounded."""
+"""Allowed distance of the sum of shards from 1, because shares such as 1/3 are rounded."""
 
 
 class Section(BaseModel):
@@ -69,7 +69,7 @@ class StepSection(Section):
 
     @property
     def draw(self) -> Draw | None:
-        """The noise factors, None for none."""
+        """The source of noise factors; None without noise."""
         if self.cv == 0:
             return None
         return getattr(noise, self.noise)(self.cv)  # type: ignore[no-any-return]
@@ -137,8 +137,8 @@ class ServerSection(Section):
 class ServerLoadSection(Section):
     """Slowdown of the ranks on the server's node while it is in use: factors >= 1.
 
-    host: of the host work of their steps.
-    net: of their pushes, pulls and collectives.
+    host: slowdown of the host work of their steps.
+    net: slowdown of their pushes, pulls and collectives.
     """
 
     node: Annotated[int, Field(ge=0)] = 0
@@ -147,7 +147,7 @@ class ServerLoadSection(Section):
 
 
 class LearnerSection(Section):
-    """What updates are worth: the noise-scale model of statistical efficiency.
+    """The worth of updates: the noise-scale model of statistical efficiency.
 
     batch: samples per gradient.
     noise_scale: McCandlish's B_noise, in samples.

@@ -1,4 +1,4 @@
-"""The constants of a scenario that may be off: measured, fitted or assumed."""
+"""The constants of a scenario that may be wrong, whether measured, fitted or assumed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def uses(summary: Mapping[Any, Any], section: str) -> bool:
 
 
 def kind_of(scenario: Scenario, name: str) -> str:
-    """Whether a constant in force is measured, fitted, or assumed, and then where.
+    """The origin of a constant in force: measured, fitted, or assumed (and where).
 
     >>> case = Scenario(workers=2, updates=1, step={"compute": 0.1})
     >>> kind_of(case, "step.compute"), kind_of(case, "learner.c_tau")
@@ -68,7 +68,7 @@ def kind_of(scenario: Scenario, name: str) -> str:
 
 
 def value_of(scenario: Scenario, name: str) -> float:
-    """The constant in force; 0 for none, and for a profile's that cannot be varied."""
+    """The constant in force; 0 if there is none, or if the profile gives the step."""
     section, _, key = name.partition(".")
     if section in ("learner", "step"):
         stated = getattr(scenario, section)
@@ -95,7 +95,7 @@ def uncertain(scenario: Scenario) -> list[str]:
 
 
 def with_value(scenario: Scenario, name: str, value: float) -> Scenario:
-    """The scenario with one constant changed; all others stay, those of the profile too."""
+    """The scenario with one constant changed; all others stay, also from the profile."""
     section, _, key = name.partition(".")
     stated = getattr(scenario, section)
     keys = {} if stated is None else stated.model_dump(exclude_unset=True)
@@ -105,7 +105,7 @@ def with_value(scenario: Scenario, name: str, value: float) -> Scenario:
 def feels(summary: Mapping[str, Any], name: str) -> bool:
     """Whether another value of a constant can make a difference to a run with this summary.
 
-    The cost of stale gradients makes none without them, nor do server and all-reduce if unused.
+    The cost of stale gradients makes none without stale gradients, nor do unused sections.
 
     >>> feels({"architecture": "all-reduce", "effective_staleness": 0.0}, "server.service")
     False

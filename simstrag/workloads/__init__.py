@@ -41,7 +41,7 @@ def load(text: str) -> Workload:
     """A workload by its name, or a user's as `module:function`.
 
     The function returns (model, loss, optimizer, make_batch), as `Parts` explains;
-    `Workload.build` calls it.  Raises `InputError` where there is no such workload or function.
+    `Workload.build` calls it.  Raises `InputError` if there is no such workload or function.
 
     >>> load("mlp").nominal
     128

@@ -178,4 +178,4 @@ SMALL = (
         "digits", digits, (16, 32, 64, 128, 256), 64, "cpu", real_data=True, test=held_out_digits
     ),
 )
-"""Their nominal steps took 30, 33, 20 and 7 ms, measured in float32 on one Xeon core with AMX."""
+"""Nominal steps took 30, 33, 20 and 7 ms, measured in float32 on one Xeon core with AMX."""

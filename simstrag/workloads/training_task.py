@@ -150,7 +150,7 @@ def choose_precisions(workload: Workload, device: str = "cpu", steps: int = 6) -
 def gain(
     full: Callable[[int], object], amp: Callable[[int], object], rounds: int = 4, steps: int = 8
 ) -> float:
-    """Median time of a full step over that of an amp step.
+    """Median time of a full step over the median time of an amp step.
 
     The two take turns of `steps` steps, so that drift affects both; the first step of a turn does
     not count.

@@ -19,7 +19,7 @@ PROTOCOL = "(model, loss, optimizer, make_batch)"
 
 
 class Parts(NamedTuple):
-    """What one training task consists of, on the CPU and in float32.
+    """The parts of one training task, on the CPU and in float32.
 
     model: the model, in any mode.
     loss: a function of model and batch; its mean over the batch, one element with a gradient.
@@ -43,7 +43,7 @@ class Workload:
     device: the device that its sizes suit, "cpu" or "cuda"; "" for a user's workload.
     real_data: whether batches are drawn from a data set, so that its accuracy can improve.
     user_defined: whether `make` is a user's function, whose result is checked.
-    test: a function that returns held-out inputs and labels; None where there are none.
+    test: a function that returns held-out inputs and labels; None if there are none.
     """
 
     name: str
@@ -82,7 +82,7 @@ class Workload:
     def build(self, seed: int = 0) -> Parts:
         """Build its parts; the same seed gives the same weights. Torch's random state is kept.
 
-        Raises `InputError` where a user's function fails or returns something else.
+        Raises `InputError` if a user's function fails or returns something else.
         """
         import torch
 
@@ -159,7 +159,7 @@ class Workload:
 
 
 def _check_parts(name: str, result: object) -> Parts:
-    """What a user's function returned, as `Parts`. Raises `InputError` that names a wrong part."""
+    """The result of a user's function as `Parts`. Raises `InputError` that names a wrong part."""
     import torch
     from torch import nn
 

@@ -44,7 +44,7 @@ class LimitedLink:
     rate: bits per second each way; None for no limit.
     burst: bytes that pass without delay, so small messages are not slowed.
 
-    A process can have one at a time.  Raises `InputError` with the reason if this machine cannot.
+    A process can have one link at a time.  Raises `InputError` if this machine cannot make one.
 
         with LimitedLink(rate=400e6) as link:
             server = link.start("a", ["python", "server.py", link.address("a")])
@@ -155,11 +155,11 @@ class Behind:
         return self.link.inside("a")
 
     def address_of(self, rank: int | None) -> str:
-        """Address of the side of a rank; None for that of the store."""
+        """Address of the side of a rank, or of the store for None."""
         return ADDRESSES[self._side(rank)]
 
     def wrap(self, rank: int | None, command: Sequence[str]) -> list[str]:
-        """The command line on the side of a rank; None for that of the server."""
+        """The command line on the side of a rank, or of the server for None."""
         return self.link.wrap_command(self._side(rank), command)
 
     def _side(self, rank: int | None) -> Side:
@@ -167,7 +167,7 @@ class Behind:
 
 
 def probe() -> str:
-    """Try to make a link; returns "" or one line with the reason why this machine cannot."""
+    """Try to make a link; returns "", or one line on why this machine cannot."""
     try:
         with LimitedLink(rate=1e9):
             return ""

@@ -1,4 +1,4 @@
-"""Schedules of load: which rank, when, which kind of load and how much.
+"""Schedules of load: rank, time, kind and level of each load.
 
 An injector carries a schedule out on real ranks. The simulator turns the same schedule into
 slowdowns through a profile's measured responses, never through the run to be predicted.
