@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 PICTURES = (".png", ".svg", ".pdf")
 MODELS = ("episodes", "on-off")
 LEAST = ("first", "last", "longest_clean")
-"""Columns of a description that a narrow terminal does without, the first of them first."""
+"""Columns of a description that a narrow terminal leaves out, in this order."""
 SHOWN_NAMES = 8
-"""Names of nodes that are printed; the page has them all."""
+"""Most names of nodes to print; the page has them all."""
 
 FORMATS = "alibaba-pai-minibatch, bytedance-straggler, kineto or utilisation."
 OutFile = Annotated[Path, out_option("CSV, or parquet by its name.", "FILE")]
@@ -129,7 +129,7 @@ def import_(
     own: Annotated[
         list[str] | None, option("Share of it that is the job's own: gpu=0.6.", "WHAT=SHARE")
     ] = None,
-    clean: Annotated[float | None, option("Of a PAI job: quantile that is clean; 0.", "Q")] = None,
+    clean: Annotated[float | None, option("PAI: quantile of times taken as clean; 0.", "Q")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -190,7 +190,7 @@ def resample(
 
 
 def _write(labelled: Labelled, out: Path, as_json: bool, quiet: bool, **more: Any) -> None:
-    """Write a labelled trace with its page, and print what it rests on. more: keys of the JSON."""
+    """Write a labelled trace with its page, and print its sources. more: keys of the JSON."""
     page = labelled.write(out)
     if as_json:
         print_json({
