@@ -32,9 +32,8 @@ def to_checkpoint(
 ) -> dict[str, Any]:
     """The checkpoint of a training.
 
-    name: of the policy.
-    served: parameters, shape (count,), and optimizer state of a server that owns them; the rank's
-        own parameters stay as they are, since its next gradient counts as computed from them.
+    name: the policy's name.
+    served: parameters, shape (count,), and optimizer state of a server that owns them.
     """
     model, optimizer = replica.model.state_dict(), replica.optimizer.state_dict()
     if served is not None:

@@ -34,7 +34,7 @@ def trained_parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 def check_served(optimizer: torch.optim.Optimizer, name: str) -> None:
     """Raise `InputError` for an optimizer with step hooks, which its copy would not run.
 
-    name: of the policy.
+    name: the policy's name.
     """
     before, after = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
     if before or after:

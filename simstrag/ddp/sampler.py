@@ -124,7 +124,7 @@ class ShareSampler(Sampler[list[int]]):
         return checked
 
     def state_dict(self) -> dict[str, Any]:
-        """The position after the last taken step; batches drawn ahead are drawn again."""
+        """The position after the last taken step."""
         return {
             "size": self.size, "seed": self.seed, "epoch": self.epoch, "position": self.position,
             "sizes": self.sizes,

@@ -64,7 +64,7 @@ UNUSED = (
 class Trainer:
     """One rank's training under a policy, made by `wrap`; a context manager.
 
-    name: of the policy.
+    name: the policy's name.
     """
 
     def __init__(
@@ -505,7 +505,7 @@ class Trainer:
         return attempt_folder(self._out, before + 1)
 
     def _start_journal(self) -> None:
-        """Begin a journal on the lowest rank, and end that of a larger world."""
+        """Begin a journal on the lowest rank, and end the journal of a larger world."""
         if self._journal is not None:
             self._journal.close()
             self._journal = None

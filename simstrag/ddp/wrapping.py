@@ -51,11 +51,11 @@ def wrap(
     """Train a model under a policy; every rank calls this with the same arguments.
 
     model: the bare model on its device, not in DDP.
-    optimizer: of the model's parameters.
+    optimizer: an optimizer of the model's parameters.
     policy: a name with parameters such as ``"ssp:bound=5"``, or an object, which is copied.
     profile: a calibration of this batch and these precisions; policies get its hints.  Without one
         they measure instead.
-    batch: samples of a rank's batch; without it a gradient counts as one sample.
+    batch: samples in a rank's batch; without it a gradient counts as one sample.
     samples: samples after which the training ends.
     precision: full and reduced precision, see `NumberFormats`.
     sampler: makes batches of uneven shares (`ShareSampler`), which some policies need.

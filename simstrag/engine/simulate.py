@@ -199,7 +199,6 @@ class _Simulation:
         )
 
     def _first_view(self) -> View:
-        """The view before the first step."""
         workers, hints, timing = self.scenario.workers, self.hints, self.timing
 
         def truth() -> npt.NDArray[np.float64]:
@@ -264,7 +263,7 @@ class _Simulation:
 
 
 def _end_of_trace(world: simpy.Environment, end: float) -> Generator[simpy.Event, Any, None]:
-    """Under `trace_end: error` nothing is known after the last row (rule 8)."""
+    """End a run at the last row under `trace_end: error` (rule 8)."""
     yield world.timeout(end)
     raise InputError(
         f"the trace ends at {end:g} s, before the run does; "

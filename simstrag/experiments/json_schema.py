@@ -38,7 +38,7 @@ def _scenario() -> dict[str, Any]:
 
 
 def _study() -> dict[str, Any]:
-    """An inline scenario may lack keys that the grid gives; the grid has known keys only."""
+    """The grid has known keys only; an inline scenario may lack keys that the grid gives."""
     found, scenario = copy.deepcopy(Study.model_json_schema()), _scenario()
     sections = scenario.pop("$defs")
     properties = scenario["properties"]

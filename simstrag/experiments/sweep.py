@@ -172,7 +172,7 @@ def sweep(
     study: a `Study`, its keys, or the path of a YAML file.
     jobs: processes, all cores by default; 1 is this process.
     backend: processes, dask or ray.
-    address: of the cluster.
+    address: the cluster's address.
     shard: (i, k) computes the i-th of k parts, from 1 on.
     on_progress: called as (done, total, what).
 

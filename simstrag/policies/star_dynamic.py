@@ -22,8 +22,6 @@ from simstrag.policy import Plan, Quorum, Review, Via, View
 
 @dataclass(slots=True)
 class _State:
-    """The last plan and its version."""
-
     plan: Plan | None = None
     version: int = -1
 

@@ -28,8 +28,6 @@ ALL_RANKS = Plan(suspects=frozenset(), review=REVIEW)
 
 @dataclass(slots=True)
 class _State:
-    """The last plan and its version."""
-
     plan: Plan = ALL_RANKS
     version: int = -1
 

@@ -70,7 +70,7 @@ def start_module(module: str, *arguments: Any) -> subprocess.Popen[bytes]:
 def read_address(process: subprocess.Popen[bytes], name: str) -> str:
     """Wait for the first line that a program prints: the address at which it listens.
 
-    name: of the program, in messages.
+    name: the program's name, for messages.
     """
     assert process.stdout is not None
     with _kill_on_error(process):
@@ -161,7 +161,7 @@ class ProcessTree:
     Each command has a process group of its own, so that Ctrl-C reaches this process alone, which
     passes it on and waits `TREE_GRACE` seconds.
 
-    environment: of all commands.
+    environment: environment variables of all commands.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:

@@ -72,7 +72,7 @@ def hierarchical(
     and a ring all-gather inside every node.
 
     ranks_per_node: members on each node.
-    alpha, bandwidth: of links between nodes.
+    alpha, bandwidth: for links between nodes.
     Source: Cho, Finkler, Kung and Hunter, "BlueConnect: decomposing all-reduce for deep learning on
     heterogeneous network hierarchy", SysML 2019; the rings are those of Patarasuk and Yuan.
 

@@ -59,7 +59,7 @@ class AllReduce:
     bytes: size of the reduced gradient.
     overlap: share that backward hides.
     algorithm: a function of `simstrag.timing.collectives`.
-    intra_alpha, intra_bandwidth: of links inside a node; None if all links are alike.
+    intra_alpha, intra_bandwidth: for links inside a node; None if all links are alike.
     """
 
     alpha: float = 0.0

@@ -218,7 +218,7 @@ class Timing:
         return self._slowest(felt, len(felt) < len(members), loaded) if felt else ONE
 
     def _largest(self, felt: tuple[int, ...], others: bool, loaded: bool) -> Piecewise:
-        """felt: members with a slowdown.  others: whether there are members without."""
+        """felt: members with a slowdown.  others: whether any member has none."""
         alike = {
             (self.contention.place(rank), self._net_factor(rank, loaded)): rank for rank in felt
         }

@@ -126,7 +126,6 @@ def _parquet(data: bytes, path: Path) -> Any:
 
 
 def _places(header: Sequence[str], path: Path) -> list[int]:
-    """The places of `COLUMNS` in a header."""
     names = ", ".join(header)
     if not names:
         raise InputError(f"{path}: the file is empty; {FORMATS}")

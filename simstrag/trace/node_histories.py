@@ -29,10 +29,10 @@ Codes = npt.NDArray[np.int8]
 class Histories:
     """The rows of a trace sorted by (node, resource, kind) and then by time.
 
-    node, resource, kind: of each history, in this order; names as numbers, as in `Columns`.
+    node, resource, kind: one per history, in this order; names as numbers, as in `Columns`.
     starts: place of the first row of each history, and the end of the last one.
-    time, value: of each row.
-    line: of each row in its source, as in messages.
+    time, value: one per row.
+    line: each row's line in its source, as in messages.
     input_order: places of the rows in order of time, ties as in the source; without it, ties are in
         the order of histories.
     """

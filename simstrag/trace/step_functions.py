@@ -43,9 +43,9 @@ def pick(starts: Ints, chosen: Ints) -> tuple[Ints, Ints]:
 class Pieces:
     """Step functions, one after the other; see `Piecewise`.
 
-    times, values: of all functions.
+    times, values: the rows of all functions.
     starts: place of the first row of each function, and the end of the last one.
-    periods: of each function.
+    periods: one per function.
 
     >>> Pieces.of(np.array([5.0, 8.0]), np.array([2.0, 3.0]), np.array([0, 1, 2]))[1]
     Piecewise(times=(0.0, 8.0), values=(1.0, 3.0), period=inf)

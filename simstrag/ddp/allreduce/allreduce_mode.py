@@ -1,7 +1,7 @@
 """Steps in which all ranks wait for each other: DDP reduces, and each rank decides by itself.
 
 All replicas of the policy see the same gathered times, so they decide the same.  A digest of the
-decision travels with the next step, which finds a replica that decided otherwise.
+decision travels with the next step and shows a replica that decided otherwise.
 """
 
 from __future__ import annotations

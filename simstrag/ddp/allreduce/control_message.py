@@ -1,7 +1,6 @@
 """The message of each rank to all others with every step: start, local time, digest of the plan.
 
-Five float64 per rank.  The digest is of the version and the plan of the step, so that the next step
-finds replicas of a policy that decided differently.
+Five float64 per rank.  The digest stands for the step's version and plan (see `allreduce_mode`).
 """
 
 from __future__ import annotations

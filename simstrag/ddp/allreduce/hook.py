@@ -32,7 +32,7 @@ class Reducer:
         weights of the group's members sum to 1: 1/W, or b_i/B.
     scale: factor of the fp16 loss, divided out here; 1 in all other formats.
     group: reduces the gradients, and gathers control messages unless `over` names another group.
-    digest, version, flags: of this rank's control message; start and seconds come from the timer.
+    digest, version, flags: for this rank's control message; the timer gives start and seconds.
     failed: whether a collective has failed; the hook is then unusable.
 
     With the last bucket the timer stops, and the messages are gathered beside the reduction; `wait`

@@ -1,6 +1,6 @@
 """The journal of a real run: one line per event, never rewritten.
 
-Every line is written at once, so that it survives whatever kills the process.
+Every line is written at once, so that it survives the process.
 `simstrag.ddp.record.run_from_journal` makes a `Run` and a `Trace` of it.
 """
 

@@ -105,7 +105,7 @@ def _count_without_effect(lines: list[list[Any]], ranks: int) -> int:
 def part_folders(folder: str | Path) -> list[Path]:
     """The folders of a training that have a journal, in order of time.
 
-    They are its own, those of smaller worlds (`generation-1`, ...), and those of later starts
+    They are its own folder and subfolders of smaller worlds (`generation-1`, ...) and later starts
     (`attempt-1`, ...), which may contain others.
     """
     folder = Path(folder)

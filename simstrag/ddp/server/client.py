@@ -184,7 +184,7 @@ class Client:
         self._send(messages.ReductionEnd(closing), buffer=total is not None)
 
     def report_failure(self, closing: int | None = None) -> None:
-        """Report that a collective failed: that of `Reduce`, or the group's during backward.
+        """Report that a collective failed: an all-reduce by command, or the group's in backward.
 
         The command comes again when the server knows which member died.
         """

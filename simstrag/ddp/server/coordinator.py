@@ -116,7 +116,7 @@ class Coordinator:
         return self._decide(at)
 
     def on_failure(self, rank: int, at: float, closing: int | None = None) -> list[Command]:
-        """A collective failed at a rank: the all-reduce `closing`, or that of its group."""
+        """A collective failed at a rank: the all-reduce `closing`, or its group's all-reduce."""
         if closing is None:
             self._work_of(rank)
             self._workers[rank].broken = self._ungrouped = True

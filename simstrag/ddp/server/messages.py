@@ -50,7 +50,7 @@ class LostRank(NamedTuple):
 
 
 class GradientRoute(enum.Enum):
-    """What a rank does with the gradient of a step."""
+    """A rank's way of handling the gradient of a step."""
 
     PUSH = "push"
     """Send it to the server."""

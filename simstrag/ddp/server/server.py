@@ -229,7 +229,7 @@ class Server:
         }  # fmt: skip
 
     def _admit(self, peer: Peer, begin: messages.Begin) -> None:
-        """A rank is ready to train."""
+        """Let a rank take part that is ready to train."""
         if self._coordinator is not None or peer.begun:
             raise ConnectionError(f"rank {peer.rank} begins while a job is under way")
         count, dtype, memory, job = begin.count, begin.dtype, begin.memory, begin.job
@@ -350,7 +350,7 @@ class Server:
         peer.wire.send(messages.CommandMessage(command, lost), buffer)
 
     def _finish_row(self, peer: Peer) -> None:
-        """A step is over when its rank has the next command."""
+        """Note the row of a rank's step, which ends with the next command."""
         row, peer.row = peer.row, {}
         if "step" in row:
             self._note("push", row)

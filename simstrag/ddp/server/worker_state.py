@@ -94,8 +94,8 @@ def gradient_weights(
 ) -> dict[int, float]:
     """The weight of each gradient, by rank, if it were applied now (rule 24).
 
-    samples, versions: of each gradient, its samples and the version it was computed from.
-    version: of the present parameters.
+    samples, versions: by rank, a gradient's samples and the version it was computed from.
+    version: version of the present parameters.
     whole: samples of all ranks in one step, N*b.
 
     >>> gradient_weights(Plan(), {0: 32, 3: 32}, {0: 7, 3: 5}, version=7, whole=128)

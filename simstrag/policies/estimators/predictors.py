@@ -4,7 +4,7 @@ A step's time is computing plus push plus pull, without waiting for other ranks.
 in computing or in communication, so the two are predicted separately and added.  Times are not
 normalised for precision or batch share, because the policies that use them change neither.
 
-Source: the definition is that of the code released with Zhang & Shen, "Straggler Tolerant and
+Source: the definition is from the code released with Zhang & Shen, "Straggler Tolerant and
 Resilient DL Training on Homogeneous GPUs" (STAR), 2025, arXiv:2512.09685.  Both predictors are this
 project's: the released LSTM on the load of the ranks' servers comes without usable weights.
 """
