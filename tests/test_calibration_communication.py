@@ -177,6 +177,17 @@ def test_ranks_that_cannot_train_are_skipped_with_the_reason() -> None:
                 bench.visit(bench.cells[0])
 
 
+def test_ctrl_c_in_the_first_step_ends_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That none is left is what `_nothing_is_left` looks at."""
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    bench = TrainingBench("lockstep", tiny, "fp32", batch=2, size=1)
+    monkeypatch.setattr(bench, "_train", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        bench.__enter__()
+
+
 def servers() -> list[psutil.Process]:
     mine = psutil.Process().children(recursive=True)
     return [each for each in mine if "simstrag.ddp.server.server_main" in each.cmdline()]

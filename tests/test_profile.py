@@ -116,6 +116,8 @@ def test_a_profile_in_memory_stands_in_the_place_of_the_file(file: Path, tmp_pat
     in_memory = Scenario.of(declared, folder=file.parent, profile=known)
     assert in_memory.inputs.profile == known
     assert in_memory.replaced(seeds=2).inputs.allreduce.alpha == 1e-4
+    slowed = [{"time": 1, "node": 0, "resource": "gpu", "kind": "slowdown", "value": 2.0}]
+    assert in_memory.replaced(trace=slowed).inputs.profile == known
     in_memory.write(tmp_path)
     written = Scenario.read(tmp_path / "scenario.yaml").inputs.profile
     assert written is not None

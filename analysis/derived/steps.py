@@ -35,7 +35,7 @@ class RunSteps:
     blocked: seconds from the update that holds the gradient to the later one at which the rank may
     continue, as at a bound; the last part of `wait`.
     kept: whether the rank went on without a pull; the gradient then has the fate of its next one.
-    last: whether it is the rank's last recorded step; in an excerpt, the last of a window.
+    last: whether it is the rank's last recorded step, which an excerpt never has.
     """
 
     rank: Ints

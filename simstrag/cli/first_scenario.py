@@ -95,6 +95,7 @@ def first_scenario(trace: Trace, name: str, recorded: Sequence[str] = ()) -> str
         imported=[line for line in recorded if line.startswith("allreduce:")],
         samples=updates * batch,
         length=f"{updates} updates, {updates * compute:.4g} s of computing{span}",
+        share=TARGET,
         target=TARGET * updates * batch / (NOISE_SCALE + batch),
         batch=BATCH,
         noise_scale=NOISE_SCALE,

@@ -314,6 +314,7 @@ class Trainer:
         """
         if self._steps_without and self.rank == 0:
             warn(UNUSED)
+            self._steps_without.clear()  # said once
         if isinstance(self._mode, AllReduceMode) and self._journal is not None:
             taken = policies.counts(self._mode.live.policy, self.name, taken=())
             self._journal.note("end", time.monotonic() - self._mode.zero, taken)

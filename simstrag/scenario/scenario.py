@@ -186,9 +186,12 @@ class Scenario(Section):
         """
         data = {name: getattr(self, name) for name in self.model_fields_set} | changes
         replaced = Scenario.of(data, self._source, self._folder)
-        inputs, no_trace = self._inputs, changes.get("trace", self) is None
-        if inputs and "profile" not in changes and ("trace" not in changes or no_trace):
-            replaced._inputs = replaced._with(None if no_trace else inputs.trace, inputs.profile)
+        if (inputs := self._inputs) and "profile" not in changes:
+            if changes.get("trace") is not None:
+                replaced._inputs = replaced._load(inputs.profile)
+            else:
+                trace = None if "trace" in changes else inputs.trace
+                replaced._inputs = replaced._with(trace, inputs.profile)
         return replaced
 
     @property
