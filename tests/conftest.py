@@ -26,16 +26,16 @@ os.environ["COLUMNS"] = "100"  # of the terminal, also where there is none
 
 
 STARTS_RANKS = (
-    "test_ddp_board", "test_ddp_examples", "test_ddp_faults", "test_ddp_launch",
+    "test_ddp_heartbeat", "test_ddp_examples", "test_ddp_faults", "test_ddp_launch",
     "test_ddp_leaving", "test_injector",
     "test_validate",
 )  # fmt: skip
 """Modules that start ranks or load of their own; others have the fixture `ranks`."""
 TOGETHER = (
     "test_calibrate", "test_calibration_assemble", "test_calibration_communication",
-    "test_comparison", "test_contract", "test_excerpt", "test_figures", "test_interactive",
+    "test_comparison", "test_contract", "test_excerpt", "test_paper_figures", "test_interactive",
     "test_notebooks", "test_report", "test_report_browser", "test_site", "test_sweep_clusters",
-    "test_trace_resample", "test_truth", "test_workloads",
+    "test_trace_resample", "test_straggler_threshold", "test_workloads",
 )  # fmt: skip
 """Modules whose fixtures or imports take long: one process has them, and not each of two."""
 REAL = ("test_ddp", "test_injector", "test_validate")

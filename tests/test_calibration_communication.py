@@ -179,6 +179,7 @@ def test_ranks_that_cannot_train_are_skipped_with_the_reason() -> None:
 
 def test_ctrl_c_in_the_first_step_ends_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """That none is left is what `_nothing_is_left` looks at."""
+
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
