@@ -35,11 +35,11 @@ def html_page(result: Any, command: str | None = None) -> str:
 
 
 def _lookup(dispatcher: Any, result: object) -> Callable[..., str]:
-    """The renderer of a result's type, after loading the modules that register renderers."""
+    """The renderer of a result's type; modules that register renderers are loaded up to it."""
     for entry in metadata.entry_points(group=GROUP):
         entry.load()
-    renderer: Callable[..., str] = dispatcher.dispatch(type(result))
-    if renderer is dispatcher.dispatch(object):
-        name = type(result).__name__
-        raise TypeError(f"no renderer of {name}: no module in the entry points '{GROUP}' has one")
-    return renderer
+        renderer: Callable[..., str] = dispatcher.dispatch(type(result))
+        if renderer is not dispatcher.dispatch(object):
+            return renderer
+    name = type(result).__name__
+    raise TypeError(f"no renderer of {name}: no module in the entry points '{GROUP}' has one")
