@@ -76,3 +76,40 @@ def test_run_compare_and_report_say_it_of_what_their_runs_use() -> None:
     comparison = simstrag.compare(case, ["bsp"], jobs=1)
     assert comparison.warnings == (text,)
     assert sum(text in caution for caution in cautions(standings(comparison))) == 1
+
+
+def test_run_compare_and_report_say_when_the_trace_slowed_no_step() -> None:
+    slow = {"time": 120, "node": 1, "resource": "gpu", "kind": "slowdown", "value": 3}
+    case = Scenario(workers=2, samples=256 * 41, step={"compute": 1.0}, trace=[slow])
+    late = (
+        "no step was slowed: the trace's first slowdown is at 120 s, and the longest run ends at "
+        "41 s"
+    )
+    never = "no step was slowed: the trace has no slowdown other than 1 on the nodes of ranks"
+    for row, warnings in (
+        (slow, (late,)),
+        (slow | {"time": 0, "value": 1}, (never,)),
+        (slow | {"time": 40}, ()),
+    ):
+        chosen = case.replaced(trace=[row])
+        assert simulate(chosen, "bsp").warnings == warnings
+        comparison = simstrag.compare(chosen, ["bsp"], jobs=1)
+        assert comparison.warnings == warnings
+        told = [each for each in cautions(standings(comparison)) if each.startswith("No step was")]
+        assert told == [f"N{each[1:]}." for each in warnings]
+
+
+def test_a_seed_whose_shifted_trace_slows_it_silences_the_warning() -> None:
+    rows = [
+        {"time": t, "node": 1, "resource": "gpu", "kind": "slowdown", "value": v}
+        for t, v in ((0, 1), (120, 3), (130, 1), (200, 1))
+    ]
+    case = Scenario(
+        workers=2, samples=256 * 41, step={"compute": 1.0}, trace=rows, trace_per_seed="shift"
+    )
+    comparison = simstrag.compare(case, ["bsp"], seeds=20, jobs=1)
+    slowed = {seed for seed in range(20) if not simulate(comparison.scenario, "bsp", seed).warnings}
+    makespans = comparison.runs.set_index("seed")["makespan"]
+    assert slowed == set(makespans.index[makespans > 41.5])
+    assert 0 < len(slowed) < 20
+    assert comparison.warnings == ()

@@ -85,6 +85,8 @@ def _contention(s: Standings) -> Iterator[str]:
         slow = "ranks are slow by noise alone" if noise else "no rank is slow, not even by noise"
         yield f"There is no contention trace: {slow}."
         return
+    if unslowed := s.comparison.unslowed:
+        yield f"{unslowed[0].upper()}{unslowed[1:]}."
     if s.delay < NEGLIGIBLE:
         yield (
             f"Contention delays bsp by only {100 * s.delay:.2g} %: there is hardly anything to "

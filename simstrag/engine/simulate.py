@@ -17,7 +17,7 @@ from simstrag import policies
 from simstrag.engine.excerpt import Excerpt
 from simstrag.engine.kernel import Kernel, Limits, Stop, Truth
 from simstrag.engine.recorder import Recorder
-from simstrag.engine.summary import summarise
+from simstrag.engine.summary import summarise, unslowed_warning
 from simstrag.errors import InputError, PlanError, StallError
 from simstrag.learning.noise_scale import NoiseScale, unmodelled
 from simstrag.policy import Hints, Plan, Policy, View
@@ -187,6 +187,8 @@ class _Simulation:
         if self.other_hints is not None:
             made["hints"] = asdict(self.other_hints)
         tables: dict[str, Any] = {name: self.recorder.storage.table(name) for name in TABLES}
+        unslowed = unslowed_warning(self.scenario, {self.seed: summary["makespan"]})
+        beyond = beyond_measured(self.scenario, [summary])
         return Run(
             self.name,
             self.seed,
@@ -194,7 +196,7 @@ class _Simulation:
             summary,
             made,
             **tables,
-            warnings=(*warnings, *map(str, beyond_measured(self.scenario, [summary]))),
+            warnings=(*filter(None, [unslowed]), *warnings, *map(str, beyond)),
             excerpt=self.recorder.storage.excerpt,
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simstrag import policies
@@ -93,6 +93,29 @@ def beyond_warning(share: float) -> str:
     """The warning of a run that computed this share of its time beyond the trace (rule 8)."""
     return (
         f"{share:.0%} of the computing lies beyond the end of the trace; the last values were held"
+    )
+
+
+def unslowed_warning(scenario: Scenario, ends: Mapping[int, float]) -> str | None:
+    """The warning of runs that all end before the trace first slows one of their ranks.
+
+    ends: seconds of the longest run of each seed.
+    """
+    closest: tuple[float, float, float] | None = None
+    for seed, end in ends.items():
+        contention = scenario.timing(seed).contention
+        first = contention.first_slowdown
+        if scenario.inputs.trace is None or contention.durations or first < end:
+            return None
+        closest = min(closest or (math.inf,) * 3, (first - end, first, end))
+    if closest is None:
+        return None
+    _, first, end = closest
+    if first == math.inf:
+        return "no step was slowed: the trace has no slowdown other than 1 on the nodes of ranks"
+    return (
+        f"no step was slowed: the trace's first slowdown is at {first:.4g} s, and the longest run "
+        f"ends at {end:.4g} s"
     )
 
 

@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simstrag.engine.summary import BEYOND_WARNING, beyond_warning, unknown_warning
+from simstrag.engine.summary import (
+    BEYOND_WARNING,
+    beyond_warning,
+    unknown_warning,
+    unslowed_warning,
+)
 from simstrag.errors import InputError
 from simstrag.experiments import paired_statistics
 from simstrag.experiments.runner import LEVELS, RunCache, Runner, RunTask, prepare
@@ -95,10 +100,18 @@ class Comparison:
         ]
         unknown = self.runs[["policy", "progress_unknown"]].dropna().drop_duplicates("policy")
         return (
+            *filter(None, [self.unslowed]),
             *beyond,
             *(f"{p}: {unknown_warning(why)}" for p, why in unknown.itertuples(index=False)),
             *map(str, self.beyond_measured),
         )
+
+    @property
+    def unslowed(self) -> str | None:
+        """The warning of runs that the trace did not slow, if there is any."""
+        runs = self.runs
+        ends = {s: runs["makespan"][runs["seed"] == s].max() for s in self.scenario.seed_list}
+        return unslowed_warning(self.scenario, ends)
 
     @property
     def beyond_measured(self) -> list[BeyondMeasured]:

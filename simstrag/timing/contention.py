@@ -88,6 +88,11 @@ class Contention:
             slowdowns |= {(rank, RESOURCES[resource]): piece for rank in ranks[place]}
         return slowdowns
 
+    @property
+    def first_slowdown(self) -> float:
+        """Seconds at which a rank first runs at another speed than alone; infinite if none does."""
+        return float(np.min(self.pieces.times[self.pieces.values != 1], initial=math.inf))
+
     def places_of(self, workers: int) -> Ints:
         """The places of the first `workers` ranks."""
         last = np.full(workers - len(self.places), len(self.felt) - 1)
