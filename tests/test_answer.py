@@ -15,6 +15,7 @@ import pytest
 from simstrag.analysis.charts import matplotlib_renderer
 from simstrag.analysis.charts.comparison_charts import draw_thresholds
 from simstrag.analysis.pages.report import render
+from simstrag.analysis.pages.templates import code
 from simstrag.analysis.tables.comparison_result import Standings, standings
 from simstrag.analysis.tables.comparison_tables import differences_table, ranking_table
 from simstrag.analysis.text.answer import answer
@@ -34,7 +35,7 @@ CASE: dict[str, Any] = {
     "seeds": 10,
 }
 SPREAD = np.linspace(-1, 1, 10)
-COVERS = "the intervals cover the noise of step times in 10 seeds over one fixed trace, so they say nothing about another day"  # noqa: E501
+COVERS = "The intervals cover the noise of step times in 10 seeds over one fixed trace, so they say nothing about another day."  # noqa: E501
 TIMES = {"bsp": 100, "asgd": 90, "korel": 93}
 """Mean seconds to the target; asgd's are 90 at every c_tau up to 1, and 120 at 4."""
 
@@ -88,16 +89,36 @@ def stays(quantity: str, larger: bool, leader: str = "asgd", value: float = 1.0)
 
 
 KOREL = "korel is 7.0 % (6.4–7.6 %) sooner than bsp at any c_tau"
-GPU = f"the trace slows the computing device's part of a step (gpu), and {COVERS}."
+GPU = ("The trace slows the computing device's part of a step (gpu).", COVERS)
+COST = "c_tau (the cost of a stale gradient)"
 
 
 def test_the_gain_has_its_interval_and_the_best_mean_its_condition(base: Comparison) -> None:
     found = [stays("learner.c_tau", False), turn("learner.c_tau", "korel", 1.54, 1.61)]
     assert answer(times_of(base, TIMES, found)) == (
         "Under this trace asgd reaches the target first, 10.0 % (9.4–10.6 %) sooner than bsp.",
-        "asgd has the best mean as long as c_tau is at most 1.5; beyond that korel takes over.",
-        f"{KOREL}; {GPU}",
+        f"asgd has the best mean as long as {COST} is at most 1.54; from 1.61 on korel leads.",
+        f"{KOREL}.",
+        *GPU,
     )
+
+
+def test_the_answer_and_the_table_agree_about_both_ends(base: Comparison) -> None:
+    """The lead is claimed neither beyond a value that was simulated nor lost before one."""
+    s = times_of(base, TIMES, [turn("learner.c_tau", "korel", 1.4786, 1.5374)])
+    assert answer(s)[1].endswith(" is at most 1.47; from 1.54 on korel leads.")
+    table = thresholds(s).table
+    assert table is not None
+    assert table.rows[0][5:] == ("1.47", "1.54")
+    down = times_of(base, TIMES, [turn("learner.c_tau", "korel", 0.6012, 0.5879)], at_4=90)
+    assert answer(down)[1].endswith(" is at least 0.602; from 0.587 down korel leads.")
+
+
+def test_c_tau_is_explained_once(base: Comparison) -> None:
+    text = " ".join(answer(times_of(base, TIMES)))
+    assert text.count(COST) == 1
+    assert text.index("c_tau") == text.index(COST)
+    assert text.count("c_tau") == 2
 
 
 SERVICE = turn("server.service", "korel", 0.0094, 0.0099, value=0.005, unit="s")
@@ -106,16 +127,16 @@ SERVICE = turn("server.service", "korel", 0.0094, 0.0099, value=0.005, unit="s")
 def test_other_constants_stand_beside_c_tau(base: Comparison) -> None:
     found = [SERVICE, turn("learner.c_tau", "korel", 1.54, 1.61)]
     assert answer(times_of(base, TIMES, found))[1] == (
-        "asgd has the best mean as long as c_tau is at most 1.5 and the server's service is at "
-        "most 9.4 ms; beyond either korel takes over."
+        f"asgd has the best mean as long as {COST} is at most 1.54 (from 1.61 on korel leads) "
+        "and the server's service is at most 9.4 ms (from 9.9 ms on korel leads)."
     )
 
 
 def test_different_rivals_are_named_each(base: Comparison) -> None:
     found = [SERVICE, turn("learner.c_tau", "bsp", 0.63, 0.61)]
     assert answer(times_of(base, TIMES, found, at_4=90))[1] == (
-        "asgd has the best mean as long as c_tau is at least 0.63 (further down bsp takes over) "
-        "and the server's service is at most 9.4 ms (further up korel takes over)."
+        f"asgd has the best mean as long as {COST} is at least 0.63 (from 0.61 down bsp leads) "
+        "and the server's service is at most 9.4 ms (from 9.9 ms on korel leads)."
     )
 
 
@@ -125,7 +146,8 @@ def test_both_sides_of_a_constant_are_one_condition(base: Comparison) -> None:
         turn("learner.c_tau", "korel", 1.54, 1.61),
     ]
     assert answer(times_of(base, TIMES, found))[1] == (
-        "asgd has the best mean as long as c_tau is from 0.63 to 1.5; beyond that korel takes over."
+        f"asgd has the best mean as long as {COST} is from 0.63 to 1.54; "
+        "from 0.61 down and from 1.61 on korel leads."
     )
 
 
@@ -135,41 +157,42 @@ def test_the_nearest_turns_stand_in_the_answer(base: Comparison) -> None:
     near = turn("allreduce.bandwidth", "korel", 0.8e9, 0.77e9, value=1e9, unit="bytes/s")
     s = times_of(base, TIMES, [far, SERVICE, near], at_4=90)
     assert answer(s)[1] == (
-        "asgd has the best mean at every c_tau tried, 0.5 to 4, and as long as the bandwidth of a "
-        "link is at least 800 MB/s and the server's service is at most 9.4 ms; beyond either korel "
-        "takes over."
+        f"asgd has the best mean at every {COST} tried, 0.5 to 4, and as long as the bandwidth of "
+        "a link is at least 800 MB/s (from 770 MB/s down korel leads) and the server's service is "
+        "at most 9.4 ms (from 9.9 ms on korel leads)."
     )
     assert (
         "asgd also has the best mean only as long as the noise scale is at most 190 samples; "
-        "beyond that korel takes over."
+        "from 200 samples on korel leads."
     ) in cautions(s)
 
 
 def test_a_turn_within_the_noise_is_marked(base: Comparison) -> None:
     found = [turn("learner.c_tau", "korel", 1.54, 1.61, shown=False)]
     assert answer(times_of(base, TIMES, found))[1].endswith(
-        " as long as c_tau is at most 1.5 (further up korel takes over, within the noise)."
+        f" as long as {COST} is at most 1.54 (from 1.61 on korel leads, within the noise)."
     )
     more = turn("server.service", "korel", 0.0094, 0.0099, False, value=0.005, unit="s")
     s = times_of(base, TIMES, [*found, more])
     assert "service" not in " ".join(answer(s))
     assert (
         "asgd also has the best mean only as long as the server's service is at most 9.4 ms "
-        "(further up korel takes over, within the noise)."
+        "(from 9.9 ms on korel leads, within the noise)."
     ) in cautions(s)
 
 
 def test_where_nothing_changes_the_lead_the_range_tried_is_given(base: Comparison) -> None:
     found = [stays("learner.c_tau", False), stays("learner.c_tau", True)]
-    _, until, last = answer(times_of(base, TIMES, found, at_4=91))
-    assert until == "asgd has the best mean at every c_tau tried, 0.25 to 4."
-    assert last.startswith("The next, korel, is 7.0 % (6.4–7.6 %) sooner than bsp; the trace")
+    _, until, rest, *last = answer(times_of(base, TIMES, found, at_4=91))
+    assert until == f"asgd has the best mean at every {COST} tried, 0.25 to 4."
+    assert rest == "The next, korel, is 7.0 % (6.4–7.6 %) sooner than bsp."
+    assert tuple(last) == GPU
 
 
 def test_a_turn_that_only_the_common_costs_show_is_named(base: Comparison) -> None:
     found = [stays("learner.c_tau", False), stays("learner.c_tau", True)]
     assert answer(times_of(base, TIMES, found))[1].endswith(
-        "(at 4, the next value tried, korel has it)."
+        "(at 4, the next value tried, korel leads)."
     )
 
 
@@ -178,15 +201,15 @@ def test_without_thresholds_the_common_costs_give_the_condition(
 ) -> None:
     s = times_of(base, TIMES)
     assert answer(s)[1] == (
-        "asgd has the best mean as long as c_tau is at most 1 (at 4, the next value tried, korel "
-        "has it)."
+        f"asgd has the best mean as long as {COST} is at most 1 (at 4, the next value tried, korel "
+        "leads)."
     )
     assert "--sensitivity tests it by further runs" in thresholds(s).about
     doubtful = times_of(base, TIMES, at_4=93.01)
     assert answer(doubtful)[1].endswith(
-        "(at 4, the next value tried, korel has it, within the noise)."
+        "(at 4, the next value tried, korel leads, within the noise)."
     )
-    assert answer(times_of(base, TIMES, at_4=90))[1].endswith(" at every c_tau tried, 0.5 to 4.")
+    assert answer(times_of(base, TIMES, at_4=90))[1].endswith(f" at every {COST} tried, 0.5 to 4.")
 
 
 BELOW_BSP = [
@@ -195,36 +218,41 @@ BELOW_BSP = [
     turn("server.service", "asgd", 0.0183, 0.0178, leader="bsp", value=0.03, unit="s"),
 ]
 
+OWN = (
+    f"{COST} is at least 0.297 (from 0.288 down asgd leads), a clean step is at most 0.218 s "
+    "(from 0.225 s on asgd leads) and the server's service is at least 18.3 ms (from 17.8 ms down "
+    "asgd leads)"
+)
+
 
 def test_where_bsp_leads_the_conditions_are_its_own(base: Comparison) -> None:
     assert answer(times_of(base, {"bsp": 100, "asgd": 110, "korel": 105}, BELOW_BSP)) == (
         "No policy is faster than bsp, which reaches the target in 100.0 (99.6–100.4) s: all are "
         "slower.",
-        "bsp has the best mean as long as c_tau is at least 0.3, a clean step is at most 0.21 s "
-        "and the server's service is at least 19 ms; beyond any of these asgd takes over.",
-        f"korel comes nearest, 5.0 (4.3–5.7) s behind; {GPU}",
+        f"bsp has the best mean as long as {OWN}.",
+        "korel comes nearest, 5.0 (4.3–5.7) s behind.",
+        *GPU,
     )
 
 
 def test_where_no_difference_is_shown_conditions_are_of_means_alone(base: Comparison) -> None:
-    first, until, _ = answer(times_of(base, {"bsp": 100, "asgd": 100.1, "korel": 100.2}, BELOW_BSP))
+    first, until, *_ = answer(
+        times_of(base, {"bsp": 100, "asgd": 100.1, "korel": 100.2}, BELOW_BSP)
+    )
     assert first.endswith(
         "; the best mean of these, of asgd, is a speed-up of 0.999 (0.992–1.006)."
     )
-    assert until == (
-        "By means alone bsp is best as long as c_tau is at least 0.3, a clean step is at most "
-        "0.21 s and the server's service is at least 19 ms; beyond any of these asgd takes over."
-    )
+    assert until == f"By means alone bsp is best as long as {OWN}."
 
 
 def test_a_tied_winner_is_best_by_means_alone(base: Comparison) -> None:
     found = [turn("learner.c_tau", "korel", 1.54, 1.61)]
-    means = "By means alone asgd is best as long as c_tau is at most 1.5; beyond that korel takes "
     assert answer(times_of(base, TIMES | {"korel": 90.2}, found)) == (
         "Under this trace asgd reaches the target 10.0 % (9.4–10.6 %) sooner than bsp.",
-        f"{means}over.",
+        f"By means alone asgd is best as long as {COST} is at most 1.54; from 1.61 on korel leads.",
         "No difference is shown between asgd and korel; korel is 9.8 % (9.2–10.4 %) sooner than "
-        f"bsp at any c_tau; {GPU}",
+        "bsp at any c_tau.",
+        *GPU,
     )
 
 
@@ -243,7 +271,7 @@ def test_a_policy_with_the_runs_of_bsp_is_named(base: Comparison) -> None:
     costs = s.comparison.sensitivity
     costs = pd.concat([costs, costs[costs["policy"] == "bsp"].assign(policy="korel")])
     s = standings(dataclasses.replace(twins, runs=runs, sensitivity=costs, thresholds=None))
-    assert answer(s)[-1] == f"korel made the same runs as bsp; {GPU}"
+    assert answer(s)[-3:] == ("korel made the same runs as bsp.", *GPU)
 
 
 def test_an_end_beside_sooner_is_not_shown_as_zero(base: Comparison) -> None:
@@ -280,18 +308,25 @@ def test_another_leader_under_the_few_seeds_takes_the_condition_away(base: Compa
 
 def test_a_leader_without_stale_gradients_keeps_its_own_gain(base: Comparison) -> None:
     found = [turn("learner.c_tau", "asgd", 0.8, 0.75, leader="korel")]
-    first, until, last = answer(times_of(base, TIMES | {"korel": 85}, found))
+    first, until, rest, *_ = answer(times_of(base, TIMES | {"korel": 85}, found))
     assert first.startswith("Under this trace korel reaches the target first, 15.0 % (14.4–15.6 %)")
     assert until == (
-        "korel has the best mean as long as c_tau is at least 0.8; beyond that asgd takes over."
+        f"korel has the best mean as long as {COST} is at least 0.8; from 0.75 down asgd leads."
     )
-    assert last.startswith("The lead of korel over bsp is the same at any c_tau; ")
+    assert rest.startswith("The lead of korel over bsp is the same at any c_tau")
 
 
 def test_without_a_trace_it_is_no_mitigation(base: Comparison) -> None:
-    first, _, last = answer(times_of(base, TIMES, trace=None))
+    first, *rest = answer(times_of(base, TIMES, trace=None))
     assert first.startswith("Without contention asgd reaches the target first, ")
-    assert "; there is no contention, so the gain is no mitigation, and " in last
+    assert "There is no contention, so the gain is no mitigation." in rest
+
+
+def test_where_nothing_is_gained_no_gain_is_spoken_of(base: Comparison) -> None:
+    for times in ({"bsp": 100}, {"bsp": 100, "asgd": 110, "korel": 105}, {"bsp": 100, "asgd": 100}):
+        said = answer(times_of(base, times, trace=None))
+        assert "There is no contention." in said
+        assert "gain" not in " ".join(said)
 
 
 @pytest.mark.parametrize(
@@ -299,10 +334,10 @@ def test_without_a_trace_it_is_no_mitigation(base: Comparison) -> None:
     [
         (
             ["host", "gpu"],
-            "; the trace slows the computing device's part of a step (gpu) and the part of a step "
-            "that reduced precision cannot shorten (host), and ",
+            "The trace slows the computing device's part of a step (gpu) and the part of a step "
+            "that reduced precision cannot shorten (host).",
         ),
-        (["step"], "; the trace slows the whole step (step), and "),
+        (["step"], "The trace slows the whole step (step)."),
     ],
 )
 def test_what_is_slowed_is_said_by_the_trace(
@@ -310,14 +345,16 @@ def test_what_is_slowed_is_said_by_the_trace(
 ) -> None:
     rows = [CASE["trace"][0] | {"resource": resource} for resource in resources]
     step = CASE["step"] | {"host_share": 0.2}
-    assert words in answer(times_of(base, TIMES, trace=rows, step=step))[-1]
+    assert words in answer(times_of(base, TIMES, trace=rows, step=step))
 
 
 def test_a_reader_is_told_how_to_say_that_another_resource_is_contended(base: Comparison) -> None:
-    (text,) = (text for text in cautions(times_of(base, TIMES)) if "contended" in text)
-    assert "taken from the trace, here gpu, and decides" in text
+    first, *others = cautions(times_of(base, TIMES))
+    assert "contended" not in first
+    (text,) = (text for text in others if "contended" in text)
+    assert text.startswith("The trace says that the gpu is contended. This decides which policy")
     assert text.endswith(
-        "change the `resource` of the trace's rows: host (the part of a step that reduced "
+        "change the `resource` of the trace's rows; the others are host (the part of a step that reduced "
         "precision cannot shorten), net (pushes, pulls and all-reduces) and step (the whole step)."
     )
 
@@ -341,7 +378,7 @@ def test_a_bound_is_rounded_to_the_safe_side(value: float, factor: float, larger
 
 def test_a_coarse_turn_names_the_value_at_which_it_does_not_hold() -> None:
     assert Turn("learner.c_tau", 1.0, "", "bsp", 0.5, 0.125, True).condition == (
-        "c_tau is at least 0.5 (at 0.125, the next value tried, bsp has it)"
+        "c_tau is at least 0.5 (at 0.125, the next value tried, bsp leads)"
     )
 
 
@@ -386,3 +423,15 @@ def test_labels_of_the_picture_stay_clear_of_the_axis(rival: str) -> None:
         for label in ax.texts:
             box = label.get_window_extent()
             assert axis.x0 < box.x0 < box.x1 < axis.x1 + 1
+
+
+def test_words_between_backticks_are_code_on_the_page_and_stay_in_the_text(
+    base: Comparison,
+) -> None:
+    s = times_of(base, TIMES)
+    assert "`resource`" in " ".join(cautions(s))
+    bullets = render(s.comparison).partition("<ul>")[2].partition("</ul>")[0]
+    assert "change the <code>resource</code> of the trace" in bullets
+    assert "<code>simstrag ddp</code>" in bullets
+    assert "`" not in bullets
+    assert str(code("`<b>` & `")) == "<code>&lt;b&gt;</code> &amp; `"

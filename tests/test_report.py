@@ -212,7 +212,7 @@ class TestTrue:
         assert "3 seeds over one fixed trace" in page.text
         assert "trace_per_seed: same" in page.text
         shifted = Page(bare_report).text
-        assert "begin at different moments of one trace" in shifted
+        assert "starting moments in this one trace, not other traces" in shifted
         assert "trace_per_seed: shift" in shifted
 
     def test_hashes_versions_and_commands_are_there(

@@ -257,7 +257,7 @@ class TestAnswer:
         s = small(policies=["bsp", "bsp:via=server"], server={"service": 1e-9}, allreduce=None)
         runs = s.comparison.runs.copy()
         runs.loc[runs["policy"] == "bsp:via=server", "makespan"] += [1e-3, -2e-3, 2e-3]
-        first, second = answer(standings(dataclasses.replace(s.comparison, runs=runs)))
+        first, second, *_ = answer(standings(dataclasses.replace(s.comparison, runs=runs)))
         assert first.startswith("No difference shown")
         assert "not shown to be faster or slower" in first
         assert "nothing" not in first
@@ -266,7 +266,7 @@ class TestAnswer:
     def test_policies_that_made_the_same_runs_are_told_so(self) -> None:
         s = small(policies=["bsp", "korel", "asgd"], trace=None)
         assert any("bsp and korel made the same runs" in note for note in ranking_table(s).notes)
-        first, _ = answer(small(policies=["bsp", "korel"], trace=None))
+        first, *_ = answer(small(policies=["bsp", "korel"], trace=None))
         assert first.startswith("No difference shown: korel made the same runs as bsp, which")
         assert "speed-up" not in first
         twins = small(policies=["bsp", "asgd", "ssp:bound=inf"], samples=4 * 128 * 40)
@@ -278,7 +278,7 @@ class TestAnswer:
         assert answer(s)[0] == (
             "Under this trace amp_all finishes the work first, 37.1 % sooner than bsp."
         )
-        assert "nothing is random here, so one seed is enough" in answer(s)[1]
+        assert "Nothing is random here, so one seed is enough" in answer(s)[-1]
         rows = ranking_table(s).rows
         assert [row[1] for row in rows] == ["1", "2", "3"]
         two = ranking_table(small(seeds=2, **sure)).rows
@@ -288,10 +288,10 @@ class TestAnswer:
         assert answer(shifted)[0].startswith("No difference shown: one seed")
 
     def test_a_winner_whose_samples_are_of_unknown_worth_is_told_to_be_one(self) -> None:
-        first, second = answer(small(samples=4 * 128 * 40, policies=["bsp", "p_reduce"]))
+        first, second, *_ = answer(small(samples=4 * 128 * 40, policies=["bsp", "p_reduce"]))
         assert first.startswith("Under this trace p_reduce finishes the work")
         assert second.startswith("But the worth of its samples is unknown, because it averages")
-        first, second = answer(small(samples=4 * 128 * 40, policies=["bsp", "asgd"]))
+        first, second, *_ = answer(small(samples=4 * 128 * 40, policies=["bsp", "asgd"]))
         assert first.startswith("Under this trace asgd finishes the work")
         assert second.startswith("But its gradients are stale")
         assert "But" not in "".join(answer(small(policies=["bsp", "amp_all"])))
@@ -309,19 +309,19 @@ class TestAnswer:
         assert first.startswith("No difference shown: asgd is not shown")
 
     def test_one_seed_shows_nothing(self) -> None:
-        first, second = answer(small(seeds=1, policies=["bsp", "asgd"]))
+        first, *_, last = answer(small(seeds=1, policies=["bsp", "asgd"]))
         assert first.startswith("No difference shown: one seed gives no interval")
-        assert "there are no intervals" in second
+        assert "There are no intervals" in last
 
     def test_slower_policies_are_called_slower(self) -> None:
         s = small(trace=None, policies=["bsp", "backup:b=3"])
-        first, second = answer(s)
+        first, second, *_ = answer(s)
         assert first.startswith("No policy is faster than bsp")
         assert "behind" in second
 
     def test_bsp_need_not_be_compared_to_be_compared_with(self) -> None:
         s = small(trace=None, policies=["backup:b=3"], target_progress=2.0)
-        first, second = answer(s)
+        first, second, *_ = answer(s)
         assert first.startswith("No policy is faster than bsp")
         assert "another assumed cost" not in second
 
@@ -329,14 +329,17 @@ class TestAnswer:
         assert "say nothing about another day" in answer(shown)[-1]
         assert "too narrow with so few seeds" in answer(shown)[-1]
         shift = small(trace_per_seed="shift", policies=["bsp", "asgd"])
-        assert "begin at different moments of one trace" in coverage(shift)
+        assert "cover 3 starting moments in this one trace, not other traces" in coverage(shift)
 
     def test_without_noise_all_seeds_are_one_run(self) -> None:
         s = small(step={"compute": 0.05}, policies=["bsp", "asgd"])
         assert "one and the same run" in coverage(s)
 
     def test_equals_under_another_cost_of_staleness_are_named(self, shown: Standings) -> None:
-        assert "as long as c_tau is at least 1 (at 0.5, the next value tried, " in answer(shown)[1]
+        cost = "c_tau (the cost of a stale gradient)"
+        assert (
+            f"as long as {cost} is at least 1 (at 0.5, the next value tried, " in answer(shown)[1]
+        )
         text = turnover(shown)
         assert text.startswith("The ranking changes")
         assert "amp_all with asgd" in text
@@ -381,13 +384,23 @@ class TestCautions:
         s = small(allreduce=None, server=None, policies=["bsp", "asgd"])
         assert any("takes no time in this scenario" in text for text in cautions(s))
 
+    def test_a_free_server_beside_a_known_all_reduce_comes_first(self) -> None:
+        words = "Communication through the server takes no time"
+        reduced = {"allreduce": {"alpha": 1e-3}, "policies": ["bsp", "asgd"]}
+        found = cautions(small(server=None, **reduced))
+        assert found[0].startswith(words)
+        assert sum(text.startswith(words) for text in found) == 1
+        assert not cautions(small(server=None, allreduce=None))[0].startswith("Communication")
+        assert words not in " ".join(cautions(small(server={"service": 1e-3}, **reduced)))
+
     def test_times_to_target_are_told_to_rest_on_a_model(self, shown: Standings) -> None:
         text = " ".join(cautions(shown))
         assert "constants are assumed: the noise scale of 500 samples (learner.noise_scale" in text
         assert "and c_tau 1 (learner.c_tau)" in text
         assert "c_tau is the cost of staleness: at 0 a stale gradient is worth as much" in text
         assert "No command measures it. To find yours, train to the same loss under bsp" in text
-        assert "For amp_all and korel they also assume" in text
+        assert "note how many times the samples of bsp asgd needed, and choose the c_tau" in text
+        assert "For amp_all and korel, times to target also assume" in text
         assert "model of progress" not in " ".join(cautions(small(policies=["bsp", "amp_all"])))
 
     def test_who_moves_samples_is_told_to_have_no_fixed_part_of_a_step(self) -> None:
@@ -434,7 +447,7 @@ class TestCautions:
         for _ in range(trials):
             e = paired_statistics.mean(rng.standard_normal(n))
             hits += e.low <= 0 <= e.high
-        said = float(re.findall(r"mean (\d+) %", warn_of_few_seeds(n))[0])
+        said = float(re.findall(r"only about (\d+) %", warn_of_few_seeds(n))[0])
         assert 100 * hits / trials == pytest.approx(said, abs=8)
 
     def test_ten_seeds_are_enough_to_say_nothing(self) -> None:

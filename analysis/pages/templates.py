@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import jinja2
+from markupsafe import Markup, escape
 
 from simstrag.analysis.tables.table import Table
 
@@ -18,7 +20,17 @@ def template(name: str) -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["code"] = code
     return environment.get_template(name)
+
+
+def code(text: str) -> Markup:
+    """A sentence for HTML, escaped, with what stands between backticks as code.
+
+    >>> print(code("if a < b, say `trace_end: hold`"))
+    if a &lt; b, say <code>trace_end: hold</code>
+    """
+    return Markup(re.sub(r"`([^`\n]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def fragment(tables: Sequence[Table], paragraphs: Sequence[str] = ()) -> str:

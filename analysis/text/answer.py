@@ -1,4 +1,4 @@
-"""The answer in two or three sentences, never surer than the numbers.
+"""The answer in a few sentences, never surer than the numbers.
 
 A policy is called faster than another only where the whole 95 % interval of their paired difference
 says so; everything else is "no difference shown".  The conditions of the best mean are a sentence
@@ -29,7 +29,7 @@ def answer(s: Standings) -> tuple[str, ...]:
     others = [p for p in s.policies if p.policy != BASELINE]
     bsp = _time(s.baseline[s.decides])
     if not others:
-        return f"Only bsp was run: it needs {bsp}.", _last(s, "Nothing was compared")
+        return f"Only bsp was run: it needs {bsp}.", *_last(s, "Nothing was compared", False)
     best = next((p for p in others if faster(p.difference[s.decides])), None)
     slower = [p for p in others if p.difference[s.decides].low > 0]
     if best is not None:
@@ -46,7 +46,12 @@ def answer(s: Standings) -> tuple[str, ...]:
     else:
         first = _undecided(s, [p for p in others if p not in slower], bsp)
         last = f"{_names(slower)} took longer" if slower else "No policy was slower either"
-    return tuple(filter(None, (first, _until(s), _last(s, last))))
+    texts = [*filter(None, (first, _until(s))), *_last(s, last, best is not None)]
+    for k, text in enumerate(texts):
+        if "c_tau" in text:
+            texts[k] = text.replace("c_tau", "c_tau (the cost of a stale gradient)", 1)
+            break
+    return tuple(texts)
 
 
 def _undecided(s: Standings, close: Sequence[Standing], bsp: str) -> str:
@@ -156,22 +161,22 @@ def _steady(s: Standings, best: Standing, others: Sequence[Standing]) -> str:
     return ""
 
 
-def _last(s: Standings, start: str) -> str:
-    """The last sentence: the rest of the result, and what the intervals cover.
+def _last(s: Standings, start: str, gain: bool) -> list[str]:
+    """The last sentences: the rest of the result, the contention, and what the intervals cover.
 
-    It begins with a capital letter, except where it begins with the name of a policy.
+    They begin with a capital letter, except where one begins with the name of a policy.
     """
-    if start.partition(" ")[0] not in s.comparison.policies:
-        start = start[0].upper() + start[1:]
-    return f"{start}; {_contention(s)}, and {coverage(s)}."
+    texts = [start, _contention(s, gain), coverage(s)]
+    named = start.partition(" ")[0] in s.comparison.policies
+    return [f"{t if named and t is start else t[0].upper() + t[1:]}." for t in texts]
 
 
-def _contention(s: Standings) -> str:
+def _contention(s: Standings, gain: bool) -> str:
+    mitigation = ", so the gain is no mitigation" if gain else ""
     if s.comparison.scenario.inputs.trace is None:
-        return "there is no contention, so the gain is no mitigation"
+        return f"there is no contention{mitigation}"
     if s.delay < NEGLIGIBLE:
-        little = "that delays bsp by less than 0.5 %, so the gain is no mitigation"
-        return f"{contended(s)}, but {little}"
+        return f"{contended(s)}, but that delays bsp by less than 0.5 %{mitigation}"
     return contended(s)
 
 

@@ -28,6 +28,8 @@ STRETCHED = {
     "step": "the whole step",
 }
 """What a row of each resource slows."""
+CONTENDED = {"gpu": "gpu", "host": "host", "net": "network", "step": "whole step"}
+"""Each resource in a sentence."""
 REDUCING, SERVING = THROUGH["allreduce"], THROUGH["server"]
 """The architectures that take an all-reduce, and those that take the server."""
 
@@ -35,9 +37,12 @@ REDUCING, SERVING = THROUGH["allreduce"], THROUGH["server"]
 def cautions(s: Standings) -> list[str]:
     """What a reader must know before relying on the answer, most important first."""
     every = [
-        *_worth(s), *_contention(s), *_lead(s), *_profile(s),
-        *_reduced_precision(s), *_work(s), *_deadlines(s), *_free_communication(s), *_trace(s),
+        *_worth(s), *_contention(s), *_lead(s), *_profile(s), *_reduced_precision(s), *_work(s),
+        *_deadlines(s), *_free_communication(s), *_trace(s), *_resource(s),
     ]  # fmt: skip
+    if _free_server(s) and _reduces(s.comparison.scenario):
+        free = list(_free_communication(s))
+        every = [*free, *(text for text in every if text not in free)]
     if s.seeds > 1 and len(s.policies) > 2:
         every.append("Each interval is of one policy; none is corrected for multiple comparisons.")
     return [text for text in every if text]
@@ -102,12 +107,19 @@ def _contention(s: Standings) -> Iterator[str]:
     for resource, reason in reasons.items():
         if resource in slowed and reason:
             yield f"The trace's {resource} rows have no effect: {reason}."
-    if slowed:
+
+
+def _resource(s: Standings) -> Iterator[str]:
+    """The contended resource, which the trace declares."""
+    if slowed := _slowed(s):
         others = [f"{each} ({what})" for each, what in STRETCHED.items() if each not in slowed]
+        are = "is" if len(slowed) == 1 else "are"
+        rest = f"; the others are {join(others)}" if len(others) > 1 else ""
+        rest = f"; the other is {others[0]}" if len(others) == 1 else rest
         yield (
-            f"Which resource is contended is taken from the trace, here {join(slowed)}, and "
-            "decides which policy can help. If another is contended on your cluster, change the "
-            f"`resource` of the trace's rows: {join(others) or 'each row has one'}."
+            f"The trace says that the {join([CONTENDED[each] for each in slowed])} {are} "
+            "contended. This decides which policy can help: if another resource is contended on "
+            f"your cluster, change the `resource` of the trace's rows{rest}."
         )
 
 
@@ -196,14 +208,15 @@ def _work(s: Standings) -> Iterator[str]:
         )
         if amp := _whose(s, "amp_share"):
             yield (
-                f"For {join(amp)} they also assume that a gradient in reduced precision is worth "
-                "as much as one in full."
+                f"For {join(amp)}, times to target also assume that a gradient in reduced "
+                "precision is worth as much as one in full."
             )
         yield (
             "c_tau is the cost of staleness: at 0 a stale gradient is worth as much as a fresh "
             "one, and the larger c_tau, the less it is worth. No command measures it. To find "
-            "yours, train to the same loss under bsp and under asgd with `simstrag ddp`, and take "
-            "the c_tau at which asgd needs as many times the samples of bsp here as it did there."
+            "yours, train to the same loss under bsp and under asgd with `simstrag ddp`, note how "
+            "many times the samples of bsp asgd needed, and choose the c_tau that gives the same "
+            "ratio here."
         )
     elif wanted is not None:
         over = {p.policy: p.other["samples"] / wanted - 1 for p in s.policies}
@@ -231,18 +244,27 @@ def _deadlines(s: Standings) -> Iterator[str]:
 
 def _free_communication(s: Standings) -> Iterator[str]:
     """Communication that costs nothing, as in a scenario without constants for it."""
-    used = {way for p in s.policies for way in p.architecture.split(" + ")}
-    server = s.comparison.scenario.inputs.server
     which = []
-    if used & REDUCING and not _reduces(s.comparison.scenario):
+    if _used(s) & REDUCING and not _reduces(s.comparison.scenario):
         which.append("an all-reduce")
-    if used & SERVING and not (server.service or server.push or server.pull):
+    if _free_server(s):
         which.append("the server")
     if which:
         yield (
             f"Communication through {join(which)} takes no time in this scenario, which favours "
             "the policies that use it."
         )
+
+
+def _used(s: Standings) -> set[str]:
+    """The architectures of all policies."""
+    return {way for p in s.policies for way in p.architecture.split(" + ")}
+
+
+def _free_server(s: Standings) -> bool:
+    """Whether some policy goes through a server that takes no time."""
+    server = s.comparison.scenario.inputs.server
+    return bool(_used(s) & SERVING) and not (server.service or server.push or server.pull)
 
 
 def _trace(s: Standings) -> Iterator[str]:
@@ -307,10 +329,7 @@ def coverage(s: Standings) -> str:
     if scenario.inputs.trace is None:
         return f"{intervals} cover the noise of step times in {n} seeds without a contention trace"
     if scenario.trace_per_seed == "shift":
-        return (
-            f"{intervals} cover {n} seeds that begin at different moments of one trace, and no "
-            "contention that is not in it"
-        )
+        return f"{intervals} cover {n} starting moments in this one trace, not other traces"
     return (
         f"{intervals} cover the noise of step times in {n} seeds over one fixed trace, so they say "
         "nothing about another day"
@@ -326,8 +345,8 @@ def warn_of_few_seeds(n: int) -> str:
     if n not in COVERED:
         return ""
     return (
-        f"With {n} seeds the 95 % intervals are too narrow: for normal noise, a bootstrap of {n} "
-        f"values covers the mean {COVERED[n]} % of the time."
+        f"With {n} seeds intervals are too narrow: for normal noise, these 95 % intervals hold the "
+        f"true mean only about {COVERED[n]} % of the time."
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from simstrag.analysis.tables.comparison_result import Standings, faster
 from simstrag.analysis.tables.table import Number, Table
-from simstrag.analysis.text.number_format import divisor, join, with_unit
+from simstrag.analysis.text.number_format import divisor, join, number, with_unit
 from simstrag.scenario.varied_constants import QUANTITIES, kind_of, value_of
 
 C_TAU = "learner.c_tau"
@@ -63,6 +63,16 @@ class Turn(NamedTuple):
         return round_safely(self.holds_at, self.value, self.unit)
 
     @property
+    def turned(self) -> str:
+        """The first value at which the lead is known to have changed, rounded outwards."""
+        return round_safely(self.turns_at, math.inf if self.larger else 0.0, self.unit)
+
+    @property
+    def where(self) -> str:
+        """The values at which the rival leads."""
+        return f"from {self.turned} {'on' if self.larger else 'down'}"
+
+    @property
     def coarse(self) -> bool:
         """Whether the interval in which the lead changes is too long to name one end."""
         return max(self.turns_at, self.holds_at) > COARSE * min(self.turns_at, self.holds_at)
@@ -77,15 +87,13 @@ class Turn(NamedTuple):
         """The bound within which the leader has the best mean, and the leader beyond it.
 
         >>> Turn("learner.c_tau", 1.0, "", "bsp", 1.54, 1.61, False).condition
-        'c_tau is at most 1.5 (further up bsp takes over, within the noise)'
+        'c_tau is at most 1.54 (from 1.61 on bsp leads, within the noise)'
         >>> Turn("learner.c_tau", 1.0, "", "bsp", 1.0, 4.0, True).condition
-        'c_tau is at most 1 (at 4, the next value tried, bsp has it)'
+        'c_tau is at most 1 (at 4, the next value tried, bsp leads)'
         """
-        taken = f"further {'up' if self.larger else 'down'} {self.rival} takes over"
-        if self.coarse:
-            at = with_unit(self.turns_at, self.unit) if self.unit else f"{self.turns_at:g}"
-            taken = f"at {at}, the next value tried, {self.rival} has it"
-        return f"{self.bound} ({taken}{'' if self.shown else ', within the noise'})"
+        where = f"at {self.turned}, the next value tried," if self.coarse else self.where
+        noise = "" if self.shown else ", within the noise"
+        return f"{self.bound} ({where} {self.rival} leads{noise})"
 
 
 def turns(s: Standings) -> list[Turn]:
@@ -116,16 +124,14 @@ def conditions(s: Standings) -> tuple[str, str]:
 
 
 def _join_conditions(found: Sequence[Turn]) -> str:
-    """Conditions in words; a rival that is the same in all is named once."""
-    if len({t.rival for t in found}) != 1 or any(t.coarse or not t.shown for t in found):
+    """Conditions in words; those on one constant with one rival have both ends in one clause."""
+    several = len({(t.quantity, t.rival) for t in found}) != 1
+    if several or any(t.coarse or not t.shown for t in found):
         return join([t.condition for t in found])
-    bounds = []
-    for quantity in dict.fromkeys(t.quantity for t in found):
-        sides = sorted((t for t in found if t.quantity == quantity), key=lambda t: t.larger)
-        both = f"{WORDS[quantity]} is from {sides[0].safe} to {sides[-1].safe}"
-        bounds.append(both if len(sides) == 2 else sides[0].bound)
-    which = ("that", "either")[len(bounds) - 1] if len(bounds) < 3 else "any of these"
-    return f"{join(bounds)}; beyond {which} {found[0].rival} takes over"
+    sides = sorted(found, key=lambda t: t.larger)
+    both = f"{WORDS[sides[0].quantity]} is from {sides[0].safe} to {sides[-1].safe}"
+    bound = both if len(sides) == 2 else sides[0].bound
+    return f"{bound}; {join([t.where for t in sides])} {sides[0].rival} leads"
 
 
 def explain_lost_lead(s: Standings) -> str:
@@ -178,20 +184,26 @@ def leader(s: Standings, c_tau: float) -> str:
 
 
 def round_safely(bound: float, value: float, unit: str) -> str:
-    """A bound with as few digits as leave it on the side of `value`, and its unit.
+    """A bound with three digits, or as many as leave it on the side of `value`, and its unit.
 
-    >>> round_safely(1.54, 1.0, ""), round_safely(3.04e9, 5e9, "bytes/s")
-    ('1.5', '3.1 GB/s')
+    >>> round_safely(1.547, 1.0, ""), round_safely(3.042e9, 5e9, "bytes/s")
+    ('1.54', '3.05 GB/s')
     """
+    shown, word = _rounded(bound, value, unit)
+    return f"{shown:.12g} {word}".strip()
+
+
+def _rounded(bound: float, value: float, unit: str) -> tuple[float, str]:
+    """A bound in a readable unit, rounded to the side of `value`, and the unit."""
     scale, word = divisor(bound, unit)
     towards = math.floor if value <= bound else math.ceil
     low, high = min(value, bound) / scale, max(value, bound) / scale
-    for digits in range(2, 16):
+    for digits in range(3, 16):
         grain = 10.0 ** (digits - 1 - math.floor(math.log10(abs(bound / scale)))) if bound else 1.0
-        shown = towards(bound / scale * grain) / grain
-        if low <= shown <= high:
-            return f"{shown:.12g} {word}".strip()
-    return f"{bound / scale!r} {word}".strip()
+        shown = towards(round(bound / scale * grain, 9)) / grain  # 9.4 * 100 is above 940
+        if low * (1 - 1e-12) <= shown <= high * (1 + 1e-12):
+            return shown, word
+    return bound / scale, word
 
 
 # -- the section of the report ---------------------------------------------------------------------
@@ -258,9 +270,7 @@ def _table(rows: Sequence[Row]) -> Table:
     columns = {
         "in force": "value", "tried at": "tried", "holds at": "holds_at", "turns at": "turns_at"
     }  # fmt: skip
-    numbers = [
-        [Number(with_unit(r[key], r["unit"]), r[key]) for key in columns.values()] for r in rows
-    ]
+    numbers = [[Number(_shown(r, key), r[key]) for key in columns.values()] for r in rows]
     shown = tuple(
         (WORDS[r["quantity"]], str(r["kind"]), new_leader(r) or "none", *own)
         for r, own in zip(rows, numbers, strict=True)
@@ -272,6 +282,15 @@ def _table(rows: Sequence[Row]) -> Table:
         "bytes and samples.",
     )
     return Table(headers, shown, 3, (), notes)
+
+
+def _shown(r: Row, key: str) -> str:
+    """A cell: the ends of the interval are rounded as in the answer, so that both are true."""
+    towards = {"holds_at": r["value"], "turns_at": math.inf if r["turns_at"] > r["value"] else 0.0}
+    if key not in towards or not r["rival"]:
+        return with_unit(r[key], r["unit"])
+    value, word = _rounded(r[key], towards[key], r["unit"])
+    return f"{number(value)} {word}".strip()
 
 
 def new_leader(r: Row) -> str:
