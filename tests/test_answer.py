@@ -354,8 +354,9 @@ def test_a_reader_is_told_how_to_say_that_another_resource_is_contended(base: Co
     (text,) = (text for text in others if "contended" in text)
     assert text.startswith("The trace says that the gpu is contended. This decides which policy")
     assert text.endswith(
-        "change the `resource` of the trace's rows; the others are host (the part of a step that reduced "
-        "precision cannot shorten), net (pushes, pulls and all-reduces) and step (the whole step)."
+        "change the `resource` of the trace's rows; the others are host (the part of a step that "
+        "reduced precision cannot shorten), net (pushes, pulls and all-reduces) and step (the "
+        "whole step)."
     )
 
 

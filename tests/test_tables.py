@@ -257,11 +257,12 @@ class TestAnswer:
         s = small(policies=["bsp", "bsp:via=server"], server={"service": 1e-9}, allreduce=None)
         runs = s.comparison.runs.copy()
         runs.loc[runs["policy"] == "bsp:via=server", "makespan"] += [1e-3, -2e-3, 2e-3]
-        first, second, *_ = answer(standings(dataclasses.replace(s.comparison, runs=runs)))
+        said = answer(standings(dataclasses.replace(s.comparison, runs=runs)))
+        first = said[0]
         assert first.startswith("No difference shown")
         assert "not shown to be faster or slower" in first
         assert "nothing" not in first
-        assert "removes" not in first + second
+        assert "removes" not in " ".join(said)
 
     def test_policies_that_made_the_same_runs_are_told_so(self) -> None:
         s = small(policies=["bsp", "korel", "asgd"], trace=None)
@@ -321,9 +322,9 @@ class TestAnswer:
 
     def test_bsp_need_not_be_compared_to_be_compared_with(self) -> None:
         s = small(trace=None, policies=["backup:b=3"], target_progress=2.0)
-        first, second, *_ = answer(s)
+        first, *rest = answer(s)
         assert first.startswith("No policy is faster than bsp")
-        assert "another assumed cost" not in second
+        assert "another assumed cost" not in " ".join(rest)
 
     def test_it_says_what_a_fixed_trace_cannot_show(self, shown: Standings) -> None:
         assert "say nothing about another day" in answer(shown)[-1]
@@ -336,10 +337,8 @@ class TestAnswer:
         assert "one and the same run" in coverage(s)
 
     def test_equals_under_another_cost_of_staleness_are_named(self, shown: Standings) -> None:
-        cost = "c_tau (the cost of a stale gradient)"
-        assert (
-            f"as long as {cost} is at least 1 (at 0.5, the next value tried, " in answer(shown)[1]
-        )
+        words = "c_tau (the cost of a stale gradient) is at least 1 (at 0.5, the next value tried, "
+        assert f"as long as {words}" in answer(shown)[1]
         text = turnover(shown)
         assert text.startswith("The ranking changes")
         assert "amp_all with asgd" in text
