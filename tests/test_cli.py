@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -453,6 +454,29 @@ MISTAKES = {
         "profile that measured it, or leave amp_all out [point 1 (step.amp_ratio=null)]",
     ),
     "a name that is near none": (("run", "case.yaml", "-p", "ddp"), {}, "sync_switch\n"),
+    "a folder that cannot be made": (
+        ("compare", "case.yaml", "--jobs", "1", "--out", "/proc/xx"), {},
+        "error: /proc/xx: cannot be written: ",
+    ),
+    "a profile that is none": (
+        ("calibrate", "show", "slow.csv"), {}, "slow.csv: not a profile (JSON): expected",
+    ),
+    "a picture for a profile of PyTorch": (
+        ("trace", "import", "kineto", "p.png", "-o", "t.csv"), {"p.png": b"\x89PNG\r\n\x1a\n"},
+        "p.png: not a PyTorch profile (JSON): ",
+    ),
+    "a CSV for parquet": (
+        ("trace", "import", "bytedance-straggler", "slow.csv", "-o", "t.csv"), {},
+        "slow.csv: cannot be read as parquet: Parquet magic bytes not found in footer\n",
+    ),
+    "a shipped profile by its bare name": (
+        ("calibrate", "show", "intel-xeon-2-core-amx"), {},
+        "the shipped profile is " + str(files("simstrag.calibration") / "profiles"),
+    ),
+    "a shipped profile by its bare name, in a scenario": (
+        ("run", "case.yaml"), _edited("seeds: 2", "profile: intel-xeon-2-core-amx"),
+        "intel-xeon-2-core-amx: no such file or folder; the shipped profile is ",
+    ),
     "huge seed": (("run", "case.yaml", "--seed", "9" * 30), {}, "seed"),
     "negative seed": (("run", "case.yaml", "--seed", "-1"), {}, "seed"),
 }  # fmt: skip

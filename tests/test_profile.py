@@ -165,7 +165,7 @@ def test_a_directory_is_no_profile(file: Path) -> None:
 @pytest.mark.parametrize("text", [b"", b"{", b"\x00\x01", b"\xff\xfe", b"workers: 4"])
 def test_what_is_no_json_is_refused(file: Path, text: bytes) -> None:
     file.write_bytes(text)
-    assert refused(file).startswith("not valid JSON: ")
+    assert refused(file).startswith("not a profile (JSON): ")
 
 
 def test_a_list_is_no_profile(file: Path) -> None:

@@ -218,7 +218,7 @@ def test_a_trace_for_more_workers_is_quoted_as_in_its_file_wherever_a_seed_begin
     ]
     shifted = {"trace": rows, "trace_per_seed": "shift"}
     for options, reason in (
-        ({}, "node 4 is beyond a world of 4 workers; "),
+        ({}, "the trace names node 4, but 4 workers are on nodes 0 to 3; "),
         ({"ranks_per_node": 1}, "node 4 is beyond 4 workers, 1 per node; "),
         ({"nodes": [7, 8, 9, 10]}, "no rank is on any of its nodes (0, 1, 2, 3, 4), "),
     ):
@@ -435,7 +435,7 @@ def test_an_unknown_key_is_named_with_the_nearest_known_one(
         ({"trace_end": "holdd"}, "trace_end is 'holdd': input should be 'hold', 'loop' or 'error'"),
         ({"policies": "bsp"}, "policies is 'bsp': input should be a valid list"),
         ({"allow_speedup": "maybe"}, "allow_speedup is 'maybe': input should be a valid boolean"),
-        ({"seeds": "many"}, "seeds is 'many': input should be a valid integer, unable to parse"),
+        ({"seeds": "many"}, "seeds is 'many': input should be a number of seeds from 1 on"),
     ],
 )
 def test_a_value_of_the_wrong_type_is_named_with_what_is_allowed(
@@ -585,9 +585,13 @@ def test_options_of_communication_that_cannot_be_are_refused(
 @pytest.mark.parametrize(
     ("seeds", "message"),
     [
-        (
-            0,
-            "seeds is 0: input should be greater than or equal to 1 or input should be a",
+        *(
+            (
+                seeds,
+                f"seeds is {seeds!r}: input should be a number of seeds from 1 on, or a list such "
+                "as [0, 1]",
+            )
+            for seeds in (0, -1, "many", [])
         ),
         ([1, 2, 1], "seeds names a seed twice"),
         ([-1], "seeds.0 is -1: input should be greater than or equal to 0"),

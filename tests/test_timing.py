@@ -510,7 +510,7 @@ def message(trace: Trace, **options: Any) -> str:
 
 def test_a_node_beyond_the_world_is_refused() -> None:
     assert message(slowdowns((0.0, 4, "gpu", 2.0))) == (
-        "inline trace: node 4 is beyond a world of 4 workers; "
+        "inline trace: the trace names node 4, but 4 workers are on nodes 0 to 3; "
         "raise `workers`, or choose nodes with `nodes: [...]`"
     )
 

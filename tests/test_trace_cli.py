@@ -90,7 +90,7 @@ def test_generate_has_a_second_model(capsys: pytest.CaptureFixture[str]) -> None
     ("arguments", "message"),
     [
         (("import", "utilization", "load.csv", "-o", "t.csv"), "Did you mean 'utilisation'?"),
-        (("import", "kineto", "load.csv", "-o", "t.csv"), "load.csv: not JSON"),
+        (("import", "kineto", "load.csv", "-o", "t.csv"), "load.csv: not a PyTorch profile"),
         (("import", "utilisation", "lod.csv", "-o", "t.csv"), "Did you mean 'load.csv'?"),
         (("import", "utilisation", "load.csv", "-o", "slow.csv"), "slow.csv: exists and would"),
         (("import", "utilisation", "load.csv", "-o", "t.txt"), "name it *.csv or *.parquet"),

@@ -355,7 +355,7 @@ WRONG: dict[str, tuple[str, str, dict[str, Any], str]] = {
         "utilisation", LOAD, {"own": {"net": 0.5}}, "the file has gpu, host only",
     ),
     "a share in percent": ("utilisation", LOAD, {"own": {"gpu": 60.0}}, "a share from 0 to 1"),
-    "no JSON": ("kineto", "NCCL INFO ...", {}, "not JSON"),
+    "no JSON": ("kineto", "NCCL INFO ...", {}, "not a PyTorch profile (JSON): "),
     "another's JSON": ("kineto", "[1]", {}, "no list 'traceEvents'"),
     "a trace without steps": ("kineto", '{"traceEvents": []}', {}, "no annotation ProfilerStep#k"),
     "no parquet": ("bytedance-straggler", "time,node\n0,1\n", {}, "cannot be read as parquet"),

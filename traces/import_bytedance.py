@@ -115,7 +115,7 @@ def replica_steps(path: str | Path) -> ReplicaSteps:
     try:
         table = pyarrow.parquet.read_table(require_path(path))
     except (pyarrow.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
+        reason = str(error).partition(". ")[0].rpartition("': ")[2]
         raise InputError(f"{path}: cannot be read as parquet: {reason}") from None
     for name in COLUMNS:
         if name not in table.column_names:

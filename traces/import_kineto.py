@@ -135,8 +135,10 @@ def _read(path: str | Path) -> dict[str, Any]:
     except (OSError, EOFError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{path}: cannot be read: {reason}") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError(f"{path}: not JSON: {str(error).splitlines()[0]}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not a PyTorch profile (JSON): it is no text") from None
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}: not a PyTorch profile (JSON): {error}") from None
     if not isinstance(data, dict) or not isinstance(data.get("traceEvents"), list):
         raise InputError(
             f"{path}: no list 'traceEvents'; it is not what `export_chrome_trace` writes"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,16 +31,25 @@ def read_scenario(path: Path) -> Scenario:
             f"{path}: is a trace by its name; `simstrag init {path}` writes a scenario for it"
         )
     scenario = Scenario.read(path)
-    for name in (scenario.trace, scenario.profile):
-        if isinstance(name, str):
-            require_path(path.parent / name)
+    if isinstance(scenario.trace, str):
+        require_path(path.parent / scenario.trace)
+    if scenario.profile is not None:
+        require_profile(path.parent / scenario.profile)
     sys.path.append(str(path.absolute().parent))
     return scenario
 
 
+def require_profile(path: Path) -> Path:
+    """`path`, which exists. Raises `InputError` that names the shipped profile of this name."""
+    shipped = files("simstrag.calibration") / "profiles" / f"{path.name.removesuffix('.json')}.json"
+    if shipped.is_file() and not path.exists():
+        raise InputError(f"{path}: no such file or folder; the shipped profile is {shipped}")
+    return require_path(path)
+
+
 def find_profile(path: Path) -> Path:
     """A profile's file, or the one in a calibration's folder. Raises `InputError` if missing."""
-    require_path(path)
+    require_profile(path)
     return path / "profile.json" if path.is_dir() else path
 
 

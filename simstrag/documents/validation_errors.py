@@ -29,7 +29,8 @@ def explain(error: ValidationError, model: type[BaseModel], source: str) -> str:
         listed = f"; known: {', '.join(known)}" if known else ""
         return f"{source}: unknown key '{place}'{nearest(names[-1], known)}{listed}{more}"
     if first["type"] == "json_invalid":
-        return f"{source}: not valid JSON: {first['msg'].removeprefix('Invalid JSON: ')}"
+        reason = first["msg"].removeprefix("Invalid JSON: ")
+        return f"{source}: not a {model.__name__.lower()} (JSON): {reason}"
     if first["type"] == "missing":
         return f"{source}: {place} is missing{more}"
     message = " or ".join(dict.fromkeys(_message(detail) for detail in problems[0]))

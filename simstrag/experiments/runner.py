@@ -264,7 +264,8 @@ class RunCache:
             kept = {"row": result.row, "curve": result.curve, "times": result.times}
             _write(path.with_suffix(".json"), json.dumps(kept))
         except OSError as error:
-            raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
+            folder = self.folder.with_name(self.folder.name.removesuffix(".partial"))
+            raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
 
     def count(self, tasks: Iterable[RunTask]) -> int:
         """How many of `tasks` are kept."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -13,11 +13,13 @@ from pydantic import (
     PrivateAttr,
     ValidationError,
     ValidationInfo,
+    ValidatorFunctionWrapHandler,
     WithJsonSchema,
     field_serializer,
     field_validator,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
 from simstrag.documents.validation_errors import explain
 from simstrag.documents.yaml_file import read_mapping
@@ -95,6 +97,17 @@ class Scenario(Section):
     @classmethod
     def _parse_trace(cls, value: Any, info: ValidationInfo) -> Any:
         return _inline_trace(value, (info.context or {}).get("source", "scenario"))
+
+    @field_validator("seeds", mode="wrap")
+    @classmethod
+    def _parse_seeds(cls, value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return handler(value)
+        except ValidationError:
+            if isinstance(value, Sequence) and value and not isinstance(value, str):
+                raise
+            reason = "input should be a number of seeds from 1 on, or a list such as [0, 1]"
+            raise PydanticCustomError("seeds", reason) from None
 
     @field_serializer("trace")
     def _rows(self, trace: str | Trace | None) -> str | list[dict[str, Any]] | None:

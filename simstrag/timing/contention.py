@@ -122,8 +122,11 @@ def _few(nodes: Sequence[int]) -> str:
 def _check(trace: Trace, workers: int, nodes: Sequence[int] | None, allow_speedup: bool) -> None:
     source = trace.recorded.source  # a message quotes the user's file, whatever the offset
     if nodes is None and trace.nodes[-1] >= workers:
+        there = f"{workers} workers are on nodes 0 to {workers - 1}"
+        if workers == 1:
+            there = "1 worker is on node 0"
         raise InputError(
-            f"{source}: node {trace.nodes[-1]} is beyond a world of {workers} workers; "
+            f"{source}: the trace names node {trace.nodes[-1]}, but {there}; "
             "raise `workers`, or choose nodes with `nodes: [...]`"
         )
     if nodes is not None and not set(nodes) & set(trace.nodes):
