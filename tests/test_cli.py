@@ -595,6 +595,29 @@ def test_a_scenario_and_a_trace_for_machines_are_where_they_are(folder: Path, ca
     assert (folder / "g.yaml").exists()
 
 
+def test_init_quotes_the_next_command_and_names_the_nodes_that_it_takes(
+    folder: Path, call: Call
+) -> None:
+    there = folder / "a dir"
+    there.mkdir()
+    for nodes, line in (
+        ((0, 2, 5), "workers: 3, the nodes with rows (0, 2, 5); raise it, and add to nodes, for "
+                    "nodes that were never slowed"),
+        (range(1, 10), "workers: 9, the nodes with rows (1, 2, 3, 4, 5, 6, 7, 8, ...); raise it"),
+        (range(3), None),
+        ((4,), None),
+    ):  # fmt: skip
+        rows = "".join(f"9,{node},gpu,slowdown,2\n" for node in nodes)
+        (there / "t.csv").write_text(f"time,node,resource,kind,value\n{rows}")
+        (there / "s.yaml").unlink(missing_ok=True)
+        code, out, err = call("init", "a dir/t.csv", "-o", "a dir/s.yaml")
+        lines = out.splitlines()
+        assert (code, err, lines[-1]) == (0, "", "next: simstrag compare 'a dir/s.yaml'")
+        told = [each for each in lines if each.startswith("workers: ")]
+        assert len(told) == (line is not None)
+        assert all(each.startswith(line or "") for each in told)
+
+
 def test_a_timeline_is_written_and_read_back(folder: Path, call: Call) -> None:
     code, out, err = call("run", "case.yaml", "--timeline", "t.json")
     assert (code, err) == (0, "")
