@@ -20,7 +20,7 @@ from simstrag.timing.constants import AllReduce, ServerCost, ServerLoad, Step
 from simstrag.timing.contention import Contention
 from simstrag.timing.noise import Noise
 from simstrag.timing.timing import Timing
-from simstrag.trace import files
+from simstrag.trace import read_files
 from simstrag.trace.slowdown import ONE, Piecewise
 from simstrag.trace.trace import RESOURCES, Trace
 from tests import stepwise
@@ -134,7 +134,7 @@ def test_more_breakpoints_are_no_more_calls(
     """From the file to the first event of a run, whatever is done to rows is done to columns."""
     from simstrag.engine.simulate import check
 
-    monkeypatch.setattr(files, "SMALL", 0)
+    monkeypatch.setattr(read_files, "SMALL", 0)
     ready()
     counts = []
     for breakpoints in (1500, 10, 1000):  # the first one loads what is loaded once

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simstrag.errors import InputError
-from simstrag.trace import files
+from simstrag.trace import read_files
 from simstrag.trace import row_validation as trace_rows
 from simstrag.trace.trace import COLUMNS, KINDS, RESOURCES, Row, Trace
 from tests import stepwise
@@ -29,7 +29,7 @@ GOOD = "60,3,gpu,slowdown,2.5"
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Files large and small are told apart by their size only: all tests hold for both."""
     way = str(request.param)
-    monkeypatch.setattr(files, "SMALL", 1 << 30 if way == "row by row" else 0)
+    monkeypatch.setattr(read_files, "SMALL", 1 << 30 if way == "row by row" else 0)
     return way
 
 

@@ -3,6 +3,11 @@
 A policy file defines one class with a `plan` method and is found by its file name; there is no
 registry.  A policy outside the package is named `package.module:Class`.  Policies know neither
 clock nor engine: `simstrag/policy.py` is their contract.  Start with `bsp`.
+
+Papers' names: `bsp` bulk synchronous parallel, `asgd` asynchronous SGD, `ssp` and `dssp` (dynamic)
+stale synchronous parallel, `cgp` Cooperate Grouping Parallel, `lb_bsp` load-balanced BSP, `lgc`
+Live Gradient Compensation, `p_reduce` partial reduce. `star_*` and `k_async` are STAR's modes;
+`korel` switches stragglers to reduced precision.
 """
 
 from __future__ import annotations

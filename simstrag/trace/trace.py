@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from simstrag.documents.file_io import write_atomically
 from simstrag.errors import InputError
-from simstrag.trace import files
+from simstrag.trace import read_files
 from simstrag.trace import row_validation as trace_rows
 from simstrag.trace.node_histories import Histories
 from simstrag.trace.row_validation import (
@@ -137,10 +137,10 @@ class Trace:
             raise InputError(f"{path}: no such trace file")
         try:
             data = path.read_bytes()
-            histories = _histories(*files.read(data, path), str(path))
+            histories = _histories(*read_files.read(data, path), str(path))
             return cls(histories, str(path), hashlib.sha256(data).hexdigest())
         except UnicodeDecodeError:
-            raise InputError(f"{path}: not a text file in UTF-8; {files.FORMATS}") from None
+            raise InputError(f"{path}: not a text file in UTF-8; {read_files.FORMATS}") from None
         except OSError as error:
             reason = error.strerror or str(error).splitlines()[0]
             raise InputError(f"{path}: cannot be read as a trace: {reason}") from None
