@@ -9,8 +9,8 @@ from simstrag.rendering import html_fragment, html_page
 
 @html_fragment.register
 def _(comparison: Comparison) -> str:
+    from simstrag.analysis.derived.standings import standings
     from simstrag.analysis.pages.templates import fragment
-    from simstrag.analysis.tables.comparison_result import standings
     from simstrag.analysis.tables.comparison_tables import ranking_table
 
     return fragment([ranking_table(standings(comparison))])

@@ -14,9 +14,9 @@ import pytest
 
 from simstrag.analysis.charts import matplotlib_renderer
 from simstrag.analysis.charts.comparison_charts import draw_thresholds
+from simstrag.analysis.derived.standings import Standings, standings
 from simstrag.analysis.pages.report import render
 from simstrag.analysis.pages.templates import code
-from simstrag.analysis.tables.comparison_result import Standings, standings
 from simstrag.analysis.tables.comparison_tables import differences_table, ranking_table
 from simstrag.analysis.text.answer import answer
 from simstrag.analysis.text.cautions import cautions

@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from simstrag.analysis.tables.comparison_result import standings
+from simstrag.analysis.derived.standings import standings
 from simstrag.analysis.tables.comparison_tables import ranking_table
 from simstrag.cli import report_thread_error
 from simstrag.cli.compare import LEAST

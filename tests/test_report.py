@@ -17,8 +17,8 @@ import pytest
 
 from simstrag.analysis.charts.comparison_charts import explain_missing_curves, tradeoff
 from simstrag.analysis.derived.example_runs import examples_of
+from simstrag.analysis.derived.standings import standings
 from simstrag.analysis.pages.report import render, render_run
-from simstrag.analysis.tables.comparison_result import standings
 from simstrag.analysis.text.answer import answer, detection
 from simstrag.analysis.text.assumptions import assumptions
 from simstrag.analysis.text.number_format import estimate, number, percent

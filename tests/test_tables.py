@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from simstrag.analysis.tables.comparison_result import Standings, standings
+from simstrag.analysis.derived.standings import Standings, standings
 from simstrag.analysis.tables.comparison_tables import (
     behind_table,
     costs_table,

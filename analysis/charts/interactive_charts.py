@@ -16,8 +16,8 @@ from simstrag.analysis.charts import bokeh_renderer, comparison_charts
 from simstrag.analysis.charts import timeline as charts
 from simstrag.analysis.charts.timeline import Scope, scope_of
 from simstrag.analysis.derived.example_runs import Example, example_of, examples_of
+from simstrag.analysis.derived.standings import standings
 from simstrag.analysis.derived.timeline_excerpt import close_look
-from simstrag.analysis.tables.comparison_result import standings
 from simstrag.errors import InputError
 from simstrag.experiments.compare import Comparison
 from simstrag.runs.run import Run

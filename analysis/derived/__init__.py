@@ -1,4 +1,4 @@
-"""What follows from the recorded steps of one run: fates, waiting, phases, the close look.
+"""What is computed for a report: of one run fates, waiting, phases; of a comparison its standings.
 
-Start with `steps`.
+Start with `steps`, the recorded steps of a run, or `standings`: estimates and paired differences.
 """

@@ -18,10 +18,10 @@ from simstrag.analysis.charts import (
 )
 from simstrag.analysis.charts.matplotlib_renderer import picture
 from simstrag.analysis.derived.example_runs import Example, describe_excerpts, example, examples_of
+from simstrag.analysis.derived.standings import standings
 from simstrag.analysis.derived.timeline_excerpt import CloseLook, close_look
 from simstrag.analysis.pages.templates import template
 from simstrag.analysis.tables import comparison_tables, run_tables
-from simstrag.analysis.tables.comparison_result import standings
 from simstrag.analysis.tables.origins import origins_data, origins_table
 from simstrag.analysis.tables.profile_tables import describe
 from simstrag.analysis.tables.table import Number, Table, csv_data

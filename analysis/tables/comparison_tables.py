@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from simstrag.analysis.tables.comparison_result import TIMES, Standing, Standings
+from simstrag.analysis.derived.standings import TIMES, Standing, Standings
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.cautions import replays, warn_of_few_seeds
 from simstrag.analysis.text.number_format import MISSING, join

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from simstrag.analysis.tables.comparison_result import NEGLIGIBLE, Standing, Standings, faster
+from simstrag.analysis.derived.standings import NEGLIGIBLE, Standing, Standings, faster
 from simstrag.analysis.text.cautions import contended, coverage, ignored
 from simstrag.analysis.text.number_format import estimate, join, number, percent, seconds
 from simstrag.analysis.text.sensitivity_text import (

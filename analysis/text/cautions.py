@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from simstrag.analysis.tables.comparison_result import NEGLIGIBLE, Standings, faster
+from simstrag.analysis.derived.standings import NEGLIGIBLE, Standings, faster
 from simstrag.analysis.text.number_format import join
 from simstrag.analysis.text.sensitivity_text import conditions, explain_lost_lead, leader
 from simstrag.experiments.compare import BASELINE

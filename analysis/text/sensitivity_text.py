@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from simstrag.analysis.tables.comparison_result import Standings, faster
+from simstrag.analysis.derived.standings import Standings, faster
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.number_format import divisor, join, number, with_unit
 from simstrag.scenario.varied_constants import QUANTITIES, kind_of, value_of

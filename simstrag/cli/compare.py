@@ -84,7 +84,7 @@ def _describe_kept(kept: Path, interrupt: KeyboardInterrupt, sensitivity: bool) 
 
 
 def _print_ranking(comparison: Comparison) -> None:
-    from simstrag.analysis.tables.comparison_result import standings
+    from simstrag.analysis.derived.standings import standings
     from simstrag.analysis.tables.comparison_tables import ranking_table
 
     ranking = ranking_table(standings(comparison))
