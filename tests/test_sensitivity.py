@@ -126,6 +126,28 @@ def test_a_value_is_never_tried_beyond_what_it_can_mean() -> None:
     assert set(rows("step.host_share", step={"compute": 0.1, "host_share": 1.0})) == {"smaller"}
 
 
+@pytest.mark.parametrize("policies", [["bsp", "korel"], ["bsp", "amp_all"]])
+def test_a_host_share_and_a_gain_are_tried_only_where_both_are_possible(
+    policies: list[str],
+) -> None:
+    case = Scenario.of(BASE | {"step": {"compute": 0.1, "amp_ratio": 1.5, "host_share": 0.2}})
+    varied = ["step.host_share", "step.amp_ratio"]
+    found = sensitivity(case, policies, quantities=varied, jobs=1)
+    tried = found.set_index(["quantity", "direction"])["tried"]
+    assert tried["step.host_share", "smaller"] == 0.05
+    assert tried["step.host_share", "larger"] == pytest.approx(1 / 1.5, rel=1e-5)
+    assert tried["step.amp_ratio", "smaller"] == 1.0
+    assert tried["step.amp_ratio", "larger"] == pytest.approx(1 / 0.2, rel=1e-5)
+
+
+def test_a_step_of_host_work_alone_stays_so_beside_a_gain() -> None:
+    case = Scenario.of(BASE | {"step": {"compute": 0.1, "amp_ratio": 1.5, "host_share": 1.0}})
+    varied = ["step.host_share", "step.amp_ratio"]
+    found = sensitivity(case, ["bsp", "amp_all"], quantities=varied, jobs=1)
+    assert found["quantity"].tolist() == ["step.amp_ratio", "step.amp_ratio"]
+    assert found["tried"].tolist() == [1.0, 6.0]
+
+
 def test_what_a_profile_measured_is_not_uncertain() -> None:
     demo = Scenario.read("examples/demo.yaml")
     assert uncertain(demo) == [

@@ -21,7 +21,7 @@ from simstrag.errors import InputError
 from simstrag.experiments import paired_statistics
 from simstrag.experiments.runner import Runner, RunTask, prepare
 from simstrag.scenario.scenario import Scenario
-from simstrag.scenario.varied_constants import BOUNDS, QUANTITIES, feels, kind_of, value_of
+from simstrag.scenario.varied_constants import QUANTITIES, bounds, feels, kind_of, value_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -236,7 +236,7 @@ def _ahead(times: Mapping[str, Floats], leader: str) -> list[str]:
 def _edges(scenario: Scenario, name: str) -> list[Edge]:
     """Both directions, unless a constant is at its bound already."""
     value = value_of(scenario, name)
-    low, high = BOUNDS.get(name, (0.0, math.inf))
+    low, high = bounds(scenario, name)
     smaller, larger = (min(max(value * factor, low), high) for factor in FACTORS)
     ends = ([smaller] if smaller < value else []) + ([larger] if larger > value else [])
     return [Edge(name, value, end) for end in ends]

@@ -31,7 +31,10 @@ BOUNDS = {
     "step.cv": (0.0, 1.0),
     "allreduce.overlap": (0.0, 1.0),
 }
-"""Ranges in which constants are varied; all others are 0 or more."""
+"""Ranges of constants; all others are 0 or more."""
+
+MARGIN = 1e-6
+"""How far host_share * amp_ratio stays below 1, where the gain would have no limit."""
 
 DECLARED = "assumed (declared in the scenario)"
 DEFAULT = "assumed (default)"
@@ -92,6 +95,26 @@ def uncertain(scenario: Scenario) -> list[str]:
         and kind_of(scenario, name) != "measured"
         and (name != "learner.c_tau" or scenario.progress_target is not None)
     ]
+
+
+def bounds(scenario: Scenario, name: str) -> tuple[float, float]:
+    """The range in which a constant is varied while all others stay.
+
+    Reduced precision cannot shorten a step to less than its host part: see `device_gain`.
+
+    >>> step = {"compute": 0.1, "amp_ratio": 1.5, "host_share": 0.2}
+    >>> low, high = bounds(Scenario(workers=2, updates=1, step=step), "step.amp_ratio")
+    >>> low, round(high, 3)
+    (1.0, 5.0)
+    """
+    low, high = BOUNDS.get(name, (0.0, math.inf))
+    share, ratio = value_of(scenario, "step.host_share"), value_of(scenario, "step.amp_ratio")
+    if name == "step.host_share" and ratio > 1:
+        # a share of 1 leaves nothing to shorten and allows any ratio, but shares just below do not
+        return (1.0, 1.0) if share == 1 else (low, (1 - MARGIN) / ratio)
+    if name == "step.amp_ratio" and 0 < share < 1:
+        return low, max(low, (1 - MARGIN) / share)
+    return low, high
 
 
 def with_value(scenario: Scenario, name: str, value: float) -> Scenario:
