@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, MutableSequence, Sequence, Set
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
@@ -254,15 +254,20 @@ class Plan:
         if self.weigh is not Weigh.WORLD:
             raise PlanError("average=True is the mean of the members already; leave weigh out")
 
-    @classmethod
-    @functools.lru_cache(maxsize=64, typed=True)
-    def standing(cls, *quorums: Quorum, **fields: Any) -> Plan:
+    @staticmethod
+    def standing(*quorums: Quorum, **fields: Any) -> Plan:
         """A plan, the same object for the same arguments: an engine resolves it once.
 
         >>> Plan.standing(Quorum(count=1), bound=3) is Plan.standing(Quorum(count=1), bound=3)
         True
         """
-        return cls(quorums or (Quorum(),), **fields)
+        try:
+            return _standing(*quorums, **fields)
+        except TypeError:  # a list, a set, an array or a dict cannot be looked up as it is
+            hashable = {name: _hashable(value) for name, value in fields.items()}
+            if all(hashable[name] is value for name, value in fields.items()):
+                raise
+        return _standing(*quorums, **hashable)
 
     def resolved(self, world_size: int) -> Plan:
         """This plan with explicit values for `world_size` ranks, so that equal plans are equal.
@@ -326,6 +331,31 @@ class Plan:
 
 
 FIELDS = tuple(field.name for field in fields(Plan))
+
+
+@dataclass(frozen=True, slots=True)
+class _Keyed:
+    """An argument of `Plan.standing` that has no hash, with its contents as the key."""
+
+    key: Hashable
+    value: Any = field(compare=False)
+
+
+@functools.lru_cache(maxsize=64, typed=True)
+def _standing(*quorums: Quorum, **fields: Any) -> Plan:
+    given = {name: v.value if isinstance(v, _Keyed) else v for name, v in fields.items()}
+    return Plan(quorums or (Quorum(),), **given)
+
+
+def _hashable(value: Any) -> Any:
+    """An argument of `Plan.standing` in a form that can be looked up, as it is now."""
+    if isinstance(value, np.ndarray):
+        return _Keyed((value.dtype.str, value.shape, tuple(value.ravel().tolist())), value)
+    if isinstance(value, Mapping):
+        return _Keyed(frozenset(value.items()), dict(value))
+    if isinstance(value, Set):
+        return frozenset(value)
+    return tuple(value) if isinstance(value, MutableSequence) else value
 
 
 def _values(field: Any) -> tuple[Any, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import pickle
 import re
@@ -436,6 +437,46 @@ def test_an_array_says_the_same_as_a_tuple() -> None:
     assert by_array.resolved(2) == by_tuple.resolved(2)
     assert by_array.samples(batch=3, world_size=2) == by_tuple.samples(batch=3, world_size=2)
     assert pickle.loads(pickle.dumps(by_array)) == by_tuple
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "other"),
+    [
+        ("suspects", {0, 1}, {0}),
+        ("suspects", [0, 1], [0]),
+        ("bound", [1, 2], [2, 1]),
+        ("bound", {0: 1}, {0: 2}),
+        ("precision", [Precision.FULL, Precision.AMP], [Precision.AMP, Precision.FULL]),
+        ("precision", np.array([False, True]), np.array([True, False])),
+        ("batch", np.array([0.5, 1.5]), np.array([1.5, 0.5])),
+        ("batch", {0: 0.5, 1: 1.5}, {0: 1.5, 1: 0.5}),
+    ],
+)
+def test_a_standing_plan_is_the_same_object_also_for_what_has_no_hash(
+    name: str, value: Any, other: Any
+) -> None:
+    quorum = Quorum(count=1, via=Via.SERVER)
+    plan = Plan.standing(quorum, **{name: value})
+    assert plan == Plan((quorum,), **{name: value})
+    assert plan is Plan.standing(quorum, **{name: copy.copy(value)})
+    assert plan is not Plan.standing(quorum, **{name: other})
+
+
+def test_a_standing_plan_does_not_change_with_what_it_was_made_of() -> None:
+    quorum = Quorum(count=1, via=Via.SERVER)
+    bound, reduced = {0: 1}, np.array([False, True])
+    plan = Plan.standing(quorum, bound=bound, precision=reduced)
+    bound[0], reduced[:] = 5, True
+    assert plan.resolved(2).bound == (1, None)
+    assert plan.resolved(2).in_amp.tolist() == [False, True]
+    assert Plan.standing(quorum, bound=bound, precision=reduced).resolved(2).bound == (5, None)
+
+
+def test_a_field_that_a_standing_plan_does_not_have_is_a_mistake_as_ever() -> None:
+    with pytest.raises(TypeError, match="bond"):
+        Plan.standing(bond=3)
+    with pytest.raises(PlanError, match="batch share"):
+        Plan.standing(batch=np.ones((2, 2)))
 
 
 @pytest.mark.parametrize(
