@@ -1,9 +1,11 @@
-"""The rules in docs/semantics.md name tests that exist."""
+"""Pages name tests, files and members that exist, and all of those that they should."""
 
 import re
 from pathlib import Path
 
 import pytest
+
+from simstrag.policy import Policy
 
 ROOT = Path(__file__).parent.parent
 RULES = (ROOT / "docs" / "semantics.md").read_text(encoding="utf-8")
@@ -29,3 +31,11 @@ def test_a_file_that_a_page_names_exists(page: str) -> None:
     named = set(re.findall(r"`((?:\w+/)+(?:\w+\.\w+)?)`", text))
     own = {name for name in named if name.split("/")[0] not in {"reports", "runs"}}
     assert [n for n in own if not ((ROOT / n).exists() or (ROOT / "simstrag" / n).exists())] == []
+
+
+def test_authors_of_policies_are_told_of_every_optional_member() -> None:
+    optional = (Policy.__doc__ or "").partition("Optional members:")[2]
+    members = re.findall(r"(?m)^ *(\w+): ", optional)
+    assert {"summary", "reduces_precision"} <= set(members)
+    page = (ROOT / "docs" / "policies.md").read_text(encoding="utf-8").partition("## Your own")[2]
+    assert [member for member in members if not re.search(rf"`{member}\b", page)] == []
