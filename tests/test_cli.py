@@ -446,13 +446,6 @@ MISTAKES = {
         ("compare", "case.yaml", "-p", "bsp", "-p", "korel:W=5"), _edited(", amp_ratio: 1.6", ""),
         "policy korel:W=5 uses reduced precision, but its gain is unknown: give step.amp_ratio",
     ),
-    "a gain that one point of a grid does not state": (
-        ("sweep", "study.yaml"),
-        {"study.yaml": "{scenario: case.yaml, policies: [bsp, amp_all], "
-                       "grid: {step.amp_ratio: [1.5, null]}}"},
-        "policy amp_all uses reduced precision, but its gain is unknown: give step.amp_ratio or a "
-        "profile that measured it, or leave amp_all out [point 1 (step.amp_ratio=null)]",
-    ),
     "a name that is near none": (("run", "case.yaml", "-p", "ddp"), {}, "sync_switch\n"),
     "a folder that cannot be made": (
         ("compare", "case.yaml", "--jobs", "1", "--out", "/proc/xx"), {},

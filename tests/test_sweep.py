@@ -252,6 +252,21 @@ def test_one_that_fails_is_told_and_the_others_go_on(mortal: Path) -> None:
     assert {run.policy for run in done.failed} == {"backup:b=4", "mortal:Breaks"}
 
 
+@pytest.mark.parametrize("policy", ["amp_all", "korel:W=5"])
+def test_a_point_that_states_no_gain_fails_for_the_policies_that_need_it_alone(
+    tmp_path: Path, policy: str
+) -> None:
+    """No rank is slowed, so korel would never have asked for reduced precision."""
+    study = STUDY | {"policies": ["bsp", policy], "grid": {"step.amp_ratio": [1.5, None]}}
+    done = sweep(study, tmp_path, jobs=1)
+    assert {(run.point, run.policy) for run in done.failed} == {(1, policy)}
+    assert set(done.failed.values()) == {
+        f"policy {policy} uses reduced precision, but its gain is unknown: give step.amp_ratio or "
+        f"a profile that measured it, or leave {policy} out"
+    }
+    assert len(done.frame()) == 2 * 2 * 2
+
+
 def test_what_failed_is_tried_again(mortal: Path) -> None:
     study = STUDY | {"policies": ["bsp", "backup:b=4"], "seeds": 1}
     sweep(study, mortal / "s", jobs=1)

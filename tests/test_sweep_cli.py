@@ -85,6 +85,21 @@ def test_what_failed_is_told_with_its_message_and_exit_code_1(folder: Path, call
     assert document["tables"] == [f"reports/study/{name}" for name in TABLES]
 
 
+def test_a_gain_that_one_point_does_not_state_is_told_beside_the_others(
+    folder: Path, call: Call
+) -> None:
+    grid = {"step.amp_ratio": [1.5, None]}
+    study = STUDY | {"policies": ["bsp", "amp_all"], "grid": grid, "seeds": 1}
+    (folder / "study.yaml").write_text(json.dumps(study))
+    code, out, err = call("sweep", "study.yaml", "--jobs", "1")
+    assert (code, err) == (1, "")
+    assert out.startswith(
+        "3 of 4 runs are finished, 1 failed\nfailed: point 1, amp_all, seed 0: policy amp_all uses "
+        "reduced precision, but its gain is unknown: give step.amp_ratio or a profile that "
+        "measured it, or leave amp_all out\n"
+    )
+
+
 @pytest.mark.parametrize("asked", ["--status", "--collect"])
 @pytest.mark.parametrize(
     "option",

@@ -17,7 +17,6 @@ from simstrag.documents.file_io import require_path
 from simstrag.documents.suggestions import nearest
 from simstrag.documents.validation_errors import explain
 from simstrag.documents.yaml_file import read_mapping
-from simstrag.engine.simulate import require_gain
 from simstrag.errors import InputError
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.sections import Count, Section, Seed
@@ -152,8 +151,6 @@ class Study(Section):
         else:
             scenario = Scenario.of(data, self._source, self._folder)
         scenario.timing(scenario.seed_list[0])  # a trace may name nodes that are not there
-        for policy in scenario.policies:
-            require_gain(scenario, policy)
         return GridPoint(number, values, scenario, shared.setdefault(files, scenario), changes)
 
     def _base(self) -> Mapping[str, Any]:

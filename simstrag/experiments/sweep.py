@@ -315,7 +315,7 @@ def _run(
 ) -> dict[str, Any]:
     """One run, on any machine: its summary or its error, as JSON."""
     from simstrag.engine.kernel import ready
-    from simstrag.engine.simulate import simulate
+    from simstrag.engine.simulate import require_gain, simulate
 
     for name, version in _needs().items():
         if version != needed[name]:
@@ -325,7 +325,9 @@ def _run(
     with READY:
         ready()
     try:
-        run = simulate(_scenario(shared).replaced(**changes), policy, seed, record_updates=False)
+        scenario = _scenario(shared).replaced(**changes)
+        require_gain(scenario, policy)
+        run = simulate(scenario, policy, seed, record_updates=False)
     except SimstragError as error:
         return {"error": " ".join(str(error).split()), "summary": {}}
     except (Exception, SystemExit) as error:
