@@ -117,7 +117,7 @@ def test_a_trace_of_more_nodes_than_a_point_has_workers_is_told_before_anything_
     tmp_path: Path,
 ) -> None:
     (tmp_path / "slow.csv").write_text(SLOW)
-    with pytest.raises(simstrag.InputError, match=r"node 3 is beyond .* \[point 0 \(workers=2\)\]"):
+    with pytest.raises(simstrag.InputError, match=r"names node 3, .* \[point 0 \(workers=2\)\]"):
         of(tmp_path, scenario=CASE | {"trace": "slow.csv"}, grid={"workers": [2, 4]}).points()
 
 
