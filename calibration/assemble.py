@@ -41,8 +41,8 @@ NOTE = (
     "Fits and the constants made of them never saw the cells that are held out. Steps and "
     "slowdowns held out are predicted by the fits of this profile; an all-reduce held out by a "
     "ring fitted to the sizes around it, as the constants of allreduce are fitted around the "
-    "gradient's size: the error stated is that of such fits, each at its own size. A constant "
-    "taken directly from a measured cell has the value of that cell."
+    "gradient's size: the error stated is that of such fits, each at its own size. A constant that "
+    "is a measured cell's is that cell's."
 )
 
 OF_STEPS = "median step at batches that no fit against the batch saw"
