@@ -165,7 +165,7 @@ class TestWhole:
     def test_it_has_every_part(self, page: Page) -> None:
         for part in (
             "What was asked", "Ranking", "Paired differences", "Progress over time",
-            "Workers over time", "Who waited for whom", "Where time went", "Cost of staleness",
+            "Workers over time", "Waiting between ranks", "Where time went", "Cost of staleness",
             "Speed against worth", "Suspects against truth", "How stale gradients were",
             "Measured, fitted, assumed", "Assumptions of the simulation", "Run it again",
         ):  # fmt: skip
@@ -302,7 +302,7 @@ class TestNumbers:
     def test_saved_waiting_is_what_the_sentence_says(
         self, comparison: Comparison, report: str
     ) -> None:
-        rows = sheets_in(report)["who-waited-for-whom"]["rows"]
+        rows = sheets_in(report)["waiting-between-ranks"]["rows"]
         total = sum(seconds for name, _, _, seconds in rows if name == "bsp")
         assert total == pytest.approx(sum(comparison.examples["bsp"].summary["wait_by_rank"]))
 

@@ -174,7 +174,7 @@ class TestTables:
         assert names >= {
             "ranking", "paired-differences", "behind-the-ranking", "where-time-went", "staleness",
             "staleness-by-rank", "progress-over-time", "steps-of-the-close-look", "trade-off",
-            "slowdown-of-ranks", "who-waited-for-whom", "measured-fitted-assumed",
+            "slowdown-of-ranks", "waiting-between-ranks", "measured-fitted-assumed",
         }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Who waited for whom, and what each rank did when, against what the runs themselves counted."""
+"""Waiting between ranks, and what each rank did when, against what the runs themselves counted."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Charts of single runs: where time went, who waited for whom, how stale gradients were."""
+"""Charts of single runs: time spent, waiting between ranks, staleness of gradients."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _matrix(name: str, policy: str, seconds: Floats, most: float) -> Markup:
         ticks = range(0, n, max(1, n // 8))
         ax.set(xticks=ticks, yticks=ticks, xlabel="for rank", ylabel="rank waited (s)")
         ax.tick_params(length=0)
-        return svg(figure, name, f"Who waited for whom under {policy}")
+        return svg(figure, name, f"Waiting between ranks under {policy}")
 
 
 def describe_waiting(w: Waiting) -> str:

@@ -225,7 +225,7 @@ def _saved(examples: Sequence[Example], shown: CloseLook) -> dict[str, Table | N
     return {
         "steps-of-the-close-look": run_tables.steps_table(examples, shown),
         "slowdown-of-ranks": run_tables.slowdown_table(examples, shown),
-        "who-waited-for-whom": run_tables.waits_table(examples),
+        "waiting-between-ranks": run_tables.waits_table(examples),
     }
 
 

@@ -76,7 +76,7 @@ def noise_scales(samples: Samples) -> tuple[tuple[NoiseScaleAt, ...], tuple[Skip
         note += "; bootstrap over pairs"
         high = None if scale.high is None else round_digits(scale.high)
         if high is None:
-            note += "; no upper end can be told"
+            note += "; the upper end is unknown"
         quantity = Quantity(
             value=round_digits(scale.value), kind="measured", low=round_digits(scale.low),
             high=high, n=pairs, note=note,

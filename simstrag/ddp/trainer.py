@@ -314,7 +314,7 @@ class Trainer:
         """
         if self._steps_without and self.rank == 0:
             warn(UNUSED)
-            self._steps_without.clear()  # said once
+            self._steps_without.clear()  # a second close does not warn again
         if isinstance(self._mode, AllReduceMode) and self._journal is not None:
             taken = policies.counts(self._mode.live.policy, self.name, taken=())
             self._journal.note("end", time.monotonic() - self._mode.zero, taken)
@@ -403,10 +403,10 @@ class Trainer:
             self._client = None
         self._groups = ProcessGroups(stall_limit=members.stall_limit)
         replica.clear()
-        told: list[Any] = [None] * members.world_size
-        dist.all_gather_object(told, (mode.live.version, mode.live.samples, mode.live.now))
-        version, samples, now = max(told)
-        broadcast_and_average.broadcast(replica.model, replica.optimizer, told.index(max(told)))
+        states: list[Any] = [None] * members.world_size
+        dist.all_gather_object(states, (mode.live.version, mode.live.samples, mode.live.now))
+        version, samples, now = max(states)
+        broadcast_and_average.broadcast(replica.model, replica.optimizer, states.index(max(states)))
         self._policy = copy.deepcopy(self._original)
         fresh = self._live(copy.deepcopy(self._original))
         self._facts = dataclasses.replace(

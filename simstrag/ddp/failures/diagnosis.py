@@ -116,8 +116,9 @@ class Diagnoser:
             quiet = tuple(k for k in self._others if _is_quiet(before, now, k))
             notes = [state.fate.partition(" ")[2] for state in now.values()]
             if diagnosis := next((note for note in notes if note.startswith("{")), ""):
-                told = json.loads(diagnosis)  # JSON has no tuples
-                return Diagnosis(**{**told, **{k: tuple(told[k]) for k in ("ranks", "lost")}})
+                fields = json.loads(diagnosis)  # JSON has no tuples
+                fields |= {name: tuple(fields[name]) for name in ("ranks", "lost")}
+                return Diagnosis(**fields)
             known = all(self._evidence.silent_for(k) >= self.patience for k in quiet)
             if known or time.monotonic() >= until:
                 break

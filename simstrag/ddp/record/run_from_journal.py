@@ -91,7 +91,7 @@ def run_of(folder: str | Path) -> Run:
     return Run(
         header["policy"], int(header.get("seed", 0)), {"workers": workers, "learner": learner},
         summary, made, **tables, warnings=tuple(notes),
-        recorded={name: told for name, told in header.items() if name not in INTERNAL},
+        recorded={name: value for name, value in header.items() if name not in INTERNAL},
     )  # fmt: skip
 
 
