@@ -4,13 +4,13 @@ BIN := .venv/bin
 # --no-compile: Python compiles a module when it is first imported.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
-.PHONY: setup setup-all demo test verify verify-simulated lint docs screenshots architecture bench clean
+.PHONY: setup setup-all demo test verify verify-simulated wheel-test lint docs screenshots architecture bench clean
 
 setup: .venv/demo
 
 setup-all: .venv/ready
 
-.venv/demo: pyproject.toml constraints.txt
+.venv/demo: pyproject.toml constraints.txt $(wildcard simstrag/engine/native/*.[ch])
 	@echo "installing simstrag into .venv (about a minute)"
 	$(PYTHON) -m venv .venv
 	$(INSTALL) -e .
@@ -37,6 +37,9 @@ verify: verify-simulated
 verify-simulated: .venv/ready
 	HYPOTHESIS_PROFILE=verify $(BIN)/python -m pytest -n 2 --dist loadgroup \
 	    -m "not real and (verification or hypothesis)" tests
+
+wheel-test: .venv/ready
+	tools/try_wheel.sh
 
 lint: .venv/ready
 	$(BIN)/ruff check .
