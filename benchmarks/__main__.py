@@ -15,7 +15,6 @@ from rich.console import Console
 from benchmarks import cost, pictures, speed, study, tables
 from benchmarks.results import describe_machine, read, save, write_tables
 from benchmarks.stopwatch import Progress
-from simstrag.engine.kernel import ready
 
 SECTIONS = ("speed", "cost", "study")
 QUICK_SIZES = (8, 4096)
@@ -24,7 +23,6 @@ QUICK_SIZES = (8, 4096)
 def main() -> None:
     """Measure the sections that the command line names."""
     options = _parse_arguments()
-    ready()
     with Console(stderr=True).status("starting") as status:
         results = _measure(options, status.update)
     if not options.quick and options.scale == 1:

@@ -49,7 +49,6 @@ STARTS = {
     "import": [sys.executable, "-c", "import simstrag"],
     "help": [str(Path(sys.executable).with_name("simstrag")), "--help"],
 }
-COMPILE = "from simstrag.engine.kernel import ready; ready()"
 
 
 def measure(quick: bool, progress: Progress) -> dict[str, Any]:
@@ -62,7 +61,7 @@ def measure(quick: bool, progress: Progress) -> dict[str, Any]:
         "workers": _workers((8, 4096) if quick else (8, 64, 512, 4096, 65536), progress),
         "updates": _updates((1_000, 10_000) if quick else (1_000, 10_000, 100_000, 1_000_000)),
         "policies": _policies((8,) if quick else (8, 64, 512, 4096), progress),
-    } | ({} if quick else {"compiling": _compiling(progress)})
+    }
 
 
 # -- breakpoints, noise --------------------------------------------------------------------------
@@ -181,7 +180,7 @@ def _policies(sizes: tuple[int, ...], progress: Progress) -> dict[str, Any]:
     return seconds
 
 
-# -- start-up, compilation -----------------------------------------------------------------------
+# -- start-up ------------------------------------------------------------------------------------
 
 
 def _startup(progress: Progress) -> dict[str, Any]:
@@ -195,24 +194,10 @@ def _startup(progress: Progress) -> dict[str, Any]:
     return medians
 
 
-def _compiling(progress: Progress) -> dict[str, float]:
-    """Processor seconds to compile the engine with an empty cache, and to load it afterwards."""
-    progress("compiling")
-    with tempfile.TemporaryDirectory() as cache:
-        command, variables = (
-            [sys.executable, "-c", COMPILE],
-            os.environ | {"NUMBA_CACHE_DIR": cache},
-        )
-        first, again = (_time_command(command, variables)[0] for _ in range(2))
-    return {"first": first, "again": again}
-
-
-def _time_command(
-    command: list[str], variables: dict[str, str] | None = None
-) -> tuple[float, float]:
-    """Processor and wall seconds of a command, with its environment variables."""
+def _time_command(command: list[str]) -> tuple[float, float]:
+    """Processor and wall seconds of a command."""
     before = os.times()
-    subprocess.run(command, env=variables, cwd=ROOT, capture_output=True, check=True)
+    subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
     after = os.times()
     cpu = after.children_user + after.children_system
     return cpu - before.children_user - before.children_system, after.elapsed - before.elapsed

@@ -96,9 +96,6 @@ def cost(section: dict[str, Any]) -> Iterator[Table]:
     yield Table("By policy: seconds per million gradients, the study's scenario", header, rows)
     starts = [(k, f"{v['wall']:.2f}", f"{v['cpu']:.2f}") for k, v in section["startup"].items()]
     yield Table("Start-up", ("", "wall (s)", "processor (s)"), starts)
-    if "compiling" in section:
-        rows = [(k, f"{v:.1f}") for k, v in section["compiling"].items()]
-        yield Table("Compiling the engine", ("", "seconds"), rows)
 
 
 def _growth(title: str, name: str, section: dict[str, Any]) -> Table:

@@ -47,7 +47,7 @@ The two roots, `simstrag` itself and `cli`, may import every room."""
 
 HEAVY = {
     "simpy": {"engine"},
-    "numba": {"engine.compiled", "policies.estimators.loops"},
+    "numba": {"policies.estimators.loops"},
     "torch": {"calibration", "ddp", "validation", "workloads"},
     "matplotlib": {"analysis"},
     "bokeh": {"analysis"},

@@ -49,5 +49,5 @@ def test_the_results_have_the_promised_keys() -> None:
     assert {"cpu", "cores", "python", "numpy", "numba", "simpy", "date", "command"} <= {
         *found["machine"]
     }
-    sections = "breakpoints compiling logs noise policies startup updates workers"
+    sections = "breakpoints logs noise policies startup updates workers"
     assert set(sections.split()) <= set(found["cost"])

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simstrag.engine.kernel import ready
 from simstrag.engine.simulate import simulate
 from simstrag.scenario.scenario import Scenario
 from simstrag.timing.constants import AllReduce, ServerCost, ServerLoad, Step
@@ -135,7 +134,6 @@ def test_more_breakpoints_are_no_more_calls(
     from simstrag.engine.simulate import check
 
     monkeypatch.setattr(read_files, "SMALL", 0)
-    ready()
     counts = []
     for breakpoints in (1500, 10, 1000):  # the first one loads what is loaded once
         path = trace_of(tmp_path / f"{breakpoints}-{name}", breakpoints, resources)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import ast
-import logging
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from simstrag import policies
-from simstrag.engine.compiled import compiling, tables
-from simstrag.engine.compiled.memory import LOGGED, SPARE
+from simstrag.engine.native.memory import LOGGED, SPARE
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.policy import Plan, Quorum
@@ -88,20 +84,6 @@ def test_in_long_runs_with_many_breakpoints_the_short_ways_agree_with_the_long_o
                 assert short.summary[name] == pytest.approx(long.summary[name], rel=1e-9)
 
 
-def test_every_accessor_knows_the_place_of_its_table() -> None:
-    source = ast.parse(Path(tables.__file__).read_text(encoding="utf-8"))
-    places = {
-        function.name: call.args[1].value  # type: ignore[attr-defined]
-        for function in source.body
-        if isinstance(function, ast.FunctionDef)
-        for call in ast.walk(function)
-        if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "_place"
-    }
-    assert places == {"cards": tables.TABLES.index("lanes")} | {
-        name: number for number, name in enumerate(tables.TABLES)
-    }
-
-
 def test_what_a_plan_may_say_is_known_where_ranks_are_advanced_together() -> None:
     """A new field must be thought of in `standing` (who may be in lockstep) before it is here."""
     assert {f.name for f in fields(Plan) if f.init} == {
@@ -150,25 +132,6 @@ def test_a_sample_of_updates_is_even_bounded_and_holds_the_last() -> None:
     versions = list(run.updates["version"])
     assert versions == [*range(4, last, 4), last]
     assert len(versions) <= LOGGED + 1
-
-
-def test_the_key_of_compiled_code_changes_with_every_source(tmp_path: Path) -> None:
-    (tmp_path / "one.py").write_text("a = 1")
-    (tmp_path / "two.py").write_text("b = 1")
-    before = compiling.digest(tmp_path)
-    (tmp_path / "two.py").write_text("b = 2")
-    assert compiling.digest(tmp_path) != before
-
-
-def test_compiling_is_said_once_and_not_when_nothing_is_compiled(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    one, other = (compiling.compiled(lambda x: x + 1) for _ in range(2))
-    with caplog.at_level(logging.WARNING, logger="simstrag"):
-        compiling.make_ready([(one, "(int64,)"), (other, "(int64,)")])
-        assert caplog.messages == ["compiling the engine: this takes a minute or two, once"]
-        compiling.make_ready([(one, "(int64,)"), (other, "(int64,)")])
-    assert len(caplog.messages) == 1
 
 
 def test_an_oracle_that_asks_beyond_the_trace_meets_the_mistake_of_the_trace() -> None:

@@ -6,13 +6,21 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simstrag.engine.compiled import judging
-
-threshold = judging.threshold.py_func
-"""As Python; what is compiled is compared with the reference engine."""
+from simstrag.engine.native.library import library
 
 RATIO = 1.2
+
 SECONDS = st.sampled_from([0.1, 0.11, 0.1 * RATIO, np.nextafter(0.1 * RATIO, 1), 0.13, 0.15, 0.3])
+
+
+def threshold(clean: np.ndarray, ratio: float) -> float:
+    built = library()
+    assert built is not None
+    spare = np.empty_like(clean)
+    seconds: float = built.functions.threshold(
+        clean.ctypes.data, spare.ctypes.data, len(clean), ratio
+    )
+    return seconds
 
 
 @given(st.lists(SECONDS | st.floats(0.05, 0.5), min_size=1, max_size=30))

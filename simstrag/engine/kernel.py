@@ -19,45 +19,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.engine.compiled import disband, loop, refiling, standing
-from simstrag.engine.compiled.compiling import make_ready
-from simstrag.engine.compiled.fates import find_least
-from simstrag.engine.compiled.gathering import ends, told
-from simstrag.engine.compiled.loading import Loading
-from simstrag.engine.compiled.memory import Memory
-from simstrag.engine.compiled.server import serve_until
-from simstrag.engine.compiled.words import (
-    DONE,
-    DURATIONS,
-    FLUSH,
-    GONE,
-    HORIZON,
-    NOBODY,
-    NOISE,
-    REDUCE,
-    REVIEW,
-    ROOM,
-    SERVE,
-    STALLED,
-)  # fmt: skip
+from simstrag.engine.native import standing
+from simstrag.engine.native.library import library
+from simstrag.engine.native.loading import Loading
+from simstrag.engine.native.memory import Memory
 from simstrag.engine.recorder import Recorder
 from simstrag.learning.noise_scale import NoiseScale, unmodelled
 from simstrag.plan import Plan
 from simstrag.timing.timing import Timing
 from simstrag.view import WINDOW, Hints, View
 
-__all__ = ["Kernel", "Limits", "Stop", "Truth", "ready"]
+__all__ = ["Kernel", "Limits", "Stop", "Truth"]
 
 Floats = npt.NDArray[np.float64]
 Truth = Callable[[], Floats]
 
-ENTRIES = (
-    (loop.advance, "(int64, float64)"), (loop.begin, "(int64,)"), (loop.go_on, "(int64,)"),
-    (loop.end, "(int64,)"), (refiling.settle_all, "(int64,)"), (refiling.refile, "(int64,)"),
-    (disband.report, "(int64,)"), (disband.disband_all, "(int64,)"), (find_least, "(int64,)"),
-    (serve_until, "(int64, float64)"), (ends, "(int64, int64, float64)"),
-    (told, "(int64, int64, float64, float64)"),
-)  # fmt: skip
 AGES = np.arange(-WINDOW, 0)[:, np.newaxis]
 """Of the rows of a window, the oldest first: the newest is one step old."""
 BUDGET = 1 << 22
@@ -67,10 +43,10 @@ BUDGET = 1 << 22
 class Stop(enum.Enum):
     """Why `Kernel.advance` came back."""
 
-    DONE = DONE
-    REVIEW = REVIEW
-    HORIZON = HORIZON
-    STALLED = STALLED
+    DONE = "DONE"
+    REVIEW = "REVIEW"
+    HORIZON = "HORIZON"
+    STALLED = "STALLED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +56,6 @@ class Limits:
     updates: int | None = None
     samples: int | None = None
     progress: float | None = None
-
-
-def ready() -> None:
-    """Compile the kernel now, or find it on disk, so that the first run need not."""
-    if not loop.advance.signatures:  # type: ignore[attr-defined]
-        make_ready(ENTRIES)
 
 
 class Kernel:
@@ -107,16 +77,19 @@ class Kernel:
         straggler_ratio: float,
         told: bool = False,
     ) -> None:
-        ready()
+        built = library()
+        assert built is not None, "the native library was not built"
+        self._native, self._stops = built.functions, built.stops
+        self._none = built.states["NOBODY"], built.states["GONE"]
         recorded = timing.contention.durations
         durations = np.array([s for _, own in sorted(recorded.items()) for s in own], dtype=float)
         self.timing = timing
         self.learner = learner
         self.recorder = recorder
         self.memory = Memory(
-            world_size, durations, recorder.keeps("steps"), recorder.keeps("gradients")
+            built, world_size, durations, recorder.keeps("steps"), recorder.keeps("gradients")
         )
-        m = self._machine = self.memory.machine[0]
+        m = self._machine = self.memory.job
         m["workers"], m["batch"] = world_size, learner.batch
         m["noise_scale"], m["c_tau"] = learner.noise_scale, learner.c_tau
         m["straggler_ratio"] = straggler_ratio
@@ -151,9 +124,9 @@ class Kernel:
     @property
     def holding(self) -> list[int]:
         """The ranks that hold a gradient, finished or not."""
-        disband.report(self.memory.address)
-        state = self.memory.ranks["state"]
-        return [int(rank) for rank in np.flatnonzero((state != NOBODY) & (state != GONE))]
+        self._native.report(self.memory.address)
+        idle = np.isin(self.memory.ranks["state"], self._none)
+        return [int(rank) for rank in np.flatnonzero(~idle)]
 
     # -- the driver's side -------------------------------------------------------------------
 
@@ -161,13 +134,13 @@ class Kernel:
         """Go on to the next moment at which the driver must act; events at `until` included."""
         if not self._begun:
             self._begun = True
-            loop.begin(self.memory.address)
+            self._native.begin(self.memory.address)
         while True:
-            stop = loop.advance(self.memory.address, until)
-            if stop == REVIEW:
+            stop = self._stops[self._native.advance(self.memory.address, until)]
+            if stop == "REVIEW":
                 return Stop.REVIEW
-            if stop in (DONE, HORIZON, STALLED):
-                self._take_over(least=0 if stop == DONE else 0.5)
+            if stop in ("DONE", "HORIZON", "STALLED"):
+                self._take_over(least=0 if stop == "DONE" else 0.5)
                 return Stop(stop)
             self._answer(stop)
 
@@ -179,22 +152,22 @@ class Kernel:
         if plan is not old:
             moved = (plan.quorums, plan.bound, plan.fuse) != (old.quorums, old.bound, old.fuse)
             if moved:
-                refiling.settle_all(self.memory.address)
+                self._native.settle_all(self.memory.address)
             self._adopt(plan, old)
             if moved:
                 self._file(plan, old)
-                refiling.refile(self.memory.address)
-        loop.go_on(self.memory.address)
+                self._native.refile(self.memory.address)
+        self._native.go_on(self.memory.address)
 
     def tell(self, rank: int, start: float, finish: float) -> None:
         """Of a kernel that is told: the step of a rank began then, and ends at `finish` >= now."""
-        told(self.memory.address, rank, start, finish)
+        self._native.told(self.memory.address, rank, start, finish)
 
     def reduced(self, closing: int, end: float) -> None:
         """Of a kernel that is told: a collective of `reducing` ends at `end` >= now."""
         self.reducing.remove(closing)
         self.memory.closings[closing]["busy"] = end - self.now
-        ends(self.memory.address, closing, end)
+        self._native.ends(self.memory.address, closing, end)
 
     def aboard(self, closing: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Whose gradients a closing holds, by rank: those who count, and their riders."""
@@ -212,7 +185,7 @@ class Kernel:
 
     def end(self) -> None:
         """The run is over: account for what is in flight, and hand all totals over."""
-        loop.end(self.memory.address)
+        self._native.end(self.memory.address)
         self._take_over(last=True)
         self._learn()
         self.recorder.totals(self._machine, self.memory.ranks, self.learner.progress)
@@ -233,11 +206,11 @@ class Kernel:
     def _told(self, name: str, columns: int) -> npt.NDArray[Any]:
         """An array of a view that is worked out when it is asked for; the newest of its columns."""
         if name == "pending_since":
-            disband.report(self.memory.address)
+            self._native.report(self.memory.address)
             ranks = self.memory.ranks
-            idle = (ranks["state"] == NOBODY) | (ranks["state"] == GONE)
+            idle = np.isin(ranks["state"], self._none)
             return np.where(idle, math.nan, ranks["pulled"])
-        table: npt.NDArray[Any] = getattr(self.memory, name)
+        table: npt.NDArray[Any] = getattr(self.memory, f"shown_{name}")
         if self._level is None:
             rows = (self.memory.known + AGES[WINDOW - columns :]) & (WINDOW - 1)
             shown = table[rows, self._everybody]
@@ -268,32 +241,32 @@ class Kernel:
 
     # -- what compiled code asks -------------------------------------------------------------
 
-    def _answer(self, stop: int) -> None:
+    def _answer(self, stop: str) -> None:
         m = self._machine
-        if stop == NOISE:
-            disband.disband_all(self.memory.address)
+        if stop == "NOISE":
+            self._native.disband_all(self.memory.address)
             self._loading.draw()
-        elif stop == REDUCE and m["told"]:
+        elif stop == "REDUCE" and m["told"]:
             self.reducing.append(int(m["call"]))
             m["call"] = -1
-        elif stop == REDUCE:
+        elif stop == "REDUCE":
             closing = int(m["call"])
             m["call"] = -1
             members = tuple(sorted(self._contributors(closing)))
             end = self.timing.reduce(members, self.now, bool(m["loaded"]))
             self.memory.closings[closing]["busy"] = end - self.now
-            ends(self.memory.address, closing, end)
-        elif stop == SERVE:
+            self._native.ends(self.memory.address, closing, end)
+        elif stop == "SERVE":
             end = self.timing.serve(self.now, self._union(), bool(m["loaded"]))
-            serve_until(self.memory.address, end)
-        elif stop == ROOM:
+            self._native.serve_until(self.memory.address, end)
+        elif stop == "ROOM":
             self.memory.make_room()
             m["crowded"] = 0
-        elif stop == DURATIONS:
+        elif stop == "DURATIONS":
             rank = int(m["out"])
             self.timing.compute(rank, int(self.memory.ranks[rank]["step"]), self.now, amp=False)
             raise AssertionError("a rank without a recorded duration is an error of the trace")
-        elif stop == FLUSH:
+        elif stop == "FLUSH":
             if m["every"] and m["updates"] == len(self.memory.update_log):
                 self._thin()
             self._take_over()

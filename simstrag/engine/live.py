@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag import policies
-from simstrag.engine.compiled.words import ABORTED, APPLIED, COMPUTING, DROPPED
 from simstrag.engine.kernel import Kernel, Limits, Stop
 from simstrag.engine.recorder import Recorder
 from simstrag.errors import NobodyLeft, PlanError
@@ -27,6 +26,7 @@ from simstrag.plan import Plan, Precision, Review
 from simstrag.policy import Hints, Policy, View
 from simstrag.quorum import Quorum, Via
 from simstrag.scenario.scenario import Scenario
+from simstrag.view import LAZY
 
 __all__ = ["Facts", "Gradient", "Live", "Lost", "Reduction", "Start", "Update"]
 
@@ -35,7 +35,7 @@ Floats = npt.NDArray[np.float64]
 NEVER_OVER = Limits(updates=1 << 62)
 """A real run ends when its training loop does."""
 
-WINDOWS = ("known", "local_times", "communication", "batch", "amp", "lower_bound")
+WINDOWS = ("known", *(f"shown_{name}" for name in LAZY if name != "pending_since"))
 """What the views of a kernel are made of."""
 
 
@@ -197,7 +197,7 @@ class Live:
     @property
     def samples(self) -> int:
         """Samples applied so far."""
-        return int(self._kernel.memory.machine[0]["samples"])
+        return int(self._kernel.memory.job["samples"])
 
     @property
     def expiry(self) -> float:
@@ -205,7 +205,7 @@ class Live:
         memory = self._kernel.memory
         open_ = [
             memory.ranks[q["ready"]]["arrival"] + q["window"]
-            for q in memory.quorums[: memory.machine[0]["quorums"]]
+            for q in memory.quorums[: memory.job["quorum_count"]]
             if q["window"] < math.inf and q["ready"] >= 0
         ]
         return float(min(open_, default=math.inf))
@@ -240,7 +240,7 @@ class Live:
         self._note("gone", max(at, self.now), rank)
         self._go(max(at, self.now))
         self.lost |= {rank}
-        m = self._kernel.memory.machine[0]
+        m = self._kernel.memory.job
         kept = {name: m[name].item() for name in REVIEWED}
         self._kernel.replan(self._masked(self.plan))
         for name, value in kept.items():
@@ -270,7 +270,7 @@ class Live:
         """As `_go`, but nobody hears of anything."""
         while self._kernel.advance(until) is Stop.REVIEW:
             self._review()
-        self._kernel.memory.machine[0]["now"] = until
+        self._kernel.memory.job["now"] = until
         self._kernel.hand_over()
 
     def news(self) -> list[News]:
@@ -282,7 +282,7 @@ class Live:
     def facts(self) -> Facts:
         """What another `Live` needs to go on from here."""
         memory = self._kernel.memory
-        m = memory.machine[0]
+        m = memory.job
         reviewed: Any = tuple(m[name].item() for name in REVIEWED)
         windows = {name: getattr(memory, name).copy() for name in WINDOWS}
         began = memory.ranks["state"] == COMPUTING  # of which nothing will come
@@ -300,7 +300,7 @@ class Live:
 
     def _resume(self, facts: Facts) -> None:
         memory = self._kernel.memory
-        m = memory.machine[0]
+        m = memory.job
         m["version"], m["samples"], m["now"] = facts.version, facts.samples, facts.now
         for name, value in zip(REVIEWED, facts.reviewed, strict=True):
             m[name] = value
@@ -316,7 +316,7 @@ class Live:
             begun += self._reductions()
             self._review()
         begun += self._reductions()
-        kernel.memory.machine[0]["now"] = until
+        kernel.memory.job["now"] = until
         kernel.hand_over()
         self._heard.news += begun
         self._note_starts()
@@ -422,6 +422,8 @@ class Live:
         return replace(plan, quorums=tuple(quorums)).resolved(self._workers)
 
 
+APPLIED, DROPPED, ABORTED = range(3)
+COMPUTING = 1
 REVIEWED = ("reviewed_updates", "reviewed_samples", "reviewed_time")
 STARTED = ("step", "version", "amp", "samples", "kept")
 FATES = ("fate", "update", "rank", "step", "version", "samples", "weight")

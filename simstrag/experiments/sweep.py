@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simstrag.documents.file_io import write_atomically
@@ -38,8 +37,6 @@ PAUSE = 10.0
 SHARE = 20
 """Least time between them, as a multiple of the time that one writing takes."""
 LOST = f"what computed it ended each time it was tried: {REASON}"
-READY = Lock()
-"""Threads of one process, as a Dask worker has them, compile the engine once."""
 
 
 class Planned(NamedTuple):
@@ -314,7 +311,6 @@ def _run(
     shared: bytes, changes: Mapping[str, Any], policy: str, seed: int, needed: Mapping[str, Any]
 ) -> dict[str, Any]:
     """One run, on any machine: its summary or its error, as JSON."""
-    from simstrag.engine.kernel import ready
     from simstrag.engine.simulate import require_gain, simulate
 
     for name, version in _needs().items():
@@ -322,8 +318,6 @@ def _run(
             other = "other sources of simstrag" if name == "sources" else f"{name} {version}"
             here = "" if name == "sources" else f", and {needed[name]} is needed"
             return {"other": f"a worker has {other}{here}: its results would not be the same"}
-    with READY:
-        ready()
     try:
         scenario = _scenario(shared).replaced(**changes)
         require_gain(scenario, policy)

@@ -6,8 +6,7 @@ import math
 
 import numpy as np
 
-from simstrag.engine.compiled import tables
-from simstrag.engine.compiled.memory import Memory
+from simstrag.engine.native.memory import Memory
 from simstrag.timing.collectives import ranks_per_node
 from simstrag.timing.noise import stream
 from simstrag.timing.timing import NET, Timing
@@ -42,10 +41,10 @@ class Loading:
             self._begin_noise()
 
     def _constants(self) -> None:
-        m, t = self.memory.machine[0], self.timing
-        m["push"], m["pull"], m["job"] = t.server.push, t.server.pull, t.server.job
+        m, t = self.memory.job, self.timing
+        m["push"], m["pull"], m["service"] = t.server.push, t.server.pull, t.server.job
         m["fused_allreduce"] = t.server.fused_allreduce
-        m["switch"], m["microbatches"] = t.step.amp_switch, t.step.microbatches
+        m["amp_switch"], m["microbatches"] = t.step.amp_switch, t.step.microbatches
         m["amp_ratio"], m["fixed_share"] = t.step.amp_ratio or 1.0, t.step.fixed_share
         m["trace_end"] = t.contention.end
         for name in ("hold", "loop"):
@@ -81,13 +80,12 @@ class Loading:
         """Step functions into memory; the number of the first."""
         memory = self.memory
         first, size = len(memory.pieces), len(memory.times)
-        rows = np.zeros(len(those), tables.PIECE)
+        rows = np.zeros(len(those), memory.pieces.dtype)
         rows["at"], rows["last"] = size + those.starts[:-1], np.diff(those.starts) - 1
         rows["period"] = those.periods
         memory.pieces = np.concatenate([memory.pieces, rows])
         memory.times = np.concatenate([memory.times, those.times])
         memory.values = np.concatenate([memory.values, those.values])
-        memory.placed()
         return first
 
     def stretches(self, amp: bool) -> None:
@@ -138,7 +136,6 @@ class Loading:
         if len(memory.seconds_of) <= n:
             flat = [self.timing.allreduce.seconds((1,) * k) for k in range(1, n + 1)]
             memory.seconds_of = np.array([math.nan, *flat])
-            memory.placed()
 
     def _begin_noise(self) -> None:
         memory = self.memory
@@ -146,8 +143,7 @@ class Loading:
         self._streams = [stream(self.timing.seed, rank) for rank in range(n)]
         at_hand = max(FEW, min(BLOCK, AT_HAND // n))
         memory.noise = np.empty((at_hand, n))
-        memory.placed()
-        memory.machine[0]["noisy"] = 1
+        memory.job["noisy"] = 1
         memory.ranks["noise_from"] = -at_hand
         self.draw()
 
@@ -166,4 +162,4 @@ class Loading:
             else:
                 noise[:, ranks] = draw(self._streams[ranks], len(noise)).T
         rows["noise_from"] = rows["started"]
-        self.memory.machine[0]["low"] = 0
+        self.memory.job["low"] = 0

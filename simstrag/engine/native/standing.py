@@ -6,9 +6,7 @@ import math
 
 import numpy as np
 
-from simstrag.engine.compiled.disband import disband_all
-from simstrag.engine.compiled.fates import find_least
-from simstrag.engine.compiled.loading import Loading
+from simstrag.engine.native.loading import Loading
 from simstrag.plan import NEVER, Plan, Weigh
 from simstrag.quorum import Late, Quorum, Via
 
@@ -24,7 +22,7 @@ def adopt(plan: Plan, old: Plan | None, loading: Loading, unknown: bool) -> None
     unknown: whether progress is.
     """
     memory, rows = loading.memory, loading.memory.ranks
-    m, review = memory.machine[0], plan.review
+    m, review = memory.job, plan.review
     batch = int(m["batch"])
     sizes = rows["next_samples"].copy()
     if old is None or plan.batch != old.batch:
@@ -35,7 +33,7 @@ def adopt(plan: Plan, old: Plan | None, loading: Loading, unknown: bool) -> None
     same = np.array_equal(sizes, rows["next_samples"]) and np.array_equal(in_amp, rows["next_amp"])
     quiet = plan.suspects is None and not review.on_block
     if not (same and m["may_lockstep"] and (quiet or not m["queueing"])):
-        disband_all(memory.address)
+        memory.native.disband_all(memory.address)
         rows["next_samples"], rows["next_share"] = sizes, sizes / batch
         rows["next_amp"] = in_amp
     if in_amp.any() and not loading.knows_amp():
@@ -71,10 +69,9 @@ def file(plan: Plan, old: Plan | None, loading: Loading, token: int) -> None:
     token: of the members of the first quorum; the others' follow.
     """
     memory, rows = loading.memory, loading.memory.ranks
-    m, was = memory.machine[0], rows["named"].astype(bool)
+    m, was = memory.job, rows["named"].astype(bool)
     rows["named"], rows["children"], rows["parent"], rows["quorum"] = 0, 0, -1, -1
     memory.lists = np.zeros(len(rows), np.int64)
-    memory.placed()
     at = 0
     for index, quorum in enumerate(plan.quorums):
         at = _file(index, quorum, plan, loading, at)
@@ -82,7 +79,7 @@ def file(plan: Plan, old: Plan | None, loading: Loading, token: int) -> None:
     for quorum in plan.quorums:
         at = _file_riders(quorum, loading, at)
     loading.place()
-    m["quorums"] = len(plan.quorums)
+    m["quorum_count"] = len(plan.quorums)
     m["windowed"] = any(quorum.window < math.inf for quorum in plan.quorums)
     m["bounded"] = plan.bound is not None
     bounds = plan.bound if isinstance(plan.bound, tuple) else (None,) * len(rows)
@@ -93,12 +90,12 @@ def file(plan: Plan, old: Plan | None, loading: Loading, token: int) -> None:
             rows["count"] = 0
         stayed = rows["count"][was & named]
         rows["count"][named & ~was] = stayed.min() if len(stayed) else 0
-    find_least(memory.address)
+    memory.native.find_least(memory.address)
 
 
 def _file(index: int, quorum: Quorum, plan: Plan, loading: Loading, at: int) -> int:
     memory, timing = loading.memory, loading.timing
-    told = bool(memory.machine[0]["told"])
+    told = bool(memory.job["told"])
     row, members = memory.quorums[index], np.array(quorum.members)
     end = at + len(members)
     memory.lists[at:end] = members
@@ -119,7 +116,7 @@ def _file(index: int, quorum: Quorum, plan: Plan, loading: Loading, at: int) -> 
     row["together"] = row["race"] or row["queue"] or (row["barrier"] and quorum.rounds == 1)
     if quorum.via is not Via.SERVER:
         row["seconds"] = loading.seconds(quorum.members)
-        loaded = bool(memory.machine[0]["loaded"])
+        loaded = bool(memory.job["loaded"])
         felt = any(timing.net(rank, loaded) is not None for rank in quorum.members)
         if told:
             row["asks"] = 1
@@ -150,7 +147,7 @@ def _is_queue(quorum: Quorum, plan: Plan, loading: Loading) -> bool:
 
 def _is_free(quorum: Quorum, loading: Loading) -> bool:
     """Whether nobody in it ever feels contention of the network."""
-    loaded = bool(loading.memory.machine[0]["loaded"])
+    loaded = bool(loading.memory.job["loaded"])
     return all(loading.timing.net(rank, loaded) is None for rank in quorum.members)
 
 

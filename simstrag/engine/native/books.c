@@ -1,0 +1,80 @@
+/* What is written down while a job goes on; nothing here changes what happens. */
+
+/* Account for the time of a rank from its last pull up to now, its next one. */
+static void close_cycle(struct job *m, whole rank) {
+    struct rank_row *r = &m->ranks[rank];
+    if (r->state == NOBODY) return;
+    double time = m->now, ended = least(r->ended, time), got = least(r->got, time) - r->pulled;
+    double seconds = most(ended - r->got, 0.0);
+    double pushed = r->state == PUSHING ? time - r->finish : r->pushed;
+    double after = least(pushed + r->busy, most(time - ended, 0.0));
+    double wait = most(time - r->pulled - got - seconds - after, 0.0);
+    r->compute += seconds;
+    if (m->holds && seconds != 0.0) m->beyond += beyond(m, rank, ended);
+    r->communication += got + after;
+    r->wait += wait;
+    if (m->keeps_steps && r->ended <= time)
+        m->step_log[m->steps++] = (struct step_row){rank,     r->step,  r->version, r->amp,
+                                                    r->start, r->ended, wait,       got + after};
+}
+
+/* One step more of a rank, in every table of what is shown. */
+static void show_step(struct job *m, whole rank, double seconds, double share, double communicated,
+                      flag amp, flag cancelled) {
+    whole at = (m->known[rank]++ % WINDOW) * m->workers + rank;
+    if (m->shows) {
+        m->shown_local_times[at] = seconds;
+        m->shown_communication[at] = communicated;
+        m->shown_batch[at] = share;
+        m->shown_amp[at] = amp;
+        m->shown_lower_bound[at] = cancelled;
+    }
+}
+
+static struct kept_row *kept_of(struct job *m, whole rank) {
+    return m->kept + rank * (m->kept_size / m->workers);
+}
+
+/* Rule 7: a policy sees a step once its gradient has met its fate; what is kept comes first. */
+static void show(struct job *m, whole rank, double seconds, int lower_bound) {
+    struct rank_row *r = &m->ranks[rank];
+    double batch = (double)m->batch;
+    for (whole k = 0; k < r->kept; k++) {
+        struct kept_row *w = kept_of(m, rank) + k;
+        show_step(m, rank, w->seconds, w->samples / batch, w->communication, w->amp != 0, 0);
+    }
+    double share = lower_bound ? r->share : r->samples / batch;
+    show_step(m, rank, seconds, share, r->got - r->pulled + r->pushed, r->amp, lower_bound);
+}
+
+/* Write the fate of a contribution down, gradient by gradient.  update: -1 for none.
+   weight: of a gradient of `all` samples. */
+static void tell(struct job *m, whole rank, whole fate, whole update, double weight, whole all) {
+    struct rank_row *r = &m->ranks[rank];
+    if (!m->keeps_fates) return;
+    for (whole k = 0; k <= r->kept; k++) {
+        struct kept_row last = {r->step, r->samples, 0, 0, r->amp};
+        struct kept_row *w = k < r->kept ? kept_of(m, rank) + k : &last;
+        m->fate_log[m->fates++] = (struct fate_row){update,
+                                                    rank,
+                                                    w->step,
+                                                    r->version,
+                                                    w->amp,
+                                                    w->samples,
+                                                    (double)w->samples / all * weight,
+                                                    fate};
+    }
+}
+
+/* What the open visible update makes of progress (rule 25). */
+static double worth(struct job *m) {
+    return m->own / (m->noise_scale + m->own + m->c_tau * ((double)m->stale / m->own));
+}
+
+/* Somebody pulls: the open visible update, if any, ends. */
+static void seen(struct job *m) {
+    if (m->own) {
+        m->booked += worth(m);
+        m->stale_samples += m->stale; m->own = m->stale = 0;
+    }
+}

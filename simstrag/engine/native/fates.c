@@ -1,0 +1,121 @@
+/* Gradients that come to nothing, and what a rank does next to that (rules 13, 14, 16, 18). */
+
+/* Whether its gradient enters the next closing, for being late, without counting towards it. */
+static int joins(const struct rank_row *r) { return r->mark >= 0 && r->mark_late == JOIN; }
+
+/* Its gradient was too late for a closing (rule 14). */
+static void mark(struct job *m, whole rank, whole closing) {
+    struct rank_row *r = &m->ranks[rank];
+    r->mark = closing;
+    r->mark_of = m->closings[closing].number;
+    r->mark_late = m->closings[closing].late;
+}
+
+/* Take its job out of the queue; one in service ends without further effect. */
+static void withdraw(struct rank_row *r) {
+    if (r->job == WAITING) r->job = NO_JOB;
+}
+
+/* Call off its push and job; it leaves its parent. */
+static void put_ashore(struct job *m, whole rank) {
+    struct rank_row *r = &m->ranks[rank];
+    if (r->state == PUSHING) r->pushed = m->now - r->finish;
+    withdraw(r);
+    r->state = ASHORE; r->aboard = -1; r->due = NAN;
+}
+
+/* Its gradient is gone, and its riders go ashore. */
+static void give_up(struct job *m, whole rank) {
+    put_ashore(m, rank);
+    struct rank_row *r = &m->ranks[rank];
+    r->state = GONE;
+    for (whole k = r->children_at; k < r->children_at + r->children; k++) {
+        struct rank_row *child = &m->ranks[m->lists[k]];
+        if (child->aboard == rank) {
+            child->state = ASHORE; child->aboard = -1;
+        }
+    }
+}
+
+/* Its gradient was thrown away after so many seconds of communication beyond its push. */
+static void note_drop(struct job *m, whole rank, double busy) {
+    struct rank_row *r = &m->ranks[rank];
+    m->dropped += r->kept + 1;
+    r->busy = busy;
+    show(m, rank, r->finish - r->start, 0);
+    tell(m, rank, DROPPED, -1, 0.0, 1);
+}
+
+/* The least count of the ranks in quorums, and how many have it (rule 16). */
+EXPORT void find_least(struct job *m) {
+    m->least = (whole)1 << 62;
+    m->at_least = 0; m->freed = 1;
+    for (whole rank = 0; rank < m->workers; rank++) {
+        struct rank_row *r = &m->ranks[rank];
+        if (r->named && r->count <= m->least) {
+            m->at_least = r->count == m->least ? m->at_least + 1 : 1;
+            m->least = r->count;
+        }
+    }
+}
+
+/* What a rank contributed was applied or dropped (rule 16). */
+static void count(struct job *m, whole rank) {
+    struct rank_row *r = &m->ranks[rank];
+    whole was = r->count;
+    r->count += r->kept + 1;
+    if (m->bounded && r->named && was == m->least && --m->at_least == 0) find_least(m);
+}
+
+static void drop(struct job *m, whole rank) {
+    give_up(m, rank);
+    count(m, rank);
+    note_drop(m, rank, 0.0);
+}
+
+/* A rank without a gradient goes on with the update of a closing. */
+static void wait_for(struct job *m, whole rank, whole closing) {
+    m->ranks[rank].link = m->closings[closing].waiting;
+    m->closings[closing].waiting = rank;
+}
+
+/* Cancel its step or push; the rank goes on with the update of the closing. */
+static void abort_step(struct job *m, whole rank, whole closing) {
+    double now = m->now;
+    struct rank_row *r = &m->ranks[rank];
+    give_up(m, rank);
+    r->got = least(r->got, now);
+    r->ended = least(now, r->finish);
+    m->aborted += r->kept + 1;
+    show(m, rank, most(r->ended - r->start, 0.0), now < r->finish);
+    tell(m, rank, ABORTED, -1, 0.0, 1);
+    wait_for(m, rank, closing);
+}
+
+/* Make up for what a step that ran ahead left out: where its rank is by now. */
+static void settle(struct job *m, whole rank) {
+    struct rank_row *r = &m->ranks[rank];
+    if (r->state != COMPUTING || !r->ahead) return;
+    if (r->finish > m->now) {
+        r->due = r->finish;
+        schedule(m, r->finish, ARRIVE, rank, r->step);
+    } else {
+        r->mark = -1;
+        if (r->ahead == ARRIVED) {
+            r->state = PUSHING;
+        } else {
+            r->arrival = r->finish; r->pushed = 0.0; r->state = READY;
+        }
+    }
+    r->ahead = 0;
+}
+
+/* Who rides on it goes ashore, whatever plan it boarded under. */
+static void strand(struct job *m, whole rank) {
+    for (whole other = 0; other < m->workers; other++) {
+        struct rank_row *r = &m->ranks[other];
+        if (r->state == ABOARD && r->aboard == rank) {
+            r->state = ASHORE; r->aboard = -1;
+        }
+    }
+}

@@ -1,0 +1,272 @@
+/* From finishes to closings: gradients gather in quorums (rules 11, 14, 17, 18). */
+
+/* Of a job that is told: when a step began, and that it ends then, which is not past yet. */
+EXPORT void told(struct job *m, whole rank, double start, double finish) {
+    struct rank_row *r = &m->ranks[rank];
+    r->got = r->start = start; r->finish = r->ended = r->due = finish;
+    schedule(m, finish, ARRIVE, rank, r->step);
+}
+
+/* A new closing of a quorum, of nobody yet. */
+static whole open_closing(struct job *m, whole index) {
+    struct quorum_row *q = &m->quorums[index];
+    whole closing = m->free, number = m->closings[closing].number;
+    m->free = m->closings[closing].head;
+    m->closings[closing] = (struct closing_row){.number = number,
+                                                .quorum = index,
+                                                .via = q->via,
+                                                .late = q->late,
+                                                .rounds = q->rounds,
+                                                .refiled = m->refiled,
+                                                .fuse = m->fuse,
+                                                .mean = m->mean,
+                                                .cutoff = m->cutoff,
+                                                .power = m->power,
+                                                .shift = m->shift,
+                                                .leader = m->workers,
+                                                .head = -1,
+                                                .last = -1,
+                                                .waiting = -1,
+                                                .token = -1,
+                                                .beside = -1};
+    return closing;
+}
+
+/* Put a rank at the end of a list of ranks, whose head and last are given. */
+static void append(struct job *m, whole rank, whole *head, whole *last) {
+    m->ranks[rank].link = -1;
+    if (*head < 0) *head = rank;
+    else m->ranks[*last].link = rank;
+    *last = rank;
+}
+
+/* It enters the next closing without counting. */
+static void join(struct job *m, whole rank) {
+    struct quorum_row *q = &m->quorums[m->ranks[rank].quorum];
+    append(m, rank, &q->joining, &q->joining_last);
+}
+
+/* A gradient waits in its quorum; they come in order of (arrival, rank). */
+static void add(struct job *m, whole rank) {
+    struct rank_row *r = &m->ranks[rank];
+    if (joins(r)) {
+        join(m, rank);
+        return;
+    }
+    struct quorum_row *q = &m->quorums[r->quorum];
+    append(m, rank, &q->ready, &q->ready_last);
+    if (++q->ready_count == q->needed) schedule(m, m->now, CLOSE, r->quorum, m->refiled);
+}
+
+/* A step or push that a closing marked which it was too late for. */
+static void drop_late(struct job *m, whole rank) {
+    struct rank_row *r = &m->ranks[rank];
+    whole closing = r->mark;
+    int over = m->closings[closing].number != r->mark_of;
+    drop(m, rank);
+    if (over) {
+        release(m, -1, rank);
+        return;
+    }
+    wait_for(m, rank, closing);
+    if (m->blocked) release(m, -1, -1);
+}
+
+/* A gradient is where it counts. */
+static void arrived(struct job *m, whole rank) {
+    struct rank_row *r = &m->ranks[rank];
+    struct quorum_row *q = &m->quorums[r->quorum];
+    r->pushed = r->arrival - r->finish;
+    if (r->mark >= 0 && q->late == DROP) {
+        drop_late(m, rank);
+        return;
+    }
+    if (q->via == SERVER) enqueue(m, r->arrival, rank, -1);
+    r->state = READY;
+    add(m, rank);
+}
+
+/* A step ends. */
+static void finished(struct job *m, whole rank) {
+    struct rank_row *r = &m->ranks[rank];
+    if (!r->named) {
+        drop(m, rank);
+        r->idle = 1;
+        return;
+    }
+    if (r->parent >= 0) {
+        r->state = ASHORE;
+        return;
+    }
+    struct quorum_row *q = &m->quorums[r->quorum];
+    if (r->mark >= 0 && q->late == DROP) {
+        drop_late(m, rank);
+        return;
+    }
+    if (r->kept + 1 < q->steps) {
+        keep_on(m, rank);
+        return;
+    }
+    if (!joins(r)) r->mark = -1;
+    for (whole k = r->children_at; k < r->children_at + r->children; k++) {
+        struct rank_row *child = &m->ranks[m->lists[k]];
+        if (child->state == ASHORE) {
+            child->state = ABOARD; child->aboard = rank;
+        }
+    }
+    r->arrival = q->via == SERVER ? transfer(m, rank, m->now, m->push) : r->finish;
+    if (r->arrival > r->finish) {
+        r->state = PUSHING; r->due = r->arrival;
+        schedule(m, r->due, ARRIVE, rank, r->step);
+    } else {
+        arrived(m, rank);
+    }
+}
+
+static void enter(struct job *m, whole rank, whole closing) {
+    struct rank_row *r = &m->ranks[rank];
+    r->state = CLOSED; r->closing = closing; r->ahead = 0; r->due = NAN;
+    append(m, rank, &m->closings[closing].head, &m->closings[closing].last);
+}
+
+/* A ready gradient enters a closing; who came after it. */
+static whole contribute(struct job *m, whole rank, whole closing) {
+    struct rank_row *r = &m->ranks[rank];
+    struct closing_row *c = &m->closings[closing];
+    whole onward = r->link;
+    c->undone += c->via == SERVER && (r->job == WAITING || r->job == IN_SERVICE);
+    c->count++;
+    c->leader = rank < c->leader ? rank : c->leader;
+    enter(m, rank, closing);
+    return onward;
+}
+
+/* All members of a barrier, in order of rank. */
+static void take_barrier(struct job *m, whole index, whole closing) {
+    struct quorum_row *q = &m->quorums[index];
+    struct closing_row *c = &m->closings[closing];
+    for (whole k = q->members_at; k < q->members_at + q->size; k++) {
+        struct rank_row *r = &m->ranks[m->lists[k]];
+        if (r->state == COMPUTING) {
+            r->arrival = r->finish; r->pushed = 0.0;
+        }
+        r->mark = -1;
+        enter(m, m->lists[k], closing);
+    }
+    c->count = q->size; c->token = q->token;
+    c->leader = m->lists[q->members_at];
+    q->left = q->size; q->latest = -INFINITY;
+}
+
+/* The first who are ready, those who join, and their riders; the first of the rest, or -1. */
+static whole take_ready(struct job *m, whole index, whole closing) {
+    struct quorum_row *q = &m->quorums[index];
+    struct closing_row *c = &m->closings[closing];
+    whole rank = q->ready, rest;
+    while (rank >= 0 && c->count < q->needed) rank = contribute(m, rank, closing);
+    rest = rank;
+    q->ready = -1;
+    q->ready_count -= c->count;
+    rank = q->joining;
+    q->joining = -1;
+    while (rank >= 0) rank = contribute(m, rank, closing);
+    if (q->ridden) {
+        rank = c->head;
+        for (whole left = c->count; left > 0; left--) {
+            struct rank_row *r = &m->ranks[rank];
+            for (whole k = r->children_at; k < r->children_at + r->children; k++)
+                if (m->ranks[m->lists[k]].aboard == rank) enter(m, m->lists[k], closing);
+            rank = r->link;
+        }
+    }
+    return rest;
+}
+
+/* Rule 14: what DROP, ABORT and JOIN do to gradients that come too late. */
+static void turn_away(struct job *m, whole index, whole closing, whole rest) {
+    struct quorum_row *q = &m->quorums[index];
+    q->ready_count = 0;
+    for (whole rank = rest, onward; rank >= 0; rank = onward) {
+        onward = m->ranks[rank].link;
+        if (q->late == DROP) {
+            drop(m, rank);
+            wait_for(m, rank, closing);
+        } else if (q->late == ABORT) {
+            abort_step(m, rank, closing);
+        } else {
+            mark(m, rank, closing);
+            join(m, rank);
+        }
+    }
+    for (whole k = q->members_at; k < q->members_at + q->size; k++) {
+        whole rank = m->lists[k];
+        if (m->ranks[rank].state != COMPUTING && m->ranks[rank].state != PUSHING) continue;
+        if (q->late == ABORT) abort_step(m, rank, closing);
+        else mark(m, rank, closing);
+    }
+}
+
+/* The communication of a closing ends then; of equal times the first to begin. */
+EXPORT void ends(struct job *m, whole closing, double time) {
+    schedule(m, time, END, ++m->serial, closing);
+}
+
+/* When an all-reduce among so many members of a quorum ends. */
+static double reduced(struct job *m, whole index, whole count, double start) {
+    struct quorum_row *q = &m->quorums[index];
+    double seconds = count == q->size ? q->seconds : m->seconds_of[count];
+    return q->net < 0 ? start + seconds : finish(m, q->net, 0, start, seconds);
+}
+
+/* Begin the collective of a closing; through the server its jobs are under way already. */
+static void send(struct job *m, whole index, whole closing) {
+    struct quorum_row *q = &m->quorums[index];
+    struct closing_row *c = &m->closings[closing];
+    if (q->via == SERVER) {
+        c->busy = m->service;
+        if (c->undone == 0) ends(m, closing, m->now);
+    } else if (q->asks) {
+        m->call = closing;
+    } else {
+        double end = reduced(m, index, c->count, m->now);
+        c->busy = end - m->now;
+        ends(m, closing, end);
+    }
+}
+
+/* A quorum has what it needs, or its window is over; it re-arms at once. */
+static void close_quorum(struct job *m, whole index) {
+    struct quorum_row *q = &m->quorums[index];
+    whole closing = open_closing(m, index), rest = -1;
+    if (q->lockstep) close_all(m, index, closing);
+    else if (q->barrier) take_barrier(m, index, closing);
+    else rest = take_ready(m, index, closing);
+    int dropped = q->late == DROP && rest >= 0;
+    if (q->late != QUEUE) {
+        turn_away(m, index, closing, rest);
+    } else if (rest >= 0) {
+        q->ready = rest;
+        if (q->ready_count >= q->needed) schedule(m, m->now, CLOSE, index, m->refiled);
+    }
+    send(m, index, closing);
+    if (dropped && m->blocked) release(m, -1, -1);
+}
+
+/* A group goes on with its own model, without a push, unless this was its last round (rule 11). */
+static int next_round(struct job *m, whole closing) {
+    struct closing_row *c = &m->closings[closing];
+    whole rounds = 0, n = 0;
+    for (whole rank = c->head; rank >= 0; rank = m->ranks[rank].link) {
+        rounds = larger(rounds, m->ranks[rank].rounds);
+        m->scratch[n++] = rank;
+    }
+    if (rounds + 1 >= c->rounds || c->refiled != m->refiled) return 0;
+    sort_ranks(m, n);
+    for (whole k = 0; k < n; k++) {
+        struct rank_row *r = &m->ranks[m->scratch[k]];
+        r->busy = c->busy; r->rounds++;
+        keep_on(m, m->scratch[k]);
+    }
+    free_closing(m, closing);
+    return 1;
+}

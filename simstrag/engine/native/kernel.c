@@ -1,0 +1,169 @@
+/* The native engine: the rules of docs/semantics.md over tables of records.
+
+   `advance` goes on from event to event until the driver must act; the driver answers with the
+   other exported functions.  engine/rules.py states the same rules in plain Python: read it first.
+   The files are one translation unit, in the order of use. */
+
+#include "records.h"
+#include "clock.c"
+#include "events.c"
+#include "books.c"
+#include "server.c"
+#include "fates.c"
+#include "lockstep.c"
+#include "starts.c"
+#include "gathering.c"
+#include "updates.c"
+#include "judging.c"
+#include "barriers.c"
+
+static int wanted(struct job *m);
+static void disband(struct job *m, whole index);
+
+#include "rounds.c"
+#include "races.c"
+#include "refiling.c"
+#include "queues.c"
+#include "disband.c"
+
+/* What the driver is asked before the next event; GO_ON for nothing. */
+static int wanted(struct job *m) {
+    if (m->call >= 0) return REDUCE;
+    if (m->asks_server) return SERVE;
+    if (m->out >= 0) return DURATIONS;
+    if (m->stop != GO_ON) return (int)m->stop;
+    if (m->low) return NOISE;
+    if (m->crowded) return ROOM;
+    if (m->spent >= m->budget) return PAUSE;
+    if (m->updates == m->update_log_size || m->members + m->workers > m->member_log_size)
+        return FLUSH;
+    if (m->keeps_steps && m->steps + m->workers > m->step_log_size) return FLUSH;
+    if (m->keeps_fates && m->fates + m->kept_size + m->workers > m->fate_log_size) return FLUSH;
+    return GO_ON;
+}
+
+/* When the next window is over, and whose; one that is past is over now (rule 17). */
+static double next_expiry(struct job *m, whole *index) {
+    double time = INFINITY;
+    for (whole k = 0; k < m->quorum_count; k++) {
+        struct quorum_row *q = &m->quorums[k];
+        if (q->window < INFINITY && q->ready >= 0) {
+            double over = most(m->ranks[q->ready].arrival + q->window, m->now);
+            if (over < time) {
+                time = over;
+                *index = k;
+            }
+        }
+    }
+    return time;
+}
+
+/* A step ends, or a push. */
+static void rank_event(struct job *m, whole rank) {
+    struct rank_row *r = &m->ranks[rank];
+    r->due = NAN;
+    if (r->state == PUSHING) {
+        arrived(m, rank);
+    } else if (r->ahead == ARRIVED) {
+        r->ahead = 0; r->mark = -1;
+        arrived(m, rank);
+    } else {
+        finished(m, rank);
+    }
+}
+
+/* The next event happens. */
+static void handle(struct job *m, whole order, whole what, int by_server) {
+    whole kind = order >> KIND, key = order & KEY;
+    if (kind == TAKE) {
+        take(m);
+    } else if (kind == EXPIRE) {
+        close_quorum(m, key);
+    } else if (by_server) {
+        job_ended(m);
+    } else {
+        pop(m->events, &m->scheduled);
+        if (kind == CLOSE) close_quorum(m, key);
+        else if (kind == END) collective_ended(m, what, 0);
+        else if (what < 0) collective_ended(m, -1 - what, 1);
+        else rank_event(m, key);
+    }
+}
+
+/* Start everybody whom the plan names. */
+EXPORT void begin(struct job *m) {
+    m->entering = 1;
+    release(m, -1, -1);
+}
+
+/* After a review: what its update was about to let go. */
+EXPORT void go_on(struct job *m) {
+    whole closing = m->to_release;
+    if (m->queueing) {
+        go_on_alone(m);
+        return;
+    }
+    m->to_release = -1;
+    release(m, closing, -1);
+}
+
+/* Go on to the next moment at which the driver must act; events at `until` included. */
+EXPORT int advance(struct job *m, double until) {
+    m->spent = 0;
+    for (;;) {
+        int call = wanted(m);
+        if (call == m->stop) m->stop = GO_ON;
+        if (call != GO_ON) return call;
+        if (m->racing) {
+            run_race(m, until);
+            continue;
+        }
+        if (m->queueing) {
+            run_queue(m, until);
+            continue;
+        }
+        struct event_row next = {INFINITY, (whole)1 << 62, 0, 0}, *e = first_event(m);
+        if (e) next = *e;
+        struct event_row job = {m->server_end, (whole)END << KIND | m->server_serial, 0, 0};
+        int by_server = m->serving && sooner(&job, &next);
+        if (by_server) next = job;
+        if (m->take_due && (m->now < next.time || next.order > (whole)TAKE << KIND))
+            next = (struct event_row){m->now, (whole)TAKE << KIND, 0, 0};
+        if (m->windowed) {
+            whole index = 0;
+            struct event_row expiry = {next_expiry(m, &index), 0, 0, 0};
+            expiry.order = (whole)EXPIRE << KIND | index;
+            if (sooner(&expiry, &next)) next = expiry;
+        }
+        if (next.time == INFINITY) return STALLED;
+        if (next.time > until) return HORIZON;
+        if (m->may_lockstep && next.order >> KIND == CLOSE &&
+            goes_round(m, next.order & KEY, until))
+            continue;
+        m->now = next.time;
+        handle(m, next.order, next.what, by_server && next.order == job.order);
+    }
+}
+
+/* The run ends: what is in flight is counted as far as it came. */
+EXPORT void end(struct job *m) {
+    disband_all(m);
+    for (whole rank = 0; rank < m->workers; rank++) {
+        struct rank_row *r = &m->ranks[rank];
+        if (r->state == NOBODY) continue;
+        settle(m, rank);
+        close_cycle(m, rank);
+        if (r->state != GONE) tell(m, rank, IN_FLIGHT, -1, 0.0, 1);
+    }
+}
+
+/* The layout, for Python: each record and its fields, then the tables; and the size of each. */
+#define FIELD_TEXT(type, name) #type " " #name " 1,"
+#define ARRAY_TEXT(type, name, count) #type " " #name " " #count ","
+#define RECORD_TEXT(name, FIELDS) #name "_row:" FIELDS(FIELD_TEXT, ARRAY_TEXT) "\n"
+#define TABLE_TEXT(type, name) #type " " #name ","
+#define WORD_TEXT(word) #word ","
+#define RECORD_SIZE(name, FIELDS) sizeof(struct name##_row),
+EXPORT const char layout[] = RECORDS(RECORD_TEXT) "tables:" TABLES(TABLE_TEXT) "\nscalars:" SCALARS(
+    FIELD_TEXT, ARRAY_TEXT) "\nstops:" STOPS(WORD_TEXT) "\nstates:" STATES(WORD_TEXT);
+EXPORT const whole sizes[] = {RECORDS(RECORD_SIZE) sizeof(struct job)};

@@ -1,0 +1,85 @@
+"""The native library: its functions, and the layout of the records that it works on.
+
+It is compiled when the package is built.  Where it was not, `library` is None, and the plain engine
+(`simstrag.engine.plain`) gives the same results.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = ["LIBRARY", "Library", "library"]
+
+SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
+LIBRARY = Path(__file__).with_name(f"kernel{SUFFIX}")
+
+TYPES = {"double": "f8", "whole": "i8", "flag": "i1"}
+FUNCTIONS = {
+    "begin": "", "advance": "f", "go_on": "", "end": "", "settle_all": "", "refile": "",
+    "report": "", "disband_all": "", "find_least": "", "serve_until": "f", "ends": "if",
+    "told": "iff", "threshold": "pif",
+}  # fmt: skip
+"""Arguments after the first, an address: f, a float; i, a whole number; p, an address."""
+ARGUMENTS = {"f": ctypes.c_double, "i": ctypes.c_int64, "p": ctypes.c_void_p}
+RESULTS = {"advance": ctypes.c_int, "threshold": ctypes.c_double}
+NOT_RECORDS = ("tables", "scalars", "stops", "states")
+
+
+@dataclass(frozen=True)
+class Library:
+    """The functions of the native engine, the dtypes of its job and of each table, and its words.
+
+    stops: why `advance` comes back, by number.  states: numbers of where a gradient is.
+    """
+
+    functions: Any
+    job: np.dtype[Any]
+    tables: dict[str, np.dtype[Any]]
+    stops: list[str]
+    states: dict[str, int]
+
+
+@functools.cache
+def library() -> Library | None:
+    """The library, if it was built; its layouts are checked."""
+    if not LIBRARY.exists():
+        return None
+    functions = ctypes.CDLL(str(LIBRARY))
+    for name, arguments in FUNCTIONS.items():
+        function = getattr(functions, name)
+        function.argtypes = [ctypes.c_void_p, *(ARGUMENTS[kind] for kind in arguments)]
+        function.restype = RESULTS.get(name)
+    text = ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(functions, "layout"))).decode()
+    lines = (line.partition(":") for line in text.split("\n"))
+    parts = {name: body[:-1].split(",") for name, _, body in lines}
+    tables, scalars, stops, states = (parts.pop(name) for name in NOT_RECORDS)
+    records = {
+        f"struct {name}": np.dtype(_fields(body), align=True) for name, body in parts.items()
+    }
+    dtypes: dict[str, np.dtype[Any]] = {}
+    for kind, _, name in (entry.rpartition(" ") for entry in tables):
+        dtypes[name] = records[kind] if kind in records else np.dtype(TYPES[kind])
+    places = [place for name in dtypes for place in ((name, "u8"), (f"{name}_size", "i8"))]
+    job = np.dtype([*places, *_fields(scalars)], align=True)
+    sizes = (ctypes.c_int64 * (len(records) + 1)).in_dll(functions, "sizes")
+    own = [dtype.itemsize for dtype in (*records.values(), job)]
+    assert own == list(sizes), "the library's layout is not what it says"
+    return Library(
+        functions, job, dtypes, stops, {word: number for number, word in enumerate(states)}
+    )
+
+
+def _fields(entries: Sequence[str]) -> list[Any]:
+    """Fields of a dtype, from "type name count"."""
+    fields = []
+    for kind, name, count in (entry.split() for entry in entries):
+        fields.append((name, TYPES[kind], int(count)) if count != "1" else (name, TYPES[kind]))
+    return fields

@@ -1,0 +1,93 @@
+"""The tables of one job, and where native code finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from simstrag.engine.native.library import Library
+from simstrag.view import LAZY, WINDOW
+
+__all__ = ["Memory"]
+
+SPARE = 64
+"""Events and jobs that were called off and not forgotten yet, beside four per rank."""
+LOGGED = 1 << 14
+"""Rows of a log before it is taken over."""
+LANES = 18
+"""Numbers of a rank in lockstep."""
+KEPT = 4
+"""Gradients that a rank may keep before more room is made."""
+
+
+class Memory:
+    """Every table of the library as an attribute, an array that lives as long as this object.
+
+    A table is replaced by assigning another array; native code then finds that one.  `job` is the
+    job's own record, whose `address` native functions take.
+
+    world_size: ranks.  durations: recorded ones, of all ranks.  keep_steps, keep_fates: whether
+    there are logs of steps and of gradients.
+    """
+
+    kept: Any
+    fate_log: Any
+    _dtypes: Mapping[str, np.dtype[Any]] = MappingProxyType({})
+
+    def __init__(
+        self,
+        library: Library,
+        world_size: int,
+        durations: Any,
+        keep_steps: bool,
+        keep_fates: bool,
+    ) -> None:
+        n, log = world_size, max(LOGGED, 4 * world_size)
+        record = np.zeros(1, library.job)
+        self.job, self.address = record[0], record.ctypes.data
+        self._dtypes = library.tables
+        self.native = library.functions
+        sizes = {
+            "closings": n + 1, "events": 4 * n + SPARE, "jobs": 4 * n + SPARE,
+            "kept": (n, KEPT), "pieces": 0, "times": 0, "values": 0, "seconds_of": 1,
+            "durations": 0, "noise": 0, "lanes": (LANES, n), "clean": 2 * n,
+            "tree": 2 << (n - 1).bit_length(), "update_log": LOGGED, "member_log": log,
+            "step_log": log if keep_steps else 0, "fate_log": log * (KEPT + 1) if keep_fates else 0,
+            **dict.fromkeys(
+                (f"shown_{name}" for name in LAZY if name != "pending_since"), (WINDOW, n)
+            ),
+        }  # fmt: skip
+        for name, dtype in library.tables.items():
+            setattr(self, name, np.zeros(sizes.get(name, n), dtype))
+        self.durations = durations
+        for name in ("ticket", "mark", "quorum", "closing", "link", "puller", "parent", "aboard"):
+            self.ranks[name] = -1
+        self.ranks["last_amp"] = self.ranks["clean_step"] = -1
+        self.ranks["stretch"] = self.ranks["net"] = -1
+        self.ranks["due"] = np.nan
+        self.ranks["idle"] = 1
+        self.closings["head"] = np.append(np.arange(1, len(self.closings)), -1)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name in self._dtypes:
+            assert value.dtype == self._dtypes[name]
+            assert value.flags.c_contiguous
+            self.job[name], self.job[f"{name}_size"] = value.ctypes.data, value.size
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"there is no table {name}")
+
+    def blank_windows(self) -> None:
+        """Nothing has been shown yet; until somebody looks, that takes no room."""
+        for table in (self.shown_local_times, self.shown_communication, self.shown_batch):
+            table[:] = np.nan
+
+    def make_room(self) -> None:
+        """Let ranks keep twice as many gradients."""
+        self.kept = np.concatenate([self.kept, np.zeros_like(self.kept)], axis=1)
+        if len(self.fate_log):
+            self.fate_log = np.resize(self.fate_log, 2 * len(self.fate_log))

@@ -1,0 +1,207 @@
+/* The state of one job, as records in tables that Python allocates.
+
+   Every function takes the job as `m`: its own numbers, and where its tables are and how long.  By
+   convention `r` is the record of a rank, `q` of a quorum, `c` of a closing.
+   Times are in seconds, work in samples; an index of -1 stands for none.  Python reads this layout
+   from the library (`layout` in kernel.c), so it is stated here alone. */
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef _WIN32
+#define EXPORT __declspec(dllexport)
+#else
+#define EXPORT __attribute__((visibility("default")))
+#endif
+
+typedef int64_t whole;
+typedef int8_t flag;
+
+enum { WINDOW = 16 }; /* steps of each rank that a view shows; a power of two */
+
+/* Where the gradient of a rank is; NOBODY: it never had one; GONE: applied, dropped or aborted.
+   READY: arrived and not closed over yet.  ASHORE: a rider's, finished, waiting for its parent's
+   next finish.  ABOARD: a rider's, bound to its parent's gradient. */
+#define NAME(word) word,
+#define STATES(S) S(NOBODY) S(COMPUTING) S(PUSHING) S(READY) S(ASHORE) S(ABOARD) S(CLOSED) S(GONE)
+enum { STATES(NAME) };
+
+/* Where its job at the server is. */
+enum { NO_JOB, WAITING, IN_SERVICE, SERVED };
+
+/* Of a step whose finish is no event (`ahead`): it counts at its finish, or when it is pushed. */
+enum { HALFWAY = 1, ARRIVED };
+
+/* Kinds of events of one instant, in their order (rule 15). */
+enum { ARRIVE, CLOSE, END, EXPIRE, TAKE };
+
+/* `Via` and `Late`, in the order of their definitions; the fates of gradients. */
+enum { ALLREDUCE, SERVER, LEADER };
+enum { QUEUE, DROP, ABORT, JOIN };
+enum { APPLIED, DROPPED, ABORTED, IN_FLIGHT };
+
+/* Why `advance` comes back.  NOISE: a rank has used up its factors.  REDUCE, SERVE: it asks when a
+   collective, or a job that fuses groups, ends.  FLUSH: a log is full.  ROOM: a rank keeps more
+   gradients than there is room for.  DURATIONS: a rank has no recorded duration left.  PAUSE: it
+   has worked for a while. */
+#define STOPS(S) S(GO_ON) S(DONE) S(REVIEW) S(HORIZON) S(STALLED) S(NOISE) S(REDUCE) S(SERVE) \
+    S(FLUSH) S(ROOM) S(DURATIONS) S(PAUSE)
+enum { STOPS(NAME) };
+
+#define SCALARS(F, A) \
+    /* the clock, the learner, totals */ \
+    F(double, now) F(whole, version) F(whole, samples) F(whole, serial) F(whole, refiled) \
+    F(double, booked) F(whole, began_at) F(whole, own) F(whole, stale) F(whole, stale_samples) \
+    F(double, deviation) F(double, beyond) F(double, makespan) F(double, target) \
+    F(whole, started) F(whole, amp) F(whole, rebatched) F(whole, applied) F(whole, dropped) \
+    F(whole, aborted) F(whole, asked) F(whole, cut) \
+    F(whole, hits) F(whole, false_alarms) F(whole, misses) F(whole, suspects) \
+    /* the server and its job */ \
+    F(double, server_end) F(whole, server_serial) F(whole, server_rank) F(whole, server_ticket) \
+    F(whole, server_closing) F(flag, serving) F(flag, take_due) \
+    /* constants */ \
+    F(whole, workers) F(whole, batch) F(double, noise_scale) F(double, c_tau) F(double, push) \
+    F(double, pull) F(double, service) F(double, amp_switch) F(double, amp_ratio) F(whole, microbatches) \
+    F(double, trace_end) F(double, straggler_ratio) F(double, fixed_share) \
+    F(flag, noisy) F(flag, holds) F(flag, loops) F(flag, halts) F(flag, fused_allreduce) \
+    F(flag, told) \
+    /* the plan in force */ \
+    F(double, deadline) F(whole, cutoff) F(double, power) F(double, shift) F(whole, quorum_count) \
+    F(whole, windowed) F(whole, loaded) F(flag, fuse) F(flag, mean) F(flag, bounded) \
+    F(flag, judged) F(flag, shows) F(flag, unknown) F(flag, may_lockstep) F(flag, lapping) \
+    F(flag, racing) F(flag, queueing) F(whole, review_updates) F(whole, review_samples) \
+    F(double, review_seconds) F(flag, on_block) \
+    F(whole, reviewed_updates) F(whole, reviewed_samples) F(double, reviewed_time) \
+    F(flag, has_asked) \
+    /* ends */ \
+    F(whole, most_updates) F(whole, most_samples) F(double, most_progress) \
+    /* lists */ \
+    F(whole, scheduled) F(whole, queued) F(whole, free) F(whole, to_release) F(whole, blocked) \
+    F(whole, to_start) F(whole, to_fall_in) F(whole, least) F(whole, at_least) \
+    F(flag, entering) F(flag, freed) \
+    /* what is asked of whoever drives */ \
+    F(whole, stop) F(whole, call) F(whole, out) F(flag, low) F(flag, crowded) \
+    F(flag, asks_server) F(whole, spent) F(whole, budget) \
+    /* logs */ \
+    F(whole, updates) F(whole, members) F(whole, steps) F(whole, fates) F(whole, every) \
+    F(flag, keeps_steps) F(flag, keeps_fates)
+
+#define RANK(F, A) \
+    /* its step under way, or its last; `due`: of the event that it waits for */ \
+    F(double, pulled) F(double, got) F(double, start) F(double, finish) F(double, arrival) \
+    F(double, pushed) F(double, ended) F(double, busy) F(double, due) F(double, share) \
+    F(whole, step) F(whole, version) F(whole, seen) F(whole, samples) \
+    /* what the plan in force says of its next step */ \
+    F(double, next_share) F(whole, next_samples) F(whole, bound) \
+    /* totals */ \
+    F(double, compute) F(double, communication) F(double, wait) \
+    F(whole, staleness) F(whole, applied) F(whole, started) F(whole, count) \
+    /* inputs: the first of the factors of noise at hand; pieces by precision and load */ \
+    F(whole, noise_from) F(whole, recorded_at) F(whole, recorded) \
+    A(whole, stretch, 4) A(whole, cursor, 4) A(whole, net, 2) F(double, clean) \
+    F(whole, clean_step) \
+    /* its job at the server; whom it is late for; who rides on whom */ \
+    F(double, job_arrival) F(whole, ticket) F(whole, mark_of) F(whole, mark) F(flag, mark_late) \
+    F(whole, quorum) F(whole, closing) F(whole, link) F(whole, puller) \
+    F(whole, parent) F(whole, aboard) F(whole, children_at) F(whole, children) \
+    F(whole, kept) F(whole, rounds) \
+    F(flag, state) F(flag, job) F(flag, amp) F(flag, last_amp) F(flag, next_amp) F(flag, ahead) \
+    F(flag, named) F(flag, idle) F(flag, blocked)
+
+/* `left`, `latest`: of a barrier, how many members do not compute yet, and the last finish of those
+   who do.  Its other members' finishes are no events: nobody could act on them.
+   `lockstep`: what is known of its members stands in `lanes`, or of a queue in `cards`, and `ranks`
+   is stale (lockstep.c). */
+#define QUORUM(F, A) \
+    F(double, window) F(double, latest) F(double, seconds) F(whole, net) \
+    F(whole, members_at) F(whole, size) F(whole, needed) F(whole, left) F(whole, token) \
+    F(whole, steps) F(whole, rounds) \
+    F(whole, ready) F(whole, ready_last) F(whole, ready_count) F(whole, joining) \
+    F(whole, joining_last) \
+    /* in lockstep: the step under way of all its members, and sums since they fell in */ \
+    F(double, pulled) F(double, got) F(whole, version) F(whole, seen) F(whole, closing) \
+    F(whole, samples) F(whole, amp) F(whole, rebatched) F(whole, steps_done) \
+    F(whole, staleness) F(whole, noise_at) F(double, busy) F(whole, puller) F(whole, beside) \
+    F(whole, won) F(double, closed_at) F(whole, pending) F(whole, try_at) F(flag, race) \
+    F(flag, queue) \
+    F(flag, via) F(flag, late) F(flag, barrier) F(flag, together) F(flag, asks) F(flag, ridden) \
+    F(flag, lockstep) F(flag, done)
+
+/* `number` counts how often a place in the table was used, so that a mark knows whether the closing
+   it was made by is over.  `beside`: the next closing of the same update. */
+#define CLOSING(F, A) \
+    F(double, busy) F(double, power) F(double, shift) \
+    F(whole, number) F(whole, undone) F(whole, count) F(whole, cutoff) F(whole, token) \
+    F(whole, rounds) F(whole, refiled) F(whole, head) F(whole, last) F(whole, waiting) \
+    F(whole, leader) F(whole, beside) F(whole, quorum) F(flag, via) F(flag, late) F(flag, fuse) \
+    F(flag, mean) F(flag, lockstep)
+
+/* Of a rank in a queue, all that its next update needs: two cache lines (queues.c). */
+#define CARD(F, A) \
+    F(double, finish) F(double, arrival) F(double, pulled) F(whole, version) F(whole, seen) \
+    F(double, rate) F(double, until) F(double, effort) F(whole, samples) F(whole, drawn) \
+    F(double, compute) F(double, communication) F(double, wait) F(whole, applied) \
+    F(whole, staleness) F(whole, count)
+
+#define KEPT(F, A) \
+    F(whole, step) F(whole, samples) F(double, seconds) F(double, communication) F(whole, amp)
+#define EVENT(F, A) F(double, time) F(whole, order) F(whole, serial) F(whole, what)
+#define PIECE(F, A) F(whole, at) F(whole, last) F(double, period)
+#define ENTRY(F, A) F(double, time) F(whole, rank)
+
+/* Rows of the logs. */
+#define UPDATE(F, A) \
+    F(double, time) F(whole, version) F(whole, n_own) F(whole, samples) \
+    F(double, staleness_mean) F(whole, staleness_max) F(double, progress) F(whole, members) \
+    F(whole, count)
+#define STEP(F, A) \
+    F(whole, rank) F(whole, step) F(whole, version) F(whole, amp) F(double, start) \
+    F(double, finish) F(double, wait) F(double, communication)
+#define FATE(F, A) \
+    F(whole, update) F(whole, rank) F(whole, step) F(whole, version) F(whole, amp) \
+    F(whole, samples) F(double, weight) F(whole, fate)
+
+#define RECORDS(R) \
+    R(rank, RANK) R(quorum, QUORUM) R(closing, CLOSING) R(card, CARD) \
+    R(kept, KEPT) R(event, EVENT) R(piece, PIECE) R(entry, ENTRY) R(update, UPDATE) \
+    R(step, STEP) R(fate, FATE)
+
+#define DECLARE_FIELD(type, name) type name;
+#define DECLARE_ARRAY(type, name, count) type name[count];
+#define DECLARE_RECORD(name, FIELDS) struct name##_row { FIELDS(DECLARE_FIELD, DECLARE_ARRAY) };
+RECORDS(DECLARE_RECORD)
+
+/* The tables.  `lists`: members of the quorums, then riders of the ranks.  `lanes`: rows of numbers
+   of members in lockstep, a column per place in `lists`.  `tree`: the least arrivals of ranks in a
+   queue, of ever fewer of them towards the front.  `kept`: what ranks keep of a contribution,
+   oldest first, `room` places each.  `noise`: factors of the ranks' next steps, a row per step.
+   `known`: how many steps of each rank a policy was shown; the last WINDOW of them stand in the
+   tables after it, step k of a rank in row k modulo WINDOW. */
+#define TABLES(T) \
+    T(struct rank_row, ranks) T(struct quorum_row, quorums) \
+    T(struct closing_row, closings) T(struct card_row, cards) T(struct event_row, events) \
+    T(struct event_row, jobs) T(struct entry_row, entries) T(struct kept_row, kept) \
+    T(struct piece_row, pieces) T(double, times) T(double, values) T(double, seconds_of) \
+    T(double, durations) T(double, noise) T(double, lanes) T(double, tree) T(double, clean) \
+    T(whole, lists) T(whole, scratch) T(flag, suspected) \
+    T(struct update_row, update_log) T(whole, member_log) T(struct step_row, step_log) \
+    T(struct fate_row, fate_log) \
+    T(whole, known) T(double, shown_local_times) T(double, shown_communication) T(double, shown_batch) \
+    T(flag, shown_amp) T(flag, shown_lower_bound)
+
+#define DECLARE_TABLE(type, name) type *name; whole name##_size;
+struct job { TABLES(DECLARE_TABLE) SCALARS(DECLARE_FIELD, DECLARE_ARRAY) };
+
+/* A loop over columns: several versions, of which the CPU at hand takes the widest it has. */
+#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_ADDRESS__)
+#define COLUMNS __attribute__((noinline, target_clones("avx512f", "avx2", "default")))
+#else
+#define COLUMNS
+#endif
+
+static inline double most(double a, double b) { return a > b ? a : b; }
+static inline double least(double a, double b) { return a < b ? a : b; }
+static inline whole larger(whole a, whole b) { return a > b ? a : b; }

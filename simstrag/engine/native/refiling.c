@@ -1,0 +1,85 @@
+/* A new plan: what is finished and not closed over is filed anew (rule 19). */
+
+/* Before the plan changes: where every rank is by now. */
+EXPORT void settle_all(struct job *m) {
+    disband_all(m);
+    for (whole rank = 0; rank < m->workers; rank++) settle(m, rank);
+}
+
+/* Whether its gradient is finished and not closed over. */
+static int is_filed(const struct rank_row *r) {
+    return (r->state >= READY && r->state <= ABOARD) || r->state == PUSHING;
+}
+
+/* A member's gradient is ready in its new quorum, unless it is being pushed there. */
+static int refile_member(struct job *m, whole rank) {
+    struct rank_row *r = &m->ranks[rank];
+    if (m->quorums[r->quorum].via == SERVER) {
+        if (r->state == PUSHING) return 0;
+        if (r->job == NO_JOB) enqueue(m, r->finish, rank, -1);
+        r->arrival = r->job_arrival;
+    } else {
+        if (r->state == PUSHING) r->pushed = m->now - r->finish;
+        withdraw(r);
+        r->due = NAN; r->arrival = r->finish;
+    }
+    r->state = READY;
+    return 1;
+}
+
+static int by_time(const void *a, const void *b) {
+    const struct entry_row *x = a, *y = b;
+    return x->time != y->time ? (x->time > y->time) - (x->time < y->time)
+                              : (x->rank > y->rank) - (x->rank < y->rank);
+}
+
+static void sort_entries(struct job *m, whole n) {
+    qsort(m->entries, (size_t)n, sizeof *m->entries, by_time);
+}
+
+/* After the plan has changed: by rank. */
+EXPORT void refile(struct job *m) {
+    whole n = 0;
+    m->refiled++; m->entering = 1;
+    for (whole rank = 0; rank < m->workers; rank++) {
+        struct rank_row *r = &m->ranks[rank];
+        if (r->state != GONE && r->state != NOBODY && joins(r)) r->mark = -1;
+    }
+    for (whole rank = 0; rank < m->workers; rank++) {
+        struct rank_row *r = &m->ranks[rank];
+        if (is_filed(r) && !r->named) {
+            strand(m, rank);
+            drop(m, rank);
+            r->idle = 1;
+        }
+    }
+    for (whole rank = 0; rank < m->workers; rank++) {
+        struct rank_row *r = &m->ranks[rank];
+        if (!is_filed(r)) continue;
+        if (r->parent < 0) {
+            r->aboard = -1;
+            if (refile_member(m, rank)) m->entries[n++] = (struct entry_row){r->arrival, rank};
+        } else if (r->aboard != r->parent) {
+            strand(m, rank);
+            put_ashore(m, rank);
+        }
+    }
+    sort_entries(m, n);
+    for (whole k = 0; k < n; k++) {
+        whole rank = m->entries[k].rank;
+        struct rank_row *r = &m->ranks[rank];
+        if (m->quorums[r->quorum].barrier) {
+            r->mark = -1;
+            enter_barrier(m, rank, r->arrival);
+        } else {
+            add(m, rank);
+        }
+    }
+    for (whole rank = 0; rank < m->workers; rank++) {
+        struct rank_row *r = &m->ranks[rank];
+        if (r->state == COMPUTING && r->named && r->parent < 0 && m->quorums[r->quorum].barrier) {
+            r->ahead = HALFWAY; r->due = NAN;
+            enter_barrier(m, rank, r->finish);
+        }
+    }
+}

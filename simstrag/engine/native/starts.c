@@ -1,0 +1,179 @@
+/* Who starts, when, and with what (rules 1, 5, 6, 13, 16). */
+
+/* One member more of a barrier computes, or has arrived. */
+static void enter_barrier(struct job *m, whole rank, double arrival) {
+    whole index = m->ranks[rank].quorum;
+    struct quorum_row *q = &m->quorums[index];
+    q->latest = most(q->latest, arrival);
+    if (--q->left == 0) schedule(m, most(q->latest, m->now), CLOSE, index, m->refiled);
+}
+
+/* Schedule what comes next of a step: its finish, unless nobody could act on it. */
+static void expect(struct job *m, whole rank) {
+    struct rank_row *r = &m->ranks[rank];
+    r->ahead = 0; r->due = r->finish;
+    if (m->told) {
+        r->due = NAN;
+        return;
+    }
+    if (r->parent < 0) {
+        struct quorum_row *q = &m->quorums[r->quorum];
+        if (q->barrier) {
+            r->ahead = HALFWAY; r->due = NAN;
+            enter_barrier(m, rank, r->finish);
+            return;
+        }
+        if (q->via == SERVER && q->late == QUEUE && q->steps == 1 && !(q->ridden || m->bounded)) {
+            r->ahead = ARRIVED;
+            r->due = r->arrival = transfer(m, rank, r->finish, m->push);
+        }
+    }
+    schedule(m, r->due, ARRIVE, rank, r->step);
+}
+
+/* Begin a step with the parameters that the rank has from `got` on. */
+static void begin_step(struct job *m, whole rank, double got) {
+    struct rank_row *r = &m->ranks[rank];
+    flag amp = r->next_amp;
+    double start = got, part = 1.0;
+    whole samples = r->next_samples;
+    if (r->last_amp >= 0 && r->last_amp != amp) start += m->amp_switch;
+    if (!isnan(m->deadline)) {
+        whole done = micro_batches(m, rank, start, amp, r->next_share);
+        part = (double)done / m->microbatches;
+        samples = larger(samples * done / m->microbatches, 1);
+    }
+    r->finish = r->ended = compute(m, rank, start, amp, r->next_share, part);
+    r->pulled = m->now; r->got = got; r->start = start; r->samples = samples;
+    r->share = r->next_share; r->amp = r->last_amp = amp;
+    r->step = r->started++;
+    r->pushed = r->busy = 0.0; r->state = COMPUTING; r->job = NO_JOB;
+    r->ticket = r->mark = r->aboard = r->closing = -1; m->started++; m->amp += amp;
+    m->rebatched += r->share != 1.0; m->asked += r->next_samples;
+    m->cut += r->next_samples - samples;
+    expect(m, rank);
+}
+
+/* A rank pulls, and begins a step. */
+static void start(struct job *m, whole rank) {
+    struct rank_row *r = &m->ranks[rank];
+    close_cycle(m, rank);
+    double got = r->puller < 0 ? m->now : transfer(m, r->puller, m->now, m->pull);
+    r->version = m->version; r->seen = m->samples; r->kept = r->rounds = 0;
+    begin_step(m, rank, got);
+}
+
+/* The next step of a contribution, on a model of the rank's or its group's own (rule 6b). */
+static void keep_on(struct job *m, whole rank) {
+    struct rank_row *r = &m->ranks[rank];
+    close_cycle(m, rank);
+    kept_of(m, rank)[r->kept++] = (struct kept_row){r->step, r->samples, r->finish - r->start,
+                                                    r->got - r->pulled + r->pushed, r->amp};
+    m->crowded |= r->kept == m->kept_size / m->workers;
+    begin_step(m, rank, m->now);
+}
+
+/* Whose link carries the parameters of a rank that starts by itself; -1: it is free (rule 11). */
+static whole own_puller(struct job *m, whole rank) {
+    struct rank_row *r = &m->ranks[rank];
+    if (!r->named) return -1;
+    struct quorum_row *q = &m->quorums[r->quorum];
+    return q->via == LEADER ? m->lists[q->members_at] : q->via == SERVER ? rank : -1;
+}
+
+static int by_rank(const void *a, const void *b) {
+    whole x = *(const whole *)a, y = *(const whole *)b;
+    return (x > y) - (x < y);
+}
+
+/* The first ranks of `scratch` in order. */
+static void sort_ranks(struct job *m, whole n) {
+    for (whole k = 1; k < n; k++)
+        if (m->scratch[k] < m->scratch[k - 1]) {
+            qsort(m->scratch, (size_t)n, sizeof(whole), by_rank);
+            return;
+        }
+}
+
+/* A closing is over. */
+static void free_closing(struct job *m, whole closing) {
+    struct closing_row *c = &m->closings[closing];
+    c->number++; c->head = m->free; m->free = closing;
+}
+
+/* Whom an update lets go, into `scratch`; how many.  Its closings are over then. */
+static whole let_go_closings(struct job *m, whole first) {
+    whole n = 0;
+    for (whole closing = first, onward; closing >= 0; closing = onward) {
+        struct closing_row *c = &m->closings[closing];
+        struct quorum_row *q = &m->quorums[c->quorum];
+        if (c->lockstep) {
+            let_go(m, closing);
+        } else if (m->may_lockstep && c->refiled == m->refiled && q->together) {
+            q->beside = m->to_fall_in; m->to_fall_in = c->quorum;
+        }
+        for (int part = 0; part < 2; part++)
+            for (whole rank = part ? c->waiting : c->head; rank >= 0; rank = m->ranks[rank].link) {
+                m->ranks[rank].puller = c->via == ALLREDUCE ? -1
+                                        : c->via == SERVER  ? rank
+                                                            : c->leader;
+                m->scratch[n++] = rank;
+            }
+        onward = c->beside;
+        free_closing(m, closing);
+    }
+    return n;
+}
+
+/* Start, by rank, whom an update or drop lets go, whom it frees, and who has entered.
+   first: the closings of an update, or -1.  lone: a rank that was dropped, or -1. */
+static void release(struct job *m, whole first, whole lone) {
+    whole *order = m->scratch, n = let_go_closings(m, first), starting = 0;
+    int asks = 0;
+    if (lone >= 0) {
+        m->ranks[lone].puller = own_puller(m, lone);
+        order[n++] = lone;
+    }
+    if (m->entering || (m->blocked && m->freed)) {
+        m->entering = m->freed = 0;
+        for (whole rank = 0; rank < m->workers; rank++) {
+            struct rank_row *r = &m->ranks[rank];
+            if (r->blocked || (r->idle && r->named)) {
+                r->puller = own_puller(m, rank);
+                order[n++] = rank;
+            }
+        }
+    }
+    sort_ranks(m, n);
+    for (whole k = 0; k < n; k++) {
+        struct rank_row *r = &m->ranks[order[k]];
+        flag was = r->blocked;
+        r->blocked = 0;
+        m->blocked -= was;
+        r->idle = !r->named;
+        if (!r->named) continue;
+        if (m->bounded && r->bound >= 0 && r->count - m->least > r->bound) {
+            r->blocked = 1; m->blocked++;
+            asks |= !was;
+        } else {
+            order[starting++] = order[k];
+        }
+    }
+    if (starting || m->to_start >= 0) seen(m);
+    for (whole k = 0; k < starting; k++) start(m, order[k]);
+    while (m->to_start >= 0) {
+        whole index = m->to_start;
+        m->to_start = m->quorums[index].beside;
+        restart(m, index);
+    }
+    while (m->to_fall_in >= 0) {
+        whole index = m->to_fall_in;
+        m->to_fall_in = m->quorums[index].beside;
+        if (m->quorums[index].queue) form_queue(m);
+        else fall_in(m, index);
+    }
+    m->has_asked = asks && m->on_block && !m->has_asked;
+    if (m->has_asked && m->stop == GO_ON) {
+        m->to_release = -1; m->stop = REVIEW;
+    }
+}

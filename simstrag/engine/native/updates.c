@@ -1,0 +1,180 @@
+/* From closings to updates: ends of collectives and jobs, and what an update does (rules 11, 12).
+ */
+
+/* Whose gradients the closings hold, into `scratch` by rank; how many. */
+static whole carriers(struct job *m, whole first) {
+    whole n = 0;
+    for (whole closing = first; closing >= 0; closing = m->closings[closing].beside)
+        for (whole rank = m->closings[closing].head; rank >= 0; rank = m->ranks[rank].link)
+            m->scratch[n++] = rank;
+    sort_ranks(m, n);
+    return n;
+}
+
+/* The gradients that are not too stale become part of the parameters; of how many ranks. */
+static whole apply(struct job *m, whole n) {
+    whole *order = m->scratch, applied = 0;
+    if (!m->own) m->began_at = m->samples;
+    for (whole k = 0; k < n; k++) {
+        whole rank = order[k];
+        struct rank_row *r = &m->ranks[rank];
+        struct closing_row *c = &m->closings[r->closing];
+        r->state = GONE; r->aboard = -1;
+        count(m, rank);
+        if (c->cutoff >= 0 && m->version - r->version >= c->cutoff) {
+            note_drop(m, rank, c->busy);
+            continue;
+        }
+        order[applied++] = rank;
+        whole samples = r->samples;
+        for (whole j = 0; j < r->kept; j++) samples += kept_of(m, rank)[j].samples;
+        m->own += samples;
+        m->stale += samples * (m->began_at - r->seen);
+        m->samples += samples;
+    }
+    return applied;
+}
+
+/* The members of an update into `scratch`, where the first are already; how many. */
+static whole name_all(struct job *m, whole first, whole applied) {
+    whole n = applied;
+    for (whole closing = first; closing >= 0; closing = m->closings[closing].beside) {
+        struct closing_row *c = &m->closings[closing];
+        if (!c->lockstep) continue;
+        struct quorum_row *q = &m->quorums[c->quorum];
+        for (whole p = q->members_at; p < q->members_at + q->size; p++)
+            if (!q->race || lane(m, WON)[p] > 0) m->scratch[n++] = m->lists[p];
+    }
+    sort_ranks(m, n);
+    return n;
+}
+
+/* One row more of the log of updates, whose members stand in `scratch`; NULL: a set with a name. */
+static void write_update(struct job *m, whole gradients, double staleness, whole stalest,
+                         double progress, const whole *members, whole count, whole token) {
+    struct update_row *row = &m->update_log[m->updates++];
+    *row = (struct update_row){m->now,  m->version, gradients,  m->samples, staleness,
+                               stalest, progress,   -1 - token, count};
+    if (m->every || !members) return;
+    row->members = m->members;
+    memcpy(m->member_log + m->members, members, (size_t)count * sizeof *members);
+    m->members += count;
+}
+
+/* Whether every limit that is set is reached (rule 23). */
+static int enough(struct job *m, double progress) {
+    int enough = 1;
+    if (!isnan(m->most_progress)) {
+        if (progress < m->most_progress) enough = 0;
+        else if (isnan(m->target)) m->target = m->now;
+    }
+    if (m->most_samples >= 0) {
+        if (m->samples < m->most_samples) enough = 0;
+        else if (isnan(m->makespan)) m->makespan = m->now;
+    }
+    return enough && m->version >= m->most_updates;
+}
+
+/* Whether a review is due (rule 20). */
+static int due(struct job *m) {
+    return (m->review_updates >= 0 && m->version - m->reviewed_updates >= m->review_updates) ||
+           (m->review_samples >= 0 && m->samples - m->reviewed_samples >= m->review_samples) ||
+           m->now - m->reviewed_time >= m->review_seconds;
+}
+
+/* Apply, version + 1, stop test, review if due, then release.
+   first: a closing; others of the same update hang on it by `beside`. */
+static void update(struct job *m, whole first) {
+    whole had = m->samples, n = carriers(m, first), applied = apply(m, n);
+    whole gradients = 0, stale = 0, stalest = 0;
+    for (whole closing = first; closing >= 0; closing = m->closings[closing].beside) {
+        struct closing_row *c = &m->closings[closing];
+        if (c->lockstep) {
+            whole staleness = apply_all(m, c->quorum, had);
+            gradients += c->count;
+            stale += c->count * staleness;
+            stalest = larger(stalest, staleness);
+        }
+    }
+    if (applied + gradients == 0) {
+        release(m, first, -1);
+        return;
+    }
+    whole world = m->workers * m->batch, together = m->samples - had;
+    for (whole k = 0; k < applied; k++) {
+        whole rank = m->scratch[k];
+        struct rank_row *r = &m->ranks[rank];
+        struct closing_row *c = &m->closings[r->closing];
+        whole staleness = m->version - r->version, own = r->kept + 1;
+        gradients += own;
+        stale += own * staleness;
+        stalest = larger(stalest, staleness);
+        r->applied += own;
+        r->staleness += own * staleness;
+        double drift = (double)(had - r->seen) / world;
+        m->deviation += own * (drift * drift);
+        r->busy = c->busy;
+        show(m, rank, r->finish - r->start, 0);
+        if (m->keeps_fates) {
+            double weight = pow(most(c->shift + staleness, 1.0), -c->power);
+            tell(m, rank, APPLIED, m->version + 1, weight, c->mean ? together : world);
+        }
+    }
+    m->applied += gradients; m->spent += gradients; m->version++;
+    double progress = m->unknown ? NAN : m->booked + worth(m);
+    if (m->every == 0 || m->version % m->every == 0) {
+        struct closing_row *c = &m->closings[first];
+        int named = c->token >= 0 && c->beside < 0 && (c->lockstep || applied == n);
+        whole members = named || m->every ? c->count : name_all(m, first, applied);
+        write_update(m, gradients, (double)stale / gradients, stalest, progress,
+                     named ? NULL : m->scratch, members, c->token);
+    }
+    if (m->judged) judge(m);
+    if (enough(m, progress)) {
+        m->stop = DONE;
+    } else if (due(m)) {
+        m->to_release = first; m->stop = REVIEW;
+    } else {
+        release(m, first, -1);
+    }
+}
+
+/* A collective has ended, a leader's push has arrived, or a closing found its jobs done. */
+static void collective_ended(struct job *m, whole closing, int has_arrived) {
+    struct closing_row *c = &m->closings[closing];
+    if (c->via != LEADER) {
+        c->beside = -1;
+        update(m, closing);
+        return;
+    }
+    if (!has_arrived) {
+        if (c->rounds > 1 && next_round(m, closing)) return;
+        double arrival = transfer(m, c->leader, m->now, m->push);
+        c->busy += arrival - m->now;
+        if (arrival > m->now) {
+            schedule(m, arrival, ARRIVE, c->leader, -1 - closing);
+            return;
+        }
+    }
+    enqueue(m, m->now, c->leader, closing);
+}
+
+/* The server is done with its job. */
+static void job_ended(struct job *m) {
+    m->serving = 0;
+    m->take_due = m->queued > 0;
+    if (m->server_closing >= 0) {
+        update(m, m->server_closing);
+        return;
+    }
+    struct rank_row *r = &m->ranks[m->server_rank];
+    if (r->ticket != m->server_ticket) return; /* of a gradient that is gone */
+    r->job = SERVED;
+    if (r->state != CLOSED || r->aboard >= 0)
+        return; /* not closed over yet, or filed elsewhere since */
+    struct closing_row *c = &m->closings[r->closing];
+    if (c->via == SERVER && --c->undone == 0) {
+        c->beside = -1;
+        update(m, r->closing);
+    }
+}
