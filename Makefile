@@ -11,11 +11,9 @@ setup: .venv/demo
 setup-all: .venv/ready
 
 .venv/demo: pyproject.toml constraints.txt $(wildcard simstrag/engine/native/*.[ch])
-	@echo "installing simstrag into .venv (about a minute)"
+	@echo "installing simstrag into .venv and compiling its engine (about a minute)"
 	$(PYTHON) -m venv .venv
 	$(INSTALL) -e .
-	@echo "compiling the engine (one to four minutes, once)"
-	$(BIN)/python -c "from simstrag.engine.kernel import ready; ready()"
 	touch $@
 
 # Tests treat warnings as errors, and some libraries cause one while they are compiled.

@@ -1,11 +1,9 @@
 """Advances a standing plan from event to event, until somebody outside must decide.
 
 The kernel knows steps, quorums, collectives and the server; it knows neither policies nor SimPy.
-Its rules are numbered in docs/semantics.md and live in `simstrag.engine.compiled`, which is
-compiled at
-its first use; here is the side that Python sees.  `advance` runs until the plan asks for a review,
-the run reaches its end, the next event lies beyond the horizon, or nothing is left; the driver
-answers a review with `replan`.
+Its rules are numbered in docs/semantics.md and stand in `native`, in C; here is the side that
+Python sees.  `advance` runs until the plan asks for a review, the run reaches its end, the next
+event lies beyond the horizon, or nothing is left; the driver answers a review with `replan`.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ Truth = Callable[[], Floats]
 AGES = np.arange(-WINDOW, 0)[:, np.newaxis]
 """Of the rows of a window, the oldest first: the newest is one step old."""
 BUDGET = 1 << 22
-"""Gradients after which compiled code comes back, for Ctrl-C and for whoever watches."""
+"""Gradients after which native code comes back, for Ctrl-C and for whoever watches."""
 
 
 class Stop(enum.Enum):
@@ -78,7 +76,6 @@ class Kernel:
         told: bool = False,
     ) -> None:
         built = library()
-        assert built is not None, "the native library was not built"
         self._native, self._stops = built.functions, built.stops
         self._none = built.states["NOBODY"], built.states["GONE"]
         recorded = timing.contention.durations
@@ -239,7 +236,7 @@ class Kernel:
         token = self.recorder.names([quorum.members for quorum in plan.quorums])
         standing.file(plan, old, self._loading, token)
 
-    # -- what compiled code asks -------------------------------------------------------------
+    # -- what native code asks ---------------------------------------------------------------
 
     def _answer(self, stop: str) -> None:
         m = self._machine

@@ -1,7 +1,6 @@
 """The native library: its functions, and the layout of the records that it works on.
 
-It is compiled when the package is built.  Where it was not, `library` is None, and the plain engine
-(`simstrag.engine.plain`) gives the same results.
+It is compiled when the package is built, by the system's C compiler or by Python's (`ziglang`).
 """
 
 from __future__ import annotations
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from simstrag.errors import InputError
 
 __all__ = ["LIBRARY", "Library", "library"]
 
@@ -48,10 +49,13 @@ class Library:
 
 
 @functools.cache
-def library() -> Library | None:
-    """The library, if it was built; its layouts are checked."""
+def library() -> Library:
+    """The library, its layouts checked.  Raises `InputError` where it was not built."""
     if not LIBRARY.exists():
-        return None
+        raise InputError(
+            f"the native engine {LIBRARY.name} was not built when simstrag was installed: install "
+            "a C compiler (gcc, clang, or `pip install ziglang`) and install simstrag again"
+        )
     functions = ctypes.CDLL(str(LIBRARY))
     for name, arguments in FUNCTIONS.items():
         function = getattr(functions, name)
