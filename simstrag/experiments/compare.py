@@ -283,8 +283,6 @@ def compare(
 
 
 def _compare(scenario: Scenario, runner: Runner) -> Comparison:
-    import pandas as pd
-
     names = list(scenario.policies)
     first = scenario.seed_list[0]
     asked = dict.fromkeys([*names, BASELINE])
@@ -303,6 +301,8 @@ def _compare(scenario: Scenario, runner: Runner) -> Comparison:
         times |= {(task.policy, task.seed, c_tau): seconds for c_tau, seconds in result.times}
         if result.run is not None:
             examples["clean" if task.variant == "clean" else task.policy] = result.run
+    import pandas as pd  # here, so that the first run does not wait for it
+
     table = pd.DataFrame(rows)
     is_run = (table["variant"] == "contended") & table["policy"].isin(names)
     runs = table[is_run].reset_index(drop=True)
