@@ -4,7 +4,8 @@ BIN := .venv/bin
 # --no-compile: Python compiles a module when it is first imported.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
-.PHONY: setup setup-all demo test verify verify-simulated wheel-test lint docs screenshots architecture bench clean
+.PHONY: setup setup-all demo test verify verify-simulated wheel-test lint docs screenshots architecture bench \
+    gpu-kit clean
 
 setup: .venv/demo
 
@@ -56,6 +57,9 @@ architecture: .venv/demo
 
 bench: .venv/ready
 	$(BIN)/python -m benchmarks $(if $(QUICK),--quick)
+
+gpu-kit: .venv/demo
+	tools/gpu_kit/lay.sh
 
 clean:
 	rm -rf .venv build *.egg-info

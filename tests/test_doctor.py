@@ -60,8 +60,10 @@ def test_a_torch_that_real_ranks_cannot_use_is_named_by_doctor_and_on_import(
     monkeypatch.setattr(metadata, "version", lambda _: "2.12.1+cpu")
     found = doctor._check_optional("torch")
     assert (found.works, found.remedy) == (False, 'pip install "simstrag[torch]"')
-    assert found.says == "torch 2.12.1+cpu is installed, and real ranks need torch 2.13"
-    with pytest.raises(InputError, match=r"torch 2\.12\.1.* and real ranks need torch 2\.13; pip"):
+    assert found.says == "torch 2.12.1+cpu is installed, and real ranks need torch 2.11 or 2.13"
+    with pytest.raises(
+        InputError, match=r"torch 2\.12\.1.* and real ranks need torch 2\.11 or 2\.13; pip"
+    ):
         _ = simstrag.ddp.wrap
 
 

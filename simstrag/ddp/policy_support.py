@@ -18,8 +18,8 @@ from simstrag.policy import Hints, Policy, View
 from simstrag.profile.profile import Profile
 from simstrag.quorum import Via
 
-TORCH = "2.13"
-"""Release of torch whose private functions real ranks use."""
+TORCH = ("2.11", "2.13")
+"""Releases of torch on which real ranks, which use private functions of it, were tried."""
 
 CUT = "a deadline cuts steps at a micro-batch, and a real step cannot be cut from outside"
 ROUNDS = "groups with rounds of their own need an optimizer per group, which is not built"
@@ -30,14 +30,15 @@ def torch_obstacle(version: str | None) -> str | None:
     """Why real ranks cannot run with an installed version of torch; None where they can.
 
     >>> torch_obstacle("2.13.0+cpu")
-    >>> torch_obstacle("2.12.1")
-    "torch 2.12.1 is installed, and real ranks need torch 2.13; pip install 'simstrag[torch]'"
+    >>> torch_obstacle("2.12.1")  # doctest: +ELLIPSIS
+    "torch 2.12.1 is installed, and real ranks need torch 2.11 or 2.13; pip install ..."
     """
     remedy = "pip install 'simstrag[torch]'"
     if version is None:
         return f"real ranks need the package torch; {remedy}"
-    if version.split(".")[:2] != TORCH.split("."):
-        return f"torch {version} is installed, and real ranks need torch {TORCH}; {remedy}"
+    if ".".join(version.split(".")[:2]) not in TORCH:
+        needed = " or ".join(TORCH)
+        return f"torch {version} is installed, and real ranks need torch {needed}; {remedy}"
     return None
 
 

@@ -24,6 +24,9 @@ Members = tuple[int, ...]
 Group = dist.ProcessGroup | None
 """None is the world."""
 
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+"""One function under its new name and under that of torch 2.11."""
+
 
 class Reducer:
     """State of the hook; attributes are set before a backward, and hold until they are set again.
@@ -70,7 +73,8 @@ class Reducer:
         Buffers are synchronized at the start only: DDP does it over all ranks, and would hang if
         groups differ.
         """
-        ddp = DistributedDataParallel(module, forward_sync_buffers=False, **options)
+        ddp = DistributedDataParallel(module, **options)
+        ddp.broadcast_buffers = False  # set here: as an argument it has two names, by release
         ddp.register_comm_hook(self, reduce_bucket)
         return ddp
 
@@ -91,7 +95,7 @@ class Reducer:
         pack(
             self._slot, self.clock.start, self.clock.seconds, self.digest, self.version, self.flags
         )
-        self._work = dist.all_gather_single(
+        self._work = _all_gather(
             self._slots.view(-1), self._slot, group=self._control, async_op=True
         )
 
