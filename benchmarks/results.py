@@ -22,7 +22,7 @@ __all__ = ["RESULTS", "describe_machine", "read", "save", "write_tables"]
 
 RESULTS = Path(__file__).parent / "results.json"
 PAGE = Path(__file__).parent.parent / "docs" / "cost.md"
-PACKAGES = ("numpy", "numba", "simpy", "simstrag")
+PACKAGES = ("numpy", "simpy", "simstrag")
 
 
 def describe_machine() -> dict[str, Any]:

@@ -121,17 +121,31 @@ class View:
             object.__setattr__(self, name, array)
 
     @classmethod
-    def of(cls, tell: Callable[[str, int], npt.NDArray[Any]], **facts: Any) -> View:
+    def of(
+        cls,
+        tell: Callable[[str, int], npt.NDArray[Any]],
+        version: int,
+        samples: int,
+        time: float,
+        steps: npt.NDArray[np.int64],
+        hints: Hints,
+        truth: Callable[[], npt.NDArray[np.float64]] | None,
+    ) -> View:
         """A view that computes its arrays on first access, while `plan` runs.
 
         tell: a function of an array's name and a number of columns; the newest columns.
-        facts: all other fields, and `steps`.
         """
+        steps.flags.writeable = False
         view = object.__new__(cls)
         put = object.__setattr__
-        for name, fact in facts.items():
-            put(view, name, fact)
-        view.steps.flags.writeable = False
+        put(view, "world_size", len(steps))
+        put(view, "version", version)
+        put(view, "samples", samples)
+        put(view, "time", time)
+        put(view, "steps", steps)
+        put(view, "noise_scale", hints.noise_scale)
+        put(view, "hints", hints)
+        put(view, "truth", truth)
         put(view, "_tell", tell)
         return view
 

@@ -47,7 +47,6 @@ The two roots, `simstrag` itself and `cli`, may import every room."""
 
 HEAVY = {
     "simpy": {"engine"},
-    "numba": {"policies.estimators.loops"},
     "torch": {"calibration", "ddp", "validation", "workloads"},
     "matplotlib": {"analysis"},
     "bokeh": {"analysis"},
@@ -129,7 +128,7 @@ def test_a_heavy_package_is_imported_only_where_it_is_needed(package: str) -> No
 def test_the_package_and_its_commands_import_nothing_heavy(module: str) -> None:
     program = (
         f"import sys, simstrag, {module}; dir(simstrag); "
-        "heavy = {'torch', 'simpy', 'numba', 'pandas', 'pyarrow', 'numpy', 'pydantic'}; "
+        "heavy = {'torch', 'simpy', 'pandas', 'pyarrow', 'numpy', 'pydantic'}; "
         "print(*heavy & {*sys.modules})"
     )
     answer = subprocess.run(

@@ -46,8 +46,6 @@ def test_the_results_have_the_promised_keys() -> None:
                 values += section["rates"][policy][n].values()
                 assert all(math.isfinite(value) and value > 0 for value in values)
     assert found["noise"] is False
-    assert {"cpu", "cores", "python", "numpy", "numba", "simpy", "date", "command"} <= {
-        *found["machine"]
-    }
+    assert {"cpu", "cores", "python", "numpy", "simpy", "date", "command"} <= {*found["machine"]}
     sections = "breakpoints logs noise policies startup updates workers"
     assert set(sections.split()) <= set(found["cost"])

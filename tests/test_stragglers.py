@@ -18,7 +18,9 @@ from simstrag.policies.estimators.detectors import (
     mad,
     median,
     robust_z,
+    steps_without_outlier,
 )
+from simstrag.ties import is_at_most
 from simstrag.view import device_gain
 
 SECONDS = st.floats(1e-3, 1e3)
@@ -141,3 +143,50 @@ def test_a_step_without_a_device_part_gains_nothing() -> None:
 def test_a_ratio_that_the_host_part_forbids_is_refused() -> None:
     with pytest.raises(InputError, match=r"rho 3 is impossible .* must be below 2"):
         device_gain(3.0, 0.5, 1.0)
+
+
+# -- checks that need no judgement ---------------------------------------------------------------
+
+
+CALM = st.integers(0, 2**32 - 1)
+
+
+@given(seed=CALM, ranks=st.integers(1, 9), width=st.integers(1, 12), guard=st.booleans())
+def test_no_new_times_make_an_outlier_as_long_as_it_was_said(
+    seed: int, ranks: int, width: int, guard: bool
+) -> None:
+    random = np.random.default_rng(seed)
+    shown = random.normal(1.0, random.choice([0.001, 0.02, 0.05]), (width, ranks))
+    slow = random.random(ranks) < random.choice([0.0, 0.3])
+    shown[:, slow] *= 1.3
+    shown[:, random.random(ranks) < random.choice([0.0, 0.2])] *= random.choice([1.1, 0.8])
+    if random.random() < 0.3:
+        shown[: random.integers(width + 1), random.integers(ranks)] = math.nan
+    clean = random.choice([None, 0.9, 0.95, 1.0])  # at .9 some medians are contended
+    steps = steps_without_outlier(
+        np.sort(shown, axis=0), slow if slow.any() else None, clean=clean, delta_on=0.1,
+        delta_off=0.05, guard=guard,
+    )  # fmt: skip
+    for new in range(steps + 1):
+        extreme = random.choice([0.01, 0.9, 1.1, 100.0], (new, ranks))
+        assert_calm(np.concatenate([shown[new:], extreme]).T, slow, clean, guard)
+
+
+def assert_calm(windows: np.ndarray, slow: np.ndarray, clean: float | None, guard: bool) -> None:
+    x = median(windows)
+    against = baseline_of(windows, clean, guard)
+    assert not find_suspects(x, against, z_on=0.0, delta_on=0.1)[~slow].any()
+    assert not is_at_most(x, 1.05 * against.reference)[slow].any()
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.02])
+def test_most_checks_of_a_calm_cluster_say_so_for_some_steps(noise: float) -> None:
+    random = np.random.default_rng(0)
+    said = [
+        steps_without_outlier(
+            np.sort(random.normal(1.0, noise, (10, 8)), axis=0), None, clean=1.0, delta_on=0.1,
+            delta_off=0.05,
+        )
+        for _ in range(50)
+    ]  # fmt: skip
+    assert np.mean(said) >= (4 if noise == 0 else 3)

@@ -34,6 +34,12 @@ Truth = Callable[[], Floats]
 
 AGES = np.arange(-WINDOW, 0)[:, np.newaxis]
 """Of the rows of a window, the oldest first: the newest is one step old."""
+FIELDS = (
+    "version", "samples", "now", "reviewed_updates", "reviewed_samples", "reviewed_time",
+)  # fmt: skip
+"""Fields of the job that reviews read and write, which is faster through arrays of their own."""
+UNEVEN = -1
+"""Stands for the steps of all ranks where these differ."""
 BUDGET = 1 << 22
 """Gradients after which native code comes back, for Ctrl-C and for whoever watches."""
 
@@ -87,6 +93,7 @@ class Kernel:
             built, world_size, durations, recorder.keeps("steps"), recorder.keeps("gradients")
         )
         m = self._machine = self.memory.job
+        self._field = {name: self.memory.record[name] for name in FIELDS}
         m["workers"], m["batch"] = world_size, learner.batch
         m["noise_scale"], m["c_tau"] = learner.noise_scale, learner.c_tau
         m["straggler_ratio"] = straggler_ratio
@@ -102,7 +109,7 @@ class Kernel:
         self.reducing: list[int] = []
         self._loading = Loading(timing, self.memory)
         self._everybody = np.arange(world_size)
-        self._level: int | None = 0
+        self._level: int | None = None
         self._begun = False
         self.plan = plan
         self._adopt(plan, None)
@@ -143,9 +150,10 @@ class Kernel:
 
     def replan(self, plan: Plan) -> None:
         """Answer a review with a resolved plan; releases and starts follow within the action."""
-        m, old = self._machine, self.plan
-        m["reviewed_updates"], m["reviewed_samples"] = m["version"], m["samples"]
-        m["reviewed_time"] = m["now"]
+        field, old = self._field, self.plan
+        field["reviewed_updates"][0] = field["version"][0]
+        field["reviewed_samples"][0] = field["samples"][0]
+        field["reviewed_time"][0] = field["now"][0]
         if plan is not old:
             moved = (plan.quorums, plan.bound, plan.fuse) != (old.quorums, old.bound, old.fuse)
             if moved:
@@ -192,12 +200,10 @@ class Kernel:
 
         truth: what an oracle is told, `Kernel.truth` for instance.
         """
-        m, steps = self._machine, self.memory.known.copy()
-        self._level = int(steps[0]) if (steps == steps[0]).all() else None
+        field, self._level = self._field, None
         return View.of(
-            self._told, world_size=len(steps), version=int(m["version"]),
-            samples=int(m["samples"]), time=float(m["now"]), steps=steps,
-            noise_scale=hints.noise_scale, hints=hints, truth=truth,
+            self._told, field["version"].item(), field["samples"].item(), field["now"].item(),
+            self.memory.known.copy(), hints, truth,
         )  # fmt: skip
 
     def _told(self, name: str, columns: int) -> npt.NDArray[Any]:
@@ -209,6 +215,10 @@ class Kernel:
             return np.where(idle, math.nan, ranks["pulled"])
         table: npt.NDArray[Any] = getattr(self.memory, f"shown_{name}")
         if self._level is None:
+            known = self.memory.known
+            even = np.count_nonzero(known == known[0]) == len(known)
+            self._level = int(known[0]) if even else UNEVEN
+        if self._level == UNEVEN:
             rows = (self.memory.known + AGES[WINDOW - columns :]) & (WINDOW - 1)
             shown = table[rows, self._everybody]
         else:

@@ -161,13 +161,13 @@ class _Simulation:
 
     def run(self, world: simpy.Environment) -> Generator[simpy.Event, Any, None]:
         """Advance the plan in force from one event of the clock to the next."""
-        kernel = self.kernel
+        kernel, truth = self.kernel, self._truth(self.kernel.truth)
         stop = kernel.advance(world.peek())
         while stop is not Stop.DONE:
             if stop is Stop.STALLED:
                 raise self._stalled()
             if stop is Stop.REVIEW:
-                kernel.replan(self._plan(kernel.view(self.hints, self._truth(kernel.truth))))
+                kernel.replan(self._plan(kernel.view(self.hints, truth)))
             else:  # events of the clock come last at their instant (rule 15)
                 yield world.timeout(world.peek() - world.now)
             stop = kernel.advance(world.peek())

@@ -7,14 +7,12 @@ import traceback
 from collections.abc import Callable, Collection, Mapping
 from numbers import Real
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn
 
 from simstrag.errors import PlanError, SimstragError
 from simstrag.plan import Plan
 from simstrag.policy import Policy
 from simstrag.view import View
-
-T = TypeVar("T")
 
 
 def ask(policy: Policy, view: View, name: str) -> Plan:
@@ -24,7 +22,10 @@ def ask(policy: Policy, view: View, name: str) -> Plan:
 
     Raises `PlanError` where the policy fails or returns something else.
     """
-    plan = _call(policy, name, lambda: policy.plan(view), f"at version {view.version}")
+    try:
+        plan = policy.plan(view)
+    except (Exception, SystemExit) as error:  # no policy ends the program
+        _raise_as_plan_error(policy, name, error, f"at version {view.version}")
     if not isinstance(plan, Plan):
         raise PlanError(f"policy {name} returned {plan!r}, not a Plan")
     return plan
@@ -39,7 +40,10 @@ def counts(policy: Policy, name: str, taken: Collection[str]) -> dict[str, int |
     Raises `PlanError` for a taken key and for a value that is not a number.
     """
     summary: Callable[[], Any] = getattr(policy, "summary", dict)
-    values = _call(policy, name, summary, "in summary()")
+    try:
+        values = summary()
+    except (Exception, SystemExit) as error:
+        _raise_as_plan_error(policy, name, error, "in summary()")
     if not isinstance(values, Mapping):
         raise PlanError(f"policy {name}: summary() must return a dict of numbers, not {values!r}")
     for key, value in values.items():
@@ -50,19 +54,18 @@ def counts(policy: Policy, name: str, taken: Collection[str]) -> dict[str, int |
     return dict(values)
 
 
-def _call(policy: Policy, name: str, call: Callable[[], T], moment: str) -> T:
-    try:
-        return call()
-    except SimstragError as error:
-        message = _line(error)
-        if message.startswith(f"{name.partition(':')[0]}:"):  # the message names the policy
-            raise
-        raise PlanError(f"policy {name}: {message}{_place(policy, error)}") from None
-    except (Exception, SystemExit) as error:  # no policy ends the program
+def _raise_as_plan_error(
+    policy: Policy, name: str, error: Exception | SystemExit, moment: str
+) -> NoReturn:
+    if not isinstance(error, SimstragError):
         place = _place(policy, error)
         raise PlanError(
             f"policy {name} raised {type(error).__name__}: {_line(error)}{place} {moment}"
         ) from error
+    message = _line(error)
+    if message.startswith(f"{name.partition(':')[0]}:"):  # the message names the policy
+        raise error
+    raise PlanError(f"policy {name}: {message}{_place(policy, error)}") from None
 
 
 def _line(error: BaseException) -> str:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,15 +32,18 @@ from simstrag.policies.estimators.detectors import (
     full_precision_time,
     median,
     robust_z,
+    steps_without_outlier,
 )
-from simstrag.policies.estimators.loops import compiled
 from simstrag.policies.estimators.windows import Windows
-from simstrag.policy import WINDOW, Plan, Review, View
+from simstrag.policy import WINDOW, Hints, Plan, Review, View
 from simstrag.ties import is_at_most, is_less
 
 Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 COUNTED = ("activations", "recoveries", "efficacy_stops", "probes", "confirmations")
 EVERY_UPDATE = Review(updates=1)
+NEVER = 1 << 60
+"""More updates than any run has."""
 
 RANK = np.dtype(
     [
@@ -51,8 +53,6 @@ RANK = np.dtype(
         # of the stay in AMP mode; `before`: median raw time before it, `tested`: for its effect
         ("in_amp", "?"), ("in_trial", "?"), ("tested", "?"),
         ("steps", "i8"), ("since_probe", "i8"), ("off_count", "i8"), ("before", "f8"),
-        # whether this check needs more than a change of its counts
-        ("acts", "?"),
     ],
     align=True,
 )  # fmt: skip
@@ -80,6 +80,8 @@ class _State:
     raw: the last W raw times of each rank, all in one precision (A.9.4), so that their
         full-precision equivalents are in the same order.
     trials: the running trial of each rank that has one.
+    quiet_until: the last version at which no check can need an action, under `hints`.
+    timer: the first version at which an efficacy test or a probe may be due.
     """
 
     ranks: npt.NDArray[np.void]
@@ -87,6 +89,9 @@ class _State:
     plan: Plan
     trials: dict[int, _Trial] = field(default_factory=dict)
     version: int = -1
+    quiet_until: int = -1
+    timer: int = 0
+    hints: Hints | None = None
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
 
 
@@ -155,29 +160,15 @@ class Korel:
         if view.version <= state.version:  # A.9.1
             return state.plan
         state.version = view.version
-        recorded = self._record_times(state, view)
-        x = self._medians(state, view)
-        against = baseline(
-            x,
-            lambda: self._windows(state, view),
-            clean=view.hints.clean_seconds,
-            delta=self.delta_on,
-            floor=self.f_floor,
-            guard=self.global_shift_guard,
-        )
-        if self._count(state, x, against, recorded):
-            # The first action of a rank ends its check (A.9.2).
-            for i in np.flatnonzero(state.ranks["acts"]).tolist():
-                if not state.ranks[i]["in_amp"]:
-                    self._activate(state, i)
-                elif state.ranks[i]["in_trial"]:
-                    self._judge_trial(state, i, state.trials[i], against)
-                elif not (
-                    self._fails(state, view, i, against)
-                    or self._recovers(state, i, float(x[i]), against)
-                ):
-                    self._probe(state, view, i, against)
-            state.plan = self._next_plan(state)
+        if view.version <= state.quiet_until and view.hints is state.hints:
+            return state.plan  # the next check records the times of this one, too
+        self._record_times(state, view)
+        times = self._equivalents(state, view)
+        state.hints, state.quiet_until = view.hints, self._quiet_until(state, view, times)
+        if state.quiet_until >= view.version:
+            state.ranks["on_count"] = state.ranks["off_count"] = 0
+        else:
+            self._judge(state, view, times)
         return state.plan
 
     def summary(self) -> dict[str, int | float]:
@@ -197,35 +188,85 @@ class Korel:
             return state
         return self.state_
 
-    def _record_times(self, state: _State, view: View) -> npt.NDArray[np.int64]:
-        """Record new times (A.9.2); return the number recorded of each rank.
+    def _record_times(self, state: _State, view: View) -> None:
+        """Record new times and count AMP steps (A.9.2).
 
         Times of another mode are left out: those of steps begun before a switch, and of trials
         (A.9.9).
         """
         new = state.raw.news(view.steps, WINDOW)
         times, amp = view.newest("local_times", new), view.newest("amp", new)
-        unusable = view.newest("lower_bound", new) | np.isnan(times)
+        usable = ~(view.newest("lower_bound", new) | np.isnan(times))
         for i, trial in state.trials.items():
             fresh = slice(max(new - int(view.steps[i] - state.raw.seen[i]), 0), None)
-            counts = ~unusable[i, fresh] & ~amp[i, fresh]
+            counts = usable[i, fresh] & ~amp[i, fresh]
             trial.times += times[i, fresh][counts].tolist()
-        unusable |= amp != state.ranks["in_amp"][:, np.newaxis]
-        return state.raw.follow(view.steps, times, unusable)
-
-    def _medians(self, state: _State, view: View) -> Floats:
-        """The median equivalent x of every rank; NaN where its window is not full (A.9.5)."""
-        x = state.raw.medians()
+        in_amp = state.ranks["in_amp"]
+        usable &= amp == in_amp[:, np.newaxis]
+        recorded = state.raw.follow(view.steps, times, usable)
         if state.plan.suspects:
-            low, high = state.raw.middles()
-            i = np.flatnonzero(state.ranks["in_amp"] & ~np.isnan(x))
-            x[i] = (self._equivalent(low[i], view) + self._equivalent(high[i], view)) / 2
-        return x
+            recorded *= in_amp
+            state.ranks["steps"] += recorded
+            state.ranks["since_probe"] += recorded
 
-    def _windows(self, state: _State, view: View) -> Floats:
-        """The equivalents of all times in the windows; NaN where there is none."""
-        raw = state.raw.of(slice(None))
-        return np.where(state.ranks["in_amp"][:, np.newaxis], self._equivalent(raw, view), raw)
+    def _equivalents(self, state: _State, view: View) -> Floats:
+        """The equivalents of all times in the windows, shape (W, N), ascending, NaN at the end."""
+        times = state.raw.ordered()
+        if state.plan.suspects:
+            in_amp = state.ranks["in_amp"]
+            times[:, in_amp] = self._equivalent(times[:, in_amp], view)
+        return times
+
+    def _quiet_until(self, state: _State, view: View, times: Floats) -> int:
+        """The last version at which no check can need an action; -1 if this one may.
+
+        An update brings one time of each rank.
+        """
+        if state.trials or state.version >= state.timer:
+            return -1
+        steps = steps_without_outlier(
+            times,
+            state.ranks["in_amp"] if state.plan.suspects else None,
+            clean=view.hints.clean_seconds,
+            delta_on=self.delta_on,
+            delta_off=self.delta_off,
+            guard=self.global_shift_guard,
+        )
+        last = min(steps, WINDOW - 1)  # the view after it still shows all times
+        return min(state.version + last, state.timer - 1) if steps >= 0 else -1
+
+    def _judge(self, state: _State, view: View, times: Floats) -> None:
+        """Judge all ranks; the first action of a rank ends its check (A.9.2)."""
+        low, high = times[(self.W - 1) // 2], times[self.W // 2]
+        x = np.where(np.isnan(times[-1]), math.nan, (low + high) / 2)
+        against = baseline(
+            x,
+            lambda: times.T,
+            clean=view.hints.clean_seconds,
+            delta=self.delta_on,
+            floor=self.f_floor,
+            guard=self.global_shift_guard,
+        )
+        acts = np.flatnonzero(self._count(state, x, against)).tolist()
+        for i in acts:
+            if not state.ranks[i]["in_amp"]:
+                self._activate(state, i)
+            elif state.ranks[i]["in_trial"]:
+                self._judge_trial(state, i, state.trials[i], against)
+            elif not (
+                self._fails(state, view, i, against)
+                or self._recovers(state, i, float(x[i]), against)
+            ):
+                self._probe(state, view, i, against)
+        if acts or state.version >= state.timer:
+            state.plan = self._next_plan(state)
+            state.timer = state.version + self._steps_to_timer(state)
+
+    def _steps_to_timer(self, state: _State) -> int:
+        """AMP steps until the next efficacy test or probe of a rank."""
+        ranks = state.ranks[state.ranks["in_amp"]]
+        test = np.where(ranks["tested"], NEVER, 2 * self.W - ranks["steps"])
+        return int(np.minimum(test, self.P_probe - ranks["since_probe"]).min(initial=NEVER))
 
     def _equivalent(self, time: Floats, view: View) -> Floats:
         """The full-precision equivalent (A.9.17); NaN where no ratio is known."""
@@ -235,20 +276,28 @@ class Korel:
             return np.full_like(time, math.nan)
         return full_precision_time(time, rho, hints.host_seconds, hints.clean_seconds)
 
-    def _count(
-        self, state: _State, x: Floats, against: Baseline, recorded: npt.NDArray[np.int64]
-    ) -> bool:
-        """Update the counts, and mark the ranks that need an action; return whether any does."""
-        flagged = find_suspects(x, against, self.z_on, self.delta_on)
-        well = self._well(x, against) if state.plan.suspects else np.zeros_like(flagged)
-        return bool(
-            _count(
-                state.ranks, np.isnan(x), recorded, flagged, well, state.version, self.k_on,
-                self.k_off, 2 * self.W, self.P_probe,
-            )
-        )  # fmt: skip
+    def _count(self, state: _State, x: Floats, against: Baseline) -> Bools:
+        """Update the counts of A.9.10 and A.9.11; return which ranks need an action.
 
-    def _well(self, x: Floats, against: Baseline) -> npt.NDArray[np.bool_]:
+        A rank without an x has counts of 0, and keeps them.  A rank in AMP that needs an action
+        keeps its count, too.
+        """
+        ranks, in_amp = state.ranks, state.ranks["in_amp"]
+        suspect = find_suspects(x, against, self.z_on, self.delta_on)
+        suspect &= ~in_amp & (state.version >= ranks["cooldown_until"])
+        ranks["on_count"] = on = (ranks["on_count"] + 1) * suspect
+        acts: Bools = on >= self.k_on
+        if state.plan.suspects:
+            off = (ranks["off_count"] + 1) * (in_amp & self._well(x, against))
+            acts |= (off >= self.k_off) & (ranks["steps"] >= ranks["dwell"])
+            if state.trials or state.version >= state.timer:
+                test = ~ranks["tested"] & (ranks["steps"] >= 2 * self.W)
+                probe = ranks["since_probe"] >= self.P_probe
+                acts |= in_amp & (ranks["in_trial"] | test | probe)
+            np.copyto(ranks["off_count"], off, where=~acts)
+        return acts
+
+    def _well(self, x: Floats, against: Baseline) -> Bools:
         """Whether a rank is as fast as the others again (A.9.11)."""
         scale = max(against.scale, self.f_floor_off * against.reference)
         near = is_at_most(x, (1 + self.delta_off) * against.reference)
@@ -347,40 +396,5 @@ class Korel:
         return plan if same else _plan_of(reduced, suspects)
 
 
-def _plan_of(reduced: npt.NDArray[np.bool_], suspects: frozenset[int]) -> Plan:
+def _plan_of(reduced: Bools, suspects: frozenset[int]) -> Plan:
     return Plan(precision=reduced, suspects=suspects, review=EVERY_UPDATE)
-
-
-@compiled
-def _count(
-    ranks: Any, unknown: Any, entered: Any, flagged: Any, well: Any, version: int, k_on: int,
-    k_off: int, tested_after: int, probed_after: int,
-) -> bool:  # fmt: skip
-    """Update the counts of A.9.10 and A.9.11 and the AMP steps; most checks need nothing more.
-
-    Marks the ranks that need an action and leaves their counts unchanged.  A rank without an x
-    keeps its counts.  Returns whether a rank is marked.
-    """
-    some = False
-    for i in range(len(ranks)):
-        r = ranks[i]
-        if r.in_amp:
-            r.steps += entered[i]
-            r.since_probe += entered[i]
-            count = r.off_count if unknown[i] else r.off_count + 1 if well[i] else 0
-            r.acts = (
-                r.in_trial
-                or (not r.tested and r.steps >= tested_after)
-                or (not unknown[i] and count >= k_off and r.steps >= r.dwell)
-                or r.since_probe >= probed_after
-            )
-            if not r.acts:
-                r.off_count = count
-        else:
-            suspect = flagged[i] and version >= r.cooldown_until
-            count = r.on_count if unknown[i] else r.on_count + 1 if suspect else 0
-            r.acts = not unknown[i] and count >= k_on
-            if not r.acts:
-                r.on_count = count
-        some = some or r.acts
-    return some

@@ -27,7 +27,7 @@ class Memory:
     """Every table of the library as an attribute, an array that lives as long as this object.
 
     A table is replaced by assigning another array; native code then finds that one.  `job` is the
-    job's own record, whose `address` native functions take.
+    job's own record, the only row of `record`, whose `address` native functions take.
 
     world_size: ranks.  durations: recorded ones, of all ranks.  keep_steps, keep_fates: whether
     there are logs of steps and of gradients.
@@ -46,8 +46,8 @@ class Memory:
         keep_fates: bool,
     ) -> None:
         n, log = world_size, max(LOGGED, 4 * world_size)
-        record = np.zeros(1, library.job)
-        self.job, self.address = record[0], record.ctypes.data
+        self.record = np.zeros(1, library.job)
+        self.job, self.address = self.record[0], self.record.ctypes.data
         self._dtypes = library.tables
         self.native = library.functions
         sizes = {

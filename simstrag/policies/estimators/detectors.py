@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.ties import is_at_most, is_less
+from simstrag.ties import TOLERANCE, is_at_most, is_less
 from simstrag.view import device_gain
 
 Floats = npt.NDArray[np.float64]
@@ -26,6 +26,9 @@ NORMAL_MAD = 1.4826
 """Standard deviation of a normal sample over its MAD, 1 / 0.6745."""
 NORMAL_MEDIAN = 1.2533
 """Standard error of the median of W normal values over sigma/sqrt(W), sqrt(pi/2)."""
+
+SLACK = 2 * TOLERANCE
+"""Relative; more than all that comparisons of ties, and rounding, can make of a bound."""
 
 
 class Baseline(NamedTuple):
@@ -107,7 +110,7 @@ def baseline(
     Baseline(reference=1.2, scale=0.012)
     """
     known = ~np.isnan(x)
-    values = x if known.all() else x[known]
+    values = x[known]
     if values.size == 0:
         return Baseline(math.nan, math.nan)
     reference = _middle(values)
@@ -124,7 +127,8 @@ def baseline(
 def _middle(values: Floats) -> float:
     """The median of a row without NaN."""
     half = len(values) // 2
-    parted = np.partition(values, half)
+    parted = values.copy()
+    parted.partition(half)
     low = parted[half] if len(values) % 2 else parted[:half].max()
     return float(low + parted[half]) / 2
 
@@ -143,8 +147,78 @@ def find_suspects(
     array([False, False,  True, False])
     """
     enough = is_at_most((1 + delta_on) * against.reference, x)
+    if not np.count_nonzero(enough):
+        return enough
     beyond = is_less(z_on, robust_z(x, against.reference, against.scale))
     return beyond & enough
+
+
+def steps_without_outlier(
+    windows: Floats,
+    slow: npt.NDArray[np.bool_] | None,
+    *,
+    clean: float | None,
+    delta_on: float,
+    delta_off: float,
+    guard: bool = True,
+) -> int:
+    """Further steps of every rank with which no rank can be suspect, nor a slow rank well.
+
+    With k new times each order statistic of a window moves by k places at most, so its median
+    stays between `lower`, k places down, and `upper`, k places up; the median over ranks is above
+    a limit that the `lower` of more than half of them exceed.  So nobody is suspect while the
+    largest `upper` is less than 1+delta_on times the least possible reference, and no slow rank is
+    well while its `lower` is more than 1+delta_off times the largest.  That needs no sorting over
+    ranks and no scale, and most checks of a calm cluster need no more.
+
+    windows: shape (W, N), each rank's full-precision times in ascending order, NaN at the end.
+    slow: shape (N,), the ranks that count as slow now; None for none.
+    clean, guard: as in `baseline`.
+    delta_on, delta_off: shares of the reference beyond which a rank may be suspect, and is not
+        well.
+
+    Returns k < W/2; 0 if that holds for the present times alone, -1 if not even that is certain.
+
+    >>> steady = np.full((10, 4), 1.0)
+    >>> steps_without_outlier(steady, None, clean=None, delta_on=0.1, delta_off=0.05)
+    4
+    >>> steady[6:, 3] = 1.2  # with one more such time the median is 1.1
+    >>> steps_without_outlier(steady, None, clean=None, delta_on=0.1, delta_off=0.05)
+    0
+    """
+    width, missing = len(windows), len(windows)
+    unknown = np.isnan(windows[-1])
+    if np.count_nonzero(unknown):  # these ranks take no part until their windows are full
+        missing = int(np.count_nonzero(np.isnan(windows[:, unknown]), axis=0).min())
+        windows, slow = windows[:, ~unknown], None if slow is None else slow[~unknown]
+    half, n = (width - 1) // 2, windows.shape[1]
+    middles = (windows[: 2 * half + 1] + windows[width - 2 * half - 1 :]) / 2
+    lower, upper = middles[half::-1], middles[half:]
+    others = upper if slow is None else upper[:, ~slow]
+    above = np.maximum.reduce(others, axis=1, initial=0.0) * ((1 + SLACK) / (1 + delta_on))
+    below = np.full(half + 1, math.inf)
+    if slow is not None:
+        least = np.minimum.reduce(lower[:, slow], axis=1, initial=math.inf)
+        below = least * ((1 - SLACK) / (1 + delta_off))
+    contended = (1 + delta_on) * clean if guard and clean is not None else math.inf
+    if n >= 3 and np.count_nonzero(upper[0] < contended) > n // 2:
+        below = np.minimum(below, contended)
+        holds = _of_most(lower > above[:, np.newaxis]) & _of_most(upper < below[:, np.newaxis])
+    else:
+        fastest = np.maximum(
+            clean or 0.0, np.minimum.reduce([lower, upper], axis=2, initial=math.inf)
+        )
+        holds = (fastest[0] > above) & (fastest[1] < below)
+        if n >= 3:
+            holds &= _of_most(lower > contended * (1 + SLACK))
+    return min(int(np.count_nonzero(holds)), missing) - 1
+
+
+def _of_most(holds: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Whether more than half of the ranks have it; shape (..., N) to (...)."""
+    count: npt.NDArray[np.int64] = np.add.reduce(holds, axis=-1)
+    most: npt.NDArray[np.bool_] = count > holds.shape[-1] // 2
+    return most
 
 
 def full_precision_time(

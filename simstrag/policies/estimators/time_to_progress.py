@@ -19,12 +19,10 @@ from __future__ import annotations
 
 import enum
 import math
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.policies.estimators.loops import compiled
 from simstrag.ties import TOLERANCE, argsort, is_less
 
 Floats = npt.NDArray[np.float64]
@@ -74,36 +72,39 @@ def ward_clusters(times: Floats, threshold: float) -> tuple[tuple[int, ...], ...
     ((0, 2, 3), (1,))
     """
     order = argsort(times)
-    sizes = _merge(times[order].astype(np.float64), threshold)
-    clusters = np.split(order, np.cumsum(sizes)[:-1].astype(np.intp))
+    sizes = _merge(times[order].tolist(), threshold)
+    clusters = np.split(order, np.cumsum(sizes)[:-1])
     return tuple(sorted(tuple(sorted(cluster.tolist())) for cluster in clusters))
 
 
-@compiled
-def _merge(means: Any, threshold: float) -> Any:
-    """The sizes of the clusters of sorted times, which it overwrites; `costs` are of neighbours."""
-    count = len(means)
-    sizes, costs = np.ones(count), means[1:] - means[:-1]
-    tie = TOLERANCE * means[count - 1]
-    while count > 1:
-        least = costs[: count - 1].min()
-        if least > threshold + tie:
-            break
-        at = 0
-        while costs[at] > least + tie:
-            at += 1
-        left, right = sizes[at], sizes[at + 1]
-        means[at] = (means[at] * left + means[at + 1] * right) / (left + right)
-        sizes[at] = left + right
-        count -= 1
-        for k in range(at + 1, count):
-            means[k], sizes[k] = means[k + 1], sizes[k + 1]
-        for k in range(at, count - 1):
-            costs[k] = costs[k + 1]
-        for k in range(max(at - 1, 0), min(at + 1, count - 1)):
-            left, right = sizes[k], sizes[k + 1]
-            costs[k] = math.sqrt(2 * left * right / (left + right)) * (means[k + 1] - means[k])
-    return sizes[:count]
+def _merge(times: list[float], threshold: float) -> list[int]:
+    """The sizes of the clusters of ascending times.
+
+    By Ward's linkage a merger makes no pair cheaper than itself. So a pair that costs no more than
+    the pairs on both sides of it is merged at once, whatever is cheaper elsewhere, and one walk
+    from the fastest rank to the slowest finds all mergers (the nearest-neighbour chain of Murtagh,
+    "Multidimensional Clustering Algorithms", 1985).
+    """
+    tie = TOLERANCE * times[-1]
+    ahead = [(time, 1) for time in reversed(times)]  # mean and size of clusters, the nearest last
+    chain, costs = [ahead.pop()], [math.inf]  # clusters walked past; cost with the one before
+    while True:
+        cost = _ward_cost(*chain[-1], *ahead[-1]) if ahead else math.inf
+        if len(chain) > 1 and costs[-1] <= min(cost, threshold) + tie:
+            (mean, size), _ = chain.pop(), costs.pop()
+            (before, count), _ = chain.pop(), costs.pop()
+            ahead.append(((before * count + mean * size) / (count + size), count + size))
+            if not chain:
+                chain, costs = [ahead.pop()], [math.inf]
+        elif ahead:
+            chain.append(ahead.pop())
+            costs.append(cost)
+        else:
+            return [size for _, size in chain]
+
+
+def _ward_cost(mean_a: float, a: int, mean_b: float, b: int) -> float:
+    return math.sqrt(2 * a * b / (a + b)) * (mean_b - mean_a)
 
 
 def intervals(times: Floats, how: Interval) -> Floats:
