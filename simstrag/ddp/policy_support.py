@@ -10,13 +10,16 @@ from __future__ import annotations
 import math
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from simstrag import policies
 from simstrag.errors import InputError, PlanError
 from simstrag.plan import Plan
 from simstrag.policy import Hints, Policy, View
-from simstrag.profile.profile import Profile
 from simstrag.quorum import Via
+
+if TYPE_CHECKING:
+    from simstrag.profile.profile import Profile
 
 TORCH = ("2.11", "2.13")
 """Releases of torch on which real ranks, which use private functions of it, were tried."""
@@ -156,6 +159,8 @@ def profile_hints(
     no_times = Hints(batch=batch, samples=samples)
     if profile is None:
         return no_times
+    from simstrag.profile.profile import Profile
+
     known = profile if isinstance(profile, Profile) else Profile.read(profile)
     times, workload = known.step, known.workload
     if times is None or workload is None or batch not in (None, workload.batch):

@@ -147,7 +147,7 @@ def use_existing_group(stall_limit: float | None = None) -> RankPlace | None:
 def shorten_timeout(joined: RankPlace) -> None:
     """Let collectives fail after the stall limit from now on.
 
-    Until then they have `START` seconds: some ranks import and compile longer than others.
+    Until then they have `START` seconds: some ranks import longer than others.
     """
     from torch.distributed.distributed_c10d import _set_pg_timeout
 
