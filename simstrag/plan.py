@@ -160,6 +160,10 @@ class Plan:
         default=None, init=False, repr=False, compare=False
     )
 
+    _sizes: tuple[int, int, npt.NDArray[np.int64]] | None = field(
+        default=None, init=False, repr=False, compare=False
+    )
+
     def __post_init__(self) -> None:
         self._check_kinds()
         self._check_precision()
@@ -316,7 +320,15 @@ class Plan:
         return tuple(self.sizes(batch, world_size).tolist())
 
     def sizes(self, batch: int, world_size: int) -> npt.NDArray[np.int64]:
-        """The same as `samples`, as an array of shape (N,)."""
+        """The same as `samples`, as an array of shape (N,), read-only."""
+        if self._sizes is None or self._sizes[:2] != (batch, world_size):
+            sizes = self._rounded(batch, world_size)
+            sizes.flags.writeable = False
+            object.__setattr__(self, "_sizes", (batch, world_size, sizes))
+            return sizes
+        return self._sizes[2]
+
+    def _rounded(self, batch: int, world_size: int) -> npt.NDArray[np.int64]:
         if self.batch is None:
             return np.full(world_size, batch)
         assert isinstance(self.batch, tuple), "resolve the plan first"

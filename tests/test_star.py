@@ -176,15 +176,25 @@ def test_of_equally_cheap_pairs_the_faster_one_merges_first() -> None:
         assert ward_clusters(np.array([1.0, middle, 3.0]), 1.2) == ((0, 1), (2,))
 
 
-def test_clusters_are_those_of_a_general_ward() -> None:
+@pytest.mark.parametrize("most", [40, 400])
+def test_clusters_are_those_of_a_general_ward(most: int) -> None:
     random = np.random.default_rng(0)
-    for _ in range(300):
-        times = random.lognormal(0, 0.4, random.integers(2, 40))
+    for _ in range(12_000 // most):
+        times = random.lognormal(0, 0.4, random.integers(2, most))
         threshold = random.uniform(0.01, 2)
         below = math.nextafter(threshold, 0)
         labels = fcluster(linkage(times[:, np.newaxis], "ward"), below, criterion="distance")
         general = {frozenset(np.flatnonzero(labels == label)) for label in set(labels)}
         assert {frozenset(group) for group in ward_clusters(times, threshold)} == general
+
+
+@pytest.mark.parametrize("ranks", [9, 300])
+def test_equal_times_are_one_cluster_among_many_ranks_too(ranks: int) -> None:
+    times = np.repeat([1.0, 1.1, 2.0], ranks // 3)
+    fast, slow = tuple(range(2 * ranks // 3)), tuple(range(2 * ranks // 3, ranks))
+    merged = 0.1 * math.sqrt(ranks / 3)  # of two clusters of ranks/3 members, 0.1 s apart
+    assert ward_clusters(times, merged) == (fast, slow)
+    assert len(ward_clusters(times, 0.99 * merged)) == 3
 
 
 def test_stragglers_are_compared_with_the_fastest_rank() -> None:

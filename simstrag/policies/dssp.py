@@ -28,6 +28,8 @@ from simstrag.policy import Plan, Quorum, Review, Via, View
 from simstrag.ties import is_at_most
 
 Ints = npt.NDArray[np.int64]
+QUORUM = Quorum(count=1, via=Via.SERVER)
+ON_BLOCK = Review(on_block=True)
 
 
 @dataclass(slots=True)
@@ -73,20 +75,22 @@ class Dssp:
             never = np.full(view.world_size, -1)
             state = _State(view.steps, bounds, never, _plan_of(bounds))
             object.__setattr__(self, "state_", state)  # the dataclass is frozen
-        counts = view.steps - state.began
-        ahead = counts - counts.min()
-        blocked = (ahead > state.bounds) & (state.decided != view.steps)
-        before = state.bounds.copy()
-        for rank in np.flatnonzero(blocked):
+        ahead = view.steps - state.began
+        ahead -= ahead.min()
+        blocked = np.flatnonzero((ahead > state.bounds) & (state.decided != view.steps))
+        if not blocked.size:
+            return state.plan
+        before, fastest = state.bounds[blocked], ahead.max()
+        for rank in blocked.tolist():
             state.decided[rank] = view.steps[rank]
             unused = state.bounds[rank] == self.low  # else the rank has used its extra steps
             state.bounds[rank] = self.low
-            if unused and ahead[rank] == ahead.max():
-                r = self._extra_steps(view, int(rank), np.flatnonzero(ahead == 0))
+            if unused and ahead[rank] == fastest:
+                r = self._extra_steps(view, rank, np.flatnonzero(ahead == 0))
                 state.bounds[rank] += r
                 state.grants += r > 0
                 state.extra_steps += r
-        if (state.bounds != before).any():
+        if np.count_nonzero(state.bounds[blocked] != before):
             state.plan = _plan_of(state.bounds)
         return state.plan
 
@@ -115,5 +119,4 @@ class Dssp:
 
 
 def _plan_of(bounds: Ints) -> Plan:
-    quorum = Quorum(count=1, via=Via.SERVER)
-    return Plan((quorum,), bound=tuple(bounds.tolist()), review=Review(on_block=True))
+    return Plan((QUORUM,), bound=tuple(bounds.tolist()), review=ON_BLOCK)

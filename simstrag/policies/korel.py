@@ -42,6 +42,8 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 COUNTED = ("activations", "recoveries", "efficacy_stops", "probes", "confirmations")
 EVERY_UPDATE = Review(updates=1)
+RETRY = 4
+"""Checks until the next search for a quiet time, after one in vain."""
 NEVER = 1 << 60
 """More updates than any run has."""
 
@@ -50,9 +52,10 @@ RANK = np.dtype(
         # kept across activations; versions are numbers of updates
         ("dwell", "i8"), ("cooldown", "i8"), ("cooldown_until", "i8"), ("last_off", "f8"),
         ("on_count", "i8"),
-        # of the stay in AMP mode; `before`: median raw time before it, `tested`: for its effect
+        # of the stay in AMP mode; `before`: median raw time before it, `tested`: for its effect,
+        # `probed`: its steps at the last probe
         ("in_amp", "?"), ("in_trial", "?"), ("tested", "?"),
-        ("steps", "i8"), ("since_probe", "i8"), ("off_count", "i8"), ("before", "f8"),
+        ("steps", "i8"), ("probed", "i8"), ("off_count", "i8"), ("before", "f8"),
     ],
     align=True,
 )  # fmt: skip
@@ -81,6 +84,8 @@ class _State:
         full-precision equivalents are in the same order.
     trials: the running trial of each rank that has one.
     quiet_until: the last version at which no check can need an action, under `hints`.
+    reach: the last answer of `steps_without_outlier`; the next one is one more at most.
+    retry: the first version to ask it again, after it said -1.
     timer: the first version at which an efficacy test or a probe may be due.
     """
 
@@ -90,7 +95,9 @@ class _State:
     trials: dict[int, _Trial] = field(default_factory=dict)
     version: int = -1
     quiet_until: int = -1
-    timer: int = 0
+    reach: int = -1
+    retry: int = 0
+    timer: int = NEVER
     hints: Hints | None = None
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
 
@@ -205,9 +212,7 @@ class Korel:
         usable &= amp == in_amp[:, np.newaxis]
         recorded = state.raw.follow(view.steps, times, usable)
         if state.plan.suspects:
-            recorded *= in_amp
-            state.ranks["steps"] += recorded
-            state.ranks["since_probe"] += recorded
+            state.ranks["steps"] += recorded * in_amp
 
     def _equivalents(self, state: _State, view: View) -> Floats:
         """The equivalents of all times in the windows, shape (W, N), ascending, NaN at the end."""
@@ -222,7 +227,7 @@ class Korel:
 
         An update brings one time of each rank.
         """
-        if state.trials or state.version >= state.timer:
+        if state.trials or state.version >= state.timer or state.version < state.retry:
             return -1
         steps = steps_without_outlier(
             times,
@@ -231,9 +236,13 @@ class Korel:
             delta_on=self.delta_on,
             delta_off=self.delta_off,
             guard=self.global_shift_guard,
+            most=min(state.reach + 1, WINDOW - 1),  # the view after these still shows all times
         )
-        last = min(steps, WINDOW - 1)  # the view after it still shows all times
-        return min(state.version + last, state.timer - 1) if steps >= 0 else -1
+        state.reach = steps
+        if steps < 0:
+            state.retry = state.version + RETRY
+            return -1
+        return min(state.version + steps, state.timer - 1)
 
     def _judge(self, state: _State, view: View, times: Floats) -> None:
         """Judge all ranks; the first action of a rank ends its check (A.9.2)."""
@@ -258,15 +267,18 @@ class Korel:
                 or self._recovers(state, i, float(x[i]), against)
             ):
                 self._probe(state, view, i, against)
-        if acts or state.version >= state.timer:
-            state.plan = self._next_plan(state)
-            state.timer = state.version + self._steps_to_timer(state)
+        if acts:
+            before, state.plan = state.plan, self._next_plan(state)
+            if state.plan is not before or state.version >= state.timer:
+                state.timer = state.version + self._steps_to_timer(state)
 
     def _steps_to_timer(self, state: _State) -> int:
         """AMP steps until the next efficacy test or probe of a rank."""
         ranks = state.ranks[state.ranks["in_amp"]]
         test = np.where(ranks["tested"], NEVER, 2 * self.W - ranks["steps"])
-        return int(np.minimum(test, self.P_probe - ranks["since_probe"]).min(initial=NEVER))
+        return int(
+            np.minimum(test, self.P_probe - ranks["steps"] + ranks["probed"]).min(initial=NEVER)
+        )
 
     def _equivalent(self, time: Floats, view: View) -> Floats:
         """The full-precision equivalent (A.9.17); NaN where no ratio is known."""
@@ -292,7 +304,7 @@ class Korel:
             acts |= (off >= self.k_off) & (ranks["steps"] >= ranks["dwell"])
             if state.trials or state.version >= state.timer:
                 test = ~ranks["tested"] & (ranks["steps"] >= 2 * self.W)
-                probe = ranks["since_probe"] >= self.P_probe
+                probe = ranks["steps"] - ranks["probed"] >= self.P_probe
                 acts |= in_amp & (ranks["in_trial"] | test | probe)
             np.copyto(ranks["off_count"], off, where=~acts)
         return acts
@@ -311,7 +323,7 @@ class Korel:
         elif since > self.quiet:
             rank["dwell"] = self.dwell
         rank["in_amp"], rank["in_trial"], rank["tested"] = True, False, False
-        for counter in ("on_count", "off_count", "steps", "since_probe"):
+        for counter in ("on_count", "off_count", "steps", "probed"):
             rank[counter] = 0
         rank["before"] = state.raw.median(i)  # A.9.14
         state.raw.clear(i)  # A.9.4: times of two modes are never mixed, nor converted
@@ -378,8 +390,8 @@ class Korel:
     def _probe(self, state: _State, view: View, i: int, against: Baseline) -> None:
         """Start a due probe (A.9.13); the first of two steps may include the switch's cost."""
         rank = state.ranks[i]
-        if rank["since_probe"] >= self.P_probe and self._may_try(view, against):
-            rank["since_probe"] = 0
+        if rank["steps"] - rank["probed"] >= self.P_probe and self._may_try(view, against):
+            rank["probed"] = rank["steps"]
             self._start_trial(state, i, _Trial(1 if view.hints.amp_switch == 0 else 2), "probes")
 
     def _may_try(self, view: View, against: Baseline) -> bool:
@@ -391,9 +403,12 @@ class Korel:
         """A plan; the same object while precisions and suspects stay."""
         in_amp, plan = state.ranks["in_amp"], state.plan
         reduced = in_amp & ~state.ranks["in_trial"]
-        suspects = frozenset(np.flatnonzero(in_amp).tolist())
-        same = suspects == plan.suspects and np.array_equal(reduced, plan.in_amp)
-        return plan if same else _plan_of(reduced, suspects)
+        assert plan.suspects is not None
+        # a suspect that is not in reduced precision is in a trial, and may only leave
+        same = np.count_nonzero(in_amp) == len(plan.suspects)
+        if same and np.array_equal(reduced, plan.in_amp):
+            return plan
+        return _plan_of(reduced, frozenset(np.flatnonzero(in_amp).tolist()))
 
 
 def _plan_of(reduced: Bools, suspects: frozenset[int]) -> Plan:

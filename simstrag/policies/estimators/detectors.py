@@ -161,6 +161,7 @@ def steps_without_outlier(
     delta_on: float,
     delta_off: float,
     guard: bool = True,
+    most: int | None = None,
 ) -> int:
     """Further steps of every rank with which no rank can be suspect, nor a slow rank well.
 
@@ -176,6 +177,7 @@ def steps_without_outlier(
     clean, guard: as in `baseline`.
     delta_on, delta_off: shares of the reference beyond which a rank may be suspect, and is not
         well.
+    most: the largest answer of use; a smaller one is faster to find.
 
     Returns k < W/2; 0 if that holds for the present times alone, -1 if not even that is certain.
 
@@ -191,15 +193,17 @@ def steps_without_outlier(
     if np.count_nonzero(unknown):  # these ranks take no part until their windows are full
         missing = int(np.count_nonzero(np.isnan(windows[:, unknown]), axis=0).min())
         windows, slow = windows[:, ~unknown], None if slow is None else slow[~unknown]
-    half, n = (width - 1) // 2, windows.shape[1]
-    middles = (windows[: 2 * half + 1] + windows[width - 2 * half - 1 :]) / 2
-    lower, upper = middles[half::-1], middles[half:]
-    others = upper if slow is None else upper[:, ~slow]
-    above = np.maximum.reduce(others, axis=1, initial=0.0) * ((1 + SLACK) / (1 + delta_on))
-    below = np.full(half + 1, math.inf)
+    low, high, n = (width - 1) // 2, width // 2, windows.shape[1]
+    most = low if most is None else min(most, low)
+    middles = windows[low - most : low + most + 1] + windows[high - most : high + most + 1]
+    middles *= 0.5
+    lower, upper = middles[most::-1], middles[most:]
+    others, below = upper, np.full(most + 1, math.inf)
     if slow is not None:
+        others = upper.take(np.flatnonzero(~slow), axis=1)
         least = np.minimum.reduce(lower[:, slow], axis=1, initial=math.inf)
         below = least * ((1 - SLACK) / (1 + delta_off))
+    above = np.maximum.reduce(others, axis=1, initial=0.0) * ((1 + SLACK) / (1 + delta_on))
     contended = (1 + delta_on) * clean if guard and clean is not None else math.inf
     if n >= 3 and np.count_nonzero(upper[0] < contended) > n // 2:
         below = np.minimum(below, contended)

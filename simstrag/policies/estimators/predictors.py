@@ -30,7 +30,7 @@ def last(local_times: Floats, communication: Floats) -> Floats:
     >>> last(np.array([[1.0, 2.0], [np.nan, np.nan]]), np.array([[0.5, 0.25], [0.5, 0.5]]))
     array([2.25,  nan])
     """
-    return _newest(local_times) + np.nan_to_num(_newest(communication))
+    return _sum(_newest(local_times), _newest(communication))
 
 
 def median(local_times: Floats, communication: Floats) -> Floats:
@@ -41,7 +41,11 @@ def median(local_times: Floats, communication: Floats) -> Floats:
     >>> median(np.array([[np.nan, 1.0, 9.0, 2.0]]), np.full((1, 4), np.nan))
     array([2.])
     """
-    return _middle(local_times) + np.nan_to_num(_middle(communication))
+    return _sum(_middle(local_times), _middle(communication))
+
+
+def _sum(computing: Floats, communication: Floats) -> Floats:
+    return computing + np.where(np.isnan(communication), 0.0, communication)
 
 
 def _newest(window: Floats) -> Floats:

@@ -27,6 +27,8 @@ from simstrag.ties import TOLERANCE, argsort, is_less
 
 Floats = npt.NDArray[np.float64]
 
+FEW = 64
+"""Clusters up to which loops in Python are faster than operations on arrays."""
 SIMULATED_UPDATES = 1000
 """Updates in the mean of the simulated interval, as in the released code."""
 
@@ -72,39 +74,60 @@ def ward_clusters(times: Floats, threshold: float) -> tuple[tuple[int, ...], ...
     ((0, 2, 3), (1,))
     """
     order = argsort(times)
-    sizes = _merge(times[order].tolist(), threshold)
+    sizes = _merge(times[order], threshold)
     clusters = np.split(order, np.cumsum(sizes)[:-1])
     return tuple(sorted(tuple(sorted(cluster.tolist())) for cluster in clusters))
 
 
-def _merge(times: list[float], threshold: float) -> list[int]:
+def _merge(times: Floats, threshold: float) -> list[int]:
     """The sizes of the clusters of ascending times.
 
     By Ward's linkage a merger makes no pair cheaper than itself. So a pair that costs no more than
-    the pairs on both sides of it is merged at once, whatever is cheaper elsewhere, and one walk
-    from the fastest rank to the slowest finds all mergers (the nearest-neighbour chain of Murtagh,
-    "Multidimensional Clustering Algorithms", 1985).
+    the pairs on both sides of it may be merged at once, whatever is cheaper elsewhere: of many
+    clusters all such pairs together, of few one by one, in a walk from the fastest to the slowest
+    (the nearest-neighbour chain of Murtagh, "Multidimensional Clustering Algorithms", 1985).
     """
-    tie = TOLERANCE * times[-1]
-    ahead = [(time, 1) for time in reversed(times)]  # mean and size of clusters, the nearest last
+    tie = TOLERANCE * float(times[-1])
+    means, sizes = times, np.ones(len(times))
+    while len(means) > FEW:
+        left, right = sizes[:-1], sizes[1:]
+        cost = np.full(len(means) + 1, math.inf)  # of each pair, between two that do not exist
+        cost[1:-1] = np.sqrt(2 * left * right / (left + right)) * (means[1:] - means[:-1])
+        cost[cost > threshold + tie] = math.inf
+        merges = (cost[1:-1] < cost[:-2] - tie) & (cost[1:-1] <= cost[2:] + tie)
+        at = np.flatnonzero(merges)
+        if at.size < len(means) // FEW:  # tied times are merged from the left, one at a time
+            break
+        both = left[at] + right[at]
+        means, sizes = means.copy(), sizes.copy()
+        means[at] = (means[at] * left[at] + means[at + 1] * right[at]) / both
+        sizes[at] = both
+        stays = np.append(True, ~merges)
+        means, sizes = means[stays], sizes[stays]
+    return _merge_few(means.tolist(), sizes.astype(np.int64).tolist(), threshold, tie)
+
+
+def _merge_few(means: list[float], sizes: list[int], threshold: float, tie: float) -> list[int]:
+    ahead = [*zip(reversed(means), reversed(sizes), strict=True)]  # the nearest last
     chain, costs = [ahead.pop()], [math.inf]  # clusters walked past; cost with the one before
     while True:
-        cost = _ward_cost(*chain[-1], *ahead[-1]) if ahead else math.inf
-        if len(chain) > 1 and costs[-1] <= min(cost, threshold) + tie:
-            (mean, size), _ = chain.pop(), costs.pop()
-            (before, count), _ = chain.pop(), costs.pop()
+        mean, size = chain[-1]
+        cost = math.inf
+        if ahead:
+            following, count = ahead[-1]
+            cost = math.sqrt(2 * size * count / (size + count)) * (following - mean)
+        if len(chain) > 1 and costs[-1] <= threshold + tie and costs[-1] <= cost + tie:
+            del chain[-1], costs[-2:]
+            before, count = chain.pop()
             ahead.append(((before * count + mean * size) / (count + size), count + size))
             if not chain:
-                chain, costs = [ahead.pop()], [math.inf]
+                chain.append(ahead.pop())
+                costs.append(math.inf)
         elif ahead:
             chain.append(ahead.pop())
             costs.append(cost)
         else:
             return [size for _, size in chain]
-
-
-def _ward_cost(mean_a: float, a: int, mean_b: float, b: int) -> float:
-    return math.sqrt(2 * a * b / (a + b)) * (mean_b - mean_a)
 
 
 def intervals(times: Floats, how: Interval) -> Floats:
