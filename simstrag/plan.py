@@ -21,7 +21,7 @@ import numpy.typing as npt
 from simstrag.checks import choice, real, whole, wholes
 from simstrag.errors import PlanError
 from simstrag.quorum import ALL, Quorum, Via
-from simstrag.ties import TOLERANCE, argsort
+from simstrag.ties import TOLERANCE, argsort, is_less
 
 
 class Precision(enum.Enum):
@@ -335,7 +335,7 @@ class Plan:
         exact = (np.array(self.batch) if self._shares is None else self._shares) * batch
         sizes: npt.NDArray[np.int64] = np.floor(exact).astype(np.int64)
         left = world_size * batch - int(sizes.sum())
-        sizes[argsort(1 + sizes - exact)[:left]] += 1
+        sizes[_least(1 + sizes - exact, left)] += 1
         if sizes.min() < 1:
             rank = int(np.argmin(sizes))
             raise PlanError(f"rank {rank} gets no sample of {self.batch[rank]:g} x {batch}")
@@ -368,6 +368,16 @@ def _hashable(value: Any) -> Any:
     if isinstance(value, Set):
         return frozenset(value)
     return tuple(value) if isinstance(value, MutableSequence) else value
+
+
+def _least(values: npt.NDArray[np.float64], count: int) -> npt.NDArray[Any]:
+    """An index of the `count` least values, of tied ones those of the lowest indices."""
+    if 0 < count < len(values):
+        parted = np.partition(values, (count - 1, count))
+        if is_less(parted[count - 1], parted[count]):
+            least: npt.NDArray[np.bool_] = values <= parted[count - 1]
+            return least
+    return argsort(values)[:count]
 
 
 def _values(field: Any) -> tuple[Any, ...]:

@@ -201,10 +201,11 @@ def group_by_speed(t: Floats, ratio: float, max_group: int | None = None) -> lis
     [(1, 2), (0, 3)]
     """
     groups: list[list[int]] = []
-    for rank in argsort(t).tolist():
-        joins = bool(groups) and is_at_most(t[rank], ratio * t[groups[-1][0]])
-        if joins and len(groups[-1]) != max_group:
+    fastest, order = math.nan, argsort(t)
+    for rank, time in zip(order.tolist(), t[order].tolist(), strict=True):
+        if is_at_most(time, ratio * fastest) and len(groups[-1]) != max_group:
             groups[-1].append(rank)
         else:
             groups.append([rank])
+            fastest = time
     return [tuple(group) for group in groups]
