@@ -41,7 +41,7 @@ FIELDS = (
 UNEVEN = -1
 """Stands for the steps of all ranks where these differ."""
 BUDGET = 1 << 22
-"""Gradients after which native code comes back, for Ctrl-C and for whoever watches."""
+"""Gradients after which native code returns, so that Python sees Ctrl-C and reports progress."""
 
 
 class Stop(enum.Enum):

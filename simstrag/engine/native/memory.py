@@ -82,7 +82,7 @@ class Memory:
         raise AttributeError(f"there is no table {name}")
 
     def blank_windows(self) -> None:
-        """Nothing has been shown yet; until somebody looks, that takes no room."""
+        """Fill the windows of the views with NaN. A run without reviews never writes to them."""
         for table in (self.shown_local_times, self.shown_communication, self.shown_batch):
             table[:] = np.nan
 

@@ -166,11 +166,11 @@ def steps_without_outlier(
     """Further steps of every rank with which no rank can be suspect, nor a slow rank well.
 
     With k new times each order statistic of a window moves by k places at most, so its median
-    stays between `lower`, k places down, and `upper`, k places up; the median over ranks is above
-    a limit that the `lower` of more than half of them exceed.  So nobody is suspect while the
-    largest `upper` is less than 1+delta_on times the least possible reference, and no slow rank is
-    well while its `lower` is more than 1+delta_off times the largest.  That needs no sorting over
-    ranks and no scale, and most checks of a calm cluster need no more.
+    stays between `lower`, k places down, and `upper`, k places up.  If more than half of the ranks
+    have a `lower` above a limit, the median over ranks is above it.  No rank is suspect while the
+    largest `upper` is less than 1+delta_on times the least possible reference.  No slow rank is
+    well while its `lower` is more than 1+delta_off times the largest possible reference.  These
+    bounds need neither a sort over ranks nor a scale.
 
     windows: shape (W, N), each rank's full-precision times in ascending order, NaN at the end.
     slow: shape (N,), the ranks that count as slow now; None for none.
