@@ -1,7 +1,7 @@
 """The build backend: setuptools, after compiling the native engine to one shared library.
 
 The library needs no Python, so one wheel serves every Python version on a platform.  Where nothing
-compiles C, the wheel is built without the library, and a simulation says what is missing.
+compiles C, the wheel is built without the library, and simstrag runs its plain engine.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def compile_library() -> bool:
             if subprocess.run(arguments, check=False).returncode == 0:
                 shutil.move(new, LIBRARY)
                 return True
-    print("simstrag: no C compiler works here; simulations will not run")
+    print("simstrag: no C compiler works here; the plain engine will run, and takes far longer")
     return False
 
 

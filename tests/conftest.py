@@ -66,9 +66,9 @@ def _keep_from_collections() -> Iterator[None]:
     gc.freeze()
 
 
-@pytest.fixture(params=["by_reference", "by_engine"])
+@pytest.fixture(params=["by_reference", "by_plain", "by_engine"])
 def engine(request: pytest.FixtureRequest) -> object:
-    """Each of the two engines, as a function from scenario and policy to a story."""
+    """Each of the three engines, as a function from scenario and policy to a story."""
     from tests import stories
 
     return getattr(stories, request.param)

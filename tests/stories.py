@@ -67,11 +67,15 @@ def by_reference(scenario: Scenario, policy: Policy) -> Story:
     return story
 
 
-def by_engine(scenario: Scenario, policy: Policy) -> Story:
-    """The engine lists the starts of steps that ended; the reference those of all."""
+def by_plain(scenario: Scenario, policy: Policy) -> Story:
+    return by_engine(scenario, policy, "plain")
+
+
+def by_engine(scenario: Scenario, policy: Policy, engine: str = "native") -> Story:
+    """An engine lists the starts of steps that ended; the reference those of all."""
     from simstrag.engine.simulate import simulate
 
-    run = simulate(scenario, policy, record_steps=True, record_gradients=True)
+    run = simulate(scenario, policy, record_steps=True, record_gradients=True, engine=engine)
     steps, gradients, updates = run.frame("steps"), run.frame("gradients"), run.frame("updates")
     columns = (steps["start"], steps["rank"], steps["step"], steps["version"])
     story = Story({(t, (rank, k), v) for t, rank, k, v in zip(*columns, strict=True)})

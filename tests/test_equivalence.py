@@ -1,4 +1,4 @@
-"""Engine and reference engine agree on everything, to the last bit, whatever is drawn.
+"""Native engine, plain engine and reference agree to the last bit, whatever is drawn.
 
 `make verify-simulated` draws five times as many cases, `HYPOTHESIS_PROFILE=long` 125 times as many
 (tests/conftest.py); give that `--timeout 0`.
@@ -75,15 +75,18 @@ def by_reference(scenario: Scenario, policy: Policy, seed: int) -> Outcome:
     }
 
 
-def by_engine(scenario: Scenario, policy: Policy, seed: int, logs: bool = True) -> Outcome:
+def by_engine(
+    scenario: Scenario, policy: Policy, seed: int, logs: bool = True, engine: str = "native"
+) -> Outcome:
     """What the engine says, in the same words; where it keeps no logs it takes shorter ways."""
     SEEN.clear()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             run = simulate(
-                scenario, Watching(policy), seed, record_steps=logs, record_gradients=logs
-            )
+                scenario, Watching(policy), seed, record_steps=logs, record_gradients=logs,
+                engine=engine,
+            )  # fmt: skip
     except ERRORS as error:
         return {"error": type(error), "views": [_facts(view) for view in SEEN]}
     columns = "time version members n_own samples staleness_mean staleness_max progress"
@@ -116,6 +119,7 @@ def _facts(view: View) -> dict[str, Any]:
 def assert_agreement(scenario: Scenario, policy: Policy, seed: int) -> None:
     expected = by_reference(scenario, policy, seed)
     found, unlogged = (by_engine(scenario, policy, seed, logs) for logs in (True, False))
+    assert by_engine(scenario, policy, seed, engine="plain") == found
     for what in unlogged.keys() - {"deviation", "summary"}:
         assert unlogged[what] == found[what]
     for name, value in found.get("summary", {}).items():

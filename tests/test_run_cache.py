@@ -7,6 +7,7 @@ import pytest
 
 import simstrag
 from simstrag import Scenario
+from simstrag.experiments import runner
 from simstrag.experiments.compare import Comparison
 from simstrag.experiments.runner import RunCache
 
@@ -169,3 +170,14 @@ def test_who_is_done_forgets_his_own_runs_only(left: Path) -> None:
     assert compared(left)[1] == 4
     RunCache.of(left, compared(left)[0].scenario).clear()
     assert not left.exists()
+
+
+def test_the_digest_of_the_program_covers_the_native_engine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[str] = []
+    monkeypatch.setattr(runner, "_digest_of_file", lambda path: read.append(path.name))
+    runner.program.cache_clear()
+    runner.program()
+    runner.program.cache_clear()
+    assert {"rules.py", "clock.c", "records.h"} <= set(read)

@@ -1,4 +1,4 @@
-"""Conformance vectors, through both engines: 48 small cases without noise.
+"""Conformance vectors, through all engines: 48 small cases without noise.
 
 Their logs were made by an implementation that shares no code with this project.
 """
@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from simstrag.engine.simulate import simulate
 from simstrag.policy import ALL, Late, Plan, Precision, Quorum, Via
 from simstrag.scenario.scenario import Scenario
 from tests import reference
@@ -56,10 +57,12 @@ def by_reference(scenario: Scenario, plan: Plan) -> Outcome:
     return summary, [(e.time, e.version, list(e.members), e.samples) for e in result.log]
 
 
-def by_engine(scenario: Scenario, plan: Plan) -> Outcome:
-    from simstrag.engine.simulate import simulate
+def by_plain(scenario: Scenario, plan: Plan) -> Outcome:
+    return by_engine(scenario, plan, "plain")
 
-    run = simulate(scenario, Fixed(plan))
+
+def by_engine(scenario: Scenario, plan: Plan, engine: str = "native") -> Outcome:
+    run = simulate(scenario, Fixed(plan), engine=engine)
     names = ("time", "version", "members", "samples")
     columns = [list(run.updates[name]) for name in names]
     rows = zip(*columns, strict=True)
@@ -71,7 +74,7 @@ def test_all_vectors_are_there() -> None:
     assert len(cases()) == 48
 
 
-@pytest.mark.parametrize("engine", [by_reference, by_engine])
+@pytest.mark.parametrize("engine", [by_reference, by_plain, by_engine])
 @pytest.mark.parametrize("number", range(48))
 def test_every_update_of_a_vector_is_reproduced(
     number: int, engine: Callable[[Scenario, Plan], Outcome]

@@ -34,7 +34,6 @@ EXAMPLES = {
     "run": (
         "simstrag run examples/demo.yaml --policy korel --seed 3 --out runs/korel-3",
         "simstrag run examples/demo.yaml --policy ssp:bound=5 --timeline ssp.json.gz",
-        "simstrag run examples/demo.yaml --json",
     ),
     "compare": (
         "simstrag compare examples/demo.yaml --sensitivity --out reports/demo",

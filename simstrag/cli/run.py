@@ -29,6 +29,7 @@ def run(
     window: Annotated[
         str | None, option("Only these seconds of the timeline, such as 10:20.", "FROM:TO")
     ] = None,
+    engine: Annotated[str, option("native, or plain: in Python alone.", "NAME")] = "native",
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -53,6 +54,7 @@ def run(
             record_gradients=gradients,
             on_update=on_update,
             out=out,
+            engine=engine,
         )
     written: TimelineFile | None = None
     if timeline is not None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,12 +21,13 @@ from simstrag.engine.native.library import library
 from simstrag.engine.native.loading import Loading
 from simstrag.engine.native.memory import Memory
 from simstrag.engine.recorder import Recorder
+from simstrag.engine.rules import Limits
 from simstrag.learning.noise_scale import NoiseScale, unmodelled
 from simstrag.plan import Plan
 from simstrag.timing.timing import Timing
 from simstrag.view import WINDOW, Hints, View
 
-__all__ = ["Kernel", "Limits", "Stop", "Truth"]
+__all__ = ["Kernel", "Stop", "Truth"]
 
 Floats = npt.NDArray[np.float64]
 Truth = Callable[[], Floats]
@@ -53,21 +53,11 @@ class Stop(enum.Enum):
     STALLED = "STALLED"
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What ends a run: the first update at which every limit that is set is reached (rule 23)."""
-
-    updates: int | None = None
-    samples: int | None = None
-    progress: float | None = None
-
-
 class Kernel:
     """The state of one job between two decisions of the outer world.
 
     plan: a resolved plan for `world_size` ranks; it starts at time 0 when `advance` is called.
     straggler_ratio: who counts as a straggler in truth (rule 27).
-    told: nobody works out when steps and collectives end: `tell` and `reduced` say so.
     """
 
     def __init__(
@@ -79,7 +69,6 @@ class Kernel:
         limits: Limits,
         recorder: Recorder,
         straggler_ratio: float,
-        told: bool = False,
     ) -> None:
         built = library()
         self._native, self._stops = built.functions, built.stops
@@ -105,8 +94,7 @@ class Kernel:
         m["most_progress"] = math.nan if limits.progress is None else limits.progress
         m["every"] = 0 if recorder.keeps_updates else 1
         m["keeps_steps"], m["keeps_fates"] = recorder.keeps("steps"), recorder.keeps("gradients")
-        m["budget"], m["told"] = BUDGET, told
-        self.reducing: list[int] = []
+        m["budget"] = BUDGET
         self._loading = Loading(timing, self.memory)
         self._everybody = np.arange(world_size)
         self._level: int | None = None
@@ -163,30 +151,6 @@ class Kernel:
                 self._file(plan, old)
                 self._native.refile(self.memory.address)
         self._native.go_on(self.memory.address)
-
-    def tell(self, rank: int, start: float, finish: float) -> None:
-        """Of a kernel that is told: the step of a rank began then, and ends at `finish` >= now."""
-        self._native.told(self.memory.address, rank, start, finish)
-
-    def reduced(self, closing: int, end: float) -> None:
-        """Of a kernel that is told: a collective of `reducing` ends at `end` >= now."""
-        self.reducing.remove(closing)
-        self.memory.closings[closing]["busy"] = end - self.now
-        self._native.ends(self.memory.address, closing, end)
-
-    def aboard(self, closing: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Whose gradients a closing holds, by rank: those who count, and their riders."""
-        members = set(self._contributors(closing))
-        rank, riders = int(self.memory.closings[closing]["head"]), []
-        while rank >= 0:
-            if rank not in members:
-                riders.append(rank)
-            rank = int(self.memory.ranks[rank]["link"])
-        return tuple(sorted(members)), tuple(sorted(riders))
-
-    def hand_over(self) -> None:
-        """Give the recorder all rows that there are."""
-        self._take_over()
 
     def end(self) -> None:
         """The run is over: account for what is in flight, and hand all totals over."""
@@ -253,9 +217,6 @@ class Kernel:
         if stop == "NOISE":
             self._native.disband_all(self.memory.address)
             self._loading.draw()
-        elif stop == "REDUCE" and m["told"]:
-            self.reducing.append(int(m["call"]))
-            m["call"] = -1
         elif stop == "REDUCE":
             closing = int(m["call"])
             m["call"] = -1

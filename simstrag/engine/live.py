@@ -1,96 +1,55 @@
-"""The engine's bookkeeping for real training: told what has happened instead of working it out.
+"""The driver of the rules for real training: told what has happened instead of computing it.
 
-A simulation knows when each step will end; a real run is told afterwards.  All else is the same
-code: `simstrag.engine.kernel` decides what makes an update, how stale and how heavy its gradients
-are,
-who starts next and when the policy is asked.  Nothing here does I/O or reads a clock, so a recorded
-run can be told again, and the reference engine can judge it.
+`simstrag.engine.rules` decides what makes an update, how stale and how heavy its gradients are, who
+starts next and when the policy is asked.  Nothing here does I/O or reads a clock, so a recorded run
+can be told again, and the reference engine can judge it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from simstrag import policies
-from simstrag.engine.kernel import Kernel, Limits, Stop
+from simstrag.engine.accounts import Accounts, StepAccount
+from simstrag.engine.messages import (
+    Ask,
+    CallOff,
+    CollectiveEnded,
+    Decision,
+    JobEnded,
+    Lost,
+    Push,
+    PushEnded,
+    PushSum,
+    Reduction,
+    Serve,
+    Start,
+    StepEnded,
+    SumArrived,
+    Update,
+    Wake,
+)  # fmt: skip
+from simstrag.engine.plain import Agenda
 from simstrag.engine.recorder import Recorder
+from simstrag.engine.rules import Limits, Rules, State
 from simstrag.errors import NobodyLeft, PlanError
 from simstrag.learning.noise_scale import NoiseScale
 from simstrag.plan import Plan, Precision, Review
 from simstrag.policy import Hints, Policy, View
-from simstrag.quorum import Quorum, Via
-from simstrag.scenario.scenario import Scenario
-from simstrag.view import LAZY
+from simstrag.quorum import Quorum
 
-__all__ = ["Facts", "Gradient", "Live", "Lost", "Reduction", "Start", "Update"]
+__all__ = ["Facts", "Live", "Lost", "Reduction", "Start", "Update"]
 
 Floats = npt.NDArray[np.float64]
 
 NEVER_OVER = Limits(updates=1 << 62)
 """A real run ends when its training loop does."""
-
-WINDOWS = ("known", *(f"shown_{name}" for name in LAZY if name != "pending_since"))
-"""What the views of a kernel are made of."""
-
-
-class Start(NamedTuple):
-    """A rank has the parameters of `version` and begins a step of so many samples.
-
-    amp: in reduced precision.  private: on a model of its own that it has already.
-    """
-
-    rank: int
-    step: int
-    version: int
-    amp: bool
-    samples: int
-    private: bool
-
-
-class Gradient(NamedTuple):
-    """A gradient in its update: computed from the parameters of `version`."""
-
-    rank: int
-    step: int
-    version: int
-    samples: int
-    weight: float
-
-
-class Update(NamedTuple):
-    """The parameters become `version`; gradients in order of rank."""
-
-    version: int
-    gradients: tuple[Gradient, ...]
-
-
-class Lost(NamedTuple):
-    """A gradient that comes to nothing: `dropped`, or `aborted` before it was whole."""
-
-    rank: int
-    step: int
-    fate: str
-
-
-class Reduction(NamedTuple):
-    """A collective begins; `Live.reduced` is told when closing `number` has ended.
-
-    members: whose gradients are summed up, in order of rank.  riders: the others whose gradients
-    go with those of a member.  average: it is models that are averaged.
-    """
-
-    number: int
-    members: tuple[int, ...]
-    riders: tuple[int, ...]
-    via: Via
-    average: bool
-
 
 News = Start | Update | Lost | Reduction
 
@@ -159,56 +118,49 @@ class Live:
         self.lost: frozenset[int] = frozenset() if facts is None else facts.lost
         self._batch, self._workers = batch, world_size
         self._answer: Plan | None = None
-        self._heard = _Heard(recorder)
-        scenario = Scenario(
-            workers=world_size, updates=1, step={"compute": 1.0, "amp_ratio": 1.5},
-            learner={"batch": batch, "noise_scale": self.hints.noise_scale or 1.0},
-        )  # fmt: skip
-        known = scenario.learner
-        self.learner = NoiseScale(batch, known.noise_scale, known.c_tau)
-        if self.hints.noise_scale is None:
+        noise_scale = self.hints.noise_scale
+        self.learner = NoiseScale(batch, noise_scale or 1.0)
+        if noise_scale is None:
             self.learner.lost = "nobody knows the noise scale of this model"
         if facts is None:
-            noise_scale = self.hints.noise_scale
             plan = self._ask(View(world_size, hints=self.hints, noise_scale=noise_scale))
         else:
             plan = facts.plan
-        self._kernel = Kernel(
-            world_size, scenario.timing(0), self._masked(plan), self.learner, NEVER_OVER,
-            self._heard, scenario.straggler_ratio, told=True,
-        )  # fmt: skip
         self.plan = plan
+        self._recorder = recorder
+        self._rules = Rules(world_size, self._masked(plan), self.learner, NEVER_OVER)
+        self._accounts = Accounts(self._rules, recorder, job_seconds=0.0)
+        self._agenda = Agenda(self._rules)
+        self._open: dict[int, tuple[int, float]] = {}  # closing and beginning of each reduction
+        self._round: int | None = None  # the closing whose collective has just ended
+        self._asks = False
+        self._news: list[News] = []
+        self._record_plan()
         if facts is not None:
             self._resume(facts)
-        self._started = self._kernel.memory.ranks["started"].copy()
-        self._reducing: dict[int, int] = {}
+        self._carry_out(self._rules.begin())
         self._go(self.now)
 
     @property
     def now(self) -> float:
         """The time of what was told last."""
-        return self._kernel.now
+        return self._rules.now
 
     @property
     def version(self) -> int:
         """Updates so far."""
-        return self._kernel.version
+        return self._rules.version
 
     @property
     def samples(self) -> int:
         """Samples applied so far."""
-        return int(self._kernel.memory.job["samples"])
+        return self.learner.samples
 
     @property
     def expiry(self) -> float:
         """When the next window is over, unless something happens before; infinity without one."""
-        memory = self._kernel.memory
-        open_ = [
-            memory.ranks[q["ready"]]["arrival"] + q["window"]
-            for q in memory.quorums[: memory.job["quorum_count"]]
-            if q["window"] < math.inf and q["ready"] >= 0
-        ]
-        return float(min(open_, default=math.inf))
+        coming = self._agenda.next
+        return math.inf if coming is None else coming[0]
 
     # -- what has happened -------------------------------------------------------------------
 
@@ -216,16 +168,14 @@ class Live:
         """The gradient of a rank is here; computing it took so long."""
         at = max(at, self.now)
         self._note("done", at, rank, seconds)
-        begun = max(at - seconds, float(self._kernel.memory.ranks[rank]["pulled"]))
-        self._kernel.tell(rank, begun, at)
+        self._end_step(rank, at - seconds, at)
         self._go(at)
 
     def reduced(self, number: int, at: float) -> None:
         """The collective of a `Reduction` has ended."""
         at = max(at, self.now)
         self._note("reduced", at, number)
-        self._kernel.reduced(self._reducing.pop(number), at)
-        self._go(at)
+        self._end_reduction(number, at)
 
     def wait(self, at: float) -> None:
         """Nothing has happened until then, but windows may be over."""
@@ -240,11 +190,8 @@ class Live:
         self._note("gone", max(at, self.now), rank)
         self._go(max(at, self.now))
         self.lost |= {rank}
-        m = self._kernel.memory.job
-        kept = {name: m[name].item() for name in REVIEWED}
-        self._kernel.replan(self._masked(self.plan))
-        for name, value in kept.items():
-            m[name] = value
+        self._carry_out(self._rules.change(self._masked(self.plan)))
+        self._record_plan()
         self._go(self.now)
 
     def lockstep(self, start: float, seconds: Floats, end: float | None = None) -> None:
@@ -253,128 +200,143 @@ class Live:
         It is no news to anybody.  seconds: shape (N,), of each rank's computing.  end: when its
         update was over; without it, when the last gradient was there.
         """
+        news, self._news = self._news, []
         begun = max(start, self.now)
-        for rank, own in enumerate(seconds.tolist()):
-            self._kernel.tell(rank, begun, begun + own)
         until = begun + float(seconds.max())
-        self._heard.listens = False
-        self._advance(until)
-        (closing,) = self._kernel.reducing
-        end = max(end or until, until)
-        self._kernel.reduced(closing, end)
-        self._advance(end)
-        self._heard.listens = True
-        self._started[:] = self._kernel.memory.ranks["started"]
-
-    def _advance(self, until: float) -> None:
-        """As `_go`, but nobody hears of anything."""
-        while self._kernel.advance(until) is Stop.REVIEW:
-            self._review()
-        self._kernel.memory.job["now"] = until
-        self._kernel.hand_over()
+        for rank, own in enumerate(seconds.tolist()):
+            self._end_step(rank, begun, begun + own)
+        self._go(until)
+        (number,) = self._open
+        self._end_reduction(number, max(end or until, until))
+        self._news = news
 
     def news(self) -> list[News]:
         """What has become of it since last asked; updates in order of version, each before the
         starts from its parameters."""
-        news, self._heard.news = self._heard.news, []
+        news, self._news = self._news, []
         return news
 
     def facts(self) -> Facts:
         """What another `Live` needs to go on from here."""
-        memory = self._kernel.memory
-        m = memory.job
-        reviewed: Any = tuple(m[name].item() for name in REVIEWED)
-        windows = {name: getattr(memory, name).copy() for name in WINDOWS}
-        began = memory.ranks["state"] == COMPUTING  # of which nothing will come
-        started = memory.ranks["started"] - began
+        started = np.array(self._rules.steps)
+        started[list(self._computing())] -= 1  # nothing will come of these
         return Facts(
-            self.plan, self.version, self.samples, self.now, reviewed, self.asked,
-            started, self.lost, windows,
+            self.plan, self.version, self.samples, self.now, self._rules.reviewed, self.asked,
+            started, self.lost, self._accounts.windows,
         )  # fmt: skip
 
     def end(self) -> None:
         """The run is over: the recorder gets what is left, and the totals."""
-        self._kernel.end()
+        for rank in range(self._workers):
+            self._accounts.close(rank)
+        self._accounts.end()
 
-    # -- the kernel --------------------------------------------------------------------------
+    # -- the rules ---------------------------------------------------------------------------
 
     def _resume(self, facts: Facts) -> None:
-        memory = self._kernel.memory
-        m = memory.job
-        m["version"], m["samples"], m["now"] = facts.version, facts.samples, facts.now
-        for name, value in zip(REVIEWED, facts.reviewed, strict=True):
-            m[name] = value
-        memory.ranks["started"] = facts.started
-        for name, window in facts.windows.items():
-            getattr(memory, name)[:] = window
+        rules = self._rules
+        rules.version, rules.now, rules.reviewed = facts.version, facts.now, facts.reviewed
+        rules.steps = facts.started.tolist()
+        self.learner.samples = facts.samples
+        self._accounts.windows = facts.windows
+
+    def _end_step(self, rank: int, begun: float, end: float) -> None:
+        """A step computed from `begun` on, if not from its pull on, and ends then."""
+        step = self._accounts.step(rank)
+        step.got = step.start = max(begun, step.pulled)
+        step.finish = step.ended = end
+        self._agenda.add(end, StepEnded(rank, step.step, step.samples))
+
+    def _end_reduction(self, number: int, at: float) -> None:
+        closing, begun = self._open.pop(number)
+        self._accounts.busy[closing] = at - begun
+        self._agenda.add(at, CollectiveEnded(closing))
+        self._go(at)
 
     def _go(self, until: float) -> None:
-        """Let everything happen up to then, plans included; note what it was."""
-        kernel = self._kernel
-        begun: list[Reduction] = []
-        while kernel.advance(until) is Stop.REVIEW:
-            begun += self._reductions()
-            self._review()
-        begun += self._reductions()
-        kernel.memory.job["now"] = until
-        kernel.hand_over()
-        self._heard.news += begun
-        self._note_starts()
+        """Let everything happen up to then, plans included."""
+        while (coming := self._agenda.next) is not None and coming[0] <= until:
+            time, fact = coming
+            self._agenda.pop()
+            decisions = self._rules.receive(fact, time)
+            if isinstance(fact, PushEnded):
+                self._accounts.end_push(fact.rank)
+            self._round = fact.closing if isinstance(fact, CollectiveEnded) else None
+            self._carry_out(decisions)
+            while self._asks:
+                self._asks = False
+                self.plan = self._decided()
+                decisions = self._rules.replan(self._masked(self.plan))
+                self._record_plan()
+                self._carry_out(decisions)
+        self._rules.now = until
 
-    def _review(self) -> None:
-        self.plan = self._decided()
-        self._kernel.replan(self._masked(self.plan))
+    def _carry_out(self, decisions: Iterable[Decision]) -> None:
+        """Real communication with a server takes no time of its own here."""
+        accounts, now = self._accounts, self.now
+        for decision in decisions:
+            match decision:
+                case Start():
+                    self._start(decision)
+                    self._news.append(decision)
+                case Push(rank, step):
+                    self._agenda.add(now, PushEnded(rank, step))
+                case CallOff(rank):
+                    accounts.end_push(rank)
+                case Reduction():
+                    number = max(self._open, default=-1) + 1
+                    self._open[number] = decision.number, now
+                    self._news.append(decision._replace(number=number))
+                case PushSum(leader, closing):
+                    self._agenda.add(now, SumArrived(leader, closing))
+                case Serve(job):
+                    self._agenda.add(now, JobEnded(job))
+                case Wake(time, fact):
+                    self._agenda.add(time, fact)
+                case Lost():
+                    accounts.lose(decision)
+                    self._news.append(decision)
+                case Update():
+                    accounts.update(decision)
+                    self._news.append(decision)
+                case Ask():
+                    self._asks = True
 
-    def _reductions(self) -> list[Reduction]:
-        """Those that have begun under the present plan, and were not told of yet."""
-        kernel, begun = self._kernel, []
-        for closing in kernel.reducing:
-            if closing not in self._reducing.values():
-                members, riders = kernel.aboard(closing)
-                number = max(self._reducing, default=-1) + 1
-                self._reducing[number] = closing
-                via = tuple(Via)[kernel.memory.closings[closing]["via"]]
-                begun.append(Reduction(number, members, riders, via, self.plan.average))
-        return begun
+    def _start(self, start: Start) -> None:
+        accounts, now = self._accounts, self.now
+        if start.private and self._round is not None:  # its group goes on with its own model
+            accounts.step(start.rank).busy = accounts.busy[self._round]
+        accounts.close(start.rank)
+        step = StepAccount(
+            start.step, start.version, self.samples, start.amp, start.samples, start.samples, now,
+            now, now, math.inf, math.inf,
+        )  # fmt: skip
+        accounts.begin(start, step)
 
-    def _note_starts(self) -> None:
-        ranks, news = self._kernel.memory.ranks, self._heard.news
-        began = np.flatnonzero(ranks["started"] != self._started)
-        if not len(began):
-            return
-        rows = ranks[began]
-        columns = (rows[name].tolist() for name in STARTED)
-        starts = [
-            Start(rank, step, version, bool(amp), samples, kept > 0)
-            for rank, step, version, amp, samples, kept in zip(
-                began.tolist(), *columns, strict=True
-            )
-        ]
-        self._started[began] = rows["started"]
-        if len({start.version for start in starts}) > 1:
-            news.sort(key=lambda each: each.version if isinstance(each, Update) else -1)
-            for start in starts:
-                later = [k for k, n in enumerate(news) if getattr(n, "version", -1) > start.version]
-                news.insert(min(later, default=len(news)), start)
-        else:
-            news += starts
+    def _computing(self) -> set[int]:
+        work = enumerate(self._rules.work)
+        return {rank for rank, g in work if g is not None and g.state is State.COMPUTING}
+
+    def _record_plan(self) -> None:
+        if self._recorder is not None:
+            self._recorder.planned(self._rules.plan, self.version, self.now)
 
     # -- plans -------------------------------------------------------------------------------
 
     def _decided(self) -> Plan:
         """The plan from now on; one with other quorums has to wait for steps that are fixed."""
         if self._next is None:
-            plan = self._ask(self._kernel.view(self.hints))
+            plan = self._ask(self._accounts.view(self.hints))
             if plan.quorums == self.plan.quorums:
                 return plan
             self._next = plan
         else:
             self.asked += 1
-        computing = self._kernel.memory.ranks["state"] == COMPUTING
+        computing = self._computing()
         fixed = tuple(
             quorum
             for quorum in self.plan.quorums
-            if self._fixed(quorum) and computing[list(quorum.members)].any()
+            if self._fixed(quorum) and not computing.isdisjoint(quorum.members)
         )
         if fixed:
             plan = replace(self.plan, quorums=fixed, review=Review(updates=1))
@@ -420,63 +382,3 @@ class Live:
         if not quorums:
             raise NobodyLeft(f"policy {self.name}: all ranks of its plan are gone")
         return replace(plan, quorums=tuple(quorums)).resolved(self._workers)
-
-
-APPLIED, DROPPED, ABORTED = range(3)
-COMPUTING = 1
-REVIEWED = ("reviewed_updates", "reviewed_samples", "reviewed_time")
-STARTED = ("step", "version", "amp", "samples", "kept")
-FATES = ("fate", "update", "rank", "step", "version", "samples", "weight")
-LOST = {DROPPED: "dropped", ABORTED: "aborted"}
-
-
-class _Heard(Recorder):
-    """Turns the logs of a kernel into news, and hands them on."""
-
-    def __init__(self, recorder: Recorder | None) -> None:
-        super().__init__(keep_steps=True, keep_gradients=True, storage=_Nowhere())
-        self.news: list[News] = []
-        self.listens = True
-        self._recorder = recorder
-
-    def planned(self, plan: Plan, version: int, time: float) -> None:
-        if self._recorder is not None:
-            self._recorder.planned(plan, version, time)
-
-    def names(self, members: Any) -> int:
-        return super().names(members) if self._recorder is None else self._recorder.names(members)
-
-    def take(self, logs: Any) -> None:
-        if self._recorder is not None:
-            self._recorder.take(logs)
-        if self.listens:
-            self._hear(logs)
-
-    def _hear(self, logs: Any) -> None:
-        applied: dict[int, list[Gradient]] = {}
-        lost: dict[int, list[Lost]] = {fate: [] for fate in LOST}
-        columns = (logs["fates"][name].tolist() for name in FATES)
-        for fate, update, *gradient in zip(*columns, strict=True):
-            if fate == APPLIED:
-                applied.setdefault(update, []).append(Gradient(*gradient))
-            elif fate in lost:
-                lost[fate].append(Lost(gradient[0], gradient[1], LOST[fate]))
-        self.news += [Update(update, tuple(own)) for update, own in sorted(applied.items())]
-        for each in lost.values():
-            self.news += each
-
-    def totals(self, machine: Any, ranks: Any, progress: float | None) -> None:
-        if self._recorder is not None:
-            self._recorder.totals(machine, ranks, progress)
-
-
-class _Nowhere:
-    """Keeps nothing."""
-
-    excerpt = None
-
-    def add(self, name: str, block: Any) -> None:
-        pass
-
-    def table(self, name: str) -> None:
-        return None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import logging
 import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict
@@ -15,8 +17,11 @@ import simpy
 
 from simstrag import policies
 from simstrag.engine.excerpt import Excerpt
-from simstrag.engine.kernel import Kernel, Limits, Stop, Truth
+from simstrag.engine.kernel import Kernel, Stop, Truth
+from simstrag.engine.native.library import LIBRARY
+from simstrag.engine.plain import Plain
 from simstrag.engine.recorder import Recorder
+from simstrag.engine.rules import Limits
 from simstrag.engine.summary import summarise, unslowed_warning
 from simstrag.errors import InputError, PlanError, StallError
 from simstrag.learning.noise_scale import NoiseScale, unmodelled
@@ -26,6 +31,9 @@ from simstrag.runs.tables import OnDisk
 from simstrag.scenario.beyond_measured import beyond_measured
 from simstrag.scenario.scenario import Scenario
 from simstrag.timing.timing import Timing
+
+Engine = Kernel | Plain
+ENGINES: dict[str, type[Engine]] = {"native": Kernel, "plain": Plain}
 
 
 def simulate(
@@ -40,6 +48,7 @@ def simulate(
     out: str | Path | None = None,
     excerpt: Sequence[int] | None = None,
     hints: Hints | None = None,
+    engine: str = "native",
 ) -> Run:
     """Run one policy through a scenario under one seed.
 
@@ -55,6 +64,7 @@ def simulate(
         they are too many, so that memory does not grow with the run; not with `out`.
     hints: what the policy knows beforehand, where it differs from the scenario, such as a newer
         calibration; the run's provenance states it.
+    engine: "native", or "plain", which is Python alone, gives the same results and is far slower.
     Raises `InputError` for mistakes of the user, `StallError` where the policy waits for ever.
 
     >>> scenario = Scenario(workers=4, updates=10, step={"compute": 0.1})
@@ -69,16 +79,18 @@ def simulate(
             raise InputError("an excerpt stays in memory: ask for `excerpt` or for `out`")
         storage = Excerpt(scenario.workers, excerpt)
         return _simulate(
-            scenario, policy, seed, Recorder(True, True, True, on_update, storage), hints
+            scenario, policy, seed, Recorder(True, True, True, on_update, storage), hints, engine
         )
     if out is None:
-        return _simulate(scenario, policy, seed, Recorder(*keep, on_update), hints)
+        return _simulate(scenario, policy, seed, Recorder(*keep, on_update), hints, engine)
     run: Run | None = None
 
     def fill(folder: Path) -> None:
         nonlocal run
         with OnDisk(folder) as files:
-            run = _simulate(scenario, policy, seed, Recorder(*keep, on_update, files), hints)
+            run = _simulate(
+                scenario, policy, seed, Recorder(*keep, on_update, files), hints, engine
+            )
         run.note(folder)
 
     folder = write_directory(Path(out), "run.json", fill)
@@ -92,10 +104,11 @@ def _simulate(
     seed: int,
     recorder: Recorder,
     hints: Hints | None,
+    engine: str,
 ) -> Run:
     name = policy if isinstance(policy, str) else policies.name_of(policy)
     fresh = policies.load(policy) if isinstance(policy, str) else copy.deepcopy(policy)
-    simulation = _Simulation(scenario, fresh, name, seed, recorder, hints)
+    simulation = _Simulation(scenario, fresh, name, seed, recorder, hints, engine)
     world = simpy.Environment()
     contention = simulation.timing.contention
     if contention.trace_end == "error" and contention.end < math.inf:
@@ -138,6 +151,7 @@ class _Simulation:
         seed: int,
         recorder: Recorder,
         hints: Hints | None = None,
+        engine: str = "native",
     ) -> None:
         learner = scenario.learner
         self.scenario = scenario
@@ -154,7 +168,7 @@ class _Simulation:
         self._asked: Plan | None = None
         self._answered: Plan | None = None
         self._truth_error: InputError | None = None
-        self.kernel = Kernel(
+        self.kernel: Engine = _engine(engine)(
             scenario.workers, self.timing, self._plan(self._first_view()), self.learner, limits,
             self.recorder, scenario.straggler_ratio,
         )  # fmt: skip
@@ -262,6 +276,24 @@ class _Simulation:
             f"policy {self.name} waits for ever at {kernel.now:g} s, "
             f"version {kernel.version}: {held}; the plan is {kernel.plan}"
         )
+
+
+def _engine(name: str) -> type[Engine]:
+    """The engine of a name; the plain one where the native library was not built."""
+    if name not in ENGINES:
+        raise InputError(f"there is no engine {name!r}; known: {', '.join(ENGINES)}")
+    if name == "native" and not LIBRARY.exists():
+        _warn_of_plain()
+        return Plain
+    return ENGINES[name]
+
+
+@functools.cache
+def _warn_of_plain() -> None:
+    logging.getLogger("simstrag").warning(
+        "the native engine was not built when simstrag was installed: the plain engine runs, with "
+        "the same results, and takes far longer; install a C compiler and simstrag again"
+    )
 
 
 def _end_of_trace(world: simpy.Environment, end: float) -> Generator[simpy.Event, Any, None]:

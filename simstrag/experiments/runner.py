@@ -316,7 +316,8 @@ def program() -> Mapping[str, Any]:
     >>> {"simstrag", "numpy", "commit", "sources"} <= program().keys()
     True
     """
-    sources = sorted(Path(__file__).parents[1].rglob("*.py"))
+    files = sorted(Path(__file__).parents[1].rglob("*"))
+    sources = [file for file in files if file.suffix in (".py", ".c", ".h")]
     return {**provenance(), "sources": _digest([_digest_of_file(path) for path in sources])}
 
 

@@ -48,7 +48,7 @@ class NoiseScale:
     0.125
     """
 
-    def __init__(self, batch: int, noise_scale: float, c_tau: float) -> None:
+    def __init__(self, batch: int, noise_scale: float, c_tau: float = 1.0) -> None:
         self.batch = batch
         self.noise_scale = noise_scale
         self.c_tau = c_tau

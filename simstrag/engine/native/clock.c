@@ -97,7 +97,6 @@ static double finish_from(struct job *m, whole rank, whole variant, double start
 /* When that part of the next step of a rank ends, if it starts computing at `start` (rule 2). */
 static double compute(struct job *m, whole rank, double start, int amp, double share, double part) {
     struct rank_row *r = &m->ranks[rank];
-    if (m->told) return INFINITY;
     if (r->recorded) return start + recorded(m, rank, r->started, amp) * effort(m, share) * part;
     double work = effort(m, share) * part;
     if (m->noisy) work = factor(m, rank, r->started - r->noise_from) * effort(m, share) * part;

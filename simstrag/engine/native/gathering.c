@@ -1,12 +1,5 @@
 /* From finishes to closings: gradients gather in quorums (rules 11, 14, 17, 18). */
 
-/* Of a job that is told: when a step began, and that it ends then, which is not past yet. */
-EXPORT void told(struct job *m, whole rank, double start, double finish) {
-    struct rank_row *r = &m->ranks[rank];
-    r->got = r->start = start; r->finish = r->ended = r->due = finish;
-    schedule(m, finish, ARRIVE, rank, r->step);
-}
-
 /* A new closing of a quorum, of nobody yet. */
 static whole open_closing(struct job *m, whole index) {
     struct quorum_row *q = &m->quorums[index];

@@ -26,7 +26,7 @@ TYPES = {"double": "f8", "whole": "i8", "flag": "i1"}
 FUNCTIONS = {
     "begin": "", "advance": "f", "go_on": "", "end": "", "settle_all": "", "refile": "",
     "report": "", "disband_all": "", "find_least": "", "serve_until": "f", "ends": "if",
-    "told": "iff", "threshold": "pif",
+    "threshold": "pif",
 }  # fmt: skip
 """Arguments after the first, an address: f, a float; i, a whole number; p, an address."""
 ARGUMENTS = {"f": ctypes.c_double, "i": ctypes.c_int64, "p": ctypes.c_void_p}

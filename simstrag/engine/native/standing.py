@@ -42,7 +42,7 @@ def adopt(plan: Plan, old: Plan | None, loading: Loading, unknown: bool) -> None
     were = frozenset() if old is None else old.suspects or frozenset()
     memory.suspected[list(were - suspects)] = False
     memory.suspected[list(suspects - were)] = True
-    m["judged"] = plan.suspects is not None and not m["told"]
+    m["judged"] = plan.suspects is not None
     m["suspects"] = len(suspects)
     m["loaded"] = any(quorum.via is not Via.ALLREDUCE for quorum in plan.quorums)
     m["deadline"] = _or(plan.deadline, math.nan)
@@ -95,7 +95,6 @@ def file(plan: Plan, old: Plan | None, loading: Loading, token: int) -> None:
 
 def _file(index: int, quorum: Quorum, plan: Plan, loading: Loading, at: int) -> int:
     memory, timing = loading.memory, loading.timing
-    told = bool(memory.job["told"])
     row, members = memory.quorums[index], np.array(quorum.members)
     end = at + len(members)
     memory.lists[at:end] = members
@@ -109,7 +108,7 @@ def _file(index: int, quorum: Quorum, plan: Plan, loading: Loading, at: int) -> 
     row["via"], row["late"], row["ridden"] = VIA[quorum.via], LATE[quorum.late], bool(quorum.riders)
     full = quorum.count is None and quorum.window == math.inf
     alone = not quorum.riders and quorum.steps == 1 and plan.bound is None
-    row["barrier"] = full and alone and quorum.via is not Via.SERVER and not told
+    row["barrier"] = full and alone and quorum.via is not Via.SERVER
     row["race"] = _is_race(quorum, plan, loading) and alone and not row["barrier"]
     row["queue"] = not row["race"] and _is_queue(quorum, plan, loading)
     row["lockstep"], row["try_at"], row["pending"] = 0, 0, -1
@@ -118,9 +117,7 @@ def _file(index: int, quorum: Quorum, plan: Plan, loading: Loading, at: int) -> 
         row["seconds"] = loading.seconds(quorum.members)
         loaded = bool(memory.job["loaded"])
         felt = any(timing.net(rank, loaded) is not None for rank in quorum.members)
-        if told:
-            row["asks"] = 1
-        elif not full:
+        if not full:
             row["asks"] = felt or timing.nodes is not None
             loading.seconds_by_count()
         elif felt:

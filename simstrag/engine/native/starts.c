@@ -12,10 +12,6 @@ static void enter_barrier(struct job *m, whole rank, double arrival) {
 static void expect(struct job *m, whole rank) {
     struct rank_row *r = &m->ranks[rank];
     r->ahead = 0; r->due = r->finish;
-    if (m->told) {
-        r->due = NAN;
-        return;
-    }
     if (r->parent < 0) {
         struct quorum_row *q = &m->quorums[r->quorum];
         if (q->barrier) {

@@ -1,0 +1,68 @@
+"""The plain engine is the native one in Python alone."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from simstrag.engine import simulate as simulation
+from simstrag.engine.simulate import simulate
+from simstrag.errors import InputError
+from simstrag.scenario.scenario import Scenario
+
+POLICIES = ("bsp", "asgd", "ssp:bound=2", "backup", "korel", "local_sgd:h=3", "cgp", "dssp")
+
+
+def case(updates: int) -> Scenario:
+    return Scenario(
+        workers=5, updates=updates, step={"compute": 0.1, "cv": 0.2, "amp_ratio": 1.5},
+        server={"push": 0.01, "pull": 0.01, "service": 0.005},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_sample_of_updates_is_the_same_sample(policy: str) -> None:
+    native, plain = (
+        simulate(case(300), policy, 1, record_updates=False, engine=engine)
+        for engine in ("native", "plain")
+    )
+    assert plain.updates == native.updates
+    assert plain.warnings == native.warnings
+
+
+def test_a_long_run_hands_its_updates_over_more_than_once() -> None:
+    for keep in (True, False):
+        native, plain = (
+            simulate(case(40_000), "asgd", 1, record_updates=keep, engine=engine)
+            for engine in ("native", "plain")
+        )
+        assert plain.updates == native.updates
+        assert plain.summary["makespan"] == native.summary["makespan"]
+
+
+def test_a_run_directory_holds_the_same_tables(tmp_path: Path) -> None:
+    runs = [
+        simulate(case(60), "cgp", 1, record_steps=True, out=tmp_path / engine, engine=engine)
+        for engine in ("native", "plain")
+    ]
+    for table in ("updates", "steps", "decisions"):
+        assert getattr(runs[0], table) == getattr(runs[1], table)
+
+
+def test_an_engine_that_does_not_exist_is_named() -> None:
+    with pytest.raises(InputError, match="no engine 'fast'; known: native, plain"):
+        simulate(case(3), engine="fast")
+
+
+def test_without_the_native_library_the_plain_engine_runs_and_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = simulate(case(30), "korel")
+    monkeypatch.setattr(simulation, "LIBRARY", Path("nowhere.so"))
+    simulation._warn_of_plain.cache_clear()
+    with caplog.at_level(logging.WARNING, logger="simstrag"):
+        runs = [simulate(case(30), "korel") for _ in range(2)]
+    assert [run.summary for run in runs] == [expected.summary] * 2
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
