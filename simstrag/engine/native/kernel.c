@@ -1,7 +1,8 @@
 /* The native engine: the rules of docs/semantics.md over tables of records.
 
    `advance` goes on from event to event until the driver must act; the driver answers with the
-   other exported functions.  The files are one translation unit, in the order of use. */
+   other exported functions.  engine/rules.py states the same rules in plain Python: read it first.
+   The files are one translation unit, in the order of use. */
 
 #include "records.h"
 #include "clock.c"
