@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag import policies
-from simstrag.engine.accounts import Accounts, StepAccount
+from simstrag.engine.accounts import Accounts
 from simstrag.engine.messages import (
     Ask,
     CallOff,
@@ -129,10 +129,9 @@ class Live:
         self.plan = plan
         self._recorder = recorder
         self._rules = Rules(world_size, self._masked(plan), self.learner, NEVER_OVER)
-        self._accounts = Accounts(self._rules, recorder, job_seconds=0.0)
+        self._accounts = Accounts(self._rules, recorder)
         self._agenda = Agenda(self._rules)
         self._open: dict[int, tuple[int, float]] = {}  # closing and beginning of each reduction
-        self._round: int | None = None  # the closing whose collective has just ended
         self._asks = False
         self._news: list[News] = []
         self._record_plan()
@@ -159,8 +158,7 @@ class Live:
     @property
     def expiry(self) -> float:
         """When the next window is over, unless something happens before; infinity without one."""
-        coming = self._agenda.next
-        return math.inf if coming is None else coming[0]
+        return self._agenda.next
 
     # -- what has happened -------------------------------------------------------------------
 
@@ -227,25 +225,22 @@ class Live:
 
     def end(self) -> None:
         """The run is over: the recorder gets what is left, and the totals."""
-        for rank in range(self._workers):
-            self._accounts.close(rank)
         self._accounts.end()
 
     # -- the rules ---------------------------------------------------------------------------
 
     def _resume(self, facts: Facts) -> None:
-        rules = self._rules
-        rules.version, rules.now, rules.reviewed = facts.version, facts.now, facts.reviewed
-        rules.steps = facts.started.tolist()
+        steps = facts.started.tolist()
+        self._rules.resume(facts.version, facts.now, facts.reviewed, steps)
         self.learner.samples = facts.samples
         self._accounts.windows = facts.windows
 
     def _end_step(self, rank: int, begun: float, end: float) -> None:
         """A step computed from `begun` on, if not from its pull on, and ends then."""
-        step = self._accounts.step(rank)
-        step.got = step.start = max(begun, step.pulled)
+        step = self._accounts.last(rank)
+        step.got = step.begun = max(begun, step.pulled)
         step.finish = step.ended = end
-        self._agenda.add(end, StepEnded(rank, step.step, step.samples))
+        self._agenda.add(end, StepEnded(rank, step.start.step, step.samples))
 
     def _end_reduction(self, number: int, at: float) -> None:
         closing, begun = self._open.pop(number)
@@ -255,14 +250,8 @@ class Live:
 
     def _go(self, until: float) -> None:
         """Let everything happen up to then, plans included."""
-        while (coming := self._agenda.next) is not None and coming[0] <= until:
-            time, fact = coming
-            self._agenda.pop()
-            decisions = self._rules.receive(fact, time)
-            if isinstance(fact, PushEnded):
-                self._accounts.end_push(fact.rank)
-            self._round = fact.closing if isinstance(fact, CollectiveEnded) else None
-            self._carry_out(decisions)
+        while self._agenda.next <= until:
+            self._carry_out(self._agenda.tell())
             while self._asks:
                 self._asks = False
                 self.plan = self._decided()
@@ -277,12 +266,13 @@ class Live:
         for decision in decisions:
             match decision:
                 case Start():
-                    self._start(decision)
+                    accounts.begin(decision, decision.samples, now, now, math.inf)
                     self._news.append(decision)
                 case Push(rank, step):
+                    accounts.last(rank).arrived = now
                     self._agenda.add(now, PushEnded(rank, step))
                 case CallOff(rank):
-                    accounts.end_push(rank)
+                    accounts.last(rank).arrived = now
                 case Reduction():
                     number = max(self._open, default=-1) + 1
                     self._open[number] = decision.number, now
@@ -302,19 +292,8 @@ class Live:
                 case Ask():
                     self._asks = True
 
-    def _start(self, start: Start) -> None:
-        accounts, now = self._accounts, self.now
-        if start.private and self._round is not None:  # its group goes on with its own model
-            accounts.step(start.rank).busy = accounts.busy[self._round]
-        accounts.close(start.rank)
-        step = StepAccount(
-            start.step, start.version, self.samples, start.amp, start.samples, start.samples, now,
-            now, now, math.inf, math.inf,
-        )  # fmt: skip
-        accounts.begin(start, step)
-
     def _computing(self) -> set[int]:
-        work = enumerate(self._rules.work)
+        work = enumerate(self._rules.gradients)
         return {rank for rank, g in work if g is not None and g.state is State.COMPUTING}
 
     def _record_plan(self) -> None:

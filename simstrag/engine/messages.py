@@ -1,6 +1,7 @@
 """What a driver tells the rules, and what they decide: see `simstrag.engine.rules`.
 
-A fact has an `order`, (class, key): a driver tells facts by (time, order), which is rule 15.
+A driver tells facts in the order of (time, turn, fact): facts of one turn are compared by their
+first field, which is the rank, the quorum, or the number in order of start that rule 15 asks for.
 """
 
 from __future__ import annotations
@@ -8,9 +9,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from simstrag.quorum import Via
-
-FINISH, CLOSE, END, EXPIRE, SERVE = range(5)
-"""Classes of facts in the order of one instant [15]."""
 
 # -- facts ---------------------------------------------------------------------------------------
 
@@ -22,20 +20,12 @@ class StepEnded(NamedTuple):
     step: int
     samples: int
 
-    @property
-    def order(self) -> tuple[int, int]:
-        return FINISH, self.rank
-
 
 class PushEnded(NamedTuple):
     """The gradient of a rank has arrived at the server."""
 
     rank: int
     step: int
-
-    @property
-    def order(self) -> tuple[int, int]:
-        return FINISH, self.rank
 
 
 class SumArrived(NamedTuple):
@@ -44,19 +34,11 @@ class SumArrived(NamedTuple):
     leader: int
     closing: int
 
-    @property
-    def order(self) -> tuple[int, int]:
-        return FINISH, self.leader
-
 
 class Enough(NamedTuple):
     """A quorum has as many gradients as it needs."""
 
     quorum: int
-
-    @property
-    def order(self) -> tuple[int, int]:
-        return CLOSE, self.quorum
 
 
 class CollectiveEnded(NamedTuple):
@@ -64,19 +46,11 @@ class CollectiveEnded(NamedTuple):
 
     closing: int
 
-    @property
-    def order(self) -> tuple[int, int]:
-        return END, self.closing
-
 
 class JobEnded(NamedTuple):
     """The server has done a job."""
 
     job: int
-
-    @property
-    def order(self) -> tuple[int, int]:
-        return END, self.job
 
 
 class WindowExpired(NamedTuple):
@@ -84,33 +58,36 @@ class WindowExpired(NamedTuple):
 
     quorum: int
 
-    @property
-    def order(self) -> tuple[int, int]:
-        return EXPIRE, self.quorum
-
 
 class ServerFree(NamedTuple):
     """The server may take its next job."""
-
-    @property
-    def order(self) -> tuple[int, int]:
-        return SERVE, 0
 
 
 Fact = (
     StepEnded | PushEnded | SumArrived | Enough | CollectiveEnded | JobEnded | WindowExpired
     | ServerFree
 )  # fmt: skip
+TURNS: dict[type[Fact], int] = {
+    StepEnded: 0, PushEnded: 0, SumArrived: 0,
+    Enough: 1,
+    CollectiveEnded: 2, JobEnded: 2,
+    WindowExpired: 3,
+    ServerFree: 4,
+}  # fmt: skip
+"""The order of facts within one instant [15]."""
 
 # -- decisions -----------------------------------------------------------------------------------
 
 
 class Start(NamedTuple):
-    """A rank begins a step of so many samples on the parameters of `version`.
+    """A rank begins a step of so many samples.
 
-    amp: in reduced precision.  private: on a model of its own that it has already, without a pull.
-    puller: the rank whose link carries its pull; None where the pull is free.
-    switches: whether its precision is another than that of its last step.
+    version: of the parameters that it pulls, or pulled for the first step of its contribution.
+    amp: whether in reduced precision.
+    private: whether on a model of its own or of its group, without a pull.
+    puller: the rank whose link carries the pull; None where the pull is free.
+    switches: whether its precision differs from that of its last step.
+    closing: the closing whose collective has made the model of its group; None without one.
     """
 
     rank: int
@@ -121,6 +98,7 @@ class Start(NamedTuple):
     private: bool
     puller: int | None
     switches: bool
+    closing: int | None = None
 
 
 class Push(NamedTuple):
@@ -131,7 +109,7 @@ class Push(NamedTuple):
 
 
 class CallOff(NamedTuple):
-    """The push of a rank is called off: nobody needs it any more."""
+    """The push of a rank is cancelled, and no `PushEnded` follows."""
 
     rank: int
     step: int
@@ -140,8 +118,8 @@ class CallOff(NamedTuple):
 class Reduction(NamedTuple):
     """A collective begins; `CollectiveEnded` follows.
 
-    members: whose gradients are summed up, in order of rank.  riders: the others whose gradients
-    go with those of a member.  average: it is models that are averaged.
+    members: the ranks that contribute a gradient.  riders: the ranks whose gradients are on board.
+    average: whether models are averaged, not gradients summed.
     """
 
     number: int
@@ -161,8 +139,8 @@ class PushSum(NamedTuple):
 class Serve(NamedTuple):
     """The server begins a job; `JobEnded` follows.
 
-    closings: whose sums it applies; none where it is the gradient of one rank.
-    union: contributors, where there are several closings.
+    closings: the closings whose sums it applies; none where it serves the gradient of one rank.
+    union: the contributors of all of them, if there are several.
     """
 
     job: int
@@ -171,18 +149,19 @@ class Serve(NamedTuple):
 
 
 class Wake(NamedTuple):
-    """The rules want to be told this fact at that time."""
+    """The driver shall tell this fact at that time."""
 
     time: float
     fact: Fact
 
 
 class Applied(NamedTuple):
-    """A gradient in its update, computed from the parameters of `version`."""
+    """A gradient in its update; version, seen: updates and samples applied before its pull."""
 
     rank: int
     step: int
     version: int
+    seen: int
     samples: int
     weight: float
     closing: int
@@ -196,9 +175,9 @@ class Update(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """A gradient that comes to nothing: `dropped`, or `aborted` before it was whole.
+    """A gradient is not applied: it is `dropped`, or `aborted` with its step or push.
 
-    closing: that in which it was too stale; None if it was lost on its way there.
+    closing: the closing whose cutoff dropped it; None if it was not closed.
     """
 
     rank: int

@@ -7,7 +7,6 @@ of the native engine, to the last bit.
 from __future__ import annotations
 
 import heapq
-import itertools
 import math
 import statistics
 from collections.abc import Iterable
@@ -15,9 +14,10 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.engine.accounts import Accounts, StepAccount
+from simstrag.engine.accounts import Accounts
 from simstrag.engine.kernel import Stop, Truth
 from simstrag.engine.messages import (
+    TURNS,
     Ask,
     CallOff,
     CollectiveEnded,
@@ -41,7 +41,6 @@ from simstrag.engine.recorder import Recorder
 from simstrag.engine.rules import Limits, Rules
 from simstrag.learning.noise_scale import NoiseScale
 from simstrag.plan import Plan
-from simstrag.quorum import Via
 from simstrag.timing.timing import Timing
 from simstrag.view import Hints, View
 
@@ -49,30 +48,27 @@ __all__ = ["Agenda", "Plain"]
 
 
 class Agenda:
-    """The facts that are still to be told, by (time, order); those of equal order as they came."""
+    """The facts that are still to be told, in their order."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
-        self._heap: list[tuple[float, tuple[int, int], int, Fact]] = []
-        self._count = itertools.count()
+        self._heap: list[tuple[float, int, Fact]] = []
 
     def add(self, time: float, fact: Fact) -> None:
         """A fact is to be told at a time."""
-        heapq.heappush(self._heap, (time, fact.order, next(self._count), fact))
+        heapq.heappush(self._heap, (time, TURNS[type(fact)], fact))
 
     @property
-    def next(self) -> tuple[float, Fact] | None:
-        """The next fact that still matters, and its time; None where nothing can happen."""
-        while self._heap:
-            time, _, _, fact = self._heap[0]
-            if self._rules.expects(fact, time):
-                return time, fact
+    def next(self) -> float:
+        """The time of the next fact that still matters; infinity where nothing can happen."""
+        while self._heap and not self._rules.expects(self._heap[0][2], self._heap[0][0]):
             heapq.heappop(self._heap)
-        return None
+        return self._heap[0][0] if self._heap else math.inf
 
-    def pop(self) -> None:
-        """The next fact is told."""
-        heapq.heappop(self._heap)
+    def tell(self) -> list[Decision]:
+        """Tell the rules the next fact."""
+        time, _, fact = heapq.heappop(self._heap)
+        return self._rules.receive(fact, time)
 
 
 class Plain:
@@ -91,10 +87,9 @@ class Plain:
         self.timing, self.recorder = timing, recorder
         self.rules = Rules(world_size, plan, learner, limits)
         self._agenda = Agenda(self.rules)
-        self._accounts = Accounts(self.rules, recorder, timing.server.job)
+        self._accounts = Accounts(self.rules, recorder, timing.server.job, timing.beyond)
         self._straggler_ratio = straggler_ratio
         self._stop: Stop | None = None
-        self._round: int | None = None  # the closing whose collective has just ended
         self._begun = False
         recorder.planned(plan, 0, 0.0)
 
@@ -116,7 +111,7 @@ class Plain:
     @property
     def holding(self) -> list[int]:
         """The ranks that hold a gradient, finished or not."""
-        return [rank for rank, gradient in enumerate(self.rules.work) if gradient is not None]
+        return [rank for rank, g in enumerate(self.rules.gradients) if g is not None]
 
     # -- the driver's side -------------------------------------------------------------------
 
@@ -127,17 +122,11 @@ class Plain:
             self._carry_out(self.rules.begin())
         while self._stop is None:
             coming = self._agenda.next
-            if coming is None:
+            if coming == math.inf:
                 return Stop.STALLED
-            time, fact = coming
-            if time > until:
+            if coming > until:
                 return Stop.HORIZON
-            self._agenda.pop()
-            decisions = self.rules.receive(fact, time)
-            if isinstance(fact, PushEnded):
-                self._accounts.end_push(fact.rank)
-            self._round = fact.closing if isinstance(fact, CollectiveEnded) else None
-            self._carry_out(decisions)
+            self._carry_out(self._agenda.tell())
         stop, self._stop = self._stop, None
         return stop
 
@@ -158,24 +147,22 @@ class Plain:
 
     def end(self) -> None:
         """The run is over: account for what is in flight, and hand all totals over."""
-        for rank in range(self.rules.workers):
-            self._close(rank)
         self._accounts.end()
 
     # -- decisions and when they end ---------------------------------------------------------
 
     def _carry_out(self, decisions: Iterable[Decision]) -> None:
         accounts, timing, now, later = self._accounts, self.timing, self.now, self._agenda.add
-        loaded = any(quorum.via is not Via.ALLREDUCE for quorum in self.plan.quorums)
+        loaded = self.rules.uses_server
         for decision in decisions:
             match decision:
                 case Start():
                     self._start(decision, loaded)
                 case Push(rank, step):
-                    accounts.step(rank).is_pushing = True
-                    later(timing.push(rank, now, loaded), PushEnded(rank, step))
+                    end = accounts.last(rank).arrived = timing.push(rank, now, loaded)
+                    later(end, PushEnded(rank, step))
                 case CallOff(rank):
-                    accounts.end_push(rank)
+                    accounts.last(rank).arrived = now
                 case Reduction(number, members):
                     end = timing.reduce(members, now, loaded)
                     accounts.busy[number] = end - now
@@ -203,31 +190,17 @@ class Plain:
 
     def _start(self, start: Start, loaded: bool) -> None:
         rank, timing, now, deadline = start.rank, self.timing, self.now, self.plan.deadline
-        if start.private and self._round is not None:  # its group goes on with its own model
-            self._accounts.step(rank).busy = self._accounts.busy[self._round]
-        self._close(rank)
         got = now if start.puller is None else timing.pull(start.puller, now, loaded)
         begin = got + timing.step.amp_switch if start.switches else got
-        learner, parts = self.rules.learner, timing.step.microbatches
-        share, done = start.samples / learner.batch, parts
+        share, samples = start.samples / self.rules.learner.batch, start.samples
         if deadline is None:
             finish = timing.compute(rank, start.step, begin, start.amp, share, loaded)
         else:
             finish, done = timing.cut(rank, start.step, begin, start.amp, share, deadline, loaded)
-        samples = start.samples if done == parts else max(start.samples * done // parts, 1)
-        step = StepAccount(
-            start.step, start.version, learner.samples, start.amp, start.samples, samples, now, got,
-            begin, finish, finish,
-        )  # fmt: skip
-        self._accounts.begin(start, step)
+            if done < timing.step.microbatches:
+                samples = max(samples * done // timing.step.microbatches, 1)  # rule 6a
+        self._accounts.begin(start, samples, got, begin, finish)
         self._agenda.add(finish, StepEnded(rank, start.step, samples))
-
-    def _close(self, rank: int) -> None:
-        """Account for a rank's time since its last pull, and for the trace's end (rule 8)."""
-        if self._accounts.close(rank):
-            s = self._accounts.step(rank)
-            ended = min(s.ended, self.now)
-            self._accounts.beyond += self.timing.beyond(rank, s.step, s.start, ended)
 
     def _judge(self) -> None:
         """Suspects against truth (rule 27)."""
@@ -235,9 +208,9 @@ class Plain:
         if suspects is None:
             return
         clean = {
-            rank: self.timing.noise_free(rank, step.step, step.start)
-            for rank, step in enumerate(self._accounts.steps)
-            if step is not None
+            rank: self.timing.noise_free(rank, held[-1].start.step, held[-1].begun)
+            for rank, held in enumerate(self._accounts.held)
+            if held
         }
         limit = self._straggler_ratio * statistics.median(clean.values())
         stragglers = {rank for rank, seconds in clean.items() if seconds > limit}

@@ -1,29 +1,39 @@
 """The rules of docs/semantics.md as a state machine: facts in, decisions out.
 
-`Rules` knows of each rank whether it computes, pushes, waits in its quorum or is in a closing, and
-which jobs wait for the server.  It knows no durations, reads no clock and does no I/O.  A driver
-tells it what has happened and when, and carries out the decisions that it gets back:
+`Rules` knows what each rank is at and what the server has to do.  It knows no durations, reads no
+clock and does no I/O.  A driver tells it what has happened and when (a *fact*), and carries out
+what it decides (*decisions*); `engine.messages` lists both.  There are two drivers:
 
-- `engine.plain` simulates: it works out when each thing will end, and keeps facts in a heap;
-- `engine.live` serves real ranks, whose facts are told when they have happened;
-- `engine/native` states the same rules a second time, in C, and is held against this file.
+- `engine.plain` simulates: it computes when each thing will end, and keeps facts in a heap;
+- `engine.live` serves real ranks: it learns when each thing has ended.
 
-The life of a gradient.  `Start` tells a rank to pull and compute.  `StepEnded` makes its gradient
-READY in its quorum, at once or after a `Push`; a rider's waits until its parent's takes it along.
-A quorum with enough ready gradients closes.  The closing is reduced (`Reduction`), or its gradients
-are served (`Serve`), or its sum is pushed (`PushSum`) and served; then it is an `Update`, which
-lets its ranks go.  Gradients that come too late may be `Lost`.
+`engine/native` states the same rules a second time, in C, and is tested against this file.
 
-An action is all that one fact causes.  If the policy is due in it, `Ask` is its last decision, and
-`replan` goes on with it.  After `Finished` nothing happens any more.
+The life of a gradient.  The decision `Start` makes a rank pull parameters and compute.  When its
+step ends, the rank pushes its gradient to the server (`Push`) if its quorum has a server.  Then the
+gradient is READY, and waits until its quorum has as many as it needs.  The quorum then *closes*
+over them: they leave it together as one `Closing`, and the quorum begins to gather again.
 
-Order.  A driver tells facts by (time, `fact.order`), which is rule 15.  What must wait for its turn
-within an instant comes back as a fact of its own: `Wake` asks the driver to tell it at that time.
+A closing becomes an `Update`.  By ALLREDUCE a collective sums its gradients (`Reduction`).  By
+SERVER the server serves each gradient by itself (`Serve`).  By LEADER a collective sums them, the
+leader pushes the sum (`PushSum`), and the server serves it.  The update lets the ranks of the
+closing start again.  A gradient that comes too late for a closing may be `Lost`.
 
-Staleness.  A driver never takes a fact back.  `expects` says whether one still matters: its step
-may have been aborted, its push called off, its quorum closed since.  `receive` ignores it then.
+Riders.  A rider is a rank that no update waits for.  Its finished gradient waits (RIDING) until the
+gradient of its parent finishes, boards that, and goes wherever that goes.
 
-Numbers in brackets are rules; functions stand in their order.
+An action is everything that follows from one fact at once; `receive` returns its decisions.  Where
+the policy is due, `Ask` is the last of them, and `replan` returns the rest of the action.  Nothing
+follows `Finished`.
+
+Order.  A driver tells facts in the order of (time, turn, fact), which is rule 15.  Some things have
+to wait until other facts of the same instant are told: a quorum closes after all arrivals.  For
+these the rules decide `Wake`, and the driver tells them the fact in it at its turn.
+
+Staleness.  A driver never takes back a fact that it keeps for later, though its step may be aborted
+or its quorum may close in the meantime.  It asks `expects`, and passes over a fact that is stale.
+
+Numbers in brackets are rules of docs/semantics.md; the functions stand in their order.
 """
 
 from __future__ import annotations
@@ -34,6 +44,7 @@ import math
 from bisect import insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from simstrag.engine.messages import (
     Applied,
@@ -76,32 +87,33 @@ class Limits:
 
     def reached(self, version: int, learner: NoiseScale) -> bool:
         """Whether a run ends with this update."""
-        enough = self.updates is None or version >= self.updates
-        if self.samples is not None:
-            enough = enough and learner.samples >= self.samples
-        if self.progress is not None:
-            enough = enough and (learner.progress or 0.0) >= self.progress
-        return enough
+        return (
+            (self.updates is None or version >= self.updates)
+            and (self.samples is None or learner.samples >= self.samples)
+            and (self.progress is None or (learner.progress or 0.0) >= self.progress)
+        )
 
 
 class State(enum.Enum):
-    """Where the gradient of a rank is; a rank whose gradient met its fate has none."""
+    """What has become of a gradient so far; one that is applied or lost is not kept."""
 
     COMPUTING = enum.auto()
     PUSHING = enum.auto()
-    READY = enum.auto()
-    RIDING = enum.auto()  # finished, of a rider; `aboard` once its parent took it along
+    READY = enum.auto()  # it waits for its quorum to close
+    RIDING = enum.auto()  # it is a rider's, finished, on its parent's gradient or before that
     CLOSED = enum.auto()
 
 
 @dataclass(eq=False, slots=True)
 class Gradient:
-    """What a rank computes or has computed since its last pull: its contribution.
+    """The contribution that a rank computes or has computed since its last pull.
 
-    step: the last of it.  kept: those before it that the rank kept, as (step, samples) [6b].
-    version, seen: updates and samples applied before its pull.
-    rounds: closings that it has been through since the pull [11].
-    arrival: when it was ready, as filed.  mark: the closing that it was late for [14].
+    step: its last step.  kept: its earlier steps, as (step, samples) [6b].
+    version, seen: updates and samples that were applied before its pull.
+    rounds: closings of its group that it has been through since its pull [11].
+    arrival: the time by which it is ordered in its quorum.
+    mark: the closing that was made without it, while it is marked as late [14].
+    aboard: of a rider, the gradient of its parent that it goes with [18].
     """
 
     rank: int
@@ -119,12 +131,18 @@ class Gradient:
     aboard: Gradient | None = None
     closing: Closing | None = None
 
-    def is_late_for(self, late: Late) -> bool:
+    @property
+    def steps(self) -> tuple[tuple[int, int], ...]:
+        """All its steps, as (step, samples)."""
+        return (*self.kept, (self.step, self.samples))
+
+    def is_marked(self, late: Late) -> bool:
+        """Whether it is marked, by a closing that treats late gradients like this."""
         return self.mark is not None and self.mark.quorum.late is late
 
-    @property
-    def place(self) -> tuple[float, int]:
-        return self.arrival, self.rank
+
+BY_RANK = attrgetter("rank")
+BY_ARRIVAL = attrgetter("arrival", "rank")
 
 
 class JobState(enum.Enum):
@@ -146,22 +164,22 @@ class Job:
 
     @property
     def fuses(self) -> bool:
+        """Whether it is served together with all others that fuse [11]."""
         return isinstance(self.owner, Closing) and self.owner.plan.fuse
 
 
 @dataclass(eq=False, slots=True)
 class Closing:
-    """A closed quorum on its way to its update, with the plan under which it closed.
+    """Gradients on their way from their quorum to their update.
 
-    filing: how often gradients had been filed anew by then.
-    undone: jobs that are still to be done before its update.
-    waiting: ranks without a gradient that go on with its update [13].
+    plan: the plan in force when the quorum closed, whose weights count.
+    undone: jobs of its contributors that the server has yet to do; by SERVER only.
+    waiting: ranks whose gradients were lost, and that start again with its update [13].
     """
 
     number: int
-    quorum: Quorum
+    gathering: Gathering
     plan: Plan
-    filing: int
     contributors: list[Gradient]
     riders: list[Gradient]
     undone: int = 0
@@ -169,33 +187,40 @@ class Closing:
     is_over: bool = False
 
     @property
-    def leader(self) -> int:
-        return min(g.rank for g in self.contributors)
+    def quorum(self) -> Quorum:
+        return self.gathering.quorum
 
     @property
     def members(self) -> tuple[int, ...]:
-        return tuple(sorted(g.rank for g in self.contributors))
+        """The ranks of its contributors, in order."""
+        return tuple(sorted([g.rank for g in self.contributors]))
+
+    @property
+    def leader(self) -> int:
+        return self.members[0]
 
 
 @dataclass(eq=False, slots=True)
 class Gathering:
-    """A quorum of the plan in force and what is ready in it, in order of (arrival, rank).
+    """A quorum of the plan in force and the gradients that are ready in it.
 
-    joining: ready gradients that enter its next closing without counting towards it [14].
+    ready: those that count, in order of (arrival, rank).
+    joining: those that enter its next closing without counting towards it [14].
     """
 
     index: int
     quorum: Quorum
+    needed: int
     ready: list[Gradient] = field(default_factory=list)
     joining: list[Gradient] = field(default_factory=list)
 
     @property
     def is_full(self) -> bool:
-        return len(self.ready) >= self.quorum.needed
+        return len(self.ready) >= self.needed
 
     @property
     def expiry(self) -> float:
-        """When its window is over; infinity without one, or while nothing is ready [17]."""
+        """The end of its window; infinity without one, or while nothing is ready [17]."""
         return self.ready[0].arrival + self.quorum.window if self.ready else math.inf
 
 
@@ -209,26 +234,29 @@ class Rules:
     def __init__(self, workers: int, plan: Plan, learner: NoiseScale, limits: Limits) -> None:
         self.workers, self.learner, self.limits = workers, learner, limits
         self.now, self.version = 0.0, 0
-        self.plan = plan
-        self.work: list[Gradient | None] = [None] * workers
-        self.steps = [0] * workers  # started by each rank
+        self.gradients: list[Gradient | None] = [None] * workers  # that each rank holds
+        self.steps = [0] * workers  # that each rank has started
         self.reviewed = (0, 0, 0.0)  # version, samples and time of the last review
-        self.gatherings: list[Gathering] = []
-        self._counts = [0] * workers  # [16]
-        self._amp: list[bool | None] = [None] * workers  # precision of each rank's last step
-        self._idle = set(range(workers))  # hold no gradient, and go on with no update to come
-        self._blocked: set[int] = set()
-        self._boarded: list[Gradient] = []  # of riders
-        self._closings: dict[int, Closing] = {}
-        self._jobs: list[tuple[float, int, int, Job]] = []
-        self._serving: tuple[int, list[Job]] | None = None
-        self._serial, self._filings = 0, 0
-        self._released: Mapping[int, Closing] | None = None  # to go on after `Ask`; None: on_block
+        self._counts = [0] * workers  # gradients of each rank, for the bound [16]
+        self._precisions: list[bool | None] = [None] * workers  # of each rank's last step
+        self._idle = set(range(workers))  # ranks that hold no gradient and wait for no update
+        self._blocked: set[int] = set()  # those of them that the bound forbids to start
+        self._closings: dict[int, Closing] = {}  # on their way, by number
+        self._jobs: list[tuple[float, int, int, Job]] = []  # a heap by (arrival, rank)
+        self._serving: list[Job] = []
+        self._serial = 0  # numbers closings and jobs in the order of their start [15]
+        self._released: Mapping[int, Closing] | None = None  # of the update that asked the policy
         self._decisions: list[Decision] = []
         self._adopt(plan)
         self._file(plan)
 
     # -- what a driver calls ---------------------------------------------------------------------
+
+    def resume(
+        self, version: int, now: float, reviewed: tuple[int, int, float], steps: list[int]
+    ) -> None:
+        """Go on from where another job was, before `begin`; no rank holds a gradient."""
+        self.version, self.now, self.reviewed, self.steps = version, now, reviewed, steps
 
     def begin(self) -> list[Decision]:
         """All ranks of the plan start [1]."""
@@ -239,23 +267,21 @@ class Rules:
         """Whether a fact of that time still matters."""
         match fact:
             case StepEnded(rank, step):
-                g = self.work[rank]
+                g = self.gradients[rank]
                 return g is not None and g.step == step and g.state is State.COMPUTING
             case PushEnded(rank, step):
-                g = self.work[rank]
+                g = self.gradients[rank]
                 return g is not None and g.step == step and g.state is State.PUSHING
             case Enough(index):
                 return index < len(self.gatherings) and self.gatherings[index].is_full
             case WindowExpired(index):
                 return index < len(self.gatherings) and self.gatherings[index].expiry <= at
             case ServerFree():
-                return self._serving is None and self._next_job() is not None
+                return not self._serving and self._next_job() is not None
         return True
 
     def receive(self, fact: Fact, at: float) -> list[Decision]:
-        """What follows from a fact; nothing from one that is stale."""
-        if not self.expects(fact, at):
-            return []
+        """What follows from a fact that the rules expect."""
         self.now = at
         match fact:
             case StepEnded(rank, _, samples):
@@ -278,7 +304,7 @@ class Rules:
         """Answer `Ask` with a resolved plan; the action ends."""
         released, self._released = self._released, None
         self._change(plan)
-        if released is None:
+        if released is None:  # the policy was asked because a rank is blocked: once per action
             self._start_all({})
         else:
             self._settle(released)
@@ -297,29 +323,31 @@ class Rules:
         return decisions
 
     def _gradient(self, rank: int) -> Gradient:
-        g = self.work[rank]
+        g = self.gradients[rank]
         assert g is not None
         return g
 
     # -- steps [1, 5, 6, 6b] ---------------------------------------------------------------------
 
     def _start(self, rank: int, closing: Closing | None) -> None:
-        """Pull and compute; `closing`: that whose update lets the rank go, and says who pays."""
+        """Pull and compute; closing: that whose update lets the rank go, if one does."""
         self.learner.pull()
-        gathering = self._home[rank]
-        assert gathering is not None
-        quorum = gathering.quorum if closing is None else closing.quorum
-        puller: int | None = rank
-        if quorum.via is Via.ALLREDUCE:
-            puller = None
-        elif quorum.via is Via.LEADER:
-            puller = quorum.members[0] if closing is None else closing.leader
+        puller = self._puller(rank, closing)
         self._compute(rank, self.version, self.learner.samples, puller=puller)
 
-    def _keep(self, g: Gradient, rounds: int) -> None:
-        """Go on without a pull, on a model of the rank's or of its group's own [6b, 11]."""
-        kept = (*g.kept, (g.step, g.samples))
-        self._compute(g.rank, g.version, g.seen, kept, rounds)
+    def _puller(self, rank: int, closing: Closing | None) -> int | None:
+        """The rank whose link carries a pull; None where a pull is free [11]."""
+        gathering = self._gathering_of[rank] if closing is None else closing.gathering
+        assert gathering is not None
+        if gathering.quorum.via is Via.ALLREDUCE:
+            return None
+        if gathering.quorum.via is Via.SERVER:
+            return rank
+        return gathering.quorum.members[0] if closing is None else closing.leader
+
+    def _keep(self, g: Gradient, rounds: int, closing: int | None = None) -> None:
+        """Go on without a pull, on the rank's own model [6b] or on that of its closing [11]."""
+        self._compute(g.rank, g.version, g.seen, g.steps, rounds, closing=closing)
 
     def _compute(
         self,
@@ -329,18 +357,20 @@ class Rules:
         kept: tuple[tuple[int, int], ...] = (),
         rounds: int = 0,
         puller: int | None = None,
+        closing: int | None = None,
     ) -> None:
         step, samples, amp = self.steps[rank], self._sizes[rank], self._in_amp[rank]
-        switches = self._amp[rank] not in (None, amp)
-        self.steps[rank], self._amp[rank] = step + 1, amp
-        self.work[rank] = Gradient(rank, step, version, seen, samples, kept, rounds)
-        start = Start(rank, step, version, amp, samples, bool(kept), puller, switches)
-        self._decisions.append(start)
+        switches = self._precisions[rank] not in (None, amp)
+        self.steps[rank], self._precisions[rank] = step + 1, amp
+        self.gradients[rank] = Gradient(rank, step, version, seen, samples, kept, rounds)
+        self._decisions.append(
+            Start(rank, step, version, amp, samples, bool(kept), puller, switches, closing)
+        )
 
     def _end_step(self, g: Gradient, samples: int) -> None:
         g.samples, g.finish = samples, self.now
-        gathering = self._home[g.rank]
-        if gathering is None:  # it has left [19]
+        gathering = self._gathering_of[g.rank]
+        if gathering is None:  # its rank has left the plan [19]
             self._drop(g, None)
             self._settle({})
         elif g.rank in self._parents:
@@ -355,23 +385,26 @@ class Rules:
 
     def _finish(self, g: Gradient, gathering: Gathering) -> None:
         """A contribution is whole, and accepted."""
-        if not g.is_late_for(Late.JOIN):
+        if not g.is_marked(Late.JOIN):
             g.mark = None
-        for child in self._children.get(g.rank, ()):
-            rider = self.work[child]
-            if rider is not None and rider.state is State.RIDING and rider.aboard is None:
+        for rider in self._riders_of(g):
+            if rider.state is State.RIDING and rider.aboard is None:
                 rider.aboard = g  # [18]
-                self._boarded.append(rider)
         if gathering.quorum.via is Via.SERVER:
             g.state = State.PUSHING
             self._decisions.append(Push(g.rank, g.step))
         else:
             self._arrive(g, gathering)
 
+    def _riders_of(self, parent: Gradient) -> list[Gradient]:
+        """The gradients that the riders of its rank hold."""
+        held = [self.gradients[child] for child in self._children.get(parent.rank, ())]
+        return [rider for rider in held if rider is not None]
+
     # -- arrivals and closings [11, 17] ----------------------------------------------------------
 
     def _end_push(self, g: Gradient) -> None:
-        gathering = self._home[g.rank]
+        gathering = self._gathering_of[g.rank]
         assert gathering is not None
         if self._drops(g, gathering):
             self._drop(g, g.mark)
@@ -383,52 +416,51 @@ class Rules:
     def _arrive(self, g: Gradient, gathering: Gathering) -> None:
         g.state, g.arrival = State.READY, self.now
         self._gather(g, gathering)
-        if gathering.is_full or gathering.ready[:1] == [g]:
+        if gathering.is_full or g in gathering.ready[:1]:
             self._arm(gathering)
 
     def _gather(self, g: Gradient, gathering: Gathering) -> None:
-        if g.is_late_for(Late.JOIN):
+        if g.is_marked(Late.JOIN):
             gathering.joining.append(g)
         else:
-            insort(gathering.ready, g, key=lambda other: other.place)
+            insort(gathering.ready, g, key=BY_ARRIVAL)
 
     def _arm(self, gathering: Gathering) -> None:
-        """Ask to be told when it closes."""
+        """Ask the driver to tell when a quorum closes; an expiry that is past is now."""
         if gathering.is_full:
             self._decisions.append(Wake(self.now, Enough(gathering.index)))
-        elif gathering.expiry < math.inf:  # one that is past is now
+        elif gathering.expiry < math.inf:
             expiry = max(self.now, gathering.expiry)
             self._decisions.append(Wake(expiry, WindowExpired(gathering.index)))
 
     def _close(self, gathering: Gathering) -> None:
-        quorum, ready = gathering.quorum, gathering.ready
-        contributors, rest = ready[: quorum.needed], ready[quorum.needed :]
-        contributors += gathering.joining
-        riders = [rider for g in contributors for rider in self._aboard(g)]
-        closing = Closing(
-            self._number(), quorum, self.plan, self._filings, contributors, riders
-        )  # fmt: skip
-        self._closings[closing.number] = closing
-        for g in (*contributors, *riders):
-            g.state, g.closing = State.CLOSED, closing
-        gathering.ready, gathering.joining = rest, []
+        ready, needed = gathering.ready, gathering.needed
+        contributors, gathering.ready = ready[:needed] + gathering.joining, ready[needed:]
+        gathering.joining = []
+        closing = self._make_closing(gathering, contributors)
         self._turn_away(gathering, closing)
-        if quorum.via is Via.SERVER:
-            jobs = [g.job for g in contributors]
-            closing.undone = sum(job is None or job.state is not JobState.DONE for job in jobs)
-            if not closing.undone:
-                self._decisions.append(Wake(self.now, CollectiveEnded(closing.number)))
-        else:
-            ridden = tuple(sorted(g.rank for g in riders))
-            self._decisions.append(
-                Reduction(closing.number, closing.members, ridden, quorum.via, self.plan.average)
-            )
+        if closing.quorum.via is not Via.SERVER:
+            ridden = tuple(sorted([g.rank for g in closing.riders]))
+            via, average = closing.quorum.via, closing.plan.average
+            reduction = Reduction(closing.number, closing.members, ridden, via, average)
+            self._decisions.append(reduction)
+        elif not closing.undone:
+            self._decisions.append(Wake(self.now, CollectiveEnded(closing.number)))
         self._arm(gathering)
         self._settle({})
 
-    def _aboard(self, parent: Gradient) -> list[Gradient]:
-        riders = [self.work[child] for child in self._children.get(parent.rank, ())]
-        return [rider for rider in riders if rider is not None and rider.aboard is parent]
+    def _make_closing(self, gathering: Gathering, contributors: list[Gradient]) -> Closing:
+        riders = [
+            rider for g in contributors for rider in self._riders_of(g) if rider.aboard is g
+        ]  # fmt: skip
+        closing = Closing(self._number(), gathering, self.plan, contributors, riders)
+        self._closings[closing.number] = closing
+        for g in (*contributors, *riders):
+            g.state, g.closing = State.CLOSED, closing
+        if gathering.quorum.via is Via.SERVER:
+            jobs = [g.job for g in contributors]
+            closing.undone = sum(job is None or job.state is not JobState.DONE for job in jobs)
+        return closing
 
     def _number(self) -> int:
         self._serial += 1
@@ -441,15 +473,15 @@ class Rules:
             self._update([closing])
         elif self._goes_on(closing):
             del self._closings[closing.number]
-            for g in sorted(closing.contributors, key=lambda g: g.rank):
-                self._keep(g, g.rounds + 1)
+            for g in sorted(closing.contributors, key=BY_RANK):
+                self._keep(g, g.rounds + 1, closing.number)
         else:
             self._decisions.append(PushSum(closing.leader, closing.number))
 
     def _goes_on(self, closing: Closing) -> bool:
         """Whether its group goes on with its own model, without a push."""
-        through = max(g.rounds for g in closing.contributors)
-        return through < closing.quorum.rounds - 1 and closing.filing == self._filings
+        rounds = max(g.rounds for g in closing.contributors) + 1
+        return rounds < closing.quorum.rounds and closing.gathering in self.gatherings
 
     def _enqueue(self, owner: Gradient | Closing, arrival: float) -> Job:
         job = Job(owner, arrival)
@@ -460,7 +492,7 @@ class Rules:
 
     def _call_server(self) -> None:
         """The server takes its next job after everything else of the instant."""
-        if self._serving is None and self._next_job() is not None:
+        if not self._serving and self._next_job() is not None:
             self._decisions.append(Wake(self.now, ServerFree()))
 
     def _next_job(self) -> Job | None:
@@ -469,36 +501,43 @@ class Rules:
         return self._jobs[0][-1] if self._jobs else None
 
     def _serve(self) -> None:
+        """Serve the next job; one that fuses together with all others that do."""
         *_, head = heapq.heappop(self._jobs)
-        jobs = [head]
+        self._serving = [head]
         if head.fuses:
-            jobs += [job for *_, job in sorted(self._jobs, key=lambda e: e[:3]) if job.fuses]
+            self._serving += [job for *_, job in sorted(self._jobs) if job.fuses]
             self._jobs = [entry for entry in self._jobs if not entry[-1].fuses]
             heapq.heapify(self._jobs)
-        for job in jobs:
+        for job in self._serving:
             job.state = JobState.IN_SERVICE
-        closings = [job.owner for job in jobs if isinstance(job.owner, Closing)]
+        closings = self._closings_in_service()
         union = sorted(rank for c in closings for rank in c.members) if len(closings) > 1 else ()
-        number = self._number()
-        self._serving = number, jobs
-        self._decisions.append(Serve(number, tuple(c.number for c in closings), tuple(union)))
+        numbers = tuple(closing.number for closing in closings)
+        self._decisions.append(Serve(self._number(), numbers, tuple(union)))
+
+    def _closings_in_service(self) -> list[Closing]:
+        return [job.owner for job in self._serving if isinstance(job.owner, Closing)]
 
     def _end_job(self) -> None:
-        assert self._serving is not None
-        (_, jobs), self._serving = self._serving, None
+        closings, (head, *_) = self._closings_in_service(), self._serving
+        self._serving = []
         self._call_server()
-        closings = [job.owner for job in jobs if isinstance(job.owner, Closing)]
         if closings:
             self._update(closings)
+        else:
+            head.state, g = JobState.DONE, head.owner
+            assert isinstance(g, Gradient)
+            self._end_service(g)
+
+    def _end_service(self, g: Gradient) -> None:
+        """The server has served a gradient, which may be lost or filed elsewhere by now."""
+        closing = g.closing
+        if self.gradients[g.rank] is not g or closing is None or g.aboard is not None:
             return
-        jobs[0].state, g = JobState.DONE, jobs[0].owner
-        assert isinstance(g, Gradient)
-        if self.work[g.rank] is not g or g.closing is None or g.aboard is not None:
-            return  # it is not closed yet, or was lost, or filed elsewhere since
-        if g.closing.quorum.via is Via.SERVER:
-            g.closing.undone -= 1
-            if not g.closing.undone:
-                self._update([g.closing])
+        if closing.quorum.via is Via.SERVER:
+            closing.undone -= 1
+            if not closing.undone:
+                self._update([closing])
 
     # -- an update [12, 23, 24] ------------------------------------------------------------------
 
@@ -511,7 +550,7 @@ class Rules:
             del self._closings[closing.number]
             released |= dict.fromkeys(closing.waiting, closing)
         gradients = [g for closing in closings for g in (*closing.contributors, *closing.riders)]
-        for g in sorted(gradients, key=lambda g: g.rank):
+        for g in sorted(gradients, key=BY_RANK):
             assert g.closing is not None
             released[g.rank] = g.closing
             if g.closing.plan.damping.drops(self.version - g.version):
@@ -532,27 +571,25 @@ class Rules:
             self._settle(released)
 
     def _apply(self, fresh: Sequence[Gradient]) -> None:
-        parts = [(g, [*g.kept, (g.step, g.samples)]) for g in fresh]
-        sizes = [(sum(n for _, n in steps), g.seen) for g, steps in parts]
-        together, world = sum(n for n, _ in sizes), self.workers * self.learner.batch
+        sizes = [sum([samples for _, samples in g.steps]) for g in fresh]
+        together, world = sum(sizes), self.workers * self.learner.batch
         applied = []
-        for g, steps in parts:
+        for g in fresh:
             assert g.closing is not None
-            plan = g.closing.plan
+            plan, number = g.closing.plan, g.closing.number
             whole = together if plan.average or plan.weigh is Weigh.MEMBERS else world
             factor = plan.damping.factor(self.version - g.version)
-            applied += [
-                Applied(g.rank, step, g.version, n, n / whole * factor, g.closing.number)
-                for step, n in steps
-            ]
-        self.learner.apply(sizes)
+            for step, n in g.steps:
+                weight = n / whole * factor
+                applied.append(Applied(g.rank, step, g.version, g.seen, n, weight, number))
+        self.learner.apply(zip(sizes, [g.seen for g in fresh], strict=True))
         self.version += 1
         self._decisions.append(Update(self.version, tuple(applied)))
 
     # -- gradients that are late, and what becomes of their ranks [13, 14] -----------------------
 
     def _turn_away(self, gathering: Gathering, closing: Closing) -> None:
-        """What becomes of the members that a closing has done without."""
+        """What becomes of the members that a closing was made without."""
         late = closing.quorum.late
         if late is Late.QUEUE:
             return
@@ -566,7 +603,7 @@ class Rules:
                 g.mark = closing
                 gathering.joining.append(g)
         for rank in closing.quorum.members:
-            running = self.work[rank]
+            running = self.gradients[rank]
             if running is None or running.state not in (State.COMPUTING, State.PUSHING):
                 continue
             if late is Late.ABORT:
@@ -575,7 +612,7 @@ class Rules:
                 running.mark = closing
 
     def _drops(self, g: Gradient, gathering: Gathering) -> bool:
-        return g.is_late_for(Late.DROP) and gathering.quorum.late is Late.DROP
+        return g.is_marked(Late.DROP) and gathering.quorum.late is Late.DROP
 
     def _drop(self, g: Gradient, closing: Closing | None) -> None:
         """Its rank goes on with the update of `closing`, if that is still to come, else at once."""
@@ -592,18 +629,18 @@ class Rules:
     def _lose(self, g: Gradient, fate: str, closing: int | None = None) -> None:
         """A contribution comes to nothing; closing: that in which it was too stale."""
         self._leave(g, counts=fate == "dropped")
-        for step, _ in (*g.kept, (g.step, g.samples)):
+        for step, _ in g.steps:
             self._decisions.append(Lost(g.rank, step, fate, closing))
 
     def _leave(self, g: Gradient, counts: bool = True) -> None:
         """A contribution has met its fate; its riders may board again [16, 18]."""
         self._withdraw(g)
-        self.work[g.rank] = None
+        self.gradients[g.rank] = None
         if counts:
             self._counts[g.rank] += len(g.kept) + 1
-        for rider in [other for other in self._boarded if other.aboard is g]:
-            rider.aboard = None
-        self._boarded = [rider for rider in self._boarded if rider.aboard is not None]
+        for rider in self._riders_of(g):
+            if rider.aboard is g:
+                rider.aboard = None
 
     def _withdraw(self, g: Gradient) -> None:
         """Call off its push, take back its job if that still waits; one in service goes on."""
@@ -615,32 +652,31 @@ class Rules:
     # -- starts and the bound [13, 16] -----------------------------------------------------------
 
     def _settle(self, released: Mapping[int, Closing]) -> None:
-        """Start who may; ask the policy if a rank became blocked by this action [20]."""
+        """Start the ranks that may; ask the policy if a rank became blocked by this action [20]."""
         if self._start_all(released) and self.plan.review.on_block:
             self._ask(None)
 
     def _start_all(self, released: Mapping[int, Closing]) -> bool:
-        """Start, by rank, all who hold no gradient and wait for no update; whether one may not."""
-        before, self._blocked = self._blocked, set()
-        for rank in sorted(rank for rank in self._idle if self._home[rank] is not None):
-            if self._is_within_bound(rank):
+        """Start the idle ranks that the bound allows, by rank; whether one became blocked."""
+        ready = sorted([rank for rank in self._idle if self._gathering_of[rank] is not None])
+        before, self._blocked = self._blocked, self._beyond_bound(ready)
+        for rank in ready:
+            if rank not in self._blocked:
                 self._idle.discard(rank)
                 self._start(rank, released.get(rank))
-            else:
-                self._blocked.add(rank)
         return bool(self._blocked - before)
 
-    def _is_within_bound(self, rank: int) -> bool:
-        if self.plan.bound is None:
-            return True
-        assert isinstance(self.plan.bound, tuple)
-        bound = self.plan.bound[rank]
-        least = min(self._counts[other] for other in self._named())
-        return bound is None or self._counts[rank] - least <= bound
-
-    def _named(self) -> set[int]:
-        """The ranks in quorums, riders included."""
-        return {rank for rank, home in enumerate(self._home) if home is not None}
+    def _beyond_bound(self, ranks: Sequence[int]) -> set[int]:
+        """Those that are too far ahead of the slowest rank in a quorum to start."""
+        bounds = self.plan.bound
+        if bounds is None or not ranks:
+            return set()
+        assert isinstance(bounds, tuple)
+        least = min([self._counts[rank] for rank in self._planned])
+        return {
+            rank for rank in ranks
+            if (bound := bounds[rank]) is not None and self._counts[rank] - least > bound
+        }  # fmt: skip
 
     # -- reviews and new plans [19, 20] ----------------------------------------------------------
 
@@ -650,28 +686,28 @@ class Rules:
         return self.plan.review.due(*since)
 
     def _ask(self, released: Mapping[int, Closing] | None) -> None:
+        """The policy is due: with an update that releases these, or (None) by a blocked rank."""
         self._released = released
         self._decisions.append(Ask())
 
     def _change(self, plan: Plan) -> None:
-        """Go over to another plan; file what is finished and not closed by it."""
+        """Go over to another plan; file again what is finished and not closed."""
         self.reviewed = self.version, self.learner.samples, self.now
-        old, before = self.plan, self._named()
+        old, before = self.plan, self._planned
         if plan is old:
             return
         self._adopt(plan)
         if (old.quorums, old.bound, old.fuse) == (plan.quorums, plan.bound, plan.fuse):
             return
-        self._filings += 1
         self._file(plan)
         if old.bound is None:
             self._counts = [0] * self.workers
         else:
-            least = min((self._counts[rank] for rank in before & self._named()), default=0)
-            for rank in self._named() - before:
+            least = min((self._counts[rank] for rank in before & self._planned), default=0)
+            for rank in self._planned - before:
                 self._counts[rank] = least
-        for g in self.work:
-            if g is not None and g.is_late_for(Late.JOIN):
+        for g in self.gradients:
+            if g is not None and g.is_marked(Late.JOIN):
                 g.mark = None
             if g is not None and g.state in (State.PUSHING, State.READY, State.RIDING):
                 self._refile(g)
@@ -687,20 +723,24 @@ class Rules:
 
     def _file(self, plan: Plan) -> None:
         """Which ranks are in which quorum, and who rides with whom."""
-        self.gatherings = [Gathering(index, quorum) for index, quorum in enumerate(plan.quorums)]
-        self._home: list[Gathering | None] = [None] * self.workers
+        self.gatherings = [Gathering(i, q, q.needed) for i, q in enumerate(plan.quorums)]
+        self.uses_server = any(q.via is not Via.ALLREDUCE for q in plan.quorums)  # its load is on
+        self._gathering_of: list[Gathering | None] = [None] * self.workers
         self._parents: dict[int, int] = {}
         self._children: dict[int, list[int]] = {}
         for gathering in self.gatherings:
             for rank in gathering.quorum.members:
-                self._home[rank] = gathering
+                self._gathering_of[rank] = gathering
             for child, parent in gathering.quorum.riders:
-                self._home[child], self._parents[child] = gathering, parent
+                self._gathering_of[child], self._parents[child] = gathering, parent
                 self._children.setdefault(parent, []).append(child)
+        self._planned = {
+            rank for rank, gathering in enumerate(self._gathering_of) if gathering is not None
+        }
 
     def _refile(self, g: Gradient) -> None:
         """File a finished gradient that is not closed."""
-        gathering, parent = self._home[g.rank], self._parents.get(g.rank)
+        gathering, parent = self._gathering_of[g.rank], self._parents.get(g.rank)
         if gathering is None:
             self._drop(g, None)
             return
