@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.engine.messages import Applied, Lost, Start, Update
+from simstrag.engine.messages import Lost, Start, Update
 from simstrag.engine.recorder import COUNTS, DETECTION, Recorder
 from simstrag.engine.rules import Rules
 from simstrag.view import WINDOW, Hints, View
@@ -48,10 +48,9 @@ class StepAccount:
     """The times of a step.
 
     samples: of its gradient, once it is finished; a deadline may cut it short.
-    pulled, got: when its pull began and ended.  begun: when it began to compute.
-    finish: when it ends.  ended: the same, or when it was aborted.
-    arrived: when its push ends; before `finish` without a push.
-    busy: seconds of communication of its gradient beside pull and push.
+    pulled, got: when its pull began and ended.
+    begun, finish: when it began to compute, and when it ends or was aborted.
+    pushed: seconds of its push.  busy: seconds of all other communication of its gradient.
     """
 
     start: Start
@@ -60,8 +59,7 @@ class StepAccount:
     got: float
     begun: float
     finish: float
-    ended: float
-    arrived: float = -math.inf
+    pushed: float = 0.0
     busy: float = 0.0
 
 
@@ -145,7 +143,7 @@ class Accounts:
 
     # -- steps -------------------------------------------------------------------------------
 
-    def last(self, rank: int) -> StepAccount:
+    def step(self, rank: int) -> StepAccount:
         """The last step of a rank."""
         return self.held[rank][-1]
 
@@ -156,8 +154,9 @@ class Accounts:
         rank, held = start.rank, self.held[start.rank]
         if start.closing is not None:
             held[-1].busy = self.busy[start.closing]
-        self._close(rank)
-        step = StepAccount(start, samples, self.rules.now, got, begun, finish, finish)
+        if held:
+            self._close(rank)
+        step = StepAccount(start, samples, self.rules.now, got, begun, finish)
         self.held[rank] = [*held, step] if start.private else [step]
         counts = self.counts
         counts["started"] += 1
@@ -167,31 +166,35 @@ class Accounts:
         counts["rebatched"] += start.samples != self.rules.learner.batch
         return step
 
+    def call_off(self, rank: int) -> None:
+        """The push of a rank is cancelled."""
+        step = self.step(rank)
+        step.pushed = self.rules.now - step.finish
+
     def _close(self, rank: int) -> None:
         """Account for the time of a rank since its last pull."""
-        if not self.held[rank]:
-            return
-        s, now = self.held[rank][-1], self.rules.now
-        ended, pull = min(s.ended, now), min(s.got, now) - s.pulled
-        seconds = max(ended - s.got, 0.0)
-        push = max(min(s.arrived, now) - s.finish, 0.0)
-        after = min(push + s.busy, max(now - ended, 0.0))
+        s, now = self.step(rank), self.rules.now
+        got, ended = s.got, s.finish
+        if ended > now:  # the run ends in the middle of a step
+            got, ended = min(got, now), now
+        pull, seconds = got - s.pulled, ended - got
+        after = min(s.pushed + s.busy, now - ended)
         wait = max(now - s.pulled - pull - seconds - after, 0.0)
         self._compute[rank] += seconds
         self._communication[rank] += pull + after
         self._wait[rank] += wait
         if self._beyond is not None and seconds:
             self._sums["beyond"] += self._beyond(rank, s.start.step, s.begun, ended)
-        if self._keeps_steps and s.ended <= now:
+        if self._keeps_steps and s.finish <= now:
             _, step, version, amp, *_ = s.start
-            row = (rank, step, version, amp, s.begun, s.ended, wait, pull + after)
+            row = (rank, step, version, amp, s.begun, s.finish, wait, pull + after)
             self._step_log.append(row)
 
     def _show(self, step: StepAccount, seconds: float, is_bound: bool = False) -> None:
         """Show a step to the policy, once its gradient has met its fate [7]."""
         start = step.start
         share = (start.samples if is_bound else step.samples) / self.rules.learner.batch
-        communicated = step.got - step.pulled + max(step.arrived - step.finish, 0.0)
+        communicated = step.got - step.pulled + step.pushed
         self._shown[start.rank].append((seconds, communicated, share, start.amp, is_bound))
         self._known[start.rank] += 1
 
@@ -205,48 +208,43 @@ class Accounts:
 
     def lose(self, lost: Lost) -> None:
         """A gradient comes to nothing."""
-        held, now, is_bound = self.held[lost.rank], self.rules.now, False
-        step = next(s for s in held if s.start.step == lost.step)
-        if lost.fate == "aborted" and step is held[-1]:
-            is_bound = now < step.finish
-            step.got, step.ended = min(step.got, now), min(now, step.finish)
+        held, now = self.held[lost.rank], self.rules.now
+        step = held[lost.step - held[0].start.step]
+        is_bound = lost.fate == "aborted" and now < step.finish
+        if is_bound:
+            step.got, step.finish = min(step.got, now), now
         elif lost.closing is not None:
             step.busy = self.busy.get(lost.closing, self._job_seconds)
         self.counts[lost.fate] += 1
-        self._show(step, max(step.ended - step.begun, 0.0), is_bound)
+        self._show(step, max(step.finish - step.begun, 0.0), is_bound)
         self._note_fate(step, lost.fate)
 
     def update(self, update: Update) -> None:
         """An update was made."""
-        gradients, had = iter(update.gradients), self.rules.learner.samples
+        rules, learner, sums = self.rules, self.rules.learner, self._sums
+        before, now, progress = update.version - 1, rules.now, learner.progress
+        world, had = rules.workers * learner.batch, learner.samples
         had -= sum([gradient.samples for gradient in update.gradients])
-        for first in gradients:
-            others = islice(gradients, len(self.held[first.rank]) - 1)
-            self._apply(update.version, had, [first, *others])
+        for rank, number, version, seen, _, weight, closing in update.gradients:
+            held = self.held[rank]
+            step = held[number - held[0].start.step]
+            self._show(step, step.finish - step.begun)
+            if self._keeps_fates:
+                self._note_fate(step, "applied", update.version, weight)
+            self._applied[rank] += 1
+            self._staleness[rank] += before - version
+            if step is held[-1]:
+                step.busy = self.busy.get(closing, self._job_seconds)
+                drift = (had - seen) / world
+                sums["deviation"] += len(held) * (drift * drift)
         for closing in {gradient.closing for gradient in update.gradients}:
             self.busy.pop(closing, None)
         self.counts["applied"] += len(update.gradients)
-        learner, limits, sums = self.rules.learner, self.rules.limits, self._sums
-        now, progress = self.rules.now, learner.progress
         self._log_update(update, math.nan if progress is None else progress)
-        if limits.progress is not None and not (progress or 0.0) < limits.progress:
+        if rules.limits.progress is not None and not (progress or 0.0) < rules.limits.progress:
             sums["target"] = now if math.isnan(sums["target"]) else sums["target"]
-        if limits.samples is not None and learner.samples >= limits.samples:
+        if rules.limits.samples is not None and learner.samples >= rules.limits.samples:
             sums["makespan"] = now if math.isnan(sums["makespan"]) else sums["makespan"]
-
-    def _apply(self, version: int, had: int, gradients: Sequence[Applied]) -> None:
-        """Account for the contribution of a rank; had: samples applied before the update."""
-        first, n = gradients[0], len(gradients)
-        rank, held = first.rank, self.held[first.rank]
-        drift = (had - first.seen) / (self.rules.workers * self.rules.learner.batch)
-        self._sums["deviation"] += n * (drift * drift)
-        self._applied[rank] += n
-        self._staleness[rank] += n * (version - 1 - first.version)
-        held[-1].busy = self.busy.get(first.closing, self._job_seconds)
-        for gradient, step in zip(gradients, held, strict=True):
-            self._show(step, step.finish - step.begun)
-            if self._keeps_fates:
-                self._note_fate(step, "applied", version, gradient.weight)
 
     def _log_update(self, update: Update, progress: float) -> None:
         if self.recorder is None or (self._every and update.version % self._every):
@@ -280,7 +278,8 @@ class Accounts:
     def end(self) -> None:
         """The run is over: account for what is in flight, and hand all totals over."""
         for rank, gradient in enumerate(self.rules.gradients):
-            self._close(rank)
+            if self.held[rank]:
+                self._close(rank)
             for step in self.held[rank] if gradient is not None else ():
                 self._note_fate(step, "in_flight")
         if self.recorder is None:

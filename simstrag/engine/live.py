@@ -237,9 +237,9 @@ class Live:
 
     def _end_step(self, rank: int, begun: float, end: float) -> None:
         """A step computed from `begun` on, if not from its pull on, and ends then."""
-        step = self._accounts.last(rank)
+        step = self._accounts.step(rank)
         step.got = step.begun = max(begun, step.pulled)
-        step.finish = step.ended = end
+        step.finish = end
         self._agenda.add(end, StepEnded(rank, step.start.step, step.samples))
 
     def _end_reduction(self, number: int, at: float) -> None:
@@ -250,8 +250,8 @@ class Live:
 
     def _go(self, until: float) -> None:
         """Let everything happen up to then, plans included."""
-        while self._agenda.next <= until:
-            self._carry_out(self._agenda.tell())
+        while (decisions := self._agenda.tell(until)) is not None:
+            self._carry_out(decisions)
             while self._asks:
                 self._asks = False
                 self.plan = self._decided()
@@ -269,10 +269,9 @@ class Live:
                     accounts.begin(decision, decision.samples, now, now, math.inf)
                     self._news.append(decision)
                 case Push(rank, step):
-                    accounts.last(rank).arrived = now
                     self._agenda.add(now, PushEnded(rank, step))
                 case CallOff(rank):
-                    accounts.last(rank).arrived = now
+                    accounts.call_off(rank)
                 case Reduction():
                     number = max(self._open, default=-1) + 1
                     self._open[number] = decision.number, now

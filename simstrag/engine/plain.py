@@ -65,10 +65,13 @@ class Agenda:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else math.inf
 
-    def tell(self) -> list[Decision]:
-        """Tell the rules the next fact."""
-        time, _, fact = heapq.heappop(self._heap)
-        return self._rules.receive(fact, time)
+    def tell(self, until: float) -> list[Decision] | None:
+        """Tell the rules the next fact that still matters; None where none comes by then."""
+        while self._heap and self._heap[0][0] <= until:
+            time, _, fact = heapq.heappop(self._heap)
+            if self._rules.expects(fact, time):
+                return self._rules.receive(fact, time)
+        return None
 
 
 class Plain:
@@ -121,12 +124,11 @@ class Plain:
             self._begun = True
             self._carry_out(self.rules.begin())
         while self._stop is None:
-            coming = self._agenda.next
-            if coming == math.inf:
-                return Stop.STALLED
-            if coming > until:
-                return Stop.HORIZON
-            self._carry_out(self._agenda.tell())
+            decisions = self._agenda.tell(until)
+            if decisions is None:
+                return Stop.STALLED if self._agenda.next == math.inf else Stop.HORIZON
+            if decisions:
+                self._carry_out(decisions)
         stop, self._stop = self._stop, None
         return stop
 
@@ -159,10 +161,11 @@ class Plain:
                 case Start():
                     self._start(decision, loaded)
                 case Push(rank, step):
-                    end = accounts.last(rank).arrived = timing.push(rank, now, loaded)
+                    end = timing.push(rank, now, loaded)
+                    accounts.step(rank).pushed = end - now
                     later(end, PushEnded(rank, step))
                 case CallOff(rank):
-                    accounts.last(rank).arrived = now
+                    accounts.call_off(rank)
                 case Reduction(number, members):
                     end = timing.reduce(members, now, loaded)
                     accounts.busy[number] = end - now

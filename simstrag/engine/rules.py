@@ -104,6 +104,10 @@ class State(enum.Enum):
     CLOSED = enum.auto()
 
 
+STATES = {StepEnded: State.COMPUTING, PushEnded: State.PUSHING}
+"""The state of a gradient that these facts end."""
+
+
 @dataclass(eq=False, slots=True)
 class Gradient:
     """The contribution that a rank computes or has computed since its last pull.
@@ -112,8 +116,8 @@ class Gradient:
     version, seen: updates and samples that were applied before its pull.
     rounds: closings of its group that it has been through since its pull [11].
     arrival: the time by which it is ordered in its quorum.
-    mark: the closing that was made without it, while it is marked as late [14].
-    aboard: of a rider, the gradient of its parent that it goes with [18].
+    mark: how the closing `missed`, which was made without it, treats late gradients [14].
+    riders: gradients that are on board of it.  aboard: the one that it is on board of [18].
     """
 
     rank: int
@@ -127,7 +131,9 @@ class Gradient:
     finish: float = math.nan
     arrival: float = math.nan
     job: Job | None = None
-    mark: Closing | None = None
+    mark: Late | None = None
+    missed: Closing | None = None
+    riders: tuple[Gradient, ...] = ()
     aboard: Gradient | None = None
     closing: Closing | None = None
 
@@ -135,10 +141,6 @@ class Gradient:
     def steps(self) -> tuple[tuple[int, int], ...]:
         """All its steps, as (step, samples)."""
         return (*self.kept, (self.step, self.samples))
-
-    def is_marked(self, late: Late) -> bool:
-        """Whether it is marked, by a closing that treats late gradients like this."""
-        return self.mark is not None and self.mark.quorum.late is late
 
 
 BY_RANK = attrgetter("rank")
@@ -266,12 +268,9 @@ class Rules:
     def expects(self, fact: Fact, at: float) -> bool:
         """Whether a fact of that time still matters."""
         match fact:
-            case StepEnded(rank, step):
-                g = self.gradients[rank]
-                return g is not None and g.step == step and g.state is State.COMPUTING
-            case PushEnded(rank, step):
-                g = self.gradients[rank]
-                return g is not None and g.step == step and g.state is State.PUSHING
+            case StepEnded() | PushEnded():
+                g, state = self.gradients[fact.rank], STATES[type(fact)]
+                return g is not None and g.step == fact.step and g.state is state
             case Enough(index):
                 return index < len(self.gatherings) and self.gatherings[index].is_full
             case WindowExpired(index):
@@ -284,10 +283,10 @@ class Rules:
         """What follows from a fact that the rules expect."""
         self.now = at
         match fact:
-            case StepEnded(rank, _, samples):
-                self._end_step(self._gradient(rank), samples)
-            case PushEnded(rank):
-                self._end_push(self._gradient(rank))
+            case StepEnded():
+                self._end_step(self._gradient(fact.rank), fact.samples)
+            case PushEnded():
+                self._end_push(self._gradient(fact.rank))
             case SumArrived(_, closing):
                 self._enqueue(self._closings[closing], at)
             case Enough(index) | WindowExpired(index):
@@ -375,8 +374,8 @@ class Rules:
             self._settle({})
         elif g.rank in self._parents:
             g.state = State.RIDING
-        elif self._drops(g, gathering):
-            self._drop(g, g.mark)
+        elif g.mark is Late.DROP and gathering.quorum.late is Late.DROP:
+            self._drop(g, g.missed)
             self._settle({})
         elif len(g.kept) + 1 < gathering.quorum.steps:
             self._keep(g, g.rounds)
@@ -385,29 +384,32 @@ class Rules:
 
     def _finish(self, g: Gradient, gathering: Gathering) -> None:
         """A contribution is whole, and accepted."""
-        if not g.is_marked(Late.JOIN):
+        if g.mark is not Late.JOIN:
             g.mark = None
-        for rider in self._riders_of(g):
-            if rider.state is State.RIDING and rider.aboard is None:
-                rider.aboard = g  # [18]
+        if g.rank in self._children:
+            self._board(g)
         if gathering.quorum.via is Via.SERVER:
             g.state = State.PUSHING
             self._decisions.append(Push(g.rank, g.step))
         else:
             self._arrive(g, gathering)
 
-    def _riders_of(self, parent: Gradient) -> list[Gradient]:
-        """The gradients that the riders of its rank hold."""
-        held = [self.gradients[child] for child in self._children.get(parent.rank, ())]
-        return [rider for rider in held if rider is not None]
+    def _board(self, parent: Gradient) -> None:
+        """The finished gradients of its children join a gradient that finishes [18]."""
+        held = [self.gradients[child] for child in self._children[parent.rank]]
+        parent.riders = tuple(
+            g for g in held if g is not None and g.state is State.RIDING and g.aboard is None
+        )
+        for rider in parent.riders:
+            rider.aboard = parent
 
     # -- arrivals and closings [11, 17] ----------------------------------------------------------
 
     def _end_push(self, g: Gradient) -> None:
         gathering = self._gathering_of[g.rank]
         assert gathering is not None
-        if self._drops(g, gathering):
-            self._drop(g, g.mark)
+        if g.mark is Late.DROP and gathering.quorum.late is Late.DROP:
+            self._drop(g, g.missed)
             self._settle({})
         else:
             g.job = self._enqueue(g, self.now)
@@ -420,7 +422,7 @@ class Rules:
             self._arm(gathering)
 
     def _gather(self, g: Gradient, gathering: Gathering) -> None:
-        if g.is_marked(Late.JOIN):
+        if g.mark is Late.JOIN:
             gathering.joining.append(g)
         else:
             insort(gathering.ready, g, key=BY_ARRIVAL)
@@ -450,9 +452,7 @@ class Rules:
         self._settle({})
 
     def _make_closing(self, gathering: Gathering, contributors: list[Gradient]) -> Closing:
-        riders = [
-            rider for g in contributors for rider in self._riders_of(g) if rider.aboard is g
-        ]  # fmt: skip
+        riders = [rider for g in contributors for rider in g.riders]
         closing = Closing(self._number(), gathering, self.plan, contributors, riders)
         self._closings[closing.number] = closing
         for g in (*contributors, *riders):
@@ -571,16 +571,18 @@ class Rules:
             self._settle(released)
 
     def _apply(self, fresh: Sequence[Gradient]) -> None:
-        sizes = [sum([samples for _, samples in g.steps]) for g in fresh]
+        contents = [g.steps for g in fresh]
+        sizes = [sum([samples for _, samples in steps]) for steps in contents]
         together, world = sum(sizes), self.workers * self.learner.batch
         applied = []
-        for g in fresh:
+        for g, steps in zip(fresh, contents, strict=True):
             assert g.closing is not None
             plan, number = g.closing.plan, g.closing.number
             whole = together if plan.average or plan.weigh is Weigh.MEMBERS else world
-            factor = plan.damping.factor(self.version - g.version)
-            for step, n in g.steps:
-                weight = n / whole * factor
+            for step, n in steps:
+                weight = n / whole
+                if plan.damping.power:
+                    weight *= plan.damping.factor(self.version - g.version)
                 applied.append(Applied(g.rank, step, g.version, g.seen, n, weight, number))
         self.learner.apply(zip(sizes, [g.seen for g in fresh], strict=True))
         self.version += 1
@@ -600,7 +602,7 @@ class Rules:
             elif late is Late.ABORT:
                 self._abort(g, closing)
             else:
-                g.mark = closing
+                g.mark, g.missed = late, closing
                 gathering.joining.append(g)
         for rank in closing.quorum.members:
             running = self.gradients[rank]
@@ -609,10 +611,7 @@ class Rules:
             if late is Late.ABORT:
                 self._abort(running, closing)
             else:
-                running.mark = closing
-
-    def _drops(self, g: Gradient, gathering: Gathering) -> bool:
-        return g.is_marked(Late.DROP) and gathering.quorum.late is Late.DROP
+                running.mark, running.missed = late, closing
 
     def _drop(self, g: Gradient, closing: Closing | None) -> None:
         """Its rank goes on with the update of `closing`, if that is still to come, else at once."""
@@ -628,19 +627,18 @@ class Rules:
 
     def _lose(self, g: Gradient, fate: str, closing: int | None = None) -> None:
         """A contribution comes to nothing; closing: that in which it was too stale."""
+        self._withdraw(g)
         self._leave(g, counts=fate == "dropped")
         for step, _ in g.steps:
             self._decisions.append(Lost(g.rank, step, fate, closing))
 
     def _leave(self, g: Gradient, counts: bool = True) -> None:
         """A contribution has met its fate; its riders may board again [16, 18]."""
-        self._withdraw(g)
         self.gradients[g.rank] = None
         if counts:
             self._counts[g.rank] += len(g.kept) + 1
-        for rider in self._riders_of(g):
-            if rider.aboard is g:
-                rider.aboard = None
+        for rider in g.riders:
+            rider.aboard = None
 
     def _withdraw(self, g: Gradient) -> None:
         """Call off its push, take back its job if that still waits; one in service goes on."""
@@ -707,7 +705,7 @@ class Rules:
             for rank in self._planned - before:
                 self._counts[rank] = least
         for g in self.gradients:
-            if g is not None and g.is_marked(Late.JOIN):
+            if g is not None and g.mark is Late.JOIN:
                 g.mark = None
             if g is not None and g.state in (State.PUSHING, State.READY, State.RIDING):
                 self._refile(g)
@@ -741,11 +739,12 @@ class Rules:
     def _refile(self, g: Gradient) -> None:
         """File a finished gradient that is not closed."""
         gathering, parent = self._gathering_of[g.rank], self._parents.get(g.rank)
+        if g.aboard is not None and g.aboard.rank != parent:
+            g.aboard.riders = tuple(rider for rider in g.aboard.riders if rider is not g)
+            g.aboard = None
         if gathering is None:
             self._drop(g, None)
             return
-        if g.aboard is not None and g.aboard.rank != parent:
-            g.aboard = None
         if parent is not None:
             self._withdraw(g)
             g.state = State.RIDING
