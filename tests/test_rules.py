@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 
@@ -18,7 +19,7 @@ from simstrag.engine.messages import (
     Update,
     Wake,
 )
-from simstrag.engine.rules import Limits, Rules
+from simstrag.engine.rules import Agenda, Limits, Rules
 from simstrag.learning.noise_scale import NoiseScale
 from simstrag.plan import Plan, Review
 from simstrag.quorum import Late, Quorum, Via
@@ -30,7 +31,7 @@ def rules_of(plan: Plan, updates: int = 100) -> Rules:
 
 
 def start(rank: int, step: int, version: int) -> Start:
-    return Start(rank, step, version, False, 8, False, None, False)
+    return Start(rank, step, version, False, 8, False, None, False, None)
 
 
 def test_a_barrier_goes_from_its_steps_to_an_update_and_the_next_steps() -> None:
@@ -73,6 +74,20 @@ def test_nothing_starts_after_the_last_update() -> None:
     rules.receive(StepEnded(0, 0, 8), 1.0)
     rules.receive(Enough(0), 1.0)
     assert rules.receive(CollectiveEnded(1), 1.0)[-1] == Finished()
+
+
+def test_an_agenda_tells_the_facts_of_an_instant_by_turn_and_passes_over_stale_ones() -> None:
+    rules = rules_of(Plan((Quorum(count=1, late=Late.ABORT),)))
+    agenda = Agenda(rules)
+    rules.begin()
+    for fact in (Enough(0), StepEnded(1, 0, 8), StepEnded(0, 0, 8)):
+        agenda.add(1.0, fact)
+    assert agenda.tell(0.5) is None
+    for _ in range(2):  # gradients
+        assert agenda.tell(1.0) == [Wake(1.0, Enough(0))]
+    closing = [Lost(1, 0, "aborted", None), Reduction(1, (0,), (), Via.ALLREDUCE, False)]
+    assert agenda.tell(1.0) == closing
+    assert agenda.next == math.inf
 
 
 def test_the_rules_load_no_clock_and_no_framework() -> None:

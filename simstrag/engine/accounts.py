@@ -39,8 +39,12 @@ FATE = [
     ("update", "i8"), ("rank", "i8"), ("step", "i8"), ("version", "i8"), ("amp", "i8"),
     ("samples", "i8"), ("weight", "f8"), ("fate", "i8"),
 ]  # fmt: skip
-SHOWN = ("local_times", "communication", "batch", "amp", "lower_bound")
-"""What a view shows of a step, in the order in which it is kept here."""
+BLANK = {
+    "local_times": math.nan, "communication": math.nan, "batch": math.nan, "amp": False,
+    "lower_bound": False,
+}  # fmt: skip
+"""What a view shows of a step, and what stands in it where there is none."""
+SHOWN = tuple(BLANK)
 
 
 @dataclass(slots=True)
@@ -83,7 +87,7 @@ class Accounts:
         self.held: list[list[StepAccount]] = [[] for _ in ranks]  # last contribution of each rank
         self.busy: dict[int, float] = {}  # seconds of communication, by closing
         self.counts = dict.fromkeys((*COUNTS, *DETECTION), 0)
-        self._job_seconds, self._beyond = job_seconds, beyond
+        self._batch, self._job_seconds, self._beyond = rules.learner.batch, job_seconds, beyond
         self._shown: list[deque[Sequence[Any]]] = [deque(maxlen=WINDOW) for _ in ranks]
         self._known = [0] * rules.workers
         self._sums = {"deviation": 0.0, "beyond": 0.0, "makespan": math.nan, "target": math.nan}
@@ -112,20 +116,17 @@ class Accounts:
         if name == "pending_since":
             pairs = zip(self.held, self.rules.gradients, strict=True)
             return np.array([math.nan if g is None else held[-1].pulled for held, g in pairs])
-        column, table = SHOWN.index(name), self._blank(name, (len(self._shown), columns))
-        for rank, shown in enumerate(self._shown):
-            newest = [step[column] for step in islice(shown, max(len(shown) - columns, 0), None)]
-            table[rank, columns - len(newest) :] = newest
-        return table
-
-    @staticmethod
-    def _blank(name: str, shape: tuple[int, int]) -> npt.NDArray[Any]:
-        return np.zeros(shape, bool) if name in ("amp", "lower_bound") else np.full(shape, math.nan)
+        column, blank = SHOWN.index(name), BLANK[name]
+        table = []
+        for shown in self._shown:
+            newest = [step[column] for step in islice(reversed(shown), columns)]
+            table.append([*[blank] * (columns - len(newest)), *reversed(newest)])
+        return np.array(table, type(blank))
 
     @property
     def windows(self) -> dict[str, npt.NDArray[Any]]:
         """What views are made of: known steps, and shape (WINDOW, N), step k in row k % WINDOW."""
-        windows = {name: self._blank(name, (WINDOW, len(self._shown))) for name in SHOWN}
+        windows = {name: np.full((WINDOW, len(self._shown)), BLANK[name]) for name in SHOWN}
         for rank, shown in enumerate(self._shown):
             for k, step in enumerate(shown, start=self._known[rank] - len(shown)):
                 for name, value in zip(SHOWN, step, strict=True):
@@ -163,7 +164,7 @@ class Accounts:
         counts["asked"] += start.samples
         counts["cut"] += start.samples - samples
         counts["amp"] += start.amp
-        counts["rebatched"] += start.samples != self.rules.learner.batch
+        counts["rebatched"] += start.samples != self._batch
         return step
 
     def call_off(self, rank: int) -> None:
@@ -193,7 +194,7 @@ class Accounts:
     def _show(self, step: StepAccount, seconds: float, is_bound: bool = False) -> None:
         """Show a step to the policy, once its gradient has met its fate [7]."""
         start = step.start
-        share = (start.samples if is_bound else step.samples) / self.rules.learner.batch
+        share = (start.samples if is_bound else step.samples) / self._batch
         communicated = step.got - step.pulled + step.pushed
         self._shown[start.rank].append((seconds, communicated, share, start.amp, is_bound))
         self._known[start.rank] += 1
@@ -223,7 +224,7 @@ class Accounts:
         """An update was made."""
         rules, learner, sums = self.rules, self.rules.learner, self._sums
         before, now, progress = update.version - 1, rules.now, learner.progress
-        world, had = rules.workers * learner.batch, learner.samples
+        world, had = rules.workers * self._batch, learner.samples
         had -= sum([gradient.samples for gradient in update.gradients])
         for rank, number, version, seen, _, weight, closing in update.gradients:
             held = self.held[rank]

@@ -1,8 +1,7 @@
-"""The driver of the rules for real training: told what has happened instead of computing it.
+"""The driver of `simstrag.engine.rules` for real ranks: it learns what has happened, and when.
 
-`simstrag.engine.rules` decides what makes an update, how stale and how heavy its gradients are, who
-starts next and when the policy is asked.  Nothing here does I/O or reads a clock, so a recorded run
-can be told again, and the reference engine can judge it.
+Its caller reports gradients and collectives as they end, and carries out the news.  Nothing here
+does I/O or reads a clock, so that a recorded run can be replayed and checked.
 """
 
 from __future__ import annotations
@@ -35,9 +34,8 @@ from simstrag.engine.messages import (
     Update,
     Wake,
 )  # fmt: skip
-from simstrag.engine.plain import Agenda
 from simstrag.engine.recorder import Recorder
-from simstrag.engine.rules import Limits, Rules, State
+from simstrag.engine.rules import Agenda, Limits, Rules, State
 from simstrag.errors import NobodyLeft, PlanError
 from simstrag.learning.noise_scale import NoiseScale
 from simstrag.plan import Plan, Precision, Review
@@ -56,9 +54,10 @@ News = Start | Update | Lost | Reduction
 
 @dataclass(frozen=True)
 class Facts:
-    """From where another `Live` can go on: the plan in force, counts and windows of the views.
+    """The state from which another `Live` can go on, with ranks that begin anew.
 
-    What ranks are at when it is made is not in it: those whom the plan names begin anew.
+    started: steps that each rank has started, less those under way.
+    lost: ranks that are gone.  windows: the steps in views.
     """
 
     plan: Plan
@@ -73,17 +72,21 @@ class Facts:
 
 
 class Live:
-    """One policy and the bookkeeping of one job.
+    """One policy at work on one real job.
 
-    batch: samples of a gradient at a share of 1.  name: of the policy, in messages.  facts: where
-    to go on from; the policy is not asked first then.  recorder: is handed the rows of the run.
-    note: is called with what it is told (a word, then values) and with plans, for a record from
-    which all can be told again.  fixed: whether those who compute for a quorum cannot be filed in
-    another one any more, their gradients being summed up on the way: then ranks that are back wait
-    until all such steps are, and the new plan begins with all of them.  reduced: whether there is
-    reduced precision; without it plans are carried out in full, and `wanted_reduced` says whether
-    one asked for it.  Seconds on one clock that never goes back.  Raises `PlanError` for a plan
-    that cannot be.
+    batch: samples of a gradient at a share of 1.
+    name: the policy's name in messages.
+    facts: the state to go on from; the policy is not asked first then.
+    recorder: takes the rows of the run.
+    note: called with all that happens (a word, then values) and with plans, for a journal from
+        which the run can be replayed.
+    fixed: whether the steps for a quorum must end in it, because a collective sums gradients while
+        they are computed.  A new plan with other quorums then waits until all such steps are over,
+        and ranks that are ready wait with it.
+    reduced: whether there is reduced precision; without it plans are carried out in full, and
+        `wanted_reduced` says whether one asked for it.
+
+    Times are seconds on one clock that never goes back.  Raises `PlanError` for an impossible plan.
 
     >>> live = Live(policies.load("asgd"), world_size=2, batch=32)
     >>> [start.rank for start in live.news()]
@@ -128,7 +131,7 @@ class Live:
             plan = facts.plan
         self.plan = plan
         self._recorder = recorder
-        self._rules = Rules(world_size, self._masked(plan), self.learner, NEVER_OVER)
+        self._rules = Rules(world_size, self._without_lost(plan), self.learner, NEVER_OVER)
         self._accounts = Accounts(self._rules, recorder)
         self._agenda = Agenda(self._rules)
         self._open: dict[int, tuple[int, float]] = {}  # closing and beginning of each reduction
@@ -136,13 +139,15 @@ class Live:
         self._news: list[News] = []
         self._record_plan()
         if facts is not None:
-            self._resume(facts)
+            steps = facts.started.tolist()
+            self._rules.resume(facts.version, facts.now, facts.reviewed, steps)
+            self.learner.samples, self._accounts.windows = facts.samples, facts.windows
         self._carry_out(self._rules.begin())
-        self._go(self.now)
+        self._advance(self.now)
 
     @property
     def now(self) -> float:
-        """The time of what was told last."""
+        """The time of the last event."""
         return self._rules.now
 
     @property
@@ -157,17 +162,17 @@ class Live:
 
     @property
     def expiry(self) -> float:
-        """When the next window is over, unless something happens before; infinity without one."""
+        """When the next window expires, unless something happens before; infinity without one."""
         return self._agenda.next
 
     # -- what has happened -------------------------------------------------------------------
 
     def done(self, rank: int, at: float, seconds: float) -> None:
-        """The gradient of a rank is here; computing it took so long."""
+        """A rank has finished a gradient, after so many seconds of computing."""
         at = max(at, self.now)
         self._note("done", at, rank, seconds)
         self._end_step(rank, at - seconds, at)
-        self._go(at)
+        self._advance(at)
 
     def reduced(self, number: int, at: float) -> None:
         """The collective of a `Reduction` has ended."""
@@ -176,48 +181,47 @@ class Live:
         self._end_reduction(number, at)
 
     def wait(self, at: float) -> None:
-        """Nothing has happened until then, but windows may be over."""
+        """Nothing has happened up to now, but windows may have expired."""
         self._note("wait", max(at, self.now))
-        self._go(max(at, self.now))
+        self._advance(max(at, self.now))
 
     def gone(self, rank: int, at: float) -> None:
-        """A rank will never be heard of again: whoever waits for it waits for the others only.
+        """A rank is lost for good: quorums go on without it.
 
         Raises `NobodyLeft` where it is the last of the plan.
         """
         self._note("gone", max(at, self.now), rank)
-        self._go(max(at, self.now))
+        self._advance(max(at, self.now))
         self.lost |= {rank}
-        self._carry_out(self._rules.change(self._masked(self.plan)))
+        self._carry_out(self._rules.change(self._without_lost(self.plan)))
         self._record_plan()
-        self._go(self.now)
+        self._advance(self.now)
 
     def lockstep(self, start: float, seconds: Floats, end: float | None = None) -> None:
-        """One step of a plan in which everybody waits for everybody: begun together at `start`.
+        """One step of all ranks under a plan whose updates wait for all of them; it makes no news.
 
-        It is no news to anybody.  seconds: shape (N,), of each rank's computing.  end: when its
-        update was over; without it, when the last gradient was there.
+        start: when all began.  seconds: computing of each rank, shape (N,).
+        end: when the update was over; by default, when the last gradient was finished.
         """
         news, self._news = self._news, []
         begun = max(start, self.now)
         until = begun + float(seconds.max())
         for rank, own in enumerate(seconds.tolist()):
             self._end_step(rank, begun, begun + own)
-        self._go(until)
+        self._advance(until)
         (number,) = self._open
         self._end_reduction(number, max(end or until, until))
         self._news = news
 
     def news(self) -> list[News]:
-        """What has become of it since last asked; updates in order of version, each before the
-        starts from its parameters."""
+        """What has followed since the last call; an update comes before the starts from it."""
         news, self._news = self._news, []
         return news
 
     def facts(self) -> Facts:
         """What another `Live` needs to go on from here."""
         started = np.array(self._rules.steps)
-        started[list(self._computing())] -= 1  # nothing will come of these
+        started[list(self._computing())] -= 1  # these ranks begin anew
         return Facts(
             self.plan, self.version, self.samples, self.now, self._rules.reviewed, self.asked,
             started, self.lost, self._accounts.windows,
@@ -227,16 +231,10 @@ class Live:
         """The run is over: the recorder gets what is left, and the totals."""
         self._accounts.end()
 
-    # -- the rules ---------------------------------------------------------------------------
-
-    def _resume(self, facts: Facts) -> None:
-        steps = facts.started.tolist()
-        self._rules.resume(facts.version, facts.now, facts.reviewed, steps)
-        self.learner.samples = facts.samples
-        self._accounts.windows = facts.windows
+    # -- facts and decisions -----------------------------------------------------------------
 
     def _end_step(self, rank: int, begun: float, end: float) -> None:
-        """A step computed from `begun` on, if not from its pull on, and ends then."""
+        """The last step of a rank has computed from `begun`, or from its pull if that is later."""
         step = self._accounts.step(rank)
         step.got = step.begun = max(begun, step.pulled)
         step.finish = end
@@ -246,22 +244,23 @@ class Live:
         closing, begun = self._open.pop(number)
         self._accounts.busy[closing] = at - begun
         self._agenda.add(at, CollectiveEnded(closing))
-        self._go(at)
+        self._advance(at)
 
-    def _go(self, until: float) -> None:
-        """Let everything happen up to then, plans included."""
+    def _advance(self, until: float) -> None:
+        """Tell the rules all that happens up to a time, and answer when they ask the policy."""
         while (decisions := self._agenda.tell(until)) is not None:
-            self._carry_out(decisions)
+            if decisions:
+                self._carry_out(decisions)
             while self._asks:
                 self._asks = False
-                self.plan = self._decided()
-                decisions = self._rules.replan(self._masked(self.plan))
+                self.plan = self._next_plan()
+                decisions = self._rules.replan(self._without_lost(self.plan))
                 self._record_plan()
                 self._carry_out(decisions)
         self._rules.now = until
 
     def _carry_out(self, decisions: Iterable[Decision]) -> None:
-        """Real communication with a server takes no time of its own here."""
+        """Carry out decisions; what the server does in between takes no time of its own here."""
         accounts, now = self._accounts, self.now
         for decision in decisions:
             match decision:
@@ -301,8 +300,8 @@ class Live:
 
     # -- plans -------------------------------------------------------------------------------
 
-    def _decided(self) -> Plan:
-        """The plan from now on; one with other quorums has to wait for steps that are fixed."""
+    def _next_plan(self) -> Plan:
+        """The plan from now on; one with other quorums waits until fixed steps are over."""
         if self._next is None:
             plan = self._ask(self._accounts.view(self.hints))
             if plan.quorums == self.plan.quorums:
@@ -325,7 +324,7 @@ class Live:
         return plan
 
     def _ask(self, view: View) -> Plan:
-        """What the policy answers, resolved; the same answer is the same plan."""
+        """The policy's answer, resolved; the same object for the same answer."""
         self.asked += 1
         answer = policies.ask(self.policy, view, self.name)
         view.close()
@@ -343,15 +342,15 @@ class Live:
         self._note("plan", self.asked, view.version, plan)
         return plan
 
-    def _masked(self, plan: Plan) -> Plan:
-        """The plan without those that are gone; whoever is left of a quorum still makes updates."""
+    def _without_lost(self, plan: Plan) -> Plan:
+        """The plan without lost ranks; the others of a quorum still make updates."""
         if not self.lost:
             return plan
         quorums = []
         for quorum in plan.quorums:
             left = tuple(rank for rank in quorum.members if rank not in self.lost)
             riders = [pair for pair in quorum.riders if pair[0] not in self.lost]
-            if not left:  # then its riders wait for each other
+            if not left:  # then its riders become its members
                 left, riders = tuple(child for child, _ in riders), []
             if left:
                 count = None if quorum.count is None else min(quorum.count, len(left))

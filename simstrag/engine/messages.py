@@ -98,7 +98,7 @@ class Start(NamedTuple):
     private: bool
     puller: int | None
     switches: bool
-    closing: int | None = None
+    closing: int | None
 
 
 class Push(NamedTuple):

@@ -1,12 +1,11 @@
 """The plain engine: drives `simstrag.engine.rules` in simulated time, in Python alone.
 
-It works out by `Timing` when each thing will end, and tells the rules then.  Its results are those
+It computes by `Timing` when each thing will end, and tells the rules then.  Its results are those
 of the native engine, to the last bit.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
 import statistics
 from collections.abc import Iterable
@@ -17,12 +16,10 @@ import numpy.typing as npt
 from simstrag.engine.accounts import Accounts
 from simstrag.engine.kernel import Stop, Truth
 from simstrag.engine.messages import (
-    TURNS,
     Ask,
     CallOff,
     CollectiveEnded,
     Decision,
-    Fact,
     Finished,
     JobEnded,
     Lost,
@@ -38,44 +35,17 @@ from simstrag.engine.messages import (
     Wake,
 )  # fmt: skip
 from simstrag.engine.recorder import Recorder
-from simstrag.engine.rules import Limits, Rules
+from simstrag.engine.rules import Agenda, Limits, Rules
 from simstrag.learning.noise_scale import NoiseScale
 from simstrag.plan import Plan
 from simstrag.timing.timing import Timing
 from simstrag.view import Hints, View
 
-__all__ = ["Agenda", "Plain"]
-
-
-class Agenda:
-    """The facts that are still to be told, in their order."""
-
-    def __init__(self, rules: Rules) -> None:
-        self._rules = rules
-        self._heap: list[tuple[float, int, Fact]] = []
-
-    def add(self, time: float, fact: Fact) -> None:
-        """A fact is to be told at a time."""
-        heapq.heappush(self._heap, (time, TURNS[type(fact)], fact))
-
-    @property
-    def next(self) -> float:
-        """The time of the next fact that still matters; infinity where nothing can happen."""
-        while self._heap and not self._rules.expects(self._heap[0][2], self._heap[0][0]):
-            heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else math.inf
-
-    def tell(self, until: float) -> list[Decision] | None:
-        """Tell the rules the next fact that still matters; None where none comes by then."""
-        while self._heap and self._heap[0][0] <= until:
-            time, _, fact = heapq.heappop(self._heap)
-            if self._rules.expects(fact, time):
-                return self._rules.receive(fact, time)
-        return None
+__all__ = ["Plain"]
 
 
 class Plain:
-    """The state of one job between two decisions of the outer world, as `kernel.Kernel`."""
+    """The state of one job, with the interface of `kernel.Kernel`."""
 
     def __init__(
         self,
@@ -160,6 +130,8 @@ class Plain:
             match decision:
                 case Start():
                     self._start(decision, loaded)
+                case Wake(time, fact):
+                    later(time, fact)
                 case Push(rank, step):
                     end = timing.push(rank, now, loaded)
                     accounts.step(rank).pushed = end - now
@@ -179,8 +151,6 @@ class Plain:
                     for closing in closings:
                         accounts.busy[closing] += end - now
                     later(end, JobEnded(job))
-                case Wake(time, fact):
-                    later(time, fact)
                 case Lost():
                     accounts.lose(decision)
                 case Update():

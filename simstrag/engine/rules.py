@@ -1,37 +1,37 @@
 """The rules of docs/semantics.md as a state machine: facts in, decisions out.
 
-`Rules` knows what each rank is at and what the server has to do.  It knows no durations, reads no
-clock and does no I/O.  A driver tells it what has happened and when (a *fact*), and carries out
-what it decides (*decisions*); `engine.messages` lists both.  There are two drivers:
+`Rules` knows what each rank does and what the server has to do.  It knows no durations, reads no
+clock and does no I/O.  A driver tells it *facts*, what has happened and when, and carries out its
+*decisions*; `engine.messages` lists both.  There are two drivers:
 
-- `engine.plain` simulates: it computes when each thing will end, and keeps facts in a heap;
-- `engine.live` serves real ranks: it learns when each thing has ended.
+- `engine.plain` simulates: it computes when steps, pushes, collectives and jobs will end;
+- `engine.live` serves real ranks: it learns when their steps and collectives have ended.
 
 `engine/native` states the same rules a second time, in C, and is tested against this file.
 
 The life of a gradient.  The decision `Start` makes a rank pull parameters and compute.  When its
-step ends, the rank pushes its gradient to the server (`Push`) if its quorum has a server.  Then the
-gradient is READY, and waits until its quorum has as many as it needs.  The quorum then *closes*
-over them: they leave it together as one `Closing`, and the quorum begins to gather again.
+step ends, the rank pushes its gradient (`Push`) if its quorum is via SERVER.  Then the gradient is
+READY, and its quorum gathers it (`Gathering`).  When the quorum has as many gradients as it needs,
+it *closes*: they leave it together as one `Closing`, and it begins to gather again.
 
-A closing becomes an `Update`.  By ALLREDUCE a collective sums its gradients (`Reduction`).  By
-SERVER the server serves each gradient by itself (`Serve`).  By LEADER a collective sums them, the
-leader pushes the sum (`PushSum`), and the server serves it.  The update lets the ranks of the
-closing start again.  A gradient that comes too late for a closing may be `Lost`.
+A closing becomes an `Update`.  Via ALLREDUCE a collective sums its gradients (`Reduction`).  Via
+SERVER the server serves each gradient by itself (`Serve`).  Via LEADER a collective sums them, the
+leader pushes the sum (`PushSum`), and the server serves it.  The update releases the ranks of the
+closing, which start again.  A gradient that comes too late for a closing may be `Lost`.
 
 Riders.  A rider is a rank that no update waits for.  Its finished gradient waits (RIDING) until the
-gradient of its parent finishes, boards that, and goes wherever that goes.
+gradient of its parent finishes.  Then it boards that gradient, and shares its fate.
 
 An action is everything that follows from one fact at once; `receive` returns its decisions.  Where
-the policy is due, `Ask` is the last of them, and `replan` returns the rest of the action.  Nothing
-follows `Finished`.
+the policy must be asked, `Ask` is the last of them, and `replan` returns the rest of the action.
+Nothing follows `Finished`.
 
-Order.  A driver tells facts in the order of (time, turn, fact), which is rule 15.  Some things have
-to wait until other facts of the same instant are told: a quorum closes after all arrivals.  For
-these the rules decide `Wake`, and the driver tells them the fact in it at its turn.
+Order.  A driver keeps facts in an `Agenda`, which tells them in the order of (time, turn, fact);
+that is rule 15.  Some things happen after other facts of the same instant: a quorum closes after
+all arrivals.  For these the rules decide `Wake`, and the agenda tells its fact at its turn.
 
-Staleness.  A driver never takes back a fact that it keeps for later, though its step may be aborted
-or its quorum may close in the meantime.  It asks `expects`, and passes over a fact that is stale.
+Staleness.  A fact stays in the agenda when its step is aborted or its quorum closes before its
+time.  The agenda asks `expects`, and passes over a fact that is stale.
 
 Numbers in brackets are rules of docs/semantics.md; the functions stand in their order.
 """
@@ -47,6 +47,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 from simstrag.engine.messages import (
+    TURNS,
     Applied,
     Ask,
     CallOff,
@@ -100,24 +101,26 @@ class State(enum.Enum):
     COMPUTING = enum.auto()
     PUSHING = enum.auto()
     READY = enum.auto()  # it waits for its quorum to close
-    RIDING = enum.auto()  # it is a rider's, finished, on its parent's gradient or before that
+    RIDING = enum.auto()  # a rider has finished it; it is on board, or waits for its parent's
     CLOSED = enum.auto()
 
 
 STATES = {StepEnded: State.COMPUTING, PushEnded: State.PUSHING}
-"""The state of a gradient that these facts end."""
+"""The state in which a gradient must be for these facts."""
 
 
 @dataclass(eq=False, slots=True)
 class Gradient:
     """The contribution that a rank computes or has computed since its last pull.
 
-    step: its last step.  kept: its earlier steps, as (step, samples) [6b].
+    step, samples: its last step.  kept: its earlier steps, as (step, samples) [6b].
     version, seen: updates and samples that were applied before its pull.
-    rounds: closings of its group that it has been through since its pull [11].
-    arrival: the time by which it is ordered in its quorum.
-    mark: how the closing `missed`, which was made without it, treats late gradients [14].
-    riders: gradients that are on board of it.  aboard: the one that it is on board of [18].
+    rounds: closings of its group since its pull, none of which was pushed [11].
+    finish: when its last step ended.  arrival: the time that orders it in its quorum.
+    job: its job at the server.
+    mark: DROP or JOIN, if it is late by the rule of the closing `missed` [14].
+    riders: gradients on board of it.  aboard: the gradient that it is on board of [18].
+    closing: the closing that it is in.
     """
 
     rank: int
@@ -147,36 +150,38 @@ BY_RANK = attrgetter("rank")
 BY_ARRIVAL = attrgetter("arrival", "rank")
 
 
-class JobState(enum.Enum):
-    """How far the server is with a job."""
-
-    WAITING = enum.auto()
-    WITHDRAWN = enum.auto()
-    IN_SERVICE = enum.auto()
-    DONE = enum.auto()
-
-
 @dataclass(eq=False, slots=True)
-class Job:
-    """Work of the server: a gradient, or the sum of a closing."""
+class Gathering:
+    """A quorum of the plan in force, and the gradients that it has gathered since it closed.
 
-    owner: Gradient | Closing
-    arrival: float
-    state: JobState = JobState.WAITING
+    ready: gradients that count, in order of (arrival, rank).
+    joining: gradients that enter its next closing but do not count towards `needed` [14].
+    """
+
+    index: int
+    quorum: Quorum
+    needed: int
+    ready: list[Gradient] = field(default_factory=list)
+    joining: list[Gradient] = field(default_factory=list)
 
     @property
-    def fuses(self) -> bool:
-        """Whether it is served together with all others that fuse [11]."""
-        return isinstance(self.owner, Closing) and self.owner.plan.fuse
+    def is_full(self) -> bool:
+        return len(self.ready) >= self.needed
+
+    @property
+    def expiry(self) -> float:
+        """The end of its window; infinity without one, or while nothing is ready [17]."""
+        return self.ready[0].arrival + self.quorum.window if self.ready else math.inf
 
 
 @dataclass(eq=False, slots=True)
 class Closing:
     """Gradients on their way from their quorum to their update.
 
-    plan: the plan in force when the quorum closed, whose weights count.
-    undone: jobs of its contributors that the server has yet to do; by SERVER only.
-    waiting: ranks whose gradients were lost, and that start again with its update [13].
+    plan: the plan in force when the quorum closed; its weights, damping and fuse apply.
+    contributors: gradients of members, in the order of their arrivals.  riders: those on board.
+    undone: jobs of contributors that the server has yet to do, via SERVER.
+    waiting: ranks without a gradient that start again with its update [13].
     """
 
     number: int
@@ -202,28 +207,27 @@ class Closing:
         return self.members[0]
 
 
+class JobState(enum.Enum):
+    """How far the server is with a job."""
+
+    WAITING = enum.auto()
+    WITHDRAWN = enum.auto()
+    IN_SERVICE = enum.auto()
+    DONE = enum.auto()
+
+
 @dataclass(eq=False, slots=True)
-class Gathering:
-    """A quorum of the plan in force and the gradients that are ready in it.
+class Job:
+    """Work of the server; owner: the gradient, or the closing whose sum, it serves."""
 
-    ready: those that count, in order of (arrival, rank).
-    joining: those that enter its next closing without counting towards it [14].
-    """
-
-    index: int
-    quorum: Quorum
-    needed: int
-    ready: list[Gradient] = field(default_factory=list)
-    joining: list[Gradient] = field(default_factory=list)
+    owner: Gradient | Closing
+    arrival: float
+    state: JobState = JobState.WAITING
 
     @property
-    def is_full(self) -> bool:
-        return len(self.ready) >= self.needed
-
-    @property
-    def expiry(self) -> float:
-        """The end of its window; infinity without one, or while nothing is ready [17]."""
-        return self.ready[0].arrival + self.quorum.window if self.ready else math.inf
+    def fuses(self) -> bool:
+        """Whether it is served together with all others that fuse [11]."""
+        return isinstance(self.owner, Closing) and self.owner.plan.fuse
 
 
 class Rules:
@@ -310,7 +314,7 @@ class Rules:
         return self._decided()
 
     def change(self, plan: Plan) -> list[Decision]:
-        """Go over to another resolved plan between reviews; the next is due as before."""
+        """Adopt another resolved plan between reviews; the next review is due as before."""
         reviewed = self.reviewed
         self._change(plan)
         self.reviewed = reviewed
@@ -329,7 +333,7 @@ class Rules:
     # -- steps [1, 5, 6, 6b] ---------------------------------------------------------------------
 
     def _start(self, rank: int, closing: Closing | None) -> None:
-        """Pull and compute; closing: that whose update lets the rank go, if one does."""
+        """Pull and compute; closing: the one whose update releases the rank, if one does."""
         self.learner.pull()
         puller = self._puller(rank, closing)
         self._compute(rank, self.version, self.learner.samples, puller=puller)
@@ -383,7 +387,7 @@ class Rules:
             self._finish(g, gathering)
 
     def _finish(self, g: Gradient, gathering: Gathering) -> None:
-        """A contribution is whole, and accepted."""
+        """A contribution is complete, and its quorum accepts it."""
         if g.mark is not Late.JOIN:
             g.mark = None
         if g.rank in self._children:
@@ -542,7 +546,7 @@ class Rules:
     # -- an update [12, 23, 24] ------------------------------------------------------------------
 
     def _update(self, closings: Sequence[Closing]) -> None:
-        """Apply what no cutoff drops; then end, ask or release."""
+        """Apply the gradients that no cutoff drops; then end, ask the policy or release ranks."""
         fresh: list[Gradient] = []
         released: dict[int, Closing] = {}
         for closing in closings:
@@ -591,7 +595,7 @@ class Rules:
     # -- gradients that are late, and what becomes of their ranks [13, 14] -----------------------
 
     def _turn_away(self, gathering: Gathering, closing: Closing) -> None:
-        """What becomes of the members that a closing was made without."""
+        """Drop, abort or mark the gradients of members that a closing was made without."""
         late = closing.quorum.late
         if late is Late.QUEUE:
             return
@@ -614,7 +618,7 @@ class Rules:
                 running.mark, running.missed = late, closing
 
     def _drop(self, g: Gradient, closing: Closing | None) -> None:
-        """Its rank goes on with the update of `closing`, if that is still to come, else at once."""
+        """Drop a gradient; its rank starts with the update of `closing`, or now if that is over."""
         self._lose(g, "dropped")
         if closing is None or closing.is_over:
             self._idle.add(g.rank)
@@ -626,14 +630,14 @@ class Rules:
         closing.waiting.append(g.rank)
 
     def _lose(self, g: Gradient, fate: str, closing: int | None = None) -> None:
-        """A contribution comes to nothing; closing: that in which it was too stale."""
+        """A contribution is not applied; closing: the one whose cutoff drops it, if one does."""
         self._withdraw(g)
         self._leave(g, counts=fate == "dropped")
         for step, _ in g.steps:
             self._decisions.append(Lost(g.rank, step, fate, closing))
 
     def _leave(self, g: Gradient, counts: bool = True) -> None:
-        """A contribution has met its fate; its riders may board again [16, 18]."""
+        """A contribution has met its fate; if it was lost, its riders may board again [16, 18]."""
         self.gradients[g.rank] = None
         if counts:
             self._counts[g.rank] += len(g.kept) + 1
@@ -641,7 +645,7 @@ class Rules:
             rider.aboard = None
 
     def _withdraw(self, g: Gradient) -> None:
-        """Call off its push, take back its job if that still waits; one in service goes on."""
+        """Cancel its push, and its job if that still waits; a job in service goes on."""
         if g.state is State.PUSHING:
             self._decisions.append(CallOff(g.rank, g.step))
         if g.job is not None and g.job.state is JobState.WAITING:
@@ -670,7 +674,7 @@ class Rules:
         if bounds is None or not ranks:
             return set()
         assert isinstance(bounds, tuple)
-        least = min([self._counts[rank] for rank in self._planned])
+        least = min(map(self._counts.__getitem__, self._planned))
         return {
             rank for rank in ranks
             if (bound := bounds[rank]) is not None and self._counts[rank] - least > bound
@@ -684,12 +688,12 @@ class Rules:
         return self.plan.review.due(*since)
 
     def _ask(self, released: Mapping[int, Closing] | None) -> None:
-        """The policy is due: with an update that releases these, or (None) by a blocked rank."""
+        """Ask the policy; released: the ranks that start after it, None if a rank is blocked."""
         self._released = released
         self._decisions.append(Ask())
 
     def _change(self, plan: Plan) -> None:
-        """Go over to another plan; file again what is finished and not closed."""
+        """Adopt another plan; file again the gradients that are finished and not closed."""
         self.reviewed = self.version, self.learner.samples, self.now
         old, before = self.plan, self._planned
         if plan is old:
@@ -713,14 +717,14 @@ class Rules:
             self._arm(gathering)
 
     def _adopt(self, plan: Plan) -> None:
-        """What a plan says of the next steps and of progress."""
+        """Take over what a plan says about the next steps and about progress."""
         self.plan = plan
         self._sizes = plan.samples(self.learner.batch, self.workers)
         self._in_amp: list[bool] = plan.in_amp.tolist()
         self.learner.lost = self.learner.lost or unmodelled(plan)
 
     def _file(self, plan: Plan) -> None:
-        """Which ranks are in which quorum, and who rides with whom."""
+        """Take over which ranks are in which quorum, and which ride with which parent."""
         self.gatherings = [Gathering(i, q, q.needed) for i, q in enumerate(plan.quorums)]
         self.uses_server = any(q.via is not Via.ALLREDUCE for q in plan.quorums)  # its load is on
         self._gathering_of: list[Gathering | None] = [None] * self.workers
@@ -737,7 +741,7 @@ class Rules:
         }
 
     def _refile(self, g: Gradient) -> None:
-        """File a finished gradient that is not closed."""
+        """File a finished gradient that is not closed in the quorum of its rank."""
         gathering, parent = self._gathering_of[g.rank], self._parents.get(g.rank)
         if g.aboard is not None and g.aboard.rank != parent:
             g.aboard.riders = tuple(rider for rider in g.aboard.riders if rider is not g)
@@ -757,3 +761,30 @@ class Rules:
                 g.job = self._enqueue(g, g.finish)
             g.state, g.arrival = State.READY, g.job.arrival
             self._gather(g, gathering)
+
+
+class Agenda:
+    """The facts that a driver keeps for later, in the order in which it tells them [15]."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._heap: list[tuple[float, int, Fact]] = []
+
+    def add(self, time: float, fact: Fact) -> None:
+        """Keep a fact until its time."""
+        heapq.heappush(self._heap, (time, TURNS[type(fact)], fact))
+
+    @property
+    def next(self) -> float:
+        """The time of the next fact that still matters; infinity where there is none."""
+        while self._heap and not self._rules.expects(self._heap[0][2], self._heap[0][0]):
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else math.inf
+
+    def tell(self, until: float) -> list[Decision] | None:
+        """Tell the rules the next fact that still matters; None where none comes by `until`."""
+        while self._heap and self._heap[0][0] <= until:
+            time, _, fact = heapq.heappop(self._heap)
+            if self._rules.expects(fact, time):
+                return self._rules.receive(fact, time)
+        return None
