@@ -639,6 +639,7 @@ class Rules:
     def _leave(self, g: Gradient, counts: bool = True) -> None:
         """A contribution has met its fate; if it was lost, its riders may board again [16, 18]."""
         self.gradients[g.rank] = None
+        g.missed = None  # or each closing would keep the one before in memory
         if counts:
             self._counts[g.rank] += len(g.kept) + 1
         for rider in g.riders:
