@@ -44,15 +44,17 @@ def test_the_medians_are_those_of_the_last_values(width: int, most: int) -> None
     for _ in range(60):
         skip = history.go_on(most)
         new = windows.news(history.steps, SHOWN)
-        windows.follow(history.steps, history.shown[:, SHOWN - new :], ~skip[:, SHOWN - new :])
-        assert np.array_equal(windows.ordered().T, np.sort(history.kept, axis=1), equal_nan=True)
+        shown, usable = history.shown.T[SHOWN - new :], ~skip.T[SHOWN - new :]
+        windows.follow(history.steps, shown, usable)
+        ordered = np.sort(windows.recent, axis=0)
+        assert np.array_equal(ordered.T, np.sort(history.kept, axis=1), equal_nan=True)
         medians = [windows.median(rank) for rank in range(ranks)]
         assert np.array_equal(medians, np.median(history.kept, axis=1), equal_nan=True)
     assert np.isfinite(medians).any()
 
 
 def follow(windows: Windows, steps: list[int], values: list[list[float]]) -> list[int]:
-    shown = np.array(values)
+    shown = np.array(values).T
     return windows.follow(np.array(steps), shown, np.ones(shown.shape, dtype=bool)).tolist()
 
 
@@ -70,7 +72,7 @@ def test_a_window_that_was_cleared_begins_anew() -> None:
 def test_what_was_entered_is_not_entered_again() -> None:
     windows = Windows(ranks=1, width=3)
     assert follow(windows, [3], [[1.0, 2.0, 9.0]]) == [3]
-    assert windows.news(np.array([3]), columns=3) == 0
+    assert windows.news(np.array([3]), rows=3) == 0
     assert follow(windows, [3], [[1.0, 2.0, 9.0]]) == [0]
     assert windows.median(0) == 2.0
 

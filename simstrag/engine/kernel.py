@@ -184,13 +184,12 @@ class Kernel:
             self._level = int(known[0]) if even else UNEVEN
         if self._level == UNEVEN:
             rows = (self.memory.known + AGES[WINDOW - columns :]) & (WINDOW - 1)
-            shown = table[rows, self._everybody]
-        else:
-            first = (self._level - columns) % WINDOW
-            shown = table[first : first + columns]
-            if first + columns > WINDOW:
-                shown = np.concatenate([shown, table[: first + columns - WINDOW]])
-        return np.array(shown.T, order="C")
+            return table[rows, self._everybody].T  # type: ignore[no-any-return]
+        first = (self._level - columns) % WINDOW
+        if first + columns > WINDOW:
+            parts = [table[first:], table[: first + columns - WINDOW]]
+            return np.concatenate(parts).T
+        return table[first : first + columns].copy().T
 
     def truth(self) -> Floats:
         """Seconds of each rank's noise-free full-precision step started now."""

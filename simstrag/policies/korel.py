@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +40,7 @@ from simstrag.policy import WINDOW, Hints, Plan, Review, View
 from simstrag.ties import is_at_most, is_less
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 COUNTED = ("activations", "recoveries", "efficacy_stops", "probes", "confirmations")
 EVERY_UPDATE = Review(updates=1)
@@ -47,18 +49,16 @@ RETRY = 4
 NEVER = 1 << 60
 """More updates than any run has."""
 
-RANK = np.dtype(
-    [
-        # kept across activations; versions are numbers of updates
-        ("dwell", "i8"), ("cooldown", "i8"), ("cooldown_until", "i8"), ("last_off", "f8"),
-        ("on_count", "i8"),
-        # of the stay in AMP mode; `before`: median raw time before it, `tested`: for its effect,
-        # `probed`: its steps at the last probe
-        ("in_amp", "?"), ("in_trial", "?"), ("tested", "?"),
-        ("steps", "i8"), ("probed", "i8"), ("off_count", "i8"), ("before", "f8"),
-    ],
-    align=True,
+COUNTERS = (
+    # kept across activations; versions are numbers of updates
+    "dwell", "cooldown", "cooldown_until", "on_count",
+    # of the stay in AMP mode; `probed`: its steps at the last probe
+    "steps", "probed", "off_count",
 )  # fmt: skip
+FLAGS = ("in_amp", "in_trial", "tested")
+"""Of the stay in AMP mode; `tested`: for its effect."""
+SECONDS = ("last_off", "before")
+"""The version of the last end of AMP mode, -inf for none; the median raw time before AMP mode."""
 
 
 @dataclass(slots=True)
@@ -79,7 +79,7 @@ class _Trial:
 class _State:
     """The state of every rank, and the plan in force.
 
-    ranks: one record of `RANK` per rank.
+    ranks: an array of shape (N,) for each name of `COUNTERS`, `FLAGS` and `SECONDS`.
     raw: the last W raw times of each rank, all in one precision (A.9.4), so that their
         full-precision equivalents are in the same order.
     trials: the running trial of each rank that has one.
@@ -89,7 +89,7 @@ class _State:
     timer: the first version at which an efficacy test or a probe may be due.
     """
 
-    ranks: npt.NDArray[np.void]
+    ranks: dict[str, npt.NDArray[Any]]
     raw: Windows
     plan: Plan
     trials: dict[int, _Trial] = field(default_factory=dict)
@@ -173,7 +173,7 @@ class Korel:
         times = self._equivalents(state, view)
         state.hints, state.quiet_until = view.hints, self._quiet_until(state, view, times)
         if state.quiet_until >= view.version:
-            state.ranks["on_count"] = state.ranks["off_count"] = 0
+            state.ranks["on_count"][:] = state.ranks["off_count"][:] = 0
         else:
             self._judge(state, view, times)
         return state.plan
@@ -186,9 +186,12 @@ class Korel:
 
     def _state(self, n: int) -> _State:
         if self.state_ is None:
-            ranks = np.zeros(n, dtype=RANK)
-            ranks["dwell"], ranks["cooldown"] = self.dwell, self.cooldown
-            ranks["last_off"] = -math.inf
+            ranks: dict[str, npt.NDArray[Any]] = {
+                **{name: np.zeros(n, dtype=np.int64) for name in COUNTERS},
+                **{name: np.zeros(n, dtype=np.bool_) for name in FLAGS},
+                **{name: np.full(n, -math.inf) for name in SECONDS},
+            }
+            ranks["dwell"][:], ranks["cooldown"][:] = self.dwell, self.cooldown
             plan = _plan_of(np.zeros(n, dtype=np.bool_), frozenset())
             state = _State(ranks, Windows(n, self.W), plan)
             object.__setattr__(self, "state_", state)  # the dataclass is frozen
@@ -202,24 +205,29 @@ class Korel:
         (A.9.9).
         """
         new = state.raw.news(view.steps, WINDOW)
-        times, amp = view.newest("local_times", new), view.newest("amp", new)
-        usable = ~(view.newest("lower_bound", new) | np.isnan(times))
-        for i, trial in state.trials.items():
-            fresh = slice(max(new - int(view.steps[i] - state.raw.seen[i]), 0), None)
-            counts = usable[i, fresh] & ~amp[i, fresh]
-            trial.times += times[i, fresh][counts].tolist()
+        times, amp, cancelled = (
+            view.newest(name, new).T for name in ("local_times", "amp", "lower_bound")
+        )
+        usable = ~(cancelled | np.isnan(times))
+        if state.trials:
+            tried = np.array([*state.trials])
+            fresh = np.arange(new, 0, -1)[:, np.newaxis] <= (view.steps - state.raw.seen)[tried]
+            columns, rows = np.nonzero((fresh & usable[:, tried] & ~amp[:, tried]).T)
+            of, last = tried[columns], times[rows, tried[columns]]
+            for i, time in zip(of.tolist(), last.tolist(), strict=True):
+                state.trials[i].times.append(time)
         in_amp = state.ranks["in_amp"]
-        usable &= amp == in_amp[:, np.newaxis]
+        usable &= amp == in_amp
         recorded = state.raw.follow(view.steps, times, usable)
         if state.plan.suspects:
             state.ranks["steps"] += recorded * in_amp
 
     def _equivalents(self, state: _State, view: View) -> Floats:
-        """The equivalents of all times in the windows, shape (W, N), ascending, NaN at the end."""
-        times = state.raw.ordered()
-        if state.plan.suspects:
-            in_amp = state.ranks["in_amp"]
-            times[:, in_amp] = self._equivalent(times[:, in_amp], view)
+        """The equivalents of all times in the windows, shape (W, N); NaN for none."""
+        if not state.plan.suspects:
+            return state.raw.recent
+        times, amp = state.raw.recent.copy(), np.flatnonzero(state.ranks["in_amp"])
+        times[:, amp] = self._equivalent(times.take(amp, axis=1), view)
         return times
 
     def _quiet_until(self, state: _State, view: View, times: Floats) -> int:
@@ -246,8 +254,7 @@ class Korel:
 
     def _judge(self, state: _State, view: View, times: Floats) -> None:
         """Judge all ranks; the first action of a rank ends its check (A.9.2)."""
-        low, high = times[(self.W - 1) // 2], times[self.W // 2]
-        x = np.where(np.isnan(times[-1]), math.nan, (low + high) / 2)
+        x = median(times.T)
         against = baseline(
             x,
             lambda: times.T,
@@ -256,29 +263,32 @@ class Korel:
             floor=self.f_floor,
             guard=self.global_shift_guard,
         )
-        acts = np.flatnonzero(self._count(state, x, against)).tolist()
-        for i in acts:
-            if not state.ranks[i]["in_amp"]:
-                self._activate(state, i)
-            elif state.ranks[i]["in_trial"]:
-                self._judge_trial(state, i, state.trials[i], against)
-            elif not (
-                self._fails(state, view, i, against)
-                or self._recovers(state, i, float(x[i]), against)
-            ):
-                self._probe(state, view, i, against)
-        if acts:
-            before, state.plan = state.plan, self._next_plan(state)
-            if state.plan is not before or state.version >= state.timer:
-                state.timer = state.version + self._steps_to_timer(state)
+        acts = self._count(state, x, against)
+        if not np.count_nonzero(acts):
+            return
+        ranks, may_try = state.ranks, self._may_try(view, against)
+        slow = np.flatnonzero(acts & ~ranks["in_amp"])
+        tried = np.flatnonzero(acts & ranks["in_trial"])
+        others = np.flatnonzero(acts & ranks["in_amp"] & ~ranks["in_trial"])
+        if len(slow):
+            self._activate(state, slow)
+        for i in tried.tolist():
+            self._judge_trial(state, i, state.trials[i], against)
+        if len(others):
+            others = self._test(state, others, may_try)
+            others = self._recover(state, others, x, against)
+            if may_try:
+                self._probe(state, view, others)
+        before, state.plan = state.plan, self._next_plan(state)
+        if state.plan is not before or state.version >= state.timer:
+            state.timer = state.version + self._steps_to_timer(state)
 
     def _steps_to_timer(self, state: _State) -> int:
         """AMP steps until the next efficacy test or probe of a rank."""
-        ranks = state.ranks[state.ranks["in_amp"]]
+        ranks = state.ranks
         test = np.where(ranks["tested"], NEVER, 2 * self.W - ranks["steps"])
-        return int(
-            np.minimum(test, self.P_probe - ranks["steps"] + ranks["probed"]).min(initial=NEVER)
-        )
+        due = np.minimum(test, self.P_probe - ranks["steps"] + ranks["probed"])
+        return int(due.min(initial=NEVER, where=ranks["in_amp"]))
 
     def _equivalent(self, time: Floats, view: View) -> Floats:
         """The full-precision equivalent (A.9.17); NaN where no ratio is known."""
@@ -315,84 +325,90 @@ class Korel:
         near = is_at_most(x, (1 + self.delta_off) * against.reference)
         return near & is_at_most(robust_z(x, against.reference, scale), self.z_off)
 
-    def _activate(self, state: _State, i: int) -> None:
-        rank = state.ranks[i]
-        since = state.version - rank["last_off"]
-        if since <= self.flap:  # A.9.12
-            rank["dwell"] = min(2 * rank["dwell"], self.dwell_cap)
-        elif since > self.quiet:
-            rank["dwell"] = self.dwell
-        rank["in_amp"], rank["in_trial"], rank["tested"] = True, False, False
-        for counter in ("on_count", "off_count", "steps", "probed"):
-            rank[counter] = 0
-        rank["before"] = state.raw.median(i)  # A.9.14
-        state.raw.clear(i)  # A.9.4: times of two modes are never mixed, nor converted
-        state.counts["activations"] += 1
+    def _activate(self, state: _State, which: Ints) -> None:
+        ranks = state.ranks
+        since, dwell = state.version - ranks["last_off"][which], ranks["dwell"][which]
+        flaps = np.minimum(2 * dwell, self.dwell_cap)  # A.9.12
+        calm = np.where(since > self.quiet, self.dwell, dwell)
+        ranks["dwell"][which] = np.where(since <= self.flap, flaps, calm)
+        for name in ("on_count", "off_count", "steps", "probed", "in_trial", "tested"):
+            ranks[name][which] = 0
+        ranks["in_amp"][which] = True
+        ranks["before"][which] = state.raw.median(which)  # A.9.14
+        state.raw.clear(which)  # A.9.4: times of two modes are never mixed, nor converted
+        state.counts["activations"] += len(which)
 
-    def _deactivate(self, state: _State, i: int, why: str) -> None:
-        rank = state.ranks[i]
-        rank["in_amp"], rank["last_off"] = False, state.version
-        state.raw.clear(i)
-        state.counts[why] += 1
+    def _deactivate(self, state: _State, which: Ints, why: str) -> None:
+        state.ranks["in_amp"][which] = False
+        state.ranks["last_off"][which] = state.version
+        state.raw.clear(which)
+        state.counts[why] += len(which)
 
-    def _start_trial(self, state: _State, i: int, trial: _Trial, kind: str) -> None:
-        state.trials[i] = trial
-        state.ranks[i]["in_trial"] = True
-        state.counts[kind] += 1
+    def _start_trials(self, state: _State, trials: dict[int, _Trial], kind: str) -> None:
+        state.trials |= trials
+        state.ranks["in_trial"][[*trials]] = True
+        state.counts[kind] += len(trials)
 
     def _judge_trial(self, state: _State, i: int, trial: _Trial, against: Baseline) -> None:
         if len(trial.times) < trial.needed:
             return
         del state.trials[i]
-        state.ranks[i]["in_trial"] = False
+        state.ranks["in_trial"][i] = False
         if trial.amp_median is None:  # A.9.13
             if is_at_most(trial.times[-1], (1 + self.delta_off) * against.reference):
-                self._deactivate(state, i, "recoveries")
+                self._deactivate(state, np.array([i]), "recoveries")
         elif not is_less(trial.amp_median, self.efficacy * median(np.array(trial.times))):  # A.9.15
-            self._stop(state, i)
+            self._stop(state, np.array([i]))
         else:
-            state.ranks[i]["cooldown"] = self.cooldown
+            state.ranks["cooldown"][i] = self.cooldown
 
-    def _fails(self, state: _State, view: View, i: int, against: Baseline) -> bool:
-        """Test once, 2W steps after ON, whether raw times have become shorter (A.9.14-16)."""
-        rank = state.ranks[i]
-        if rank["tested"] or rank["steps"] < 2 * self.W:
-            return False
-        rank["tested"] = True
-        amp_median = state.raw.median(i)
-        if is_less(amp_median, self.efficacy * rank["before"]):
-            rank["cooldown"] = self.cooldown
-            return False
-        if self._may_try(view, against):
-            self._start_trial(state, i, _Trial(self.W, amp_median), "confirmations")
+    def _test(self, state: _State, which: Ints, may_try: bool) -> Ints:
+        """Test once, 2W steps after ON, whether raw times have become shorter (A.9.14-16).
+
+        Returns the ranks that have not failed now.
+        """
+        ranks = state.ranks
+        due = which[~ranks["tested"][which] & (ranks["steps"][which] >= 2 * self.W)]
+        ranks["tested"][due] = True
+        amp_median = state.raw.median(due)
+        helps = is_less(amp_median, self.efficacy * ranks["before"][due])
+        ranks["cooldown"][due[helps]] = self.cooldown
+        failed = due[~helps]
+        if may_try:
+            pairs = zip(failed.tolist(), amp_median[~helps].tolist(), strict=True)
+            trials = {i: _Trial(self.W, own) for i, own in pairs}
+            self._start_trials(state, trials, "confirmations")
         else:
-            self._stop(state, i)
-        return True
+            self._stop(state, failed)
+        return np.setdiff1d(which, failed, assume_unique=True)
 
-    def _stop(self, state: _State, i: int) -> None:
+    def _stop(self, state: _State, which: Ints) -> None:
         """End AMP that does not help, and start the cool-down (A.9.16)."""
-        rank = state.ranks[i]
-        self._deactivate(state, i, "efficacy_stops")
-        rank["cooldown_until"] = state.version + rank["cooldown"]
-        rank["cooldown"] = min(2 * rank["cooldown"], self.cooldown_cap)
+        ranks = state.ranks
+        self._deactivate(state, which, "efficacy_stops")
+        ranks["cooldown_until"][which] = state.version + ranks["cooldown"][which]
+        ranks["cooldown"][which] = np.minimum(2 * ranks["cooldown"][which], self.cooldown_cap)
 
-    def _recovers(self, state: _State, i: int, x: float, against: Baseline) -> bool:
-        """End AMP of a recovered rank (A.9.11); a rank without an x keeps its count."""
-        rank = state.ranks[i]
-        if math.isnan(x):
-            return False
-        rank["off_count"] = rank["off_count"] + 1 if self._well(np.array(x), against) else 0
-        if rank["off_count"] < self.k_off or rank["steps"] < rank["dwell"]:
-            return False
-        self._deactivate(state, i, "recoveries")
-        return True
+    def _recover(self, state: _State, which: Ints, x: Floats, against: Baseline) -> Ints:
+        """End AMP of recovered ranks (A.9.11); a rank without an x keeps its count.
 
-    def _probe(self, state: _State, view: View, i: int, against: Baseline) -> None:
-        """Start a due probe (A.9.13); the first of two steps may include the switch's cost."""
-        rank = state.ranks[i]
-        if rank["steps"] - rank["probed"] >= self.P_probe and self._may_try(view, against):
-            rank["probed"] = rank["steps"]
-            self._start_trial(state, i, _Trial(1 if view.hints.amp_switch == 0 else 2), "probes")
+        Returns the ranks that have not recovered.
+        """
+        ranks = state.ranks
+        known = which[~np.isnan(x[which])]
+        off = (ranks["off_count"][known] + 1) * self._well(x[known], against)
+        ranks["off_count"][known] = off
+        recovered = known[(off >= self.k_off) & (ranks["steps"][known] >= ranks["dwell"][known])]
+        self._deactivate(state, recovered, "recoveries")
+        return np.setdiff1d(which, recovered, assume_unique=True)
+
+    def _probe(self, state: _State, view: View, which: Ints) -> None:
+        """Start due probes (A.9.13); the first of two steps may include the switch's cost."""
+        ranks = state.ranks
+        due = which[ranks["steps"][which] - ranks["probed"][which] >= self.P_probe]
+        ranks["probed"][due] = ranks["steps"][due]
+        needed = 1 if view.hints.amp_switch == 0 else 2
+        self._start_trials(state, {i: _Trial(needed) for i in due.tolist()}, "probes")
 
     def _may_try(self, view: View, against: Baseline) -> bool:
         switch, clean = view.hints.amp_switch, view.hints.clean_seconds

@@ -30,6 +30,9 @@ NORMAL_MEDIAN = 1.2533
 SLACK = 2 * TOLERANCE
 """Relative; more than all that comparisons of ties, and rounding, can make of a bound."""
 
+FEW = 1024
+"""Times up to which a sort is faster than a try without it."""
+
 
 class Baseline(NamedTuple):
     """The reference of ranks' times and the scale of deviations, in seconds; NaN where unknown."""
@@ -46,7 +49,8 @@ def median(values: Floats) -> Floats:
     >>> median(np.array([[3.0, 1.0, 2.0, 9.0], [1.0, 1.0, 1.0, math.nan]]))
     array([2.5, nan])
     """
-    ordered = np.sort(values, axis=-1)  # NaN is sorted to the end
+    ordered = np.array(values, order="C")
+    ordered.sort(axis=-1)  # NaN is sorted to the end
     count = ordered.shape[-1]
     middle = (ordered[..., (count - 1) // 2] + ordered[..., count // 2]) / 2
     return np.where(np.isnan(ordered[..., -1]), math.nan, middle)
@@ -170,9 +174,10 @@ def steps_without_outlier(
     have a `lower` above a limit, the median over ranks is above it.  No rank is suspect while the
     largest `upper` is less than 1+delta_on times the least possible reference.  No slow rank is
     well while its `lower` is more than 1+delta_off times the largest possible reference.  These
-    bounds need neither a sort over ranks nor a scale.
+    bounds need neither a sort over ranks nor a scale.  Where they hold for the least and the
+    largest time of each window, they hold for any k, and the windows need no sort either.
 
-    windows: shape (W, N), each rank's full-precision times in ascending order, NaN at the end.
+    windows: shape (W, N), each rank's full-precision times in any order, NaN for none.
     slow: shape (N,), the ranks that count as slow now; None for none.
     clean, guard: as in `baseline`.
     delta_on, delta_off: shares of the reference beyond which a rank may be suspect, and is not
@@ -189,17 +194,40 @@ def steps_without_outlier(
     0
     """
     width, missing = len(windows), len(windows)
-    unknown = np.isnan(windows[-1])
-    if np.count_nonzero(unknown):  # these ranks take no part until their windows are full
-        missing = int(np.count_nonzero(np.isnan(windows[:, unknown]), axis=0).min())
-        windows, slow = windows[:, ~unknown], None if slow is None else slow[~unknown]
-    low, high, n = (width - 1) // 2, width // 2, windows.shape[1]
+    low, high = (width - 1) // 2, width // 2
     most = low if most is None else min(most, low)
-    middles = windows[low - most : low + most + 1] + windows[high - most : high + most + 1]
+
+    def count(lower: Floats, upper: Floats) -> int:
+        return _count_without_outlier(lower, upper, slow, clean, delta_on, delta_off, guard)
+
+    if most == low and windows.size > FEW:
+        extremes = (f.reduce(windows, axis=0, keepdims=True) for f in (np.minimum, np.maximum))
+        if count(*extremes):  # never with a NaN
+            return low
+    ordered = np.sort(windows, axis=0)  # NaN is sorted to the end
+    unknown = np.isnan(ordered[-1])
+    if np.count_nonzero(unknown):  # these ranks take no part until their windows are full
+        missing = int(np.count_nonzero(np.isnan(ordered[:, unknown]), axis=0).min())
+        ordered, slow = ordered[:, ~unknown], None if slow is None else slow[~unknown]
+    middles = ordered[low - most : low + most + 1] + ordered[high - most : high + most + 1]
     middles *= 0.5
-    lower, upper = middles[most::-1], middles[most:]
-    others, below = upper, np.full(most + 1, math.inf)
-    if slow is not None:
+    return min(count(middles[most::-1], middles[most:]), missing) - 1
+
+
+def _count_without_outlier(
+    lower: Floats,
+    upper: Floats,
+    slow: npt.NDArray[np.bool_] | None,
+    clean: float | None,
+    delta_on: float,
+    delta_off: float,
+    guard: bool,
+) -> int:
+    """The number of bounds, shape (bounds, N), ever wider, with which no rank stands out."""
+    n = lower.shape[1]
+    if slow is None:
+        others, below = upper, np.full(len(upper), math.inf)
+    else:
         others = upper.take(np.flatnonzero(~slow), axis=1)
         least = np.minimum.reduce(lower[:, slow], axis=1, initial=math.inf)
         below = least * ((1 - SLACK) / (1 + delta_off))
@@ -215,7 +243,7 @@ def steps_without_outlier(
         holds = (fastest[0] > above) & (fastest[1] < below)
         if n >= 3:
             holds &= _of_most(lower > contended * (1 + SLACK))
-    return min(int(np.count_nonzero(holds)), missing) - 1
+    return int(np.count_nonzero(holds))
 
 
 def _of_most(holds: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
