@@ -291,6 +291,14 @@ class Plan:
             else self._in_amp,
         )
 
+    def changes(self, old: Plan) -> set[str]:
+        """The fields whose values differ from those of another plan.
+
+        >>> Plan(fuse=True).changes(Plan())
+        {'fuse'}
+        """
+        return {name for name in COMPARED if getattr(self, name) != getattr(old, name)}
+
     def _with(self, **changes: object) -> Plan:
         """This plan with `changes`, which are not checked again."""
         changed = object.__new__(Plan)
@@ -343,6 +351,7 @@ class Plan:
 
 
 FIELDS = tuple(field.name for field in fields(Plan))
+COMPARED = tuple(field.name for field in fields(Plan) if field.compare)
 
 
 @dataclass(frozen=True, slots=True)

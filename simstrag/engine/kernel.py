@@ -117,8 +117,13 @@ class Kernel:
     def holding(self) -> list[int]:
         """The ranks that hold a gradient, finished or not."""
         self._native.report(self.memory.address)
-        idle = np.isin(self.memory.ranks["state"], self._none)
-        return [int(rank) for rank in np.flatnonzero(~idle)]
+        return [int(rank) for rank in np.flatnonzero(~self._idle())]
+
+    def _idle(self) -> npt.NDArray[np.bool_]:
+        """Whether each rank holds no gradient."""
+        states, (nobody, gone) = self.memory.ranks["state"], self._none
+        idle: npt.NDArray[np.bool_] = (states == nobody) | (states == gone)
+        return idle
 
     # -- the driver's side -------------------------------------------------------------------
 
@@ -143,10 +148,14 @@ class Kernel:
         field["reviewed_samples"][0] = field["samples"][0]
         field["reviewed_time"][0] = field["now"][0]
         if plan is not old:
-            moved = (plan.quorums, plan.bound, plan.fuse) != (old.quorums, old.bound, old.fuse)
+            changed = plan.changes(old)
+            moved = not changed.isdisjoint(("quorums", "bound", "fuse"))
             if moved:
                 self._native.settle_all(self.memory.address)
-            self._adopt(plan, old)
+            if changed == {"bound"}:  # then steps, updates and reviews stay the same
+                self.plan = plan
+            else:
+                self._adopt(plan, old)
             if moved:
                 self._file(plan, old)
                 self._native.refile(self.memory.address)
@@ -174,9 +183,7 @@ class Kernel:
         """An array of a view that is worked out when it is asked for; the newest of its columns."""
         if name == "pending_since":
             self._native.report(self.memory.address)
-            ranks = self.memory.ranks
-            idle = np.isin(ranks["state"], self._none)
-            return np.where(idle, math.nan, ranks["pulled"])
+            return np.where(self._idle(), math.nan, self.memory.ranks["pulled"])
         table: npt.NDArray[Any] = getattr(self.memory, f"shown_{name}")
         if self._level is None:
             known = self.memory.known

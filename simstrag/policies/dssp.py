@@ -76,10 +76,11 @@ class Dssp:
             state = _State(view.steps, bounds, never, _plan_of(bounds))
             object.__setattr__(self, "state_", state)  # the dataclass is frozen
         ahead = view.steps - state.began
-        ahead -= ahead.min()
-        blocked = np.flatnonzero((ahead > state.bounds) & (state.decided != view.steps))
-        if not blocked.size:
+        ahead -= np.minimum.reduce(ahead)
+        blocks = (ahead > state.bounds) & (state.decided != view.steps)
+        if not np.count_nonzero(blocks):
             return state.plan
+        blocked = np.flatnonzero(blocks)
         before, fastest = state.bounds[blocked], ahead.max()
         for rank in blocked.tolist():
             state.decided[rank] = view.steps[rank]
@@ -119,4 +120,4 @@ class Dssp:
 
 
 def _plan_of(bounds: Ints) -> Plan:
-    return Plan((QUORUM,), bound=tuple(bounds.tolist()), review=ON_BLOCK)
+    return Plan.standing(QUORUM, bound=tuple(bounds.tolist()), review=ON_BLOCK)
