@@ -12,6 +12,7 @@ Live Gradient Compensation, `p_reduce` partial reduce. `star_*` and `k_async` ar
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import pkgutil
@@ -36,6 +37,7 @@ WORLD = View(8, hints=HINTS)
 """The view for which a description shows the first plan."""
 
 
+@functools.cache
 def names() -> tuple[str, ...]:
     """The built-in policies: the files of this package, sorted.
 

@@ -68,14 +68,14 @@ class LbBsp:
             view.newest(name, self.window) for name in ("batch", "local_times", "lower_bound")
         )
         rate = median(np.where(cancelled, math.nan, batch / times))
-        if np.isnan(rate).any():
+        if np.count_nonzero(np.isnan(rate)):
             return state.plan
         b = view.hints.batch
         low = self.low if b is None else max(self.low, 1 / b)  # every rank gets a sample
         shares = balanced(rate, low, self.high)
         below = is_less(shares, (1 - self.deadband) * state.shares)
         above = is_less((1 + self.deadband) * state.shares, shares)
-        if (below | above).any():
+        if np.count_nonzero(below | above):
             state.shares = shares
             state.plan = Plan(batch=shares, review=EVERY_UPDATE)
             state.changes += 1
@@ -103,7 +103,7 @@ def balanced(rate: Floats, low: float, high: float) -> Floats:
     held = np.zeros(n, dtype=bool)
     shares = rate * (n / math.fsum(rate.tolist()))  # fsum: the same in any order of the ranks
     while True:
-        limited: Floats = np.clip(shares, low, high)
+        limited: Floats = np.minimum(np.maximum(shares, low), high)
         over = math.fsum(limited.tolist()) - n
         if abs(over) <= 1e-12 * n:
             return limited

@@ -19,9 +19,12 @@ from simstrag.policies.estimators.predictors import PREDICTORS, PredictorKind
 from simstrag.policies.estimators.time_to_progress import ward_clusters
 from simstrag.policy import Plan, Quorum, Review, Via, View
 
+Groups = tuple[tuple[int, ...], ...]
+
 
 @dataclass(slots=True)
 class _State:
+    groups: Groups = ()
     plan: Plan | None = None
     version: int = -1
 
@@ -51,22 +54,24 @@ class StarDynamic:
         state = self.state_
         if state.plan is None or view.version > state.version:
             state.version = view.version
-            state.plan = self._next_plan(view, state.plan)
+            groups = self._groups(view, state.groups)
+            if state.plan is None or groups != state.groups:
+                state.groups, state.plan = groups, _plan_of(groups, view)
         return state.plan
 
-    def _next_plan(self, view: View, before: Plan | None) -> Plan:
-        """A plan; the same object while the groups stay, or a rank's time is unknown."""
+    def _groups(self, view: View, before: Groups) -> Groups:
+        """Groups of ranks, none for all together; those in force while a time is unknown."""
         t = PREDICTORS[self.predictor.value](view.local_times, view.communication)
-        if np.isnan(t).any():
-            return before or _plan_of((), view)
+        if np.count_nonzero(np.isnan(t)):
+            return before
         threshold = self.relative * t.min() if self.absolute is None else self.absolute
-        after = _plan_of(ward_clusters(t, threshold), view)
-        return before if before == after else after
+        groups = ward_clusters(t, threshold)
+        return groups if len(groups) > 1 else ()
 
 
-def _plan_of(groups: tuple[tuple[int, ...], ...], view: View) -> Plan:
+def _plan_of(groups: Groups, view: View) -> Plan:
     n, b = view.world_size, view.hints.batch
     review = Review(updates=n) if b is None else Review(samples=n * b)
-    if len(groups) <= 1:
+    if not groups:
         return Plan((Quorum(via=Via.SERVER),), review=review)
     return Plan(tuple(Quorum(group, via=Via.SERVER) for group in groups), review=review)

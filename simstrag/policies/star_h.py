@@ -121,7 +121,7 @@ class StarH:
     def _review(self, before: Plan, view: View) -> Plan:
         """A plan; the same object while the stragglers stay, or a rank's time is unknown."""
         t = self.predicted(view)
-        if np.isnan(t).any():
+        if np.count_nonzero(np.isnan(t)):
             return before
         slow = find_stragglers(t, self.ratio)
         if slow == before.suspects:

@@ -66,7 +66,7 @@ class StarRing:
     def _next_plan(self, view: View, before: Plan) -> Plan:
         """A plan; the same object while the stragglers stay, or a rank's time is unknown."""
         t = PREDICTORS[self.predictor.value](view.local_times, view.communication)
-        if np.isnan(t).any():
+        if np.count_nonzero(np.isnan(t)):
             return before
         slow = find_stragglers(t, self.ratio)
         if slow == before.suspects:

@@ -16,12 +16,17 @@ learning rate, which a plan cannot express.
 
 import enum
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
 
 from simstrag.policies.estimators.detectors import median
 from simstrag.policy import Plan, PlanError, Quorum, Review, Via, View
 from simstrag.ties import is_less
 
+Floats = npt.NDArray[np.float64]
 RECENT = 5
 """Recent steps of a rank in its median."""
 EVERY_UPDATE = Review(updates=1)
@@ -96,14 +101,16 @@ class SyncSwitch:
             return Plan((ASYNCHRONOUS,))
         if self.stragglers is StragglerHandling.NONE:
             return Plan((Quorum(via=self.via),), review=Review(samples=left))
-        slow = self._slow(view, state.evicted)
+        suspects = self._slow(view, state.evicted)
+        if self.stragglers is StragglerHandling.ELASTIC:
+            suspects = state.evicted = state.evicted | suspects
+        if state.plan is not None and suspects == state.plan.suspects:
+            return state.plan
         if self.stragglers is StragglerHandling.GREEDY:
-            quorum = ASYNCHRONOUS if slow else Quorum(via=self.via)
-            return Plan((quorum,), suspects=slow, review=EVERY_UPDATE)
-        state.evicted |= slow
-        rest = tuple(rank for rank in range(view.world_size) if rank not in state.evicted)
-        quorum = Quorum(rest, via=self.via)
-        return Plan((quorum,), suspects=state.evicted, review=EVERY_UPDATE)
+            quorum = ASYNCHRONOUS if suspects else Quorum(via=self.via)
+        else:
+            quorum = Quorum(_all_but(suspects, view), via=self.via)
+        return Plan((quorum,), suspects=suspects, review=EVERY_UPDATE)
 
     def _total(self, view: View) -> int:
         total = view.hints.samples if self.samples is None else self.samples
@@ -119,10 +126,18 @@ class SyncSwitch:
 
         A rank left out has no new times; its last ones would keep it a straggler for ever.
         """
-        ranks = [rank for rank in range(view.world_size) if rank not in evicted]
-        x = median(view.local_times[ranks, -RECENT:])
+        times: Floats = view.newest("local_times", RECENT)
+        ranks: Sequence[int] = range(view.world_size)
+        if evicted:
+            ranks = _all_but(evicted, view)
+            times = times[list(ranks)]
+        x = median(times)
         slow = is_less(self.ratio * median(x), x)
-        return frozenset(rank for rank, is_slow in zip(ranks, slow, strict=True) if is_slow)
+        return frozenset(ranks[k] for k in np.flatnonzero(slow).tolist())
+
+
+def _all_but(evicted: frozenset[int], view: View) -> tuple[int, ...]:
+    return tuple(rank for rank in range(view.world_size) if rank not in evicted)
 
 
 def _asynchronous(plan: Plan) -> bool:

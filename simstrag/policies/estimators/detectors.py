@@ -52,8 +52,9 @@ def median(values: Floats) -> Floats:
     ordered = np.array(values, order="C")
     ordered.sort(axis=-1)  # NaN is sorted to the end
     count = ordered.shape[-1]
-    middle = (ordered[..., (count - 1) // 2] + ordered[..., count // 2]) / 2
-    return np.where(np.isnan(ordered[..., -1]), math.nan, middle)
+    middle: Floats = (ordered[..., (count - 1) // 2] + ordered[..., count // 2]) / 2
+    unknown = np.isnan(ordered[..., -1])
+    return np.where(unknown, math.nan, middle) if np.count_nonzero(unknown) else middle
 
 
 def mad(values: Floats) -> Floats:

@@ -45,7 +45,10 @@ def median(local_times: Floats, communication: Floats) -> Floats:
 
 
 def _sum(computing: Floats, communication: Floats) -> Floats:
-    return computing + np.where(np.isnan(communication), 0.0, communication)
+    unknown = np.isnan(communication)
+    if np.count_nonzero(unknown):
+        communication = np.where(unknown, 0.0, communication)
+    return computing + communication
 
 
 def _newest(window: Floats) -> Floats:
@@ -60,7 +63,7 @@ def _middle(window: Floats) -> Floats:
     """`np.nanmedian` without its warning about rows of NaN."""
     ordered = np.sort(window, axis=1)  # NaN is sorted to the end
     width = ordered.shape[1]
-    if not np.isnan(ordered[:, -1]).any():
+    if not np.count_nonzero(np.isnan(ordered[:, -1])):
         return np.asarray((ordered[:, (width - 1) // 2] + ordered[:, width // 2]) / 2)
     count = np.count_nonzero(~np.isnan(window), axis=1)
     pair = np.stack([np.maximum(count - 1, 0) // 2, count // 2], axis=1)

@@ -18,6 +18,7 @@ of its introduction were at hand; the model is in neither.
 from __future__ import annotations
 
 import enum
+import itertools
 import math
 
 import numpy as np
@@ -53,8 +54,8 @@ def find_stragglers(times: Floats, ratio: float) -> frozenset[int]:
     >>> sorted(find_stragglers(np.array([1.0, 1.2, 1.3]), ratio=0.2))
     [2]
     """
-    slow = is_less((1 + ratio) * times.min(), times)
-    return frozenset(np.flatnonzero(slow).tolist())
+    slow = is_less((1 + ratio) * np.minimum.reduce(times), times)
+    return frozenset(np.flatnonzero(slow).tolist()) if np.count_nonzero(slow) else frozenset()
 
 
 def ward_clusters(times: Floats, threshold: float) -> tuple[tuple[int, ...], ...]:
@@ -74,9 +75,9 @@ def ward_clusters(times: Floats, threshold: float) -> tuple[tuple[int, ...], ...
     ((0, 2, 3), (1,))
     """
     order = argsort(times)
+    ranks = iter(order.tolist())
     sizes = _merge(times[order], threshold)
-    clusters = np.split(order, np.cumsum(sizes)[:-1])
-    return tuple(sorted(tuple(sorted(cluster.tolist())) for cluster in clusters))
+    return tuple(sorted(tuple(sorted(itertools.islice(ranks, size))) for size in sizes))
 
 
 def _merge(times: Floats, threshold: float) -> list[int]:
