@@ -49,16 +49,16 @@ RETRY = 4
 NEVER = 1 << 60
 """More updates than any run has."""
 
-COUNTERS = (
+RANK = (
     # kept across activations; versions are numbers of updates
-    "dwell", "cooldown", "cooldown_until", "on_count",
-    # of the stay in AMP mode; `probed`: its steps at the last probe
-    "steps", "probed", "off_count",
+    ("dwell", "i8"), ("cooldown", "i8"), ("cooldown_until", "i8"), ("last_off", "f8"),
+    ("on_count", "i8"),
+    # of the stay in AMP mode; `before`: median raw time before it, `tested`: for its effect,
+    # `probed`: its steps at the last probe
+    ("in_amp", "?"), ("in_trial", "?"), ("tested", "?"),
+    ("steps", "i8"), ("probed", "i8"), ("off_count", "i8"), ("before", "f8"),
 )  # fmt: skip
-FLAGS = ("in_amp", "in_trial", "tested")
-"""Of the stay in AMP mode; `tested`: for its effect."""
-SECONDS = ("last_off", "before")
-"""The version of the last end of AMP mode, -inf for none; the median raw time before AMP mode."""
+"""What is known of each rank: names and types."""
 
 
 @dataclass(slots=True)
@@ -79,7 +79,7 @@ class _Trial:
 class _State:
     """The state of every rank, and the plan in force.
 
-    ranks: an array of shape (N,) for each name of `COUNTERS`, `FLAGS` and `SECONDS`.
+    ranks: an array of shape (N,) for each name of `RANK`.
     raw: the last W raw times of each rank, all in one precision (A.9.4), so that their
         full-precision equivalents are in the same order.
     trials: the running trial of each rank that has one.
@@ -186,12 +186,9 @@ class Korel:
 
     def _state(self, n: int) -> _State:
         if self.state_ is None:
-            ranks: dict[str, npt.NDArray[Any]] = {
-                **{name: np.zeros(n, dtype=np.int64) for name in COUNTERS},
-                **{name: np.zeros(n, dtype=np.bool_) for name in FLAGS},
-                **{name: np.full(n, -math.inf) for name in SECONDS},
-            }
+            ranks: dict[str, npt.NDArray[Any]] = {name: np.zeros(n, kind) for name, kind in RANK}
             ranks["dwell"][:], ranks["cooldown"][:] = self.dwell, self.cooldown
+            ranks["last_off"][:] = -math.inf
             plan = _plan_of(np.zeros(n, dtype=np.bool_), frozenset())
             state = _State(ranks, Windows(n, self.W), plan)
             object.__setattr__(self, "state_", state)  # the dataclass is frozen
@@ -213,9 +210,8 @@ class Korel:
             tried = np.array([*state.trials])
             fresh = np.arange(new, 0, -1)[:, np.newaxis] <= (view.steps - state.raw.seen)[tried]
             columns, rows = np.nonzero((fresh & usable[:, tried] & ~amp[:, tried]).T)
-            of, last = tried[columns], times[rows, tried[columns]]
-            for i, time in zip(of.tolist(), last.tolist(), strict=True):
-                state.trials[i].times.append(time)
+            for i, row in zip(tried[columns].tolist(), rows.tolist(), strict=True):
+                state.trials[i].times.append(float(times[row, i]))
         in_amp = state.ranks["in_amp"]
         usable &= amp == in_amp
         recorded = state.raw.follow(view.steps, times, usable)

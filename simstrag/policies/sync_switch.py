@@ -16,17 +16,12 @@ learning rate, which a plan cannot express.
 
 import enum
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-
-import numpy as np
-import numpy.typing as npt
 
 from simstrag.policies.estimators.detectors import median
 from simstrag.policy import Plan, PlanError, Quorum, Review, Via, View
 from simstrag.ties import is_less
 
-Floats = npt.NDArray[np.float64]
 RECENT = 5
 """Recent steps of a rank in its median."""
 EVERY_UPDATE = Review(updates=1)
@@ -106,10 +101,10 @@ class SyncSwitch:
             suspects = state.evicted = state.evicted | suspects
         if state.plan is not None and suspects == state.plan.suspects:
             return state.plan
-        if self.stragglers is StragglerHandling.GREEDY:
-            quorum = ASYNCHRONOUS if suspects else Quorum(via=self.via)
-        else:
-            quorum = Quorum(_all_but(suspects, view), via=self.via)
+        quorum = ASYNCHRONOUS if suspects else Quorum(via=self.via)
+        if self.stragglers is StragglerHandling.ELASTIC:
+            rest = tuple(rank for rank in range(view.world_size) if rank not in suspects)
+            quorum = Quorum(rest, via=self.via)
         return Plan((quorum,), suspects=suspects, review=EVERY_UPDATE)
 
     def _total(self, view: View) -> int:
@@ -126,18 +121,10 @@ class SyncSwitch:
 
         A rank left out has no new times; its last ones would keep it a straggler for ever.
         """
-        times: Floats = view.newest("local_times", RECENT)
-        ranks: Sequence[int] = range(view.world_size)
-        if evicted:
-            ranks = _all_but(evicted, view)
-            times = times[list(ranks)]
-        x = median(times)
+        ranks = [rank for rank in range(view.world_size) if rank not in evicted]
+        x = median(view.newest("local_times", RECENT)[ranks])
         slow = is_less(self.ratio * median(x), x)
-        return frozenset(ranks[k] for k in np.flatnonzero(slow).tolist())
-
-
-def _all_but(evicted: frozenset[int], view: View) -> tuple[int, ...]:
-    return tuple(rank for rank in range(view.world_size) if rank not in evicted)
+        return frozenset(ranks[k] for k in slow.nonzero()[0].tolist())
 
 
 def _asynchronous(plan: Plan) -> bool:

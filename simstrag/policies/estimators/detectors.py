@@ -197,9 +197,29 @@ def steps_without_outlier(
     width, missing = len(windows), len(windows)
     low, high = (width - 1) // 2, width // 2
     most = low if most is None else min(most, low)
+    contended = (1 + delta_on) * clean if guard and clean is not None else math.inf
 
     def count(lower: Floats, upper: Floats) -> int:
-        return _count_without_outlier(lower, upper, slow, clean, delta_on, delta_off, guard)
+        """The number of bounds, shape (bounds, N), ever wider, with which none stands out."""
+        n = lower.shape[1]
+        if slow is None:
+            others, below = upper, np.full(len(upper), math.inf)
+        else:
+            others = upper.take(np.flatnonzero(~slow), axis=1)
+            least = np.minimum.reduce(lower[:, slow], axis=1, initial=math.inf)
+            below = least * ((1 - SLACK) / (1 + delta_off))
+        above = np.maximum.reduce(others, axis=1, initial=0.0) * ((1 + SLACK) / (1 + delta_on))
+        if n >= 3 and np.count_nonzero(upper[0] < contended) > n // 2:
+            below = np.minimum(below, contended)
+            holds = _of_most(lower > above[:, np.newaxis]) & _of_most(upper < below[:, np.newaxis])
+        else:
+            fastest = np.maximum(
+                clean or 0.0, np.minimum.reduce([lower, upper], axis=2, initial=math.inf)
+            )
+            holds = (fastest[0] > above) & (fastest[1] < below)
+            if n >= 3:
+                holds &= _of_most(lower > contended * (1 + SLACK))
+        return int(np.count_nonzero(holds))
 
     if most == low and windows.size > FEW:
         extremes = (f.reduce(windows, axis=0, keepdims=True) for f in (np.minimum, np.maximum))
@@ -213,38 +233,6 @@ def steps_without_outlier(
     middles = ordered[low - most : low + most + 1] + ordered[high - most : high + most + 1]
     middles *= 0.5
     return min(count(middles[most::-1], middles[most:]), missing) - 1
-
-
-def _count_without_outlier(
-    lower: Floats,
-    upper: Floats,
-    slow: npt.NDArray[np.bool_] | None,
-    clean: float | None,
-    delta_on: float,
-    delta_off: float,
-    guard: bool,
-) -> int:
-    """The number of bounds, shape (bounds, N), ever wider, with which no rank stands out."""
-    n = lower.shape[1]
-    if slow is None:
-        others, below = upper, np.full(len(upper), math.inf)
-    else:
-        others = upper.take(np.flatnonzero(~slow), axis=1)
-        least = np.minimum.reduce(lower[:, slow], axis=1, initial=math.inf)
-        below = least * ((1 - SLACK) / (1 + delta_off))
-    above = np.maximum.reduce(others, axis=1, initial=0.0) * ((1 + SLACK) / (1 + delta_on))
-    contended = (1 + delta_on) * clean if guard and clean is not None else math.inf
-    if n >= 3 and np.count_nonzero(upper[0] < contended) > n // 2:
-        below = np.minimum(below, contended)
-        holds = _of_most(lower > above[:, np.newaxis]) & _of_most(upper < below[:, np.newaxis])
-    else:
-        fastest = np.maximum(
-            clean or 0.0, np.minimum.reduce([lower, upper], axis=2, initial=math.inf)
-        )
-        holds = (fastest[0] > above) & (fastest[1] < below)
-        if n >= 3:
-            holds &= _of_most(lower > contended * (1 + SLACK))
-    return int(np.count_nonzero(holds))
 
 
 def _of_most(holds: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
