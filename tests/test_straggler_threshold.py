@@ -14,10 +14,7 @@ SECONDS = st.sampled_from([0.1, 0.11, 0.1 * RATIO, np.nextafter(0.1 * RATIO, 1),
 
 
 def threshold(clean: np.ndarray, ratio: float) -> float:
-    spare = np.empty_like(clean)
-    seconds: float = library().functions.threshold(
-        clean.ctypes.data, spare.ctypes.data, len(clean), ratio
-    )
+    seconds: float = library().functions.threshold(clean.ctypes.data, len(clean), ratio)
     return seconds
 
 

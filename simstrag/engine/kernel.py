@@ -151,7 +151,7 @@ class Kernel:
             changed = plan.changes(old)
             moved = not changed.isdisjoint(("quorums", "bound", "fuse"))
             if moved:
-                self._native.settle_all(self.memory.address)
+                self._native.disband_all(self.memory.address)
             if changed == {"bound"}:  # then steps, updates and reviews stay the same
                 self.plan = plan
             else:

@@ -1,9 +1,12 @@
-/* Barriers and races in lockstep: what is stale meanwhile stands at the top of lockstep.c. */
+/* Barriers and races in lockstep: a step of all is a few loops over columns.
+   What is stale meanwhile stands at the top of lockstep.c. */
 
-/* Which segment of its step function a member is in at `now`. */
-static void turn(struct job *m, whole p, double now) {
+/* The end of a member's work, and the segment of its step function from which it goes on. */
+static double follow_member(struct job *m, const struct quorum_row *q, whole p, double start,
+                            double work) {
     whole rank = m->lists[p], variant = 2 * m->loaded + m->ranks[rank].amp;
-    segment(m, rank, variant, now, &lane(m, RATE)[p], &lane(m, UNTIL)[p]);
+    return follow(m, rank, variant, start, work, q->shape == RACE, &lane(m, RATE)[p],
+                  &lane(m, UNTIL)[p]);
 }
 
 /* After all members of a barrier or race started: it is in lockstep if they did so as one. */
@@ -11,7 +14,7 @@ static void fall_in(struct job *m, whole index) {
     struct quorum_row *q = &m->quorums[index];
     whole at = q->members_at, end = at + q->size;
     struct rank_row *lead = &m->ranks[m->lists[at]];
-    if (q->race && (m->serving || q->size < m->workers)) return;
+    if (q->shape == RACE && m->serving) return;
     for (whole p = at; p < end; p++) {
         struct rank_row *r = &m->ranks[m->lists[p]];
         if (r->state != COMPUTING || r->pulled != m->now || r->start != lead->got || r->recorded ||
@@ -33,29 +36,30 @@ static void fall_in(struct job *m, whole index) {
         lane(m, EFFORT)[p] = lane(m, WORK)[p] = effort(m, r->share);
         lane(m, SHARE)[p] = r->share;
         lane(m, AMP)[p] = r->amp;
+        lane(m, SAMPLES)[p] = (double)r->samples;
         lane(m, WINS)[p] = lane(m, CLEAN_RATE)[p] = 0.0;
         lane(m, CLEAN_UNTIL)[p] = -INFINITY;
-        turn(m, p, r->start);
-        if (q->race) r->due = NAN;
+        follow_member(m, q, p, r->start, 0.0);
+        r->due = NAN;
     }
     q->won = q->samples;
-    if (q->race) { /* all events and jobs were of its members */
-        m->racing = 1; m->scheduled = m->queued = 0; m->take_due = 0;
+    if (q->shape == RACE) { /* all events and jobs were of its members */
+        m->scheduled = m->queued = 0; m->take_due = 0;
+    } else {
+        schedule(m, q->latest, CLOSE, index, m->refiled);
     }
 }
 
-/* Account for a step of everybody: see `close_cycle`. */
+/* Account for a step of all members. */
 COLUMNS static void account(const double *finish, double *restrict compute,
                             double *restrict communication, double *restrict wait, whole n,
                             double time, double pulled, double got, double busy) {
-    double fetched = got - pulled;
 #pragma omp simd
     for (whole p = 0; p < n; p++) {
-        double seconds = most(finish[p] - got, 0.0);
-        double after = least(busy, most(time - finish[p], 0.0));
-        compute[p] += seconds;
-        communication[p] += fetched + after;
-        wait[p] += most(time - pulled - fetched - seconds - after, 0.0);
+        struct cycle c = cycle_of(time, pulled, got, finish[p], busy);
+        compute[p] += c.compute;
+        communication[p] += c.communication;
+        wait[p] += c.wait;
     }
 }
 
@@ -65,16 +69,15 @@ COLUMNS static void account_race(double *restrict lanes, whole n, double time, d
     double *finish = lanes + FINISH * n, *arrival = lanes + ARRIVAL * n, *won = lanes + WON * n;
     double *wins = lanes + WINS * n, *compute = lanes + COMPUTE * n;
     double *communication = lanes + COMMUNICATION * n, *wait = lanes + WAIT * n;
-    double fetched = got - pulled;
 #pragma omp simd
     for (whole p = 0; p < n; p++) {
-        double ended = least(closed_at, finish[p]), seconds = most(ended - got, 0.0);
         int is_in = won[p] > 0;
         double pushed = is_in ? arrival[p] - finish[p] : most(closed_at - finish[p], 0.0);
-        double after = least(pushed + (is_in ? busy : 0.0), most(time - ended, 0.0));
-        compute[p] += seconds;
-        communication[p] += fetched + after;
-        wait[p] += most(time - pulled - fetched - seconds - after, 0.0);
+        struct cycle c = cycle_of(time, pulled, got, least(closed_at, finish[p]),
+                                  pushed + (is_in ? busy : 0.0));
+        compute[p] += c.compute;
+        communication[p] += c.communication;
+        wait[p] += c.wait;
         wins[p] += won[p];
     }
 }
@@ -84,7 +87,7 @@ COLUMNS static void weigh(double *restrict work, const double *effort, const dou
     for (whole p = 0; p < n; p++) work[p] = factors[p] * effort[p];
 }
 
-/* When the last is done; infinity where somebody may be beyond the segment that it is in. */
+/* The latest finish; infinity if a member may have left its segment. */
 COLUMNS static double begin_all(double *restrict finish, const double *work, const double *rate,
                                 const double *until, whole n, double start) {
     double latest = -INFINITY;
@@ -99,16 +102,13 @@ COLUMNS static double begin_all(double *restrict finish, const double *work, con
     return leaves ? INFINITY : latest;
 }
 
-/* The same where segments end: those who leave theirs are followed through all they cross. */
+/* The same where members leave their segments: each is followed through all that it crosses. */
 static double walk_on(struct job *m, whole index) {
     struct quorum_row *q = &m->quorums[index];
     double *finish = lane(m, FINISH), latest = -INFINITY;
     for (whole p = q->members_at; p < q->members_at + q->size; p++) {
-        if (finish[p] > lane(m, UNTIL)[p]) {
-            whole rank = m->lists[p], variant = 2 * m->loaded + m->ranks[rank].amp;
-            finish[p] = finish_from(m, rank, variant, q->got, lane(m, WORK)[p]);
-            turn(m, p, q->race ? q->got : finish[p]); /* a loser ends before */
-        }
+        if (finish[p] > lane(m, UNTIL)[p])
+            finish[p] = follow_member(m, q, p, q->got, lane(m, WORK)[p]);
         latest = most(latest, finish[p]);
     }
     return latest;
@@ -136,27 +136,27 @@ static void restart(struct job *m, whole index) {
     if (m->holds && q->latest > m->trace_end)
         for (whole p = 0; p < n; p++)
             m->beyond += most(0.0, least(finish[p], q->closed_at) - most(q->got, m->trace_end));
-    if (q->race) account_race(m->lanes, n, m->now, q->pulled, q->got, q->busy, q->closed_at);
-    else
+    if (is_whole(q))
         account(finish, lane(m, COMPUTE) + at, lane(m, COMMUNICATION) + at, lane(m, WAIT) + at, n,
                 m->now, q->pulled, q->got, q->busy);
+    else account_race(m->lanes, n, m->now, q->pulled, q->got, q->busy, q->closed_at);
     q->pulled = m->now;
     q->got = q->puller < 0 ? m->now : transfer(m, q->puller, m->now, m->pull);
-    q->version = m->version; q->seen = m->samples; q->closing = -1; q->done = 0; q->left = 0;
+    q->version = m->version; q->seen = m->samples; q->closing = -1; q->done = 0;
     if (m->noisy) draw_all(m, index);
     q->latest =
         begin_all(finish, lane(m, WORK) + at, lane(m, RATE) + at, lane(m, UNTIL) + at, n, q->got);
     if (!(q->latest < INFINITY)) q->latest = walk_on(m, index);
     q->steps_done++; m->started += n; m->amp += q->amp; m->rebatched += q->rebatched;
     m->asked += q->samples;
-    if (!m->lapping && !q->race) schedule(m, most(q->latest, m->now), CLOSE, index, m->refiled);
+    if (q->shape == BARRIER) schedule(m, q->latest, CLOSE, index, m->refiled);
 }
 
-/* Everybody's gradient is in a closing. */
+/* The gradients of all members, or the first of them, are in a closing. */
 static void close_all(struct job *m, whole index, whole closing) {
     struct quorum_row *q = &m->quorums[index];
     struct closing_row *c = &m->closings[closing];
-    c->lockstep = 1; c->count = q->left = q->size; c->token = q->token;
+    c->lockstep = 1; c->count = q->needed; c->token = q->needed == q->size ? q->token : -1;
     c->leader = m->lists[q->members_at];
     q->closing = closing;
 }
@@ -172,11 +172,11 @@ COLUMNS static void show_columns(double *restrict seconds, double *restrict shar
     }
 }
 
-/* Show everybody's step in a few loops over columns, where that can be; whether it could. */
+/* Show the steps of all members in a few loops over columns, where that can be; whether it could. */
 static int shown_as_one(struct job *m, whole index) {
     struct quorum_row *q = &m->quorums[index];
     whole at = q->members_at, first = m->lists[at], n = q->size, *known = m->known + first;
-    if (q->race || m->lists[at + n - 1] - first != n - 1) return 0;
+    if (!is_whole(q) || m->lists[at + n - 1] - first != n - 1) return 0;
     whole level = known[0], differ = 0;
     for (whole p = 0; p < n; p++) differ |= known[p] ^ level;
     if (differ) return 0;
@@ -189,26 +189,19 @@ static int shown_as_one(struct job *m, whole index) {
     return 1;
 }
 
-/* Everybody's gradient becomes part of the parameters; how stale they are.
+/* The gradients of a closing become part of the parameters; how stale they are.
    had: samples before this update. */
 static whole apply_all(struct job *m, whole index, whole had) {
     struct quorum_row *q = &m->quorums[index];
     whole staleness = m->version - q->version;
-    q->done = 1; q->staleness += staleness; m->own += q->won;
-    m->stale += q->won * (m->began_at - q->seen);
-    m->samples += q->won;
-    double drift = (double)(had - q->seen) / (m->workers * m->batch);
-    m->deviation += q->needed * (drift * drift);
+    q->done = 1; q->staleness += staleness;
+    learn(m, q->won, q->seen);
+    note_drift(m, q->needed, had, q->seen);
     if (!m->shows || shown_as_one(m, index)) return staleness;
-    for (whole p = q->members_at; p < q->members_at + q->size; p++) {
-        double pushed = 0.0, finish = lane(m, FINISH)[p];
-        if (q->race) {
-            if (lane(m, WON)[p] == 0) continue;
-            pushed = lane(m, ARRIVAL)[p] - finish;
-        }
-        show_step(m, m->lists[p], finish - q->got, lane(m, SHARE)[p], q->got - q->pulled + pushed,
-                  m->ranks[m->lists[p]].amp, 0);
-    }
+    for (whole p = q->members_at; p < q->members_at + q->size; p++)
+        if (has_won(m, q, p))
+            show_step(m, m->lists[p], lane(m, FINISH)[p] - q->got, lane(m, SHARE)[p],
+                      q->got - q->pulled + push_seconds(m, q, p), m->ranks[m->lists[p]].amp, 0);
     return staleness;
 }
 
@@ -219,17 +212,4 @@ static void let_go(struct job *m, whole closing) {
     q->busy = c->busy;
     q->puller = c->via == LEADER ? c->leader : c->via == ALLREDUCE ? -1 : 0;
     q->beside = m->to_start; m->to_start = c->quorum;
-}
-
-/* Which step is under way of members in lockstep, and since when. */
-static void note_steps(struct job *m) {
-    for (whole index = 0; index < m->quorum_count; index++) {
-        struct quorum_row *q = &m->quorums[index];
-        if (!q->lockstep) continue;
-        for (whole p = q->members_at; p < q->members_at + q->size; p++) {
-            struct rank_row *r = &m->ranks[m->lists[p]];
-            r->start = q->got;
-            r->step = r->started + q->steps_done - 1;
-        }
-    }
 }

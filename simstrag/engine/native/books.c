@@ -1,21 +1,39 @@
 /* What is written down while a job goes on; nothing here changes what happens. */
 
+/* What a rank did from one pull to the next, in seconds. */
+struct cycle {
+    double compute, communication, wait;
+};
+
+/* The cycle from `pulled` to `time`: the parameters came at `got`, the step ended at `ended`, and
+   communication kept the gradient busy for some seconds after that. */
+static inline struct cycle cycle_of(double time, double pulled, double got, double ended,
+                                    double busy) {
+    double fetched = got - pulled, seconds = most(ended - got, 0.0);
+    double after = least(busy, most(time - ended, 0.0));
+    double wait = most(time - pulled - fetched - seconds - after, 0.0);
+    return (struct cycle){seconds, fetched + after, wait};
+}
+
+static inline void account_cycle(struct rank_row *r, struct cycle cycle) {
+    r->compute += cycle.compute;
+    r->communication += cycle.communication;
+    r->wait += cycle.wait;
+}
+
 /* Account for the time of a rank from its last pull up to now, its next one. */
 static void close_cycle(struct job *m, whole rank) {
     struct rank_row *r = &m->ranks[rank];
     if (r->state == NOBODY) return;
-    double time = m->now, ended = least(r->ended, time), got = least(r->got, time) - r->pulled;
-    double seconds = most(ended - r->got, 0.0);
+    double time = m->now, ended = least(r->ended, time);
     double pushed = r->state == PUSHING ? time - r->finish : r->pushed;
-    double after = least(pushed + r->busy, most(time - ended, 0.0));
-    double wait = most(time - r->pulled - got - seconds - after, 0.0);
-    r->compute += seconds;
-    if (m->holds && seconds != 0.0) m->beyond += beyond(m, rank, ended);
-    r->communication += got + after;
-    r->wait += wait;
+    struct cycle c = cycle_of(time, r->pulled, least(r->got, time), ended, pushed + r->busy);
+    account_cycle(r, c);
+    if (m->holds && c.compute != 0.0) m->beyond += beyond(m, rank, ended);
     if (m->keeps_steps && r->ended <= time)
-        m->step_log[m->steps++] = (struct step_row){rank,     r->step,  r->version, r->amp,
-                                                    r->start, r->ended, wait,       got + after};
+        m->step_log[m->steps++] =
+            (struct step_row){rank,     r->step,  r->version, r->amp,
+                              r->start, r->ended, c.wait,     c.communication};
 }
 
 /* One step more of a rank, in every table of what is shown. */
@@ -71,7 +89,20 @@ static double worth(struct job *m) {
     return m->own / (m->noise_scale + m->own + m->c_tau * ((double)m->stale / m->own));
 }
 
-/* Somebody pulls: the open visible update, if any, ends. */
+/* Gradients of ranks that saw `seen` samples at their pull become part of the parameters. */
+static void learn(struct job *m, whole samples, whole seen) {
+    m->own += samples;
+    m->stale += samples * (m->began_at - seen);
+    m->samples += samples;
+}
+
+/* How far the parameters moved under such gradients, of an update after `had` samples (rule 25a). */
+static void note_drift(struct job *m, whole gradients, whole had, whole seen) {
+    double drift = (double)(had - seen) / (m->workers * m->batch);
+    m->deviation += gradients * (drift * drift);
+}
+
+/* A rank pulls: the open visible update, if any, ends. */
 static void seen(struct job *m) {
     if (m->own) {
         m->booked += worth(m);

@@ -5,51 +5,66 @@ enum { NEAR = 8 }; /* as many segments onwards are looked at one by one */
 /* So much before the end of a segment no rounding reaches beyond it. */
 static const double SURELY = 1 - 4 * 0x1p-52;
 
-/* Which segment of a piece holds at `now`, looked for from the segment `since` on. */
-static whole segment_at(struct job *m, whole piece, whole since, double now) {
-    const struct piece_row *p = &m->pieces[piece];
-    const double *time = m->times + p->at;
-    whole k = since, last = p->last;
-    if (k > last || time[k] > now || (k + NEAR < last && time[k + NEAR] <= now)) {
+/* A segment of a step function: its number, and in which cycle of a looped trace. */
+struct segment {
+    whole k;
+    double cycle;
+};
+
+static inline double cycle_start(const struct piece_row *p, double cycle) {
+    return p->period < INFINITY ? cycle * p->period : 0.0;
+}
+
+static inline double segment_end(struct job *m, const struct piece_row *p, struct segment s) {
+    if (s.k == p->last) return (s.cycle + 1) * p->period;
+    return cycle_start(p, s.cycle) + m->times[p->at + s.k + 1];
+}
+
+/* The segment that holds at `time`.  The search begins with segment `hint`. */
+static struct segment segment_at(struct job *m, const struct piece_row *p, whole hint,
+                                 double time) {
+    const double *starts = m->times + p->at;
+    double cycle = p->period < INFINITY ? floor(time / p->period) : 0.0;
+    double now = time - cycle_start(p, cycle);
+    whole k = hint, last = p->last;
+    if (k > last || starts[k] > now || (k + NEAR < last && starts[k + NEAR] <= now)) {
         whole low = 0, high = last + 1;
         while (low < high) {
             whole middle = (low + high) / 2;
-            if (time[middle] <= now) low = middle + 1;
+            if (starts[middle] <= now) low = middle + 1;
             else high = middle;
         }
-        return low - 1;
+        k = low - 1;
     }
-    while (k < last && time[k + 1] <= now) k++;
-    return k;
+    while (k < last && starts[k + 1] <= now) k++;
+    return (struct segment){k, cycle};
 }
 
-/* When `work` ends that begins at `start`, segment by segment: see `trace.slowdown.finish`. */
-static double walk(struct job *m, whole piece, whole since, double start, double work) {
-    const struct piece_row *p = &m->pieces[piece];
-    const double *time = m->times + p->at, *value = m->values + p->at;
-    int looped = p->period < INFINITY;
-    double cycle = looped ? floor(start / p->period) : 0.0, base = looped ? cycle * p->period : 0.0;
-    whole k = segment_at(m, piece, since, start - base);
+/* The end of work that begins at `start`, in segment `s`: see `trace.slowdown.finish`.  Afterwards
+   `s` is the segment in which it ends. */
+static double walk(struct job *m, const struct piece_row *p, struct segment *s, double start,
+                   double work) {
+    const double *value = m->values + p->at;
     for (;;) {
-        double end = k < p->last ? base + time[k + 1] : looped ? (cycle + 1) * p->period : INFINITY;
-        double alone = start + work * value[k];
+        double end = segment_end(m, p, *s), alone = start + work * value[s->k];
         if (alone <= end) return alone;
-        work = most(work - (end - start) / value[k], 0.0);
+        work = most(work - (end - start) / value[s->k], 0.0);
         start = end;
-        if (k < p->last) {
-            k++;
+        if (s->k < p->last) {
+            s->k++;
         } else {
-            k = 0;
-            cycle++;
-            base = cycle * p->period;
+            s->k = 0;
+            s->cycle++;
         }
     }
 }
 
-/* The same; `since` is a segment that does not begin after `start`. */
-static inline double finish(struct job *m, whole piece, whole since, double start, double work) {
+/* The end of work under any step function; `hint` is a segment near its start. */
+static inline double finish(struct job *m, whole piece, whole hint, double start, double work) {
     const struct piece_row *p = &m->pieces[piece];
-    return p->last ? walk(m, piece, since, start, work) : start + work * m->values[p->at];
+    if (p->last == 0) return start + work * m->values[p->at];
+    struct segment s = segment_at(m, p, hint, start);
+    return walk(m, p, &s, start, work);
 }
 
 /* When a push or pull of a rank ends. */
@@ -79,19 +94,34 @@ static double recorded(struct job *m, whole rank, whole k, int amp) {
     return amp ? seconds / m->amp_ratio : seconds;
 }
 
-static double base_of(double now, double period) {
-    return period < INFINITY ? floor(now / period) * period : 0.0;
-}
-
-/* When work of a rank ends; `variant`: precision and load, which stretch it. */
+/* The end of a rank's work; precision and load are the `variant`, which stretches the work. */
 static double finish_from(struct job *m, whole rank, whole variant, double start, double work) {
     struct rank_row *r = &m->ranks[rank];
-    whole piece = r->stretch[variant];
-    const struct piece_row *p = &m->pieces[piece];
+    const struct piece_row *p = &m->pieces[r->stretch[variant]];
     if (p->last == 0) return start + work * m->values[p->at];
-    double base = base_of(start, p->period);
-    r->cursor[variant] = segment_at(m, piece, r->cursor[variant], start - base);
-    return walk(m, piece, r->cursor[variant], start, work);
+    struct segment s = segment_at(m, p, r->cursor[variant], start);
+    r->cursor[variant] = s.k;
+    return walk(m, p, &s, start, work);
+}
+
+/* The same, with the seconds per unit of work, and the time until which they surely hold: from the
+   segment of the start if the work may be aborted, else from that of the end. */
+static double follow(struct job *m, whole rank, whole variant, double start, double work,
+                     int may_abort, double *rate, double *until) {
+    struct rank_row *r = &m->ranks[rank];
+    const struct piece_row *p = &m->pieces[r->stretch[variant]];
+    if (p->last == 0) {
+        *rate = m->values[p->at];
+        *until = INFINITY;
+        return start + work * *rate;
+    }
+    struct segment first = segment_at(m, p, r->cursor[variant], start), last = first;
+    double end = walk(m, p, &last, start, work);
+    struct segment s = may_abort ? first : last;
+    r->cursor[variant] = s.k;
+    *rate = m->values[p->at + s.k];
+    *until = segment_end(m, p, s) * SURELY;
+    return end;
 }
 
 /* When that part of the next step of a rank ends, if it starts computing at `start` (rule 2). */
@@ -127,23 +157,4 @@ static double beyond(struct job *m, whole rank, double end) {
     struct rank_row *r = &m->ranks[rank];
     if (r->recorded) return r->step >= r->recorded ? most(0.0, end - r->start) : 0.0;
     return most(0.0, end - most(r->start, m->trace_end));
-}
-
-/* Seconds per unit of work of a rank at `now`, and until when they surely hold. */
-static void segment(struct job *m, whole rank, whole variant, double now, double *rate,
-                    double *until) {
-    struct rank_row *r = &m->ranks[rank];
-    const struct piece_row *p = &m->pieces[r->stretch[variant]];
-    if (p->last == 0) {
-        *rate = m->values[p->at];
-        *until = INFINITY;
-        return;
-    }
-    double cycle = p->period < INFINITY ? floor(now / p->period) : 0.0;
-    double base = p->period < INFINITY ? cycle * p->period : 0.0;
-    whole k = segment_at(m, r->stretch[variant], r->cursor[variant], now - base);
-    r->cursor[variant] = k;
-    double end = k < p->last ? base + m->times[p->at + k + 1] : (cycle + 1) * p->period;
-    *rate = m->values[p->at + k];
-    *until = end * SURELY;
 }

@@ -1,96 +1,78 @@
-/* From columns and cards back to `ranks`, which knows everything of everybody again. */
+/* From columns back to `ranks`, which then knows all of every rank. */
 
 /* Where the gradients of members in lockstep are. */
 static flag state_of(const struct quorum_row *q) {
     return q->closing < 0 ? COMPUTING : q->done ? GONE : CLOSED;
 }
 
-/* What a view shows of those whom `ranks` does not know everything of. */
+/* What a view and rule 27 see of ranks in lockstep. */
 EXPORT void report(struct job *m) {
     for (whole index = 0; index < m->quorum_count; index++) {
         struct quorum_row *q = &m->quorums[index];
-        for (whole p = 0; q->lockstep && p < q->size; p++) {
-            whole rank = q->queue ? p : m->lists[q->members_at + p];
-            struct rank_row *r = &m->ranks[rank];
-            if (q->queue) {
-                r->pulled = m->cards[rank].pulled;
-                r->state = r->blocked || rank == q->pending ? GONE : COMPUTING;
+        if (!q->lockstep) continue;
+        for (whole p = q->members_at; p < q->members_at + q->size; p++) {
+            struct rank_row *r = &m->ranks[m->lists[p]];
+            if (q->shape == QUEUED) {
+                report_queued(m, m->lists[p]);
             } else {
-                r->pulled = q->pulled;
+                r->pulled = q->pulled; r->start = q->got;
+                r->step = r->started + q->steps_done - 1;
                 r->state = state_of(q);
             }
         }
     }
 }
 
-/* What members of barriers and of races have in common. */
+/* A rank has computed since it had its parameters, and no event or job is its own. */
+static void restate(struct rank_row *r, double got) {
+    r->got = r->start = got; r->ended = r->finish; r->step = r->started - 1;
+    r->pushed = r->busy = 0.0; r->due = NAN; r->job = NO_JOB; r->ticket = -1;
+}
+
+/* All of a member of a barrier or race but where its gradient is. */
 static struct rank_row *know(struct job *m, whole p, const struct quorum_row *q) {
     struct rank_row *r = &m->ranks[m->lists[p]];
     r->compute = lane(m, COMPUTE)[p];
     r->communication = lane(m, COMMUNICATION)[p];
     r->wait = lane(m, WAIT)[p];
-    r->finish = r->ended = lane(m, FINISH)[p];
-    r->pulled = q->pulled; r->got = r->start = q->got; r->version = q->version; r->seen = q->seen;
-    r->pushed = r->busy = 0.0; r->due = NAN; r->started += q->steps_done; r->step = r->started - 1;
-    r->staleness += q->staleness;
+    r->finish = lane(m, FINISH)[p];
+    r->pulled = q->pulled; r->version = q->version; r->seen = q->seen;
+    r->started += q->steps_done; r->staleness += q->staleness;
+    r->applied += is_whole(q) ? q->steps_done : (whole)lane(m, WINS)[p];
+    restate(r, q->got);
     return r;
 }
 
-/* Either all compute, or an update of the winners was just made. */
-static void disband_race(struct job *m, struct quorum_row *q) {
-    m->racing = 0;
-    for (whole p = q->size - 1; p >= 0; p--) {
-        whole rank = m->lists[p], won = q->done ? (whole)lane(m, WON)[p] : 0;
+/* All members compute, or their collective is under way, or their update was just made. */
+static void disband_columns(struct job *m, struct quorum_row *q) {
+    for (whole p = q->members_at + q->size - 1; p >= q->members_at; p--) {
+        whole rank = m->lists[p];
         struct rank_row *r = know(m, p, q);
-        r->applied += (whole)lane(m, WINS)[p] + won;
-        r->count += (whole)lane(m, WINS)[p] + won;
-        r->state = COMPUTING;
-        if (!q->done) {
-            expect(m, rank);
+        r->state = state_of(q);
+        if (r->state == COMPUTING) {
+            if (r->finish > m->now) await(m, rank, r->finish);
+            else finished(m, rank);
             continue;
         }
         struct closing_row *c = &m->closings[q->closing];
-        c->lockstep = 0; r->state = GONE;
+        c->lockstep = 0;
         r->ended = least(q->closed_at, r->finish);
-        if (won) {
-            r->pushed = lane(m, ARRIVAL)[p] - r->finish;
-            r->busy = c->busy; r->closing = q->closing; r->link = c->head; c->head = rank;
+        r->pushed = push_seconds(m, q, p);
+        if (has_won(m, q, p)) {
+            r->busy = q->done ? c->busy : 0.0;
+            r->applied += q->done;
+            r->closing = q->closing; r->link = c->head; c->head = rank;
         } else {
-            r->pushed = most(q->closed_at - r->finish, 0.0);
             wait_for(m, rank, q->closing);
         }
-    }
-}
-
-static void disband_barrier(struct job *m, struct quorum_row *q) {
-    flag state = state_of(q);
-    double busy = 0.0;
-    whole link = -1;
-    if (q->closing >= 0) {
-        struct closing_row *c = &m->closings[q->closing];
-        c->lockstep = 0;
-        c->head = m->lists[q->members_at];
-        c->last = m->lists[q->members_at + q->size - 1];
-        busy = q->done ? c->busy : 0.0;
-    }
-    for (whole p = q->members_at + q->size - 1; p >= q->members_at; p--) {
-        struct rank_row *r = know(m, p, q);
-        r->arrival = r->finish; r->busy = busy;
-        r->applied += q->steps_done + q->done;
-        r->count += q->steps_done + q->done;
-        r->state = state; r->closing = q->closing;
-        r->ahead = state == COMPUTING ? HALFWAY : 0;
-        r->link = link;
-        link = m->lists[p];
     }
 }
 
 static void disband(struct job *m, whole index) {
     struct quorum_row *q = &m->quorums[index];
     q->lockstep = 0;
-    if (q->race) disband_race(m, q);
-    else if (q->queue) disband_queue(m);
-    else disband_barrier(m, q);
+    if (q->shape == QUEUED) disband_queue(m);
+    else disband_columns(m, q);
 }
 
 /* `ranks` knows everything again. */

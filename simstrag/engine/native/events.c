@@ -47,7 +47,8 @@ static int stands(struct job *m, const struct event_row *e) {
     }
     if (kind != CLOSE) return 1;
     struct quorum_row *q = &m->quorums[e->order & KEY];
-    return e->what == m->refiled && (q->barrier ? q->left == 0 : q->ready_count >= q->needed);
+    if (q->lockstep) return q->closing < 0 && e->time == q->latest;
+    return e->what == m->refiled && q->ready_count >= q->needed;
 }
 
 /* what: of a rank's event its step, of a quorum's how often was filed anew, else a closing.  A
@@ -55,6 +56,12 @@ static int stands(struct job *m, const struct event_row *e) {
 static void schedule(struct job *m, double time, whole kind, whole key, whole what) {
     if (m->scheduled == m->events_size) compact(m, m->events, &m->scheduled, stands);
     push(m->events, &m->scheduled, (struct event_row){time, kind << KIND | key, 0, what});
+}
+
+/* A rank's step or push ends then. */
+static void await(struct job *m, whole rank, double time) {
+    m->ranks[rank].due = time;
+    schedule(m, time, ARRIVE, rank, m->ranks[rank].step);
 }
 
 /* The next event that stands, at the head of its heap; NULL if there is none. */

@@ -59,12 +59,18 @@ EXPORT void find_least(struct job *m) {
     }
 }
 
-/* What a rank contributed was applied or dropped (rule 16). */
+/* What a rank contributed was applied or dropped; counts matter to a bound alone (rule 16). */
 static void count(struct job *m, whole rank) {
     struct rank_row *r = &m->ranks[rank];
+    if (!m->bounded) return;
     whole was = r->count;
     r->count += r->kept + 1;
-    if (m->bounded && r->named && was == m->least && --m->at_least == 0) find_least(m);
+    if (r->named && was == m->least && --m->at_least == 0) find_least(m);
+}
+
+/* Whether the bound keeps a rank from starting (rule 16). */
+static int is_ahead(struct job *m, const struct rank_row *r) {
+    return m->bounded && r->bound >= 0 && r->count - m->least > r->bound;
 }
 
 static void drop(struct job *m, whole rank) {
@@ -90,24 +96,6 @@ static void abort_step(struct job *m, whole rank, whole closing) {
     show(m, rank, most(r->ended - r->start, 0.0), now < r->finish);
     tell(m, rank, ABORTED, -1, 0.0, 1);
     wait_for(m, rank, closing);
-}
-
-/* Make up for what a step that ran ahead left out: where its rank is by now. */
-static void settle(struct job *m, whole rank) {
-    struct rank_row *r = &m->ranks[rank];
-    if (r->state != COMPUTING || !r->ahead) return;
-    if (r->finish > m->now) {
-        r->due = r->finish;
-        schedule(m, r->finish, ARRIVE, rank, r->step);
-    } else {
-        r->mark = -1;
-        if (r->ahead == ARRIVED) {
-            r->state = PUSHING;
-        } else {
-            r->arrival = r->finish; r->pushed = 0.0; r->state = READY;
-        }
-    }
-    r->ahead = 0;
 }
 
 /* Who rides on it goes ashore, whatever plan it boarded under. */

@@ -109,8 +109,8 @@ static void finished(struct job *m, whole rank) {
     }
     r->arrival = q->via == SERVER ? transfer(m, rank, m->now, m->push) : r->finish;
     if (r->arrival > r->finish) {
-        r->state = PUSHING; r->due = r->arrival;
-        schedule(m, r->due, ARRIVE, rank, r->step);
+        r->state = PUSHING;
+        await(m, rank, r->arrival);
     } else {
         arrived(m, rank);
     }
@@ -118,7 +118,7 @@ static void finished(struct job *m, whole rank) {
 
 static void enter(struct job *m, whole rank, whole closing) {
     struct rank_row *r = &m->ranks[rank];
-    r->state = CLOSED; r->closing = closing; r->ahead = 0; r->due = NAN;
+    r->state = CLOSED; r->closing = closing; r->due = NAN;
     append(m, rank, &m->closings[closing].head, &m->closings[closing].last);
 }
 
@@ -134,23 +134,6 @@ static whole contribute(struct job *m, whole rank, whole closing) {
     return onward;
 }
 
-/* All members of a barrier, in order of rank. */
-static void take_barrier(struct job *m, whole index, whole closing) {
-    struct quorum_row *q = &m->quorums[index];
-    struct closing_row *c = &m->closings[closing];
-    for (whole k = q->members_at; k < q->members_at + q->size; k++) {
-        struct rank_row *r = &m->ranks[m->lists[k]];
-        if (r->state == COMPUTING) {
-            r->arrival = r->finish; r->pushed = 0.0;
-        }
-        r->mark = -1;
-        enter(m, m->lists[k], closing);
-    }
-    c->count = q->size; c->token = q->token;
-    c->leader = m->lists[q->members_at];
-    q->left = q->size; q->latest = -INFINITY;
-}
-
 /* The first who are ready, those who join, and their riders; the first of the rest, or -1. */
 static whole take_ready(struct job *m, whole index, whole closing) {
     struct quorum_row *q = &m->quorums[index];
@@ -163,6 +146,7 @@ static whole take_ready(struct job *m, whole index, whole closing) {
     rank = q->joining;
     q->joining = -1;
     while (rank >= 0) rank = contribute(m, rank, closing);
+    if (c->count == q->size && !q->ridden) c->token = q->token;
     if (q->ridden) {
         rank = c->head;
         for (whole left = c->count; left > 0; left--) {
@@ -232,7 +216,6 @@ static void close_quorum(struct job *m, whole index) {
     struct quorum_row *q = &m->quorums[index];
     whole closing = open_closing(m, index), rest = -1;
     if (q->lockstep) close_all(m, index, closing);
-    else if (q->barrier) take_barrier(m, index, closing);
     else rest = take_ready(m, index, closing);
     int dropped = q->late == DROP && rest >= 0;
     if (q->late != QUEUE) {

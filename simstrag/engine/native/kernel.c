@@ -10,6 +10,7 @@
 #include "books.c"
 #include "server.c"
 #include "fates.c"
+#include "order.c"
 #include "lockstep.c"
 #include "starts.c"
 #include "gathering.c"
@@ -19,8 +20,8 @@
 
 static int wanted(struct job *m);
 static void disband(struct job *m, whole index);
+static void restate(struct rank_row *r, double got);
 
-#include "rounds.c"
 #include "races.c"
 #include "refiling.c"
 #include "queues.c"
@@ -62,14 +63,8 @@ static double next_expiry(struct job *m, whole *index) {
 static void rank_event(struct job *m, whole rank) {
     struct rank_row *r = &m->ranks[rank];
     r->due = NAN;
-    if (r->state == PUSHING) {
-        arrived(m, rank);
-    } else if (r->ahead == ARRIVED) {
-        r->ahead = 0; r->mark = -1;
-        arrived(m, rank);
-    } else {
-        finished(m, rank);
-    }
+    if (r->state == PUSHING) arrived(m, rank);
+    else finished(m, rank);
 }
 
 /* The next event happens. */
@@ -90,7 +85,7 @@ static void handle(struct job *m, whole order, whole what, int by_server) {
     }
 }
 
-/* Start everybody whom the plan names. */
+/* Start every rank that the plan names. */
 EXPORT void begin(struct job *m) {
     m->entering = 1;
     release(m, -1, -1);
@@ -99,7 +94,7 @@ EXPORT void begin(struct job *m) {
 /* After a review: what its update was about to let go. */
 EXPORT void go_on(struct job *m) {
     whole closing = m->to_release;
-    if (m->queueing) {
+    if (goes_alone(m, QUEUED)) {
         go_on_alone(m);
         return;
     }
@@ -114,11 +109,11 @@ EXPORT int advance(struct job *m, double until) {
         int call = wanted(m);
         if (call == m->stop) m->stop = GO_ON;
         if (call != GO_ON) return call;
-        if (m->racing) {
+        if (goes_alone(m, RACE)) {
             run_race(m, until);
             continue;
         }
-        if (m->queueing) {
+        if (goes_alone(m, QUEUED)) {
             run_queue(m, until);
             continue;
         }
@@ -137,9 +132,6 @@ EXPORT int advance(struct job *m, double until) {
         }
         if (next.time == INFINITY) return STALLED;
         if (next.time > until) return HORIZON;
-        if (m->may_lockstep && next.order >> KIND == CLOSE &&
-            goes_round(m, next.order & KEY, until))
-            continue;
         m->now = next.time;
         handle(m, next.order, next.what, by_server && next.order == job.order);
     }
@@ -151,7 +143,6 @@ EXPORT void end(struct job *m) {
     for (whole rank = 0; rank < m->workers; rank++) {
         struct rank_row *r = &m->ranks[rank];
         if (r->state == NOBODY) continue;
-        settle(m, rank);
         close_cycle(m, rank);
         if (r->state != GONE) tell(m, rank, IN_FLIGHT, -1, 0.0, 1);
     }

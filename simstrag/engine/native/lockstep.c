@@ -1,25 +1,27 @@
-/* Barriers whose members began their step together: a step of all is a few loops over columns.
+/* Fast ways for quorums whose members began their steps together: lockstep.
 
-   A quorum whose members are in `ranks` is advanced event by event.  Three kinds need not be:
+   A quorum is advanced event by event unless its `shape` allows a faster way:
 
-   - a barrier (`barrier`), each member of which is waited for: what is known of its members stands
-     in `lanes`, a column per member; its closings and updates are events as ever, and if it is the
-     only quorum not even those (rounds.c);
-   - a race (`race`), where all begin anew with each update: `lanes` too, and a whole round is done
-     at once (races.c);
-   - a queue (`queue`), where each gradient is an update of its own: `cards` (queues.c).
+   - BARRIER, which waits for each member, one of several: what is known of its members stands in
+     `lanes`, a column per member; its closings and updates are events as ever (barriers.c);
+   - RACE, the plan's only quorum, of all ranks, where all begin anew with each update: `lanes` too,
+     and a whole round is done at once (races.c);
+   - QUEUED, where each gradient is an update of its own: no step is an event (queues.c).
 
    `lockstep` of a quorum says that it is so now.  It becomes so when an update lets members go
-   (`fall_in`, `form_queue`), never where somebody looks at single steps (`may_lockstep`).  Then
-   totals, times, versions and states in `ranks` are stale; `report` writes state and pull for a
-   view, `note_steps` start and number of the step for rule 27, `disband_all` everything, after
-   which the quorum is advanced event by event again: before a new plan that says other things of
-   steps or files gradients anew, before an event beyond which the outer world has to see every
-   rank, and at the end. */
+   (`fall_in`, `form_queue`), never where single steps are looked at (`may_lockstep`).  Then totals,
+   times, versions and states in `ranks` are stale, of a queue only what follows from the first two
+   cache lines.  `report` writes state, pull, start and number of the step, for a view and rule 27.
+   `disband_all` writes everything, after which the quorum is advanced event by event again: before
+   a new plan that says other things of steps or files gradients anew, before an event beyond which
+   the outer world has to see every rank, and at the end. */
+
+enum { EVENTS, BARRIER, RACE, QUEUED }; /* as in standing.py */
 
 /* Rows of `lanes`.  RATE: seconds per unit of work, which hold for steps that end by UNTIL.
    EFFORT: work of a step without noise.  AMP: 1 of steps in reduced precision.  CLEAN_RATE,
-   CLEAN_UNTIL: of steps in full precision.  From ARRIVAL on they are of races alone. */
+   CLEAN_UNTIL: of steps in full precision.  From ARRIVAL on they are of races alone: WON: 1 of
+   members whose gradients are in the update; WINS: how often since they fell in. */
 enum {
     FINISH,
     COMPUTE,
@@ -34,6 +36,7 @@ enum {
     CLEAN_RATE,
     CLEAN_UNTIL,
     ARRIVAL,
+    SAMPLES,
     WON,
     WINS,
     ORDERED,
@@ -43,12 +46,34 @@ enum {
 
 static inline double *lane(struct job *m, whole row) { return m->lanes + row * m->workers; }
 
+/* Whether the plan's only quorum is in lockstep, in such a shape. */
+static int goes_alone(struct job *m, flag shape) {
+    return m->quorums[0].lockstep && m->quorums[0].shape == shape;
+}
+
+/* Whether all gradients of a quorum in lockstep count, and none is pushed. */
+static int is_whole(const struct quorum_row *q) {
+    return q->via != SERVER && q->needed == q->size;
+}
+
+/* Whether the gradient of a member is in the update. */
+static int has_won(struct job *m, const struct quorum_row *q, whole p) {
+    return is_whole(q) || lane(m, WON)[p] > 0;
+}
+
+/* Seconds for which the gradient of a member was pushed. */
+static double push_seconds(struct job *m, const struct quorum_row *q, whole p) {
+    double finish = lane(m, FINISH)[p];
+    if (is_whole(q)) return 0.0;
+    return has_won(m, q, p) ? lane(m, ARRIVAL)[p] - finish : most(q->closed_at - finish, 0.0);
+}
+
 static void close_all(struct job *m, whole index, whole closing);
 static whole apply_all(struct job *m, whole index, whole had);
 static void let_go(struct job *m, whole closing);
 static void restart(struct job *m, whole index);
 static void fall_in(struct job *m, whole index);
 static void form_queue(struct job *m);
-EXPORT void disband_all(struct job *m);
-static void note_steps(struct job *m);
 static void judge(struct job *m);
+EXPORT void report(struct job *m);
+EXPORT void disband_all(struct job *m);

@@ -32,9 +32,6 @@ enum { STATES(NAME) };
 /* Where its job at the server is. */
 enum { NO_JOB, WAITING, IN_SERVICE, SERVED };
 
-/* Of a step whose finish is no event (`ahead`): it counts at its finish, or when it is pushed. */
-enum { HALFWAY = 1, ARRIVED };
-
 /* Kinds of events of one instant, in their order (rule 15). */
 enum { ARRIVE, CLOSE, END, EXPIRE, TAKE };
 
@@ -70,8 +67,8 @@ enum { STOPS(NAME) };
     /* the plan in force */ \
     F(double, deadline) F(whole, cutoff) F(double, power) F(double, shift) F(whole, quorum_count) \
     F(whole, windowed) F(whole, loaded) F(flag, fuse) F(flag, mean) F(flag, bounded) \
-    F(flag, judged) F(flag, shows) F(flag, unknown) F(flag, may_lockstep) F(flag, lapping) \
-    F(flag, racing) F(flag, queueing) F(whole, review_updates) F(whole, review_samples) \
+    F(flag, judged) F(flag, shows) F(flag, unknown) F(flag, may_lockstep) \
+    F(whole, review_updates) F(whole, review_samples) \
     F(double, review_seconds) F(flag, on_block) \
     F(whole, reviewed_updates) F(whole, reviewed_samples) F(double, reviewed_time) \
     F(flag, has_asked) \
@@ -89,15 +86,18 @@ enum { STOPS(NAME) };
     F(flag, keeps_steps) F(flag, keeps_fates)
 
 #define RANK(F, A) \
-    /* its step under way, or its last; `due`: of the event that it waits for */ \
-    F(double, pulled) F(double, got) F(double, start) F(double, finish) F(double, arrival) \
-    F(double, pushed) F(double, ended) F(double, busy) F(double, due) F(double, share) \
-    F(whole, step) F(whole, version) F(whole, seen) F(whole, samples) \
+    /* its step under way, or its last, and totals; first all that queues.c needs, which are two \
+       cache lines; `rate`: seconds per unit of work, which hold for steps that end by `until` */ \
+    F(double, finish) F(double, arrival) F(double, pulled) F(double, rate) F(double, until) \
+    F(double, share) F(whole, version) F(whole, seen) F(whole, samples) F(whole, started) \
+    F(double, compute) F(double, communication) F(double, wait) F(whole, applied) \
+    F(whole, staleness) \
+    F(double, got) F(double, start) F(double, pushed) F(double, ended) F(double, busy) \
+    F(whole, step) F(whole, kept) F(whole, rounds) \
+    /* time of the event that it waits for; gradients that count for the bound */ \
+    F(double, due) F(whole, count) \
     /* what the plan in force says of its next step */ \
     F(double, next_share) F(whole, next_samples) F(whole, bound) \
-    /* totals */ \
-    F(double, compute) F(double, communication) F(double, wait) \
-    F(whole, staleness) F(whole, applied) F(whole, started) F(whole, count) \
     /* inputs: the first of the factors of noise at hand; pieces by precision and load */ \
     F(whole, noise_from) F(whole, recorded_at) F(whole, recorded) \
     A(whole, stretch, 4) A(whole, cursor, 4) A(whole, net, 2) F(double, clean) \
@@ -106,28 +106,24 @@ enum { STOPS(NAME) };
     F(double, job_arrival) F(whole, ticket) F(whole, mark_of) F(whole, mark) F(flag, mark_late) \
     F(whole, quorum) F(whole, closing) F(whole, link) F(whole, puller) \
     F(whole, parent) F(whole, aboard) F(whole, children_at) F(whole, children) \
-    F(whole, kept) F(whole, rounds) \
-    F(flag, state) F(flag, job) F(flag, amp) F(flag, last_amp) F(flag, next_amp) F(flag, ahead) \
+    F(flag, state) F(flag, job) F(flag, amp) F(flag, last_amp) F(flag, next_amp) \
     F(flag, named) F(flag, idle) F(flag, blocked)
 
-/* `left`, `latest`: of a barrier, how many members do not compute yet, and the last finish of those
-   who do.  Its other members' finishes are no events: nobody could act on them.
-   `lockstep`: what is known of its members stands in `lanes`, or of a queue in `cards`, and `ranks`
-   is stale (lockstep.c). */
+/* `shape`: which fast way the quorum may take; `lockstep`: whether it does so now, and the records
+   of its members are stale (lockstep.c). */
 #define QUORUM(F, A) \
-    F(double, window) F(double, latest) F(double, seconds) F(whole, net) \
-    F(whole, members_at) F(whole, size) F(whole, needed) F(whole, left) F(whole, token) \
-    F(whole, steps) F(whole, rounds) \
+    F(double, window) F(double, seconds) F(whole, net) F(whole, members_at) F(whole, size) \
+    F(whole, needed) F(whole, token) F(whole, steps) F(whole, rounds) \
     F(whole, ready) F(whole, ready_last) F(whole, ready_count) F(whole, joining) \
     F(whole, joining_last) \
+    F(flag, via) F(flag, late) F(flag, asks) F(flag, ridden) F(flag, shape) F(flag, lockstep) \
     /* in lockstep: the step under way of all its members, and sums since they fell in */ \
-    F(double, pulled) F(double, got) F(whole, version) F(whole, seen) F(whole, closing) \
-    F(whole, samples) F(whole, amp) F(whole, rebatched) F(whole, steps_done) \
-    F(whole, staleness) F(whole, noise_at) F(double, busy) F(whole, puller) F(whole, beside) \
-    F(whole, won) F(double, closed_at) F(whole, pending) F(whole, try_at) F(flag, race) \
-    F(flag, queue) \
-    F(flag, via) F(flag, late) F(flag, barrier) F(flag, together) F(flag, asks) F(flag, ridden) \
-    F(flag, lockstep) F(flag, done)
+    F(double, pulled) F(double, got) F(double, latest) F(double, closed_at) F(double, busy) \
+    F(whole, version) F(whole, seen) F(whole, closing) F(whole, samples) F(whole, amp) \
+    F(whole, rebatched) F(whole, steps_done) F(whole, staleness) F(whole, noise_at) \
+    F(whole, puller) F(whole, beside) F(whole, won) F(flag, done) \
+    /* of queues.c: the rank whose update was just made; the version from which to try again */ \
+    F(whole, pending) F(whole, try_at)
 
 /* `number` counts how often a place in the table was used, so that a mark knows whether the closing
    it was made by is over.  `beside`: the next closing of the same update. */
@@ -137,13 +133,6 @@ enum { STOPS(NAME) };
     F(whole, rounds) F(whole, refiled) F(whole, head) F(whole, last) F(whole, waiting) \
     F(whole, leader) F(whole, beside) F(whole, quorum) F(flag, via) F(flag, late) F(flag, fuse) \
     F(flag, mean) F(flag, lockstep)
-
-/* Of a rank in a queue, all that its next update needs: two cache lines (queues.c). */
-#define CARD(F, A) \
-    F(double, finish) F(double, arrival) F(double, pulled) F(whole, version) F(whole, seen) \
-    F(double, rate) F(double, until) F(double, effort) F(whole, samples) F(whole, drawn) \
-    F(double, compute) F(double, communication) F(double, wait) F(whole, applied) \
-    F(whole, staleness) F(whole, count)
 
 #define KEPT(F, A) \
     F(whole, step) F(whole, samples) F(double, seconds) F(double, communication) F(whole, amp)
@@ -164,7 +153,7 @@ enum { STOPS(NAME) };
     F(whole, samples) F(double, weight) F(whole, fate)
 
 #define RECORDS(R) \
-    R(rank, RANK) R(quorum, QUORUM) R(closing, CLOSING) R(card, CARD) \
+    R(rank, RANK) R(quorum, QUORUM) R(closing, CLOSING) \
     R(kept, KEPT) R(event, EVENT) R(piece, PIECE) R(entry, ENTRY) R(update, UPDATE) \
     R(step, STEP) R(fate, FATE)
 
@@ -181,7 +170,7 @@ RECORDS(DECLARE_RECORD)
    tables after it, step k of a rank in row k modulo WINDOW. */
 #define TABLES(T) \
     T(struct rank_row, ranks) T(struct quorum_row, quorums) \
-    T(struct closing_row, closings) T(struct card_row, cards) T(struct event_row, events) \
+    T(struct closing_row, closings) T(struct event_row, events) \
     T(struct event_row, jobs) T(struct entry_row, entries) T(struct kept_row, kept) \
     T(struct piece_row, pieces) T(double, times) T(double, values) T(double, seconds_of) \
     T(double, durations) T(double, noise) T(double, lanes) T(double, tree) T(double, clean) \

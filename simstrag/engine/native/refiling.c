@@ -1,11 +1,5 @@
 /* A new plan: what is finished and not closed over is filed anew (rule 19). */
 
-/* Before the plan changes: where every rank is by now. */
-EXPORT void settle_all(struct job *m) {
-    disband_all(m);
-    for (whole rank = 0; rank < m->workers; rank++) settle(m, rank);
-}
-
 /* Whether its gradient is finished and not closed over. */
 static int is_filed(const struct rank_row *r) {
     return (r->state >= READY && r->state <= ABOARD) || r->state == PUSHING;
@@ -65,21 +59,5 @@ EXPORT void refile(struct job *m) {
         }
     }
     sort_entries(m, n);
-    for (whole k = 0; k < n; k++) {
-        whole rank = m->entries[k].rank;
-        struct rank_row *r = &m->ranks[rank];
-        if (m->quorums[r->quorum].barrier) {
-            r->mark = -1;
-            enter_barrier(m, rank, r->arrival);
-        } else {
-            add(m, rank);
-        }
-    }
-    for (whole rank = 0; rank < m->workers; rank++) {
-        struct rank_row *r = &m->ranks[rank];
-        if (r->state == COMPUTING && r->named && r->parent < 0 && m->quorums[r->quorum].barrier) {
-            r->ahead = HALFWAY; r->due = NAN;
-            enter_barrier(m, rank, r->finish);
-        }
-    }
+    for (whole k = 0; k < n; k++) add(m, m->entries[k].rank);
 }

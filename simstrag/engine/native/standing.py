@@ -14,6 +14,8 @@ __all__ = ["adopt", "file"]
 
 VIA = {via: k for k, via in enumerate(Via)}
 LATE = {late: k for k, late in enumerate(Late)}
+EVENTS, BARRIER, RACE, QUEUED = range(4)
+"""Shapes of a quorum, as in lockstep.c."""
 
 
 def adopt(plan: Plan, old: Plan | None, loading: Loading, unknown: bool) -> None:
@@ -32,7 +34,9 @@ def adopt(plan: Plan, old: Plan | None, loading: Loading, unknown: bool) -> None
     m["may_lockstep"] = not (logs or plan.damping.cutoff is not None or plan.deadline is not None)
     same = np.array_equal(sizes, rows["next_samples"]) and np.array_equal(in_amp, rows["next_amp"])
     quiet = plan.suspects is None and not review.on_block
-    if not (same and m["may_lockstep"] and (quiet or not m["queueing"])):
+    first = memory.quorums[0]
+    queueing = first["lockstep"] and first["shape"] == QUEUED
+    if not (same and m["may_lockstep"] and (quiet or not queueing)):
         memory.native.disband_all(memory.address)
         rows["next_samples"], rows["next_share"] = sizes, sizes / batch
         rows["next_amp"] = in_amp
@@ -101,18 +105,13 @@ def _file(index: int, quorum: Quorum, plan: Plan, loading: Loading, at: int) -> 
     memory.ranks["named"][members] = 1
     memory.ranks["quorum"][members] = index
     row["members_at"], row["size"], row["needed"] = at, len(members), quorum.needed
-    row["left"], row["latest"] = len(members), -math.inf
     row["ready"] = row["joining"] = row["net"] = -1
     row["ready_count"] = row["asks"] = 0
     row["window"], row["steps"], row["rounds"] = quorum.window, quorum.steps, quorum.rounds
     row["via"], row["late"], row["ridden"] = VIA[quorum.via], LATE[quorum.late], bool(quorum.riders)
     full = quorum.count is None and quorum.window == math.inf
-    alone = not quorum.riders and quorum.steps == 1 and plan.bound is None
-    row["barrier"] = full and alone and quorum.via is not Via.SERVER
-    row["race"] = _is_race(quorum, plan, loading) and alone and not row["barrier"]
-    row["queue"] = not row["race"] and _is_queue(quorum, plan, loading)
+    row["shape"] = _shape(quorum, plan, loading)
     row["lockstep"], row["try_at"], row["pending"] = 0, 0, -1
-    row["together"] = row["race"] or row["queue"] or (row["barrier"] and quorum.rounds == 1)
     if quorum.via is not Via.SERVER:
         row["seconds"] = loading.seconds(quorum.members)
         loaded = bool(memory.job["loaded"])
@@ -125,21 +124,22 @@ def _file(index: int, quorum: Quorum, plan: Plan, loading: Loading, at: int) -> 
     return end
 
 
-def _is_race(quorum: Quorum, plan: Plan, loading: Loading) -> bool:
-    """Whether all start anew with each update, at one instant (`races`)."""
-    anew = quorum.count is None or quorum.late is Late.ABORT
-    first = quorum.window == math.inf and len(plan.quorums) == 1 and quorum.via is not Via.LEADER
-    server = quorum.via is Via.SERVER
-    flat = loading.timing.nodes is None
-    return anew and first and _is_free(quorum, loading) and (server or flat)
-
-
-def _is_queue(quorum: Quorum, plan: Plan, loading: Loading) -> bool:
-    """Whether each gradient is a job and an update of its own (`queues`)."""
-    only = len(plan.quorums) == 1 and len(quorum.members) == len(loading.memory.ranks)
-    simple = quorum.late is Late.QUEUE and quorum.window == math.inf and not quorum.private
-    single = quorum.via is Via.SERVER and quorum.needed == 1 and not quorum.riders
-    return only and simple and single and _is_free(quorum, loading)
+def _shape(quorum: Quorum, plan: Plan, loading: Loading) -> int:
+    """Which fast way a quorum may take (lockstep.c)."""
+    full, reduces = quorum.count is None, quorum.via is Via.ALLREDUCE
+    if quorum.window < math.inf or quorum.riders or quorum.private:
+        return EVENTS
+    if len(plan.quorums) == 1 and len(quorum.members) == len(loading.memory.ranks):
+        free = _is_free(quorum, loading)
+        if quorum.via is Via.SERVER and quorum.needed == 1 and quorum.late is Late.QUEUE and free:
+            return QUEUED
+        anew = full or quorum.late is Late.ABORT
+        simple = free and (loading.timing.nodes is None if reduces else quorum.via is Via.SERVER)
+        if plan.bound is None and anew and (simple or (full and reduces)):
+            return RACE
+    if plan.bound is None and full and quorum.via is not Via.SERVER:
+        return BARRIER
+    return EVENTS
 
 
 def _is_free(quorum: Quorum, loading: Loading) -> bool:

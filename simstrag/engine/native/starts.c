@@ -1,32 +1,5 @@
 /* Who starts, when, and with what (rules 1, 5, 6, 13, 16). */
 
-/* One member more of a barrier computes, or has arrived. */
-static void enter_barrier(struct job *m, whole rank, double arrival) {
-    whole index = m->ranks[rank].quorum;
-    struct quorum_row *q = &m->quorums[index];
-    q->latest = most(q->latest, arrival);
-    if (--q->left == 0) schedule(m, most(q->latest, m->now), CLOSE, index, m->refiled);
-}
-
-/* Schedule what comes next of a step: its finish, unless nobody could act on it. */
-static void expect(struct job *m, whole rank) {
-    struct rank_row *r = &m->ranks[rank];
-    r->ahead = 0; r->due = r->finish;
-    if (r->parent < 0) {
-        struct quorum_row *q = &m->quorums[r->quorum];
-        if (q->barrier) {
-            r->ahead = HALFWAY; r->due = NAN;
-            enter_barrier(m, rank, r->finish);
-            return;
-        }
-        if (q->via == SERVER && q->late == QUEUE && q->steps == 1 && !(q->ridden || m->bounded)) {
-            r->ahead = ARRIVED;
-            r->due = r->arrival = transfer(m, rank, r->finish, m->push);
-        }
-    }
-    schedule(m, r->due, ARRIVE, rank, r->step);
-}
-
 /* Begin a step with the parameters that the rank has from `got` on. */
 static void begin_step(struct job *m, whole rank, double got) {
     struct rank_row *r = &m->ranks[rank];
@@ -47,7 +20,7 @@ static void begin_step(struct job *m, whole rank, double got) {
     r->ticket = r->mark = r->aboard = r->closing = -1; m->started++; m->amp += amp;
     m->rebatched += r->share != 1.0; m->asked += r->next_samples;
     m->cut += r->next_samples - samples;
-    expect(m, rank);
+    await(m, rank, r->finish);
 }
 
 /* A rank pulls, and begins a step. */
@@ -105,7 +78,7 @@ static whole let_go_closings(struct job *m, whole first) {
         struct quorum_row *q = &m->quorums[c->quorum];
         if (c->lockstep) {
             let_go(m, closing);
-        } else if (m->may_lockstep && c->refiled == m->refiled && q->together) {
+        } else if (m->may_lockstep && c->refiled == m->refiled && q->shape != EVENTS) {
             q->beside = m->to_fall_in; m->to_fall_in = c->quorum;
         }
         for (int part = 0; part < 2; part++)
@@ -148,7 +121,7 @@ static void release(struct job *m, whole first, whole lone) {
         m->blocked -= was;
         r->idle = !r->named;
         if (!r->named) continue;
-        if (m->bounded && r->bound >= 0 && r->count - m->least > r->bound) {
+        if (is_ahead(m, r)) {
             r->blocked = 1; m->blocked++;
             asks |= !was;
         } else {
@@ -165,7 +138,7 @@ static void release(struct job *m, whole first, whole lone) {
     while (m->to_fall_in >= 0) {
         whole index = m->to_fall_in;
         m->to_fall_in = m->quorums[index].beside;
-        if (m->quorums[index].queue) form_queue(m);
+        if (m->quorums[index].shape == QUEUED) form_queue(m);
         else fall_in(m, index);
     }
     m->has_asked = asks && m->on_block && !m->has_asked;

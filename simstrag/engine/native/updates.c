@@ -28,9 +28,7 @@ static whole apply(struct job *m, whole n) {
         order[applied++] = rank;
         whole samples = r->samples;
         for (whole j = 0; j < r->kept; j++) samples += kept_of(m, rank)[j].samples;
-        m->own += samples;
-        m->stale += samples * (m->began_at - r->seen);
-        m->samples += samples;
+        learn(m, samples, r->seen);
     }
     return applied;
 }
@@ -43,7 +41,7 @@ static whole name_all(struct job *m, whole first, whole applied) {
         if (!c->lockstep) continue;
         struct quorum_row *q = &m->quorums[c->quorum];
         for (whole p = q->members_at; p < q->members_at + q->size; p++)
-            if (!q->race || lane(m, WON)[p] > 0) m->scratch[n++] = m->lists[p];
+            if (has_won(m, q, p)) m->scratch[n++] = m->lists[p];
     }
     sort_ranks(m, n);
     return n;
@@ -82,6 +80,22 @@ static int due(struct job *m) {
            m->now - m->reviewed_time >= m->review_seconds;
 }
 
+/* A new version of the parameters; the progress so far. */
+static double new_version(struct job *m, whole gradients) {
+    m->applied += gradients; m->spent += gradients; m->version++;
+    return m->unknown ? NAN : m->booked + worth(m);
+}
+
+/* Whether the log of updates has a row for this version. */
+static int is_logged(struct job *m) { return m->every == 0 || m->version % m->every == 0; }
+
+/* The run ends, or the plan is reviewed; whether neither. */
+static int goes_on(struct job *m, double progress) {
+    if (enough(m, progress)) m->stop = DONE;
+    else if (due(m)) m->stop = REVIEW;
+    return m->stop == GO_ON;
+}
+
 /* Apply, version + 1, stop test, review if due, then release.
    first: a closing; others of the same update hang on it by `beside`. */
 static void update(struct job *m, whole first) {
@@ -111,8 +125,7 @@ static void update(struct job *m, whole first) {
         stalest = larger(stalest, staleness);
         r->applied += own;
         r->staleness += own * staleness;
-        double drift = (double)(had - r->seen) / world;
-        m->deviation += own * (drift * drift);
+        note_drift(m, own, had, r->seen);
         r->busy = c->busy;
         show(m, rank, r->finish - r->start, 0);
         if (m->keeps_fates) {
@@ -120,9 +133,8 @@ static void update(struct job *m, whole first) {
             tell(m, rank, APPLIED, m->version + 1, weight, c->mean ? together : world);
         }
     }
-    m->applied += gradients; m->spent += gradients; m->version++;
-    double progress = m->unknown ? NAN : m->booked + worth(m);
-    if (m->every == 0 || m->version % m->every == 0) {
+    double progress = new_version(m, gradients);
+    if (is_logged(m)) {
         struct closing_row *c = &m->closings[first];
         int named = c->token >= 0 && c->beside < 0 && (c->lockstep || applied == n);
         whole members = named || m->every ? c->count : name_all(m, first, applied);
@@ -130,13 +142,8 @@ static void update(struct job *m, whole first) {
                      named ? NULL : m->scratch, members, c->token);
     }
     if (m->judged) judge(m);
-    if (enough(m, progress)) {
-        m->stop = DONE;
-    } else if (due(m)) {
-        m->to_release = first; m->stop = REVIEW;
-    } else {
-        release(m, first, -1);
-    }
+    if (goes_on(m, progress)) release(m, first, -1);
+    else m->to_release = first;
 }
 
 /* A collective has ended, a leader's push has arrived, or a closing found its jobs done. */

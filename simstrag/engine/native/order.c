@@ -1,0 +1,76 @@
+/* Order statistics of columns of times: extremes, the k-th least, all in order. */
+
+COLUMNS static void extent(const double *times, whole n, double *low, double *high) {
+    double lowest = times[0], highest = times[0];
+#pragma omp simd reduction(min : lowest) reduction(max : highest)
+    for (whole p = 0; p < n; p++) {
+        lowest = least(lowest, times[p]);
+        highest = most(highest, times[p]);
+    }
+    *low = lowest;
+    *high = highest;
+}
+
+/* How many are not above a bound, the largest of them, and the least of the others. */
+COLUMNS static whole split(const double *times, whole n, double bound, double *top, double *above) {
+    whole near = 0;
+    double largest = -INFINITY, smallest = INFINITY;
+#pragma omp simd reduction(+ : near) reduction(max : largest) reduction(min : smallest)
+    for (whole p = 0; p < n; p++) {
+        int is_near = times[p] <= bound;
+        near += is_near;
+        largest = most(largest, is_near ? times[p] : -INFINITY);
+        smallest = least(smallest, is_near ? INFINITY : times[p]);
+    }
+    *top = largest;
+    *above = smallest;
+    return near;
+}
+
+/* The k-th least, by bisection of the range: a pass over a column costs less than moving times. */
+static double kth(const double *times, whole n, whole k) {
+    double low, high;
+    extent(times, n, &low, &high);
+    if (k == n) return high;
+    while (low < high) {
+        double guess = low + (high - low) / 2, top, above;
+        if (!(guess < high)) guess = low;
+        whole near = split(times, n, guess, &top, &above);
+        if (near == k) return top;
+        if (near > k) high = top;
+        else low = above;
+    }
+    return low;
+}
+
+/* Ascending, in place: a radix sort of positive times, whose bits are in the order of the times,
+   byte by byte from the last.  `spare` has room for as many. */
+static void sort_times(double *times, double *spare, whole n) {
+    whole counts[sizeof(double)][256] = {{0}};
+    for (whole p = 0; p < n; p++) {
+        uint64_t bits;
+        memcpy(&bits, times + p, sizeof bits);
+        for (size_t byte = 0; byte < sizeof bits; byte++) counts[byte][bits >> 8 * byte & 255]++;
+    }
+    double *from = times, *to = spare;
+    for (size_t byte = 0; byte < sizeof(double); byte++) {
+        whole *place = counts[byte], at = 0;
+        uint64_t any;
+        memcpy(&any, from, sizeof any);
+        if (place[any >> 8 * byte & 255] == n) continue;
+        for (whole digit = 0; digit < 256; digit++) {
+            whole many = place[digit];
+            place[digit] = at;
+            at += many;
+        }
+        for (whole p = 0; p < n; p++) {
+            uint64_t bits;
+            memcpy(&bits, from + p, sizeof bits);
+            to[place[bits >> 8 * byte & 255]++] = from[p];
+        }
+        double *other = from;
+        from = to;
+        to = other;
+    }
+    if (from != times) memcpy(times, from, (size_t)n * sizeof *times);
+}
