@@ -5,7 +5,7 @@
 static double follow_member(struct job *m, const struct quorum_row *q, whole p, double start,
                             double work) {
     whole rank = m->lists[p], variant = 2 * m->loaded + m->ranks[rank].amp;
-    return follow(m, rank, variant, start, work, q->shape == RACE, &lane(m, RATE)[p],
+    return follow(m, rank, variant, start, work, q->needed < q->size, &lane(m, RATE)[p],
                   &lane(m, UNTIL)[p]);
 }
 

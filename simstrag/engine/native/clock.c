@@ -119,6 +119,9 @@ static double follow(struct job *m, whole rank, whole variant, double start, dou
     double end = walk(m, p, &last, start, work);
     struct segment s = may_abort ? first : last;
     r->cursor[variant] = s.k;
+    /* each rank walks through memory of its own, so no hardware foresees these */
+    __builtin_prefetch(m->times + p->at + s.k + NEAR);
+    __builtin_prefetch(m->values + p->at + s.k + NEAR);
     *rate = m->values[p->at + s.k];
     *until = segment_end(m, p, s) * SURELY;
     return end;

@@ -1,29 +1,31 @@
 /* A plan's only quorum through a server where each gradient is an update of its own.
 
    The server is first in first out, so the next update is that of the gradient that arrives next,
-   at the end of its job; a tree of the least arrivals says which.  Of each rank the first two cache
-   lines of its record are all that its next update needs, and are kept; what is stale in `ranks`
-   meanwhile stands at the top of lockstep.c. */
+   at the end of its job; a tournament among the arrivals says which.  Of each rank the first two
+   cache lines of its record are all that its next update needs, and are kept; what is stale in
+   `ranks` meanwhile stands at the top of lockstep.c. */
+
+/* The winner of a match, or the rank that enters the tournament there. */
+static inline whole winner_of(struct job *m, whole match) {
+    return match >= m->workers ? match - m->workers : m->winners[match];
+}
 
 /* Note when a gradient arrives; infinity for a rank that has none under way. */
 static inline void await_arrival(struct job *m, whole rank, double time) {
-    double *tree = m->tree;
-    whole k = m->tree_size / 2 + rank;
-    tree[k] = time;
-    while (k > 1) {
-        time = least(time, tree[k ^ 1]);
-        k >>= 1;
-        tree[k] = time;
+    whole winner = rank;
+    m->arrivals[rank] = time;
+    for (whole match = m->workers + rank; match > 1; match /= 2) {
+        whole rival = winner_of(m, match ^ 1);
+        double other = m->arrivals[rival];
+        whole loses = (other < time) | ((other == time) & (rival < winner));
+        winner += (rival - winner) * loses; /* no branch, which no hardware would predict */
+        time = least(other, time);
+        m->winners[match / 2] = winner;
     }
 }
 
 /* The rank whose gradient arrives next; of equal arrivals the lowest rank. */
-static inline whole first_to_arrive(struct job *m) {
-    double *tree = m->tree, time = tree[1];
-    whole half = m->tree_size / 2, k = 1;
-    while (k < half) k = 2 * k + (tree[2 * k] != time);
-    return k - half;
-}
+static inline whole first_to_arrive(struct job *m) { return winner_of(m, 1); }
 
 /* Account for the last step, pull, and begin the next. */
 static void start_queued(struct job *m, whole rank) {
@@ -99,13 +101,14 @@ static void update_alone(struct job *m, whole rank) {
 static void run_queue(struct job *m, double until) {
     struct quorum_row *q = &m->quorums[0];
     while (q->pending < 0 && wanted(m) == GO_ON) {
-        double end = most(m->tree[1], m->now) + m->service;
+        whole rank = first_to_arrive(m);
+        double end = most(m->arrivals[rank], m->now) + m->service;
         if (!(end <= until) || end == INFINITY) {
             disband(m, 0);
             return;
         }
-        q->pending = first_to_arrive(m); m->now = end;
-        update_alone(m, q->pending);
+        q->pending = rank; m->now = end;
+        update_alone(m, rank);
     }
 }
 
@@ -133,7 +136,9 @@ static void form_queue(struct job *m) {
             q->try_at = m->version + m->workers;
             return;
         }
-    for (whole k = 0; k < m->tree_size; k++) m->tree[k] = INFINITY;
+    for (whole rank = 0; rank < m->workers; rank++) m->arrivals[rank] = INFINITY;
+    for (whole match = m->workers - 1; match > 0; match--)
+        m->winners[match] = winner_of(m, 2 * match);
     for (whole rank = 0; rank < m->workers; rank++) {
         struct rank_row *r = &m->ranks[rank];
         if (r->state == CLOSED) free_closing(m, r->closing);

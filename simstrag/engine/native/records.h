@@ -91,13 +91,15 @@ enum { STOPS(NAME) };
     F(double, finish) F(double, arrival) F(double, pulled) F(double, rate) F(double, until) \
     F(double, share) F(whole, version) F(whole, seen) F(whole, samples) F(whole, started) \
     F(double, compute) F(double, communication) F(double, wait) F(whole, applied) \
-    F(whole, staleness) \
+    F(whole, staleness) F(flag, amp) F(flag, blocked) F(flag, named) F(flag, idle) \
+    /* gradients that count for the bound; gradients that it keeps of its contribution */ \
+    F(whole, count) F(whole, bound) F(whole, kept) F(whole, rounds) \
     F(double, got) F(double, start) F(double, pushed) F(double, ended) F(double, busy) \
-    F(whole, step) F(whole, kept) F(whole, rounds) \
-    /* time of the event that it waits for; gradients that count for the bound */ \
-    F(double, due) F(whole, count) \
+    F(whole, step) \
+    /* time of the event that it waits for */ \
+    F(double, due) \
     /* what the plan in force says of its next step */ \
-    F(double, next_share) F(whole, next_samples) F(whole, bound) \
+    F(double, next_share) F(whole, next_samples) F(flag, next_amp) \
     /* inputs: the first of the factors of noise at hand; pieces by precision and load */ \
     F(whole, noise_from) F(whole, recorded_at) F(whole, recorded) \
     A(whole, stretch, 4) A(whole, cursor, 4) A(whole, net, 2) F(double, clean) \
@@ -106,8 +108,7 @@ enum { STOPS(NAME) };
     F(double, job_arrival) F(whole, ticket) F(whole, mark_of) F(whole, mark) F(flag, mark_late) \
     F(whole, quorum) F(whole, closing) F(whole, link) F(whole, puller) \
     F(whole, parent) F(whole, aboard) F(whole, children_at) F(whole, children) \
-    F(flag, state) F(flag, job) F(flag, amp) F(flag, last_amp) F(flag, next_amp) \
-    F(flag, named) F(flag, idle) F(flag, blocked)
+    F(flag, state) F(flag, job) F(flag, last_amp)
 
 /* `shape`: which fast way the quorum may take; `lockstep`: whether it does so now, and the records
    of its members are stale (lockstep.c). */
@@ -163,8 +164,8 @@ enum { STOPS(NAME) };
 RECORDS(DECLARE_RECORD)
 
 /* The tables.  `lists`: members of the quorums, then riders of the ranks.  `lanes`: rows of numbers
-   of members in lockstep, a column per place in `lists`.  `tree`: the least arrivals of ranks in a
-   queue, of ever fewer of them towards the front.  `kept`: what ranks keep of a contribution,
+   of members in lockstep, a column per place in `lists`.  `arrivals`, `winners`: of ranks in a
+   queue, and of matches between two of them or of two winners (queues.c).  `kept`: what ranks keep of a contribution,
    oldest first, `room` places each.  `noise`: factors of the ranks' next steps, a row per step.
    `known`: how many steps of each rank a policy was shown; the last WINDOW of them stand in the
    tables after it, step k of a rank in row k modulo WINDOW. */
@@ -173,8 +174,8 @@ RECORDS(DECLARE_RECORD)
     T(struct closing_row, closings) T(struct event_row, events) \
     T(struct event_row, jobs) T(struct entry_row, entries) T(struct kept_row, kept) \
     T(struct piece_row, pieces) T(double, times) T(double, values) T(double, seconds_of) \
-    T(double, durations) T(double, noise) T(double, lanes) T(double, tree) T(double, clean) \
-    T(whole, lists) T(whole, scratch) T(flag, suspected) \
+    T(double, durations) T(double, noise) T(double, lanes) T(double, arrivals) T(double, clean) \
+    T(whole, winners) T(whole, lists) T(whole, scratch) T(flag, suspected) \
     T(struct update_row, update_log) T(whole, member_log) T(struct step_row, step_log) \
     T(struct fate_row, fate_log) \
     T(whole, known) T(double, shown_local_times) T(double, shown_communication) T(double, shown_batch) \
