@@ -152,11 +152,11 @@ static void restart(struct job *m, whole index) {
     if (q->shape == BARRIER) schedule(m, q->latest, CLOSE, index, m->refiled);
 }
 
-/* The gradients of all members, or the first of them, are in a closing. */
+/* The gradients of all members of a barrier are in a closing. */
 static void close_all(struct job *m, whole index, whole closing) {
     struct quorum_row *q = &m->quorums[index];
     struct closing_row *c = &m->closings[closing];
-    c->lockstep = 1; c->count = q->needed; c->token = q->needed == q->size ? q->token : -1;
+    c->lockstep = 1; c->count = q->size; c->token = q->token;
     c->leader = m->lists[q->members_at];
     q->closing = closing;
 }

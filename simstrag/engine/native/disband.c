@@ -2,7 +2,7 @@
 
 /* Where the gradients of members in lockstep are. */
 static flag state_of(const struct quorum_row *q) {
-    return q->closing < 0 ? COMPUTING : q->done ? GONE : CLOSED;
+    return q->done ? GONE : q->closing >= 0 ? CLOSED : COMPUTING;
 }
 
 /* What a view and rule 27 see of ranks in lockstep. */
@@ -45,6 +45,7 @@ static struct rank_row *know(struct job *m, whole p, const struct quorum_row *q)
 
 /* All members compute, or their collective is under way, or their update was just made. */
 static void disband_columns(struct job *m, struct quorum_row *q) {
+    if (q->done && q->shape == RACE) q->closing = reopen(m, q->busy);
     for (whole p = q->members_at + q->size - 1; p >= q->members_at; p--) {
         whole rank = m->lists[p];
         struct rank_row *r = know(m, p, q);

@@ -25,6 +25,13 @@ static whole open_closing(struct job *m, whole index) {
     return closing;
 }
 
+/* A closing of the plan's only quorum, whose update was made without one. */
+static whole reopen(struct job *m, double busy) {
+    m->to_release = open_closing(m, 0);
+    m->closings[m->to_release].busy = busy;
+    return m->to_release;
+}
+
 /* Put a rank at the end of a list of ranks, whose head and last are given. */
 static void append(struct job *m, whole rank, whole *head, whole *last) {
     m->ranks[rank].link = -1;

@@ -94,12 +94,10 @@ EXPORT void begin(struct job *m) {
 /* After a review: what its update was about to let go. */
 EXPORT void go_on(struct job *m) {
     whole closing = m->to_release;
-    if (goes_alone(m, QUEUED)) {
-        go_on_alone(m);
-        return;
-    }
     m->to_release = -1;
-    release(m, closing, -1);
+    if (goes_alone(m, RACE)) begin_round(m);
+    else if (goes_alone(m, QUEUED)) go_on_alone(m);
+    else release(m, closing, -1);
 }
 
 /* Go on to the next moment at which the driver must act; events at `until` included. */

@@ -177,10 +177,9 @@ static void disband_queue(struct job *m) {
         }
     }
     if (pending >= 0) {
-        whole closing = open_closing(m, 0);
-        struct closing_row *c = &m->closings[closing];
-        c->head = c->last = c->leader = pending; c->count = 1; c->busy = m->service;
-        m->ranks[pending].closing = m->to_release = closing; m->ranks[pending].link = -1;
+        whole closing = reopen(m, m->service);
+        enter(m, pending, closing);
+        m->ranks[pending].state = GONE;
     }
     sort_entries(m, n);
     for (whole k = 0; k < n; k++) {

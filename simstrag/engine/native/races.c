@@ -73,21 +73,44 @@ static void show_losers(struct job *m) {
     }
 }
 
+/* After the update of a round all begin the next one. */
+static void begin_round(struct job *m) {
+    seen(m);
+    restart(m, 0);
+}
+
+/* Rule 12 for the gradients of a round. */
+static void update_round(struct job *m) {
+    struct quorum_row *q = &m->quorums[0];
+    if (!m->own) m->began_at = m->samples;
+    whole staleness = apply_all(m, 0, m->samples);
+    double progress = new_version(m, q->needed);
+    if (is_logged(m)) {
+        whole n = 0;
+        for (whole p = 0; p < q->size && !m->every; p++)
+            if (has_won(m, q, p)) m->scratch[n++] = m->lists[p];
+        int named = q->needed == q->size;
+        write_update(m, q->needed, (double)staleness, staleness, progress,
+                     named ? NULL : m->scratch, q->needed, named ? q->token : -1);
+    }
+    if (m->judged) judge(m);
+    if (goes_on(m, progress)) begin_round(m);
+}
+
 /* Round after round, until one would end later or the driver is asked for something. */
 static void run_race(struct job *m, double until) {
     struct quorum_row *q = &m->quorums[0];
-    while (q->closing < 0 && wanted(m) == GO_ON) {
+    while (!q->done && wanted(m) == GO_ON) {
         double end = outcome(m);
         if (end > until) {
             disband(m, 0);
             return;
         }
-        whole closing = open_closing(m, 0);
-        close_all(m, 0, closing);
-        m->closings[closing].busy = q->via == SERVER ? m->service : end - q->closed_at;
+        q->busy = q->via == SERVER ? m->service : end - q->closed_at;
+        q->puller = q->via == SERVER ? 0 : -1;
         m->aborted += q->size - q->needed;
         if (m->shows) show_losers(m);
         m->now = end;
-        update(m, closing);
+        update_round(m);
     }
 }

@@ -41,7 +41,7 @@ static whole name_all(struct job *m, whole first, whole applied) {
         if (!c->lockstep) continue;
         struct quorum_row *q = &m->quorums[c->quorum];
         for (whole p = q->members_at; p < q->members_at + q->size; p++)
-            if (has_won(m, q, p)) m->scratch[n++] = m->lists[p];
+            m->scratch[n++] = m->lists[p];
     }
     sort_ranks(m, n);
     return n;
