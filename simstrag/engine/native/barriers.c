@@ -14,7 +14,7 @@ static void fall_in(struct job *m, whole index) {
     struct quorum_row *q = &m->quorums[index];
     whole at = q->members_at, end = at + q->size;
     struct rank_row *lead = &m->ranks[m->lists[at]];
-    if (q->shape == RACE && m->serving) return;
+    if (q->shape == RACE && (m->serving || (m->shows && q->needed < q->size))) return;
     for (whole p = at; p < end; p++) {
         struct rank_row *r = &m->ranks[m->lists[p]];
         if (r->state != COMPUTING || r->pulled != m->now || r->start != lead->got || r->recorded ||
@@ -35,10 +35,8 @@ static void fall_in(struct job *m, whole index) {
         lane(m, WAIT)[p] = r->wait;
         lane(m, EFFORT)[p] = lane(m, WORK)[p] = effort(m, r->share);
         lane(m, SHARE)[p] = r->share;
-        lane(m, AMP)[p] = r->amp;
         lane(m, SAMPLES)[p] = (double)r->samples;
-        lane(m, WINS)[p] = lane(m, CLEAN_RATE)[p] = 0.0;
-        lane(m, CLEAN_UNTIL)[p] = -INFINITY;
+        lane(m, WINS)[p] = 0.0;
         follow_member(m, q, p, r->start, 0.0);
         r->due = NAN;
     }
@@ -161,34 +159,6 @@ static void close_all(struct job *m, whole index, whole closing) {
     q->closing = closing;
 }
 
-COLUMNS static void show_columns(double *restrict seconds, double *restrict share,
-                                 flag *restrict amp, const double *finish, const double *of_batch,
-                                 const double *reduced, whole n, double got) {
-#pragma omp simd
-    for (whole p = 0; p < n; p++) {
-        seconds[p] = finish[p] - got;
-        share[p] = of_batch[p];
-        amp[p] = reduced[p] > 0;
-    }
-}
-
-/* Show the steps of all members in a few loops over columns, where that can be; whether it could. */
-static int shown_as_one(struct job *m, whole index) {
-    struct quorum_row *q = &m->quorums[index];
-    whole at = q->members_at, first = m->lists[at], n = q->size, *known = m->known + first;
-    if (!is_whole(q) || m->lists[at + n - 1] - first != n - 1) return 0;
-    whole level = known[0], differ = 0;
-    for (whole p = 0; p < n; p++) differ |= known[p] ^ level;
-    if (differ) return 0;
-    for (whole p = 0; p < n; p++) known[p]++;
-    whole row = (level % WINDOW) * m->workers + first;
-    show_columns(m->shown_local_times + row, m->shown_batch + row, m->shown_amp + row,
-                 lane(m, FINISH) + at, lane(m, SHARE) + at, lane(m, AMP) + at, n, q->got);
-    for (whole p = 0; p < n; p++) m->shown_communication[row + p] = q->got - q->pulled;
-    memset(m->shown_lower_bound + row, 0, (size_t)n);
-    return 1;
-}
-
 /* The gradients of a closing become part of the parameters; how stale they are.
    had: samples before this update. */
 static whole apply_all(struct job *m, whole index, whole had) {
@@ -197,7 +167,7 @@ static whole apply_all(struct job *m, whole index, whole had) {
     q->done = 1; q->staleness += staleness;
     learn(m, q->won, q->seen);
     note_drift(m, q->needed, had, q->seen);
-    if (!m->shows || shown_as_one(m, index)) return staleness;
+    if (!m->shows) return staleness;
     for (whole p = q->members_at; p < q->members_at + q->size; p++)
         if (has_won(m, q, p))
             show_step(m, m->lists[p], lane(m, FINISH)[p] - q->got, lane(m, SHARE)[p],
@@ -209,7 +179,6 @@ static whole apply_all(struct job *m, whole index, whole had) {
 static void let_go(struct job *m, whole closing) {
     struct closing_row *c = &m->closings[closing];
     struct quorum_row *q = &m->quorums[c->quorum];
-    q->busy = c->busy;
-    q->puller = c->via == LEADER ? c->leader : c->via == ALLREDUCE ? -1 : 0;
+    q->busy = c->busy; q->puller = puller_of(c->via, -1, c->leader);
     q->beside = m->to_start; m->to_start = c->quorum;
 }

@@ -73,14 +73,9 @@ static void tell(struct job *m, whole rank, whole fate, whole update, double wei
     for (whole k = 0; k <= r->kept; k++) {
         struct kept_row last = {r->step, r->samples, 0, 0, r->amp};
         struct kept_row *w = k < r->kept ? kept_of(m, rank) + k : &last;
-        m->fate_log[m->fates++] = (struct fate_row){update,
-                                                    rank,
-                                                    w->step,
-                                                    r->version,
-                                                    w->amp,
-                                                    w->samples,
-                                                    (double)w->samples / all * weight,
-                                                    fate};
+        double share = (double)w->samples / all * weight;
+        m->fate_log[m->fates++] = (struct fate_row){
+            update, rank, w->step, r->version, w->amp, w->samples, share, fate};
     }
 }
 

@@ -8,7 +8,7 @@ static void mark(struct job *m, whole rank, whole closing) {
     struct rank_row *r = &m->ranks[rank];
     r->mark = closing;
     r->mark_of = m->closings[closing].number;
-    r->mark_late = m->closings[closing].late;
+    r->mark_late = m->quorums[m->closings[closing].quorum].late;
 }
 
 /* Take its job out of the queue; one in service ends without further effect. */

@@ -3,25 +3,14 @@
 /* A new closing of a quorum, of nobody yet. */
 static whole open_closing(struct job *m, whole index) {
     struct quorum_row *q = &m->quorums[index];
-    whole closing = m->free, number = m->closings[closing].number;
-    m->free = m->closings[closing].head;
-    m->closings[closing] = (struct closing_row){.number = number,
-                                                .quorum = index,
-                                                .via = q->via,
-                                                .late = q->late,
-                                                .rounds = q->rounds,
-                                                .refiled = m->refiled,
-                                                .fuse = m->fuse,
-                                                .mean = m->mean,
-                                                .cutoff = m->cutoff,
-                                                .power = m->power,
-                                                .shift = m->shift,
-                                                .leader = m->workers,
-                                                .head = -1,
-                                                .last = -1,
-                                                .waiting = -1,
-                                                .token = -1,
-                                                .beside = -1};
+    whole closing = m->free;
+    struct closing_row *c = &m->closings[closing];
+    m->free = c->head;
+    *c = (struct closing_row){
+        .number = c->number, .quorum = index, .via = q->via, .rounds = q->rounds,
+        .refiled = m->refiled, .fuse = m->fuse, .mean = m->mean, .cutoff = m->cutoff,
+        .power = m->power, .shift = m->shift, .leader = m->workers,
+        .head = -1, .last = -1, .waiting = -1, .token = -1, .beside = -1};
     return closing;
 }
 

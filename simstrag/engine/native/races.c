@@ -2,8 +2,8 @@
 
    All gradients count, through an all-reduce or one job of the server each, or the others' steps
    are aborted; then all begin anew with the update, and what happens between two updates follows
-   from when each would be done.  A whole round is done at once, or not at all; what is stale in
-   `ranks` meanwhile stands at the top of lockstep.c. */
+   from when each would be done.  A whole round is done at once, or not at all, and none where a
+   policy sees aborted steps; what is stale in `ranks` meanwhile stands at the top of lockstep.c. */
 
 COLUMNS static void arrive_all(double *restrict arrival, const double *finish, whole n,
                                double push) {
@@ -59,20 +59,6 @@ static double outcome(struct job *m) {
     return end;
 }
 
-/* What a policy sees of the members that lost: see `abort_step`. */
-static void show_losers(struct job *m) {
-    struct quorum_row *q = &m->quorums[0];
-    for (whole p = 0; p < q->size; p++) {
-        if (has_won(m, q, p)) continue;
-        struct rank_row *r = &m->ranks[m->lists[p]];
-        double finish = lane(m, FINISH)[p];
-        int bound = q->closed_at < finish;
-        show_step(m, m->lists[p], most(least(q->closed_at, finish) - q->got, 0.0),
-                  bound ? r->share : (double)r->samples / m->batch,
-                  q->got - q->pulled + push_seconds(m, q, p), r->amp, bound);
-    }
-}
-
 /* After the update of a round all begin the next one. */
 static void begin_round(struct job *m) {
     seen(m);
@@ -107,9 +93,8 @@ static void run_race(struct job *m, double until) {
             return;
         }
         q->busy = q->via == SERVER ? m->service : end - q->closed_at;
-        q->puller = q->via == SERVER ? 0 : -1;
+        q->puller = puller_of(q->via, 0, -1); /* through the server all pull alike */
         m->aborted += q->size - q->needed;
-        if (m->shows) show_losers(m);
         m->now = end;
         update_round(m);
     }

@@ -132,7 +132,7 @@ enum { STOPS(NAME) };
     F(double, busy) F(double, power) F(double, shift) \
     F(whole, number) F(whole, undone) F(whole, count) F(whole, cutoff) F(whole, token) \
     F(whole, rounds) F(whole, refiled) F(whole, head) F(whole, last) F(whole, waiting) \
-    F(whole, leader) F(whole, beside) F(whole, quorum) F(flag, via) F(flag, late) F(flag, fuse) \
+    F(whole, leader) F(whole, beside) F(whole, quorum) F(flag, via) F(flag, fuse) \
     F(flag, mean) F(flag, lockstep)
 
 #define KEPT(F, A) \

@@ -38,19 +38,12 @@ EXPORT void refile(struct job *m) {
     for (whole rank = 0; rank < m->workers; rank++) {
         struct rank_row *r = &m->ranks[rank];
         if (r->state != GONE && r->state != NOBODY && joins(r)) r->mark = -1;
-    }
-    for (whole rank = 0; rank < m->workers; rank++) {
-        struct rank_row *r = &m->ranks[rank];
-        if (is_filed(r) && !r->named) {
+        if (!is_filed(r)) continue;
+        if (!r->named) {
             strand(m, rank);
             drop(m, rank);
             r->idle = 1;
-        }
-    }
-    for (whole rank = 0; rank < m->workers; rank++) {
-        struct rank_row *r = &m->ranks[rank];
-        if (!is_filed(r)) continue;
-        if (r->parent < 0) {
+        } else if (r->parent < 0) {
             r->aboard = -1;
             if (refile_member(m, rank)) m->entries[n++] = (struct entry_row){r->arrival, rank};
         } else if (r->aboard != r->parent) {

@@ -33,6 +33,7 @@ def adopt(plan: Plan, old: Plan | None, loading: Loading, unknown: bool) -> None
     logs = m["keeps_steps"] or m["keeps_fates"]
     m["may_lockstep"] = not (logs or plan.damping.cutoff is not None or plan.deadline is not None)
     same = np.array_equal(sizes, rows["next_samples"]) and np.array_equal(in_amp, rows["next_amp"])
+    same = same and m["shows"] == (review != NEVER)
     quiet = plan.suspects is None and not review.on_block
     first = memory.quorums[0]
     queueing = first["lockstep"] and first["shape"] == QUEUED

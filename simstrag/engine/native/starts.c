@@ -42,12 +42,17 @@ static void keep_on(struct job *m, whole rank) {
     begin_step(m, rank, m->now);
 }
 
-/* Whose link carries the parameters of a rank that starts by itself; -1: it is free (rule 11). */
+/* The rank whose link carries parameters to a rank; -1: they are there already (rule 11). */
+static whole puller_of(flag via, whole rank, whole leader) {
+    return via == ALLREDUCE ? -1 : via == SERVER ? rank : leader;
+}
+
+/* The same of a rank that starts by itself. */
 static whole own_puller(struct job *m, whole rank) {
     struct rank_row *r = &m->ranks[rank];
     if (!r->named) return -1;
     struct quorum_row *q = &m->quorums[r->quorum];
-    return q->via == LEADER ? m->lists[q->members_at] : q->via == SERVER ? rank : -1;
+    return puller_of(q->via, rank, m->lists[q->members_at]);
 }
 
 static int by_rank(const void *a, const void *b) {
@@ -83,9 +88,7 @@ static whole let_go_closings(struct job *m, whole first) {
         }
         for (int part = 0; part < 2; part++)
             for (whole rank = part ? c->waiting : c->head; rank >= 0; rank = m->ranks[rank].link) {
-                m->ranks[rank].puller = c->via == ALLREDUCE ? -1
-                                        : c->via == SERVER  ? rank
-                                                            : c->leader;
+                m->ranks[rank].puller = puller_of(c->via, rank, c->leader);
                 m->scratch[n++] = rank;
             }
         onward = c->beside;

@@ -11,26 +11,53 @@ static whole carriers(struct job *m, whole first) {
     return n;
 }
 
-/* The gradients that are not too stale become part of the parameters; of how many ranks. */
-static whole apply(struct job *m, whole n) {
+/* Gradients of an update, the sum of their staleness, and the largest. */
+struct tally {
+    whole gradients, stale, stalest;
+};
+
+static void add_to_tally(struct tally *t, whole gradients, whole staleness) {
+    t->gradients += gradients;
+    t->stale += gradients * staleness;
+    t->stalest = larger(t->stalest, staleness);
+}
+
+/* The gradients of the first ranks in `scratch` that are not too stale become part of the
+   parameters; of how many ranks, which are the first then.  had: samples before this update. */
+static whole apply(struct job *m, whole n, whole had, struct tally *t) {
     whole *order = m->scratch, applied = 0;
-    if (!m->own) m->began_at = m->samples;
     for (whole k = 0; k < n; k++) {
         whole rank = order[k];
         struct rank_row *r = &m->ranks[rank];
         struct closing_row *c = &m->closings[r->closing];
+        whole staleness = m->version - r->version, own = r->kept + 1, samples = r->samples;
         r->state = GONE; r->aboard = -1;
         count(m, rank);
-        if (c->cutoff >= 0 && m->version - r->version >= c->cutoff) {
+        if (c->cutoff >= 0 && staleness >= c->cutoff) {
             note_drop(m, rank, c->busy);
             continue;
         }
         order[applied++] = rank;
-        whole samples = r->samples;
         for (whole j = 0; j < r->kept; j++) samples += kept_of(m, rank)[j].samples;
         learn(m, samples, r->seen);
+        note_drift(m, own, had, r->seen);
+        add_to_tally(t, own, staleness);
+        r->applied += own; r->staleness += own * staleness; r->busy = c->busy;
+        show(m, rank, r->finish - r->start, 0);
     }
     return applied;
+}
+
+/* Write down what the applied gradients of the first ranks in `scratch` weigh (rule 24).
+   together: samples of the update. */
+static void tell_applied(struct job *m, whole applied, whole together) {
+    for (whole k = 0; k < applied && m->keeps_fates; k++) {
+        struct rank_row *r = &m->ranks[m->scratch[k]];
+        struct closing_row *c = &m->closings[r->closing];
+        double weight = pow(most(c->shift + (m->version - r->version), 1.0), -c->power);
+        tell(m, m->scratch[k], APPLIED, m->version + 1, weight,
+             c->mean ? together : m->workers * m->batch);
+    }
 }
 
 /* The members of an update into `scratch`, where the first are already; how many. */
@@ -99,46 +126,25 @@ static int goes_on(struct job *m, double progress) {
 /* Apply, version + 1, stop test, review if due, then release.
    first: a closing; others of the same update hang on it by `beside`. */
 static void update(struct job *m, whole first) {
-    whole had = m->samples, n = carriers(m, first), applied = apply(m, n);
-    whole gradients = 0, stale = 0, stalest = 0;
+    whole had = m->samples, n = carriers(m, first);
+    struct tally t = {0, 0, 0};
+    if (!m->own) m->began_at = had;
     for (whole closing = first; closing >= 0; closing = m->closings[closing].beside) {
         struct closing_row *c = &m->closings[closing];
-        if (c->lockstep) {
-            whole staleness = apply_all(m, c->quorum, had);
-            gradients += c->count;
-            stale += c->count * staleness;
-            stalest = larger(stalest, staleness);
-        }
+        if (c->lockstep) add_to_tally(&t, c->count, apply_all(m, c->quorum, had));
     }
-    if (applied + gradients == 0) {
+    whole applied = apply(m, n, had, &t);
+    if (t.gradients == 0) {
         release(m, first, -1);
         return;
     }
-    whole world = m->workers * m->batch, together = m->samples - had;
-    for (whole k = 0; k < applied; k++) {
-        whole rank = m->scratch[k];
-        struct rank_row *r = &m->ranks[rank];
-        struct closing_row *c = &m->closings[r->closing];
-        whole staleness = m->version - r->version, own = r->kept + 1;
-        gradients += own;
-        stale += own * staleness;
-        stalest = larger(stalest, staleness);
-        r->applied += own;
-        r->staleness += own * staleness;
-        note_drift(m, own, had, r->seen);
-        r->busy = c->busy;
-        show(m, rank, r->finish - r->start, 0);
-        if (m->keeps_fates) {
-            double weight = pow(most(c->shift + staleness, 1.0), -c->power);
-            tell(m, rank, APPLIED, m->version + 1, weight, c->mean ? together : world);
-        }
-    }
-    double progress = new_version(m, gradients);
+    tell_applied(m, applied, m->samples - had);
+    double progress = new_version(m, t.gradients);
     if (is_logged(m)) {
         struct closing_row *c = &m->closings[first];
         int named = c->token >= 0 && c->beside < 0 && (c->lockstep || applied == n);
         whole members = named || m->every ? c->count : name_all(m, first, applied);
-        write_update(m, gradients, (double)stale / gradients, stalest, progress,
+        write_update(m, t.gradients, (double)t.stale / t.gradients, t.stalest, progress,
                      named ? NULL : m->scratch, members, c->token);
     }
     if (m->judged) judge(m);
