@@ -174,11 +174,3 @@ static whole apply_all(struct job *m, whole index, whole had) {
                       q->got - q->pulled + push_seconds(m, q, p), m->ranks[m->lists[p]].amp, 0);
     return staleness;
 }
-
-/* Its members are to start, with all others of this release. */
-static void let_go(struct job *m, whole closing) {
-    struct closing_row *c = &m->closings[closing];
-    struct quorum_row *q = &m->quorums[c->quorum];
-    q->busy = c->busy; q->puller = puller_of(c->via, -1, c->leader);
-    q->beside = m->to_start; m->to_start = c->quorum;
-}

@@ -94,18 +94,9 @@ static double recorded(struct job *m, whole rank, whole k, int amp) {
     return amp ? seconds / m->amp_ratio : seconds;
 }
 
-/* The end of a rank's work; precision and load are the `variant`, which stretches the work. */
-static double finish_from(struct job *m, whole rank, whole variant, double start, double work) {
-    struct rank_row *r = &m->ranks[rank];
-    const struct piece_row *p = &m->pieces[r->stretch[variant]];
-    if (p->last == 0) return start + work * m->values[p->at];
-    struct segment s = segment_at(m, p, r->cursor[variant], start);
-    r->cursor[variant] = s.k;
-    return walk(m, p, &s, start, work);
-}
-
-/* The same, with the seconds per unit of work, and the time until which they surely hold: from the
-   segment of the start if the work may be aborted, else from that of the end. */
+/* The end of a rank's work; precision and load are the `variant`, which stretches the work.  Also
+   the seconds per unit of work, and the time until which they surely hold: from the segment of the
+   start if the work may be aborted, else from that of the end. */
 static double follow(struct job *m, whole rank, whole variant, double start, double work,
                      int may_abort, double *rate, double *until) {
     struct rank_row *r = &m->ranks[rank];
@@ -125,6 +116,12 @@ static double follow(struct job *m, whole rank, whole variant, double start, dou
     *rate = m->values[p->at + s.k];
     *until = segment_end(m, p, s) * SURELY;
     return end;
+}
+
+/* The end alone, of work that may be aborted. */
+static double finish_from(struct job *m, whole rank, whole variant, double start, double work) {
+    double rate, until;
+    return follow(m, rank, variant, start, work, 1, &rate, &until);
 }
 
 /* When that part of the next step of a rank ends, if it starts computing at `start` (rule 2). */

@@ -1,9 +1,8 @@
 /* Two heaps: events in order of (time, kind, key), and jobs of the server in order of (arrival,
    rank, number).  Entries that were called off stay in them until they come to the head. */
 
-enum {
-    KIND = 56
-}; /* above this bit of an order stands its kind, below it a rank, quorum, number */
+/* From this bit of an order on stands its kind, below it a rank, quorum or number. */
+enum { KIND = 56 };
 static const whole KEY = ((whole)1 << KIND) - 1;
 
 static inline int sooner(const struct event_row *a, const struct event_row *b) {

@@ -1,16 +1,12 @@
 /* Suspects against truth (rule 27). */
 
-/* Seconds that separate the times above `ratio` times the median from the others.
-   No time is above that bound which is not above `ratio` times the least.  If those are less than
-   half of all, the median is one of the others, and often all the others are below the bound. */
+/* Seconds that separate the times above `ratio` times the median from the others; infinity where
+   none can be above. */
 EXPORT double threshold(double *clean, whole n, double ratio) {
-    whole half = n / 2;
-    double low, high, top, above;
+    double low, high;
     extent(clean, n, &low, &high);
     if (high <= ratio * low) return INFINITY;
-    whole near = split(clean, n, ratio * low, &top, &above);
-    if (near > half && ratio * top < above) return ratio * top;
-    double upper = kth(clean, n, half + 1), lower = n % 2 ? upper : kth(clean, n, half);
+    double upper = kth(clean, n, n / 2 + 1), lower = n % 2 ? upper : kth(clean, n, n / 2);
     return ratio * ((lower + upper) / 2);
 }
 

@@ -22,22 +22,8 @@ enum { EVENTS, BARRIER, RACE, QUEUED }; /* as in standing.py */
    EFFORT: work of a step without noise.  From ARRIVAL on they are of races alone: WON: 1 of members
    whose gradients are in the update; WINS: how often since they fell in. */
 enum {
-    FINISH,
-    COMPUTE,
-    COMMUNICATION,
-    WAIT,
-    WORK,
-    SHARE,
-    RATE,
-    UNTIL,
-    EFFORT,
-    ARRIVAL,
-    SAMPLES,
-    WON,
-    WINS,
-    ORDERED,
-    SPARE,
-    LANES
+    FINISH, COMPUTE, COMMUNICATION, WAIT, WORK, SHARE, RATE, UNTIL, EFFORT,
+    ARRIVAL, SAMPLES, WON, WINS, ORDERED, SPARE
 };
 
 static inline double *lane(struct job *m, whole row) { return m->lanes + row * m->workers; }
@@ -66,7 +52,6 @@ static double push_seconds(struct job *m, const struct quorum_row *q, whole p) {
 
 static void close_all(struct job *m, whole index, whole closing);
 static whole apply_all(struct job *m, whole index, whole had);
-static void let_go(struct job *m, whole closing);
 static void restart(struct job *m, whole index);
 static void fall_in(struct job *m, whole index);
 static void form_queue(struct job *m);

@@ -49,32 +49,22 @@ static void start_queued(struct job *m, whole rank) {
     m->started++; m->amp += r->amp; m->rebatched += r->share != 1.0; m->asked += r->samples;
 }
 
-static void start_unless_blocked(struct job *m, whole rank) {
-    struct rank_row *r = &m->ranks[rank];
-    if (r->blocked && !is_ahead(m, r)) {
-        r->blocked = 0; m->blocked--;
-        seen(m);
-        start_queued(m, rank);
-    }
-}
-
 /* After its update a rank starts, if the bound lets it, and so do those that the bound frees. */
 static void go_on_alone(struct job *m) {
-    whole rank = m->quorums[0].pending;
+    whole rank = m->quorums[0].pending, first = rank, last = rank;
     m->quorums[0].pending = -1;
-    if (!m->bounded) {
-        seen(m);
-        start_queued(m, rank);
-        return;
-    }
     m->ranks[rank].blocked = 1;
     m->blocked++;
-    await_arrival(m, rank, INFINITY);
+    if (is_ahead(m, &m->ranks[rank])) await_arrival(m, rank, INFINITY);
     if (m->freed) {
-        m->freed = 0;
-        for (whole other = 0; other < m->workers; other++) start_unless_blocked(m, other);
-    } else {
-        start_unless_blocked(m, rank);
+        m->freed = 0; first = 0; last = m->workers - 1;
+    }
+    for (whole other = first; other <= last; other++) {
+        struct rank_row *r = &m->ranks[other];
+        if (!r->blocked || is_ahead(m, r)) continue;
+        r->blocked = 0; m->blocked--;
+        seen(m);
+        start_queued(m, other);
     }
 }
 

@@ -82,7 +82,8 @@ static whole let_go_closings(struct job *m, whole first) {
         struct closing_row *c = &m->closings[closing];
         struct quorum_row *q = &m->quorums[c->quorum];
         if (c->lockstep) {
-            let_go(m, closing);
+            q->busy = c->busy; q->puller = puller_of(c->via, -1, c->leader);
+            q->beside = m->to_start; m->to_start = c->quorum;
         } else if (m->may_lockstep && c->refiled == m->refiled && q->shape != EVENTS) {
             q->beside = m->to_fall_in; m->to_fall_in = c->quorum;
         }

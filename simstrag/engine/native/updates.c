@@ -1,12 +1,16 @@
-/* From closings to updates: ends of collectives and jobs, and what an update does (rules 11, 12).
- */
+/* From closings to updates: ends of collectives and jobs, what an update does (rules 11, 12). */
 
-/* Whose gradients the closings hold, into `scratch` by rank; how many. */
-static whole carriers(struct job *m, whole first) {
-    whole n = 0;
-    for (whole closing = first; closing >= 0; closing = m->closings[closing].beside)
-        for (whole rank = m->closings[closing].head; rank >= 0; rank = m->ranks[rank].link)
-            m->scratch[n++] = rank;
+/* The ranks in closings of one update, with those of barriers in lockstep or without them, into
+   `scratch` by rank, where the first `n` are already; how many. */
+static whole list_ranks(struct job *m, whole first, flag lockstep, whole n) {
+    for (whole closing = first; closing >= 0; closing = m->closings[closing].beside) {
+        struct closing_row *c = &m->closings[closing];
+        struct quorum_row *q = &m->quorums[c->quorum];
+        if (c->lockstep != lockstep) continue;
+        for (whole rank = c->head; rank >= 0; rank = m->ranks[rank].link) m->scratch[n++] = rank;
+        for (whole k = 0; lockstep && k < q->size; k++)
+            m->scratch[n++] = m->lists[q->members_at + k];
+    }
     sort_ranks(m, n);
     return n;
 }
@@ -58,20 +62,6 @@ static void tell_applied(struct job *m, whole applied, whole together) {
         tell(m, m->scratch[k], APPLIED, m->version + 1, weight,
              c->mean ? together : m->workers * m->batch);
     }
-}
-
-/* The members of an update into `scratch`, where the first are already; how many. */
-static whole name_all(struct job *m, whole first, whole applied) {
-    whole n = applied;
-    for (whole closing = first; closing >= 0; closing = m->closings[closing].beside) {
-        struct closing_row *c = &m->closings[closing];
-        if (!c->lockstep) continue;
-        struct quorum_row *q = &m->quorums[c->quorum];
-        for (whole p = q->members_at; p < q->members_at + q->size; p++)
-            m->scratch[n++] = m->lists[p];
-    }
-    sort_ranks(m, n);
-    return n;
 }
 
 /* One row more of the log of updates, whose members stand in `scratch`; NULL: a set with a name. */
@@ -126,7 +116,7 @@ static int goes_on(struct job *m, double progress) {
 /* Apply, version + 1, stop test, review if due, then release.
    first: a closing; others of the same update hang on it by `beside`. */
 static void update(struct job *m, whole first) {
-    whole had = m->samples, n = carriers(m, first);
+    whole had = m->samples, n = list_ranks(m, first, 0, 0);
     struct tally t = {0, 0, 0};
     if (!m->own) m->began_at = had;
     for (whole closing = first; closing >= 0; closing = m->closings[closing].beside) {
@@ -143,7 +133,7 @@ static void update(struct job *m, whole first) {
     if (is_logged(m)) {
         struct closing_row *c = &m->closings[first];
         int named = c->token >= 0 && c->beside < 0 && (c->lockstep || applied == n);
-        whole members = named || m->every ? c->count : name_all(m, first, applied);
+        whole members = named || m->every ? c->count : list_ranks(m, first, 1, applied);
         write_update(m, t.gradients, (double)t.stale / t.gradients, t.stalest, progress,
                      named ? NULL : m->scratch, members, c->token);
     }
