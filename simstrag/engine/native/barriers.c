@@ -112,7 +112,7 @@ static double walk_on(struct job *m, whole index) {
     return latest;
 }
 
-/* The work of everybody's next step. */
+/* The work of the next step of all members. */
 static void draw_all(struct job *m, whole index) {
     struct quorum_row *q = &m->quorums[index];
     whole at = q->members_at, first = m->lists[at], rows = m->noise_size / m->workers;
@@ -138,6 +138,7 @@ static void restart(struct job *m, whole index) {
         account(finish, lane(m, COMPUTE) + at, lane(m, COMMUNICATION) + at, lane(m, WAIT) + at, n,
                 m->now, q->pulled, q->got, q->busy);
     else account_race(m->lanes, n, m->now, q->pulled, q->got, q->busy, q->closed_at);
+    seen(m);
     q->pulled = m->now;
     q->got = q->puller < 0 ? m->now : transfer(m, q->puller, m->now, m->pull);
     q->version = m->version; q->seen = m->samples; q->closing = -1; q->done = 0;

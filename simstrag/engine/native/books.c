@@ -91,7 +91,7 @@ static void learn(struct job *m, whole samples, whole seen) {
     m->samples += samples;
 }
 
-/* How far the parameters moved under such gradients, of an update after `had` samples (rule 25a). */
+/* How far the parameters moved meanwhile, of an update after `had` samples (rule 25a). */
 static void note_drift(struct job *m, whole gradients, whole had, whole seen) {
     double drift = (double)(had - seen) / (m->workers * m->batch);
     m->deviation += gradients * (drift * drift);

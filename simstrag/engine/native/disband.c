@@ -1,4 +1,4 @@
-/* From columns back to `ranks`, which then knows all of every rank. */
+/* From lockstep back to events: the records of all ranks are complete again. */
 
 /* Where the gradients of members in lockstep are. */
 static flag state_of(const struct quorum_row *q) {
@@ -29,26 +29,20 @@ static void restate(struct rank_row *r, double got) {
     r->pushed = r->busy = 0.0; r->due = NAN; r->job = NO_JOB; r->ticket = -1;
 }
 
-/* All of a member of a barrier or race but where its gradient is. */
-static struct rank_row *know(struct job *m, whole p, const struct quorum_row *q) {
-    struct rank_row *r = &m->ranks[m->lists[p]];
-    r->compute = lane(m, COMPUTE)[p];
-    r->communication = lane(m, COMMUNICATION)[p];
-    r->wait = lane(m, WAIT)[p];
-    r->finish = lane(m, FINISH)[p];
-    r->pulled = q->pulled; r->version = q->version; r->seen = q->seen;
-    r->started += q->steps_done; r->staleness += q->staleness;
-    r->applied += is_whole(q) ? q->steps_done : (whole)lane(m, WINS)[p];
-    restate(r, q->got);
-    return r;
-}
-
 /* All members compute, or their collective is under way, or their update was just made. */
 static void disband_columns(struct job *m, struct quorum_row *q) {
     if (q->done && q->shape == RACE) q->closing = reopen(m, q->busy);
     for (whole p = q->members_at + q->size - 1; p >= q->members_at; p--) {
         whole rank = m->lists[p];
-        struct rank_row *r = know(m, p, q);
+        struct rank_row *r = &m->ranks[rank];
+        r->compute = lane(m, COMPUTE)[p];
+        r->communication = lane(m, COMMUNICATION)[p];
+        r->wait = lane(m, WAIT)[p];
+        r->finish = lane(m, FINISH)[p];
+        r->pulled = q->pulled; r->version = q->version; r->seen = q->seen;
+        r->started += q->steps_done; r->staleness += q->staleness;
+        r->applied += is_whole(q) ? q->steps_done : (whole)lane(m, WINS)[p];
+        restate(r, q->got);
         r->state = state_of(q);
         if (r->state == COMPUTING) {
             if (r->finish > m->now) await(m, rank, r->finish);
@@ -76,7 +70,7 @@ static void disband(struct job *m, whole index) {
     else disband_columns(m, q);
 }
 
-/* `ranks` knows everything again. */
+/* The records of all ranks are complete again. */
 EXPORT void disband_all(struct job *m) {
     for (whole index = 0; index < m->quorum_count; index++)
         if (m->quorums[index].lockstep) disband(m, index);

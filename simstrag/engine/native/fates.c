@@ -98,7 +98,7 @@ static void abort_step(struct job *m, whole rank, whole closing) {
     wait_for(m, rank, closing);
 }
 
-/* Who rides on it goes ashore, whatever plan it boarded under. */
+/* The riders of a gradient go ashore, whatever plan they boarded under. */
 static void strand(struct job *m, whole rank) {
     for (whole other = 0; other < m->workers; other++) {
         struct rank_row *r = &m->ranks[other];

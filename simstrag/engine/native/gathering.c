@@ -1,6 +1,6 @@
 /* From finishes to closings: gradients gather in quorums (rules 11, 14, 17, 18). */
 
-/* A new closing of a quorum, of nobody yet. */
+/* A new closing of a quorum, still without gradients. */
 static whole open_closing(struct job *m, whole index) {
     struct quorum_row *q = &m->quorums[index];
     whole closing = m->free;
@@ -29,7 +29,7 @@ static void append(struct job *m, whole rank, whole *head, whole *last) {
     *last = rank;
 }
 
-/* It enters the next closing without counting. */
+/* A gradient enters the next closing without counting. */
 static void join(struct job *m, whole rank) {
     struct quorum_row *q = &m->quorums[m->ranks[rank].quorum];
     append(m, rank, &q->joining, &q->joining_last);
@@ -47,7 +47,7 @@ static void add(struct job *m, whole rank) {
     if (++q->ready_count == q->needed) schedule(m, m->now, CLOSE, r->quorum, m->refiled);
 }
 
-/* A step or push that a closing marked which it was too late for. */
+/* A step or push ends that was too late for a closing, and is dropped. */
 static void drop_late(struct job *m, whole rank) {
     struct rank_row *r = &m->ranks[rank];
     whole closing = r->mark;
@@ -61,7 +61,7 @@ static void drop_late(struct job *m, whole rank) {
     if (m->blocked) release(m, -1, -1);
 }
 
-/* A gradient is where it counts. */
+/* A gradient has arrived where it counts. */
 static void arrived(struct job *m, whole rank) {
     struct rank_row *r = &m->ranks[rank];
     struct quorum_row *q = &m->quorums[r->quorum];
@@ -118,7 +118,7 @@ static void enter(struct job *m, whole rank, whole closing) {
     append(m, rank, &m->closings[closing].head, &m->closings[closing].last);
 }
 
-/* A ready gradient enters a closing; who came after it. */
+/* A ready gradient enters a closing; the rank that came after it. */
 static whole contribute(struct job *m, whole rank, whole closing) {
     struct rank_row *r = &m->ranks[rank];
     struct closing_row *c = &m->closings[closing];
@@ -130,7 +130,8 @@ static whole contribute(struct job *m, whole rank, whole closing) {
     return onward;
 }
 
-/* The first who are ready, those who join, and their riders; the first of the rest, or -1. */
+/* The first ready gradients, those that join, and their riders enter a closing; the first of the
+   rest, or -1. */
 static whole take_ready(struct job *m, whole index, whole closing) {
     struct quorum_row *q = &m->quorums[index];
     struct closing_row *c = &m->closings[closing];

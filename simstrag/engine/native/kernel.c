@@ -43,7 +43,7 @@ static int wanted(struct job *m) {
     return GO_ON;
 }
 
-/* When the next window is over, and whose; one that is past is over now (rule 17). */
+/* When the next window is over, and of which quorum; one that is past is over now (rule 17). */
 static double next_expiry(struct job *m, whole *index) {
     double time = INFINITY;
     for (whole k = 0; k < m->quorum_count; k++) {
@@ -95,7 +95,7 @@ EXPORT void begin(struct job *m) {
 EXPORT void go_on(struct job *m) {
     whole closing = m->to_release;
     m->to_release = -1;
-    if (goes_alone(m, RACE)) begin_round(m);
+    if (goes_alone(m, RACE)) restart(m, 0);
     else if (goes_alone(m, QUEUED)) go_on_alone(m);
     else release(m, closing, -1);
 }

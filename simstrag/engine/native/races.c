@@ -59,12 +59,6 @@ static double outcome(struct job *m) {
     return end;
 }
 
-/* After the update of a round all begin the next one. */
-static void begin_round(struct job *m) {
-    seen(m);
-    restart(m, 0);
-}
-
 /* Rule 12 for the gradients of a round. */
 static void update_round(struct job *m) {
     struct quorum_row *q = &m->quorums[0];
@@ -80,7 +74,7 @@ static void update_round(struct job *m) {
                      named ? NULL : m->scratch, q->needed, named ? q->token : -1);
     }
     if (m->judged) judge(m);
-    if (goes_on(m, progress)) begin_round(m);
+    if (goes_on(m, progress)) restart(m, 0);
 }
 
 /* Round after round, until one would end later or the driver is asked for something. */

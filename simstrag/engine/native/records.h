@@ -94,17 +94,16 @@ enum { STOPS(NAME) };
     F(whole, staleness) F(flag, amp) F(flag, blocked) F(flag, named) F(flag, idle) \
     /* gradients that count for the bound; gradients that it keeps of its contribution */ \
     F(whole, count) F(whole, bound) F(whole, kept) F(whole, rounds) \
+    /* `due`: time of the event that it waits for */ \
     F(double, got) F(double, start) F(double, pushed) F(double, ended) F(double, busy) \
-    F(whole, step) \
-    /* time of the event that it waits for */ \
-    F(double, due) \
+    F(whole, step) F(double, due) \
     /* what the plan in force says of its next step */ \
     F(double, next_share) F(whole, next_samples) F(flag, next_amp) \
     /* inputs: the first of the factors of noise at hand; pieces by precision and load */ \
     F(whole, noise_from) F(whole, recorded_at) F(whole, recorded) \
     A(whole, stretch, 4) A(whole, cursor, 4) A(whole, net, 2) F(double, clean) \
     F(whole, clean_step) \
-    /* its job at the server; whom it is late for; who rides on whom */ \
+    /* its job at the server; the closing it was late for; its parent and its riders */ \
     F(double, job_arrival) F(whole, ticket) F(whole, mark_of) F(whole, mark) F(flag, mark_late) \
     F(whole, quorum) F(whole, closing) F(whole, link) F(whole, puller) \
     F(whole, parent) F(whole, aboard) F(whole, children_at) F(whole, children) \
@@ -165,8 +164,8 @@ RECORDS(DECLARE_RECORD)
 
 /* The tables.  `lists`: members of the quorums, then riders of the ranks.  `lanes`: rows of numbers
    of members in lockstep, a column per place in `lists`.  `arrivals`, `winners`: of ranks in a
-   queue, and of matches between two of them or of two winners (queues.c).  `kept`: what ranks keep of a contribution,
-   oldest first, `room` places each.  `noise`: factors of the ranks' next steps, a row per step.
+   queue, and of the matches of a tournament between them (queues.c).  `kept`: gradients that ranks
+   keep of a contribution, oldest first.  `noise`: factors of their next steps, a row per step.
    `known`: how many steps of each rank a policy was shown; the last WINDOW of them stand in the
    tables after it, step k of a rank in row k modulo WINDOW. */
 #define TABLES(T) \

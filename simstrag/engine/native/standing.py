@@ -1,4 +1,4 @@
-"""Puts a plan into memory: whom it waits for, and what it says of the next steps."""
+"""Puts a plan into memory: its quorums, and what it says of the next steps."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _shape(quorum: Quorum, plan: Plan, loading: Loading) -> int:
 
 
 def _is_free(quorum: Quorum, loading: Loading) -> bool:
-    """Whether nobody in it ever feels contention of the network."""
+    """Whether no member ever feels contention of the network."""
     loaded = bool(loading.memory.job["loaded"])
     return all(loading.timing.net(rank, loaded) is None for rank in quorum.members)
 

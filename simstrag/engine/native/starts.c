@@ -1,4 +1,4 @@
-/* Who starts, when, and with what (rules 1, 5, 6, 13, 16). */
+/* Starts: which ranks begin a step, when, and with what (rules 1, 5, 6, 13, 16). */
 
 /* Begin a step with the parameters that the rank has from `got` on. */
 static void begin_step(struct job *m, whole rank, double got) {
@@ -75,7 +75,7 @@ static void free_closing(struct job *m, whole closing) {
     c->number++; c->head = m->free; m->free = closing;
 }
 
-/* Whom an update lets go, into `scratch`; how many.  Its closings are over then. */
+/* The ranks that an update lets go, into `scratch`; how many.  Its closings are over then. */
 static whole let_go_closings(struct job *m, whole first) {
     whole n = 0;
     for (whole closing = first, onward; closing >= 0; closing = onward) {
@@ -98,7 +98,7 @@ static whole let_go_closings(struct job *m, whole first) {
     return n;
 }
 
-/* Start, by rank, whom an update or drop lets go, whom it frees, and who has entered.
+/* Start, by rank, those that an update or drop lets go, those that it frees, and new members.
    first: the closings of an update, or -1.  lone: a rank that was dropped, or -1. */
 static void release(struct job *m, whole first, whole lone) {
     whole *order = m->scratch, n = let_go_closings(m, first), starting = 0;
@@ -132,7 +132,7 @@ static void release(struct job *m, whole first, whole lone) {
             order[starting++] = order[k];
         }
     }
-    if (starting || m->to_start >= 0) seen(m);
+    if (starting) seen(m);
     for (whole k = 0; k < starting; k++) start(m, order[k]);
     while (m->to_start >= 0) {
         whole index = m->to_start;
