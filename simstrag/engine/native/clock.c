@@ -118,19 +118,14 @@ static double follow(struct job *m, whole rank, whole variant, double start, dou
     return end;
 }
 
-/* The end alone, of work that may be aborted. */
-static double finish_from(struct job *m, whole rank, whole variant, double start, double work) {
-    double rate, until;
-    return follow(m, rank, variant, start, work, 1, &rate, &until);
-}
-
 /* When that part of the next step of a rank ends, if it starts computing at `start` (rule 2). */
 static double compute(struct job *m, whole rank, double start, int amp, double share, double part) {
     struct rank_row *r = &m->ranks[rank];
     if (r->recorded) return start + recorded(m, rank, r->started, amp) * effort(m, share) * part;
     double work = effort(m, share) * part;
     if (m->noisy) work = factor(m, rank, r->started - r->noise_from) * effort(m, share) * part;
-    return finish_from(m, rank, 2 * m->loaded + amp, start, work);
+    double rate, until;
+    return follow(m, rank, 2 * m->loaded + amp, start, work, 1, &rate, &until);
 }
 
 /* How many micro-batches of the next step a deadline leaves (rule 6a). */

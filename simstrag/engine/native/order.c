@@ -43,9 +43,18 @@ static double kth(const double *times, whole n, whole k) {
     return low;
 }
 
-/* Ascending, in place: a radix sort of positive times, whose bits are in the order of the times,
-   byte by byte from the last.  `spare` has room for as many. */
+/* Ascending, in place: few by insertion; more by a radix sort byte by byte from the last, as the
+   bits of positive times are in the order of the times.  `spare` has room for as many. */
 static void sort_times(double *times, double *spare, whole n) {
+    if (n <= 64) {
+        for (whole k = 1; k < n; k++) {
+            double time = times[k];
+            whole j = k;
+            for (; j > 0 && times[j - 1] > time; j--) times[j] = times[j - 1];
+            times[j] = time;
+        }
+        return;
+    }
     whole counts[sizeof(double)][256] = {{0}};
     for (whole p = 0; p < n; p++) {
         uint64_t bits;
