@@ -87,13 +87,12 @@ static void wait_for(struct job *m, whole rank, whole closing) {
 
 /* Cancel its step or push; the rank goes on with the update of the closing. */
 static void abort_step(struct job *m, whole rank, whole closing) {
-    double now = m->now;
     struct rank_row *r = &m->ranks[rank];
     give_up(m, rank);
-    r->got = least(r->got, now);
-    r->ended = least(now, r->finish);
+    r->got = least(r->got, m->now);
+    r->ended = least(m->now, r->finish);
     m->aborted += r->kept + 1;
-    show(m, rank, most(r->ended - r->start, 0.0), now < r->finish);
+    show(m, rank, most(r->ended - r->start, 0.0), m->now < r->finish);
     tell(m, rank, ABORTED, -1, 0.0, 1);
     wait_for(m, rank, closing);
 }

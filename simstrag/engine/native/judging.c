@@ -1,7 +1,6 @@
 /* Suspects against truth (rule 27). */
 
-/* Seconds that separate the times above `ratio` times the median from the others; infinity where
-   none can be above. */
+/* The bound of `ratio` times the median; infinity where no time can be above it. */
 EXPORT double threshold(double *clean, whole n, double ratio) {
     double low, high;
     extent(clean, n, &low, &high);
