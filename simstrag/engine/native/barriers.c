@@ -35,8 +35,10 @@ static void fall_in(struct job *m, whole index) {
         lane(m, WAIT)[p] = r->wait;
         lane(m, EFFORT)[p] = lane(m, WORK)[p] = effort(m, r->share);
         lane(m, SHARE)[p] = r->share;
+        lane(m, AMP)[p] = r->amp;
         lane(m, SAMPLES)[p] = (double)r->samples;
-        lane(m, WINS)[p] = 0.0;
+        lane(m, WINS)[p] = lane(m, CLEAN_RATE)[p] = 0.0;
+        lane(m, CLEAN_UNTIL)[p] = -INFINITY;
         follow_member(m, q, p, r->start, 0.0);
         r->due = NAN;
     }
@@ -160,6 +162,33 @@ static void close_all(struct job *m, whole index, whole closing) {
     q->closing = closing;
 }
 
+COLUMNS static void show_columns(double *restrict seconds, double *restrict share,
+                                 double *restrict communication, flag *restrict amp,
+                                 const double *finish, const double *of_batch,
+                                 const double *reduced, whole n, double got, double fetched) {
+#pragma omp simd
+    for (whole p = 0; p < n; p++) {
+        seconds[p] = finish[p] - got;
+        share[p] = of_batch[p];
+        communication[p] = fetched;
+        amp[p] = reduced[p] > 0;
+    }
+}
+
+/* Show the steps of all ranks as columns, if they have shown as many; whether it could. */
+static int show_all(struct job *m, struct quorum_row *q) {
+    whole n = m->workers, level = m->known[0], differ = 0;
+    for (whole p = 0; p < n; p++) differ |= m->known[p] ^ level;
+    if (differ) return 0;
+    for (whole p = 0; p < n; p++) m->known[p]++;
+    whole row = level % WINDOW * n;
+    show_columns(m->shown_local_times + row, m->shown_batch + row, m->shown_communication + row,
+                 m->shown_amp + row, lane(m, FINISH), lane(m, SHARE), lane(m, AMP), n, q->got,
+                 q->got - q->pulled);
+    memset(m->shown_lower_bound + row, 0, (size_t)n);
+    return 1;
+}
+
 /* The gradients of a closing become part of the parameters; how stale they are.
    had: samples before this update. */
 static whole apply_all(struct job *m, whole index, whole had) {
@@ -168,7 +197,7 @@ static whole apply_all(struct job *m, whole index, whole had) {
     q->done = 1; q->staleness += staleness;
     learn(m, q->won, q->seen);
     note_drift(m, q->needed, had, q->seen);
-    if (!m->shows) return staleness;
+    if (!m->shows || (is_whole(q) && q->size == m->workers && show_all(m, q))) return staleness;
     for (whole p = q->members_at; p < q->members_at + q->size; p++)
         if (has_won(m, q, p))
             show_step(m, m->lists[p], lane(m, FINISH)[p] - q->got, lane(m, SHARE)[p],

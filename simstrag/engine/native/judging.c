@@ -1,17 +1,21 @@
 /* Suspects against truth (rule 27). */
 
-/* The bound of `ratio` times the median; infinity where no time can be above it. */
+/* A time that separates those above `ratio` times the median from the others.
+   None is above it that is not above `ratio` times the least.  If those are less than half of all,
+   the median is one of the others, and often even the largest of them decides the same. */
 EXPORT double threshold(double *clean, whole n, double ratio) {
-    double low, high;
+    double low, high, top, above;
     extent(clean, n, &low, &high);
     if (high <= ratio * low) return INFINITY;
+    if (split(clean, n, ratio * low, &top, &above) > n / 2 && ratio * top < above)
+        return ratio * top;
     double upper = kth(clean, n, n / 2 + 1), lower = n % 2 ? upper : kth(clean, n, n / 2);
     return ratio * ((lower + upper) / 2);
 }
 
-/* Count the ranks that are suspected, and those that straggle. */
-static void judge(struct job *m) {
-    whole n = 0, above = 0, hits = 0;
+/* Seconds of the noise-free steps of all ranks, which ranks take; how many have started. */
+static whole take_steps(struct job *m) {
+    whole n = 0;
     report(m);
     for (whole rank = 0; rank < m->workers; rank++) {
         struct rank_row *r = &m->ranks[rank];
@@ -20,14 +24,50 @@ static void judge(struct job *m) {
             r->clean_step = r->step;
             r->clean = noise_free(m, rank, r->step, r->start);
         }
-        m->clean[n++] = r->clean;
+        m->clean[n] = r->clean;
+        m->taken[n++] = m->suspected[rank];
     }
-    double limit = threshold(m->clean, n, m->straggler_ratio);
-    for (whole rank = 0; rank < m->workers; rank++) {
-        struct rank_row *r = &m->ranks[rank];
-        if (r->state == NOBODY || r->clean <= limit) continue;
-        above++;
-        hits += m->suspected[rank];
+    return n;
+}
+
+/* The same of ranks in lockstep that began together; whether one may be beyond its segment. */
+COLUMNS static int take_columns(double *restrict clean, const double *rate, const double *until,
+                                whole n, double start) {
+    int leaves = 0;
+#pragma omp simd reduction(| : leaves)
+    for (whole p = 0; p < n; p++) {
+        double end = start + rate[p];
+        clean[p] = end - start;
+        leaves |= !(end <= until[p]);
     }
+    return leaves;
+}
+
+COLUMNS static whole count_above(const double *clean, const flag *suspected, whole n, double limit,
+                                 whole *both) {
+    whole above = 0, hits = 0;
+#pragma omp simd reduction(+ : above, hits)
+    for (whole p = 0; p < n; p++) {
+        int is_above = clean[p] > limit;
+        above += is_above;
+        hits += is_above & suspected[p];
+    }
+    *both = hits;
+    return above;
+}
+
+/* Count the ranks that are suspected, and those that straggle. */
+static void judge(struct job *m) {
+    double *clean = m->clean, *rate = lane(m, CLEAN_RATE), *until = lane(m, CLEAN_UNTIL);
+    double start = m->quorums[0].got;
+    whole n = m->workers, hits;
+    int together = goes_alone(m, RACE);
+    if (!together) n = take_steps(m);
+    else if (take_columns(clean, rate, until, n, start))
+        for (whole p = 0; p < n; p++)
+            if (!(start + rate[p] <= until[p]))
+                clean[p] = follow(m, p, 0, start, 1.0, 1, &rate[p], &until[p]) - start;
+    double limit = threshold(clean, n, m->straggler_ratio);
+    whole above = count_above(clean, together ? m->suspected : m->taken, n, limit, &hits);
     m->hits += hits; m->false_alarms += m->suspects - hits; m->misses += above - hits;
 }

@@ -174,7 +174,7 @@ RECORDS(DECLARE_RECORD)
     T(struct event_row, jobs) T(struct entry_row, entries) T(struct kept_row, kept) \
     T(struct piece_row, pieces) T(double, times) T(double, values) T(double, seconds_of) \
     T(double, durations) T(double, noise) T(double, lanes) T(double, arrivals) T(double, clean) \
-    T(whole, winners) T(whole, lists) T(whole, scratch) T(flag, suspected) \
+    T(whole, winners) T(whole, lists) T(whole, scratch) T(flag, suspected) T(flag, taken) \
     T(struct update_row, update_log) T(whole, member_log) T(struct step_row, step_log) \
     T(struct fate_row, fate_log) \
     T(whole, known) T(double, shown_local_times) T(double, shown_communication) T(double, shown_batch) \
