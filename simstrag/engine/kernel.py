@@ -200,8 +200,9 @@ class Kernel:
 
     def truth(self) -> Floats:
         """Seconds of each rank's noise-free full-precision step started now."""
-        # of ranks in lockstep or in a queue that is stale, but recorded ranks are in neither
-        now, steps = self.now, self.memory.ranks["started"].tolist()
+        self._native.report(self.memory.address)
+        ranks, now = self.memory.ranks, self.now
+        steps = np.where(ranks["state"] == self._none[0], 0, ranks["step"] + 1).tolist()
         return np.array([self.timing.noise_free(rank, k, now) for rank, k in enumerate(steps)])
 
     # -- plans -------------------------------------------------------------------------------

@@ -17,7 +17,8 @@ static void fall_in(struct job *m, whole index) {
     if (q->shape == RACE && (m->serving || (m->shows && q->needed < q->size))) return;
     for (whole p = at; p < end; p++) {
         struct rank_row *r = &m->ranks[m->lists[p]];
-        if (r->state != COMPUTING || r->pulled != m->now || r->start != lead->got || r->recorded ||
+        if (r->state != COMPUTING || r->pulled != m->now || r->start != lead->got ||
+            (r->recorded && m->halts) ||
             r->started - r->noise_from != lead->started - lead->noise_from)
             return;
     }
@@ -39,7 +40,9 @@ static void fall_in(struct job *m, whole index) {
         lane(m, SAMPLES)[p] = (double)r->samples;
         lane(m, WINS)[p] = lane(m, CLEAN_RATE)[p] = 0.0;
         lane(m, CLEAN_UNTIL)[p] = -INFINITY;
-        follow_member(m, q, p, r->start, 0.0);
+        lane(m, RATE)[p] = 1.0; /* of recorded steps, whose work is in seconds */
+        lane(m, UNTIL)[p] = INFINITY;
+        if (!r->recorded) follow_member(m, q, p, r->start, 0.0);
         r->due = NAN;
     }
     q->won = q->samples;
@@ -128,14 +131,24 @@ static void draw_all(struct job *m, whole index) {
     m->low |= ++q->noise_at >= rows;
 }
 
+/* The same of those whose steps are recorded (rule 10). */
+static void replay_all(struct job *m, struct quorum_row *q) {
+    for (whole p = q->members_at; p < q->members_at + q->size; p++) {
+        whole rank = m->lists[p], k = m->ranks[rank].started + q->steps_done;
+        if (m->ranks[rank].recorded)
+            lane(m, WORK)[p] = recorded(m, rank, k, m->ranks[rank].amp) * lane(m, EFFORT)[p];
+    }
+}
+
 /* All members account for their last step and begin the next one, now. */
 static void restart(struct job *m, whole index) {
     struct quorum_row *q = &m->quorums[index];
     whole at = q->members_at, n = q->size;
     double *finish = lane(m, FINISH) + at;
-    if (m->holds && q->latest > m->trace_end)
+    if (m->holds && (m->replays || q->latest > m->trace_end))
         for (whole p = 0; p < n; p++)
-            m->beyond += most(0.0, least(finish[p], q->closed_at) - most(q->got, m->trace_end));
+            m->beyond += beyond(m, m->lists[at + p], m->ranks[m->lists[at + p]].started +
+                                q->steps_done - 1, q->got, least(finish[p], q->closed_at));
     if (is_whole(q))
         account(finish, lane(m, COMPUTE) + at, lane(m, COMMUNICATION) + at, lane(m, WAIT) + at, n,
                 m->now, q->pulled, q->got, q->busy);
@@ -145,6 +158,7 @@ static void restart(struct job *m, whole index) {
     q->got = q->puller < 0 ? m->now : transfer(m, q->puller, m->now, m->pull);
     q->version = m->version; q->seen = m->samples; q->closing = -1; q->done = 0;
     if (m->noisy) draw_all(m, index);
+    if (m->replays) replay_all(m, q);
     q->latest =
         begin_all(finish, lane(m, WORK) + at, lane(m, RATE) + at, lane(m, UNTIL) + at, n, q->got);
     if (!(q->latest < INFINITY)) q->latest = walk_on(m, index);

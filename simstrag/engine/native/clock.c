@@ -148,8 +148,8 @@ static double noise_free(struct job *m, whole rank, whole k, double start) {
 }
 
 /* Seconds of a rank's step that lie beyond the end of the trace (rule 8). */
-static double beyond(struct job *m, whole rank, double end) {
+static double beyond(struct job *m, whole rank, whole step, double start, double end) {
     struct rank_row *r = &m->ranks[rank];
-    if (r->recorded) return r->step >= r->recorded ? most(0.0, end - r->start) : 0.0;
-    return most(0.0, end - most(r->start, m->trace_end));
+    if (r->recorded) return step >= r->recorded ? most(0.0, end - start) : 0.0;
+    return most(0.0, end - most(start, m->trace_end));
 }

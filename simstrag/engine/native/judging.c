@@ -61,7 +61,7 @@ static void judge(struct job *m) {
     double *clean = m->clean, *rate = lane(m, CLEAN_RATE), *until = lane(m, CLEAN_UNTIL);
     double start = m->quorums[0].got;
     whole n = m->workers, hits;
-    int together = goes_alone(m, RACE);
+    int together = goes_alone(m, RACE) && !m->replays;
     if (!together) n = take_steps(m);
     else if (take_columns(clean, rate, until, n, start))
         for (whole p = 0; p < n; p++)

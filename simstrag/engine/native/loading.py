@@ -53,6 +53,7 @@ class Loading:
 
     def _durations(self) -> None:
         at = 0
+        self.memory.job["replays"] = bool(self.timing.contention.durations)
         for rank, recorded in sorted(self.timing.contention.durations.items()):
             row = self.memory.ranks[rank]
             row["recorded_at"], row["recorded"] = at, len(recorded)
