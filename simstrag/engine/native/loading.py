@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,12 @@ TILE = 64
 
 
 class Loading:
-    """The timing of one run, in memory."""
+    """The timing of one run, in memory.
+
+    filed: the quorums of the plan in force, as they were before any gradient.
+    """
+
+    filed: Any
 
     def __init__(self, timing: Timing, memory: Memory) -> None:
         self.timing = timing

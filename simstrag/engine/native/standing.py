@@ -74,6 +74,11 @@ def file(plan: Plan, old: Plan | None, loading: Loading, token: int) -> None:
     token: of the members of the first quorum; the others' follow.
     """
     memory, rows = loading.memory, loading.memory.ranks
+    bounds = plan.bound if isinstance(plan.bound, tuple) else (None,) * len(rows)
+    rows["bound"] = [_or(bound, -1) for bound in bounds]
+    if old is not None and old.bound and plan.bound and plan.quorums == old.quorums:
+        memory.quorums[: len(plan.quorums)] = loading.filed
+        return
     m, was = memory.job, rows["named"].astype(bool)
     rows["named"], rows["children"], rows["parent"], rows["quorum"] = 0, 0, -1, -1
     memory.lists = np.zeros(len(rows), np.int64)
@@ -87,8 +92,7 @@ def file(plan: Plan, old: Plan | None, loading: Loading, token: int) -> None:
     m["quorum_count"] = len(plan.quorums)
     m["windowed"] = any(quorum.window < math.inf for quorum in plan.quorums)
     m["bounded"] = plan.bound is not None
-    bounds = plan.bound if isinstance(plan.bound, tuple) else (None,) * len(rows)
-    rows["bound"] = [_or(bound, -1) for bound in bounds]
+    loading.filed = memory.quorums[: len(plan.quorums)].copy()
     if old is not None:
         named = rows["named"].astype(bool)
         if old.bound is None:
