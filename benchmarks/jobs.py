@@ -161,7 +161,7 @@ class Job:
         steps, ranks = int(SPARE * self.rounds) + 16, range(self.workers)
         if not self.noise:
             return np.ones((steps, self.workers))
-        noise = Noise(self.seed, self.timing.step.draw)
+        noise = Noise(self.seed, self.timing.step.noise)
         return np.array([[noise.factor(rank, k) for rank in ranks] for k in range(steps)])
 
     @cached_property

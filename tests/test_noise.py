@@ -14,25 +14,40 @@ from scipy import stats
 
 from simstrag.errors import InputError
 from simstrag.timing import noise
-from simstrag.timing.noise import Draw, Noise
+from simstrag.timing.noise import BLOCK, CELLS, END, Distribution, Noise
 
 DRAWS = {
     "lognormal": noise.lognormal(0.3),
     "shifted_exponential": noise.shifted_exponential(0.3),
     "quantiles": noise.quantiles([0.8, 0.9, 1.0, 1.1, 1.2]),
+    "lasting lognormal": noise.lognormal(0.3, lag1=0.6),
+    "lasting exponential": noise.shifted_exponential(0.9, lag1=0.5),
+    "lasting quantiles": noise.quantiles([0.7, 0.8, 0.95, 1.05, 1.5], lag1=0.56),
+    "alternating": noise.lognormal(0.3, lag1=-0.4),
 }
 MANY = 200_000
 KINDS = pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+LASTING = pytest.mark.parametrize(
+    "draw", [pytest.param(draw, id=name) for name, draw in DRAWS.items() if draw.lag1]
+)
 
 
-def sample(draw: Draw) -> np.ndarray:
-    return draw([noise.stream(seed=7, rank=0)], MANY)[0]
+def sample(draw: Distribution, seed: int = 7, rank: int = 0, n: int = MANY) -> np.ndarray:
+    """Factors of one rank, block after block."""
+    key = noise.keys(seed, [rank])[0]
+    blocks = [draw.factors(key, first, BLOCK) for first in range(0, n, BLOCK)]
+    return np.concatenate(blocks)[:n]
+
+
+def autocorrelation(factors: np.ndarray, lag: int) -> float:
+    return float(np.corrcoef(factors[lag:], factors[:-lag])[0, 1])
 
 
 @KINDS
-def test_the_mean_is_one_within_four_standard_errors(draw: Draw) -> None:
+def test_the_mean_is_one_within_four_standard_errors(draw: Distribution) -> None:
     factors = sample(draw)
-    assert abs(factors.mean() - 1) < 4 * factors.std() / math.sqrt(MANY)
+    lasting = math.sqrt((1 + draw.rho) / (1 - draw.rho))
+    assert abs(factors.mean() - 1) < 4 * lasting * factors.std() / math.sqrt(MANY)
 
 
 @pytest.mark.parametrize("cv", [0.01, 0.05, 0.3, 1.0])
@@ -54,14 +69,16 @@ def test_shifted_exponential_noise_is_a_constant_part_and_an_exponential_one() -
 
 
 def test_empirical_noise_has_the_declared_quantiles() -> None:
-    table = [0.7, 0.8, 0.95, 1.05, 1.5]
-    drawn = sample(noise.quantiles(table))
+    table = [0.7, 0.8, 0.95, 1.05, 1.4]
+    mean = 0.9625  # of draws between them
+    drawn = sample(noise.quantiles(table)) * mean
     for level, quantile in zip(np.linspace(0, 1, 5), table, strict=True):
         assert np.quantile(drawn, level) == pytest.approx(quantile, abs=0.005)
 
 
 def test_empirical_noise_is_linear_between_its_quantiles() -> None:
-    drawn = sample(noise.quantiles([1.0, 2.0, 4.0]))
+    mean = 2.25
+    drawn = sample(noise.quantiles([1.0, 2.0, 4.0])) * mean
     assert np.quantile(drawn, [0.25, 0.75]) == pytest.approx([1.5, 3.0], abs=0.02)
 
 
@@ -71,27 +88,17 @@ def test_shifted_exponential_noise_cannot_vary_more_than_its_mean() -> None:
 
 
 @KINDS
-@given(blocks=st.lists(st.integers(1, 400), min_size=1, max_size=12))
-def test_draw_k_is_the_same_however_the_stream_is_cut_into_blocks(
-    draw: Draw, blocks: list[int]
-) -> None:
-    whole = draw([noise.stream(3, 5)], sum(blocks))[0]
-    stream = noise.stream(3, 5)
-    assert np.concatenate([draw([stream], n)[0] for n in blocks]).tolist() == whole.tolist()
-
-
-@KINDS
 @given(asked=st.lists(st.integers(0, 3000), min_size=1, max_size=8))
 def test_factor_k_is_the_same_in_whatever_order_it_is_asked_for(
-    draw: Draw, asked: list[int]
+    draw: Distribution, asked: list[int]
 ) -> None:
-    in_order = draw([noise.stream(3, 5)], 3001)[0]
+    in_order = sample(draw, seed=3, rank=5, n=3001)
     factors = Noise(3, draw)
     assert [factors.factor(5, k) for k in asked] == [in_order[k] for k in asked]
 
 
 @KINDS
-def test_other_ranks_do_not_disturb_the_stream_of_a_rank(draw: Draw) -> None:
+def test_other_ranks_do_not_disturb_the_stream_of_a_rank(draw: Distribution) -> None:
     alone, among = Noise(0, draw), Noise(0, draw)
     for rank in (4, 1, 2):
         among.factor(rank, 2000)
@@ -99,18 +106,19 @@ def test_other_ranks_do_not_disturb_the_stream_of_a_rank(draw: Draw) -> None:
 
 
 @KINDS
-def test_ranks_and_seeds_have_different_luck(draw: Draw) -> None:
+def test_ranks_and_seeds_have_different_luck(draw: Distribution) -> None:
     noises = [Noise(seed, draw) for seed in range(5)]
     drawn = {each.factor(rank, k) for each in noises for rank in range(5) for k in (0, 1)}
     assert len(drawn) == 50
 
 
 @KINDS
-def test_the_streams_of_neighbouring_ranks_and_seeds_are_uncorrelated(draw: Draw) -> None:
-    keys = ((0, 0), (0, 1), (1, 0), (1, 1))
-    drawn = draw([noise.stream(seed, rank) for seed, rank in keys], MANY // 10)
+def test_the_streams_of_neighbouring_ranks_and_seeds_are_uncorrelated(draw: Distribution) -> None:
+    pairs = ((0, 0), (0, 1), (1, 0), (1, 1))
+    drawn = [sample(draw, seed, rank, MANY // 10) for seed, rank in pairs]
     correlations = np.corrcoef(drawn)[np.triu_indices(4, 1)]
-    assert np.abs(correlations).max() < 4 / math.sqrt(MANY // 10)
+    lasting = (1 + draw.rho**2) / (1 - draw.rho**2)
+    assert np.abs(correlations).max() < 4 * math.sqrt(lasting / (MANY // 10))
 
 
 def test_without_a_distribution_there_is_no_noise() -> None:
@@ -120,7 +128,9 @@ def test_without_a_distribution_there_is_no_noise() -> None:
 def test_another_process_draws_the_same_numbers() -> None:
     program = (
         "from simstrag.timing.noise import Noise, lognormal, shifted_exponential, quantiles\n"
-        "draws = lognormal(0.3), shifted_exponential(0.3), quantiles([0.8, 0.9, 1.0, 1.1, 1.2])\n"
+        "draws = (lognormal(0.3), shifted_exponential(0.3), quantiles([0.8, 0.9, 1.0, 1.1, 1.2]),\n"
+        "    lognormal(0.3, 0.6), shifted_exponential(0.9, 0.5),\n"
+        "    quantiles([0.7, 0.8, 0.95, 1.05, 1.5], 0.56), lognormal(0.3, -0.4))\n"
         "for draw in draws:\n"
         "    print(*(Noise(9, draw).factor(r, k).hex() for r in (0, 7) for k in (0, 1023, 1024)))\n"
     )
@@ -134,15 +144,87 @@ def test_another_process_draws_the_same_numbers() -> None:
     assert [line.split() for line in answer.stdout.splitlines()] == here
 
 
-def test_the_numbers_are_those_of_philox_keyed_by_seed_and_rank() -> None:
+def test_the_words_are_those_of_splitmix64() -> None:
+    """The outputs that its authors' program prints for the seed 1234567."""
+    words = noise.nth(np.array([1234567], np.uint64), np.arange(3, dtype=np.uint64))
+    assert words.tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+
+
+def test_a_factor_is_the_quantile_at_the_word_of_seed_rank_and_step() -> None:
     """Rule 4: any implementation must give these; a change of them changes every published run."""
-    key = np.array([11, 2], dtype=np.uint64)
-    normal = np.random.Generator(np.random.Philox(key=key)).standard_normal(3)
-    variance = math.log1p(0.3**2)
-    expected = [math.exp(math.sqrt(variance) * z - variance / 2) for z in normal]
+    key = noise.keys(11, [2])[0]
+    words = noise.nth(np.array([key]), np.arange(3, dtype=np.uint64))
+    levels = words / 2.0**64
+    sigma = math.sqrt(math.log1p(0.3**2))
+    expected = np.exp(sigma * stats.norm.ppf(levels) - sigma**2 / 2)
     factors = [Noise(11, noise.lognormal(0.3)).factor(2, k) for k in range(3)]
-    assert factors == pytest.approx(expected, rel=1e-15)
-    assert factors == pytest.approx([0.6602303568113993, 0.5486151483189823, 1.123209643666159])
+    assert factors == pytest.approx(expected, rel=1e-4)
+    assert factors == [0.759988757240761, 0.7685058098115531, 0.9796991037206565]
+
+
+def test_a_lasting_factor_is_a_function_of_seed_rank_and_step() -> None:
+    """Rule 4 again: the autoregressive process, started anew in each block."""
+    lasting = Noise(11, noise.lognormal(0.3, lag1=0.6))
+    assert [lasting.factor(2, k) for k in (0, 1, 5000)] == [
+        0.7079883544849563,
+        0.6689911569340771,
+        1.2009853405387716,
+    ]
+
+
+@LASTING
+def test_successive_factors_have_the_declared_autocorrelation(draw: Distribution) -> None:
+    factors = sample(draw, n=4 * MANY)
+    assert autocorrelation(factors, 1) == pytest.approx(draw.lag1, abs=0.01)
+
+
+def test_autocorrelation_falls_by_the_same_factor_with_every_step() -> None:
+    factors = sample(noise.lognormal(0.05, lag1=0.6), n=4 * MANY)
+    assert [autocorrelation(factors, k) for k in (2, 3, 4)] == pytest.approx(
+        [0.6**k for k in (2, 3, 4)], abs=0.01
+    )
+
+
+@LASTING
+def test_the_process_goes_on_where_one_block_ends_and_the_next_begins(draw: Distribution) -> None:
+    """The first factor of a block is what the block before would have drawn next."""
+    key = noise.keys(0, [0])[0]
+    beyond, block = draw.factors(key, 0, BLOCK + 1), draw.factors(key, BLOCK, 1)
+    assert block[0] == pytest.approx(beyond[BLOCK], rel=1e-7)
+
+
+@pytest.mark.parametrize("kind", ["lognormal", "shifted_exponential"])
+@pytest.mark.parametrize("level", [0.001, 0.01, 0.5, 0.99, 0.999])
+def test_autocorrelation_leaves_the_quantiles_as_they_are(kind: str, level: float) -> None:
+    one, other = sample(getattr(noise, kind)(0.5)), sample(getattr(noise, kind)(0.5, 0.6))
+    assert np.quantile(other, level) == pytest.approx(np.quantile(one, level), rel=0.03)
+
+
+def test_an_autocorrelation_that_the_shape_does_not_allow_is_refused() -> None:
+    message = r"noise of this shape cannot have lag1 -0\.95; give one between -0\.\d+ and 0\.9"
+    with pytest.raises(InputError, match=message):
+        noise.shifted_exponential(1.0, lag1=-0.95)
+
+
+@pytest.mark.parametrize("table", ["_normal", "_exponential"])
+def test_no_quantile_lies_where_another_logarithm_would_round_it_otherwise(
+    table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`log` may be off by a few units in the last place; half of one grid step is 100 away."""
+    monkeypatch.setattr(noise, "_rounded", lambda rows: np.array(rows) * 2.0**30)
+    exact = getattr(noise, table).__wrapped__()
+    from_half = np.abs(exact - np.floor(exact) - 0.5)
+    assert (from_half > 100 * np.spacing(np.abs(exact))).all()
+
+
+def test_the_outermost_cells_are_divided_again() -> None:
+    """One draw in 4096**2 falls into the last cell, whose quantiles are those of its own level."""
+    top = noise.lognormal(0.3).quantiles[2]
+    sigma = math.sqrt(math.log1p(0.3**2))
+    levels = np.array([1.0, 100.0, 4000.0, CELLS - 1.0])
+    expected = np.exp(-sigma * stats.norm.ppf((CELLS - levels) / CELLS**2) - sigma**2 / 2)
+    assert top[levels.astype(int)] == pytest.approx(expected, rel=2e-5)
+    assert top[-1] == pytest.approx(math.exp(-sigma * stats.norm.ppf(END) - sigma**2 / 2), rel=2e-5)
 
 
 def test_the_offset_of_a_seed_in_the_trace_is_a_share_of_its_own() -> None:

@@ -100,8 +100,8 @@ def test_a_scenario_takes_its_constants_from_its_profile(file: Path) -> None:
     assert (inputs.allreduce.alpha, inputs.allreduce.bandwidth) == (1e-4, 1e9)
     assert (inputs.allreduce.bytes, inputs.allreduce.overlap) == (4e6, 0.0)
     assert (inputs.server.service, inputs.server.push, inputs.server.pull) == (0.003, 0.001, 0.002)
-    assert inputs.step.draw is not None
-    drawn = inputs.step.draw([noise.stream(0, 0)], 10_000)
+    assert inputs.step.noise is not None
+    drawn = inputs.step.noise.factors(noise.keys(0, [0])[0], 0, 10_000)
     assert (drawn.min(), drawn.max()) == pytest.approx((0.9, 1.1), abs=1e-3)
 
 
@@ -128,7 +128,7 @@ def test_a_section_of_the_scenario_stands_in_the_place_of_the_profiles(file: Pat
     file.write_text(json.dumps(GOOD))
     declared = {"workers": 4, "samples": 9, "profile": file.name, "step": {"compute": 0.5}}
     inputs = Scenario.of(declared | {"server": {"service": 0.1}}, folder=file.parent).inputs
-    assert (inputs.step.gpu, inputs.step.amp_ratio, inputs.step.draw) == (0.5, None, None)
+    assert (inputs.step.gpu, inputs.step.amp_ratio, inputs.step.noise) == (0.5, None, None)
     assert (inputs.server.service, inputs.server.push) == (0.1, 0.001)  # key by key
     assert inputs.allreduce.alpha == 1e-4
 
@@ -248,7 +248,8 @@ def test_the_mean_of_the_noise_is_that_of_its_draws(file: Path) -> None:
     step = Profile.read(file).step
     assert step is not None
     assert step.noise is not None
-    drawn = noise.quantiles(step.noise.quantiles)([noise.stream(0, 0)], 200_000)
+    key = noise.keys(0, [0])[0]
+    drawn = noise.quantiles(step.noise.quantiles).factors(key, 0, 200_000)
     assert drawn.mean() == pytest.approx(1, abs=0.004)
 
 
@@ -278,7 +279,7 @@ def test_steps_without_noise_are_all_alike_and_without_a_gain_no_policy_reduces(
     del data["step"]["amp_ratio"]
     file.write_text(json.dumps(data))
     scenario = Scenario.of({"workers": 4, "samples": 512, "profile": file.name}, folder=file.parent)
-    assert (scenario.inputs.step.draw, scenario.inputs.step.amp_ratio) == (None, None)
+    assert (scenario.inputs.step.noise, scenario.inputs.step.amp_ratio) == (None, None)
     assert simulate(scenario, "bsp").summary["makespan"] == pytest.approx(0.02, rel=0.5)
     with pytest.raises(InputError, match="its gain is unknown"):
         simulate(scenario, "amp_all")

@@ -85,7 +85,7 @@ def test_keys_that_are_left_out_have_their_defaults() -> None:
     assert (scenario.seed_list, scenario.policies, scenario.trace_end) == ((0,), ("bsp",), "hold")
     inputs = scenario.inputs
     assert inputs.allreduce.bandwidth == math.inf
-    assert (inputs.trace, inputs.profile, inputs.step.draw) == (None, None, None)
+    assert (inputs.trace, inputs.profile, inputs.step.noise) == (None, None, None)
 
 
 @pytest.mark.parametrize(

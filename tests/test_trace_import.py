@@ -483,7 +483,7 @@ def test_init_takes_the_tail_that_the_importer_wrote(
     scenario = Scenario.read("scenario.yaml")
     tail = scenario.inputs.allreduce.seconds([1, 1])
     assert tail == pytest.approx({"bytedance-straggler": 0.6, "kineto": 1.0}.get(name, 0.0))
-    assert (scenario.inputs.step.draw is None) == (name != "alibaba-pai-minibatch")
+    assert (scenario.inputs.step.noise is None) == (name != "alibaba-pai-minibatch")
     assert cli("compare", "scenario.yaml", "--seeds", "1", "-q") == 0
 
 

@@ -213,7 +213,7 @@ def standings(comparison: Comparison) -> Standings:
 
 def _certain(scenario: Scenario) -> bool:
     shifted = scenario.trace is not None and scenario.trace_per_seed == "shift"
-    return scenario.inputs.step.draw is None and not shifted
+    return scenario.inputs.step.noise is None and not shifted
 
 
 def _exact(scenario: Scenario, e: Estimate, whole: float = 0.0) -> Estimate:

@@ -34,12 +34,13 @@ def assumptions(scenario: Scenario, runs: Sequence[Run]) -> list[str]:
 def _steps(scenario: Scenario, runs: Sequence[Run]) -> Iterator[str]:
     yield "All ranks have the same hardware: they differ by contention and noise only."
     times, trace, step = scenario.inputs.times, scenario.inputs.trace, scenario.inputs.step
-    if step.draw is not None and not (trace is not None and trace.replays):
-        lag = None if times is None or times.noise is None else times.noise.lag1_autocorrelation
-        measured = f", although measured steps had a lag-1 autocorrelation of {number(lag, 2)}"
+    if step.noise is not None and not (trace is not None and trace.replays):
+        lag = step.noise.lag1
         yield (
-            "Noise is drawn anew for every step, independent of the steps before"
-            f"{'' if lag is None else measured}."
+            "Noise is drawn anew for every step, independent of the steps before."
+            if not lag
+            else f"Noise lasts: successive steps of a rank have an autocorrelation of "
+            f"{number(lag, 2)}, which falls by the same factor with every step in between."
         )
     if times is not None and times.compute.kind == "fitted":
         yield (

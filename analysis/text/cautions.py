@@ -86,7 +86,7 @@ def _contention(s: Standings) -> Iterator[str]:
     """Missing or slight contention, and contention without effect in the scenario."""
     scenario, inputs = s.comparison.scenario, s.comparison.scenario.inputs
     if inputs.trace is None:
-        noise = inputs.step.draw is not None
+        noise = inputs.step.noise is not None
         slow = "ranks are slow by noise alone" if noise else "no rank is slow, not even by noise"
         yield f"There is no contention trace: {slow}."
         return
@@ -163,10 +163,13 @@ def _profile(s: Standings) -> Iterator[str]:
             f"{join(beyond)}."
         )
     lag = None if times is None or times.noise is None else times.noise.lag1_autocorrelation
-    if lag is not None and lag >= LASTING:
+    drawn = s.comparison.scenario.inputs.step.noise
+    simulated = 0.0 if drawn is None else drawn.lag1
+    if lag is not None and lag - simulated >= LASTING:
         yield (
             f"Measured noise lasts over steps (lag-1 autocorrelation {lag:.2g}), simulated noise "
-            "does not: real runs are likely to spread more than the intervals say."
+            f"does less ({simulated:.2g}, by `noise.lag1`): real runs are likely to spread more "
+            "than the intervals say."
         )
 
 

@@ -221,10 +221,7 @@ class Kernel:
 
     def _answer(self, stop: str) -> None:
         m = self._machine
-        if stop == "NOISE":
-            self._native.disband_all(self.memory.address)
-            self._loading.draw()
-        elif stop == "REDUCE":
+        if stop == "REDUCE":
             closing = int(m["call"])
             m["call"] = -1
             members = tuple(sorted(self._contributors(closing)))

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from simstrag.profile.measurements import Response
 from simstrag.profile.profile import Profile, StepTimes
 from simstrag.profile.quantity import ProfilePart, Quantity
-from simstrag.scenario.sections import Section, ServerSection, StepSection
+from simstrag.scenario.sections import NoiseSection, Section, ServerSection, StepSection
 from simstrag.timing import noise
 from simstrag.timing.constants import AllReduce, ServerCost, Step
 from simstrag.trace.trace import Trace
@@ -36,15 +36,20 @@ class Inputs:
 
 
 def step_of(
-    section: StepSection | None, times: StepTimes | None, trace: Trace | None, microbatches: int
+    section: StepSection | None,
+    correlation: NoiseSection | None,
+    times: StepTimes | None,
+    trace: Trace | None,
+    microbatches: int,
 ) -> Step:
     """The step of a section, else of a profile, else the median of a trace's recorded durations."""
+    lag1 = 0.0 if correlation is None else correlation.lag1
     if section is not None:
         host = section.compute * section.host_share
         gpu = section.compute - host
         return Step(
-            host, gpu, section.amp_ratio, section.draw, section.amp_switch, microbatches,
-            section.fixed_share,
+            host, gpu, section.amp_ratio, section.distribution(lag1), section.amp_switch,
+            microbatches, section.fixed_share,
         )  # fmt: skip
     if times is None:
         assert trace is not None, "a scenario says how long a step is"
@@ -52,9 +57,13 @@ def step_of(
     host = times.compute.value * times.host_share.value
     gpu = times.compute.value - host
     ratio = None if times.amp_ratio is None else times.amp_ratio.value
-    draw = None if times.noise is None else noise.quantiles(times.noise.quantiles)
+    drawn = None
+    if times.noise is not None:
+        measured = times.noise.lag1_autocorrelation or 0.0
+        lag1 = measured if correlation is None else correlation.lag1
+        drawn = noise.quantiles(times.noise.quantiles, lag1)
     fixed = 0.0 if times.fixed_share is None else times.fixed_share.value
-    return Step(host, gpu, ratio, draw, times.amp_switch.value, microbatches, fixed)
+    return Step(host, gpu, ratio, drawn, times.amp_switch.value, microbatches, fixed)
 
 
 def constants_of(

@@ -32,6 +32,7 @@ from simstrag.scenario.sections import (
     AllReduceSection,
     Count,
     LearnerSection,
+    NoiseSection,
     Positive,
     Section,
     Seed,
@@ -39,10 +40,9 @@ from simstrag.scenario.sections import (
     ServerSection,
     StepSection,
 )
-from simstrag.timing import noise
 from simstrag.timing.constants import AllReduce, ServerCost, ServerLoad
 from simstrag.timing.contention import Contention
-from simstrag.timing.noise import Noise
+from simstrag.timing.noise import Noise, offset
 from simstrag.timing.timing import Timing
 from simstrag.trace.trace import COLUMNS, Trace
 
@@ -71,6 +71,7 @@ class Scenario(Section):
     target_progress: Positive | None = None
     target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
     step: StepSection | None = None
+    noise: NoiseSection | None = None
     microbatches: Count = 1
     allreduce: AllReduceSection | None = None
     server: ServerSection | None = None
@@ -282,10 +283,10 @@ class Scenario(Section):
 
     def timing(self, seed: int) -> Timing:
         """When things end in a run; seeds under the same trace share all but the noise."""
-        noise_of_seed = Noise(seed, self.inputs.step.draw)
+        noise_of_seed = Noise(seed, self.inputs.step.noise)
         if self.trace_per_seed == "shift":
             trace = self.inputs.contention
-            shifted = None if trace is None else trace.shift(noise.offset(seed) * trace.end)
+            shifted = None if trace is None else trace.shift(offset(seed) * trace.end)
             return self._timing_of(shifted, noise_of_seed)
         if self._timing is None:
             self._timing = self._timing_of(self.inputs.contention, noise_of_seed)
@@ -339,7 +340,12 @@ class Scenario(Section):
 
     def _with(self, trace: Trace | None, profile: Profile | None) -> Inputs:
         times = self._times_by(profile, trace)
-        step = step_of(self.step, times, trace, self.microbatches)
+        step = step_of(self.step, self.noise, times, trace, self.microbatches)
+        if self.noise is not None and self.noise.lag1 and step.noise is None:
+            raise InputError(
+                f"{self._source}: noise.lag1 is {self.noise.lag1:g}, but steps have no noise: give "
+                "step.cv, a profile with noise, or no `noise`"
+            )
         contention = None if trace is None else translate(trace, profile, step)
         if contention is not None and self.durations == "median":
             contention = contention.without_contention(self.places or range(self.workers))

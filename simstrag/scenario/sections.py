@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_serializer, model_valid
 
 from simstrag.errors import InputError
 from simstrag.timing import noise
-from simstrag.timing.noise import Draw
+from simstrag.timing.noise import Distribution
 
 Positive = Annotated[float, Field(gt=0)]
 Bandwidth = Annotated[float, Field(gt=0, allow_inf_nan=True)]
@@ -67,12 +67,20 @@ class StepSection(Section):
             raise ValueError(f"cv of shifted_exponential noise must be at most 1, not {self.cv:g}")
         return self
 
-    @property
-    def draw(self) -> Draw | None:
-        """The source of noise factors; None without noise."""
+    def distribution(self, lag1: float) -> Distribution | None:
+        """The noise of a step with this autocorrelation; None without noise."""
         if self.cv == 0:
             return None
-        return getattr(noise, self.noise)(self.cv)  # type: ignore[no-any-return]
+        return getattr(noise, self.noise)(self.cv, lag1)  # type: ignore[no-any-return]
+
+
+class NoiseSection(Section):
+    """How the noise of successive steps of a rank is correlated.
+
+    lag1: autocorrelation of its factors at a lag of one step; replaces that of a profile.
+    """
+
+    lag1: Annotated[float, Field(gt=-1, lt=1)] = 0.0
 
 
 class AllReduceSection(Section):

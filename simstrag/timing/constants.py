@@ -9,7 +9,7 @@ from typing import Final
 
 from simstrag.errors import InputError
 from simstrag.timing import collectives
-from simstrag.timing.noise import Draw
+from simstrag.timing.noise import Distribution
 from simstrag.view import device_gain
 
 FLAT: Final[dict[str, Callable[[int, float, float, float], float]]] = {
@@ -27,7 +27,7 @@ class Step:
     host: seconds that reduced precision cannot shorten.
     gpu: seconds of the computing device in full precision.
     amp_ratio: full over reduced-precision time of the whole step, None if unknown.
-    draw: noise factors, None for none.
+    noise: of the factors of step times, None for none.
     amp_switch: seconds of a change of precision.
     microbatches: equal parts of a step, at the ends of which a deadline may stop it.
     fixed_share: share of a nominal step's work that a smaller batch does not shorten.
@@ -36,7 +36,7 @@ class Step:
     host: float
     gpu: float
     amp_ratio: float | None = None
-    draw: Draw | None = None
+    noise: Distribution | None = None
     amp_switch: float = 0.0
     microbatches: int = 1
     fixed_share: float = 0.0

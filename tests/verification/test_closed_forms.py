@@ -69,8 +69,8 @@ def test_a_k_sync_step_is_the_kth_of_n_shifted_exponentials(b: int, via: str) ->
 @pytest.mark.parametrize(("policy", "kth"), [("bsp", 8), ("backup:b=2", 6), ("backup:b=5", 3)])
 def test_every_step_is_the_order_statistic_of_that_steps_own_noise(policy: str, kth: int) -> None:
     """Draw k of every rank meets in update k: no draw is skipped, none is used twice."""
-    draw = noise.shifted_exponential(0.5)
-    factors = [draw([noise.stream(3, rank)], 2000)[0] for rank in range(8)]
+    law = noise.shifted_exponential(0.5)
+    factors = [law.factors(key, 0, 2000) for key in noise.keys(3, range(8))]
     expected = np.sort(factors, axis=0)[kth - 1].cumsum()
     run = simulate(scenario(8, 2000, step=exponential(0.5)), policy, seed=3)
     assert list(run.updates["time"]) == pytest.approx(expected.tolist(), rel=1e-12)

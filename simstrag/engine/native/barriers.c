@@ -18,14 +18,13 @@ static void fall_in(struct job *m, whole index) {
     for (whole p = at; p < end; p++) {
         struct rank_row *r = &m->ranks[m->lists[p]];
         if (r->state != COMPUTING || r->pulled != m->now || r->start != lead->got ||
-            (r->recorded && m->halts) ||
-            r->started - r->noise_from != lead->started - lead->noise_from)
+            (r->recorded && m->halts))
             return;
     }
     q->lockstep = 1; q->closing = -1; q->done = 0;
     q->steps_done = q->staleness = q->samples = q->amp = q->rebatched = 0; q->pulled = lead->pulled;
     q->got = lead->got; q->version = lead->version; q->seen = lead->seen; q->closed_at = INFINITY;
-    q->latest = -INFINITY; q->noise_at = lead->started - lead->noise_from;
+    q->latest = -INFINITY;
     for (whole p = at; p < end; p++) {
         struct rank_row *r = &m->ranks[m->lists[p]];
         q->latest = most(q->latest, r->finish);
@@ -85,11 +84,6 @@ COLUMNS static void account_race(double *restrict lanes, whole n, double time, d
     }
 }
 
-COLUMNS static void weigh(double *restrict work, const double *effort, const double *factors,
-                          whole n) {
-    for (whole p = 0; p < n; p++) work[p] = factors[p] * effort[p];
-}
-
 /* The latest finish; infinity if a member may have left its segment. */
 COLUMNS static double begin_all(double *restrict finish, const double *work, const double *rate,
                                 const double *until, whole n, double start) {
@@ -120,15 +114,12 @@ static double walk_on(struct job *m, whole index) {
 /* The work of the next step of all members. */
 static void draw_all(struct job *m, whole index) {
     struct quorum_row *q = &m->quorums[index];
-    whole at = q->members_at, first = m->lists[at], rows = m->noise_size / m->workers;
-    double *factors = m->noise + q->noise_at * m->workers;
-    if (m->lists[at + q->size - 1] - first == q->size - 1) {
-        weigh(lane(m, WORK) + at, lane(m, EFFORT) + at, factors + first, q->size);
-    } else {
-        for (whole p = at; p < at + q->size; p++)
-            lane(m, WORK)[p] = factors[m->lists[p]] * lane(m, EFFORT)[p];
-    }
-    m->low |= ++q->noise_at >= rows;
+    whole at = q->members_at, first = m->lists[at];
+    double *work = lane(m, WORK), *effort = lane(m, EFFORT);
+    if (m->lists[at + q->size - 1] - first == q->size - 1)
+        draw_ranks(m, first, work + at, effort + at, q->size);
+    else
+        for (whole p = at; p < at + q->size; p++) work[p] = draw(m, m->lists[p]) * effort[p];
 }
 
 /* The same of those whose steps are recorded (rule 10). */

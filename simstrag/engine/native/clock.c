@@ -76,13 +76,6 @@ static double transfer(struct job *m, whole rank, double start, double seconds) 
 /* See `constants.Step.effort`. */
 static double effort(struct job *m, double share) { return share + m->fixed_share * (1.0 - share); }
 
-/* The factor of noise of a rank's next step but `k` of those at hand (rule 4). */
-static inline double factor(struct job *m, whole rank, whole k) {
-    whole rows = m->noise_size / m->workers;
-    m->low |= k + 1 >= rows;
-    return m->noise[k * m->workers + rank];
-}
-
 /* The recorded duration of a step (rule 10). */
 static double recorded(struct job *m, whole rank, whole k, int amp) {
     struct rank_row *r = &m->ranks[rank];
@@ -118,23 +111,24 @@ static double follow(struct job *m, whole rank, whole variant, double start, dou
     return end;
 }
 
-/* When that part of the next step of a rank ends, if it starts computing at `start` (rule 2). */
-static double compute(struct job *m, whole rank, double start, int amp, double share, double part) {
+/* When that part of the next step of a rank ends, if it starts computing at `start` (rule 2).
+   factor: of its noise. */
+static double compute(struct job *m, whole rank, double start, int amp, double share, double factor,
+                      double part) {
     struct rank_row *r = &m->ranks[rank];
     if (r->recorded) return start + recorded(m, rank, r->started, amp) * effort(m, share) * part;
-    double work = effort(m, share) * part;
-    if (m->noisy) work = factor(m, rank, r->started - r->noise_from) * effort(m, share) * part;
-    double rate, until;
+    double rate, until, work = factor * effort(m, share) * part;
     return follow(m, rank, 2 * m->loaded + amp, start, work, 1, &rate, &until);
 }
 
 /* How many micro-batches of the next step a deadline leaves (rule 6a). */
-static whole micro_batches(struct job *m, whole rank, double start, int amp, double share) {
+static whole micro_batches(struct job *m, whole rank, double start, int amp, double share,
+                           double factor) {
     whole low = 0, high = m->microbatches - 1;
     while (low < high) { /* as `bisect.bisect_right` */
         whole middle = (low + high) / 2;
         double part = (double)(middle + 1) / m->microbatches;
-        if (m->deadline < compute(m, rank, start, amp, share, part) - start) high = middle;
+        if (m->deadline < compute(m, rank, start, amp, share, factor, part) - start) high = middle;
         else low = middle + 1;
     }
     return low + 1;

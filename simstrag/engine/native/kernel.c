@@ -5,6 +5,7 @@
    The files are one translation unit, in the order of use. */
 
 #include "records.h"
+#include "noise.c"
 #include "clock.c"
 #include "events.c"
 #include "books.c"
@@ -33,7 +34,6 @@ static int wanted(struct job *m) {
     if (m->asks_server) return SERVE;
     if (m->out >= 0) return DURATIONS;
     if (m->stop != GO_ON) return (int)m->stop;
-    if (m->low) return NOISE;
     if (m->crowded) return ROOM;
     if (m->spent >= m->budget) return PAUSE;
     if (m->updates == m->update_log_size || m->members + m->workers > m->member_log_size)

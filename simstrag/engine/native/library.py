@@ -22,7 +22,7 @@ __all__ = ["LIBRARY", "Library", "library"]
 SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 LIBRARY = Path(__file__).with_name(f"kernel{SUFFIX}")
 
-TYPES = {"double": "f8", "whole": "i8", "flag": "i1"}
+TYPES = {"double": "f8", "whole": "i8", "flag": "i1", "word": "u8"}
 FUNCTIONS = {
     "begin": "", "advance": "f", "go_on": "", "end": "", "refile": "",
     "report": "", "disband_all": "", "find_least": "", "serve_until": "f", "ends": "if",

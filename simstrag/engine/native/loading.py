@@ -9,20 +9,12 @@ import numpy as np
 
 from simstrag.engine.native.memory import Memory
 from simstrag.timing.collectives import ranks_per_node
-from simstrag.timing.noise import stream
+from simstrag.timing.noise import Distribution, keys
 from simstrag.timing.timing import NET, Timing
 from simstrag.trace.slowdown import Piecewise
 from simstrag.trace.step_functions import Pieces
 
 __all__ = ["Loading"]
-
-BLOCK = 1024
-"""Factors of noise that a rank has at hand ..."""
-AT_HAND = 1 << 21
-"""... unless those of all ranks would be more than these."""
-FEW = 16
-TILE = 64
-"""Ranks whose factors are drawn together."""
 
 
 class Loading:
@@ -38,13 +30,12 @@ class Loading:
         self.memory = memory
         self._pieces: dict[Piecewise, int] = {}
         self._new: list[Piecewise] = []
-        self._streams: list[np.random.Generator] = []
         self._constants()
         self._durations()
         self.stretches(amp=False)
         self._nets()
-        if timing.step.draw is not None:
-            self._begin_noise()
+        if timing.step.noise is not None:
+            self._noise(timing.seed, timing.step.noise)
 
     def _constants(self) -> None:
         m, t = self.memory.job, self.timing
@@ -144,29 +135,10 @@ class Loading:
             flat = [self.timing.allreduce.seconds((1,) * k) for k in range(1, n + 1)]
             memory.seconds_of = np.array([math.nan, *flat])
 
-    def _begin_noise(self) -> None:
-        memory = self.memory
-        n = len(memory.ranks)
-        self._streams = [stream(self.timing.seed, rank) for rank in range(n)]
-        at_hand = max(FEW, min(BLOCK, AT_HAND // n))
-        memory.noise = np.empty((at_hand, n))
-        memory.job["noisy"] = 1
-        memory.ranks["noise_from"] = -at_hand
-        self.draw()
-
-    def draw(self) -> None:
-        """As many factors for everybody as there is room for, after those still unused (rule 4)."""
-        rows, noise, draw = self.memory.ranks, self.memory.noise, self.timing.step.draw
-        assert draw is not None
-        used = rows["started"] - rows["noise_from"]
-        for tile in range(0, len(rows), TILE):
-            ranks = slice(tile, tile + TILE)
-            left = np.maximum(len(noise) - used[ranks], 0)  # recorded steps use none
-            if left.any():
-                for rank, n in enumerate(left.tolist(), start=tile):
-                    noise[:n, rank] = noise[len(noise) - n :, rank].copy()
-                    noise[n:, rank] = draw(self._streams[rank : rank + 1], len(noise) - n)[0]
-            else:
-                noise[:, ranks] = draw(self._streams[ranks], len(noise)).T
-        rows["noise_from"] = rows["started"]
-        self.memory.job["low"] = 0
+    def _noise(self, seed: int, distribution: Distribution) -> None:
+        memory, m = self.memory, self.memory.job
+        memory.keys = keys(seed, range(len(memory.ranks)))
+        memory.quantiles = distribution.quantiles.ravel()
+        memory.marginal = distribution.marginal
+        m["rho"], m["fresh"] = distribution.rho, distribution.fresh
+        m["warmup"], m["noisy"] = distribution.warmup, 1

@@ -31,14 +31,13 @@ static inline whole first_to_arrive(struct job *m) { return winner_of(m, 1); }
 static void start_queued(struct job *m, whole rank) {
     struct rank_row *r = &m->ranks[rank];
     double time = m->now, got = r->pulled + m->pull, start = time + m->pull;
-    double work = effort(m, r->share);
+    double work = draw(m, rank) * effort(m, r->share);
     struct cycle c =
         cycle_of(time, r->pulled, got, r->finish, r->arrival - r->finish + m->service);
     account_cycle(r, c);
     if (m->holds && r->finish > m->trace_end && c.compute != 0.0)
         m->beyond += most(0.0, r->finish - most(got, m->trace_end));
     r->pulled = time; r->version = m->version; r->seen = m->samples;
-    if (m->noisy) work = factor(m, rank, r->started - r->noise_from) * work;
     r->started++;
     r->finish = start + work * r->rate;
     if (r->finish > r->until)

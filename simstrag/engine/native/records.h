@@ -19,6 +19,7 @@
 
 typedef int64_t whole;
 typedef int8_t flag;
+typedef uint64_t word;
 
 enum { WINDOW = 16 }; /* steps of each rank that a view shows; a power of two */
 
@@ -40,11 +41,11 @@ enum { ALLREDUCE, SERVER, LEADER };
 enum { QUEUE, DROP, ABORT, JOIN };
 enum { APPLIED, DROPPED, ABORTED, IN_FLIGHT };
 
-/* Why `advance` comes back.  NOISE: a rank has used up its factors.  REDUCE, SERVE: it asks when a
+/* Why `advance` comes back.  REDUCE, SERVE: it asks when a
    collective, or a job that fuses groups, ends.  FLUSH: a log is full.  ROOM: a rank keeps more
    gradients than there is room for.  DURATIONS: a rank has no recorded duration left.  PAUSE: it
    has worked for a while. */
-#define STOPS(S) S(GO_ON) S(DONE) S(REVIEW) S(HORIZON) S(STALLED) S(NOISE) S(REDUCE) S(SERVE) \
+#define STOPS(S) S(GO_ON) S(DONE) S(REVIEW) S(HORIZON) S(STALLED) S(REDUCE) S(SERVE) \
     S(FLUSH) S(ROOM) S(DURATIONS) S(PAUSE)
 enum { STOPS(NAME) };
 
@@ -63,7 +64,8 @@ enum { STOPS(NAME) };
     F(whole, workers) F(whole, batch) F(double, noise_scale) F(double, c_tau) F(double, push) \
     F(double, pull) F(double, service) F(double, amp_switch) F(double, amp_ratio) F(whole, microbatches) \
     F(double, trace_end) F(double, straggler_ratio) F(double, fixed_share) \
-    F(flag, noisy) F(flag, replays) F(flag, holds) F(flag, loops) F(flag, halts) F(flag, fused_allreduce) \
+    F(double, rho) F(double, fresh) F(whole, warmup) F(flag, noisy) F(flag, replays) \
+    F(flag, holds) F(flag, loops) F(flag, halts) F(flag, fused_allreduce) \
     /* the plan in force */ \
     F(double, deadline) F(whole, cutoff) F(double, power) F(double, shift) F(whole, quorum_count) \
     F(whole, windowed) F(whole, loaded) F(flag, fuse) F(flag, mean) F(flag, bounded) \
@@ -79,7 +81,7 @@ enum { STOPS(NAME) };
     F(whole, to_start) F(whole, to_fall_in) F(whole, least) F(whole, at_least) \
     F(flag, entering) F(flag, freed) \
     /* what is asked of whoever drives */ \
-    F(whole, stop) F(whole, call) F(whole, out) F(flag, low) F(flag, crowded) \
+    F(whole, stop) F(whole, call) F(whole, out) F(flag, crowded) \
     F(flag, asks_server) F(whole, spent) F(whole, budget) \
     /* logs */ \
     F(whole, updates) F(whole, members) F(whole, steps) F(whole, fates) F(whole, every) \
@@ -99,8 +101,8 @@ enum { STOPS(NAME) };
     F(whole, step) F(double, due) \
     /* what the plan in force says of its next step */ \
     F(double, next_share) F(whole, next_samples) F(flag, next_amp) \
-    /* inputs: the first of the factors of noise at hand; pieces by precision and load */ \
-    F(whole, noise_from) F(whole, recorded_at) F(whole, recorded) \
+    /* inputs: where its recorded durations are; pieces by precision and load */ \
+    F(whole, recorded_at) F(whole, recorded) \
     A(whole, stretch, 4) A(whole, cursor, 4) A(whole, net, 2) F(double, clean) \
     F(whole, clean_step) \
     /* its job at the server; the closing it was late for; its parent and its riders */ \
@@ -120,7 +122,7 @@ enum { STOPS(NAME) };
     /* in lockstep: the step under way of all its members, and sums since they fell in */ \
     F(double, pulled) F(double, got) F(double, latest) F(double, closed_at) F(double, busy) \
     F(whole, version) F(whole, seen) F(whole, closing) F(whole, samples) F(whole, amp) \
-    F(whole, rebatched) F(whole, steps_done) F(whole, staleness) F(whole, noise_at) \
+    F(whole, rebatched) F(whole, steps_done) F(whole, staleness) \
     F(whole, puller) F(whole, beside) F(whole, won) F(flag, done) \
     /* of queues.c: the rank whose update was just made; the version from which to try again */ \
     F(whole, pending) F(whole, try_at)
@@ -165,7 +167,9 @@ RECORDS(DECLARE_RECORD)
 /* The tables.  `lists`: members of the quorums, then riders of the ranks.  `lanes`: rows of numbers
    of members in lockstep, a column per place in `lists`.  `arrivals`, `winners`: of ranks in a
    queue, and of the matches of a tournament between them (queues.c).  `kept`: gradients that ranks
-   keep of a contribution, oldest first.  `noise`: factors of their next steps, a row per step.
+   keep of a contribution, oldest first.  `keys`, `drawn`, `normal`: of each rank the key of its
+   noise, how many factors it has drawn, and its last normal number.  `quantiles`, `marginal`: tables
+   of noise.c.
    `known`: how many steps of each rank a policy was shown; the last WINDOW of them stand in the
    tables after it, step k of a rank in row k modulo WINDOW. */
 #define TABLES(T) \
@@ -173,7 +177,8 @@ RECORDS(DECLARE_RECORD)
     T(struct closing_row, closings) T(struct event_row, events) \
     T(struct event_row, jobs) T(struct entry_row, entries) T(struct kept_row, kept) \
     T(struct piece_row, pieces) T(double, times) T(double, values) T(double, seconds_of) \
-    T(double, durations) T(double, noise) T(double, lanes) T(double, arrivals) T(double, clean) \
+    T(double, durations) T(word, keys) T(whole, drawn) T(double, normal) \
+    T(double, quantiles) T(double, marginal) T(double, lanes) T(double, arrivals) T(double, clean) \
     T(whole, winners) T(whole, lists) T(whole, scratch) T(flag, suspected) T(flag, taken) \
     T(struct update_row, update_log) T(whole, member_log) T(struct step_row, step_log) \
     T(struct fate_row, fate_log) \

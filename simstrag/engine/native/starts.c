@@ -4,15 +4,15 @@
 static void begin_step(struct job *m, whole rank, double got) {
     struct rank_row *r = &m->ranks[rank];
     flag amp = r->next_amp;
-    double start = got, part = 1.0;
+    double start = got, part = 1.0, factor = draw(m, rank);
     whole samples = r->next_samples;
     if (r->last_amp >= 0 && r->last_amp != amp) start += m->amp_switch;
     if (!isnan(m->deadline)) {
-        whole done = micro_batches(m, rank, start, amp, r->next_share);
+        whole done = micro_batches(m, rank, start, amp, r->next_share, factor);
         part = (double)done / m->microbatches;
         samples = larger(samples * done / m->microbatches, 1);
     }
-    r->finish = r->ended = compute(m, rank, start, amp, r->next_share, part);
+    r->finish = r->ended = compute(m, rank, start, amp, r->next_share, factor, part);
     r->pulled = m->now; r->got = got; r->start = start; r->samples = samples;
     r->share = r->next_share; r->amp = r->last_amp = amp;
     r->step = r->started++;

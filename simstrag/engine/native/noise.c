@@ -1,0 +1,91 @@
+/* Step-time noise (rule 4): the factor of a rank's step k depends on the rank's key and k alone.
+   The same as `timing.noise`, bit for bit; what the tables hold is said there. */
+
+enum { CELLS = 4096, NODES = CELLS + 1, BLOCK = 1024, REACH = 6, PER_UNIT = 512 };
+
+/* Output n of the generator SplitMix64 with this state. */
+static inline word nth(word state, whole n) {
+    word z = state + ((word)n + 1) * 0x9E3779B97F4A7C15u;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+    return z ^ z >> 31;
+}
+
+/* The quantile at a random word: 12 bits are the cell, the next 52 or 40 the place in it. */
+static inline double quantile(const double *table, word drawn) {
+    word cell = drawn >> 52, row = (cell == CELLS - 1) * 2 + (cell == 0);
+    drawn = row ? drawn << 12 : drawn;
+    const double *node = table + row * NODES + (drawn >> 52);
+    double into = (double)(whole)(drawn & 0xFFFFFFFFFFFFFu) * 0x1p-52;
+    return node[0] + into * (node[1] - node[0]);
+}
+
+/* The factor at a normal number. */
+static inline double marginal(const double *table, double x) {
+    double place = least(most((x + REACH) * PER_UNIT, 0.0), 2.0 * REACH * PER_UNIT);
+    const double *node = table + (whole)place;
+    return node[0] + (place - (double)(whole)place) * (node[1] - node[0]);
+}
+
+/* The normal number of a step: an autoregressive process that starts anew in each block, `warmup`
+   draws before it, so that any step is reached at once.  last: that of the step before. */
+static double correlated(struct job *m, word key, whole k, double last) {
+    whole from = k % BLOCK ? k : k - m->warmup;
+    double x = k % BLOCK ? m->rho * last + m->fresh * quantile(m->quantiles, nth(key, k))
+                         : quantile(m->quantiles, nth(key, from));
+    while (from < k) x = m->rho * x + m->fresh * quantile(m->quantiles, nth(key, ++from));
+    return x;
+}
+
+/* The factor of a rank's next step; 1 without noise. */
+static inline double draw(struct job *m, whole rank) {
+    if (!m->noisy) return 1.0;
+    word key = m->keys[rank];
+    whole k = m->drawn[rank]++;
+    if (m->rho == 0) return quantile(m->quantiles, nth(key, k));
+    double x = m->normal[rank] = correlated(m, key, k, m->normal[rank]);
+    return marginal(m->marginal, x);
+}
+
+/* The work of the next step of `n` ranks, by their columns: factors times `effort`. */
+COLUMNS static void draw_columns(double *restrict work, const double *effort, const word *keys,
+                                 whole *restrict drawn, const double *table, whole n) {
+#pragma omp simd
+    for (whole p = 0; p < n; p++) work[p] = quantile(table, nth(keys[p], drawn[p]++)) * effort[p];
+}
+
+/* The same with autocorrelation; whether a block of some rank begins. */
+COLUMNS static int correlate_columns(double *restrict work, double *restrict normal,
+                                     const double *effort, const word *keys, whole *restrict drawn,
+                                     const double *table, const double *factors, whole n,
+                                     double rho, double fresh) {
+    whole begins = 0;
+#pragma omp simd reduction(| : begins)
+    for (whole p = 0; p < n; p++) {
+        whole k = drawn[p]++;
+        begins |= k % BLOCK == 0;
+        normal[p] = rho * normal[p] + fresh * quantile(table, nth(keys[p], k));
+        work[p] = marginal(factors, normal[p]) * effort[p];
+    }
+    return begins != 0;
+}
+
+/* The work of the next step of `n` neighbouring ranks. */
+static void draw_ranks(struct job *m, whole first, double *work, const double *effort, whole n) {
+    const word *keys = m->keys + first;
+    whole *drawn = m->drawn + first;
+    double *normal = m->normal + first;
+    if (m->rho == 0) {
+        draw_columns(work, effort, keys, drawn, m->quantiles, n);
+        return;
+    }
+    if (!correlate_columns(work, normal, effort, keys, drawn, m->quantiles, m->marginal, n, m->rho,
+                           m->fresh))
+        return;
+    for (whole p = 0; p < n; p++) {
+        whole k = drawn[p] - 1;
+        if (k % BLOCK) continue;
+        normal[p] = correlated(m, keys[p], k, 0.0);
+        work[p] = marginal(m->marginal, normal[p]) * effort[p];
+    }
+}
