@@ -40,16 +40,15 @@ def _measure(options: argparse.Namespace, progress: Progress) -> dict[str, Any]:
         results["cost"] = cost.measure(options.quick, progress) | machine
     if "speed" in options.what:
         sizes = QUICK_SIZES if options.quick else options.sizes or speed.SIZES
-        noisy = () if options.quick else [n for n in sizes if n in speed.NOISY]
         effort = speed.Effort(3, 0.1) if options.quick else speed.Effort()
-        results |= speed.measure(sizes, noisy, effort, progress) | machine
+        results["speed"] = speed.measure(sizes, effort, progress) | machine
     return results
 
 
 def _tables(results: dict[str, Any]) -> list[tables.Table]:
     shown: list[tables.Table] = []
-    if "ratios" in results:
-        shown += tables.speed(results)
+    if "speed" in results:
+        shown += tables.speed(results["speed"])
     if "cost" in results:
         shown += tables.cost(results["cost"])
     if "study" in results:
@@ -59,9 +58,9 @@ def _tables(results: dict[str, Any]) -> list[tables.Table]:
 
 def _write_documentation(results: dict[str, Any]) -> None:
     """Write the pictures and the tables of docs/cost.md."""
-    if "ratios" in results:
-        pictures.speed(results)
-        write_tables("speed", tables.speed(results), results["machine"])
+    if "speed" in results:
+        pictures.speed(results["speed"]["no noise"])
+        write_tables("speed", tables.speed(results["speed"]), results["speed"]["machine"])
     if "cost" in results:
         pictures.cost(results["cost"])
         write_tables("cost", tables.cost(results["cost"]), results["cost"]["machine"])

@@ -20,7 +20,9 @@ from typing import Any
 from benchmarks import study
 from benchmarks.jobs import Job
 from benchmarks.stopwatch import Progress, time_call
+from simstrag import policies
 from simstrag.engine.simulate import simulate
+from simstrag.policy import Plan, Policy, View
 from simstrag.scenario.scenario import Scenario
 from simstrag.trace.trace import Trace
 
@@ -45,7 +47,9 @@ LOGS: dict[str, dict[str, Any]] = {
 BREAKPOINTS = (0, 1, 10, 100, 1000)
 UPDATES = 10_000
 REPETITIONS = 3
+REVIEWING = ("korel", "dssp", "lb_bsp", "star_h", "star_dynamic", "cgp")
 STARTS = {
+    "python": [sys.executable, "-c", ""],
     "import": [sys.executable, "-c", "import simstrag"],
     "help": [str(Path(sys.executable).with_name("simstrag")), "--help"],
 }
@@ -60,6 +64,7 @@ def measure(quick: bool, progress: Progress) -> dict[str, Any]:
         "logs": _logs(1_000 if quick else 5_000, progress),
         "workers": _workers((8, 4096) if quick else (8, 64, 512, 4096, 65536), progress),
         "updates": _updates((1_000, 10_000) if quick else (1_000, 10_000, 100_000, 1_000_000)),
+        "reviews": _reviews((8,) if quick else (8, 64, 512), progress),
         "policies": _policies((8,) if quick else (8, 64, 512, 4096), progress),
     }
 
@@ -178,6 +183,33 @@ def _policies(sizes: tuple[int, ...], progress: Progress) -> dict[str, Any]:
             per_gradient = timed.cpu / timed.result.summary["applied"]
             seconds.setdefault(policy, {})[str(n)] = per_gradient * 1e6
     return seconds
+
+
+class _Counting:
+    """A policy, and how often it was asked."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy, self.reviews = policy, 0
+
+    def plan(self, view: View) -> Plan:
+        self.reviews += 1
+        return self._policy.plan(view)
+
+
+def _reviews(sizes: tuple[int, ...], progress: Progress) -> dict[str, Any]:
+    """Microseconds of processor time of a run per review, by policy and workers."""
+    costs: dict[str, Any] = {}
+    for n in sizes:
+        scenario = study.build_scenario(n, max(500, 100_000 // n))
+        for policy in REVIEWING:
+            progress(f"reviews of {policy}, {n} workers")
+            seconds = []
+            for _ in range(REPETITIONS):
+                counting = _Counting(policies.load(policy))
+                run = partial(simulate, scenario, counting, record_updates=False)
+                seconds.append(time_call(run).cpu / counting.reviews)
+            costs.setdefault(policy, {})[str(n)] = statistics.median(seconds) * 1e6
+    return costs
 
 
 # -- start-up ------------------------------------------------------------------------------------

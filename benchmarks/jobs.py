@@ -29,13 +29,15 @@ __all__ = ["POLICIES", "FixedPolicy", "Job", "KorelReviews"]
 Floats = npt.NDArray[np.float64]
 Clock = Callable[[int, float], float]
 """A function of a rank and the start of its next step; each call takes one step."""
-COMPUTE, CV, AMP_RATIO = 0.1, 0.05, 1.6
+COMPUTE, CV, LAG1, AMP_RATIO = 0.1, 0.05, 0.56, 1.6
 PUSH = PULL = 0.001
 BUSY = 0.5
 """Server load without blocking: seconds of service that arrive per second, approximately."""
 GROUP = 8
 SPARE = 1.4
 """Drawn noise factors per step of the mean rank; fast ranks take more steps than the mean."""
+NOISES: dict[str, float | None] = {"no noise": None, "noise": 0.0, "lasting noise": LAG1}
+"""Autocorrelation of noise by its name; that of lasting noise is the shipped profile's."""
 POLICIES = ("bsp", "asgd", "ssp", "backup", "cgp", "korel")
 BOUND, BACKUPS = 3, 1
 """Default parameters of `ssp` and `backup`."""
@@ -55,14 +57,14 @@ class FixedPolicy:
 class Job:
     """One job under one policy; it ends when `workers` x `rounds` gradients are applied.
 
-    noise: lognormal factors, independent between steps.
+    noise: a name in `NOISES`; factors are lognormal.
     breakpoints: breakpoints of each rank's slowdown, spread evenly over about the makespan.
     """
 
     policy: str
     workers: int
     rounds: int
-    noise: bool = True
+    noise: str = "noise"
     breakpoints: int = 0
     seed: int = 0
 
@@ -84,11 +86,13 @@ class Job:
     @cached_property
     def scenario(self) -> Scenario:
         """The job as a scenario of simstrag."""
+        lag1 = NOISES[self.noise]
         return Scenario.of(
             {
                 "workers": self.workers,
                 "samples": self.gradients,
-                "step": {"compute": COMPUTE, "amp_ratio": AMP_RATIO, "cv": CV * self.noise},
+                "step": {"compute": COMPUTE, "amp_ratio": AMP_RATIO, "cv": CV * (lag1 is not None)},
+                "noise": {"lag1": lag1 or 0.0},
                 "allreduce": {"bytes": 1e8, "bandwidth": 1e10},
                 "server": {"service": self.service, "push": PUSH, "pull": PULL},
                 "learner": {"batch": 1},
@@ -159,10 +163,8 @@ class Job:
     def _noise(self) -> Floats:
         """Noise factors, shape (steps, workers), from simstrag's own streams (rule 4)."""
         steps, ranks = int(SPARE * self.rounds) + 16, range(self.workers)
-        if not self.noise:
-            return np.ones((steps, self.workers))
         noise = Noise(self.seed, self.timing.step.noise)
-        return np.array([[noise.factor(rank, k) for rank in ranks] for k in range(steps)])
+        return np.array([[noise.factor(rank, k) for k in range(steps)] for rank in ranks]).T
 
     @cached_property
     def _slowdowns(self) -> Floats:

@@ -1,7 +1,7 @@
 """The file of results: sections that are measured separately, each with its machine.
 
-`ratios.<policy>.<N>.<a|b|c>` and `rates.<policy>.<N>.<engine|a|b|c>` are of runs without noise;
-`noisy` has the same of runs with noise.
+`speed.<noise>.ratios.<policy>.<N>.<a|b|c>` and `speed.<noise>.rates.<policy>.<N>.<engine|a|b|c>`
+are the comparison with other engines.
 """
 
 from __future__ import annotations

@@ -17,14 +17,14 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from benchmarks import callbacks, heap, processes
-from benchmarks.jobs import CV, POLICIES, Job
+from benchmarks.jobs import NOISES, POLICIES, Job
 from benchmarks.stopwatch import Progress, Timed, time_call
 
 __all__ = ["OTHERS", "SIZES", "Effort", "agree", "measure"]
 
 OTHERS: dict[str, ModuleType] = {"a": processes, "b": callbacks, "c": heap}
 SIZES = (8, 64, 512, 4096, 65536)
-NOISY = (8, 4096)
+NOISY = SIZES[:-1]
 """Numbers of workers that are measured with noise, too."""
 TOLERANCE = 1e-9
 """Relative tolerance of makespans: SimPy adds durations, the others times; rounding differs."""
@@ -41,22 +41,23 @@ class Effort(NamedTuple):
     seconds: float = 0.3
 
 
-def measure(
-    sizes: Sequence[int], noisy: Sequence[int], effort: Effort, progress: Progress
-) -> dict[str, Any]:
-    """Sections of the results: `sizes` without noise, `noisy` with noise."""
-    clean = _table(sizes, False, effort, progress)
-    noise = _table(noisy, True, effort, progress)
-    return {**clean, "noise": False, "noisy": {**noise, "noise": f"lognormal, cv {CV}"}}
+def measure(sizes: Sequence[int], effort: Effort, progress: Progress) -> dict[str, Any]:
+    """Rates and ratios by noise."""
+    return {
+        noise: _table(
+            [n for n in sizes if noise == "no noise" or n in NOISY], noise, effort, progress
+        )
+        for noise in NOISES
+    }
 
 
 def _table(
-    sizes: Sequence[int], noise: bool, effort: Effort, progress: Progress
+    sizes: Sequence[int], noise: str, effort: Effort, progress: Progress
 ) -> dict[str, dict[str, dict[str, Any]]]:
     table: dict[str, dict[str, dict[str, Any]]] = {}
     for policy in POLICIES:
         for n in sizes:
-            progress(f"{policy}, {n} workers, {'with' if noise else 'without'} noise")
+            progress(f"{policy}, {n} workers, {noise}")
             for name, values in _case(policy, n, noise, effort).items():
                 table.setdefault(name, {}).setdefault(policy, {})[str(n)] = values
     return table
@@ -82,7 +83,7 @@ def _run(engine: str, job: Job) -> Timed:
     return time_call(lambda: run(job))
 
 
-def _case(policy: str, n: int, noise: bool, effort: Effort) -> dict[str, dict[str, Any]]:
+def _case(policy: str, n: int, noise: str, effort: Effort) -> dict[str, dict[str, Any]]:
     """Rates and ratios of one policy and number of workers."""
     common = Job(policy, n, max(2, GRADIENTS // n), noise)
     first = agree(common)

@@ -7,13 +7,16 @@ import math
 import pytest
 
 from benchmarks import results, speed
-from benchmarks.jobs import POLICIES, Job
+from benchmarks.jobs import NOISES, POLICIES, Job
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize(("workers", "breakpoints", "noise"), [(8, 0, False), (40, 7, True)])
+@pytest.mark.parametrize(
+    ("workers", "breakpoints", "noise"),
+    [(8, 0, "no noise"), (40, 7, "noise"), (40, 0, "lasting noise")],
+)
 def test_all_engines_end_at_the_same_time(
-    policy: str, workers: int, breakpoints: int, noise: bool
+    policy: str, workers: int, breakpoints: int, noise: str
 ) -> None:
     speed.agree(Job(policy, workers, 40, noise, breakpoints))
 
@@ -36,8 +39,8 @@ def test_what_is_compared_is_what_the_policies_are_about() -> None:
 
 def test_the_results_have_the_promised_keys() -> None:
     found = results.read()
-    for section in (found, found["noisy"]):
-        sizes = speed.SIZES if section is found else speed.NOISY
+    for noise in NOISES:
+        section, sizes = found["speed"][noise], speed.NOISY if noise != "no noise" else speed.SIZES
         for policy in POLICIES:
             for n in map(str, sizes):
                 assert set(section["ratios"][policy][n]) == set("abc")
@@ -45,7 +48,8 @@ def test_the_results_have_the_promised_keys() -> None:
                 values = [*section["ratios"][policy][n].values()]
                 values += section["rates"][policy][n].values()
                 assert all(math.isfinite(value) and value > 0 for value in values)
-    assert found["noise"] is False
-    assert {"cpu", "cores", "python", "numpy", "simpy", "date", "command"} <= {*found["machine"]}
-    sections = "breakpoints logs noise policies startup updates workers"
+    assert {"cpu", "cores", "python", "numpy", "simpy", "date", "command"} <= {
+        *found["speed"]["machine"]
+    }
+    sections = "breakpoints logs noise policies reviews startup updates workers"
     assert set(sections.split()) <= set(found["cost"])
