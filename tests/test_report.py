@@ -256,9 +256,19 @@ class TestTrue:
         text = Page(render(compare(Scenario.of(data, folder=tmp_path), jobs=1))).text
         for word in ("measured", "fitted", "assumed", "99.0 ms to 0.101 s", "timed by hand"):
             assert word in text
-        assert "lag-1 autocorrelation of 0.31" in text
-        assert "Measured noise lasts over steps" in text
+        assert "successive steps of a rank have an autocorrelation of 0.31" in text
+        assert "Measured noise lasts over steps" not in text, "it is simulated"
         assert "stand-in" in text
+
+    def test_measured_noise_that_is_not_simulated_is_a_caution(self, tmp_path: Path) -> None:
+        (tmp_path / "profile.json").write_text(json.dumps(PROFILE))
+        data = {
+            "workers": 4, "samples": 4 * 128 * 10, "profile": "profile.json", "seeds": 2,
+            "policies": ["bsp", "amp_all"], "noise": {"lag1": 0},
+        }  # fmt: skip
+        text = Page(render(compare(Scenario.of(data, folder=tmp_path), jobs=1))).text
+        assert "independent of the steps before" in text
+        assert "(lag-1 autocorrelation 0.31), simulated noise does less (0, by noise.lag1)" in text
 
     def test_it_reads_back_what_was_written(self, tmp_path: Path) -> None:
         small(policies=["bsp", "korel"]).write(tmp_path / "out")

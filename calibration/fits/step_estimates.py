@@ -71,8 +71,7 @@ def describe_noise(steps: Sequence[Sequence[float]]) -> NoiseSamples | None:
     order = (
         f"No visit has {CORRELATED_STEPS} steps to tell how successive ones are correlated"
         if lag is None
-        else "Successive steps are correlated as stated; simulated draws are independent and do "
-        "not honour that"
+        else "Successive steps are correlated as stated"
     )
     return NoiseSamples(
         kind="measured",

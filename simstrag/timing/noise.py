@@ -292,5 +292,5 @@ def _look(table: Floats, words: Words) -> Floats:
 def _marginal(table: Floats, x: Floats) -> Floats:
     place = np.clip((x + REACH) * PER_UNIT, 0, 2 * REACH * PER_UNIT)
     cell = place.astype(np.int64)
-    low, high = table[cell], table[cell + 1]
-    return low + (place - cell) * (high - low)
+    low: Floats = table[cell]
+    return low + (place - cell) * (table[cell + 1] - low)
