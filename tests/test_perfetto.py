@@ -477,6 +477,7 @@ def test_a_file_never_has_more_events_than_it_may(
         monkeypatch.setattr(perfetto, "MOST", most)
         file, said = written(run, timing, window=window)
         assert len(file["traceEvents"]) == said.events <= most
+        assert window is None or said.start >= window[0]
 
 
 def test_equal_runs_give_equal_bytes_gzipped_or_not(tmp_path: Path) -> None:

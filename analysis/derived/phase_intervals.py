@@ -179,19 +179,21 @@ class Moments(NamedTuple):
         """The moments between two times, both included."""
         return self.chosen((self.left <= end) & (self.right >= start))
 
-    def most_waited(self, room: int) -> tuple[int, int]:
+    def most_waited(self, room: int, start: int) -> tuple[int, int]:
         """The window of at most `room` beginnings with the most waiting; the first of equals.
 
-        Waiting counts where it begins.  There must be more moments than `room`.
+        Waiting counts where it begins, and nothing begins before `start`.  There must be more
+        moments than `room`.
         """
-        durations = np.where(np.isin(self.kind, WAITING), self.right - self.left, 0)
+        left = np.maximum(self.left, start)
+        durations = np.where(np.isin(self.kind, WAITING), self.right - left, 0)
         waited = np.append(0, np.cumsum(durations))
-        first = np.arange(len(self.left) - room)
-        fresh = np.append(True, np.diff(self.left[first]) > 0)  # equal beginnings stay together
+        first = np.arange(len(left) - room)
+        fresh = np.append(True, np.diff(left[first]) > 0)  # equal beginnings stay together
         sums = np.where(fresh, waited[first + room] - waited[first], -1)
         best = int(np.argmax(sums))
-        start = int(self.left[best])
-        return start, max(int(self.left[best + room]) - 1, start)
+        begin = int(left[best])
+        return begin, max(int(left[best + room]) - 1, begin)
 
 
 class Slowdown(NamedTuple):

@@ -102,7 +102,7 @@ def write_timeline(
     room = MOST - len(names) - at_the_edges
     cut = len(shown.left) > room
     if cut:
-        start, end = shown.most_waited(max(room, 1))
+        start, end = shown.most_waited(max(room, 1), start)
         shown = moments.within(start, end)
     first, last = micro(phases.marks[:, 0]), micro(phases.marks[:, -1])
     left_out, seconds = int(np.sum((last < start) | (first > end))), (start / 1e6, end / 1e6)
