@@ -123,7 +123,7 @@ class Noise:
     """The factors of all ranks under one seed.
 
     >>> Noise(seed=1, distribution=lognormal(0.05)).factor(rank=0, k=3)
-    1.0
+    1.0205726864142657
     """
 
     def __init__(self, seed: int, distribution: Distribution | None) -> None:

@@ -37,7 +37,7 @@ class Timing:
     Raises `InputError` if `load.host` would have to stretch recorded durations.
 
     >>> from simstrag.timing.noise import Noise
-    >>> step, noise = Step(host=0.0, gpu=0.1), Noise(seed=0, draw=None)
+    >>> step, noise = Step(host=0.0, gpu=0.1), Noise(seed=0, distribution=None)
     >>> timing = Timing(step, AllReduce(), ServerCost(), Contention(), noise)
     >>> timing.compute(rank=0, k=0, start=1.0, amp=False)
     1.1
@@ -114,7 +114,8 @@ class Timing:
 
         >>> from simstrag.timing.noise import Noise
         >>> step = Step(host=0.0, gpu=1.0, microbatches=4)
-        >>> timing = Timing(step, AllReduce(), ServerCost(), Contention(), Noise(seed=0, draw=None))
+        >>> none = Noise(seed=0, distribution=None)
+        >>> timing = Timing(step, AllReduce(), ServerCost(), Contention(), none)
         >>> timing.cut(rank=0, k=0, start=5.0, amp=False, share=1.0, deadline=0.5)
         (5.75, 3)
         """
