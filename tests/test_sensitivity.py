@@ -63,6 +63,22 @@ def test_all_that_is_stated_and_not_0_is_varied() -> None:
     ]  # fmt: skip
 
 
+def test_a_stated_autocorrelation_is_varied_up_to_nine_tenths() -> None:
+    changes = {"step": {"compute": 0.1, "cv": 0.1}, "noise": {"lag1": 0.4}}
+    found = rows("noise.lag1", **changes)
+    assert (found["smaller"]["tried"], found["larger"]["tried"]) == (0.1, 0.9)
+    assert found["larger"]["kind"] == "assumed (declared in the scenario)"
+    assert "noise.lag1" in uncertain(Scenario.of(BASE | {"samples": 512} | changes))
+
+
+def test_a_measured_or_negative_autocorrelation_is_not_varied() -> None:
+    demo = Scenario.read("examples/demo.yaml")
+    assert kind_of(demo, "noise.lag1") == "measured"
+    assert "noise.lag1" not in uncertain(demo)
+    assert "noise.lag1" in uncertain(demo.replaced(noise={"lag1": 0.3}))
+    assert "noise.lag1" not in uncertain(demo.replaced(noise={"lag1": -0.3}))
+
+
 @pytest.mark.parametrize(
     ("quantity", "message"),
     [

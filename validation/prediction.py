@@ -266,6 +266,9 @@ class Predictor:
             origin = f"{step.noise.kind}: empirical quantiles"
             spread = float(np.std(step.noise.quantiles))
             self._note("noise of steps", spread, "", ranks, origin)
+            lag1, origin = step.noise.lag1_autocorrelation, step.noise.kind
+            if lag1 is not None:
+                self._note("autocorrelation of successive steps", lag1, "", ranks, origin)
         if updates_in_step and lockstep is None:
             what = "update, by every rank of a synchronous plan"
             step = with_update(step, self._take(what, self._update(), "s"))

@@ -23,6 +23,7 @@ WORDS = {
     "step.host_share": "the share of a step that precision cannot shorten",
     "step.amp_ratio": "the gain of reduced precision",
     "step.cv": "the noise of steps",
+    "noise.lag1": "the autocorrelation of steps",
     "server.service": "the server's service",
     "server.push": "a push to the server",
     "server.pull": "a pull from the server",
@@ -249,6 +250,7 @@ def thresholds(s: Standings) -> Thresholds:
         if name not in logs
         and (scenario.step is None or not name.startswith("step.") or value_of(scenario, name))
         and name not in ("step.amp_ratio", C_TAU)
+        and (name != "noise.lag1" or scenario.inputs.step.noise is not None)
         and kind_of(scenario, name) != "measured"
     ]
     about = (

@@ -15,6 +15,7 @@ QUANTITIES = {
     "step.host_share": "",
     "step.amp_ratio": "",
     "step.cv": "",
+    "noise.lag1": "",
     "server.service": "s",
     "server.push": "s",
     "server.pull": "s",
@@ -29,6 +30,7 @@ BOUNDS = {
     "step.host_share": (0.0, 1.0),
     "step.amp_ratio": (1.0, math.inf),
     "step.cv": (0.0, 1.0),
+    "noise.lag1": (0.0, 0.9),
     "allreduce.overlap": (0.0, 1.0),
 }
 """Ranges of constants; all others are 0 or more."""
@@ -62,17 +64,24 @@ def kind_of(scenario: Scenario, name: str) -> str:
     if stated is not None and key in stated.model_fields_set:
         return DECLARED
     measured = getattr(inputs.profile, section, None)  # a profile has no learner
-    if section == "step":
+    if section in ("step", "noise"):
         measured = inputs.times
-    quantity = getattr(measured, "noise" if key == "cv" else key, None)
+    quantity = getattr(measured, "noise" if key in ("cv", "lag1") else key, None)
+    if key == "lag1" and quantity is not None and quantity.lag1_autocorrelation is None:
+        return NOT_GIVEN
     if quantity is not None:
         return str(quantity.kind)
     return NOT_GIVEN if stated is None else DEFAULT
 
 
 def value_of(scenario: Scenario, name: str) -> float:
-    """The constant in force; 0 if there is none, or if the profile gives the step."""
+    """The constant in force; 0 if there is none, or if the profile gives the step or its noise.
+
+    A negative autocorrelation counts as 0: it is not varied.
+    """
     section, _, key = name.partition(".")
+    if section == "noise":
+        return 0.0 if scenario.noise is None else max(scenario.noise.lag1, 0.0)
     if section in ("learner", "step"):
         stated = getattr(scenario, section)
         return 0.0 if stated is None else float(getattr(stated, key) or 0.0)
