@@ -257,7 +257,7 @@ class TestTrue:
         for word in ("measured", "fitted", "assumed", "99.0 ms to 0.101 s", "timed by hand"):
             assert word in text
         assert "successive steps of a rank have an autocorrelation of 0.31" in text
-        assert "autocorrelation of successive ones 0.31 measured" in text
+        assert "autocorrelation of successive ones0.310measured" in text
         assert "Measured noise lasts over steps" not in text, "it is simulated"
         assert "stand-in" in text
 
