@@ -285,12 +285,14 @@ def _look(table: Floats, words: Words) -> Floats:
     words = np.where(row > 0, words << np.uint64(12), words)
     cell = (words >> np.uint64(52)).astype(np.int64)
     into = (words & np.uint64(2**52 - 1)).astype(np.float64) * 2.0**-52
-    low: Floats = table[row, cell]
-    return low + into * (table[row, cell + 1] - low)
+    low, high = table[row, cell], table[row, cell + 1]
+    quantile: Floats = low + into * (high - low)
+    return quantile
 
 
 def _marginal(table: Floats, x: Floats) -> Floats:
+    """The factor at normal numbers."""
     place = np.clip((x + REACH) * PER_UNIT, 0, 2 * REACH * PER_UNIT)
     cell = place.astype(np.int64)
-    low: Floats = table[cell]
-    return low + (place - cell) * (table[cell + 1] - low)
+    low, high = table[cell], table[cell + 1]
+    return low + (place - cell) * (high - low)
