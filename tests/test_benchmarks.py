@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from benchmarks import results, speed
+from benchmarks import lasting_noise, results, speed
 from benchmarks.jobs import NOISES, POLICIES, Job
 
 
@@ -53,3 +53,9 @@ def test_the_results_have_the_promised_keys() -> None:
     }
     sections = "breakpoints logs noise policies reviews startup updates workers"
     assert set(sections.split()) <= set(found["cost"])
+
+
+def test_the_table_of_lasting_noise_has_a_column_of_each_autocorrelation() -> None:
+    rows = [*lasting_noise.rows(workers=2, seeds=2)]
+    assert {len(row) for row in rows} == {2 + len(lasting_noise.LAG1)}
+    assert {row[0] for row in rows} == {*lasting_noise.POLICIES}

@@ -25,6 +25,13 @@ def test_every_combination_is_a_point_and_the_last_key_varies_fastest() -> None:
     assert points[3].scenario.inputs.server.service == 0.2
 
 
+def test_the_autocorrelation_of_noise_can_vary_without_a_section_in_the_scenario() -> None:
+    points = of(grid={"noise.lag1": [0, 0.5]}).points()
+    assert [p.scenario.inputs.step.noise.lag1 for p in points if p.scenario.inputs.step.noise] == [
+        0, 0.5,
+    ]  # fmt: skip
+
+
 def test_a_key_of_a_section_leaves_the_others_of_it_as_they_are() -> None:
     points = of(grid={"step.compute": [0.1, 0.2]}).points()
     assert [(p.scenario.step.compute, p.scenario.step.cv) for p in points if p.scenario.step] == [
