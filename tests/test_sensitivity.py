@@ -14,7 +14,14 @@ from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.experiments.sensitivity import FACTORS, sensitivity
 from simstrag.scenario.scenario import Scenario
-from simstrag.scenario.varied_constants import QUANTITIES, kind_of, uncertain, with_value
+from simstrag.scenario.varied_constants import (
+    BOUNDS,
+    QUANTITIES,
+    kind_of,
+    uncertain,
+    with_value,
+)
+from simstrag.timing import noise
 
 SLOW = {"time": 0, "node": 0, "resource": "gpu", "kind": "slowdown", "value": 2.0}
 BASE: dict[str, Any] = {
@@ -63,12 +70,18 @@ def test_all_that_is_stated_and_not_0_is_varied() -> None:
     ]  # fmt: skip
 
 
-def test_a_stated_autocorrelation_is_varied_up_to_nine_tenths() -> None:
+def test_a_stated_autocorrelation_is_varied_up_to_eight_tenths() -> None:
     changes = {"step": {"compute": 0.1, "cv": 0.1}, "noise": {"lag1": 0.4}}
     found = rows("noise.lag1", **changes)
-    assert (found["smaller"]["tried"], found["larger"]["tried"]) == (0.1, 0.9)
+    assert (found["smaller"]["tried"], found["larger"]["tried"]) == (0.1, 0.8)
     assert found["larger"]["kind"] == "assumed (declared in the scenario)"
     assert "noise.lag1" in uncertain(Scenario.of(BASE | {"samples": 512} | changes))
+
+
+@pytest.mark.parametrize("above", [1, 5, 20, 50])
+def test_noise_of_two_levels_can_have_all_that_is_tried(above: int) -> None:
+    most = BOUNDS["noise.lag1"][1]
+    assert noise.quantiles([1.0] * (100 - above) + [9.0] * above, lag1=most).lag1 == most
 
 
 def test_a_measured_or_negative_autocorrelation_is_not_varied() -> None:

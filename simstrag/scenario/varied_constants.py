@@ -30,7 +30,7 @@ BOUNDS = {
     "step.host_share": (0.0, 1.0),
     "step.amp_ratio": (1.0, math.inf),
     "step.cv": (0.0, 1.0),
-    "noise.lag1": (0.0, 0.9),
+    "noise.lag1": (0.0, 0.8),  # noise of two levels cannot have much more
     "allreduce.overlap": (0.0, 1.0),
 }
 """Ranges of constants; all others are 0 or more."""
