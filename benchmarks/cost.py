@@ -6,6 +6,7 @@ beforehand.  Each run whose peak memory is measured has its own process.
 
 from __future__ import annotations
 
+import copy
 import os
 import statistics
 import subprocess
@@ -186,13 +187,16 @@ def _policies(sizes: tuple[int, ...], progress: Progress) -> dict[str, Any]:
 
 
 class _Counting:
-    """A policy, and how often it was asked."""
+    """A policy that counts in a list how often it was asked, in the copy that a run makes, too."""
 
-    def __init__(self, policy: Policy) -> None:
-        self._policy, self.reviews = policy, 0
+    def __init__(self, policy: Policy, asked: list[int]) -> None:
+        self._policy, self._asked = policy, asked
+
+    def __deepcopy__(self, memo: Any) -> _Counting:
+        return _Counting(copy.deepcopy(self._policy, memo), self._asked)
 
     def plan(self, view: View) -> Plan:
-        self.reviews += 1
+        self._asked[0] += 1
         return self._policy.plan(view)
 
 
@@ -205,9 +209,10 @@ def _reviews(sizes: tuple[int, ...], progress: Progress) -> dict[str, Any]:
             progress(f"reviews of {policy}, {n} workers")
             seconds = []
             for _ in range(REPETITIONS):
-                counting = _Counting(policies.load(policy))
+                asked = [0]
+                counting = _Counting(policies.load(policy), asked)
                 run = partial(simulate, scenario, counting, record_updates=False)
-                seconds.append(time_call(run).cpu / counting.reviews)
+                seconds.append(time_call(run).cpu / asked[0])
             costs.setdefault(policy, {})[str(n)] = statistics.median(seconds) * 1e6
     return costs
 
