@@ -88,7 +88,7 @@ COLUMNS static void account_race(double *restrict lanes, whole n, double time, d
 COLUMNS static double begin_all(double *restrict finish, const double *work, const double *rate,
                                 const double *until, whole n, double start) {
     double latest = -INFINITY;
-    int leaves = 0;
+    whole leaves = 0; /* as wide as a double */
 #pragma omp simd reduction(max : latest) reduction(| : leaves)
     for (whole p = 0; p < n; p++) {
         double end = start + work[p] * rate[p];

@@ -33,7 +33,7 @@ static whole take_steps(struct job *m) {
 /* The same of ranks in lockstep that began together; whether one may be beyond its segment. */
 COLUMNS static int take_columns(double *restrict clean, const double *rate, const double *until,
                                 whole n, double start) {
-    int leaves = 0;
+    whole leaves = 0; /* as wide as a double */
 #pragma omp simd reduction(| : leaves)
     for (whole p = 0; p < n; p++) {
         double end = start + rate[p];

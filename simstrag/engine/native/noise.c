@@ -13,9 +13,9 @@ static inline word nth(word state, whole n) {
 
 /* The quantile at a random word: 12 bits are the cell, the next 52 or 40 the place in it. */
 static inline double quantile(const double *table, word drawn) {
-    word cell = drawn >> 52, row = (cell == CELLS - 1) * 2 + (cell == 0);
+    word cell = drawn >> 52, row = cell == 0 ? NODES : cell == CELLS - 1 ? 2 * NODES : 0;
     drawn = row ? drawn << 12 : drawn;
-    const double *node = table + row * NODES + (drawn >> 52);
+    const double *node = table + row + (drawn >> 52);
     double into = (double)(whole)(drawn & 0xFFFFFFFFFFFFFu) * 0x1p-52;
     return node[0] + into * (node[1] - node[0]);
 }
@@ -48,14 +48,14 @@ static inline double draw(struct job *m, whole rank) {
 }
 
 /* The work of the next step of `n` ranks, by their columns: factors times `effort`. */
-COLUMNS static void draw_columns(double *restrict work, const double *effort, const word *keys,
+LOOKUPS static void draw_columns(double *restrict work, const double *effort, const word *keys,
                                  whole *restrict drawn, const double *table, whole n) {
 #pragma omp simd
     for (whole p = 0; p < n; p++) work[p] = quantile(table, nth(keys[p], drawn[p]++)) * effort[p];
 }
 
 /* The same with autocorrelation; whether a block of some rank begins. */
-COLUMNS static int correlate_columns(double *restrict work, double *restrict normal,
+LOOKUPS static int correlate_columns(double *restrict work, double *restrict normal,
                                      const double *effort, const word *keys, whole *restrict drawn,
                                      const double *table, const double *factors, whole n,
                                      double rho, double fresh) {

@@ -191,8 +191,10 @@ struct job { TABLES(DECLARE_TABLE) SCALARS(DECLARE_FIELD, DECLARE_ARRAY) };
 /* A loop over columns: several versions, of which the CPU at hand takes the widest it has. */
 #if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_ADDRESS__)
 #define COLUMNS __attribute__((noinline, target_clones("avx512f", "avx2", "default")))
+#define LOOKUPS __attribute__((noinline, target_clones("avx2", "default"))) /* wider gains nothing */
 #else
 #define COLUMNS
+#define LOOKUPS
 #endif
 
 static inline double most(double a, double b) { return a > b ? a : b; }
