@@ -103,8 +103,8 @@ static double new_version(struct job *m, whole gradients) {
     return m->unknown ? NAN : m->booked + worth(m);
 }
 
-/* Whether the log of updates has a row for this version. */
-static int is_logged(struct job *m) { return m->every == 0 || m->version % m->every == 0; }
+/* Whether the log of updates has a row for this version; `every` is 0 or a power of two. */
+static int is_logged(struct job *m) { return m->every == 0 || !(m->version & (m->every - 1)); }
 
 /* The run ends, or the plan is reviewed; whether neither. */
 static int goes_on(struct job *m, double progress) {
