@@ -19,10 +19,10 @@ RATES = {
     ("bsp", True): {"8": 100, "64": 200, "512": 250, "4096": 250},
     ("asgd", False): {"8": 33, "64": 20, "512": 14, "4096": 9.5},
     ("asgd", True): {"8": 25, "64": 17, "512": 12, "4096": 8},
-    ("korel", False): {"4096": 40},
+    ("korel", False): {"8": 0.4, "4096": 40},
 }
 """Aims in million steps per second, by policy and whether there is noise, and by workers."""
-REVIEWS = {"korel": 50e3, "dssp": 50e3}
+REVIEWS = {"dssp": 50e3}
 """Aims in reviews per second with 8 workers."""
 
 
