@@ -53,8 +53,8 @@ class Memory:
         sizes = {
             "closings": n + 1, "events": 4 * n + SPARE, "jobs": 4 * n + SPARE,
             "kept": (n, KEPT), "pieces": 0, "times": 0, "values": 0, "seconds_of": 1,
-            "durations": 0, "quantiles": 0, "marginal": 0, "lanes": (LANES, n), "clean": 2 * n,
-            "tree": 2 << (n - 1).bit_length(), "update_log": LOGGED, "member_log": log,
+            "durations": 0, "quantiles": 0, "marginal": 0, "lanes": (LANES, n),
+            "update_log": LOGGED, "member_log": log,
             "step_log": log if keep_steps else 0, "fate_log": log * (KEPT + 1) if keep_fates else 0,
             **dict.fromkeys(
                 (f"shown_{name}" for name in LAZY if name != "pending_since"), (WINDOW, n)
