@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import copy
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -192,7 +192,7 @@ class Timing:
 
     def net(self, rank: int, loaded: bool) -> Piecewise | None:
         """The slowdown of a rank's network over time, if there is any."""
-        if not self._feels_net(rank, loaded):
+        if not self.feels_net((rank,), loaded):
             return None
         key = self.contention.place(rank), self._net_factor(rank, loaded)
         if key not in self._net:
@@ -205,8 +205,10 @@ class Timing:
         factors = np.array([self._net_factor(rank, loaded) for rank in ranks])
         return self.contention.pieces.taken(self.contention.felt[places, NET]).scale(factors)
 
-    def _feels_net(self, rank: int, loaded: bool) -> bool:
-        return rank in self._slowed or (loaded and rank in self.load.ranks)
+    def feels_net(self, ranks: Iterable[int], loaded: bool) -> bool:
+        """Whether the network of any of these ranks is ever slowed."""
+        own = not self._slowed.isdisjoint(ranks)
+        return own or (loaded and not self.load.ranks.isdisjoint(ranks))
 
     def _net_factor(self, rank: int, loaded: bool) -> float:
         return self.load.net if loaded and rank in self.load.ranks else 1.0
@@ -215,7 +217,7 @@ class Timing:
         """The largest slowdown of the networks of `members` over time."""
         if len(members) == 1:
             return self.net(members[0], loaded) or ONE
-        felt = tuple(rank for rank in members if self._feels_net(rank, loaded))
+        felt = tuple(rank for rank in members if self.feels_net((rank,), loaded))
         return self._slowest(felt, len(felt) < len(members), loaded) if felt else ONE
 
     def _largest(self, felt: tuple[int, ...], others: bool, loaded: bool) -> Piecewise:

@@ -74,8 +74,8 @@ def file(plan: Plan, old: Plan | None, loading: Loading, token: int) -> None:
     token: of the members of the first quorum; the others' follow.
     """
     memory, rows = loading.memory, loading.memory.ranks
-    bounds = plan.bound if isinstance(plan.bound, tuple) else (None,) * len(rows)
-    rows["bound"] = [_or(bound, -1) for bound in bounds]
+    bounds = plan.bound if isinstance(plan.bound, tuple) else ()
+    rows["bound"] = [_or(bound, -1) for bound in bounds] or -1
     if old is not None and old.bound and plan.bound and plan.quorums == old.quorums:
         memory.quorums[: len(plan.quorums)] = loading.filed
         return
@@ -120,7 +120,7 @@ def _file(index: int, quorum: Quorum, plan: Plan, loading: Loading, at: int) -> 
     if quorum.via is not Via.SERVER:
         row["seconds"] = loading.seconds(quorum.members)
         loaded = bool(memory.job["loaded"])
-        felt = any(timing.net(rank, loaded) is not None for rank in quorum.members)
+        felt = timing.feels_net(quorum.members, loaded)
         if not full:
             row["asks"] = felt or timing.nodes is not None
             loading.seconds_by_count()
@@ -150,7 +150,7 @@ def _shape(quorum: Quorum, plan: Plan, loading: Loading) -> int:
 def _is_free(quorum: Quorum, loading: Loading) -> bool:
     """Whether no member ever feels contention of the network."""
     loaded = bool(loading.memory.job["loaded"])
-    return all(loading.timing.net(rank, loaded) is None for rank in quorum.members)
+    return not loading.timing.feels_net(quorum.members, loaded)
 
 
 def _file_riders(quorum: Quorum, loading: Loading, at: int) -> int:
