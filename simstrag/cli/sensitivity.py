@@ -53,12 +53,14 @@ def _print(thresholds: pd.DataFrame) -> None:
         by = {row["direction"]: row for row in group.to_dict("records")}
         first = group.iloc[0]
         value = f"{first['value']:.4g} {first['unit']}".strip()
-        rows.append([str(quantity), value, _effect(by["smaller"]), _effect(by["larger"])])
+        rows.append([str(quantity), value, _effect(by.get("smaller")), _effect(by.get("larger"))])
     print_table(["quantity", "value", "smaller", "larger"], rows)
 
 
-def _effect(row: dict[Any, Any]) -> str:
-    """The effect of a change in one direction on the leader."""
+def _effect(row: dict[Any, Any] | None) -> str:
+    """The effect of a change in one direction on the leader; none is tried beyond the bounds."""
+    if row is None:
+        return "not tried"
     if not row["rival"]:
         return f"stays, to {row['tried']:.3g}"
     low, high = sorted((row["holds_at"], row["turns_at"]))

@@ -212,14 +212,14 @@ def _coefficient(marginal: Floats, density: Floats, lag1: float) -> float:
     """That of the normal process whose factors have an autocorrelation, by Hermite polynomials.
 
     Factors f(x), f(y) of normal numbers with correlation r have covariance sum of c_n^2 r^n, where
-    c_n is the mean of f times the n-th normalised polynomial (Mehler's formula).
+    c_n is the mean of f - 1 times the n-th normalised polynomial (Mehler's formula).
     """
     x = np.arange(-REACH * PER_UNIT, REACH * PER_UNIT + 1) / PER_UNIT
     shares, before, polynomial = [], np.zeros_like(x), np.ones_like(x)
     for n in range(1, TERMS):
         next_one = (x * polynomial - math.sqrt(n - 1) * before) / math.sqrt(n)
         before, polynomial = polynomial, next_one
-        shares.append(_sum(marginal * polynomial * density) ** 2)
+        shares.append(_sum((marginal - 1) * polynomial * density) ** 2)
     variance = _sum((marginal - 1) ** 2 * density)
 
     def correlation(rho: float) -> float:
@@ -232,8 +232,9 @@ def _coefficient(marginal: Floats, density: Floats, lag1: float) -> float:
     low, high = -MOST_LAG1, MOST_LAG1
     if not correlation(low) <= lag1 <= correlation(high):
         raise InputError(
-            f"noise of this shape cannot have lag1 {lag1:g}; give one between "
-            f"{correlation(low):.2f} and {correlation(high):.2f}"
+            f"noise of this shape cannot have lag1 {lag1!r}; give one between "
+            f"{math.ceil(100 * correlation(low)) / 100} and "
+            f"{math.floor(100 * correlation(high)) / 100}"
         )
     for _ in range(60):
         middle = (low + high) / 2
