@@ -205,6 +205,16 @@ def test_little_noise_lasts_as_long_as_much(cv: float) -> None:
     assert noise.lognormal(cv, lag1=0.5).rho == pytest.approx(0.5, abs=1e-3)
 
 
+def test_noise_without_spread_is_none_whatever_its_autocorrelation() -> None:
+    flat = noise.quantiles([1.0, 1.0], lag1=0.5)
+    assert flat.factors(noise.keys(0, [0])[0], 0, 3).tolist() == [1.0, 1.0, 1.0]
+
+
+def test_hardly_any_autocorrelation_is_none() -> None:
+    almost, independent = noise.lognormal(0.3, 1e-20), noise.lognormal(0.3)
+    assert almost.quantiles.tolist() == independent.quantiles.tolist()
+
+
 def test_an_autocorrelation_that_the_shape_does_not_allow_is_refused() -> None:
     message = r"noise of this shape cannot have lag1 -0\.95; give one between -0\.\d+ and 0\.9"
     with pytest.raises(InputError, match=message):

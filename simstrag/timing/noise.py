@@ -4,9 +4,10 @@ Every policy of a comparison faces the same factors, in whatever order steps hap
 docs/semantics.md).  A counter-based generator, SplitMix64, turns (seed, rank, k) into 64 bits, and
 a table of quantiles turns these into a factor; `engine/native/noise.c` does the same in C.
 
-Equal bytes on every machine: `exp` and `log` of numpy and of C libraries differ between processors
-in the last bit, so this module uses sums, products, quotients and square roots alone, all of which
-IEEE 754 rounds exactly, sums that `math.fsum` rounds once, and decimal logarithms.
+Equal bytes on every machine: `exp` and `log` differ between processors and C libraries in the last
+bit.  Quantiles that need `log` are therefore rounded to multiples of 2^-30.  All else uses sums,
+products, quotients and square roots, which IEEE 754 rounds exactly, sums that `math.fsum` rounds
+once, and decimal logarithms.
 """
 
 from __future__ import annotations
@@ -184,7 +185,7 @@ def _of(table: Floats, lag1: float) -> Distribution:
     """The distribution of the factors of a table over their mean."""
     between = (table[:, :-1] + table[:, 1:]) / 2
     table = table / _sum(WEIGHTS * between)
-    if not lag1:
+    if abs(lag1) < FORGOTTEN or table[0, 0] == table[0, -1]:  # independent, or without spread
         return Distribution(table, np.empty(0))
     z = _normal()
     low, high = z[:, :-1], z[:, 1:]
