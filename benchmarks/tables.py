@@ -20,8 +20,11 @@ RATES = {
     ("asgd", False): {"8": 33, "64": 20, "512": 14, "4096": 9.5},
     ("asgd", True): {"8": 25, "64": 17, "512": 12, "4096": 8},
     ("korel", False): {"8": 0.4, "4096": 40},
+    ("korel", True): {"8": 0.16, "4096": 20},
 }
 """Aims in million steps per second, by policy and whether there is noise, and by workers."""
+RATIOS = {"asgd": 50, "cgp": 50, "backup": 50}
+"""Aims for the least ratio to (a) of all sizes."""
 REVIEWS = {"dssp": 50e3}
 """Aims in reviews per second with 8 workers."""
 
@@ -182,6 +185,10 @@ def _speed_aims(section: dict[str, Any]) -> Iterator[Cells]:
                 rate = rates[policy].get(n, {}).get("engine", 0) / 1e6
                 figure = f"{policy}, N = {n}, {noise}"
                 yield _aim(figure, f">= {least:g}M steps/s", f"{rate:.3g}M/s", rate >= least)
+        for policy, least in RATIOS.items():
+            ratio = min(r["a"] for r in section[noise]["ratios"][policy].values())
+            figure = f"{policy}, least of all N, {noise}"
+            yield _aim(figure, f">= {least} x (a)", f"{ratio:.0f} x", ratio >= least)
         worst = max(rate["engine"] / rates["ssp"][n]["engine"] for n, rate in rates["asgd"].items())
         yield _aim(f"ssp, worst N, {noise}", "< 2 x asgd's time", f"{worst:.2f} x", worst < 2)
 

@@ -15,6 +15,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from scipy import stats
 
@@ -63,8 +64,8 @@ def test_the_samples_make_the_profile() -> None:
 def test_the_plan_is_made_by_its_seed_and_of_what_was_calibrated_before(
     found: dict[str, Any], profile: Profile, begun: Profile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("simstrag.validation.validation.cores", lambda: [0, 1])
     """But for the unit of time of its schedules: the makespan of a clean run, under other draws."""
+    monkeypatch.setattr("simstrag.validation.validation.cores", lambda: [0, 1])
     drawn = make_plan(begun, (), (), 200, seed=0).document()
     written = json.loads((FOLDER / "plan.json").read_text(encoding="utf-8"))
     whole = {"name": profile.name, "sha256": profile.sha256}
@@ -98,6 +99,7 @@ def test_profile_and_plan_make_the_simulated_makespans(
     (said,) = (each for each in found["cases"] if each["case"] == name)
     real, then = ([each["makespan"] for each in said[kind]] for kind in ("real", "simulated"))
     now = [run.makespan for run in predicted.runs]
+    assert np.mean(now) == pytest.approx(np.mean(then), rel=1e-3), "docs/measured.md says so"
     assert stats.ttest_ind(now, then, equal_var=False).pvalue > LUCK
     assert judge(real, now).word == said["makespan"]["word"]
 
