@@ -32,8 +32,8 @@ class Loading:
         self._new: list[Piecewise] = []
         self._constants()
         self._durations()
+        self._nets()  # first, as they are few: what is in memory is copied when more is put there
         self.stretches(amp=False)
-        self._nets()
         if timing.step.noise is not None:
             self._noise(timing.seed, timing.step.noise)
 
