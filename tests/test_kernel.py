@@ -74,7 +74,10 @@ def test_in_long_runs_with_many_breakpoints_the_short_ways_agree_with_the_long_o
     ]  # fmt: skip
     for end in ("hold", "loop"):
         scenario = case(6, 1500, trace=rows, trace_end=end)
-        for policy in ("bsp", "bsp:via=server", "backup:b=2", "asgd", "ssp:bound=2", "korel"):
+        for policy in (
+            "bsp", "bsp:via=server", "backup:b=2", "asgd", "ssp:bound=2", "korel", "lb_bsp",
+            "k_async:x=3", "star_h",
+        ):  # fmt: skip
             long, short = (simulate(scenario, policy, 1, record_steps=kept) for kept in (1, 0))
             assert short.updates == long.updates, (policy, end)
             apart = {"beyond_trace", "deviation"}  # sums in another order

@@ -9,6 +9,19 @@ static double follow_member(struct job *m, const struct quorum_row *q, whole p, 
                   &lane(m, UNTIL)[p]);
 }
 
+/* What its members compute from now on. */
+static void measure(struct job *m, struct quorum_row *q) {
+    q->samples = q->amp = q->rebatched = 0;
+    for (whole p = q->members_at; p < q->members_at + q->size; p++) {
+        struct rank_row *r = &m->ranks[m->lists[p]];
+        q->samples += r->samples; q->amp += r->amp; q->rebatched += r->share != 1.0;
+        lane(m, EFFORT)[p] = lane(m, WORK)[p] = effort(m, r->share);
+        lane(m, SHARE)[p] = r->share; lane(m, AMP)[p] = r->amp;
+        lane(m, SAMPLES)[p] = (double)r->samples;
+    }
+    q->won = q->samples;
+}
+
 /* After all members of a barrier or race started: it is in lockstep if they did so as one. */
 static void fall_in(struct job *m, whole index) {
     struct quorum_row *q = &m->quorums[index];
@@ -22,21 +35,16 @@ static void fall_in(struct job *m, whole index) {
             return;
     }
     q->lockstep = 1; q->closing = -1; q->done = 0;
-    q->steps_done = q->staleness = q->samples = q->amp = q->rebatched = 0; q->pulled = lead->pulled;
+    q->steps_done = q->staleness = 0; q->pulled = lead->pulled;
     q->got = lead->got; q->version = lead->version; q->seen = lead->seen; q->closed_at = INFINITY;
     q->latest = -INFINITY;
+    measure(m, q);
     for (whole p = at; p < end; p++) {
         struct rank_row *r = &m->ranks[m->lists[p]];
         q->latest = most(q->latest, r->finish);
-        q->samples += r->samples; q->amp += r->amp; q->rebatched += r->share != 1.0;
         lane(m, FINISH)[p] = r->finish;
-        lane(m, COMPUTE)[p] = r->compute;
+        lane(m, COMPUTE)[p] = r->compute; lane(m, WAIT)[p] = r->wait;
         lane(m, COMMUNICATION)[p] = r->communication;
-        lane(m, WAIT)[p] = r->wait;
-        lane(m, EFFORT)[p] = lane(m, WORK)[p] = effort(m, r->share);
-        lane(m, SHARE)[p] = r->share;
-        lane(m, AMP)[p] = r->amp;
-        lane(m, SAMPLES)[p] = (double)r->samples;
         lane(m, WINS)[p] = lane(m, CLEAN_RATE)[p] = 0.0;
         lane(m, CLEAN_UNTIL)[p] = -INFINITY;
         lane(m, RATE)[p] = 1.0; /* of recorded steps, whose work is in seconds */
@@ -44,7 +52,6 @@ static void fall_in(struct job *m, whole index) {
         if (!r->recorded) follow_member(m, q, p, r->start, 0.0);
         r->due = NAN;
     }
-    q->won = q->samples;
     if (q->shape == RACE) { /* all events and jobs were of its members */
         m->scheduled = m->queued = 0; m->take_due = 0;
     } else {
@@ -158,54 +165,35 @@ static void restart(struct job *m, whole index) {
     if (q->shape == BARRIER) schedule(m, q->latest, CLOSE, index, m->refiled);
 }
 
-/* The gradients of all members of a barrier are in a closing. */
-static void close_all(struct job *m, whole index, whole closing) {
-    struct quorum_row *q = &m->quorums[index];
-    struct closing_row *c = &m->closings[closing];
-    c->lockstep = 1; c->count = q->size; c->token = q->token;
-    c->leader = m->lists[q->members_at];
-    q->closing = closing;
-}
-
-COLUMNS static void show_columns(double *restrict seconds, double *restrict share,
-                                 double *restrict communication, flag *restrict amp,
-                                 const double *finish, const double *of_batch,
-                                 const double *reduced, whole n, double got, double fetched) {
-#pragma omp simd
-    for (whole p = 0; p < n; p++) {
-        seconds[p] = finish[p] - got;
-        share[p] = of_batch[p];
-        communication[p] = fetched;
-        amp[p] = reduced[p] > 0;
-    }
-}
-
 /* Show the steps of all ranks as columns, if they have shown as many; whether it could. */
 static int show_all(struct job *m, struct quorum_row *q) {
-    whole n = m->workers, level = m->known[0], differ = 0;
+    whole n = m->workers, level = m->known[0], differ = 0, row = level % WINDOW * n;
     for (whole p = 0; p < n; p++) differ |= m->known[p] ^ level;
     if (differ) return 0;
-    for (whole p = 0; p < n; p++) m->known[p]++;
-    whole row = level % WINDOW * n;
-    show_columns(m->shown_local_times + row, m->shown_batch + row, m->shown_communication + row,
-                 m->shown_amp + row, lane(m, FINISH), lane(m, SHARE), lane(m, AMP), n, q->got,
-                 q->got - q->pulled);
+    double *finish = lane(m, FINISH), *reduced = lane(m, AMP), got = q->got;
+    double *seconds = m->shown_local_times + row, *fetched = m->shown_communication + row;
+    flag *amp = m->shown_amp + row;
+#pragma omp simd
+    for (whole p = 0; p < n; p++) {
+        m->known[p]++;
+        seconds[p] = finish[p] - got;
+        fetched[p] = got - q->pulled;
+        amp[p] = reduced[p] > 0;
+    }
+    memcpy(m->shown_batch + row, lane(m, SHARE), (size_t)n * sizeof(double));
     memset(m->shown_lower_bound + row, 0, (size_t)n);
     return 1;
 }
 
-/* The gradients of a closing become part of the parameters; how stale they are.
-   had: samples before this update. */
-static whole apply_all(struct job *m, whole index, whole had) {
+/* The gradients of a closing become part of the parameters.  had: samples before this update. */
+static void apply_all(struct job *m, whole index, whole had) {
     struct quorum_row *q = &m->quorums[index];
-    whole staleness = m->version - q->version;
-    q->done = 1; q->staleness += staleness;
+    q->done = 1; q->staleness += m->version - q->version;
     learn(m, q->won, q->seen);
     note_drift(m, q->needed, had, q->seen);
-    if (!m->shows || (is_whole(q) && q->size == m->workers && show_all(m, q))) return staleness;
+    if (!m->shows || (is_whole(q) && q->size == m->workers && show_all(m, q))) return;
     for (whole p = q->members_at; p < q->members_at + q->size; p++)
         if (has_won(m, q, p))
             show_step(m, m->lists[p], lane(m, FINISH)[p] - q->got, lane(m, SHARE)[p],
                       q->got - q->pulled + push_seconds(m, q, p), m->ranks[m->lists[p]].amp, 0);
-    return staleness;
 }

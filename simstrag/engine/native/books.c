@@ -84,6 +84,9 @@ static double worth(struct job *m) {
     return m->own / (m->noise_scale + m->own + m->c_tau * ((double)m->stale / m->own));
 }
 
+/* The progress so far. */
+static double progress(struct job *m) { return m->unknown ? NAN : m->booked + worth(m); }
+
 /* Gradients of ranks that saw `seen` samples at their pull become part of the parameters. */
 static void learn(struct job *m, whole samples, whole seen) {
     m->own += samples;

@@ -1,43 +1,13 @@
 /* From lockstep back to events: the records of all ranks are complete again. */
 
-/* Where the gradients of members in lockstep are. */
-static flag state_of(const struct quorum_row *q) {
-    return q->done ? GONE : q->closing >= 0 ? CLOSED : COMPUTING;
-}
-
-/* What a view and rule 27 see of ranks in lockstep. */
-EXPORT void report(struct job *m) {
-    for (whole index = 0; index < m->quorum_count; index++) {
-        struct quorum_row *q = &m->quorums[index];
-        if (!q->lockstep) continue;
-        for (whole p = q->members_at; p < q->members_at + q->size; p++) {
-            struct rank_row *r = &m->ranks[m->lists[p]];
-            if (q->shape == QUEUED) {
-                report_queued(m, m->lists[p]);
-            } else {
-                r->pulled = q->pulled; r->start = q->got;
-                r->step = r->started + q->steps_done - 1;
-                r->state = state_of(q);
-            }
-        }
-    }
-}
-
-/* A rank has computed since it had its parameters, and no event or job is its own. */
-static void restate(struct rank_row *r, double got) {
-    r->got = r->start = got; r->ended = r->finish; r->step = r->started - 1;
-    r->pushed = r->busy = 0.0; r->due = NAN; r->job = NO_JOB; r->ticket = -1;
-}
-
 /* All members compute, or their collective is under way, or their update was just made. */
 static void disband_columns(struct job *m, struct quorum_row *q) {
-    if (q->done && q->shape == RACE) q->closing = reopen(m, q->busy);
+    if (q->done && q->shape == RACE) q->closing = reopen(m, 0, q->busy);
     for (whole p = q->members_at + q->size - 1; p >= q->members_at; p--) {
         whole rank = m->lists[p];
         struct rank_row *r = &m->ranks[rank];
-        r->compute = lane(m, COMPUTE)[p];
+        r->compute = lane(m, COMPUTE)[p]; r->wait = lane(m, WAIT)[p];
         r->communication = lane(m, COMMUNICATION)[p];
-        r->wait = lane(m, WAIT)[p];
         r->finish = lane(m, FINISH)[p];
         r->pulled = q->pulled; r->version = q->version; r->seen = q->seen;
         r->started += q->steps_done; r->staleness += q->staleness;
@@ -74,4 +44,28 @@ static void disband(struct job *m, whole index) {
 EXPORT void disband_all(struct job *m) {
     for (whole index = 0; index < m->quorum_count; index++)
         if (m->quorums[index].lockstep) disband(m, index);
+}
+
+/* A plan says other things of next steps: those whose update was just made stay in lockstep, unless
+   a step waits for a switch of its precision. */
+EXPORT void resize(struct job *m) {
+    for (whole index = 0; index < m->quorum_count; index++) {
+        struct quorum_row *q = &m->quorums[index];
+        if (!q->lockstep) continue;
+        whole at = q->members_at, end = at + q->size;
+        int stays = q->shape != QUEUED && q->done;
+        for (whole p = at; p < end && stays && m->amp_switch != 0; p++)
+            stays = m->ranks[m->lists[p]].amp == m->ranks[m->lists[p]].next_amp;
+        if (!stays) {
+            disband(m, index);
+            continue;
+        }
+        for (whole p = at; p < end; p++) {
+            struct rank_row *r = &m->ranks[m->lists[p]];
+            if (r->amp != r->next_amp && !r->recorded) lane(m, UNTIL)[p] = -INFINITY;
+            r->amp = r->last_amp = r->next_amp; r->samples = r->next_samples;
+            r->share = r->next_share;
+        }
+        measure(m, q);
+    }
 }

@@ -14,9 +14,9 @@ static whole open_closing(struct job *m, whole index) {
     return closing;
 }
 
-/* A closing of the plan's only quorum, whose update was made without one. */
-static whole reopen(struct job *m, double busy) {
-    m->to_release = open_closing(m, 0);
+/* A closing of a quorum whose update was made without one. */
+static whole reopen(struct job *m, whole index, double busy) {
+    m->to_release = open_closing(m, index);
     m->closings[m->to_release].busy = busy;
     return m->to_release;
 }
@@ -65,7 +65,7 @@ static void drop_late(struct job *m, whole rank) {
 static void arrived(struct job *m, whole rank) {
     struct rank_row *r = &m->ranks[rank];
     struct quorum_row *q = &m->quorums[r->quorum];
-    r->pushed = r->arrival - r->finish;
+    r->pushed = r->arrival - r->finish; r->due = NAN;
     if (r->mark >= 0 && q->late == DROP) {
         drop_late(m, rank);
         return;
@@ -78,6 +78,7 @@ static void arrived(struct job *m, whole rank) {
 /* A step ends. */
 static void finished(struct job *m, whole rank) {
     struct rank_row *r = &m->ranks[rank];
+    r->due = NAN;
     if (!r->named) {
         drop(m, rank);
         r->idle = 1;
@@ -212,8 +213,14 @@ static void send(struct job *m, whole index, whole closing) {
 static void close_quorum(struct job *m, whole index) {
     struct quorum_row *q = &m->quorums[index];
     whole closing = open_closing(m, index), rest = -1;
-    if (q->lockstep) close_all(m, index, closing);
-    else rest = take_ready(m, index, closing);
+    struct closing_row *c = &m->closings[closing];
+    if (q->lockstep) {
+        c->lockstep = 1; c->count = q->size; c->token = q->token;
+        c->leader = m->lists[q->members_at];
+        q->closing = closing;
+    } else {
+        rest = take_ready(m, index, closing);
+    }
     int dropped = q->late == DROP && rest >= 0;
     if (q->late != QUEUE) {
         turn_away(m, index, closing, rest);

@@ -1,8 +1,9 @@
 /* Suspects against truth (rule 27). */
 
-/* A time that separates those above `ratio` times the median from the others.
-   None is above it that is not above `ratio` times the least.  If those are less than half of all,
-   the median is one of the others, and often even the largest of them decides the same. */
+/* The limit above which a step is that of a straggler: `ratio` times the median, or another time
+   that separates the same steps.  Times up to `ratio` times the least are no straggler's.  Where
+   they are more than half of all, the median is one of them, and the largest may stand for it if
+   `ratio` times that is less than all others. */
 EXPORT double threshold(double *clean, whole n, double ratio) {
     double low, high, top, above;
     extent(clean, n, &low, &high);
@@ -56,18 +57,18 @@ COLUMNS static whole count_above(const double *clean, const flag *suspected, who
     return above;
 }
 
-/* Count the ranks that are suspected, and those that straggle. */
+/* Count the ranks that are suspected, and those that straggle; a queue keeps `clean` itself. */
 static void judge(struct job *m) {
     double *clean = m->clean, *rate = lane(m, CLEAN_RATE), *until = lane(m, CLEAN_UNTIL);
     double start = m->quorums[0].got;
     whole n = m->workers, hits;
-    int together = goes_alone(m, RACE) && !m->replays;
-    if (!together) n = take_steps(m);
-    else if (take_columns(clean, rate, until, n, start))
+    int queue = goes_alone(m, QUEUED), race = goes_alone(m, RACE) && !m->replays;
+    if (!queue && !race) n = take_steps(m);
+    else if (race && take_columns(clean, rate, until, n, start))
         for (whole p = 0; p < n; p++)
             if (!(start + rate[p] <= until[p]))
                 clean[p] = follow(m, p, 0, start, 1.0, 1, &rate[p], &until[p]) - start;
     double limit = threshold(clean, n, m->straggler_ratio);
-    whole above = count_above(clean, together ? m->suspected : m->taken, n, limit, &hits);
+    whole above = count_above(clean, queue || race ? m->suspected : m->taken, n, limit, &hits);
     m->hits += hits; m->false_alarms += m->suspects - hits; m->misses += above - hits;
 }

@@ -13,16 +13,11 @@
 #include "fates.c"
 #include "order.c"
 #include "lockstep.c"
+#include "barriers.c"
+#include "judging.c"
 #include "starts.c"
 #include "gathering.c"
 #include "updates.c"
-#include "judging.c"
-#include "barriers.c"
-
-static int wanted(struct job *m);
-static void disband(struct job *m, whole index);
-static void restate(struct rank_row *r, double got);
-
 #include "races.c"
 #include "refiling.c"
 #include "queues.c"
@@ -59,14 +54,6 @@ static double next_expiry(struct job *m, whole *index) {
     return time;
 }
 
-/* A step ends, or a push. */
-static void rank_event(struct job *m, whole rank) {
-    struct rank_row *r = &m->ranks[rank];
-    r->due = NAN;
-    if (r->state == PUSHING) arrived(m, rank);
-    else finished(m, rank);
-}
-
 /* The next event happens. */
 static void handle(struct job *m, whole order, whole what, int by_server) {
     whole kind = order >> KIND, key = order & KEY;
@@ -81,7 +68,8 @@ static void handle(struct job *m, whole order, whole what, int by_server) {
         if (kind == CLOSE) close_quorum(m, key);
         else if (kind == END) collective_ended(m, what, 0);
         else if (what < 0) collective_ended(m, -1 - what, 1);
-        else rank_event(m, key);
+        else if (m->ranks[key].state == PUSHING) arrived(m, key);
+        else finished(m, key);
     }
 }
 
@@ -107,12 +95,8 @@ EXPORT int advance(struct job *m, double until) {
         int call = wanted(m);
         if (call == m->stop) m->stop = GO_ON;
         if (call != GO_ON) return call;
-        if (goes_alone(m, RACE)) {
-            run_race(m, until);
-            continue;
-        }
-        if (goes_alone(m, QUEUED)) {
-            run_queue(m, until);
+        if (goes_alone(m, RACE) || goes_alone(m, QUEUED)) {
+            if (!(goes_alone(m, RACE) ? run_race(m, until) : run_queue(m, until))) disband_all(m);
             continue;
         }
         struct event_row next = {INFINITY, (whole)1 << 62, 0, 0}, *e = first_event(m);

@@ -1,4 +1,4 @@
-/* Fast ways for quorums whose members began their steps together: lockstep.
+/* Fast ways, in which no step is an event: lockstep, as most need members that begin together.
 
    A quorum is advanced event by event unless its `shape` allows a faster way:
 
@@ -6,22 +6,25 @@
      `lanes`, a column per member; its closings and updates are events as ever (barriers.c);
    - RACE, the plan's only quorum, of all ranks, where all begin anew with each update: `lanes` too,
      and a whole round is done at once (races.c);
-   - QUEUED, where each gradient is an update of its own: no step is an event (queues.c).
+   - QUEUED, where all ranks wait for the server alone: a plan's first quorum stands for all its
+     quorums, and nothing is an event (queues.c).
 
    `lockstep` of a quorum says that it is so now.  It becomes so when an update lets members go
    (`fall_in`, `form_queue`), never where single steps are looked at (`may_lockstep`).  Then totals,
-   times, versions and states in `ranks` are stale, of a queue only what follows from the first two
-   cache lines.  `report` writes state, pull, start and number of the step, for a view and rule 27.
-   `disband_all` writes everything, after which the quorum is advanced event by event again: before
-   a new plan that says other things of steps or files gradients anew, before an event beyond which
-   the outer world has to see every rank, and at the end. */
+   times, versions and states in `ranks` are stale; of a queue `start`, `step`, `job` and what an
+   event would write after a finish.  `report` writes state, pull, start and number of the step, for
+   a view and rule 27.  `disband_all` writes everything, after which the quorum is advanced event by
+   event again: before a new plan that files gradients anew, before an event beyond which the outer
+   world has to see every rank, and at the end.  Where a plan says other things of steps, members
+   whose update was just made stay in lockstep (`resize`). */
 
-enum { EVENTS, BARRIER, RACE, QUEUED }; /* as in standing.py */
+enum { EVENTS, QUEUED, BARRIER, RACE }; /* as in standing.py */
 
 /* Rows of `lanes`.  RATE: seconds per unit of work, which hold for steps that end by UNTIL.
    EFFORT: work of a step without noise.  AMP: 1 of steps in reduced precision.  CLEAN_RATE,
    CLEAN_UNTIL: of steps in full precision.  From ARRIVAL on they are of races alone: WON: 1 of
-   members whose gradients are in the update; WINS: how often since they fell in. */
+   members whose gradients are in the update; WINS: how often since they fell in; ORDERED, SPARE:
+   room to sort arrivals. */
 enum {
     FINISH, COMPUTE, COMMUNICATION, WAIT, WORK, SHARE, RATE, UNTIL, EFFORT, AMP, CLEAN_RATE,
     CLEAN_UNTIL, ARRIVAL, SAMPLES, WON, WINS, ORDERED, SPARE
@@ -51,11 +54,25 @@ static double push_seconds(struct job *m, const struct quorum_row *q, whole p) {
     return has_won(m, q, p) ? lane(m, ARRIVAL)[p] - finish : most(q->closed_at - finish, 0.0);
 }
 
-static void close_all(struct job *m, whole index, whole closing);
-static whole apply_all(struct job *m, whole index, whole had);
-static void restart(struct job *m, whole index);
-static void fall_in(struct job *m, whole index);
-static void form_queue(struct job *m);
-static void judge(struct job *m);
-EXPORT void report(struct job *m);
-EXPORT void disband_all(struct job *m);
+/* Where the gradients of members in lockstep are. */
+static flag state_of(const struct quorum_row *q) {
+    return q->done ? GONE : q->closing >= 0 ? CLOSED : COMPUTING;
+}
+
+/* What a view and rule 27 see of ranks in lockstep. */
+EXPORT void report(struct job *m) {
+    for (whole rank = 0; rank < m->workers && goes_alone(m, QUEUED); rank++) {
+        struct rank_row *r = &m->ranks[rank];
+        r->start = r->pulled + m->pull; r->step = r->started - 1;
+    }
+    for (whole index = 0; index < m->quorum_count; index++) {
+        struct quorum_row *q = &m->quorums[index];
+        if (!q->lockstep || q->shape == QUEUED) continue;
+        for (whole p = q->members_at; p < q->members_at + q->size; p++) {
+            struct rank_row *r = &m->ranks[m->lists[p]];
+            r->pulled = q->pulled; r->start = q->got;
+            r->step = r->started + q->steps_done - 1;
+            r->state = state_of(q);
+        }
+    }
+}

@@ -43,8 +43,15 @@ static double kth(const double *times, whole n, whole k) {
     return low;
 }
 
-/* Ascending, in place: few by insertion; more by a radix sort byte by byte from the last, as the
-   bits of positive times are in the order of the times.  `spare` has room for as many. */
+/* The bits of positive times are in the order of the times. */
+static inline word bits_of(double time) {
+    word bits;
+    memcpy(&bits, &time, sizeof bits);
+    return bits;
+}
+
+/* Ascending, in place: few by insertion, more by a radix sort byte by byte from the last.  `spare`
+   has room for as many. */
 static void sort_times(double *times, double *spare, whole n) {
     if (n <= 64) {
         for (whole k = 1; k < n; k++) {
@@ -56,27 +63,19 @@ static void sort_times(double *times, double *spare, whole n) {
         return;
     }
     whole counts[sizeof(double)][256] = {{0}};
-    for (whole p = 0; p < n; p++) {
-        uint64_t bits;
-        memcpy(&bits, times + p, sizeof bits);
-        for (size_t byte = 0; byte < sizeof bits; byte++) counts[byte][bits >> 8 * byte & 255]++;
-    }
+    for (whole p = 0; p < n; p++)
+        for (size_t byte = 0; byte < sizeof(double); byte++)
+            counts[byte][bits_of(times[p]) >> 8 * byte & 255]++;
     double *from = times, *to = spare;
     for (size_t byte = 0; byte < sizeof(double); byte++) {
         whole *place = counts[byte], at = 0;
-        uint64_t any;
-        memcpy(&any, from, sizeof any);
-        if (place[any >> 8 * byte & 255] == n) continue;
+        if (place[bits_of(from[0]) >> 8 * byte & 255] == n) continue;
         for (whole digit = 0; digit < 256; digit++) {
             whole many = place[digit];
             place[digit] = at;
             at += many;
         }
-        for (whole p = 0; p < n; p++) {
-            uint64_t bits;
-            memcpy(&bits, from + p, sizeof bits);
-            to[place[bits >> 8 * byte & 255]++] = from[p];
-        }
+        for (whole p = 0; p < n; p++) to[place[bits_of(from[p]) >> 8 * byte & 255]++] = from[p];
         double *other = from;
         from = to;
         to = other;

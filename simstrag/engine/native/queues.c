@@ -1,9 +1,10 @@
-/* A plan's only quorum through a server where each gradient is an update of its own.
+/* Plans whose quorums all wait for gradients of any of their members through the server.
 
-   The server is first in first out, so the next update is that of the gradient that arrives next,
-   at the end of its job; a tournament among the arrivals says which.  Of each rank the first two
-   cache lines of its record are all that its next update needs, and are kept; what is stale in
-   `ranks` meanwhile stands at the top of lockstep.c. */
+   The server is first in first out, so its next job is that of the gradient that arrives next; a
+   tournament among the arrivals says which.  An update is made at the end of the job that brings
+   its quorum the last gradient that it needs.  Nothing is an event or a job of the server then;
+   the gradients that are served, but not applied, are those that are ready in their quorums.
+   What is stale in `ranks` meanwhile stands at the top of lockstep.c. */
 
 /* The winner of a match, or the rank that enters the tournament there. */
 static inline whole winner_of(struct job *m, whole match) {
@@ -18,14 +19,11 @@ static inline void await_arrival(struct job *m, whole rank, double time) {
         whole rival = winner_of(m, match ^ 1);
         double other = m->arrivals[rival];
         whole loses = (other < time) | ((other == time) & (rival < winner));
-        winner += (rival - winner) * loses; /* no branch, which no hardware would predict */
+        winner += (rival - winner) & -loses; /* no branch, which no hardware would predict */
         time = least(other, time);
         m->winners[match / 2] = winner;
     }
 }
-
-/* The rank whose gradient arrives next; of equal arrivals the lowest rank. */
-static inline whole first_to_arrive(struct job *m) { return winner_of(m, 1); }
 
 /* Account for the last step, pull, and begin the next. */
 static void start_queued(struct job *m, whole rank) {
@@ -37,8 +35,9 @@ static void start_queued(struct job *m, whole rank) {
     account_cycle(r, c);
     if (m->holds && r->finish > m->trace_end && c.compute != 0.0)
         m->beyond += most(0.0, r->finish - most(got, m->trace_end));
-    r->pulled = time; r->version = m->version; r->seen = m->samples;
+    r->state = COMPUTING; r->pulled = time; r->version = m->version; r->seen = m->samples;
     r->started++;
+    if (m->judged) m->clean[rank] = noise_free(m, rank, 0, start);
     r->finish = start + work * r->rate;
     if (r->finish > r->until)
         r->finish =
@@ -48,102 +47,143 @@ static void start_queued(struct job *m, whole rank) {
     m->started++; m->amp += r->amp; m->rebatched += r->share != 1.0; m->asked += r->samples;
 }
 
-/* After its update a rank starts, if the bound lets it, and so do those that the bound frees. */
-static void go_on_alone(struct job *m) {
-    whole rank = m->quorums[0].pending, first = rank, last = rank;
-    m->quorums[0].pending = -1;
-    m->ranks[rank].blocked = 1;
-    m->blocked++;
-    if (is_ahead(m, &m->ranks[rank])) await_arrival(m, rank, INFINITY);
-    if (m->freed) {
-        m->freed = 0; first = 0; last = m->workers - 1;
-    }
-    for (whole other = first; other <= last; other++) {
-        struct rank_row *r = &m->ranks[other];
-        if (!r->blocked || is_ahead(m, r)) continue;
-        r->blocked = 0; m->blocked--;
-        seen(m);
-        start_queued(m, other);
-    }
-}
-
-/* Rule 12 for one gradient. */
-static void update_alone(struct job *m, whole rank) {
+/* A rank starts if it waits to, and the bound lets it. */
+static void start_free(struct job *m, whole rank) {
     struct rank_row *r = &m->ranks[rank];
-    whole had = m->samples, staleness = m->version - r->version;
+    if (!r->blocked || is_ahead(m, r)) return;
+    r->blocked = 0; m->blocked--;
+    seen(m);
+    start_queued(m, rank);
+}
+
+/* After their update ranks start, if the bound lets them, and so do those that the bound frees. */
+static void go_on_alone(struct job *m) {
+    whole first = m->quorums[0].pending;
+    m->quorums[0].pending = -1;
+    for (whole rank = first; rank >= 0; rank = m->ranks[rank].link) {
+        m->ranks[rank].blocked = 1;
+        m->blocked++;
+        if (is_ahead(m, &m->ranks[rank])) await_arrival(m, rank, INFINITY);
+    }
+    if (!m->freed)
+        for (whole rank = first; rank >= 0; rank = m->ranks[rank].link) start_free(m, rank);
+    else
+        for (whole rank = 0; rank < m->workers; rank++) start_free(m, rank);
+    m->freed = 0;
+}
+
+/* Rule 12 for the ready gradients of a quorum. */
+static void update_queued(struct job *m, struct quorum_row *q) {
+    whole had = m->samples, n = 0;
+    struct tally t = {0, 0, 0};
+    for (whole rank = q->ready; rank >= 0; rank = m->ranks[rank].link) m->scratch[n++] = rank;
+    sort_ranks(m, n);
     if (!m->own) m->began_at = had;
-    learn(m, r->samples, r->seen);
-    note_drift(m, 1, had, r->seen);
-    r->applied++; r->staleness += staleness;
-    if (m->shows) {
-        double got = r->pulled + m->pull;
-        show_step(m, rank, r->finish - got, (double)r->samples / m->batch,
-                  got - r->pulled + (r->arrival - r->finish), r->amp, 0);
-    }
-    double progress = new_version(m, 1);
-    if (is_logged(m)) write_update(m, 1, (double)staleness, staleness, progress, &rank, 1, -1);
-    count(m, rank);
-    if (goes_on(m, progress)) go_on_alone(m);
-}
-
-/* Update after update, until one would come later or the driver is asked for something. */
-static void run_queue(struct job *m, double until) {
-    struct quorum_row *q = &m->quorums[0];
-    while (q->pending < 0 && wanted(m) == GO_ON) {
-        whole rank = first_to_arrive(m);
-        double end = most(m->arrivals[rank], m->now) + m->service;
-        if (!(end <= until) || end == INFINITY) {
-            disband(m, 0);
-            return;
+    for (whole k = 0; k < n; k++) {
+        whole rank = m->scratch[k];
+        struct rank_row *r = &m->ranks[rank];
+        whole staleness = m->version - r->version;
+        count(m, rank);
+        learn(m, r->samples, r->seen);
+        note_drift(m, 1, had, r->seen);
+        add_to_tally(&t, 1, staleness);
+        r->applied++; r->staleness += staleness; r->state = GONE;
+        r->link = k + 1 < n ? m->scratch[k + 1] : -1;
+        if (m->shows) {
+            double got = r->pulled + m->pull;
+            show_step(m, rank, r->finish - got, (double)r->samples / m->batch,
+                      got - r->pulled + (r->arrival - r->finish), r->amp, 0);
         }
-        q->pending = rank; m->now = end;
-        update_alone(m, rank);
     }
+    m->quorums[0].pending = m->scratch[0];
+    q->ready = -1; q->ready_count = 0;
+    if (conclude(m, &t, n, n == q->size ? q->token : -1)) go_on_alone(m);
 }
 
-/* Whether a rank computes or pushes, waits for the server, or is blocked. */
+/* The next job of the server, if it ends by `until`; whether it does. */
+static int run_queue(struct job *m, double until) {
+    whole rank = winner_of(m, 1);
+    struct rank_row *r = &m->ranks[rank];
+    struct quorum_row *q = &m->quorums[m->quorum_count > 1 ? r->quorum : 0]; /* in the cache */
+    double end = most(m->arrivals[rank], m->now) + m->service;
+    if (!(end <= until) || end == INFINITY) return 0;
+    m->now = end; r->state = READY;
+    append(m, rank, &q->ready, &q->ready_last);
+    if (++q->ready_count == q->needed) update_queued(m, q); /* its next arrival is noted then */
+    else await_arrival(m, rank, INFINITY);
+    return 1;
+}
+
+/* Whether a rank computes or pushes, is at the server, or is blocked. */
 static int fits_a_queue(struct job *m, whole rank) {
     struct rank_row *r = &m->ranks[rank];
     if (r->recorded || r->mark >= 0 || r->kept || r->start != r->got ||
         r->got != r->pulled + m->pull || r->amp != r->next_amp || r->share != r->next_share)
         return 0;
-    if (r->state == PUSHING) return r->arrival == r->finish + m->push;
     if (r->state == CLOSED) { /* no cutoff is kept here, and this one's still counts (rule 24) */
         struct closing_row *c = &m->closings[r->closing];
-        return c->via == SERVER && c->count == 1 && c->refiled == m->refiled && c->cutoff < 0 &&
-               r->job == WAITING && r->job_arrival == r->finish + m->push;
+        if (c->refiled != m->refiled || c->cutoff >= 0) return 0;
     }
-    return r->state == COMPUTING || (r->state == GONE && r->blocked);
+    if (r->state == CLOSED || r->state == READY) return r->job_arrival == r->finish + m->push;
+    return r->state == COMPUTING || r->state == PUSHING || (r->state == GONE && r->blocked);
 }
 
-/* After an update: no step is an event any longer, unless a rank is at something else. */
-static void form_queue(struct job *m) {
-    struct quorum_row *q = &m->quorums[0];
-    if (m->serving || m->judged || m->on_block || m->version < q->try_at) return;
-    for (whole rank = 0; rank < m->workers; rank++)
-        if (!fits_a_queue(m, rank)) {
-            q->try_at = m->version + m->workers;
-            return;
-        }
-    for (whole rank = 0; rank < m->workers; rank++) m->arrivals[rank] = INFINITY;
-    for (whole match = m->workers - 1; match > 0; match--)
-        m->winners[match] = winner_of(m, 2 * match);
+/* Whether all ranks fit, and the gradients that were served, too few for an update of any quorum,
+   are those that arrived first. */
+static int is_a_queue(struct job *m) {
+    double served = -INFINITY, next = INFINITY;
+    whole *counts = m->scratch;
+    memset(counts, 0, (size_t)m->quorum_count * sizeof *counts);
     for (whole rank = 0; rank < m->workers; rank++) {
         struct rank_row *r = &m->ranks[rank];
-        if (r->state == CLOSED) free_closing(m, r->closing);
-        r->arrival = r->finish + m->push; r->due = NAN;
-        follow(m, rank, 2 * m->loaded + r->amp, r->start, 0.0, 0, &r->rate, &r->until);
-        if (!r->blocked) await_arrival(m, rank, r->arrival);
+        if (!fits_a_queue(m, rank)) return 0;
+        if (r->blocked) continue;
+        if (r->job != SERVED) next = least(next, r->finish + m->push);
+        else if (++counts[r->quorum] < m->quorums[r->quorum].needed)
+            served = most(served, r->job_arrival);
+        else return 0;
     }
-    q->lockstep = 1; q->pending = q->ready = -1; q->ready_count = 0;
+    return served < next;
+}
+
+/* After starts: no step is an event any longer, unless a rank does not fit. */
+static void form_queue(struct job *m) {
+    struct quorum_row *first = &m->quorums[0];
+    if (m->serving || m->on_block || m->applied < first->try_at) return;
+    if (!is_a_queue(m)) {
+        first->try_at = m->applied + m->workers / 8;
+        return;
+    }
+    whole n = 0;
+    for (struct quorum_row *q = first; q < first + m->quorum_count; q++) {
+        q->ready = -1; q->ready_count = 0;
+    }
+    for (whole rank = 0; rank < m->workers; rank++) {
+        struct rank_row *r = &m->ranks[rank];
+        int served = r->job == SERVED && !r->blocked;
+        if (r->state == CLOSED && rank == m->closings[r->closing].leader)
+            free_closing(m, r->closing);
+        r->state = r->blocked ? GONE : served ? READY : COMPUTING;
+        r->arrival = r->finish + m->push; r->due = NAN;
+        if (served) m->entries[n++] = (struct entry_row){r->arrival, rank};
+        if (m->judged) m->clean[rank] = noise_free(m, rank, 0, r->start);
+        follow(m, rank, 2 * m->loaded + r->amp, r->start, 0.0, 0, &r->rate, &r->until);
+        await_arrival(m, rank, r->state == COMPUTING ? r->arrival : INFINITY);
+    }
+    sort_entries(m, n);
+    for (whole k = 0; k < n; k++) {
+        struct quorum_row *q = &m->quorums[m->ranks[m->entries[k].rank].quorum];
+        append(m, m->entries[k].rank, &q->ready, &q->ready_last);
+        q->ready_count++;
+    }
+    first->lockstep = 1; first->pending = -1;
     m->scheduled = m->queued = 0; m->take_due = 0;
 }
 
-/* What a view sees of a rank in a queue. */
-static void report_queued(struct job *m, whole rank) {
-    struct rank_row *r = &m->ranks[rank];
-    r->start = r->pulled + m->pull; r->step = r->started - 1;
-    r->state = r->blocked || rank == m->quorums[0].pending ? GONE : COMPUTING;
+/* A rank has computed since it had its parameters, and no event or job is its own. */
+static void restate(struct rank_row *r, double got) {
+    r->got = r->start = got; r->ended = r->finish; r->step = r->started - 1;
+    r->pushed = r->busy = 0.0; r->due = NAN; r->job = NO_JOB; r->ticket = -1;
 }
 
 /* Some compute, some push, and those that have arrived wait for the server in that order. */
@@ -153,9 +193,10 @@ static void disband_queue(struct job *m) {
     for (whole rank = 0; rank < m->workers; rank++) {
         struct rank_row *r = &m->ranks[rank];
         restate(r, r->pulled + m->pull);
-        report_queued(m, rank);
         if (r->state == GONE) {
             r->pushed = r->arrival - r->finish; r->busy = m->service;
+        } else if (r->state == READY) {
+            r->pushed = r->arrival - r->finish; r->job = SERVED; r->job_arrival = r->arrival;
         } else if (r->arrival <= now) {
             m->entries[n++] = (struct entry_row){r->arrival, rank};
         } else if (r->finish > now) {
@@ -166,15 +207,20 @@ static void disband_queue(struct job *m) {
         }
     }
     if (pending >= 0) {
-        whole closing = reopen(m, m->service);
-        enter(m, pending, closing);
-        m->ranks[pending].state = GONE;
+        whole closing = reopen(m, m->ranks[pending].quorum, m->service);
+        for (whole rank = pending, onward; rank >= 0; rank = onward) {
+            onward = m->ranks[rank].link;
+            enter(m, rank, closing);
+            m->ranks[rank].state = GONE;
+        }
     }
     sort_entries(m, n);
     for (whole k = 0; k < n; k++) {
-        m->now = m->entries[k].time;
+        struct rank_row *r = &m->ranks[m->entries[k].rank];
+        m->now = r->arrival;
         arrived(m, m->entries[k].rank);
-        close_quorum(m, 0);
+        if (m->quorums[r->quorum].ready_count == m->quorums[r->quorum].needed)
+            close_quorum(m, r->quorum);
     }
     m->now = now;
 }

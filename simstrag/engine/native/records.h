@@ -88,12 +88,13 @@ enum { STOPS(NAME) };
     F(flag, keeps_steps) F(flag, keeps_fates)
 
 #define RANK(F, A) \
-    /* its step under way, or its last, and totals; first all that queues.c needs, which are two \
-       cache lines; `rate`: seconds per unit of work, which hold for steps that end by `until` */ \
+    /* its step under way, or its last, and totals; first what queues.c needs most; `rate`: seconds \
+       per unit of work, which hold for steps that end by `until` */ \
     F(double, finish) F(double, arrival) F(double, pulled) F(double, rate) F(double, until) \
     F(double, share) F(whole, version) F(whole, seen) F(whole, samples) F(whole, started) \
     F(double, compute) F(double, communication) F(double, wait) F(whole, applied) \
-    F(whole, staleness) F(flag, amp) F(flag, blocked) F(flag, named) F(flag, idle) \
+    F(whole, staleness) F(flag, amp) F(flag, blocked) F(flag, named) F(flag, idle) F(flag, state) \
+    F(whole, quorum) F(whole, link) \
     /* gradients that count for the bound; gradients that it keeps of its contribution */ \
     F(whole, count) F(whole, bound) F(whole, kept) F(whole, rounds) \
     /* `due`: time of the event that it waits for */ \
@@ -107,9 +108,9 @@ enum { STOPS(NAME) };
     F(whole, clean_step) \
     /* its job at the server; the closing it was late for; its parent and its riders */ \
     F(double, job_arrival) F(whole, ticket) F(whole, mark_of) F(whole, mark) F(flag, mark_late) \
-    F(whole, quorum) F(whole, closing) F(whole, link) F(whole, puller) \
+    F(whole, closing) F(whole, puller) \
     F(whole, parent) F(whole, aboard) F(whole, children_at) F(whole, children) \
-    F(flag, state) F(flag, job) F(flag, last_amp)
+    F(flag, job) F(flag, last_amp)
 
 /* `shape`: which fast way the quorum may take; `lockstep`: whether it does so now, and the records
    of its members are stale (lockstep.c). */
@@ -124,7 +125,8 @@ enum { STOPS(NAME) };
     F(whole, version) F(whole, seen) F(whole, closing) F(whole, samples) F(whole, amp) \
     F(whole, rebatched) F(whole, steps_done) F(whole, staleness) \
     F(whole, puller) F(whole, beside) F(whole, won) F(flag, done) \
-    /* of queues.c: the rank whose update was just made; the version from which to try again */ \
+    /* of queues.c: the first rank of the update that was just made, the others by `link`; how many \
+       gradients are to be applied before it is tried again */ \
     F(whole, pending) F(whole, try_at)
 
 /* `number` counts how often a place in the table was used, so that a mark knows whether the closing
@@ -179,7 +181,7 @@ RECORDS(DECLARE_RECORD)
     T(struct piece_row, pieces) T(double, times) T(double, values) T(double, seconds_of) \
     T(double, durations) T(word, keys) T(whole, drawn) T(double, normal) \
     T(double, quantiles) T(double, marginal) T(double, lanes) T(double, arrivals) T(double, clean) \
-    T(whole, winners) T(whole, lists) T(whole, scratch) T(flag, suspected) T(flag, taken) \
+    T(whole, winners) T(whole, lists) T(whole, scratch) T(flag, suspected) T(flag, taken) T(flag, marks) \
     T(struct update_row, update_log) T(whole, member_log) T(struct step_row, step_log) \
     T(struct fate_row, fate_log) \
     T(whole, known) T(double, shown_local_times) T(double, shown_communication) T(double, shown_batch) \

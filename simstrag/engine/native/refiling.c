@@ -1,10 +1,5 @@
 /* A new plan: what is finished and not closed over is filed anew (rule 19). */
 
-/* Whether its gradient is finished and not closed over. */
-static int is_filed(const struct rank_row *r) {
-    return (r->state >= READY && r->state <= ABOARD) || r->state == PUSHING;
-}
-
 /* A member's gradient is ready in its new quorum, unless it is being pushed there. */
 static int refile_member(struct job *m, whole rank) {
     struct rank_row *r = &m->ranks[rank];
@@ -38,7 +33,7 @@ EXPORT void refile(struct job *m) {
     for (whole rank = 0; rank < m->workers; rank++) {
         struct rank_row *r = &m->ranks[rank];
         if (r->state != GONE && r->state != NOBODY && joins(r)) r->mark = -1;
-        if (!is_filed(r)) continue;
+        if (r->state != PUSHING && (r->state < READY || r->state > ABOARD)) continue;
         if (!r->named) {
             strand(m, rank);
             drop(m, rank);

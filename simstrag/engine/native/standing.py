@@ -14,7 +14,7 @@ __all__ = ["adopt", "file"]
 
 VIA = {via: k for k, via in enumerate(Via)}
 LATE = {late: k for k, late in enumerate(Late)}
-EVENTS, BARRIER, RACE, QUEUED = range(4)
+EVENTS, QUEUED, BARRIER, RACE = range(4)
 """Shapes of a quorum, as in lockstep.c."""
 
 
@@ -33,14 +33,15 @@ def adopt(plan: Plan, old: Plan | None, loading: Loading, unknown: bool) -> None
     logs = m["keeps_steps"] or m["keeps_fates"]
     m["may_lockstep"] = not (logs or plan.damping.cutoff is not None or plan.deadline is not None)
     same = np.array_equal(sizes, rows["next_samples"]) and np.array_equal(in_amp, rows["next_amp"])
-    same = same and m["shows"] == (review != NEVER)
-    quiet = plan.suspects is None and not review.on_block
-    first = memory.quorums[0]
-    queueing = first["lockstep"] and first["shape"] == QUEUED
-    if not (same and m["may_lockstep"] and (quiet or not queueing)):
+    stays = m["may_lockstep"] and m["shows"] == (review != NEVER)
+    if memory.quorums[0]["shape"] == QUEUED:
+        stays = stays and not review.on_block and m["judged"] == (plan.suspects is not None)
+    if not stays:
         memory.native.disband_all(memory.address)
+    if not same:
         rows["next_samples"], rows["next_share"] = sizes, sizes / batch
         rows["next_amp"] = in_amp
+        memory.native.resize(memory.address)
     if in_amp.any() and not loading.knows_amp():
         loading.stretches(amp=True)
     suspects = plan.suspects or frozenset()
@@ -82,9 +83,10 @@ def file(plan: Plan, old: Plan | None, loading: Loading, token: int) -> None:
     m, was = memory.job, rows["named"].astype(bool)
     rows["named"], rows["children"], rows["parent"], rows["quorum"] = 0, 0, -1, -1
     memory.lists = np.zeros(len(rows), np.int64)
-    at = 0
+    at, queues = 0, _queues(plan, loading)
     for index, quorum in enumerate(plan.quorums):
         at = _file(index, quorum, plan, loading, at)
+        memory.quorums[index]["shape"] = _shape(quorum, plan, loading, queues)
         memory.quorums[index]["token"] = token + index
     for quorum in plan.quorums:
         at = _file_riders(quorum, loading, at)
@@ -115,7 +117,6 @@ def _file(index: int, quorum: Quorum, plan: Plan, loading: Loading, at: int) -> 
     row["window"], row["steps"], row["rounds"] = quorum.window, quorum.steps, quorum.rounds
     row["via"], row["late"], row["ridden"] = VIA[quorum.via], LATE[quorum.late], bool(quorum.riders)
     full = quorum.count is None and quorum.window == math.inf
-    row["shape"] = _shape(quorum, plan, loading)
     row["lockstep"], row["try_at"], row["pending"] = 0, 0, -1
     if quorum.via is not Via.SERVER:
         row["seconds"] = loading.seconds(quorum.members)
@@ -129,22 +130,33 @@ def _file(index: int, quorum: Quorum, plan: Plan, loading: Loading, at: int) -> 
     return end
 
 
-def _shape(quorum: Quorum, plan: Plan, loading: Loading) -> int:
-    """Which fast way a quorum may take (lockstep.c)."""
+def _shape(quorum: Quorum, plan: Plan, loading: Loading, queues: bool) -> int:
+    """Which fast way a quorum may take (lockstep.c); one of a plan that `queues` may queue."""
     full, reduces = quorum.count is None, quorum.via is Via.ALLREDUCE
     if quorum.window < math.inf or quorum.riders or quorum.private:
         return EVENTS
-    if len(plan.quorums) == 1 and len(quorum.members) == len(loading.memory.ranks):
+    alone = len(plan.quorums) == 1 and len(quorum.members) == len(loading.memory.ranks)
+    if alone and plan.bound is None and (full or quorum.late is Late.ABORT):
         free = _is_free(quorum, loading)
-        if quorum.via is Via.SERVER and quorum.needed == 1 and quorum.late is Late.QUEUE and free:
-            return QUEUED
-        anew = full or quorum.late is Late.ABORT
         simple = free and (loading.timing.nodes is None if reduces else quorum.via is Via.SERVER)
-        if plan.bound is None and anew and (simple or (full and reduces)):
+        if simple or (full and reduces):
             return RACE
+    if queues:
+        return QUEUED
     if plan.bound is None and full and quorum.via is not Via.SERVER:
         return BARRIER
     return EVENTS
+
+
+def _queues(plan: Plan, loading: Loading) -> bool:
+    """Whether all ranks wait for each other through the server alone (queues.c)."""
+    return sum(len(quorum.members) for quorum in plan.quorums) == len(loading.memory.ranks) and all(
+        quorum.via is Via.SERVER
+        and quorum.late is Late.QUEUE
+        and not (quorum.window < math.inf or quorum.riders or quorum.private)
+        and _is_free(quorum, loading)
+        for quorum in plan.quorums
+    )
 
 
 def _is_free(quorum: Quorum, loading: Loading) -> bool:

@@ -55,18 +55,24 @@ static whole own_puller(struct job *m, whole rank) {
     return puller_of(q->via, rank, m->lists[q->members_at]);
 }
 
-static int by_rank(const void *a, const void *b) {
-    whole x = *(const whole *)a, y = *(const whole *)b;
-    return (x > y) - (x < y);
-}
-
-/* The first ranks of `scratch` in order. */
+/* The first ranks of `scratch`, all different, in order: few by insertion, more by a mark each. */
 static void sort_ranks(struct job *m, whole n) {
-    for (whole k = 1; k < n; k++)
-        if (m->scratch[k] < m->scratch[k - 1]) {
-            qsort(m->scratch, (size_t)n, sizeof(whole), by_rank);
-            return;
+    whole *ranks = m->scratch, k = 1;
+    while (k < n && ranks[k - 1] < ranks[k]) k++;
+    if (n * n > m->workers && k < n) {
+        for (k = 0; k < n; k++) m->marks[ranks[k]] = 1;
+        k = 0;
+        for (whole rank = 0; rank < m->workers; rank++) {
+            ranks[k] = rank;
+            k += m->marks[rank];
+            m->marks[rank] = 0;
         }
+    }
+    for (; k < n; k++) {
+        whole rank = ranks[k], j = k;
+        for (; j > 0 && ranks[j - 1] > rank; j--) ranks[j] = ranks[j - 1];
+        ranks[j] = rank;
+    }
 }
 
 /* A closing is over. */
@@ -84,7 +90,7 @@ static whole let_go_closings(struct job *m, whole first) {
         if (c->lockstep) {
             q->busy = c->busy; q->puller = puller_of(c->via, -1, c->leader);
             q->beside = m->to_start; m->to_start = c->quorum;
-        } else if (m->may_lockstep && c->refiled == m->refiled && q->shape != EVENTS) {
+        } else if (m->may_lockstep && c->refiled == m->refiled && q->shape >= BARRIER) {
             q->beside = m->to_fall_in; m->to_fall_in = c->quorum;
         }
         for (int part = 0; part < 2; part++)
@@ -97,6 +103,8 @@ static whole let_go_closings(struct job *m, whole first) {
     }
     return n;
 }
+
+static void form_queue(struct job *m);
 
 /* Start, by rank, those that an update or drop lets go, those that it frees, and new members.
    first: the closings of an update, or -1.  lone: a rank that was dropped, or -1. */
@@ -142,9 +150,9 @@ static void release(struct job *m, whole first, whole lone) {
     while (m->to_fall_in >= 0) {
         whole index = m->to_fall_in;
         m->to_fall_in = m->quorums[index].beside;
-        if (m->quorums[index].shape == QUEUED) form_queue(m);
-        else fall_in(m, index);
+        fall_in(m, index);
     }
+    if (m->may_lockstep && m->quorums[0].shape == QUEUED) form_queue(m);
     m->has_asked = asks && m->on_block && !m->has_asked;
     if (m->has_asked && m->stop == GO_ON) {
         m->to_release = -1; m->stop = REVIEW;

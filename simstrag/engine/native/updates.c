@@ -64,23 +64,11 @@ static void tell_applied(struct job *m, whole applied, whole together) {
     }
 }
 
-/* One row more of the log of updates, whose members stand in `scratch`; NULL: a set with a name. */
-static void write_update(struct job *m, whole gradients, double staleness, whole stalest,
-                         double progress, const whole *members, whole count, whole token) {
-    struct update_row *row = &m->update_log[m->updates++];
-    *row = (struct update_row){m->now,  m->version, gradients,  m->samples, staleness,
-                               stalest, progress,   -1 - token, count};
-    if (m->every || !members) return;
-    row->members = m->members;
-    memcpy(m->member_log + m->members, members, (size_t)count * sizeof *members);
-    m->members += count;
-}
-
 /* Whether every limit that is set is reached (rule 23). */
-static int enough(struct job *m, double progress) {
+static int enough(struct job *m) {
     int enough = 1;
     if (!isnan(m->most_progress)) {
-        if (progress < m->most_progress) enough = 0;
+        if (progress(m) < m->most_progress) enough = 0;
         else if (isnan(m->target)) m->target = m->now;
     }
     if (m->most_samples >= 0) {
@@ -97,18 +85,24 @@ static int due(struct job *m) {
            m->now - m->reviewed_time >= m->review_seconds;
 }
 
-/* A new version of the parameters; the progress so far. */
-static double new_version(struct job *m, whole gradients) {
-    m->applied += gradients; m->spent += gradients; m->version++;
-    return m->unknown ? NAN : m->booked + worth(m);
-}
-
-/* Whether the log of updates has a row for this version; `every` is 0 or a power of two. */
-static int is_logged(struct job *m) { return m->every == 0 || !(m->version & (m->every - 1)); }
-
-/* The run ends, or the plan is reviewed; whether neither. */
-static int goes_on(struct job *m, double progress) {
-    if (enough(m, progress)) m->stop = DONE;
+/* Version + 1, stop test, review if due; whether the run goes on without one.
+   n: the ranks whose gradients were applied; they stand in `scratch`, unless their set has a name,
+   its token, or only a sample of updates is kept (`every`). */
+static int conclude(struct job *m, const struct tally *t, whole n, whole token) {
+    m->applied += t->gradients; m->spent += t->gradients; m->version++;
+    if (m->every == 0 || !(m->version & (m->every - 1))) { /* 0 or a power of two */
+        struct update_row *row = &m->update_log[m->updates++];
+        *row = (struct update_row){
+            m->now,      m->version,  t->gradients, m->samples, (double)t->stale / t->gradients,
+            t->stalest, progress(m), -1 - token,   n};
+        if (!m->every && token < 0) {
+            row->members = m->members;
+            memcpy(m->member_log + m->members, m->scratch, (size_t)n * sizeof(whole));
+            m->members += n;
+        }
+    }
+    if (m->judged) judge(m);
+    if (enough(m)) m->stop = DONE;
     else if (due(m)) m->stop = REVIEW;
     return m->stop == GO_ON;
 }
@@ -121,7 +115,9 @@ static void update(struct job *m, whole first) {
     if (!m->own) m->began_at = had;
     for (whole closing = first; closing >= 0; closing = m->closings[closing].beside) {
         struct closing_row *c = &m->closings[closing];
-        if (c->lockstep) add_to_tally(&t, c->count, apply_all(m, c->quorum, had));
+        if (!c->lockstep) continue;
+        add_to_tally(&t, c->count, m->version - m->quorums[c->quorum].version);
+        apply_all(m, c->quorum, had);
     }
     whole applied = apply(m, n, had, &t);
     if (t.gradients == 0) {
@@ -129,16 +125,10 @@ static void update(struct job *m, whole first) {
         return;
     }
     tell_applied(m, applied, m->samples - had);
-    double progress = new_version(m, t.gradients);
-    if (is_logged(m)) {
-        struct closing_row *c = &m->closings[first];
-        int named = c->token >= 0 && c->beside < 0 && (c->lockstep || applied == n);
-        whole members = named || m->every ? c->count : list_ranks(m, first, 1, applied);
-        write_update(m, t.gradients, (double)t.stale / t.gradients, t.stalest, progress,
-                     named ? NULL : m->scratch, members, c->token);
-    }
-    if (m->judged) judge(m);
-    if (goes_on(m, progress)) release(m, first, -1);
+    struct closing_row *c = &m->closings[first];
+    int named = c->token >= 0 && c->beside < 0 && (c->lockstep || applied == n);
+    whole members = named || m->every ? c->count : list_ranks(m, first, 1, applied);
+    if (conclude(m, &t, members, named ? c->token : -1)) release(m, first, -1);
     else m->to_release = first;
 }
 
