@@ -61,7 +61,7 @@ def argsort(values: Floats) -> npt.NDArray[np.int64]:
     >>> argsort(np.array([2.0, 1.0 + 1e-12, 1.0]))
     array([1, 2, 0])
     """
-    order = np.argsort(values, axis=-1, kind="stable")
+    order = np.argsort(values, axis=-1)  # faster than a stable one, and ties are sorted below
     ascending = np.take_along_axis(values, order, axis=-1)
     rises = is_less(ascending[..., :-1], ascending[..., 1:])
     if rises.all():

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simstrag.policies.estimators.predictors import PREDICTORS, PredictorKind
+from simstrag.policies.estimators.predictors import PredictorKind, predict
 from simstrag.policies.estimators.time_to_progress import ward_clusters
 from simstrag.policy import Plan, Quorum, Review, Via, View
 
@@ -61,7 +61,7 @@ class StarDynamic:
 
     def _groups(self, view: View, before: Groups) -> Groups:
         """Groups of ranks, none for all together; those in force while a time is unknown."""
-        t = PREDICTORS[self.predictor.value](view.local_times, view.communication)
+        t = predict(self.predictor, view)
         if np.count_nonzero(np.isnan(t)):
             return before
         threshold = self.relative * t.min() if self.absolute is None else self.absolute

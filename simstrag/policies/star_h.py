@@ -18,22 +18,20 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from simstrag.policies.estimators.gradient_noise_tables import noise_scale
-from simstrag.policies.estimators.predictors import PREDICTORS, PredictorKind
+from simstrag.policies.estimators.predictors import PredictorKind, predict
 from simstrag.policies.estimators.time_to_progress import (
     Interval,
     dynamic_time,
-    find_stragglers,
     ring_and_riders,
     static_times,
+    straggle,
     ward_clusters,
 )
 from simstrag.policy import ALL, Plan, PlanError, Quorum, Review, Via, View
-from simstrag.ties import is_at_most, is_less
+from simstrag.ties import Bools, Floats, is_at_most, is_less
 
-Floats = npt.NDArray[np.float64]
 Quorums = tuple[Quorum, ...]
 COUNTED = ("decisions", "switches", "ssgd", "static", "dynamic", "ring")
 
@@ -58,9 +56,10 @@ class NoiseSource(enum.Enum):
 
 @dataclass(slots=True)
 class _State:
-    """The last plan, its version (the first decision follows the first update), and counts."""
+    """The last plan, its stragglers and version (the first decision follows an update), counts."""
 
     plan: Plan | None = None
+    slow: Bools | None = None
     version: int = 0
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
 
@@ -116,19 +115,21 @@ class StarH:
 
     def predicted(self, view: View) -> Floats:
         """Seconds of each rank's next step, computing and communication; shape (N,)."""
-        return PREDICTORS[self.predictor.value](view.local_times, view.communication)
+        return predict(self.predictor, view)
 
     def _review(self, before: Plan, view: View) -> Plan:
         """A plan; the same object while the stragglers stay, or a rank's time is unknown."""
         t = self.predicted(view)
         if np.count_nonzero(np.isnan(t)):
             return before
-        slow = find_stragglers(t, self.ratio)
-        if slow == before.suspects:
+        state, slow = self.state_, straggle(t, self.ratio)
+        if np.array_equal(slow, np.zeros_like(slow) if state.slow is None else state.slow):
             return before
-        mode, quorums = self._choose_mode(t, view) if slow else ("ssgd", self._together())
-        after = self._plan_of(quorums, slow, view)
-        counts = self.state_.counts
+        suspects = frozenset(slow.nonzero()[0].tolist())
+        mode, quorums = self._choose_mode(t, view) if suspects else ("ssgd", self._together())
+        after = self._plan_of(quorums, suspects, view)
+        state.slow = slow
+        counts = state.counts
         counts["decisions"] += 1
         counts["switches"] += after.quorums != before.quorums
         counts[mode] += 1

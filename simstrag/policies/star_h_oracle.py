@@ -10,8 +10,9 @@ Homogeneous GPUs", 2025, arXiv:2512.09685, as in star_h; the oracle is ours.
 from dataclasses import dataclass
 
 from simstrag.policies.estimators.predictors import PREDICTORS
-from simstrag.policies.star_h import Floats, StarH
+from simstrag.policies.star_h import StarH
 from simstrag.policy import PlanError, View
+from simstrag.ties import Floats
 
 
 @dataclass(frozen=True)

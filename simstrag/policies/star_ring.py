@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simstrag.policies.estimators.predictors import PREDICTORS, PredictorKind
+from simstrag.policies.estimators.predictors import PredictorKind, predict
 from simstrag.policies.estimators.time_to_progress import find_stragglers, ring_and_riders
 from simstrag.policy import Plan, PlanError, Quorum, Review, View
 
@@ -65,7 +65,7 @@ class StarRing:
 
     def _next_plan(self, view: View, before: Plan) -> Plan:
         """A plan; the same object while the stragglers stay, or a rank's time is unknown."""
-        t = PREDICTORS[self.predictor.value](view.local_times, view.communication)
+        t = predict(self.predictor, view)
         if np.count_nonzero(np.isnan(t)):
             return before
         slow = find_stragglers(t, self.ratio)

@@ -17,6 +17,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from simstrag.view import WINDOW, View
+
 Floats = npt.NDArray[np.float64]
 
 
@@ -61,7 +63,8 @@ def _newest(window: Floats) -> Floats:
 
 def _middle(window: Floats) -> Floats:
     """`np.nanmedian` without its warning about rows of NaN."""
-    ordered = np.sort(window, axis=1)  # NaN is sorted to the end
+    ordered = np.array(window, order="C")
+    ordered.sort(axis=1)  # NaN is sorted to the end
     width = ordered.shape[1]
     if not np.count_nonzero(np.isnan(ordered[:, -1])):
         return np.asarray((ordered[:, (width - 1) // 2] + ordered[:, width // 2]) / 2)
@@ -80,3 +83,9 @@ class PredictorKind(enum.Enum):
 
 PREDICTORS: dict[str, Callable[[Floats, Floats], Floats]] = {"last": last, "median": median}
 """Every predictor by the value of its `PredictorKind`; a new one is an entry here and there."""
+
+
+def predict(kind: PredictorKind, view: View) -> Floats:
+    """Seconds of each rank's next step by a predictor; shape (N,), NaN where unknown."""
+    windows = (view.newest(name, WINDOW) for name in ("local_times", "communication"))
+    return PREDICTORS[kind.value](*windows)

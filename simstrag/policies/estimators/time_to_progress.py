@@ -22,11 +22,8 @@ import itertools
 import math
 
 import numpy as np
-import numpy.typing as npt
 
-from simstrag.ties import TOLERANCE, argsort, is_less
-
-Floats = npt.NDArray[np.float64]
+from simstrag.ties import TOLERANCE, Bools, Floats, argsort, is_less
 
 FEW = 64
 """Clusters up to which loops in Python are faster than operations on arrays."""
@@ -54,8 +51,12 @@ def find_stragglers(times: Floats, ratio: float) -> frozenset[int]:
     >>> sorted(find_stragglers(np.array([1.0, 1.2, 1.3]), ratio=0.2))
     [2]
     """
-    slow = is_less((1 + ratio) * np.minimum.reduce(times), times)
-    return frozenset(np.flatnonzero(slow).tolist()) if np.count_nonzero(slow) else frozenset()
+    return frozenset(np.flatnonzero(straggle(times, ratio)).tolist())
+
+
+def straggle(times: Floats, ratio: float) -> Bools:
+    """Whether each rank is one of `find_stragglers`; shape (N,)."""
+    return is_less((1 + ratio) * np.minimum.reduce(times), times)
 
 
 def ward_clusters(times: Floats, threshold: float) -> tuple[tuple[int, ...], ...]:
@@ -74,10 +75,13 @@ def ward_clusters(times: Floats, threshold: float) -> tuple[tuple[int, ...], ...
     >>> ward_clusters(np.array([0.20, 0.40, 0.21, 0.20]), threshold=0.05)
     ((0, 2, 3), (1,))
     """
-    order = argsort(times)
-    ranks = iter(order.tolist())
+    order, n = argsort(times), len(times)
     sizes = _merge(times[order], threshold)
-    return tuple(sorted(tuple(sorted(itertools.islice(ranks, size))) for size in sizes))
+    keys = np.repeat(np.arange(0, n * len(sizes), n), sizes) + order
+    keys.sort()  # by cluster, then by rank
+    ranks = (keys % n).tolist()
+    ends = itertools.accumulate(sizes)
+    return tuple(sorted(tuple(ranks[end - n : end]) for n, end in zip(sizes, ends, strict=True)))
 
 
 def _merge(times: Floats, threshold: float) -> list[int]:
@@ -88,47 +92,54 @@ def _merge(times: Floats, threshold: float) -> list[int]:
     clusters all such pairs together, of few one by one, in a walk from the fastest to the slowest
     (the nearest-neighbour chain of Murtagh, "Multidimensional Clustering Algorithms", 1985).
     """
-    tie = TOLERANCE * float(times[-1])
-    means, sizes = times, np.ones(len(times))
-    while len(means) > FEW:
+    tie, n = TOLERANCE * float(times[-1]), len(times)
+    slack, limit = np.array(tie), np.array(threshold + tie)  # faster than numbers beside arrays
+    means, sizes, stays = times.copy(), np.ones(n), np.ones(n, np.bool_)
+    costs = np.full(n + 1, math.inf)  # of each pair, between two that do not exist
+    while n > FEW:
         left, right = sizes[:-1], sizes[1:]
-        cost = np.full(len(means) + 1, math.inf)  # of each pair, between two that do not exist
-        cost[1:-1] = np.sqrt(2 * left * right / (left + right)) * (means[1:] - means[:-1])
-        cost[cost > threshold + tie] = math.inf
-        merges = (cost[1:-1] < cost[:-2] - tie) & (cost[1:-1] <= cost[2:] + tie)
-        at = np.flatnonzero(merges)
-        if at.size < len(means) // FEW:  # tied times are merged from the left, one at a time
+        both = left + right
+        cost = costs[1:n]
+        np.multiply(np.sqrt((left + left) * right / both), means[1:] - means[:-1], out=cost)
+        cost[cost > limit] = costs[n] = math.inf
+        merges = (cost < costs[: n - 1] - slack) & (cost <= costs[2 : n + 1] + slack)
+        at = merges.nonzero()[0]
+        if at.size < n // FEW:  # tied times are merged from the left, one at a time
             break
-        both = left[at] + right[at]
-        means, sizes = means.copy(), sizes.copy()
-        means[at] = (means[at] * left[at] + means[at + 1] * right[at]) / both
-        sizes[at] = both
-        stays = np.append(True, ~merges)
-        means, sizes = means[stays], sizes[stays]
-    return _merge_few(means.tolist(), sizes.astype(np.int64).tolist(), threshold, tie)
+        sums = means * sizes
+        means[at] = ((sums[:-1] + sums[1:]) / both)[at]
+        sizes[at] = both[at]
+        np.logical_not(merges, out=stays[1:n])
+        kept = stays[:n].nonzero()[0]
+        means, sizes, n = means[kept], sizes[kept], len(kept)
+    return _merge_few(means.tolist(), sizes.astype(np.int64).tolist(), float(limit), tie)
 
 
-def _merge_few(means: list[float], sizes: list[int], threshold: float, tie: float) -> list[int]:
+def _merge_few(means: list[float], sizes: list[int], limit: float, tie: float) -> list[int]:
+    """The same in a walk; limit: the largest cost of a merger."""
     ahead = [*zip(reversed(means), reversed(sizes), strict=True)]  # the nearest last
-    chain, costs = [ahead.pop()], [math.inf]  # clusters walked past; cost with the one before
+    walked: list[tuple[float, int, float]] = []  # with the cost to merge with the one before
+    (mean, size), back = ahead.pop(), math.inf
     while True:
-        mean, size = chain[-1]
-        cost = math.inf
+        front = math.inf
         if ahead:
             following, count = ahead[-1]
-            cost = math.sqrt(2 * size * count / (size + count)) * (following - mean)
-        if len(chain) > 1 and costs[-1] <= threshold + tie and costs[-1] <= cost + tie:
-            del chain[-1], costs[-2:]
-            before, count = chain.pop()
-            ahead.append(((before * count + mean * size) / (count + size), count + size))
-            if not chain:
-                chain.append(ahead.pop())
-                costs.append(math.inf)
+            front = math.sqrt(2 * size * count / (size + count)) * (following - mean)
+        if back <= limit and back <= front + tie:
+            before, count, _ = walked.pop()
+            mean, size = (before * count + mean * size) / (count + size), count + size
+            back = math.inf
+            if walked:
+                before, count, cost = walked[-1]
+                back = math.sqrt(2 * count * size / (count + size)) * (mean - before)
+                if cost <= limit and cost <= back + tie:
+                    ahead.append((mean, size))
+                    mean, size, back = walked.pop()
         elif ahead:
-            chain.append(ahead.pop())
-            costs.append(cost)
+            walked.append((mean, size, back))
+            (mean, size), back = ahead.pop(), front
         else:
-            return [size for _, size in chain]
+            return [*(size for _, size, _ in walked), size]
 
 
 def intervals(times: Floats, how: Interval) -> Floats:
