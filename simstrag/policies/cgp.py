@@ -52,7 +52,8 @@ class Grouping(enum.Enum):
 class _State:
     """The plan in force and the data for the next one.
 
-    fastest: shape (N,), seconds of the fastest rank of each rank's group at the last planning.
+    quorums: those of the plan, resolved.
+    low, high: shape (N,), seconds, the band of each rank's group since the last planning.
     outside: shape (N,), rounds in a row in which a rank was outside its band.
     checked: the round of the last check.
     planned: the round of the last planning.
@@ -60,7 +61,9 @@ class _State:
     """
 
     plan: Plan
-    fastest: Floats
+    quorums: tuple[Quorum, ...]
+    low: Floats
+    high: Floats
     outside: npt.NDArray[np.int64]
     checked: int = -1
     planned: int | None = None
@@ -117,8 +120,9 @@ class Cgp:
         rounds = view.version // n if b is None else view.samples // (n * b)
         state = self.state_
         if state is None:
-            one_group = self._plan_of((Quorum(via=Via.LEADER),), view)
-            state = _State(one_group, np.zeros(n), np.zeros(n, dtype=np.int64))
+            group, (low, high) = Quorum(via=Via.LEADER), np.zeros((2, n))
+            plan, outside = self._plan_of((group,), view), np.zeros(n, dtype=np.int64)
+            state = _State(plan, (group.resolved(n),), low, high, outside)
             object.__setattr__(self, "state_", state)  # the dataclass is frozen
         if rounds <= state.checked:
             return state.plan
@@ -141,22 +145,24 @@ class Cgp:
     def _is_due(self, state: _State, t: Floats) -> bool:
         if state.planned is None:
             return True
-        low, high = (1 - MARGIN) * state.fastest, (1 + MARGIN) * self.ratio * state.fastest
-        state.outside = np.where(is_less(t, low) | is_less(high, t), state.outside + 1, 0)
-        left = bool((state.outside >= PATIENCE).any())
+        state.outside += 1
+        state.outside *= is_less(t, state.low) | is_less(state.high, t)
+        left = bool(state.outside.max() >= PATIENCE)
         return left or state.checked - state.planned >= self.every
 
     def _replan(self, state: _State, t: Floats, view: View) -> None:
         """Plan groups; the plan stays the same object unless they change."""
         groups = group_by_speed(t, self.ratio, self.max_group)
         for group in groups:
-            state.fastest[list(group)] = t[group[0]]
+            ranks, fastest = list(group), t[group[0]]
+            state.low[ranks] = (1 - MARGIN) * fastest
+            state.high[ranks] = (1 + MARGIN) * self.ratio * fastest
         state.outside[:] = 0
         state.planned = state.checked
         quorums = self._quorums(state, groups, t, view)
-        plan = self._plan_of(quorums, view)
-        if plan.resolved(view.world_size) != state.plan.resolved(view.world_size):
-            state.plan = plan
+        resolved = tuple(quorum.resolved(view.world_size) for quorum in quorums)
+        if resolved != state.quorums:
+            state.plan, state.quorums = self._plan_of(quorums, view), resolved
             state.replans += 1
 
     def _quorums(
@@ -196,16 +202,17 @@ def group_by_speed(t: Floats, ratio: float, max_group: int | None = None) -> lis
     present group, or if that is full.
 
     t: predicted seconds per step, shape (N,), above 0.
+    ratio: 1 or more.
 
     >>> group_by_speed(np.array([2.0, 1.0, 1.1, 2.1]), ratio=1.2)
     [(1, 2), (0, 3)]
     """
-    groups: list[list[int]] = []
-    fastest, order = math.nan, argsort(t)
-    for rank, time in zip(order.tolist(), t[order].tolist(), strict=True):
-        if is_at_most(time, ratio * fastest) and len(groups[-1]) != max_group:
-            groups[-1].append(rank)
-        else:
-            groups.append([rank])
-            fastest = time
-    return [tuple(group) for group in groups]
+    groups: list[tuple[int, ...]] = []
+    order, start, most = argsort(t), 0, max_group or len(t)
+    ranks, times = order.tolist(), t[order]
+    while start < len(t):
+        alike = is_at_most(times[start : start + most], ratio * times[start])
+        end = start + (int(alike.argmin()) or len(alike))  # argmin is 0 where all are alike
+        groups.append(tuple(ranks[start:end]))
+        start = end
+    return groups

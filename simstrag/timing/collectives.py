@@ -7,7 +7,7 @@ Additions cost nothing, links are full duplex and not shared, and one rank alone
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 
 def ring(n: int, alpha: float, size: float, bandwidth: float) -> float:
@@ -86,7 +86,7 @@ def hierarchical(
     return 2 * inside + between
 
 
-def ranks_per_node(members: Iterable[int], nodes: Sequence[int] | None) -> tuple[int, ...]:
+def ranks_per_node(members: Collection[int], nodes: Sequence[int] | None) -> tuple[int, ...]:
     """The number of members on each node that has any.
 
     nodes: the node of each rank; None if every rank has a node to itself.
@@ -95,5 +95,5 @@ def ranks_per_node(members: Iterable[int], nodes: Sequence[int] | None) -> tuple
     (2, 1)
     """
     if nodes is None:
-        return tuple(1 for _ in members)
+        return (1,) * len(members)
     return tuple(Counter(nodes[rank] for rank in members).values())
