@@ -51,6 +51,37 @@ def test_mitigation_is_that_of_hand_made_times(handmade: Comparison) -> None:
     assert row["makespan_speedup"] == pytest.approx(1.25)
 
 
+def test_a_comparison_prints_about_ten_lines(handmade: Comparison) -> None:
+    lines = str(handmade).splitlines()
+    assert lines[0] == "mean time to target over 2 seeds, and speed-up over bsp by all-reduce"
+    assert [line.split() for line in lines[1:]] == [
+        ["policy", "seconds", "speed-up"],
+        ["amp_all", "1.6", "1.250"],
+        ["bsp", "2", "1.000"],
+        ["bsp:via=server", "2.875", "0.696"],
+    ]
+    many = [f"k_async:x={x}" for x in (1, 2)] + [f"backup:b=1,late={way}" for way in ("drop",)]
+    many += ["bsp", "asgd", "ssp", "ssp:bound=1", "ssp:bound=2", "ssp:bound=4", "lb_bsp"]
+    crowd = simstrag.compare(Scenario.of(HANDMADE), many, jobs=1)
+    assert len(str(crowd).splitlines()) == 11
+    assert str(crowd).endswith(f"and {len(crowd.policies) - 8} more: comparison.ranking")
+
+
+def test_one_policy_may_be_a_plain_string() -> None:
+    assert simstrag.compare(Scenario.of(HANDMADE), "bsp", jobs=1).policies == ["bsp"]
+
+
+def test_the_units_of_columns_are_with_the_tables(handmade: Comparison, tmp_path: Path) -> None:
+    handmade.write(tmp_path / "out")
+    for comparison in (handmade, Comparison.read(tmp_path / "out")):
+        ranking, runs = (t.attrs["units"] for t in (comparison.ranking, comparison.runs))
+        assert ranking["time_to_target_difference_low"] == runs["makespan"] == "s"
+        assert ranking["makespan_speedup"] == "ratio"
+        assert runs["throughput"] == "samples/s"
+        assert runs["detection_precision"] == "share"
+        assert ranking.keys() <= {*comparison.ranking.columns}
+
+
 def test_bsp_is_run_where_nobody_asked_for_it() -> None:
     comparison = simstrag.compare(Scenario.of(HANDMADE), ["amp_all"], jobs=1)
     assert comparison.policies == ["amp_all"]

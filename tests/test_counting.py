@@ -122,7 +122,7 @@ def test_truth_knows_a_straggler_by_its_noise_free_step() -> None:
         workers=3, updates=4, trace=[slowed(1, 2.0), slowed(1, 1.0, time=1.5), slowed(2, 1.0)]
     )  # rank 1 starts slow steps at 0 and 1 (the second ends at 1.75), clean ones at 1.75 and 2.25
     summary = simstrag.simulate(case, Accuses()).summary
-    assert (summary["precision"], summary["recall"]) == (0.5, 1.0)
+    assert (summary["detection_precision"], summary["detection_recall"]) == (0.5, 1.0)
 
 
 def test_the_deviation_of_asgd_is_what_all_others_applied_meanwhile() -> None:

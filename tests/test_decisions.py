@@ -132,11 +132,11 @@ def test_suspicions_are_counted_against_who_was_slow_in_truth() -> None:
     )
     counted = {name: run.summary[name] for name in ("hits", "false_alarms", "misses")}
     assert counted == {"hits": 2, "false_alarms": 2 + 4, "misses": 4}
-    assert run.summary["precision"] == 2 / 8
-    assert run.summary["recall"] == 2 / 6
+    assert run.summary["detection_precision"] == 2 / 8
+    assert run.summary["detection_recall"] == 2 / 6
 
 
 def test_who_judges_nobody_is_not_counted() -> None:
     summary = simulate(SCENARIO, "bsp").summary
-    names = ("precision", "recall", "hits", "false_alarms", "misses")
+    names = ("detection_precision", "detection_recall", "hits", "false_alarms", "misses")
     assert [summary[name] for name in names] == [None] * 5

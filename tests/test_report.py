@@ -342,7 +342,10 @@ class TestTradeoff:
 class TestDetection:
     def test_sentences_are_of_those_who_suspect(self, comparison: Comparison) -> None:
         (sentence,) = detection(standings(comparison))
-        right, seen = (comparison.column("korel", name).mean() for name in ("precision", "recall"))
+        right, seen = (
+            comparison.column("korel", name).mean()
+            for name in ("detection_precision", "detection_recall")
+        )
         counts = ("hits", "false_alarms", "misses")
         hits, false, missed = (int(comparison.column("korel", name).sum()) for name in counts)
         assert min(hits, false, missed) > 0
@@ -353,9 +356,9 @@ class TestDetection:
 
     def test_who_suspects_nobody_is_told_to(self, comparison: Comparison) -> None:
         runs = comparison.runs.copy()
-        runs["precision"], runs["recall"] = math.nan, 0.0
+        runs["detection_precision"], runs["detection_recall"] = math.nan, 0.0
         runs["hits"], runs["false_alarms"], runs["misses"] = 0, 0, 1000
-        runs.loc[runs["policy"] != "korel", "recall"] = math.nan
+        runs.loc[runs["policy"] != "korel", "detection_recall"] = math.nan
         (sentence,) = detection(standings(dataclasses.replace(comparison, runs=runs)))
         total = 1000 * len(comparison.scenario.seed_list)
         assert sentence == (

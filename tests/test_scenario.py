@@ -9,11 +9,14 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+import pyarrow as pa
 import pytest
 
 from simstrag.errors import InputError
 from simstrag.runs.run import plain
 from simstrag.scenario.scenario import Scenario
+from simstrag.scenario.sections import StepSection
 from simstrag.timing.constants import ServerCost, ServerLoad
 from simstrag.trace.trace import Trace
 
@@ -675,3 +678,56 @@ def test_a_scenario_with_rows_is_the_same_in_another_process(uneven: bool) -> No
     assert sent == scenario
     assert repr(sent.declared) == repr(scenario.declared)
     assert sent.inputs.trace == scenario.inputs.trace
+
+
+def test_a_frame_is_a_trace() -> None:
+    rows = [(60.0, 3, "gpu", "slowdown", 2.0), (90.0, 3, "gpu", "slowdown", 1.0)]
+    trace = Trace.from_rows(rows)
+    frame = trace.to_frame()
+    given: dict[str, Any] = {"workers": 4, "updates": 1, "step": {"compute": 0.1}}
+    expected = Scenario(**given, trace=trace)
+    reordered = frame[frame.columns[::-1]].assign(origin="mine")
+    for table in (frame, reordered, frame.to_dict("list"), pa.Table.from_pandas(frame)):
+        assert Scenario(**given, trace=table) == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda f: f.rename(columns={"node": "nodes"}), "no column 'node'.*Did you mean 'nodes'"),
+        (lambda f: f.assign(value=-1.0), "row 1: slowdown -1 must be"),
+        (lambda f: f.assign(time=pd.Timestamp("2026-01-31")), "time is of type datetime64"),
+        (lambda f: {**f.to_dict("list"), "time": [1.0]}, "different lengths: time 1, node 2"),
+        (lambda f: f.iloc[:0], "the trace is empty"),
+        (lambda f: 3, "no column 'time'"),
+    ],
+)
+def test_a_frame_that_is_no_trace_is_refused(change: Any, message: str) -> None:
+    rows = [(60.0, 3, "gpu", "slowdown", 2.0), (90.0, 3, "gpu", "slowdown", 1.0)]
+    with pytest.raises(InputError, match=message):
+        Trace.from_frame(change(Trace.from_rows(rows).to_frame()))
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"workers": "x"}, {"workers": True}, {"step": {"compute": -1}}, {"stepp": 1},
+        {"step": {"compte": 1}}, {"samples": None}, {"trace": 3}, {"trace": [{"time": 1}]},
+        {"seeds": []}, {"learner": {"batch": 2, "nois_scale": 1}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_the_constructor_says_what_a_file_would_be_told(keys: dict[str, Any]) -> None:
+    given = {"workers": 4, "samples": 1000, "step": {"compute": 0.1}} | keys
+    with pytest.raises(InputError) as of:
+        Scenario.of(given)
+    with pytest.raises(InputError) as constructed:
+        Scenario(**given)
+    assert str(constructed.value) == str(of.value)
+    assert "pydantic" not in str(of.value)
+    assert str(of.value).startswith("scenario: ")
+
+
+def test_a_section_names_itself() -> None:
+    with pytest.raises(InputError, match=r"^step: compute is -1: input should be greater than 0$"):
+        StepSection(compute=-1)

@@ -33,7 +33,7 @@ from simstrag.analysis.text.sensitivity_text import thresholds
 from simstrag.documents.file_io import write_atomically
 from simstrag.errors import InputError
 from simstrag.experiments.compare import Comparison
-from simstrag.runs.run import Run, plain
+from simstrag.runs.run import UNITS, Run, plain
 from simstrag.scenario.scenario import Scenario
 
 MOST_ROWS = 300
@@ -329,22 +329,11 @@ def _by_rank(summary: Mapping[str, Any]) -> Table:
     return Table(("rank", "computing (s)", "communication (s)", "waiting (s)"), rows)
 
 
-UNITS = {
-    "makespan": "s", "time_to_target": "s", "throughput": "samples/s", "goodput": "samples/s",
-    "mean_staleness": "updates", "effective_staleness": "gradients (S_stale/b)",
-    "compute_by_rank": "s", "communication_by_rank": "s", "wait_by_rank": "s",
-    "staleness_by_rank": "updates", "progress": "noise-free updates", "theta": "s",
-    "hits": "ranks at updates", "false_alarms": "ranks at updates", "misses": "ranks at updates",
-    "efficiency": "%", "amp_share": "%", "rebatched_share": "%", "cut_share": "%",
-    "beyond_trace": "%", "precision": "%", "recall": "%",
-}  # fmt: skip
-
-
 def _summary(summary: Mapping[str, Any]) -> Table:
     """A run's summary with units; lists are by rank."""
     rows = []
     for name, value in plain(summary).items():
-        unit = UNITS.get(name, "")
+        unit = UNITS.get(name, "").replace("share", "%")
         if isinstance(value, str):
             shown = value
         elif isinstance(value, list):

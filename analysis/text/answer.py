@@ -210,7 +210,8 @@ def detection(s: Standings) -> list[str]:
 
     found = []
     for p in s.policies:
-        right, seen = s.known_mean(p.policy, "precision"), s.known_mean(p.policy, "recall")
+        right = s.known_mean(p.policy, "detection_precision")
+        seen = s.known_mean(p.policy, "detection_recall")
         if math.isnan(right) and math.isnan(seen):
             continue
         first, second = "suspected no rank", "there were no straggler-updates"

@@ -35,6 +35,8 @@ def explain(error: ValidationError, model: type[BaseModel], source: str) -> str:
         return f"{source}: {place} is missing{more}"
     message = " or ".join(dict.fromkeys(_message(detail) for detail in problems[0]))
     if first["type"] == "value_error":
+        if message.startswith(f"{source}: "):  # of a part that names its place itself
+            return f"{message}{more}"
         return f"{source}: {place}: {message}{more}" if names else f"{source}: {message}{more}"
     return f"{source}: {place} is {_short(first['input'])}: {message}{more}"
 

@@ -140,10 +140,10 @@ def _detection(recorder: Recorder) -> dict[str, float | None]:
     """The suspects against rule 27, over (update, rank) pairs; all None if no rank was judged."""
     counts = recorder.detection
     if not recorder.judged:
-        return {"precision": None, "recall": None, **dict.fromkeys(counts)}
+        return {"detection_precision": None, "detection_recall": None, **dict.fromkeys(counts)}
     hits, false_alarms, misses = counts.values()
     return {
-        "precision": hits / (hits + false_alarms) if hits + false_alarms else None,
-        "recall": hits / (hits + misses) if hits + misses else None,
+        "detection_precision": hits / (hits + false_alarms) if hits + false_alarms else None,
+        "detection_recall": hits / (hits + misses) if hits + misses else None,
         **counts,
     }

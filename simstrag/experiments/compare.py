@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from simstrag.experiments import paired_statistics
 from simstrag.experiments.runner import LEVELS, RunCache, Runner, RunTask, prepare
 from simstrag.experiments.sensitivity import Trials, thresholds, variant
 from simstrag.rendering import html_fragment, html_page
-from simstrag.runs.run import Run, write_directory
+from simstrag.runs.run import UNITS, Run, write_directory
 from simstrag.scenario.beyond_measured import BeyondMeasured, beyond_measured
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.varied_constants import uncertain
@@ -50,14 +51,18 @@ THRESHOLD_SEEDS = 5
 OF_RUN = (
     "samples", "mean_staleness", "effective_staleness", "deviation", "goodput", "throughput",
     "efficiency", "amp_share", "rebatched_share", "switches", "efficacy_stops", "probes",
-    "precision", "recall", "beyond_trace",
+    "detection_precision", "detection_recall", "beyond_trace",
 )  # fmt: skip
 """Columns of the ranking that are means over seeds of a run's summary."""
+MOST_PRINTED = 8
+"""Policies that `print(comparison)` shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Policies compared; tables are DataFrames, times in seconds.
+    """Policies compared; tables are DataFrames, times in seconds, units in `.attrs["units"]`.
+
+    `print` shows the first policies of the ranking.
 
     runs: one row per policy and seed, columns as in `run.json`.
     controls: the same columns for the reference runs: bsp without contention (`variant` clean), and
@@ -78,6 +83,30 @@ class Comparison:
     curves: pd.DataFrame
     examples: dict[str, Run] = field(repr=False)
     thresholds: pd.DataFrame | None = None
+
+    def __post_init__(self) -> None:
+        for table in (self.runs, self.controls, self.sensitivity, self.curves):
+            table.attrs["units"] = _units(table)
+
+    def __str__(self) -> str:
+        """The ranking in about ten lines: policy, mean time and speed-up over bsp."""
+        time = "time_to_target" if self.has_target else "makespan"
+        ranking, seeds = self.ranking, len(self.scenario.seed_list)
+        width = max(map(len, ["policy", *ranking["policy"]]))
+        lines = [
+            f"mean {time.replace('_', ' ')} over {seeds} seed{'s' * (seeds > 1)}, and speed-up "
+            f"over {BASELINE} by all-reduce",
+            f"{'policy':{width}}  {'seconds':>9}  {'speed-up':>8}",
+            *(
+                f"{policy:{width}}  {seconds:9.4g}  {speedup:8.3f}"
+                for policy, seconds, speedup in ranking[
+                    ["policy", time, f"{time}_speedup"]
+                ].itertuples(index=False)
+            ),
+        ]
+        if (left := len(ranking) - MOST_PRINTED) > 0:
+            lines[2 + MOST_PRINTED :] = [f"and {left} more: comparison.ranking"]
+        return "\n".join(lines)
 
     @property
     def policies(self) -> list[str]:
@@ -135,7 +164,8 @@ class Comparison:
     def ranking(self) -> pd.DataFrame:
         """One row per policy, fastest first: by time to target if there is one, else by makespan.
 
-        Estimates have columns `x`, `x_low`, `x_high`, the ends of a 95 % interval.
+        Estimates have columns `x`, `x_low`, `x_high`, the ends of a 95 % interval; units are in
+        `.attrs["units"]`.
         """
         import pandas as pd
 
@@ -163,7 +193,9 @@ class Comparison:
                     known = values[~np.isnan(values)]
                     row[name] = float(known.mean()) if len(known) else float("nan")
             rows.append(row)
-        return pd.DataFrame(rows).sort_values(times[-1], kind="stable").reset_index(drop=True)
+        ranking = pd.DataFrame(rows).sort_values(times[-1], kind="stable").reset_index(drop=True)
+        ranking.attrs["units"] = _units(ranking)
+        return ranking
 
     def write(
         self, folder: str | Path, command: str | None = None, of: str | Path | None = None
@@ -243,7 +275,7 @@ def origin(folder: Path) -> Path | None:
 
 def compare(
     scenario: Scenario | str | Path,
-    policies: Sequence[str] | None = None,
+    policies: str | Sequence[str] | None = None,
     *,
     seeds: int | Sequence[int] | None = None,
     sensitivity: bool = False,
@@ -254,7 +286,7 @@ def compare(
     """Run every policy under every seed, and the clean control, and compare them.
 
     scenario: a `Scenario` or the path of a YAML file.
-    policies, seeds: they replace the scenario's.
+    policies, seeds: they replace the scenario's; a plain string is one policy.
     sensitivity: also find the error of each assumed or fitted constant at which another policy
         leads.  Uses the first five seeds and about doubles the work.
     jobs: processes, all cores by default.
@@ -348,6 +380,21 @@ def _with_thresholds(comparison: Comparison, runner: Runner) -> Comparison:
     trials = Trials(scenario, runner, by_run, seeds, known)
     chosen = uncertain(scenario) if len(scenario.policies) > 1 else []
     return replace(comparison, thresholds=thresholds(trials, chosen))
+
+
+def _units(table: pd.DataFrame) -> dict[str, str]:
+    """The unit of each column whose name does not say it, a share of 1 being "share".
+
+    >>> import pandas as pd
+    >>> _units(pd.DataFrame(columns=["policy", "makespan_speedup_low", "goodput"]))
+    {'makespan_speedup_low': 'ratio', 'goodput': 'samples/s'}
+    """
+    units = {"time": "s", **UNITS}
+    for time in ("makespan", "time_to_target"):
+        units |= {f"{time}_difference": "s", f"{time}_speedup": "ratio"}
+        units[f"{time}_mitigation"] = "share"
+    names = {column: re.sub("_(low|high)$", "", column) for column in table.columns}
+    return {column: units[name] for column, name in names.items() if name in units}
 
 
 def _file_name(policy: str) -> str:

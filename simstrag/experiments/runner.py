@@ -136,7 +136,9 @@ class Runner:
 
 
 def prepare(
-    scenario: Scenario | str | Path, names: Sequence[str] | None, seeds: int | Sequence[int] | None
+    scenario: Scenario | str | Path,
+    names: str | Sequence[str] | None,
+    seeds: int | Sequence[int] | None,
 ) -> Scenario:
     """The scenario with each policy once, as it was first spelled, checked before anything runs.
 
@@ -151,6 +153,7 @@ def prepare(
         )
     changes: dict[str, Any] = {} if seeds is None else {"seeds": seeds}
     firsts: dict[str, str] = {}
+    names = (names,) if isinstance(names, str) else names
     for name in names or scenario.policies:
         first = firsts.setdefault(policies.spec(policies.load(name)), name)
         if name != first:

@@ -48,6 +48,21 @@ OPTIONAL = ("excerpt", "recorded")
 """Keys of `run.json` that are left out where they are None."""
 
 
+UNITS = {
+    "makespan": "s", "time_to_target": "s", "progress": "noise-free updates",
+    "mean_staleness": "updates", "staleness_by_rank": "updates",
+    "effective_staleness": "gradients (S_stale/b)", "started": "gradients",
+    "applied": "gradients", "dropped": "gradients", "aborted": "gradients",
+    "in_flight": "gradients", "throughput": "samples/s", "goodput": "samples/s",
+    "efficiency": "share", "amp_share": "share", "rebatched_share": "share", "cut_share": "share",
+    "compute_by_rank": "s", "communication_by_rank": "s", "wait_by_rank": "s",
+    "beyond_trace": "share", "detection_precision": "share", "detection_recall": "share",
+    "hits": "ranks at updates", "false_alarms": "ranks at updates", "misses": "ranks at updates",
+    "theta": "s",
+}  # fmt: skip
+"""The unit of each number of a summary whose name does not say it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """One simulated or recorded run.

@@ -44,7 +44,7 @@ from simstrag.timing.constants import AllReduce, ServerCost, ServerLoad
 from simstrag.timing.contention import Contention
 from simstrag.timing.noise import Noise, offset
 from simstrag.timing.timing import Timing
-from simstrag.trace.trace import COLUMNS, Trace
+from simstrag.trace.trace import COLUMNS, Trace, column_names
 
 ROWS_SCHEMA = {"type": "array", "items": {"type": "object", "additionalProperties": True}}
 WAYS_OUT = "give step: {compute: ...}, a profile, or a trace with durations of every rank's node"
@@ -54,8 +54,8 @@ InlineTrace = Annotated[InstanceOf[Trace], WithJsonSchema(ROWS_SCHEMA)]
 class Scenario(Section):
     """A validated scenario; `Scenario.read(path)` loads YAML, `Scenario(...)` takes the same keys.
 
-    Mistakes are an `InputError` of `read` and `of`, and pydantic's `ValidationError` of the
-    constructor.  `trace` is the name of a file, a `Trace`, or rows.
+    Mistakes are an `InputError`.  `trace` is the name of a file, a `Trace`, rows, or a DataFrame as
+    `Trace.from_frame` takes it.
 
     A run ends at `samples` (rounded up to a multiple of workers x batch), `target_progress` or
     `target_accuracy`; or at `updates`, which `compare` refuses.  With both `samples` and a target
@@ -395,6 +395,8 @@ def _inline_trace(value: Any, source: str) -> Any:
     if value is None or isinstance(value, str):
         return value
     if not isinstance(value, list | tuple):
+        if column_names(value):
+            return Trace.from_frame(value, source)
         raise InputError(f"{source} is {value!r}: give the name of a file, or a list of rows")
     for k, row in enumerate(value, start=1):
         if not isinstance(row, Mapping):

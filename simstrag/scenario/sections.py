@@ -6,10 +6,18 @@ import bisect
 import itertools
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_serializer, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_serializer,
+    model_validator,
+)
 
+from simstrag.documents.validation_errors import explain
 from simstrag.errors import InputError
 from simstrag.timing import noise
 from simstrag.timing.noise import Distribution
@@ -27,9 +35,23 @@ SUM_TOLERANCE = 1e-9
 
 
 class Section(BaseModel):
-    """The base of all sections: unknown keys, NaN and booleans as numbers are refused."""
+    """The base of all sections: unknown keys, NaN and booleans as numbers are refused.
+
+    Raises `InputError` that names the key, its value and the way out.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    if not TYPE_CHECKING:  # a type checker derives the constructor from the fields
+
+        def __init__(self, **data: Any) -> None:
+            try:
+                super().__init__(**data)
+            except ValidationError as error:
+                source = type(self).__name__.removesuffix("Section").lower()
+                raise InputError(explain(error, type(self), source)) from None
+
+        __init__.__pydantic_base_init__ = True  # sections inside others do not come through here
 
     @model_validator(mode="before")
     @classmethod

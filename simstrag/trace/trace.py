@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simstrag.documents.file_io import write_atomically
+from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 from simstrag.trace import read_files
 from simstrag.trace import row_validation as trace_rows
@@ -128,6 +129,31 @@ class Trace:
         names = itertools.repeat(resource), itertools.repeat(kind)
         rows = enumerate(zip(time, node, *names, value, strict=False), start=1)
         return cls(_histories(columns, rows, source), source)
+
+    @classmethod
+    def from_frame(cls, frame: Any, source: str = "frame") -> Trace:
+        """From a DataFrame, a table of pyarrow or a dict of columns; other columns are ignored.
+
+        Raises `InputError` as `from_rows` does, and for a missing column.
+
+        >>> Trace.from_frame(Trace.from_rows([(0.0, 3, "gpu", "slowdown", 2.0)]).to_frame()).rows
+        (Row(time=0.0, node=3, resource='gpu', kind='slowdown', value=2.0),)
+        """
+        names = column_names(frame)
+        if missing := [name for name in COLUMNS if name not in names]:
+            raise InputError(
+                f"{source}: no column '{missing[0]}'; a trace has {', '.join(COLUMNS)}"
+                f"{nearest(missing[0], names)}"
+            )
+        columns = {name: np.asarray(frame[name]) for name in COLUMNS}
+        for name, column in columns.items():
+            if column.dtype.kind in "mM":
+                raise InputError(f"{source}: {name} is of type {column.dtype}, not a number")
+        if len({len(column) for column in columns.values()}) > 1:
+            lengths = ", ".join(f"{name} {len(column)}" for name, column in columns.items())
+            raise InputError(f"{source}: columns of different lengths: {lengths}")
+        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+        return cls.from_rows(rows, source)
 
     @classmethod
     def read(cls, path: str | Path) -> Trace:
@@ -282,6 +308,14 @@ class Trace:
         frame = self.to_frame()
         write = frame.to_parquet if Path(path).suffix == ".parquet" else frame.to_csv
         write_atomically(path, lambda part: write(part, index=False))
+
+
+def column_names(frame: Any) -> list[str]:
+    """The columns of a DataFrame, a table of pyarrow or a mapping; none of anything else."""
+    if isinstance(frame, Mapping):
+        return list(map(str, frame))
+    names = getattr(frame, "column_names", getattr(frame, "columns", ()))
+    return list(map(str, names))
 
 
 def _histories(columns: Columns | None, rows: Iterable[tuple[int, Any]], source: str) -> Histories:

@@ -48,7 +48,8 @@ def test_korel_sees_nothing_of_a_slow_network() -> None:
     korel = run("korel", "net")
     assert korel.summary["switches"] == 0
     assert korel.updates == run("bsp", "net").updates
-    assert korel.summary["recall"] is None  # nor is a rank with a slow network a straggler in truth
+    # nor is a rank with a slow network a straggler in truth
+    assert korel.summary["detection_recall"] is None
 
 
 def test_moving_samples_does_nothing_for_a_slow_network() -> None:
