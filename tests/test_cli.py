@@ -249,9 +249,30 @@ def test_a_help_fits_a_screen(command: str, call: Call, monkeypatch: pytest.Monk
     monkeypatch.setenv("COLUMNS", "80")
     code, out, _ = call(*command.split(), "--help")
     assert code == 0
-    # One for the prompt; `calibrate` has other commands below it, and `validate` calibrates too.
-    assert len(out.splitlines()) <= (34 if command in ("calibrate", "validate") else 23)
+    # One for the prompt; some have other commands below them, and `validate` calibrates too.
+    assert len(out.splitlines()) <= (36 if command in ("", "calibrate", "validate") else 23)
     assert max(map(len, out.splitlines())) <= 80
+
+
+def test_the_help_lists_every_command_in_a_group_and_cuts_no_sentence(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    out = call("--help")[1]
+    assert "Commands:" not in out
+    assert {*re.findall(r"(?m)^  ([a-z]+) ", out)} == {name.split()[0] for name in EXAMPLES}
+    for command in ("", "trace", "calibrate"):
+        assert "..." not in call(*command.split(), "--help")[1].partition("\n")[2]
+    assert "  --install-completion " in out
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_a_help_is_as_wide_as_the_terminal(
+    columns: int, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    options = call("calibrate", "--help")[1].partition("Examples:")[0]
+    assert columns - 20 < max(map(len, options.splitlines())) <= columns
 
 
 @pytest.mark.parametrize("command", EXAMPLES)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperOption
+from typer.core import TyperGroup
 from typer.main import get_command
 
 from simstrag.cli import calibrate, calibrate_show
@@ -22,9 +22,6 @@ from simstrag.cli.sensitivity import sensitivity
 from simstrag.cli.sweep import sweep
 from simstrag.cli.trace import describe, generate, import_, resample
 from simstrag.cli.validate import validate
-
-ONCE = ("install_completion", "show_completion")
-"""Typer's options that are used once; the help hides them, docs/cli.md explains them."""
 
 ABOUT = """\b
 Compare straggler-mitigation policies for data-parallel training.
@@ -94,10 +91,44 @@ COMMANDS: dict[str, Callable[..., None]] = {
 }  # fmt: skip
 """Each command's function, in the order of the help."""
 
+GROUPS = {
+    "Compare policies": ("init", "compare", "sensitivity", "sweep", "run", "report", "policies"),
+    "Bring what you have": ("trace", "calibrate"),
+    "Train on real ranks": ("ddp", "validate"),
+    "This installation": ("doctor", "schema"),
+}
+"""The commands of each group of the help."""
+
+WIDEST = 1000
+"""Most characters in a line of help."""
+
+
+class Grouped(TyperGroup):
+    """Commands whose help lists those of a group together, and cuts no sentence."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands: those of `GROUPS`, then all others."""
+        grouped = {name for names in GROUPS.values() for name in names}
+        others = {"Commands": [name for name in self.commands if name not in grouped]}
+        for title, names in {**GROUPS, **others}.items():
+            rows = [
+                (name, self.commands[name].get_short_help_str(WIDEST))
+                for name in names
+                if name in self.commands
+            ]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
 PLAIN: dict[str, Any] = {
+    "cls": Grouped,
     "no_args_is_help": True,
     "rich_markup_mode": None,  # no boxes: a help fits a screen
-    "context_settings": {"help_option_names": ["-h", "--help"]},
+    "context_settings": {
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": WIDEST,  # as wide as the terminal
+    },
 }
 
 
@@ -116,14 +147,10 @@ def command() -> Any:
     for path, function in COMMANDS.items():
         *group, name = path.split()
         owner = groups[group[0]] if group else app
-        owner.command(name, epilog=_epilog(path), hidden=name == "schema")(function)
+        owner.command(name, epilog=_epilog(path))(function)
     app.add_typer(groups["trace"], name="trace")
     app.add_typer(groups["calibrate"], name="calibrate", epilog=_epilog("calibrate"))
-    entry = get_command(app)
-    for option in entry.params:
-        if isinstance(option, TyperOption) and option.name in ONCE:
-            option.hidden = True
-    return entry
+    return get_command(app)
 
 
 def _version(

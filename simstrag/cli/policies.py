@@ -20,7 +20,7 @@ def policies(
     policy: Annotated[
         str | None,
         argument(
-            help="A policy to explain, such as korel.", metavar="[POLICY]",
+            help="A policy to explain, such as korel.", metavar="POLICY",
             autocompletion=complete_policy,
         ),
     ] = None,

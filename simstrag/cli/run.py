@@ -5,9 +5,16 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from simstrag.cli.console import format_cell, print_json, print_path, print_table, warn
+from simstrag.cli.console import (
+    format_cell,
+    print_json,
+    print_path,
+    print_sentences,
+    print_table,
+    warn,
+)
 from simstrag.cli.options import Json, Policy, Quiet, ScenarioFile, Seed, flag, option, out_option
 from simstrag.cli.progress import show_run
 from simstrag.cli.read_inputs import read_scenario
@@ -16,6 +23,14 @@ from simstrag.errors import InputError
 
 if TYPE_CHECKING:
     from simstrag.analysis.pages.perfetto import TimelineFile
+    from simstrag.runs.run import Run
+
+IDLE = (
+    "mean_staleness", "staleness_by_rank", "effective_staleness", "deviation", "dropped",
+    "aborted", "in_flight", "amp_share", "rebatched_share", "cut_share", "communication_by_rank",
+    "wait_by_rank", "beyond_trace",
+)  # fmt: skip
+"""Values of a summary that are 0 where nothing of their kind happened."""
 
 
 def run(
@@ -35,7 +50,7 @@ def run(
 ) -> None:
     """Simulate one policy under one seed and print the summary."""
     from simstrag.engine.simulate import require_gain, simulate
-    from simstrag.runs.run import check_directory, plain
+    from simstrag.runs.run import check_directory
 
     case = read_scenario(scenario)
     require_gain(case, policy)
@@ -66,8 +81,7 @@ def run(
         print_json(json.loads(result.to_json()) | {"written": out, "timeline": about})
         return
     if not quiet:
-        rows = [[key, format_cell(value)] for key, value in plain(result.summary).items()]
-        print_table(["", f"{result.policy}, seed {seed}"], rows, wraps=1)
+        _print_summary(result)
         warn(result.warnings)
     elif out is None and timeline is None:
         print(result.summary["makespan" if case.progress_target is None else "time_to_target"])
@@ -81,6 +95,32 @@ def run(
             "waited longest (--window FROM:TO shows another part); "
             f"{written.steps_left_out} steps are left out"
         ])  # fmt: skip
+
+
+def _print_summary(run: Run) -> None:
+    """The summary with units, without what is not defined and shares and counts that are 0."""
+    from simstrag.runs.run import UNITS, plain
+
+    summary = plain(run.summary)
+    left_out = [key for key, value in summary.items() if value is None or _is_idle(key, value)]
+    rows = [
+        [key, format_cell(value), UNITS.get(key, "")]
+        for key, value in summary.items()
+        if key not in left_out
+    ]
+    print_table(["", f"{run.policy}, seed {run.seed}", "unit"], rows, wraps=1)
+    if left_out:
+        print_sentences(f"0 or not defined, all in --json: {', '.join(left_out)}")
+
+
+def _is_idle(key: str, value: Any) -> bool:
+    """Whether a value says that nothing of its kind happened.
+
+    >>> _is_idle("cut_share", 0.0), _is_idle("staleness_by_rank", [0.0, 0.0]), _is_idle("hits", 0)
+    (True, True, False)
+    """
+    values = value if isinstance(value, list) else [value]
+    return key in IDLE and not any(values)
 
 
 def _parse_window(window: str | None, timeline: Path | None) -> tuple[float, float] | None:

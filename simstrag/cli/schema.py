@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from simstrag.cli.console import print_json
+from simstrag.cli.options import argument
 
 
 def schema(
-    of: Annotated[str, typer.Argument(help="scenario or study.", metavar="[WHAT]")] = "scenario",
+    of: Annotated[str, argument("scenario or study.", "WHAT")] = "scenario",
 ) -> None:
     """Print the JSON schema of a scenario or a study, for an editor."""
     from simstrag.experiments.json_schema import schema_of
