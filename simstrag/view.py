@@ -168,6 +168,20 @@ class View:
         window: npt.NDArray[Any] = getattr(self, name)
         return np.asfortranarray(window[:, WINDOW - columns :])
 
+    def since(self, rank: int, steps: int, name: str = "local_times") -> npt.NDArray[Any]:
+        """The known values of a rank's steps from number `steps` on, oldest first, at most W.
+
+        A rank that enters a quorum again still shows its steps from before.  Those begun since
+        have numbers from `view.steps[rank]` of that review on, or from one more if it then held a
+        gradient.
+
+        >>> View(1, steps=[20], local_times=[[1.0] * 14 + [2.0, 3.0]]).since(0, steps=18)
+        array([2., 3.])
+        """
+        columns = min(max(int(self.steps[rank]) - max(steps, 0), 0), WINDOW)
+        values: npt.NDArray[Any] = self.newest(name, columns)[rank]
+        return values
+
     if not TYPE_CHECKING:  # called for a field that is not computed yet
 
         def __getattr__(self, name: str) -> Any:
