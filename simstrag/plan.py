@@ -28,7 +28,9 @@ class Precision(enum.Enum):
     """The precision of a step; the workload defines the two."""
 
     FULL = "full"
+    """The workload's full precision."""
     AMP = "amp"
+    """Its reduced precision."""
 
 
 class Weigh(enum.Enum):
@@ -47,6 +49,8 @@ T = TypeVar("T")
 class Damping:
     """The factor of a stale gradient's weight, max(shift + staleness, 1)**-power.
 
+    power: how fast the weight falls; 0 leaves it as it is.
+    shift: added to the staleness, in updates.
     cutoff: the staleness from which a gradient is dropped; None drops none.
 
     >>> Damping(power=1).factor(staleness=4)

@@ -1,11 +1,13 @@
 """Pages name tests, files and members that exist, and all of those that they should."""
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from simstrag.policy import Policy
+from simstrag.policy import Policy, View
+from tools import reference_page
 
 ROOT = Path(__file__).parent.parent
 RULES = (ROOT / "docs" / "semantics.md").read_text(encoding="utf-8")
@@ -39,3 +41,26 @@ def test_authors_of_policies_are_told_of_every_optional_member() -> None:
     assert {"summary", "reduces_precision"} <= set(members)
     page = (ROOT / "docs" / "policies.md").read_text(encoding="utf-8").partition("## Your own")[2]
     assert [member for member in members if not re.search(rf"`{member}\b", page)] == []
+
+
+def test_the_reference_page_is_that_of_the_docstrings() -> None:
+    made = reference_page.page()
+    shown = reference_page.PAGE.read_text(encoding="utf-8")
+    assert shown == made, "run python -m tools.reference_page"
+
+
+@pytest.mark.parametrize("cls", reference_page.FIELDS, ids=lambda cls: cls.__name__)
+def test_the_reference_page_has_every_public_field_with_its_rule(cls: type) -> None:
+    section = reference_page.page().partition(f"## {cls.__name__}\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"(?m)^\| `(\w+)` \| (.+) \| .+ \| .+ \| \[\d+[ab]?\]\(semantics", section)
+    assert [name for name, _ in rows] == [f.name for f in fields(cls) if f.name[0] != "_"]
+
+
+def test_a_field_without_a_unit_and_a_rule_is_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {name: entry for name, entry in reference_page.FIELDS[View].items() if name != "amp"}
+    monkeypatch.setitem(reference_page.FIELDS, View, known)
+    with pytest.raises(ValueError, match=r"View: no meaning, unit or rule, or no field: \['amp'\]"):
+        reference_page.page()
+    monkeypatch.setitem(known, "amp", ("true or false", "99"))
+    with pytest.raises(ValueError, match=r"docs/semantics\.md has no rule 99"):
+        reference_page.page()
