@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from simstrag.runs.run import Run
     from simstrag.scenario.scenario import Scenario
     from simstrag.trace.trace import Trace
+    from simstrag.validation.policy_contract import check_policy
 
 __all__ = [
     "ALL",
@@ -59,6 +60,7 @@ __all__ = [
     "Via",
     "View",
     "Weigh",
+    "check_policy",
     "compare",
     "report",
     "simulate",
@@ -75,6 +77,7 @@ _HOME = {
     "runs.run": ["Run"],
     "scenario.scenario": ["Scenario"],
     "trace.trace": ["Trace"],
+    "validation.policy_contract": ["check_policy"],
 }
 """The names of each module; all other public names are of `policy`."""
 

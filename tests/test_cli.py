@@ -285,9 +285,10 @@ def test_a_help_ends_with_examples_that_are_not_cut(
     assert all(example.startswith(f"simstrag {command}") for example in EXAMPLES[command])
 
 
-ELSEWHERE = {"calibrate", "calibrate check", "calibrate import", "ddp", "validate"}
+ELSEWHERE = {"policies", "calibrate", "calibrate check", "calibrate import", "ddp", "validate"}
 """They measure for minutes, train on ranks, or need logs: see tests/test_calibrate.py,
-test_nccl_tests.py, and verification/test_ddp_examples.py and test_validate.py, which run such."""
+test_nccl_tests.py, test_policy_contract.py, and verification/test_ddp_examples.py and
+test_validate.py, which run such."""
 
 
 @pytest.mark.parametrize("command", [name for name in EXAMPLES if name not in ELSEWHERE])

@@ -7,6 +7,7 @@ import math
 import pickle
 import re
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import simstrag
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError, PlanError
 from simstrag.policies import describe, load, names, spec
@@ -603,3 +605,36 @@ def test_describing_a_policy_that_breaks_is_one_line(outside: str) -> None:
     sys.modules["stranger"].Raises = Raises  # type: ignore[attr-defined]
     with pytest.raises(PlanError, match=r"policy .*Raises raised KeyError: 'nothing' \("):
         describe("stranger:Raises")
+
+
+WARNING = """
+import warnings
+from simstrag import Plan, Review
+
+
+class Warning:
+    def plan(self, view):
+        warnings.warn("odd")
+        warnings.warn(f"version {view.version}")
+        return Plan(review=Review(updates=1))
+"""
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_warning_of_a_policy_is_shown_once_for_its_place(
+    jobs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"warns{jobs}"  # workers keep modules
+    (tmp_path / f"{name}.py").write_text(WARNING)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    scenario = Scenario(workers=2, samples=1280, step={"compute": 0.1}, seeds=3)
+    for policies in ([f"{name}.py:Warning", "bsp"], f"{name}.py:Warning"):  # computed, then kept
+        with warnings.catch_warnings(record=True) as caught:
+            simstrag.compare(scenario, policies, jobs=jobs, keep=tmp_path / "kept")
+        assert [str(warning.message) for warning in caught] == [
+            f"{name}.py:Warning: odd ({name}.py, line 8)",
+            f"{name}.py:Warning: version 0 ({name}.py, line 9)",
+        ]
+    del sys.modules[name]

@@ -47,7 +47,11 @@ EXAMPLES = {
         "simstrag validate --profile profiles/digits --out reports/validation",
         "simstrag validate runs/mine --profile profiles/digits",
     ),
-    "policies": ("simstrag policies", "simstrag policies ssp:bound=5", "simstrag policies --json"),
+    "policies": (
+        "simstrag policies",
+        "simstrag policies ssp:bound=5",
+        "simstrag policies mine.py:Patient --check",
+    ),
     "ddp": (
         "simstrag ddp digits --policy bsp --checkpoint 50 --out runs/real",
         "simstrag ddp examples/train.py --ranks 2 -- --policy asgd",

@@ -1,4 +1,4 @@
-"""`simstrag policies`: list the policies, or explain one."""
+"""`simstrag policies`: list the policies, explain one, or check one against the contract."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
-from simstrag.cli.console import print_json, print_paragraphs, print_table
-from simstrag.cli.options import Json, argument, complete_policy
+import typer
+
+from simstrag.cli.console import print_json, print_paragraphs, print_sentences, print_table
+from simstrag.cli.options import Json, argument, complete_policy, flag
+from simstrag.errors import InputError
 
 if TYPE_CHECKING:
     from simstrag.policies import PolicyDescription
@@ -24,12 +27,18 @@ def policies(
             autocompletion=complete_policy,
         ),
     ] = None,
+    check: Annotated[
+        bool, flag("Try the contract on it; two real ranks take a minute.", "--check")
+    ] = False,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """List the built-in policies, or explain one.
+    """List the built-in policies, explain one, or check your own.
 
     Explains what it decides, its first plan, its parameters, its source, and what is ours in it.
     """
+    if check:
+        _check(policy, as_json)
+        return
     from simstrag.ddp.policy_support import mechanism
     from simstrag.policies import describe
 
@@ -48,7 +57,23 @@ def policies(
         print_table(headers, rows, wraps=3)
         print("real: how it runs on real ranks, by DDP or through a server process")
         print("more about one: simstrag policies NAME")
-        print("your own: package.module:Class, with parameters in the same way")
+        print("your own: FILE.py:Class or package.module:Class, with parameters in the same way")
+
+
+def _check(policy: str | None, as_json: bool) -> None:
+    """Try the contract on a policy and print a line for each rule; exit code 1 if one is broken."""
+    from simstrag.validation.policy_contract import check_policy
+
+    if policy is None:
+        raise InputError("--check needs a policy, such as mine.py:Class")
+    found = check_policy(policy)
+    if as_json:
+        print_json(dataclasses.asdict(found) | {"ok": found.ok})
+    else:
+        for each in found.checks:
+            print_sentences(str(each))
+    if not found.ok:
+        raise typer.Exit(1)
 
 
 def _summarize(description: PolicyDescription) -> str:

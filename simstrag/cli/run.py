@@ -50,6 +50,7 @@ def run(
 ) -> None:
     """Simulate one policy under one seed and print the summary."""
     from simstrag.engine.simulate import require_gain, simulate
+    from simstrag.policies import collect_warnings
     from simstrag.runs.run import check_directory
 
     case = read_scenario(scenario)
@@ -60,14 +61,17 @@ def run(
         writable(timeline, ".json", ".gz")
         steps = gradients = True
     interval = _parse_window(window, timeline)
-    with show_run(f"{policy}, seed {seed}", case, quiet) as on_update:
+    with (
+        show_run(f"{policy}, seed {seed}", case, quiet) as show,
+        collect_warnings(policy) as warned,
+    ):
         result = simulate(
             case,
             policy,
             seed,
             record_steps=steps,
             record_gradients=gradients,
-            on_update=on_update,
+            on_update=show,
             out=out,
             engine=engine,
         )
@@ -78,11 +82,13 @@ def run(
         written = write_timeline(result, timeline, case.timing(seed), interval)
     if as_json:
         about = written and {"path": timeline, **written._asdict()}
-        print_json(json.loads(result.to_json()) | {"written": out, "timeline": about})
+        found = [*result.warnings, *warned.values()]
+        document = json.loads(result.to_json()) | {"warnings": found}
+        print_json(document | {"written": out, "timeline": about})
         return
     if not quiet:
         _print_summary(result)
-        warn(result.warnings)
+        warn([*result.warnings, *warned.values()])
     elif out is None and timeline is None:
         print(result.summary["makespan" if case.progress_target is None else "time_to_target"])
     if out is not None:

@@ -59,12 +59,14 @@ class RunResult(NamedTuple):
     curve: (variant, policy, seed, progress, time).
     run: the run itself, if its steps are kept.
     times: (c_tau, seconds to the target) of each repetition.
+    warned: the policy's warnings, by their place in its file.
     """
 
     row: dict[str, Any]
     curve: list[tuple[str, str, int, float, float]]
     run: Run | None
     times: list[tuple[float, float]]
+    warned: Mapping[str, str]
 
 
 class Runner:
@@ -87,6 +89,7 @@ class Runner:
         self._tasks: list[RunTask] = []
         self._done = 0
         self._ahead = 0
+        self._warned = set[tuple[str, str]]()
 
     def __enter__(self) -> Runner:
         return self
@@ -120,7 +123,15 @@ class Runner:
                 name, _, value = task.variant.partition("=")
                 where = f"{name} = {float(value):.4g}, " if value else ""
                 self._count(1, f"{where}{task.policy}, seed {task.seed}")
+            self._warn(task.policy, results[task].warned)
             yield task, results[task]
+
+    def _warn(self, policy: str, warned: Mapping[str, str]) -> None:
+        """Warn once of each place at which runs of a policy did."""
+        for place, line in warned.items():
+            if (policy, place) not in self._warned:
+                self._warned.add((policy, place))
+                warnings.warn_explicit(line, UserWarning, "simstrag", 0)
 
     def _count(self, runs: int, what: str) -> None:
         self._done += runs
@@ -161,7 +172,8 @@ def prepare(
     changes["policies"] = tuple(firsts.values())
     scenario = scenario.replaced(**changes)
     for name in scenario.policies:
-        check(scenario, name, scenario.seed_list[0])  # reads and checks trace and profile too
+        with policies.collect_warnings(name):  # its runs warn again
+            check(scenario, name, scenario.seed_list[0])  # reads and checks trace and profile too
     return scenario
 
 
@@ -174,7 +186,8 @@ def _run_task(scenario: Scenario, task: RunTask, cache: RunCache | None) -> RunR
     ranks = None
     if task.keep_steps:  # the same ranks in the clean control, to look at side by side
         ranks = ranks_to_show(scenario.timing(task.seed).contention, scenario.workers)
-    run = simulate(varied, task.policy, task.seed, record_updates=False, excerpt=ranks)
+    with policies.collect_warnings(task.policy) as warned:
+        run = simulate(varied, task.policy, task.seed, record_updates=False, excerpt=ranks)
     row = {"policy": run.policy, "seed": task.seed, **run.scalars}
     row["staleness_by_rank"] = " ".join(
         "" if value is None else f"{value:.6g}" for value in run.summary["staleness_by_rank"]
@@ -184,9 +197,10 @@ def _run_task(scenario: Scenario, task: RunTask, cache: RunCache | None) -> RunR
     if (run.summary["effective_staleness"] or 0) > 0:
         for c_tau in task.again:
             again = with_value(scenario, "learner.c_tau", c_tau)
-            repeated = simulate(again, task.policy, task.seed, record_updates=False)
+            with policies.collect_warnings(task.policy):
+                repeated = simulate(again, task.policy, task.seed, record_updates=False)
             times.append((c_tau, repeated.summary["time_to_target"]))
-    result = RunResult(row, curve, run if task.keep_steps else None, times)
+    result = RunResult(row, curve, run if task.keep_steps else None, times, warned)
     if cache is not None:
         cache.keep(task, result)
     return result
@@ -254,7 +268,7 @@ class RunCache:
             rest = {key: value for key, value in run.scenario.items() if key not in REQUESTED}
             run = replace(run, scenario={**rest, **self.requested})
         curve, times = ([tuple(pair) for pair in kept[name]] for name in ("curve", "times"))
-        return RunResult(kept["row"], curve, run, times)
+        return RunResult(kept["row"], curve, run, times, kept["warned"])
 
     def keep(self, task: RunTask, result: RunResult) -> None:
         """Write a finished run, whole or not at all.  Raises `InputError` where that fails."""
@@ -264,7 +278,7 @@ class RunCache:
             _write(self.folder / NOTE, NOTE_TEXT)
             if result.run is not None:
                 result.run.write(path)
-            kept = {"row": result.row, "curve": result.curve, "times": result.times}
+            kept = {name: value for name, value in result._asdict().items() if name != "run"}
             _write(path.with_suffix(".json"), json.dumps(kept))
         except OSError as error:
             folder = self.folder.with_name(self.folder.name.removesuffix(".partial"))

@@ -312,6 +312,7 @@ def _run(
 ) -> dict[str, Any]:
     """One run, on any machine: its summary or its error, as JSON."""
     from simstrag.engine.simulate import require_gain, simulate
+    from simstrag.policies import collect_warnings
 
     for name, version in _needs().items():
         if version != needed[name]:
@@ -321,13 +322,14 @@ def _run(
     try:
         scenario = _scenario(shared).replaced(**changes)
         require_gain(scenario, policy)
-        run = simulate(scenario, policy, seed, record_updates=False)
+        with collect_warnings(policy) as warned:
+            run = simulate(scenario, policy, seed, record_updates=False)
     except SimstragError as error:
         return {"error": " ".join(str(error).split()), "summary": {}}
     except (Exception, SystemExit) as error:
         message = " ".join(str(error).split())
         return {"error": f"{type(error).__name__}: {message}", "summary": {}}
-    rest = {"provenance": run.provenance, "warnings": run.warnings}
+    rest = {"provenance": run.provenance, "warnings": [*run.warnings, *warned.values()]}
     return {"error": None, "summary": run.scalars, **plain(rest)}
 
 

@@ -1,8 +1,8 @@
 """The built-in policies, one file each, and their specs, such as ``ssp:bound=5``.
 
 A policy file defines one class with a `plan` method and is found by its file name; there is no
-registry.  A policy outside the package is named `package.module:Class`.  Policies know neither
-clock nor engine: `simstrag/policy.py` is their contract.  Start with `bsp`.
+registry.  A policy outside the package is named `package.module:Class` or `FILE.py:Class`.
+Policies know neither clock nor engine: `simstrag/policy.py` is their contract.  Start with `bsp`.
 
 Papers' names: `bsp` bulk synchronous parallel, `asgd` asynchronous SGD, `ssp` and `dssp` (dynamic)
 stale synchronous parallel, `cgp` Cooperate Grouping Parallel, `lb_bsp` load-balanced BSP, `lgc`
@@ -16,6 +16,8 @@ import functools
 import importlib
 import inspect
 import pkgutil
+import sys
+from pathlib import Path
 from types import ModuleType
 from typing import overload
 
@@ -23,12 +25,12 @@ from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 from simstrag.policies._description import PolicyDescription, architecture, describe_policy
 from simstrag.policies._parameters import Parameter, format_changed, parse, values
-from simstrag.policies._policy_errors import ask, counts
+from simstrag.policies._policy_errors import ask, collect_warnings, counts
 from simstrag.policy import Hints, Policy, View
 
 __all__ = [
-    "Parameter", "PolicyDescription", "architecture", "ask", "counts", "describe", "load",
-    "name_of", "names", "spec",
+    "Parameter", "PolicyDescription", "architecture", "ask", "collect_warnings", "counts",
+    "describe", "load", "name_of", "names", "spec",
 ]  # fmt: skip
 
 
@@ -137,11 +139,16 @@ def _class(name: str) -> type:
 
 def _user_class(name: str) -> type:
     module_name, _, class_name = name.partition(":")
+    path = Path(module_name) if module_name.endswith(".py") else None
+    if path is not None:
+        module_name = _importable(path)
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # any failure of a user's module is one line
         message = " ".join(str(error).split()) or type(error).__name__
         raise InputError(f"cannot import '{module_name}' for policy '{name}': {message}") from error
+    if path is not None and not path.samefile(module.__file__ or ""):
+        raise InputError(f"{path}: Python has another module '{module_name}'; rename the file")
     cls = getattr(module, class_name, None)
     if not (inspect.isclass(cls) and callable(getattr(cls, "plan", None))):
         known = [policy.__name__ for policy in _policies_of(module)]
@@ -151,6 +158,16 @@ def _user_class(name: str) -> type:
             f"classes with a plan method: {listed}{nearest(class_name, known)}"
         )
     return cls
+
+
+def _importable(path: Path) -> str:
+    """The module of a file, whose folder Python searches from then on."""
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    folder = str(path.absolute().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)
+    return path.stem
 
 
 def _policies_of(module: ModuleType) -> list[type]:

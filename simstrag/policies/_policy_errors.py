@@ -1,10 +1,12 @@
-"""Calls of a policy, built in or a user's: each failure becomes one line that says where."""
+"""Calls of a policy, built in or a user's: each failure or warning is one line that says where."""
 
 from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable, Collection, Mapping
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from numbers import Real
 from pathlib import Path
 from typing import Any, NoReturn
@@ -52,6 +54,23 @@ def counts(policy: Policy, name: str, taken: Collection[str]) -> dict[str, int |
         if not isinstance(value, Real):
             raise PlanError(f"policy {name}: summary()['{key}'] must be a number, not {value!r}")
     return dict(values)
+
+
+@contextmanager
+def collect_warnings(policy: str) -> Iterator[dict[str, str]]:
+    """Collect Python's warnings: a line for the first of each place, by that place.
+
+    policy: the policy that runs, which the lines name.
+    """
+    found: dict[str, str] = {}
+
+    def keep(message: Any, category: Any, filename: str, lineno: int, *more: Any) -> None:
+        place = f"{Path(filename).name}, line {lineno}"
+        found.setdefault(place, f"{policy}: {' '.join(str(message).split())} ({place})")
+
+    with warnings.catch_warnings():
+        warnings.showwarning = keep  # type: ignore[assignment]
+        yield found
 
 
 def _raise_as_plan_error(
