@@ -44,7 +44,7 @@ COLUMNS = (
 
 def sensitivity(
     scenario: Scenario | str | Path,
-    policies: Sequence[str] | None = None,
+    policies: str | Sequence[str] | None = None,
     *,
     seeds: int | Sequence[int] | None = None,
     quantities: Sequence[str] | None = None,
