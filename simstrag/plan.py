@@ -172,7 +172,8 @@ class Plan:
         self._check_kinds()
         self._check_precision()
         if isinstance(self.batch, np.ndarray):
-            object.__setattr__(self, "_shares", np.array(self.batch, dtype=np.float64))
+            if self.batch.dtype == np.float64 and self.batch.ndim == 1:
+                object.__setattr__(self, "_shares", self.batch.copy())
             object.__setattr__(self, "batch", tuple(self.batch.tolist()))
         for name in ("bound", "batch"):
             value = getattr(self, name)
@@ -201,6 +202,8 @@ class Plan:
 
     def _check_precision(self) -> None:
         value: Any = self.precision
+        if isinstance(value, Precision):
+            return
         if isinstance(value, np.ndarray) and value.dtype == np.bool_ and value.ndim == 1:
             object.__setattr__(self, "_in_amp", value.copy())
             precisions = [Precision.FULL] * len(value)
@@ -214,9 +217,9 @@ class Plan:
             choice("precision", precision, Precision)
 
     def _check_bounds(self) -> None:
-        wholes("bound", (bound for bound in _values(self.bound) if bound is not None), least=0)
         if self.bound is None:
             return
+        wholes("bound", (bound for bound in _values(self.bound) if bound is not None), least=0)
         for quorum in self.quorums:
             explicit = quorum.count if quorum.ranks is ALL else quorum.needed
             if explicit != 1:
@@ -228,10 +231,10 @@ class Plan:
                 raise PlanError("a bound cannot stand beside private steps or rounds")
 
     def _check_shares(self) -> None:
-        shares = _values(self.batch)
-        if set(map(type, shares)) == {float} and min(shares) > 0 and sum(shares) < math.inf:
-            return  # floats without NaN need no check one by one
-        for share in shares:
+        shares = self._shares
+        if shares is not None and np.all((shares > 0) & (shares < math.inf)):
+            return
+        for share in _values(self.batch):
             if not 0 < real("a batch share", share) < math.inf:
                 raise PlanError(f"a batch share must be positive, not {share:g}")
 
@@ -285,15 +288,33 @@ class Plan:
         """
         if self.suspects and max(self.suspects) >= world_size:
             raise PlanError(f"suspect {max(self.suspects)} is beyond a world of {world_size} ranks")
-        return self._with(
-            quorums=tuple(quorum.resolved(world_size) for quorum in self.quorums),
-            bound=None if self.bound is None else _bounds(self.bound, world_size),
-            precision=_per_rank("precision", self.precision, world_size, Precision.FULL),
-            batch=None if self.batch is None else _shares(self.batch, world_size),
-            _in_amp=np.full(world_size, self.precision is Precision.AMP)
-            if isinstance(self.precision, Precision)
-            else self._in_amp,
-        )
+        changes: dict[str, object] = {
+            "quorums": tuple([quorum.resolved(world_size) for quorum in self.quorums])
+        }
+        if self.bound is not None:
+            changes["bound"] = _bounds(self.bound, world_size)
+        if isinstance(self.precision, Precision):
+            changes["precision"], changes["_in_amp"] = _uniform(self.precision, world_size)
+        else:
+            precision = _per_rank("precision", self.precision, world_size, Precision.FULL)
+            changes["precision"] = precision
+        if self.batch is not None:
+            changes["batch"], changes["_shares"] = self._resolved_shares(world_size)
+        return self._with(changes)
+
+    def _resolved_shares(
+        self, world_size: int
+    ) -> tuple[tuple[float, ...] | None, npt.NDArray[np.float64] | None]:
+        """Shares that sum to the number of ranks, as a tuple and as an array; None for 1 each."""
+        per_rank: tuple[float, ...] = _per_rank("batch", self.batch, world_size, 1.0)
+        shares = self._shares
+        if shares is None:
+            shares = np.array(per_rank, dtype=np.float64)
+            per_rank = tuple(shares.tolist())
+        total = float(np.add.reduce(shares))
+        if abs(total - world_size) > TOLERANCE * world_size:
+            raise PlanError(f"batch shares must sum to {world_size}, not {total:.9g}")
+        return (None, None) if np.all(shares == 1) else (per_rank, shares)
 
     def changes(self, old: Plan) -> set[str]:
         """The fields whose values differ from those of another plan.
@@ -301,13 +322,19 @@ class Plan:
         >>> Plan(fuse=True).changes(Plan())
         {'fuse'}
         """
-        return {name for name in COMPARED if getattr(self, name) != getattr(old, name)}
+        changed = set()
+        for name in COMPARED:
+            new, before = getattr(self, name), getattr(old, name)
+            if new is not before and new != before:
+                changed.add(name)
+        return changed
 
-    def _with(self, **changes: object) -> Plan:
-        """This plan with `changes`, which are not checked again."""
+    def _with(self, changes: Mapping[str, object]) -> Plan:
+        """This plan with changes, which are not checked again."""
         changed = object.__new__(Plan)
         for name in FIELDS:
-            object.__setattr__(changed, name, changes.get(name, getattr(self, name)))
+            value = changes[name] if name in changes else getattr(self, name)
+            object.__setattr__(changed, name, value)
         return changed
 
     @property
@@ -319,6 +346,11 @@ class Plan:
             object.__setattr__(self, "_in_amp", in_amp)
             return in_amp
         return self._in_amp
+
+    @property
+    def shares(self) -> npt.NDArray[np.float64] | None:
+        """`batch` of a resolved plan as an array of shape (N,)."""
+        return self._shares
 
     def samples(self, batch: int, world_size: int) -> tuple[int, ...]:
         """Samples of each rank's gradients, of a resolved plan; they sum to N*batch.
@@ -333,6 +365,8 @@ class Plan:
 
     def sizes(self, batch: int, world_size: int) -> npt.NDArray[np.int64]:
         """The same as `samples`, as an array of shape (N,), read-only."""
+        if self.batch is None:
+            return _even(batch, world_size)
         if self._sizes is None or self._sizes[:2] != (batch, world_size):
             sizes = self._rounded(batch, world_size)
             sizes.flags.writeable = False
@@ -341,14 +375,12 @@ class Plan:
         return self._sizes[2]
 
     def _rounded(self, batch: int, world_size: int) -> npt.NDArray[np.int64]:
-        if self.batch is None:
-            return np.full(world_size, batch)
         assert isinstance(self.batch, tuple), "resolve the plan first"
         exact = (np.array(self.batch) if self._shares is None else self._shares) * batch
-        sizes: npt.NDArray[np.int64] = np.floor(exact).astype(np.int64)
-        left = world_size * batch - int(sizes.sum())
+        sizes: npt.NDArray[np.int64] = exact.astype(np.int64)
+        left = world_size * batch - int(np.add.reduce(sizes))
         sizes[_least(1 + sizes - exact, left)] += 1
-        if sizes.min() < 1:
+        if np.minimum.reduce(sizes) < 1:
             rank = int(np.argmin(sizes))
             raise PlanError(f"rank {rank} gets no sample of {self.batch[rank]:g} x {batch}")
         return sizes
@@ -407,11 +439,22 @@ def _bounds(bound: Any, world_size: int) -> tuple[int | None, ...] | None:
     return None if all(b is None for b in bounds) else bounds
 
 
-def _shares(batch: Any, world_size: int) -> tuple[float, ...] | None:
-    shares = tuple(map(float, _per_rank("batch", batch, world_size, 1.0)))
-    if abs(sum(shares) - world_size) > TOLERANCE * world_size:
-        raise PlanError(f"batch shares must sum to {world_size}, not {sum(shares):.9g}")
-    return None if all(share == 1 for share in shares) else shares
+@functools.lru_cache(maxsize=64)
+def _uniform(
+    precision: Precision, world_size: int
+) -> tuple[tuple[Precision, ...], npt.NDArray[np.bool_]]:
+    """One precision of all ranks, by rank; and whether each is in reduced precision."""
+    in_amp = np.full(world_size, precision is Precision.AMP)
+    in_amp.flags.writeable = False
+    return (precision,) * world_size, in_amp
+
+
+@functools.lru_cache(maxsize=64)
+def _even(batch: int, world_size: int) -> npt.NDArray[np.int64]:
+    """The samples of gradients at a share of 1, read-only."""
+    sizes = np.full(world_size, batch)
+    sizes.flags.writeable = False
+    return sizes
 
 
 def _per_rank(name: str, value: Any, world_size: int, default: T) -> tuple[T, ...]:

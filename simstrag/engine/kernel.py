@@ -23,7 +23,7 @@ from simstrag.engine.native.memory import Memory
 from simstrag.engine.recorder import Recorder
 from simstrag.engine.rules import Limits
 from simstrag.learning.noise_scale import NoiseScale, unmodelled
-from simstrag.plan import Plan
+from simstrag.plan import COMPARED, Plan
 from simstrag.timing.timing import Timing
 from simstrag.view import WINDOW, Hints, View
 
@@ -33,7 +33,7 @@ Floats = npt.NDArray[np.float64]
 Truth = Callable[[], Floats]
 
 AGES = np.arange(-WINDOW, 0)[:, np.newaxis]
-"""Of the rows of a window, the oldest first: the newest is one step old."""
+"""Row offsets into the ring buffer, oldest first."""
 FIELDS = (
     "version", "samples", "now", "reviewed_updates", "reviewed_samples", "reviewed_time",
 )  # fmt: skip
@@ -98,9 +98,10 @@ class Kernel:
         self._loading = Loading(timing, self.memory)
         self._everybody = np.arange(world_size)
         self._level: int | None = None
+        self._places: npt.NDArray[np.int64] | None = None
         self._begun = False
         self.plan = plan
-        self._adopt(plan, None)
+        self._adopt(plan, set(COMPARED))
         self._file(plan, None)
 
     @property
@@ -155,7 +156,7 @@ class Kernel:
             if changed == {"bound"}:  # then steps, updates and reviews stay the same
                 self.plan = plan
             else:
-                self._adopt(plan, old)
+                self._adopt(plan, changed)
             if moved:
                 self._file(plan, old)
                 self._native.refile(self.memory.address)
@@ -173,13 +174,13 @@ class Kernel:
 
         truth: what an oracle is told, `Kernel.truth` for instance.
         """
-        field, self._level = self._field, None
+        field, self._level, self._places = self._field, None, None
         return View.of(
-            self._told, field["version"].item(), field["samples"].item(), field["now"].item(),
+            self._tell, field["version"].item(), field["samples"].item(), field["now"].item(),
             self.memory.known.copy(), hints, truth,
         )  # fmt: skip
 
-    def _told(self, name: str, columns: int) -> npt.NDArray[Any]:
+    def _tell(self, name: str, columns: int) -> npt.NDArray[Any]:
         """An array of a view that is worked out when it is asked for; the newest of its columns."""
         if name == "pending_since":
             self._native.report(self.memory.address)
@@ -190,13 +191,19 @@ class Kernel:
             even = np.count_nonzero(known == known[0]) == len(known)
             self._level = int(known[0]) if even else UNEVEN
         if self._level == UNEVEN:
-            rows = (self.memory.known + AGES[WINDOW - columns :]) & (WINDOW - 1)
-            return table[rows, self._everybody].T  # type: ignore[no-any-return]
+            return table.take(self._cells()[WINDOW - columns :]).T
         first = (self._level - columns) % WINDOW
         if first + columns > WINDOW:
             parts = [table[first:], table[: first + columns - WINDOW]]
             return np.concatenate(parts).T
         return table[first : first + columns].copy().T
+
+    def _cells(self) -> npt.NDArray[np.int64]:
+        """The places of all ranks' steps in a window's table, row by row, the oldest first."""
+        if self._places is None:
+            rows = (self.memory.known + AGES) & (WINDOW - 1)
+            self._places = rows * len(self._everybody) + self._everybody
+        return self._places
 
     def truth(self) -> Floats:
         """Seconds of each rank's noise-free full-precision step started now."""
@@ -207,10 +214,10 @@ class Kernel:
 
     # -- plans -------------------------------------------------------------------------------
 
-    def _adopt(self, plan: Plan, old: Plan | None) -> None:
+    def _adopt(self, plan: Plan, changed: set[str]) -> None:
         self.plan = plan
         self.learner.lost = self.learner.lost or unmodelled(plan)
-        standing.adopt(plan, old, self._loading, self.learner.lost is not None)
+        standing.adopt(plan, changed, self._loading, self.learner.lost is not None)
         self.recorder.planned(plan, self.version, self.now)
 
     def _file(self, plan: Plan, old: Plan | None) -> None:

@@ -73,9 +73,8 @@ class Recorder:
         self.detection: dict[str, int] = {}
         self._keeps = {"steps": keep_steps, "gradients": keep_gradients}
         self._on_update = on_update
-        self._plan: Plan | None = None
         self._decided: tuple[Any, ...] = ()
-        self._decisions: list[tuple[Any, ...]] = []
+        self._decisions: list[tuple[int, float, str, Plan]] = []
         self._sets = 0
         self._numbers: dict[tuple[tuple[int, ...], bytes], int] = {}
         self.version = 0
@@ -85,17 +84,14 @@ class Recorder:
         return self._keeps[table]
 
     def planned(self, plan: Plan, version: int, time: float) -> None:
-        """Record a resolved plan that comes into force, if it differs from the last one."""
-        if plan == self._plan:
-            return
-        self._plan = plan
+        """Record a resolved plan that comes into force, if it decides other than the last one."""
         self.judged = self.judged or plan.suspects is not None
         way = architecture(plan)
         self.ways |= dict.fromkeys(way)
-        decided = (_suspects(plan), _amp(plan), " + ".join(way), len(plan.quorums), plan.batch)
+        decided = (plan.suspects, plan.precision, way, len(plan.quorums), plan.batch)
         if decided != self._decided:
             self._decided = decided
-            self._decisions.append((version, time, *decided))
+            self._decisions.append((version, time, " + ".join(way), plan))
             if len(self._decisions) == DECISIONS:
                 self._hand_on_decisions()
 
@@ -158,12 +154,15 @@ class Recorder:
     def _hand_on_decisions(self) -> None:
         if not self._decisions:
             return
-        version, time, suspects, amp, way, groups, batch = zip(*self._decisions, strict=True)
+        version, time, way, plans = zip(*self._decisions, strict=True)
         ways = list(dict.fromkeys(way))
+        suspects = [None if plan.suspects is None else sorted(plan.suspects) for plan in plans]
         columns = [
             numbers(np.array(version)), numbers(np.array(time)), lists(suspects, np.int32),
-            lists(amp, np.int32), words(np.array([ways.index(w) for w in way]), ways),
-            numbers(np.array(groups)), lists(batch, np.float64),
+            lists([np.flatnonzero(plan.in_amp) for plan in plans], np.int32),
+            words(np.array([ways.index(w) for w in way]), ways),
+            numbers(np.array([len(plan.quorums) for plan in plans])),
+            lists([plan.shares for plan in plans], np.float64),
         ]  # fmt: skip
         self.storage.add("decisions", pa.RecordBatch.from_arrays(columns, names=DECISION_COLUMNS))
         self._decisions = []
@@ -187,12 +186,3 @@ def _batch(
             columns[name] = numbers(rows[name].copy())
     columns |= more or {}
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-
-
-def _suspects(plan: Plan) -> tuple[int, ...] | None:
-    return None if plan.suspects is None else tuple(sorted(plan.suspects))
-
-
-def _amp(plan: Plan) -> tuple[int, ...]:
-    """The ranks whose next steps are in reduced precision."""
-    return tuple(np.flatnonzero(plan.in_amp).tolist())

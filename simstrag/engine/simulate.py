@@ -261,8 +261,10 @@ class _Simulation:
 
     def _refuse_a_target(self, plan: Plan) -> None:
         """Refuse a target where the noise-scale learner does not know the progress of a plan."""
+        if self.scenario.progress_target is None:
+            return
         reason = getattr(self.policy, "unmodelled", None) or unmodelled(plan)
-        if reason and self.scenario.progress_target is not None:
+        if reason:
             raise PlanError(
                 f"policy {self.name} cannot be measured by a target: {reason}, and the "
                 "noise-scale formula does not hold there; declare samples alone, or train for real"

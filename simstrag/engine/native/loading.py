@@ -21,9 +21,11 @@ class Loading:
     """The timing of one run, in memory.
 
     filed: the quorums of the plan in force, as they were before any gradient.
+    knows_amp: whether the step functions of reduced precision are there.
     """
 
     filed: Any
+    knows_amp: bool
 
     def __init__(self, timing: Timing, memory: Memory) -> None:
         self.timing = timing
@@ -88,6 +90,7 @@ class Loading:
 
     def stretches(self, amp: bool) -> None:
         """Seconds per unit of work over time. Raises `InputError` where AMP's gain is unknown."""
+        self.knows_amp = amp
         self.place()
         rows, timing = self.memory.ranks, self.timing
         computed = rows["recorded"] == 0
@@ -118,11 +121,6 @@ class Loading:
             assert net is not None, "a server in use weighs on it"
             rows["net"][rank, 1] = self.piece(net)
         self.place()
-
-    def knows_amp(self) -> bool:
-        """Whether the step functions of reduced precision are there."""
-        rows = self.memory.ranks
-        return bool(np.all((rows["stretch"][:, 1] >= 0) | (rows["recorded"] > 0)))
 
     def seconds(self, members: tuple[int, ...]) -> float:
         """Of an all-reduce on an idle network."""

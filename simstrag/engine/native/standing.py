@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Set
 
 import numpy as np
 
@@ -16,40 +17,48 @@ VIA = {via: k for k, via in enumerate(Via)}
 LATE = {late: k for k, late in enumerate(Late)}
 EVENTS, QUEUED, BARRIER, RACE = range(4)
 """Shapes of a quorum, as in lockstep.c."""
+BY_RANK = frozenset(("bound", "precision", "batch", "suspects"))
+"""Fields of a plan that say something of each rank."""
 
 
-def adopt(plan: Plan, old: Plan | None, loading: Loading, unknown: bool) -> None:
-    """What a resolved plan says of steps, updates and reviews; `old` is the plan before it.
+def adopt(plan: Plan, changed: Set[str], loading: Loading, unknown: bool) -> None:
+    """What a resolved plan says of steps, updates and reviews.
 
+    changed: names of the fields that differ from the plan before; all of them at first.
     unknown: whether progress is.
     """
     memory, rows = loading.memory, loading.memory.ranks
-    m, review = memory.job, plan.review
-    batch = int(m["batch"])
-    sizes = rows["next_samples"].copy()
-    if old is None or plan.batch != old.batch:
-        sizes = plan.sizes(batch, len(rows))
-    in_amp = plan.in_amp
+    m, batch = memory.job, int(memory.job["batch"])
+    sizes, in_amp = plan.sizes(batch, len(rows)), plan.in_amp
     logs = m["keeps_steps"] or m["keeps_fates"]
     m["may_lockstep"] = not (logs or plan.damping.cutoff is not None or plan.deadline is not None)
-    same = np.array_equal(sizes, rows["next_samples"]) and np.array_equal(in_amp, rows["next_amp"])
-    stays = m["may_lockstep"] and m["shows"] == (review != NEVER)
+    resized = "batch" in changed and not np.array_equal(sizes, rows["next_samples"])
+    stays = m["may_lockstep"] and m["shows"] == (plan.review != NEVER)
     if memory.quorums[0]["shape"] == QUEUED:
-        stays = stays and not review.on_block and m["judged"] == (plan.suspects is not None)
+        judged = plan.suspects is not None
+        stays = stays and not plan.review.on_block and m["judged"] == judged
     if not stays:
         memory.native.disband_all(memory.address)
-    if not same:
+    if resized:
         rows["next_samples"], rows["next_share"] = sizes, sizes / batch
+    if "precision" in changed:
         rows["next_amp"] = in_amp
+    if resized or "precision" in changed:
         memory.native.resize(memory.address)
-    if in_amp.any() and not loading.knows_amp():
+    if "precision" in changed and in_amp.any() and not loading.knows_amp:
         loading.stretches(amp=True)
-    suspects = plan.suspects or frozenset()
-    were = frozenset() if old is None else old.suspects or frozenset()
-    memory.suspected[list(were - suspects)] = False
-    memory.suspected[list(suspects - were)] = True
-    m["judged"] = plan.suspects is not None
-    m["suspects"] = len(suspects)
+    if "suspects" in changed:
+        suspects = plan.suspects or frozenset()
+        memory.suspected[:] = False
+        memory.suspected[list(suspects)] = True
+        m["judged"], m["suspects"] = plan.suspects is not None, len(suspects)
+    if not changed <= BY_RANK:
+        _adopt_rules(plan, loading, unknown)
+
+
+def _adopt_rules(plan: Plan, loading: Loading, unknown: bool) -> None:
+    """What is the same for all ranks."""
+    memory, m, review = loading.memory, loading.memory.job, plan.review
     m["loaded"] = any(quorum.via is not Via.ALLREDUCE for quorum in plan.quorums)
     m["deadline"] = _or(plan.deadline, math.nan)
     m["cutoff"] = _or(plan.damping.cutoff, -1)
