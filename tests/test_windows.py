@@ -46,8 +46,7 @@ def test_the_medians_are_those_of_the_last_values(width: int, most: int) -> None
         new = windows.news(history.steps, SHOWN)
         shown, usable = history.shown.T[SHOWN - new :], ~skip.T[SHOWN - new :]
         windows.follow(history.steps, shown, usable)
-        ordered = np.sort(windows.recent, axis=0)
-        assert np.array_equal(ordered.T, np.sort(history.kept, axis=1), equal_nan=True)
+        assert np.array_equal(windows.ordered.T, np.sort(history.kept, axis=1), equal_nan=True)
         medians = [windows.median(rank) for rank in range(ranks)]
         assert np.array_equal(medians, np.median(history.kept, axis=1), equal_nan=True)
     assert np.isfinite(medians).any()

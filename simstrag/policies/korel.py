@@ -32,6 +32,7 @@ from simstrag.policies.estimators.detectors import (
     find_suspects,
     full_precision_time,
     median,
+    median_of_ordered,
     robust_z,
     steps_without_outlier,
 )
@@ -80,6 +81,7 @@ class _State:
     """The state of every rank, and the plan in force.
 
     ranks: an array of shape (N,) for each name of `RANK`.
+    full, amp: the ranks in full precision, and those in AMP mode.
     raw: the last W raw times of each rank, all in one precision (A.9.4), so that their
         full-precision equivalents are in the same order.
     trials: the running trial of each rank that has one.
@@ -90,6 +92,8 @@ class _State:
     """
 
     ranks: dict[str, npt.NDArray[Any]]
+    full: Ints
+    amp: Ints
     raw: Windows
     plan: Plan
     trials: dict[int, _Trial] = field(default_factory=dict)
@@ -170,12 +174,11 @@ class Korel:
         if view.version <= state.quiet_until and view.hints is state.hints:
             return state.plan  # the next check records the times of this one, too
         self._record_times(state, view)
-        times = self._equivalents(state, view)
-        state.hints, state.quiet_until = view.hints, self._quiet_until(state, view, times)
+        state.hints, state.quiet_until = view.hints, self._quiet_until(state, view)
         if state.quiet_until >= view.version:
             state.ranks["on_count"][:] = state.ranks["off_count"][:] = 0
         else:
-            self._judge(state, view, times)
+            self._judge(state, view)
         return state.plan
 
     def summary(self) -> dict[str, int | float]:
@@ -190,7 +193,7 @@ class Korel:
             ranks["dwell"][:], ranks["cooldown"][:] = self.dwell, self.cooldown
             ranks["last_off"][:] = -math.inf
             plan = _plan_of(np.zeros(n, dtype=np.bool_), frozenset())
-            state = _State(ranks, Windows(n, self.W), plan)
+            state = _State(ranks, np.arange(n), np.arange(0), Windows(n, self.W), plan)
             object.__setattr__(self, "state_", state)  # the dataclass is frozen
             return state
         return self.state_
@@ -212,21 +215,20 @@ class Korel:
             columns, rows = np.nonzero((fresh & usable[:, tried] & ~amp[:, tried]).T)
             for i, row in zip(tried[columns].tolist(), rows.tolist(), strict=True):
                 state.trials[i].times.append(float(times[row, i]))
-        in_amp = state.ranks["in_amp"]
-        usable &= amp == in_amp
+        usable &= amp == state.ranks["in_amp"]
         recorded = state.raw.follow(view.steps, times, usable)
-        if state.plan.suspects:
-            state.ranks["steps"] += recorded * in_amp
+        if len(state.amp):
+            state.ranks["steps"][state.amp] += recorded[state.amp]
 
     def _equivalents(self, state: _State, view: View) -> Floats:
-        """The equivalents of all times in the windows, shape (W, N); NaN for none."""
-        if not state.plan.suspects:
-            return state.raw.recent
-        times, amp = state.raw.recent.copy(), np.flatnonzero(state.ranks["in_amp"])
-        times[:, amp] = self._equivalent(times.take(amp, axis=1), view)
+        """The equivalents of all times in the windows, shape (W, N), ascending; NaN for none."""
+        if not len(state.amp):
+            return state.raw.ordered
+        times = state.raw.ordered.copy()
+        times[:, state.amp] = self._equivalent(times.take(state.amp, axis=1), view)
         return times
 
-    def _quiet_until(self, state: _State, view: View, times: Floats) -> int:
+    def _quiet_until(self, state: _State, view: View) -> int:
         """The last version at which no check can need an action; -1 if this one may.
 
         An update brings one time of each rank.
@@ -234,8 +236,8 @@ class Korel:
         if state.trials or state.version >= state.timer or state.version < state.retry:
             return -1
         steps = steps_without_outlier(
-            times,
-            state.ranks["in_amp"] if state.plan.suspects else None,
+            self._equivalents(state, view),
+            state.ranks["in_amp"] if len(state.amp) else None,
             clean=view.hints.clean_seconds,
             delta_on=self.delta_on,
             delta_off=self.delta_off,
@@ -248,24 +250,27 @@ class Korel:
             return -1
         return min(state.version + steps, state.timer - 1)
 
-    def _judge(self, state: _State, view: View, times: Floats) -> None:
+    def _judge(self, state: _State, view: View) -> None:
         """Judge all ranks; the first action of a rank ends its check (A.9.2)."""
-        x = median(times.T)
+        x = median_of_ordered(state.raw.ordered)
+        if len(state.amp):
+            in_amp = state.raw.ordered.take(state.amp, axis=1)
+            x[state.amp] = median_of_ordered(self._equivalent(in_amp, view))
         against = baseline(
             x,
-            lambda: times.T,
+            lambda: self._equivalents(state, view).T,
             clean=view.hints.clean_seconds,
             delta=self.delta_on,
             floor=self.f_floor,
             guard=self.global_shift_guard,
         )
-        acts = self._count(state, x, against)
-        if not np.count_nonzero(acts):
+        slow = self._count_suspect(state, x, against)
+        acts = self._count_well(state, x, against)
+        if not len(slow) and not len(acts):
             return
         ranks, may_try = state.ranks, self._may_try(view, against)
-        slow = np.flatnonzero(acts & ~ranks["in_amp"])
-        tried = np.flatnonzero(acts & ranks["in_trial"])
-        others = np.flatnonzero(acts & ranks["in_amp"] & ~ranks["in_trial"])
+        tried = acts[ranks["in_trial"][acts]]
+        others = acts[~ranks["in_trial"][acts]]
         if len(slow):
             self._activate(state, slow)
         for i in tried.tolist():
@@ -281,10 +286,12 @@ class Korel:
 
     def _steps_to_timer(self, state: _State) -> int:
         """AMP steps until the next efficacy test or probe of a rank."""
-        ranks = state.ranks
-        test = np.where(ranks["tested"], NEVER, 2 * self.W - ranks["steps"])
-        due = np.minimum(test, self.P_probe - ranks["steps"] + ranks["probed"])
-        return int(due.min(initial=NEVER, where=ranks["in_amp"]))
+        steps, probed, tested = (
+            state.ranks[name][state.amp] for name in ("steps", "probed", "tested")
+        )
+        test = np.where(tested, NEVER, 2 * self.W - steps)
+        due = np.minimum(test, self.P_probe - steps + probed)
+        return int(np.minimum.reduce(due, initial=NEVER))
 
     def _equivalent(self, time: Floats, view: View) -> Floats:
         """The full-precision equivalent (A.9.17); NaN where no ratio is known."""
@@ -294,31 +301,42 @@ class Korel:
             return np.full_like(time, math.nan)
         return full_precision_time(time, rho, hints.host_seconds, hints.clean_seconds)
 
-    def _count(self, state: _State, x: Floats, against: Baseline) -> Bools:
-        """Update the counts of A.9.10 and A.9.11; return which ranks need an action.
+    def _count_suspect(self, state: _State, x: Floats, against: Baseline) -> Ints:
+        """Count suspect checks in a row (A.9.10); return the ranks that go to AMP.
 
-        A rank without an x has counts of 0, and keeps them.  A rank in AMP that needs an action
-        keeps its count, too.
+        A rank without an x has a count of 0.
         """
-        ranks, in_amp = state.ranks, state.ranks["in_amp"]
-        suspect = find_suspects(x, against, self.z_on, self.delta_on)
-        suspect &= ~in_amp & (state.version >= ranks["cooldown_until"])
-        ranks["on_count"] = on = (ranks["on_count"] + 1) * suspect
-        acts: Bools = on >= self.k_on
-        if state.plan.suspects:
-            off = (ranks["off_count"] + 1) * (in_amp & self._well(x, against))
-            acts |= (off >= self.k_off) & (ranks["steps"] >= ranks["dwell"])
-            if state.trials or state.version >= state.timer:
-                test = ~ranks["tested"] & (ranks["steps"] >= 2 * self.W)
-                probe = ranks["steps"] - ranks["probed"] >= self.P_probe
-                acts |= in_amp & (ranks["in_trial"] | test | probe)
-            np.copyto(ranks["off_count"], off, where=~acts)
-        return acts
+        ranks = state.ranks
+        which = state.full[find_suspects(x[state.full], against, self.z_on, self.delta_on)]
+        which = which[state.version >= ranks["cooldown_until"][which]]
+        on = ranks["on_count"][which] + 1
+        ranks["on_count"][:] = 0
+        ranks["on_count"][which] = on
+        return which[on >= self.k_on]
+
+    def _count_well(self, state: _State, x: Floats, against: Baseline) -> Ints:
+        """Count good checks in a row (A.9.11); return the ranks in AMP that need an action.
+
+        These keep their counts, as does a rank without an x: it has 0.
+        """
+        ranks, which = state.ranks, state.amp
+        if not len(which):
+            return which
+        steps, count = ranks["steps"][which], ranks["off_count"][which]
+        off = (count + 1) * self._well(x[which], against)
+        acts = (off >= self.k_off) & (steps >= ranks["dwell"][which])
+        if state.trials or state.version >= state.timer:
+            acts |= ranks["in_trial"][which] | (steps - ranks["probed"][which] >= self.P_probe)
+            acts |= ~ranks["tested"][which] & (steps >= 2 * self.W)
+        ranks["off_count"][which] = np.where(acts, count, off)
+        return which[acts]
 
     def _well(self, x: Floats, against: Baseline) -> Bools:
         """Whether a rank is as fast as the others again (A.9.11)."""
-        scale = max(against.scale, self.f_floor_off * against.reference)
         near = is_at_most(x, (1 + self.delta_off) * against.reference)
+        if not np.count_nonzero(near):
+            return near
+        scale = max(against.scale, self.f_floor_off * against.reference)
         return near & is_at_most(robust_z(x, against.reference, scale), self.z_off)
 
     def _activate(self, state: _State, which: Ints) -> None:
@@ -364,7 +382,10 @@ class Korel:
         Returns the ranks that have not failed now.
         """
         ranks = state.ranks
-        due = which[~ranks["tested"][which] & (ranks["steps"][which] >= 2 * self.W)]
+        is_due = ~ranks["tested"][which] & (ranks["steps"][which] >= 2 * self.W)
+        due = which[is_due]
+        if not len(due):
+            return which
         ranks["tested"][due] = True
         amp_median = state.raw.median(due)
         helps = is_less(amp_median, self.efficacy * ranks["before"][due])
@@ -376,7 +397,8 @@ class Korel:
             self._start_trials(state, trials, "confirmations")
         else:
             self._stop(state, failed)
-        return np.setdiff1d(which, failed, assume_unique=True)
+        is_due[is_due] = ~helps
+        return which[~is_due]
 
     def _stop(self, state: _State, which: Ints) -> None:
         """End AMP that does not help, and start the cool-down (A.9.16)."""
@@ -395,13 +417,17 @@ class Korel:
         off = (ranks["off_count"][known] + 1) * self._well(x[known], against)
         ranks["off_count"][known] = off
         recovered = known[(off >= self.k_off) & (ranks["steps"][known] >= ranks["dwell"][known])]
+        if not len(recovered):
+            return which
         self._deactivate(state, recovered, "recoveries")
-        return np.setdiff1d(which, recovered, assume_unique=True)
+        return which[ranks["in_amp"][which]]
 
     def _probe(self, state: _State, view: View, which: Ints) -> None:
         """Start due probes (A.9.13); the first of two steps may include the switch's cost."""
         ranks = state.ranks
         due = which[ranks["steps"][which] - ranks["probed"][which] >= self.P_probe]
+        if not len(due):
+            return
         ranks["probed"][due] = ranks["steps"][due]
         needed = 1 if view.hints.amp_switch == 0 else 2
         self._start_trials(state, {i: _Trial(needed) for i in due.tolist()}, "probes")
@@ -420,7 +446,8 @@ class Korel:
         same = np.count_nonzero(in_amp) == len(plan.suspects)
         if same and np.array_equal(reduced, plan.in_amp):
             return plan
-        return _plan_of(reduced, frozenset(np.flatnonzero(in_amp).tolist()))
+        state.full, state.amp = np.flatnonzero(~in_amp), np.flatnonzero(in_amp)
+        return _plan_of(reduced, frozenset(state.amp.tolist()))
 
 
 def _plan_of(reduced: Bools, suspects: frozenset[int]) -> Plan:

@@ -30,9 +30,6 @@ NORMAL_MEDIAN = 1.2533
 SLACK = 2 * TOLERANCE
 """Relative; more than all that comparisons of ties, and rounding, can make of a bound."""
 
-FEW = 1024
-"""Times up to which a sort is faster than a try without it."""
-
 
 class Baseline(NamedTuple):
     """The reference of ranks' times and the scale of deviations, in seconds; NaN where unknown."""
@@ -51,9 +48,20 @@ def median(values: Floats) -> Floats:
     """
     ordered = np.array(values, order="C")
     ordered.sort(axis=-1)  # NaN is sorted to the end
-    count = ordered.shape[-1]
-    middle: Floats = (ordered[..., (count - 1) // 2] + ordered[..., count // 2]) / 2
-    unknown = np.isnan(ordered[..., -1])
+    return median_of_ordered(np.moveaxis(ordered, -1, 0))
+
+
+def median_of_ordered(ordered: Floats) -> Floats:
+    """The median along the first axis of ascending values, the last of which may be NaN.
+
+    ordered: shape (W, ...), seconds.  Returns shape (...); NaN where any of the W is NaN.
+
+    >>> median_of_ordered(np.array([[1.0, 1.0], [2.0, 1.0], [3.0, 1.0], [9.0, math.nan]]))
+    array([2.5, nan])
+    """
+    half = len(ordered) // 2
+    middle: Floats = (ordered[half - 1 if len(ordered) % 2 == 0 else half] + ordered[half]) / 2
+    unknown = np.isnan(ordered[-1])
     return np.where(unknown, math.nan, middle) if np.count_nonzero(unknown) else middle
 
 
@@ -159,7 +167,7 @@ def find_suspects(
 
 
 def steps_without_outlier(
-    windows: Floats,
+    ordered: Floats,
     slow: npt.NDArray[np.bool_] | None,
     *,
     clean: float | None,
@@ -175,10 +183,9 @@ def steps_without_outlier(
     have a `lower` above a limit, the median over ranks is above it.  No rank is suspect while the
     largest `upper` is less than 1+delta_on times the least possible reference.  No slow rank is
     well while its `lower` is more than 1+delta_off times the largest possible reference.  These
-    bounds need neither a sort over ranks nor a scale.  Where they hold for the least and the
-    largest time of each window, they hold for any k, and the windows need no sort either.
+    bounds need neither a sort over ranks nor a scale.
 
-    windows: shape (W, N), each rank's full-precision times in any order, NaN for none.
+    ordered: shape (W, N), each rank's full-precision times, ascending, then NaN for none.
     slow: shape (N,), the ranks that count as slow now; None for none.
     clean, guard: as in `baseline`.
     delta_on, delta_off: shares of the reference beyond which a rank may be suspect, and is not
@@ -194,7 +201,7 @@ def steps_without_outlier(
     >>> steps_without_outlier(steady, None, clean=None, delta_on=0.1, delta_off=0.05)
     0
     """
-    width, missing = len(windows), len(windows)
+    width, missing = len(ordered), len(ordered)
     low, high = (width - 1) // 2, width // 2
     most = low if most is None else min(most, low)
     contended = (1 + delta_on) * clean if guard and clean is not None else math.inf
@@ -221,11 +228,6 @@ def steps_without_outlier(
                 holds &= _of_most(lower > contended * (1 + SLACK))
         return int(np.count_nonzero(holds))
 
-    if most == low and windows.size > FEW:
-        extremes = (f.reduce(windows, axis=0, keepdims=True) for f in (np.minimum, np.maximum))
-        if count(*extremes):  # never with a NaN
-            return low
-    ordered = np.sort(windows, axis=0)  # NaN is sorted to the end
     unknown = np.isnan(ordered[-1])
     if np.count_nonzero(unknown):  # these ranks take no part until their windows are full
         missing = int(np.count_nonzero(np.isnan(ordered[:, unknown]), axis=0).min())

@@ -10,7 +10,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.policies.estimators.detectors import median
+from simstrag.policies.estimators.detectors import median_of_ordered
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -20,22 +20,25 @@ Bools = npt.NDArray[np.bool_]
 class Windows:
     """The last `width` values of each of `ranks` ranks.
 
-    recent: shape (width, ranks), newest last, NaN for none.
+    ordered: shape (width, ranks), each rank's values in ascending order, then NaN for none.
     seen: shape (ranks,), number of values of each rank so far.
 
     >>> windows = Windows(ranks=2, width=3)
     >>> seen = np.array([[1.0, 3.0], [5.0, 3.0], [2.0, 9.0], [4.0, 9.0]])
     >>> windows.follow(np.array([4, 2]), seen, usable=np.ones((4, 2), bool))
     array([4, 2])
-    >>> windows.recent
-    array([[ 5., nan],
-           [ 2.,  9.],
-           [ 4.,  9.]])
+    >>> windows.ordered
+    array([[ 2.,  9.],
+           [ 4.,  9.],
+           [ 5., nan]])
     """
 
     def __init__(self, ranks: int, width: int) -> None:
         self.seen: Ints = np.zeros(ranks, dtype=np.int64)
-        self.recent: Floats = np.full((width, ranks), math.nan)  # newest last
+        self.ordered: Floats = np.full((width, ranks), math.nan)
+        self._values: Floats = np.full(width * ranks, math.nan)
+        self._ranks = np.arange(ranks)
+        self._oldest: Ints = np.zeros(ranks, dtype=np.int64)  # the row of the value to leave next
 
     def news(self, steps: Ints, rows: int) -> int:
         """The number of newest rows that hold a value not entered yet."""
@@ -51,25 +54,33 @@ class Windows:
         rows = len(values)
         new = steps - self.seen
         self.seen = steps.copy()
-        joined = np.concatenate([self.recent, values])
         if np.count_nonzero(new < rows):
             usable = usable & (np.arange(rows, 0, -1)[:, np.newaxis] <= new)
+        for row, enters in zip(values, usable, strict=True):
+            self._enter(row, enters)
         entered: Ints = np.add.reduce(usable, axis=0)
-        if np.count_nonzero(usable) == usable.size:
-            self.recent = joined[rows:]
-            return entered
-        partly = np.flatnonzero(entered < rows)
-        kept = np.ones((len(joined), len(partly)), dtype=np.bool_)
-        kept[len(joined) - rows :] = usable[:, partly]
-        order = np.argsort(kept, axis=0, kind="stable")  # first what is left out, to be cut off
-        joined[:, partly] = np.take_along_axis(joined[:, partly], order, axis=0)
-        self.recent = joined[rows:]
         return entered
+
+    def _enter(self, row: Floats, enters: Bools) -> None:
+        """Replace the oldest value of some ranks; the order stays without a sort."""
+        width, n = self.ordered.shape
+        cells = self._oldest * n + self._ranks
+        old = self._values.take(cells)
+        new = np.where(enters, row, old)
+        self._values[cells] = new
+        self._oldest += enters
+        self._oldest[self._oldest == width] = 0
+        lower, upper = self.ordered[:-1], self.ordered[1:]
+        kept = np.where(lower >= old, upper, lower)  # all but `old`; comparisons with NaN are false
+        np.fmin(kept, new, out=lower)
+        self.ordered[-1] = new
+        np.maximum(upper, kept, out=upper)
 
     def clear(self, ranks: int | Ints) -> None:
         """Remove all values of some ranks."""
-        self.recent[:, ranks] = math.nan
+        self.ordered[:, ranks] = math.nan
+        self._values.reshape(self.ordered.shape)[:, ranks] = math.nan
 
     def median(self, ranks: int | Ints) -> Floats:
         """The median of some ranks; NaN where a value is missing."""
-        return median(self.recent[:, ranks].T)
+        return median_of_ordered(self.ordered[:, ranks])
