@@ -232,7 +232,7 @@ class Plan:
 
     def _check_shares(self) -> None:
         shares = self._shares
-        if shares is not None and np.all((shares > 0) & (shares < math.inf)):
+        if shares is not None and ((shares > 0) & (shares < math.inf)).all():
             return
         for share in _values(self.batch):
             if not 0 < real("a batch share", share) < math.inf:
@@ -314,7 +314,7 @@ class Plan:
         total = float(np.add.reduce(shares))
         if abs(total - world_size) > TOLERANCE * world_size:
             raise PlanError(f"batch shares must sum to {world_size}, not {total:.9g}")
-        return (None, None) if np.all(shares == 1) else (per_rank, shares)
+        return (None, None) if (shares == 1).all() else (per_rank, shares)
 
     def changes(self, old: Plan) -> set[str]:
         """The fields whose values differ from those of another plan.
@@ -379,7 +379,7 @@ class Plan:
         exact = (np.array(self.batch) if self._shares is None else self._shares) * batch
         sizes: npt.NDArray[np.int64] = exact.astype(np.int64)
         left = world_size * batch - int(np.add.reduce(sizes))
-        sizes[_least(1 + sizes - exact, left)] += 1
+        sizes += _are_least(1 + sizes - exact, left)
         if np.minimum.reduce(sizes) < 1:
             rank = int(np.argmin(sizes))
             raise PlanError(f"rank {rank} gets no sample of {self.batch[rank]:g} x {batch}")
@@ -415,14 +415,16 @@ def _hashable(value: Any) -> Any:
     return tuple(value) if isinstance(value, MutableSequence) else value
 
 
-def _least(values: npt.NDArray[np.float64], count: int) -> npt.NDArray[Any]:
-    """An index of the `count` least values, of tied ones those of the lowest indices."""
+def _are_least(values: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.bool_]:
+    """Whether each is one of the `count` least values, of tied ones those of lowest indices."""
     if 0 < count < len(values):
-        parted = np.partition(values, (count - 1, count))
+        parted = values.copy()
+        parted.partition((count - 1, count))
         if is_less(parted[count - 1], parted[count]):
-            least: npt.NDArray[np.bool_] = values <= parted[count - 1]
-            return least
-    return argsort(values)[:count]
+            return values <= parted[count - 1]  # type: ignore[no-any-return]
+    least = np.zeros(len(values), dtype=np.bool_)
+    least[argsort(values)[:count]] = True
+    return least
 
 
 def _values(field: Any) -> tuple[Any, ...]:

@@ -186,6 +186,8 @@ class Kernel:
             self._native.report(self.memory.address)
             return np.where(self._idle(), math.nan, self.memory.ranks["pulled"])
         table: npt.NDArray[Any] = getattr(self.memory, f"shown_{name}")
+        if table.dtype == np.int8:
+            table = table.view(np.bool_)
         if self._level is None:
             known = self.memory.known
             even = np.count_nonzero(known == known[0]) == len(known)

@@ -75,24 +75,25 @@ class Dssp:
             never = np.full(view.world_size, -1)
             state = _State(view.steps, bounds, never, _plan_of(bounds))
             object.__setattr__(self, "state_", state)  # the dataclass is frozen
-        ahead = view.steps - state.began
+        steps, bounds, low = view.steps, state.bounds, self.low
+        ahead = steps - state.began
         ahead -= np.minimum.reduce(ahead)
-        blocks = (ahead > state.bounds) & (state.decided != view.steps)
-        if not np.count_nonzero(blocks):
+        (blocked,) = ((ahead > bounds) & (state.decided != steps)).nonzero()
+        if not len(blocked):
             return state.plan
-        blocked = np.flatnonzero(blocks)
-        before, fastest = state.bounds[blocked], ahead.max()
+        fastest, changes = np.maximum.reduce(ahead), False
         for rank in blocked.tolist():
-            state.decided[rank] = view.steps[rank]
-            unused = state.bounds[rank] == self.low  # else the rank has used its extra steps
-            state.bounds[rank] = self.low
-            if unused and ahead[rank] == fastest:
+            state.decided[rank] = steps[rank]
+            if bounds[rank] > low:  # the rank has used its extra steps
+                bounds[rank], changes = low, True
+            elif ahead[rank] == fastest:
                 r = self._extra_steps(view, rank, np.flatnonzero(ahead == 0))
-                state.bounds[rank] += r
-                state.grants += r > 0
-                state.extra_steps += r
-        if np.count_nonzero(state.bounds[blocked] != before):
-            state.plan = _plan_of(state.bounds)
+                if r > 0:
+                    bounds[rank], changes = low + r, True
+                    state.grants += 1
+                    state.extra_steps += r
+        if changes:
+            state.plan = _plan_of(bounds)
         return state.plan
 
     def summary(self) -> dict[str, int | float]:

@@ -212,9 +212,10 @@ class Korel:
         if state.trials:
             tried = np.array([*state.trials])
             fresh = np.arange(new, 0, -1)[:, np.newaxis] <= (view.steps - state.raw.seen)[tried]
-            columns, rows = np.nonzero((fresh & usable[:, tried] & ~amp[:, tried]).T)
-            for i, row in zip(tried[columns].tolist(), rows.tolist(), strict=True):
-                state.trials[i].times.append(float(times[row, i]))
+            rows, columns = (fresh & usable[:, tried] & ~amp[:, tried]).nonzero()
+            which = tried[columns]
+            for i, time in zip(which.tolist(), times[rows, which].tolist(), strict=True):
+                state.trials[i].times.append(time)
         usable &= amp == state.ranks["in_amp"]
         recorded = state.raw.follow(view.steps, times, usable)
         if len(state.amp):
@@ -312,7 +313,8 @@ class Korel:
         on = ranks["on_count"][which] + 1
         ranks["on_count"][:] = 0
         ranks["on_count"][which] = on
-        return which[on >= self.k_on]
+        reached: Ints = which[on >= self.k_on]
+        return reached
 
     def _count_well(self, state: _State, x: Floats, against: Baseline) -> Ints:
         """Count good checks in a row (A.9.11); return the ranks in AMP that need an action.
@@ -329,7 +331,8 @@ class Korel:
             acts |= ranks["in_trial"][which] | (steps - ranks["probed"][which] >= self.P_probe)
             acts |= ~ranks["tested"][which] & (steps >= 2 * self.W)
         ranks["off_count"][which] = np.where(acts, count, off)
-        return which[acts]
+        acting: Ints = which[acts]
+        return acting
 
     def _well(self, x: Floats, against: Baseline) -> Bools:
         """Whether a rank is as fast as the others again (A.9.11)."""
@@ -420,7 +423,8 @@ class Korel:
         if not len(recovered):
             return which
         self._deactivate(state, recovered, "recoveries")
-        return which[ranks["in_amp"][which]]
+        still: Ints = which[ranks["in_amp"][which]]
+        return still
 
     def _probe(self, state: _State, view: View, which: Ints) -> None:
         """Start due probes (A.9.13); the first of two steps may include the switch's cost."""

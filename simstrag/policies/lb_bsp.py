@@ -67,7 +67,9 @@ class LbBsp:
         batch, times, cancelled = (
             view.newest(name, self.window) for name in ("batch", "local_times", "lower_bound")
         )
-        rate = median(np.where(cancelled, math.nan, batch / times))
+        rates = batch / times
+        rates[cancelled] = math.nan
+        rate = median(rates)
         if np.count_nonzero(np.isnan(rate)):
             return state.plan
         b = view.hints.batch
@@ -104,6 +106,8 @@ def balanced(rate: Floats, low: float, high: float) -> Floats:
     shares = rate * (n / math.fsum(rate.tolist()))  # fsum: the same in any order of the ranks
     while True:
         limited: Floats = np.minimum(np.maximum(shares, low), high)
+        if np.array_equal(limited, shares):
+            return limited
         over = math.fsum(limited.tolist()) - n
         if abs(over) <= 1e-12 * n:
             return limited

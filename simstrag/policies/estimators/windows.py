@@ -37,8 +37,7 @@ class Windows:
         self.seen: Ints = np.zeros(ranks, dtype=np.int64)
         self.ordered: Floats = np.full((width, ranks), math.nan)
         self._values: Floats = np.full(width * ranks, math.nan)
-        self._ranks = np.arange(ranks)
-        self._oldest: Ints = np.zeros(ranks, dtype=np.int64)  # the row of the value to leave next
+        self._oldest: Ints = np.arange(ranks)  # the place in `_values` of the value to leave next
 
     def news(self, steps: Ints, rows: int) -> int:
         """The number of newest rows that hold a value not entered yet."""
@@ -56,20 +55,20 @@ class Windows:
         self.seen = steps.copy()
         if np.count_nonzero(new < rows):
             usable = usable & (np.arange(rows, 0, -1)[:, np.newaxis] <= new)
+        entered: Ints = np.zeros(len(steps), dtype=np.int64)
         for row, enters in zip(values, usable, strict=True):
             self._enter(row, enters)
-        entered: Ints = np.add.reduce(usable, axis=0)
+            entered += enters
         return entered
 
     def _enter(self, row: Floats, enters: Bools) -> None:
         """Replace the oldest value of some ranks; the order stays without a sort."""
-        width, n = self.ordered.shape
-        cells = self._oldest * n + self._ranks
-        old = self._values.take(cells)
+        places, size = self._oldest, self._values.size
+        old = self._values.take(places)
         new = np.where(enters, row, old)
-        self._values[cells] = new
-        self._oldest += enters
-        self._oldest[self._oldest == width] = 0
+        self._values[places] = new
+        np.add(places, len(places), out=places, where=enters)
+        np.subtract(places, size, out=places, where=places >= size)
         lower, upper = self.ordered[:-1], self.ordered[1:]
         kept = np.where(lower >= old, upper, lower)  # all but `old`; comparisons with NaN are false
         np.fmin(kept, new, out=lower)
