@@ -206,9 +206,9 @@ class Plan:
             return
         if isinstance(value, np.ndarray) and value.dtype == np.bool_ and value.ndim == 1:
             object.__setattr__(self, "_in_amp", value.copy())
-            precisions = [Precision.FULL] * len(value)
-            for rank in np.flatnonzero(value).tolist():
-                precisions[rank] = Precision.AMP
+            precisions, amp = [Precision.FULL] * len(value), Precision.AMP
+            for rank in value.nonzero()[0].tolist():
+                precisions[rank] = amp
             object.__setattr__(self, "precision", tuple(precisions))
             return
         if isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, str):

@@ -122,15 +122,15 @@ def baseline(
     >>> baseline(median(windows), lambda: windows, clean=1.2, delta=0.1, floor=0.01)
     Baseline(reference=1.2, scale=0.012)
     """
-    known = ~np.isnan(x)
-    values = x[known]
+    unknown = np.isnan(x)
+    values = x[~unknown] if np.count_nonzero(unknown) else x
     if values.size == 0:
         return Baseline(math.nan, math.nan)
     reference = _middle(values)
     shifted = guard and clean is not None and is_less((1 + delta) * clean, reference)
     if values.size < 3 or shifted:
         reference = max(clean or 0.0, float(values.min()))
-        rows = windows()[known]
+        rows = windows()[~unknown]
         spread = _middle(mad(rows)) * NORMAL_MEDIAN / math.sqrt(rows.shape[-1])
     else:
         spread = _middle(np.abs(values - reference))
