@@ -55,10 +55,18 @@ class Windows:
         self.seen = steps.copy()
         if np.count_nonzero(new < rows):
             usable = usable & (np.arange(rows, 0, -1)[:, np.newaxis] <= new)
-        entered: Ints = np.zeros(len(steps), dtype=np.int64)
-        for row, enters in zip(values, usable, strict=True):
-            self._enter(row, enters)
-            entered += enters
+        if rows == 1:
+            self._enter(values[0], usable[0])
+            one: Ints = usable[0].astype(np.int64)
+            return one
+        n, size = len(steps), self._values.size
+        count: Ints = usable.cumsum(axis=0)
+        places = (self._oldest + (count - 1) * n) % size
+        self._values[places[usable]] = values[usable]  # of several in one place the newest stays
+        entered: Ints = count[-1] if rows else np.zeros(n, dtype=np.int64)
+        self._oldest = (self._oldest + entered * n) % size
+        self.ordered = self._values.reshape(self.ordered.shape).copy()
+        self.ordered.sort(axis=0)
         return entered
 
     def _enter(self, row: Floats, enters: Bools) -> None:
