@@ -49,7 +49,7 @@ def recorded(
     for _ in range(WORLD * steps):
         first, rank, begun, seconds = heapq.heappop(arrivals)
         at = max(first, free)
-        live.done(rank, at, seconds)
+        live.finish_step(rank, at, seconds)
         live.news()
         free = at + service
         rows.append({
@@ -146,9 +146,9 @@ def test_a_rank_that_rests_is_replayed_with_what_its_peer_waited_for(tmp_path: P
     for step in range(10, 30):
         live.news()
         at = begun + 0.012
-        live.done(0, at, 0.01)
+        live.finish_step(0, at, 0.01)
         (reduction,) = live.news()
-        live.reduced(reduction.number, at)
+        live.finish_reduction(reduction.number, at)
         journal.note("push", {
             "rank": 0, "step": step, "version": step, "at": at, "seconds": 0.01, "begun": begun,
             "first": at, "received": at, "applied": at + 0.003, "replied": at + 0.003,

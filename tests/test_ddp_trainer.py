@@ -300,7 +300,7 @@ def told_again(policy: str, lines: list[list[Any]]) -> tuple[list[list[float]], 
         if kind == "done":
             at, rank, own = values
             seconds[rank].append(at - begun[rank])
-            live.done(rank, at, own)
+            live.finish_step(rank, at, own)
             listen()
     return [[*own, *[1e6] * 3] for own in seconds], booked
 

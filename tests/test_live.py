@@ -47,7 +47,7 @@ class Told:
             else:
                 heapq.heappop(self.finishes)
                 begun, self.now = self.begun[rank, step], finish
-                self.live.done(rank, finish, finish - begun)
+                self.live.finish_step(rank, finish, finish - begun)
             self.listen()
 
     def listen(self) -> None:
@@ -60,7 +60,7 @@ class Told:
                     self.finishes = [f for f in self.finishes if f[1:] != (each.rank, each.step)]
                     heapq.heapify(self.finishes)
                 elif isinstance(each, Reduction):
-                    self.live.reduced(each.number, self.now)
+                    self.live.finish_reduction(each.number, self.now)
                 else:
                     self.begun[each.rank, each.step] = self.now
                     work = self.seconds[each.rank][each.step] / (GAIN if each.amp else 1)
@@ -151,10 +151,10 @@ def test_going_on_from_facts_makes_the_same_decisions(spec: str) -> None:
         for k in rounds:
             at = live.now + 3.0
             for rank in range(3):
-                live.done(rank, at + 0.01 * rank, seconds[rank][k])
+                live.finish_step(rank, at + 0.01 * rank, seconds[rank][k])
                 for each in live.news():
                     if isinstance(each, Reduction):
-                        live.reduced(each.number, at)
+                        live.finish_reduction(each.number, at)
             decided.append(live.plan)
         return decided
 
@@ -182,9 +182,9 @@ def test_groups_whose_steps_are_fixed_regroup_when_all_have_come_in() -> None:
     def come_in(group: tuple[int, ...], at: float) -> list[int]:
         live.news()
         for rank in group:
-            live.done(rank, at, 0.5)
+            live.finish_step(rank, at, 0.5)
         (closing,) = [each for each in live.news() if isinstance(each, Reduction)]
-        live.reduced(closing.number, at)
+        live.finish_reduction(closing.number, at)
         return [each.rank for each in live.news() if isinstance(each, Start)]
 
     assert come_in((0, 1), 1.0) == [0, 1]
@@ -196,23 +196,23 @@ def test_groups_whose_steps_are_fixed_regroup_when_all_have_come_in() -> None:
 
 def test_a_barrier_goes_on_without_a_rank_that_is_gone() -> None:
     live = Live(policies.load("bsp:via=server"), 3, BATCH)
-    live.done(0, 1.0, 1.0)
-    live.done(1, 1.5, 1.5)
+    live.finish_step(0, 1.0, 1.0)
+    live.finish_step(1, 1.5, 1.5)
     live.news()
-    live.gone(2, 4.0)
+    live.lose_rank(2, 4.0)
     update = next(each for each in live.news() if isinstance(each, Update))
     assert [gradient.rank for gradient in update.gradients] == [0, 1]
 
 
 def test_a_bound_does_not_wait_for_a_rank_that_is_gone() -> None:
     live = Live(policies.load("ssp:bound=0"), 2, BATCH)
-    live.done(0, 1.0, 1.0)
+    live.finish_step(0, 1.0, 1.0)
     assert [each.rank for each in live.news() if isinstance(each, Start)] == [0, 1]
-    live.gone(1, 2.0)
+    live.lose_rank(1, 2.0)
     assert [each.rank for each in live.news() if isinstance(each, Start)] == [0]
 
 
 def test_the_last_rank_cannot_be_gone() -> None:
     live = Live(policies.load("asgd"), 1, BATCH)
     with pytest.raises(PlanError, match="all ranks of its plan are gone"):
-        live.gone(0, 1.0)
+        live.lose_rank(0, 1.0)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from simstrag.engine import simulate as simulation
+from simstrag.engine.recorder import Recorder
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
 from simstrag.scenario.scenario import Scenario
@@ -40,6 +43,20 @@ def test_a_long_run_hands_its_updates_over_more_than_once() -> None:
         )
         assert plain.updates == native.updates
         assert plain.summary["makespan"] == native.summary["makespan"]
+
+
+@pytest.mark.parametrize(("keep", "members"), [(True, 300), (False, 0)])
+def test_a_sample_of_updates_keeps_no_members(
+    keep: bool, members: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handed = []
+
+    def take(recorder: Recorder, logs: Mapping[str, Any]) -> None:
+        handed.append(len(logs["members"]))
+
+    monkeypatch.setattr(Recorder, "take", take)
+    simulate(case(300), "asgd", record_updates=keep, engine="plain")
+    assert sum(handed) == members
 
 
 def test_a_run_directory_holds_the_same_tables(tmp_path: Path) -> None:

@@ -256,7 +256,8 @@ class Accounts:
         mean, most = sum(staleness) / n, max(staleness)
         row = (now, update.version, n, samples, mean, most, progress, 0, len(members))
         self._updates.append(row)
-        self._members += members
+        if not self._every:  # a sample has no members
+            self._members += members
         if len(self._updates) < LOGGED:
             return
         if self._every:  # of a sample leave every other one

@@ -91,7 +91,7 @@ class Live:
     >>> live = Live(policies.load("asgd"), world_size=2, batch=32)
     >>> [start.rank for start in live.news()]
     [0, 1]
-    >>> live.done(rank=1, at=0.5, seconds=0.4)
+    >>> live.finish_step(rank=1, at=0.5, seconds=0.4)
     >>> update, start = live.news()
     >>> update.gradients[0].rank, start.version
     (1, 1)
@@ -167,14 +167,14 @@ class Live:
 
     # -- what has happened -------------------------------------------------------------------
 
-    def done(self, rank: int, at: float, seconds: float) -> None:
+    def finish_step(self, rank: int, at: float, seconds: float) -> None:
         """A rank has finished a gradient, after so many seconds of computing."""
         at = max(at, self.now)
         self._note("done", at, rank, seconds)
         self._end_step(rank, at - seconds, at)
         self._advance(at)
 
-    def reduced(self, number: int, at: float) -> None:
+    def finish_reduction(self, number: int, at: float) -> None:
         """The collective of a `Reduction` has ended."""
         at = max(at, self.now)
         self._note("reduced", at, number)
@@ -185,7 +185,7 @@ class Live:
         self._note("wait", max(at, self.now))
         self._advance(max(at, self.now))
 
-    def gone(self, rank: int, at: float) -> None:
+    def lose_rank(self, rank: int, at: float) -> None:
         """A rank is lost for good: quorums go on without it.
 
         Raises `NobodyLeft` where it is the last of the plan.

@@ -462,8 +462,9 @@ class Rules:
         for g in (*contributors, *riders):
             g.state, g.closing = State.CLOSED, closing
         if gathering.quorum.via is Via.SERVER:
-            jobs = [g.job for g in contributors]
-            closing.undone = sum(job is None or job.state is not JobState.DONE for job in jobs)
+            for g in contributors:
+                assert g.job is not None, "a gradient is ready at a server once it has a job"
+                closing.undone += g.job.state is not JobState.DONE
         return closing
 
     def _number(self) -> int:

@@ -246,18 +246,18 @@ def _replay_events(live: Live, lines: list[list[Any]]) -> None:
     for kind, *values in lines:
         if kind == "done":
             at, rank, seconds = values
-            live.done(rank, at, seconds)
+            live.finish_step(rank, at, seconds)
         elif kind == "lockstep":
             start, seconds, end = values
             live.lockstep(start, np.array(seconds), end)
         elif kind == "reduced":
             at, number = values
-            live.reduced(number, at)
+            live.finish_reduction(number, at)
         elif kind == "wait":
             live.wait(values[0])
         elif kind == "gone":
             at, rank = values
             with contextlib.suppress(NobodyLeft):
-                live.gone(rank, at)
+                live.lose_rank(rank, at)
         live.news()
     live.end()

@@ -59,7 +59,7 @@ class Reductions:
         group = self._workers[members[0]].sum
         if group is not None:
             assert group.members == members
-            self._live.reduced(reduction.number, at)
+            self._live.finish_reduction(reduction.number, at)
             return []
         self._count += 1
         empty = ReducedSum(-1, members, {}, reduction.average)
@@ -117,4 +117,4 @@ class Reductions:
         this = self._open.pop(closing)
         for rank in this.sum.members:
             self._workers[rank].sum = this.sum
-        self._live.reduced(this.number, at)
+        self._live.finish_reduction(this.number, at)

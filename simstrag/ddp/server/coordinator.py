@@ -75,7 +75,7 @@ class Coordinator:
         if self._take_back(rank, step):
             worker = self._workers[rank]
             worker.delivered, worker.finite = here, finite
-            self.live.done(rank, at, seconds)
+            self.live.finish_step(rank, at, seconds)
         return self._decide(at)
 
     def on_group(
@@ -96,7 +96,7 @@ class Coordinator:
         for other, (seconds, finite) in sorted(members.items()):
             worker = self._workers[other]
             worker.work, worker.finite, worker.sum = None, finite, total
-            self.live.done(other, at, seconds)
+            self.live.finish_step(other, at, seconds)
         return self._decide(at)
 
     def on_withdrawal(self, rank: int, step: int, at: float) -> list[Command]:
@@ -136,7 +136,7 @@ class Coordinator:
             self.over = True
             return []
         try:
-            self.live.gone(rank, at)
+            self.live.lose_rank(rank, at)
         except NobodyLeft:  # the plan needs ranks that are all gone
             self.over = True
             return [Finish(other) for other in range(len(self._workers)) if other not in self.dead]

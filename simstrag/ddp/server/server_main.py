@@ -114,7 +114,7 @@ def _warm_up() -> None:
     torch.optim.SGD([parameter], lr=1.0).step()
     live = Live(policies.load("asgd"), world_size=1, batch=1)
     live.news()
-    live.done(rank=0, at=1.0, seconds=1.0)
+    live.finish_step(rank=0, at=1.0, seconds=1.0)
     live.news()
 
 
