@@ -13,6 +13,7 @@ import simstrag
 from simstrag import InputError, Scenario
 from simstrag.analysis.derived.standings import standings
 from simstrag.analysis.tables.comparison_tables import ranking_table
+from simstrag.analysis.text.cautions import cautions
 from simstrag.engine.simulate import simulate
 
 Rows = list[dict[str, Any]]
@@ -106,6 +107,30 @@ def test_a_comparison_of_durations_shows_no_gain_that_the_durations_do_not_hold(
     assert last[0] == "bsp, each step at its median over ranks"
     assert not any("2000" in cell for cell in last)
     assert all(math.isnan(m) for m in comparison.ranking["makespan_mitigation"])
+
+
+@pytest.mark.parametrize("step", [None, {"compute": 0.001, "cv": 0.1}])
+def test_an_autocorrelation_beside_recorded_durations_is_said_to_have_no_effect(step: Any) -> None:
+    stated = {} if step is None else {"step": step}
+    case = Scenario(
+        workers=2, samples=2 * 128 * 10, trace=durations((1,) * 10, (2,) * 10),
+        noise={"lag1": 0.5}, **stated,
+    )  # fmt: skip
+    text = "noise.lag1 has no effect: all steps take their recorded durations, which have no noise"
+    assert simulate(case, "bsp").warnings == (text,)
+    comparison = simstrag.compare(case, ["bsp"], jobs=1)
+    assert comparison.warnings == (text,)
+    assert f"N{text[1:]}." in cautions(standings(comparison))
+    assert simulate(case.replaced(noise={"lag1": 0}), "bsp").warnings == ()
+
+
+def test_a_rank_without_durations_has_the_stated_autocorrelation() -> None:
+    case = Scenario(
+        workers=2, samples=2 * 128 * 10, trace=durations((1,) * 10), noise={"lag1": 0.5},
+        step={"compute": 1.0, "cv": 0.1},
+    )  # fmt: skip
+    assert not case.replays
+    assert simulate(case, "bsp").warnings == ()
 
 
 def test_a_comparison_of_durations_alone_is_written_with_its_report(tmp_path: Path) -> None:

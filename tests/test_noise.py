@@ -57,6 +57,15 @@ def test_the_coefficient_of_variation_is_the_declared_one(kind: str, cv: float) 
     assert factors.std() / factors.mean() == pytest.approx(cv, rel=0.02)
 
 
+@pytest.mark.parametrize(("cv", "realised"), [(2, 2.003), (5, 4.995), (10, 9.812), (30, 26.55)])
+def test_a_wide_lognormal_has_less_spread_than_stated(cv: float, realised: float) -> None:
+    """By its table, which ends at 5.67 standard deviations of the logarithm (rule 4)."""
+    table = noise.lognormal(cv).quantiles
+    low, high = table[:, :-1], table[:, 1:]
+    squares = (noise.WEIGHTS * (low * low + low * high + high * high)).sum() / 3
+    assert math.sqrt(squares - 1) == pytest.approx(realised, rel=1e-3)
+
+
 def test_lognormal_noise_is_lognormal() -> None:
     sigma = math.sqrt(math.log1p(0.3**2))
     shape = stats.lognorm(sigma, scale=math.exp(-(sigma**2) / 2))
@@ -183,6 +192,33 @@ def test_autocorrelation_falls_by_the_same_factor_with_every_step() -> None:
     assert [autocorrelation(factors, k) for k in (2, 3, 4)] == pytest.approx(
         [0.6**k for k in (2, 3, 4)], abs=0.01
     )
+
+
+HARD = {
+    "two levels": ([1.0] * 95 + [9.0] * 5, 0.8),
+    "two levels, long": ([1.0] * 95 + [9.0] * 5, 0.9),
+    "two levels, alternating": ([1.0] * 95 + [9.0] * 5, -0.04),
+    "two equal levels": ([1.0] * 50 + [9.0] * 50, 0.9),
+    "five levels": ([0.7, 0.8, 0.95, 1.05, 1.5], 0.95),
+}
+
+
+@pytest.mark.parametrize(("values", "lag1"), HARD.values(), ids=HARD)
+def test_levels_with_steps_between_them_have_the_declared_autocorrelation(
+    values: list[float], lag1: float
+) -> None:
+    """By integrals over two successive normal numbers; the series falls slowly for such levels."""
+    draw = noise.quantiles(values, lag1)
+    x = np.arange(-6, 6.001, 1 / 256)
+    density = stats.norm.pdf(x) / stats.norm.pdf(x).sum()
+    nodes = np.arange(len(draw.marginal) - 1) / noise.PER_UNIT - noise.REACH
+
+    def factor(normal: np.ndarray) -> np.ndarray:
+        return np.interp(normal, nodes, draw.marginal[:-1]) - 1
+
+    following = factor(draw.rho * x[:, None] + draw.innovation * x) @ density
+    realised = (density * factor(x) * following).sum() / (density * factor(x) ** 2).sum()
+    assert realised == pytest.approx(lag1, abs=1.5e-3)
 
 
 @LASTING

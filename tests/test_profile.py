@@ -230,6 +230,11 @@ def test_a_list_is_no_profile(file: Path) -> None:
             [0.9, 1.0, 1.5],
             "step.noise: quantiles have mean 1.1; divide them by it, noise has mean 1",
         ),
+        (
+            "step.noise.lag1_autocorrelation",
+            -1.5,
+            "step.noise.lag1_autocorrelation is -1.5: input should be greater than or equal to -1",
+        ),
     ],
 )
 def test_what_cannot_be_is_named_with_its_field_and_value(

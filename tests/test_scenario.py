@@ -65,6 +65,15 @@ def wrong(**changes: Any) -> str:
     return message.removeprefix("demo.yaml: ")
 
 
+def test_the_constructor_has_the_same_messages() -> None:
+    with pytest.raises(
+        InputError, match=r"^scenario: noise\.lag1 is 2: input should be less than 1$"
+    ):
+        Scenario(**BASE, noise={"lag1": 2})
+    with pytest.raises(InputError, match=r"^scenario: trace, row 1: 3 is not a mapping of time, "):
+        Scenario(**BASE, trace=[3])
+
+
 # -- reading
 
 
@@ -420,12 +429,13 @@ def test_an_unknown_key_is_named_with_the_nearest_known_one(
             "workers is 'many': input should be a valid integer, unable to parse",
         ),
         ({"workers": 2.5}, "workers is 2.5: input should be a valid integer, got a number with a"),
-        ({"workers": True}, "workers cannot be true"),
+        ({"workers": True}, "workers is True: input should not be a boolean"),
         ({"workers": []}, "workers is []: input should be a valid integer"),
         ({"samples": "all"}, "samples is 'all': input should be a valid integer"),
+        ({"noise": {"lag1": True}}, "noise.lag1 is True: input should not be a boolean"),
         ({"step": 0.1}, "step is 0.1: input should be a mapping of keys"),
         ({"step": {"compute": "fast"}}, "step.compute is 'fast': input should be a valid number"),
-        ({"step": {"compute": True}}, "step: compute cannot be true"),
+        ({"step": {"compute": True}}, "step.compute is True: input should not be a boolean"),
         (
             {"step": {"noise": "lognorml"}},
             "step.noise is 'lognorml': input should be 'lognormal' or",
@@ -453,6 +463,8 @@ def test_a_value_of_the_wrong_type_is_named_with_what_is_allowed(
         ({"workers": 0}, "workers is 0: input should be greater than or equal to 1"),
         ({"workers": -4}, "workers is -4: input should be greater than or equal to 1"),
         ({"workers": None}, "workers is missing"),
+        ({"noise": {}}, "noise.lag1 is missing"),
+        ({"noise": {"lag1": 2}}, "noise.lag1 is 2: input should be less than 1"),
         ({"samples": 0}, "samples is 0: input should be greater than or equal to 1"),
         ({"step": {"compute": -0.1}}, "step.compute is -0.1: input should be greater than 0"),
         ({"step": {"compute": 0}}, "step.compute is 0: input should be greater than 0"),
@@ -553,6 +565,38 @@ def test_keys_that_do_not_go_together_are_refused(changes: dict[str, Any], messa
     assert wrong(**changes) == message
 
 
+def test_an_autocorrelation_without_noise_is_refused_unless_the_spread_is_stated_as_0() -> None:
+    case = Scenario.of(BASE | {"noise": {"lag1": 0.5}}, "demo.yaml")
+    message = (
+        "demo.yaml: noise.lag1 is 0.5, but steps have no noise: give step.cv, a profile with "
+        "noise, or no `noise`"
+    )
+    with pytest.raises(InputError) as caught:
+        _ = case.inputs
+    assert str(caught.value) == message
+    assert case.replaced(step={"compute": 0.1, "cv": 0}).inputs.step.noise is None
+
+
+def test_an_autocorrelation_that_the_noise_cannot_have_is_named_with_its_key(file: Path) -> None:
+    changes = {"step": {"compute": 0.1, "cv": 1}, "noise": {"lag1": -0.9}}
+    with pytest.raises(InputError) as caught:
+        _ = Scenario.of(BASE | changes, "demo.yaml").inputs
+    assert str(caught.value) == (
+        "demo.yaml: noise.lag1: noise of this shape cannot have lag1 -0.9; give one between "
+        "-0.49 and 0.98"
+    )
+    folder = Path(__file__).parent.parent / "calibration" / "profiles"
+    profile = json.loads((folder / "intel-xeon-2-core-amx.json").read_text())
+    profile["step"]["noise"]["lag1_autocorrelation"] = 0.995
+    file.with_name("p.json").write_text(json.dumps(profile))
+    file.write_text("{workers: 4, samples: 1000, profile: p.json, learner: {batch: 8}}")
+    with pytest.raises(InputError) as caught:
+        _ = Scenario.read(file).inputs
+    assert str(caught.value).startswith(
+        f"{file}: lag1_autocorrelation of the profile p.json: noise of this shape cannot have lag1"
+    )
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -560,7 +604,7 @@ def test_keys_that_do_not_go_together_are_refused(changes: dict[str, Any], messa
         ({"server": {"shards": [0.5, 0.4]}}, "server: shards must sum to 1, not 0.9"),
         ({"server": {"shards": [1.5, -0.5]}}, "server.shards.1 is -0.5: input should be greater"),
         ({"server": {"shards": []}}, "server.shards is []: input should be a valid integer or li"),
-        ({"server": {"shards": True}}, "server: shards cannot be true"),
+        ({"server": {"shards": True}}, "server.shards is True: input should not be a boolean"),
         (
             {"server": {"fused_allreduce": "maybe"}},
             "server.fused_allreduce is 'maybe': input should be a valid boolean",
@@ -575,7 +619,7 @@ def test_keys_that_do_not_go_together_are_refused(changes: dict[str, Any], messa
         ),
         ({"server_load": {"nod": 1}}, "unknown key 'server_load.nod'. Did you mean 'node'?; known"),
         ({"microbatches": 0}, "microbatches is 0: input should be greater than or equal to 1"),
-        ({"microbatches": True}, "microbatches cannot be true"),
+        ({"microbatches": True}, "microbatches is True: input should not be a boolean"),
         ({"ranks_per_node": 0}, "ranks_per_node is 0: input should be greater than or equal to 1"),
     ],
 )

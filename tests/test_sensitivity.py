@@ -6,16 +6,18 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from simstrag.cli.compare import compare
+from simstrag.analysis.text.sensitivity_text import Turn
+from simstrag.cli.compare import compare as compare_command
 from simstrag.cli.errors import Interrupted
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError
-from simstrag.experiments.sensitivity import FACTORS, sensitivity
+from simstrag.experiments.compare import compare
+from simstrag.experiments.sensitivity import FACTORS, Edge, sensitivity
 from simstrag.scenario.scenario import Scenario
 from simstrag.scenario.varied_constants import (
-    BOUNDS,
     QUANTITIES,
     kind_of,
     uncertain,
@@ -78,18 +80,50 @@ def test_a_stated_autocorrelation_is_varied_up_to_eight_tenths() -> None:
     assert "noise.lag1" in uncertain(Scenario.of(BASE | {"samples": 512} | changes))
 
 
-@pytest.mark.parametrize("above", [1, 5, 20, 50])
-def test_noise_of_two_levels_can_have_all_that_is_tried(above: int) -> None:
-    most = BOUNDS["noise.lag1"][1]
-    assert noise.quantiles([1.0] * (100 - above) + [9.0] * above, lag1=most).lag1 == most
+def test_a_negative_autocorrelation_is_varied_as_far_as_the_noise_can_have_it() -> None:
+    step = {"compute": 0.1, "cv": 0.5}
+    found = rows("noise.lag1", step=step, noise={"lag1": -0.3})
+    least, _ = noise.lag1_range(noise.lognormal(0.5))
+    assert least == pytest.approx(math.expm1(-noise.MOST_RHO * math.log1p(0.25)) / 0.25, rel=1e-3)
+    assert (found["smaller"]["tried"], found["larger"]["tried"]) == (least, -0.075)
+    noise.lognormal(0.5, least)
 
 
-def test_a_measured_or_negative_autocorrelation_is_not_varied() -> None:
+def test_a_lead_that_a_negative_autocorrelation_changes_is_enclosed() -> None:
+    edge = Edge("noise.lag1", value=-0.1, tried=-0.4, holds_at=-0.1, turns_at=-0.4)
+    assert edge.middle == pytest.approx(-0.2)
+    edge.narrow({"bsp": np.array([2.0]), "asgd": np.array([1.0])}, "bsp")
+    assert (edge.holds_at, edge.turns_at) == (-0.1, pytest.approx(-0.2))
+    turn = Turn("noise.lag1", -0.1, "", "asgd", edge.holds_at, edge.turns_at, True)
+    assert turn.condition == (
+        "the autocorrelation of steps is at least -0.1 (at -0.2, the next value tried, asgd leads)"
+    )
+
+
+@pytest.mark.parametrize(("lag1", "cv"), [(-0.7, 0.5), (0.987, 0.3)])
+def test_noise_is_varied_as_far_as_it_can_have_the_stated_autocorrelation(
+    lag1: float, cv: float
+) -> None:
+    """Lognormal noise of a cv of 1 cannot have either."""
+    case = Scenario.of(BASE | {"step": {"compute": 0.1, "cv": cv}, "noise": {"lag1": lag1}})
+    table = compare(case, ["bsp", "asgd"], sensitivity=True, jobs=1).thresholds
+    assert table is not None
+    tried = table.set_index(["quantity", "direction"])["tried"]
+    assert tried["step.cv", "smaller"] == cv / 4
+    assert cv < tried["step.cv", "larger"] < 1
+    noise.lognormal(tried["step.cv", "larger"], lag1)
+    with pytest.raises(InputError, match="cannot have lag1"):
+        noise.lognormal(tried["step.cv", "larger"] + 1e-5, lag1)
+
+
+def test_a_measured_autocorrelation_is_not_varied() -> None:
     demo = Scenario.read("examples/demo.yaml")
     assert kind_of(demo, "noise.lag1") == "measured"
     assert "noise.lag1" not in uncertain(demo)
     assert "noise.lag1" in uncertain(demo.replaced(noise={"lag1": 0.3}))
-    assert "noise.lag1" not in uncertain(demo.replaced(noise={"lag1": -0.3}))
+    assert "noise.lag1" in uncertain(demo.replaced(noise={"lag1": -0.03}))
+    with pytest.raises(InputError, match=r"noise\.lag1 is the profile's: state it in the scenario"):
+        sensitivity(demo, ["bsp", "asgd"], seeds=1, quantities=["noise.lag1"], jobs=1)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +237,7 @@ def test_ctrl_c_while_thresholds_are_looked_for_says_how_to_get_the_comparison(
     case = tmp_path / "case.yaml"
     case.write_text("{workers: 2, samples: 512, step: {compute: 0.1}}")
     with pytest.raises(Interrupted) as said:
-        compare(case, out=tmp_path / "c", sensitivity=True, quiet=True)
+        compare_command(case, out=tmp_path / "c", sensitivity=True, quiet=True)
     assert str(said.value) == (
         "9 of 12 runs are finished and kept in c.partial; the same command goes on from there, "
         "or without --sensitivity with the comparison alone"

@@ -32,6 +32,14 @@ def test_the_autocorrelation_of_noise_can_vary_without_a_section_in_the_scenario
     ]  # fmt: skip
 
 
+def test_a_point_without_spread_may_stand_beside_a_stated_autocorrelation() -> None:
+    scenario = {**CASE, "noise": {"lag1": 0.5}}
+    points = of(scenario=scenario, grid={"step.cv": [0, 0.1]}).points()
+    assert [p.scenario.inputs.step.noise and p.scenario.inputs.step.noise.lag1 for p in points] == [
+        None, 0.5,
+    ]  # fmt: skip
+
+
 def test_a_key_of_a_section_leaves_the_others_of_it_as_they_are() -> None:
     points = of(grid={"step.compute": [0.1, 0.2]}).points()
     assert [(p.scenario.step.compute, p.scenario.step.cv) for p in points if p.scenario.step] == [
@@ -89,7 +97,7 @@ def test_a_trace_is_read_once_for_all_points_that_have_it(tmp_path: Path) -> Non
         ({"grid": {"workers": [8, 8]}}, "study.yaml: grid.workers names 8 twice"),
         ({"grid": {"seeds": [1]}}, "study.yaml: seeds is no part of the grid; it is a key of its"),
         ({"seeds": [1, 1]}, "study.yaml: seeds names a seed twice"),
-        ({"seeds": True}, "study.yaml: seeds cannot be true"),
+        ({"seeds": True}, "study.yaml: seeds is True: input should not be a boolean"),
         ({"policies": ["bps"]}, "there is no policy 'bps'; known: amp_all, "),
         ({"policies": ["bsp", "bsp:via=allreduce"]}, "bsp:via=allreduce is bsp; name it once"),
         ({"scenario": "case.yml"}, "case.yml: no such file or folder"),

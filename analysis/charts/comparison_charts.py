@@ -292,7 +292,7 @@ def draw_thresholds(figure: Figure, rows: Sequence[Row]) -> Axes:
     room = {-1: 0.03, 1: 0.03}  # shares of the axis for labels beyond a quarter and four times
     for r in rows:
         y, end = names.index(r["quantity"]), r["tried"] / r["value"]
-        turn = math.sqrt(r["holds_at"] * r["turns_at"]) / r["value"] if r["rival"] else end
+        turn = math.sqrt(r["holds_at"] * r["turns_at"]) / abs(r["value"]) if r["rival"] else end
         ax.barh(y, turn - 1, left=1, height=0.5, color=leads)
         alpha = 1.0 if r["shown"] else 0.45
         ax.barh(y, end - turn, left=turn, height=0.5, color=loses, alpha=alpha)

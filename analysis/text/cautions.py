@@ -92,6 +92,8 @@ def _contention(s: Standings) -> Iterator[str]:
         return
     if unslowed := s.comparison.unslowed:
         yield f"{unslowed[0].upper()}{unslowed[1:]}."
+    if unused := s.comparison.unused_noise:
+        yield f"{unused[0].upper()}{unused[1:]}."
     if s.delay < NEGLIGIBLE:
         yield (
             f"Contention delays bsp by only {100 * s.delay:.2g} %: there is hardly anything to "

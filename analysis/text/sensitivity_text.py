@@ -66,7 +66,7 @@ class Turn(NamedTuple):
     @property
     def turned(self) -> str:
         """The first value at which the lead is known to have changed, rounded outwards."""
-        return round_safely(self.turns_at, math.inf if self.larger else 0.0, self.unit)
+        return round_safely(self.turns_at, math.inf if self.larger else -math.inf, self.unit)
 
     @property
     def where(self) -> str:
@@ -76,7 +76,8 @@ class Turn(NamedTuple):
     @property
     def coarse(self) -> bool:
         """Whether the interval in which the lead changes is too long to name one end."""
-        return max(self.turns_at, self.holds_at) > COARSE * min(self.turns_at, self.holds_at)
+        ratio = self.turns_at / self.holds_at
+        return max(ratio, 1 / ratio) > COARSE
 
     @property
     def bound(self) -> str:
@@ -202,7 +203,7 @@ def _rounded(bound: float, value: float, unit: str) -> tuple[float, str]:
     for digits in range(3, 16):
         grain = 10.0 ** (digits - 1 - math.floor(math.log10(abs(bound / scale)))) if bound else 1.0
         shown = towards(round(bound / scale * grain, 9)) / grain  # 9.4 * 100 is above 940
-        if low * (1 - 1e-12) <= shown <= high * (1 + 1e-12):
+        if low - 1e-12 * abs(low) <= shown <= high + 1e-12 * abs(high):
             return shown, word
     return bound / scale, word
 
@@ -254,12 +255,12 @@ def thresholds(s: Standings) -> Thresholds:
         and kind_of(scenario, name) != "measured"
     ]
     about = (
-        "One assumed or fitted constant at a time was divided and multiplied by four, and all "
-        f"{len(s.policies)} policies were simulated again under {seeds}, except those that the "
-        f"constant cannot affect. Where another policy than {leader} then had the best mean, "
-        "further runs enclosed the value at which it takes over. Measured constants were not "
-        f"varied, and no two constants at once. Where {leader} leads at an end, nothing was run in "
-        "between."
+        "One assumed or fitted constant at a time was divided and multiplied by four, or as far as "
+        f"it can go, and all {len(s.policies)} policies were simulated again under {seeds}, except "
+        f"those that the constant cannot affect. Where another policy than {leader} then had the "
+        "best mean, further runs enclosed the value at which it takes over. Measured constants "
+        f"were not varied, and no two constants at once. Where {leader} leads at an end, nothing "
+        "was run in between."
     )
     if left_out:
         about += f" Also assumed, but not varied because 0 or not given: {join(left_out)}."
@@ -288,7 +289,10 @@ def _table(rows: Sequence[Row]) -> Table:
 
 def _shown(r: Row, key: str) -> str:
     """A cell: the ends of the interval are rounded as in the answer, so that both are true."""
-    towards = {"holds_at": r["value"], "turns_at": math.inf if r["turns_at"] > r["value"] else 0.0}
+    towards = {
+        "holds_at": r["value"],
+        "turns_at": math.inf if r["turns_at"] > r["value"] else -math.inf,
+    }
     if key not in towards or not r["rival"]:
         return with_unit(r[key], r["unit"])
     value, word = _rounded(r[key], towards[key], r["unit"])

@@ -65,4 +65,4 @@ def _effect(row: dict[Any, Any] | None) -> str:
         return f"stays, to {row['tried']:.3g}"
     low, high = sorted((row["holds_at"], row["turns_at"]))
     doubt = "" if row["shown"] else ", within the noise"
-    return f"{row['rival']} from {low:.3g}-{high:.3g}{doubt}"
+    return f"{row['rival']} from {low:.3g}..{high:.3g}{doubt}"

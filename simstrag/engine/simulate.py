@@ -22,7 +22,7 @@ from simstrag.engine.native.library import LIBRARY
 from simstrag.engine.plain import Plain
 from simstrag.engine.recorder import Recorder
 from simstrag.engine.rules import Limits
-from simstrag.engine.summary import summarise, unslowed_warning
+from simstrag.engine.summary import summarise, unslowed_warning, unused_noise_warning
 from simstrag.errors import InputError, PlanError, StallError
 from simstrag.learning.noise_scale import NoiseScale, unmodelled
 from simstrag.policy import Hints, Plan, Policy, View
@@ -202,6 +202,7 @@ class _Simulation:
             made["hints"] = asdict(self.other_hints)
         tables: dict[str, Any] = {name: self.recorder.storage.table(name) for name in TABLES}
         unslowed = unslowed_warning(self.scenario, {self.seed: summary["makespan"]})
+        unused = unused_noise_warning(self.scenario)
         beyond = beyond_measured(self.scenario, [summary])
         return Run(
             self.name,
@@ -210,7 +211,7 @@ class _Simulation:
             summary,
             made,
             **tables,
-            warnings=(*filter(None, [unslowed]), *warnings, *map(str, beyond)),
+            warnings=(*filter(None, [unslowed, unused]), *warnings, *map(str, beyond)),
             excerpt=self.recorder.storage.excerpt,
         )
 

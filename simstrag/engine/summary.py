@@ -119,6 +119,13 @@ def unslowed_warning(scenario: Scenario, ends: Mapping[int, float]) -> str | Non
     )
 
 
+def unused_noise_warning(scenario: Scenario) -> str | None:
+    """The warning of an autocorrelation that no step has, because all durations are recorded."""
+    if scenario.noise is None or not scenario.noise.lag1 or not scenario.replays:
+        return None
+    return "noise.lag1 has no effect: all steps take their recorded durations, which have no noise"
+
+
 def _known(time: float) -> float | None:
     """A time, None where it is NaN."""
     return None if math.isnan(time) else time

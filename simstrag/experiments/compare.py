@@ -19,6 +19,7 @@ from simstrag.engine.summary import (
     beyond_warning,
     unknown_warning,
     unslowed_warning,
+    unused_noise_warning,
 )
 from simstrag.errors import InputError
 from simstrag.experiments import paired_statistics
@@ -129,7 +130,7 @@ class Comparison:
         ]
         unknown = self.runs[["policy", "progress_unknown"]].dropna().drop_duplicates("policy")
         return (
-            *filter(None, [self.unslowed]),
+            *filter(None, [self.unslowed, self.unused_noise]),
             *beyond,
             *(f"{p}: {unknown_warning(why)}" for p, why in unknown.itertuples(index=False)),
             *map(str, self.beyond_measured),
@@ -141,6 +142,11 @@ class Comparison:
         runs = self.runs
         ends = {s: runs["makespan"][runs["seed"] == s].max() for s in self.scenario.seed_list}
         return unslowed_warning(self.scenario, ends)
+
+    @property
+    def unused_noise(self) -> str | None:
+        """The warning of an autocorrelation that no step has, if there is any."""
+        return unused_noise_warning(self.scenario)
 
     @property
     def beyond_measured(self) -> list[BeyondMeasured]:

@@ -21,7 +21,14 @@ from simstrag.errors import InputError
 from simstrag.experiments import paired_statistics
 from simstrag.experiments.runner import Runner, RunTask, prepare
 from simstrag.scenario.scenario import Scenario
-from simstrag.scenario.varied_constants import QUANTITIES, bounds, feels, kind_of, value_of
+from simstrag.scenario.varied_constants import (
+    QUANTITIES,
+    bounds,
+    feels,
+    is_step_of_profile,
+    kind_of,
+    value_of,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -97,6 +104,8 @@ def _chosen(scenario: Scenario, names: Sequence[str] | None) -> list[str]:
                 f"'{name}' cannot be varied; known: {known}{nearest(name, QUANTITIES)}"
             )
         if not value_of(scenario, name):
+            if is_step_of_profile(scenario, name):
+                raise InputError(f"{name} is the profile's: state it in the scenario to vary it")
             raise InputError(f"{name} is 0 or not stated here: there is nothing to multiply")
     return list(names) if names else [name for name in QUANTITIES if value_of(scenario, name)]
 
@@ -183,7 +192,7 @@ class Edge:
 
     @property
     def middle(self) -> float:
-        return math.sqrt(self.holds_at * self.turns_at)
+        return math.copysign(math.sqrt(self.holds_at * self.turns_at), self.value)
 
     def narrow(self, times: Mapping[str, Floats], leader: str) -> None:
         """Keep the half in which the leader changes; times: seconds at the middle."""
@@ -237,7 +246,7 @@ def _edges(scenario: Scenario, name: str) -> list[Edge]:
     """Both directions, unless a constant is at its bound already."""
     value = value_of(scenario, name)
     low, high = bounds(scenario, name)
-    smaller, larger = (min(max(value * factor, low), high) for factor in FACTORS)
+    smaller, larger = sorted(min(max(value * factor, low), high) for factor in FACTORS)
     ends = ([smaller] if smaller < value else []) + ([larger] if larger > value else [])
     return [Edge(name, value, end) for end in ends]
 

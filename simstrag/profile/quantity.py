@@ -66,7 +66,7 @@ class NoiseSamples(ProfilePart):
     kind: Kind
     quantiles: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=2)]
     n: int
-    lag1_autocorrelation: float | None = None
+    lag1_autocorrelation: Annotated[float, Field(ge=-1, le=1)] | None = None
     note: str = ""
 
     @model_validator(mode="after")

@@ -340,8 +340,16 @@ class Scenario(Section):
 
     def _with(self, trace: Trace | None, profile: Profile | None) -> Inputs:
         times = self._times_by(profile, trace)
-        step = step_of(self.step, self.noise, times, trace, self.microbatches)
-        if self.noise is not None and self.noise.lag1 and step.noise is None:
+        try:
+            step = step_of(self.step, self.noise, times, trace, self.microbatches)
+        except InputError as error:  # a lag 1 that the noise cannot have
+            of_profile = f"lag1_autocorrelation of the profile {self.profile}"
+            key = of_profile if self.noise is None else "noise.lag1"
+            raise InputError(f"{self._source}: {key}: {error}") from None
+        may_be_idle = self._every_rank_replays(trace) or (
+            self.step is not None and "cv" in self.step.model_fields_set
+        )
+        if self.noise and self.noise.lag1 and step.noise is None and not may_be_idle:
             raise InputError(
                 f"{self._source}: noise.lag1 is {self.noise.lag1:g}, but steps have no noise: give "
                 "step.cv, a profile with noise, or no `noise`"
@@ -355,6 +363,15 @@ class Scenario(Section):
             constants_of(ServerCost, self.server, server), contention,
             () if trace is None else responses_for(trace, profile),
         )  # fmt: skip
+
+    @property
+    def replays(self) -> bool:
+        """Whether every step of every rank takes a recorded duration."""
+        return self._every_rank_replays(self.inputs.trace)
+
+    def _every_rank_replays(self, trace: Trace | None) -> bool:
+        recorded = set() if trace is None else trace.nodes_with_durations
+        return recorded.issuperset(self.places or range(self.workers))
 
     def _times_by(self, profile: Profile | None, trace: Trace | None) -> StepTimes | None:
         """The profile's times of a step at the learner's batch; None if they are not needed.

@@ -16,6 +16,7 @@ from pydantic import (
     field_serializer,
     model_validator,
 )
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from simstrag.documents.validation_errors import explain
 from simstrag.errors import InputError
@@ -60,7 +61,9 @@ class Section(BaseModel):
         for key, value in data.items() if isinstance(data, Mapping) else ():
             field = cls.model_fields.get(key)
             if isinstance(value, bool) and field is not None and field.annotation is not bool:
-                raise ValueError(f"{key} cannot be {str(value).lower()}")
+                problem = PydanticCustomError("boolean", "input should not be a boolean")
+                details = InitErrorDetails(type=problem, loc=(key,), input=value)
+                raise ValidationError.from_exception_data(cls.__name__, [details])
         return data
 
 
@@ -102,7 +105,7 @@ class NoiseSection(Section):
     lag1: autocorrelation of its factors at a lag of one step; replaces that of a profile.
     """
 
-    lag1: Annotated[float, Field(gt=-1, lt=1)] = 0.0
+    lag1: Annotated[float, Field(gt=-1, lt=1)]
 
 
 class AllReduceSection(Section):

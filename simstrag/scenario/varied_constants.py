@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from simstrag.scenario.scenario import Scenario
+from simstrag.scenario.sections import StepSection
+from simstrag.timing.noise import Distribution, lag1_range, quantiles
 
 QUANTITIES = {
     "learner.c_tau": "",
@@ -30,13 +32,16 @@ BOUNDS = {
     "step.host_share": (0.0, 1.0),
     "step.amp_ratio": (1.0, math.inf),
     "step.cv": (0.0, 1.0),
-    "noise.lag1": (0.0, 0.8),  # noise of two levels cannot have much more
+    "noise.lag1": (-0.8, 0.8),
     "allreduce.overlap": (0.0, 1.0),
 }
 """Ranges of constants; all others are 0 or more."""
 
 MARGIN = 1e-6
 """How far host_share * amp_ratio stays below 1, where the gain would have no limit."""
+
+HALVINGS = 20
+"""Steps of the search for the largest step.cv beside a stated noise.lag1."""
 
 DECLARED = "assumed (declared in the scenario)"
 DEFAULT = "assumed (default)"
@@ -75,18 +80,28 @@ def kind_of(scenario: Scenario, name: str) -> str:
 
 
 def value_of(scenario: Scenario, name: str) -> float:
-    """The constant in force; 0 if there is none, or if the profile gives the step or its noise.
-
-    A negative autocorrelation counts as 0: it is not varied.
-    """
+    """The constant in force; 0 if there is none, or if the profile gives the step or its noise."""
     section, _, key = name.partition(".")
-    if section == "noise":
-        return 0.0 if scenario.noise is None else max(scenario.noise.lag1, 0.0)
-    if section in ("learner", "step"):
+    if section == "noise" and scenario.inputs.step.noise is None:
+        return 0.0
+    if section in ("learner", "step", "noise"):
         stated = getattr(scenario, section)
         return 0.0 if stated is None else float(getattr(stated, key) or 0.0)
     value = float(getattr(getattr(scenario.inputs, section), key))
     return value if math.isfinite(value) else 0.0
+
+
+def is_step_of_profile(scenario: Scenario, name: str) -> bool:
+    """Whether the profile gives a constant of the step, which the scenario must state to vary it.
+
+    >>> is_step_of_profile(Scenario.read("examples/demo.yaml"), "noise.lag1")
+    True
+    """
+    return (
+        name.startswith(("step.", "noise."))
+        and scenario.step is None
+        and kind_of(scenario, name) not in (DECLARED, DEFAULT, NOT_GIVEN)
+    )
 
 
 def uncertain(scenario: Scenario) -> list[str]:
@@ -109,7 +124,8 @@ def uncertain(scenario: Scenario) -> list[str]:
 def bounds(scenario: Scenario, name: str) -> tuple[float, float]:
     """The range in which a constant is varied while all others stay.
 
-    Reduced precision cannot shorten a step to less than its host part: see `device_gain`.
+    Reduced precision cannot shorten a step to less than its host part: see `device_gain`.  The
+    noise keeps a shape that can have its autocorrelation.  All bounds have the sign of the value.
 
     >>> step = {"compute": 0.1, "amp_ratio": 1.5, "host_share": 0.2}
     >>> low, high = bounds(Scenario(workers=2, updates=1, step=step), "step.amp_ratio")
@@ -123,7 +139,45 @@ def bounds(scenario: Scenario, name: str) -> tuple[float, float]:
         return (1.0, 1.0) if share == 1 else (low, (1 - MARGIN) / ratio)
     if name == "step.amp_ratio" and 0 < share < 1:
         return low, max(low, (1 - MARGIN) / share)
+    if name == "step.cv" and scenario.noise is not None and scenario.step is not None:
+        return low, _largest_cv(scenario.step, scenario.noise.lag1, high)
+    if name == "noise.lag1":
+        least, most = lag1_range(_independent(scenario))
+        is_negative = value_of(scenario, name) < 0
+        return (max(low, least), 0.0) if is_negative else (0.0, min(high, most))
     return low, high
+
+
+def _largest_cv(step: StepSection, lag1: float, most: float) -> float:
+    """The largest cv, up to `most`, of noise that can have an autocorrelation, as its own cv can.
+
+    The range of lognormal noise is the narrower the more it varies.
+    """
+
+    def is_possible(cv: float) -> bool:
+        independent = step.model_copy(update={"cv": cv}).distribution(0.0)
+        assert independent is not None
+        least, greatest = lag1_range(independent)
+        return least <= lag1 <= greatest
+
+    if step.cv >= most or step.cv == 0 or is_possible(most):
+        return most
+    low, high = step.cv, most
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if is_possible(middle) else (low, middle)
+    return low
+
+
+def _independent(scenario: Scenario) -> Distribution:
+    """The noise of a step in force, without autocorrelation."""
+    if scenario.step is not None:
+        drawn = scenario.step.distribution(0.0)
+    else:
+        times = scenario.inputs.times
+        drawn = None if times is None or times.noise is None else quantiles(times.noise.quantiles)
+    assert drawn is not None, "an autocorrelation is of noise"
+    return drawn
 
 
 def with_value(scenario: Scenario, name: str, value: float) -> Scenario:

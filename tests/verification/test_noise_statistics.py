@@ -87,10 +87,13 @@ def test_every_bit_is_set_half_the_time(along: tuple[int, ...]) -> None:
 @DIRECTIONS
 @pytest.mark.parametrize("apart", [1, 2])
 def test_neighbours_are_independent(along: tuple[int, ...], apart: int) -> None:
-    """Words of successive seeds, ranks and steps: their 64 by 64 table, and their correlation."""
+    """Words of successive seeds, ranks and steps: their 64 by 64 table, and their correlation.
+
+    Each word is in one pair of the table, for the statistic to have its law.
+    """
     drawn = words(along)
-    top = (drawn >> np.uint64(58)).astype(np.int64)
-    table = np.bincount(top[apart:] * 64 + top[:-apart], minlength=4096)
+    top = (drawn >> np.uint64(58)).astype(np.int64).reshape(-1, 2, apart)
+    table = np.bincount((top[:, 0] * 64 + top[:, 1]).ravel(), minlength=4096)
     assert stats.chisquare(table).pvalue > LUCK
     levels = drawn.astype(np.float64)
     r = np.corrcoef(levels[apart:], levels[:-apart])[0, 1]
@@ -98,9 +101,13 @@ def test_neighbours_are_independent(along: tuple[int, ...], apart: int) -> None:
 
 
 def test_a_step_is_independent_of_its_neighbours_in_all_three_directions_at_once() -> None:
-    """The words of a step and of its three neighbours at once, by 16 levels of each."""
+    """The words of a step and of its three neighbours at once, by 16 levels of each.
+
+    Every other rank begins a tuple, so that no word is in two.
+    """
     corners = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)]
-    top = [(words(ALONG["ranks"], corner) >> np.uint64(60)).astype(np.int64) for corner in corners]
+    drawn = [words(ALONG["ranks"], corner)[::2] for corner in corners]
+    top = [(each >> np.uint64(60)).astype(np.int64) for each in drawn]
     cells = ((top[0] * 16 + top[1]) * 16 + top[2]) * 16 + top[3]
     assert stats.chisquare(np.bincount(cells, minlength=16**4)).pvalue > LUCK
 
@@ -124,7 +131,7 @@ def test_streams_of_ranks_overlap_no_more_than_by_chance() -> None:
 @pytest.mark.parametrize("cv", [0.05, 0.5])
 def test_factors_have_their_distribution(kind: str, cv: float) -> None:
     """The distance of two million draws, against which a table of 64 cells would be found out."""
-    factors = noise._look(LAWS[kind](cv).quantiles, words(ALONG["ranks"], n=MANY // 2))
+    factors = noise.look_up(LAWS[kind](cv).quantiles, words(ALONG["ranks"], n=MANY // 2))
     assert stats.kstest(factors, law(kind, cv).cdf).pvalue > LUCK
 
 
@@ -154,7 +161,7 @@ def test_the_quickest_of_65536_ranks_is_as_quick_as_its_law_says(kind: str) -> N
     """
     table, keys = LAWS[kind](0.3).quantiles, noise.keys(0, range(RANKS))
     steps = np.arange(256, dtype=np.uint64).reshape(-1, 1)
-    least = np.array([noise._look(table, noise.nth(keys, k)).min() for k in steps])
+    least = np.array([noise.look_up(table, noise.nth(keys, k)).min() for k in steps])
     if kind == "shifted_exponential":
         assert table.min() == pytest.approx(0.7, rel=1e-5)
         least += 0.7 - table.min()
@@ -170,6 +177,7 @@ LASTING = {
     "alternating lognormal": noise.lognormal(0.3, -0.4),
     "shifted_exponential": noise.shifted_exponential(0.9, 0.5),
     "quantiles": noise.quantiles([0.7, 0.8, 0.95, 1.05, 1.5], 0.56),
+    "two levels": noise.quantiles([1.0] * 95 + [9.0] * 5, 0.8),
 }
 
 

@@ -138,5 +138,5 @@ class Loading:
         memory.keys = keys(seed, range(len(memory.ranks)))
         memory.quantiles = distribution.quantiles.ravel()
         memory.marginal = distribution.marginal
-        m["rho"], m["fresh"] = distribution.rho, distribution.fresh
+        m["rho"], m["innovation"] = distribution.rho, distribution.innovation
         m["warmup"], m["noisy"] = distribution.warmup, 1

@@ -31,9 +31,9 @@ static inline double marginal(const double *table, double x) {
    draws before it, so that any step is reached at once.  last: that of the step before. */
 static double correlated(struct job *m, word key, whole k, double last) {
     whole from = k % BLOCK ? k : k - m->warmup;
-    double x = k % BLOCK ? m->rho * last + m->fresh * quantile(m->quantiles, nth(key, k))
+    double x = k % BLOCK ? m->rho * last + m->innovation * quantile(m->quantiles, nth(key, k))
                          : quantile(m->quantiles, nth(key, from));
-    while (from < k) x = m->rho * x + m->fresh * quantile(m->quantiles, nth(key, ++from));
+    while (from < k) x = m->rho * x + m->innovation * quantile(m->quantiles, nth(key, ++from));
     return x;
 }
 
@@ -58,13 +58,13 @@ LOOKUPS static void draw_columns(double *restrict work, const double *effort, co
 LOOKUPS static int correlate_columns(double *restrict work, double *restrict normal,
                                      const double *effort, const word *keys, whole *restrict drawn,
                                      const double *table, const double *factors, whole n,
-                                     double rho, double fresh) {
+                                     double rho, double innovation) {
     whole begins = 0;
 #pragma omp simd reduction(| : begins)
     for (whole p = 0; p < n; p++) {
         whole k = drawn[p]++;
         begins |= k % BLOCK == 0;
-        normal[p] = rho * normal[p] + fresh * quantile(table, nth(keys[p], k));
+        normal[p] = rho * normal[p] + innovation * quantile(table, nth(keys[p], k));
         work[p] = marginal(factors, normal[p]) * effort[p];
     }
     return begins != 0;
@@ -80,7 +80,7 @@ static void draw_ranks(struct job *m, whole first, double *work, const double *e
         return;
     }
     if (!correlate_columns(work, normal, effort, keys, drawn, m->quantiles, m->marginal, n, m->rho,
-                           m->fresh))
+                           m->innovation))
         return;
     for (whole p = 0; p < n; p++) {
         whole k = drawn[p] - 1;

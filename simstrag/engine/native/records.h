@@ -64,7 +64,7 @@ enum { STOPS(NAME) };
     F(whole, workers) F(whole, batch) F(double, noise_scale) F(double, c_tau) F(double, push) \
     F(double, pull) F(double, service) F(double, amp_switch) F(double, amp_ratio) F(whole, microbatches) \
     F(double, trace_end) F(double, straggler_ratio) F(double, fixed_share) \
-    F(double, rho) F(double, fresh) F(whole, warmup) F(flag, noisy) F(flag, replays) \
+    F(double, rho) F(double, innovation) F(whole, warmup) F(flag, noisy) F(flag, replays) \
     F(flag, holds) F(flag, loops) F(flag, halts) F(flag, fused_allreduce) \
     /* the plan in force */ \
     F(double, deadline) F(whole, cutoff) F(double, power) F(double, shift) F(whole, quorum_count) \
