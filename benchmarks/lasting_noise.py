@@ -53,12 +53,23 @@ def lasting(runs: list[Run]) -> str:
     """The lag-1 autocorrelation of the durations of updates."""
     durations = np.array([np.diff(run.updates["time"]) for run in runs])
     durations -= durations.mean()
-    return f"{(durations[:, 1:] * durations[:, :-1]).mean() / durations.var():.2f}"
+    lag1 = (durations[:, 1:] * durations[:, :-1]).mean() / durations.var()
+    return f"{round(float(lag1), 2) + 0.0:.2f}"  # no -0.00
 
 
 def per_thousand(counts: list[int], runs: list[list[Run]]) -> list[str]:
     updates = [sum(run.summary["updates"] for run in each) for each in runs]
-    return [f"{1000 * n / of:.3g}" for n, of in zip(counts, updates, strict=True)]
+    return [number(1000 * n / of) for n, of in zip(counts, updates, strict=True)]
+
+
+def number(value: float) -> str:
+    """Two decimals below 10, one below 100.
+
+    >>> number(0.0799), number(11.06), number(2340.4), number(0)
+    ('0.08', '11.1', '2,340', '0')
+    """
+    decimals = 0 if value == 0 or value >= 100 else 1 if value >= 10 else 2
+    return f"{value:,.{decimals}f}"
 
 
 def main() -> None:

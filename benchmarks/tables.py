@@ -40,11 +40,11 @@ class Table(NamedTuple):
 def megas(number: float) -> str:
     """A number with three digits and a letter for its magnitude.
 
-    >>> megas(348_123_456), megas(84_300), megas(7.25)
-    ('348M', '84.3k', '7.25')
+    >>> megas(348_123_456), megas(84_300), megas(7.25), megas(999_600)
+    ('348M', '84.3k', '7.25', '1M')
     """
     for letter, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if number >= size:
+        if number >= 0.9995 * size:
             return f"{number / size:.3g}{letter}"
     return f"{number:.3g}"
 
@@ -139,7 +139,7 @@ def study(section: dict[str, Any]) -> Table:
         (policy, f"{seconds:.1f}", f"{section['seconds_per_million'][policy]:.3f}")
         for policy, seconds in section["seconds"].items()
     ]
-    title = f"Study: {section['gradients']:.3g} gradients, {section['wall']:.0f} s of wall time"
+    title = f"Study: {megas(section['gradients'])} gradients, {section['wall']:.0f} s of wall time"
     return Table(title, ("policy", "processor (s)", "s per million gradients"), rows)
 
 
@@ -154,7 +154,7 @@ def aims(results: dict[str, Any]) -> Table:
             rows.append(_aim(figure, "< 1.5 x none", f"{ratio:.2f} x", ratio < 1.5))
     study = results.get("study", {})
     if study.get("scale") == 1:
-        figure = f"study of {study['gradients']:.3g} gradients on {study['jobs']} processes"
+        figure = f"study of {megas(study['gradients'])} gradients on {study['jobs']} processes"
         rows.append(_aim(figure, "<= 70 s", f"{study['wall']:.0f} s", study["wall"] <= 70))
     if "startup" in cost:
         for name, figure, most in (
@@ -181,10 +181,12 @@ def _speed_aims(section: dict[str, Any]) -> Iterator[Cells]:
         for (policy, is_noisy), by_workers in RATES.items():
             if is_noisy == (noise == "no noise"):
                 continue
-            for n, least in by_workers.items():
-                rate = rates[policy].get(n, {}).get("engine", 0) / 1e6
-                figure = f"{policy}, N = {n}, {noise}"
-                yield _aim(figure, f">= {least:g}M steps/s", f"{rate:.3g}M/s", rate >= least)
+            measured = rates[policy]
+            for n, least in ((n, 1e6 * each) for n, each in by_workers.items() if n in measured):
+                rate = measured[n]["engine"]
+                figure = f"{policy}, N = {int(n):,}, {noise}"
+                aim = f">= {megas(least)} steps/s"
+                yield _aim(figure, aim, f"{megas(rate)}/s", rate >= least)
         for policy, least in RATIOS.items():
             ratio = min(r["a"] for r in section[noise]["ratios"][policy].values())
             figure = f"{policy}, least of all N, {noise}"

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from benchmarks import lasting_noise, results, speed
+from benchmarks import lasting_noise, results, speed, tables
 from benchmarks.jobs import NOISES, POLICIES, Job
 
 
@@ -53,6 +53,15 @@ def test_the_results_have_the_promised_keys() -> None:
     }
     sections = "breakpoints logs noise policies reviews startup updates workers"
     assert set(sections.split()) <= set(found["cost"])
+
+
+def test_a_size_that_was_not_measured_has_no_aim() -> None:
+    found = results.read()
+    del found["speed"]["noise"]["rates"]["korel"]["4096"]
+    figures = [row[0] for row in tables.aims(found).rows]
+    assert "korel, N = 4,096, noise" not in figures
+    assert "korel, N = 4,096, lasting noise" in figures
+    assert not any("e+" in cell for row in tables.aims(found).rows for cell in row)
 
 
 def test_the_table_of_lasting_noise_has_a_column_of_each_autocorrelation() -> None:

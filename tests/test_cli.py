@@ -241,6 +241,13 @@ def test_the_module_is_the_command() -> None:
     assert done.stdout.startswith("simstrag ")
 
 
+def test_the_help_lists_every_command(call: Call) -> None:
+    listed = [
+        line.split()[0] for line in call("--help")[1].partition("Commands:")[2].splitlines()[1:]
+    ]
+    assert set(listed) == {command.split()[0] for command in EXAMPLES}
+
+
 HELPED = ["", *EXAMPLES, "trace"]
 
 

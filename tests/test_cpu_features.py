@@ -1,4 +1,8 @@
-"""Results do not depend on the vector instructions that numpy and the C library find."""
+"""Results do not depend on the vector instructions that numpy and the C library find.
+
+Not covered are the clones that gcc makes of the native engine's loops (`target_clones` in
+`simstrag/engine/native`): they ask the processor itself, which no environment variable changes.
+"""
 
 from __future__ import annotations
 

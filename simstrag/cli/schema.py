@@ -11,7 +11,7 @@ from simstrag.cli.options import argument
 def schema(
     of: Annotated[str, argument("scenario or study.", "WHAT")] = "scenario",
 ) -> None:
-    """Print the JSON schema of a scenario or a study, for an editor."""
+    """Print the JSON schema of a scenario or study, for editors."""
     from simstrag.experiments.json_schema import schema_of
 
     print_json(schema_of(of))

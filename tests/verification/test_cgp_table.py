@@ -36,21 +36,29 @@ TABLE = {
     ("clean", 0.02, 1): (1.14, 1.02, 0.98, 0.98),
 }
 ELSEWHERE = {
-    ("one worker 2x", 0.30, 4, COLUMNS[1]): 0.515,
-    ("one worker 2x", 0.02, 4, COLUMNS[2]): 0.825,
+    ("one worker 2x", 0.30, 4, COLUMNS[1]): 0.5155,
+    ("one worker 2x", 0.02, 4, COLUMNS[2]): 0.824,
     ("one worker 2x", 0.30, 4, COLUMNS[2]): 0.668,
 }
 """Three of forty cells lie 6 to 8 % from the table: windows beside one worker at half the pace,
 where each stale sample costs four.  Their throughput agrees (the cells with c_tau 1); how gradients
 fall into groups hangs on details that the table's description leaves open.  They are held to the
-means of 60 seeds, so that a change is noticed.  The latter two vary by 3 % from seed to seed."""
+means of `MANY` seeds, so that a change is noticed.
+
+The latter two were put here after the draws were seen: by five seeds of an older noise they were
+within 5 % of the table, by five of today's they were not.  They vary by 3 % from seed to seed, and
+the means of 60 seeds are 6 % from the table by either noise."""
+FEW, MANY = 5, 60
+"""Seeds of a mean: of the cells of the table, and of those elsewhere."""
 PROGRESS = 672.0
 """1000 rounds of bsp."""
 
 
 @functools.cache
-def seconds(slow: str, t_g: float, c_tau: float, policy: str, charged: bool = True) -> float:
-    """Mean time to the target over five seeds."""
+def seconds(
+    slow: str, t_g: float, c_tau: float, policy: str, charged: bool = True, seeds: int = FEW
+) -> float:
+    """Mean time to the target over seeds."""
     rows = [
         {"time": 0, "node": rank, "resource": "step", "kind": "slowdown", "value": value}
         for rank, value in SLOW[slow].items()
@@ -66,23 +74,25 @@ def seconds(slow: str, t_g: float, c_tau: float, policy: str, charged: bool = Tr
             "trace": rows or None,
         }
     )
-    times = [simulate(world, policy, seed).summary["time_to_target"] for seed in range(5)]
+    times = [simulate(world, policy, seed).summary["time_to_target"] for seed in range(seeds)]
     return float(sum(times) / len(times))
 
 
-def speedup(slow: str, t_g: float, c_tau: float, policy: str, charged: bool = True) -> float:
-    bsp = seconds(slow, 0.0, 1, "bsp")  # without stale gradients neither T_g nor c_tau matters
-    return bsp / seconds(slow, t_g, c_tau, policy, charged)
+def speedup(
+    slow: str, t_g: float, c_tau: float, policy: str, charged: bool = True, seeds: int = FEW
+) -> float:
+    bsp = seconds(slow, 0.0, 1, "bsp", seeds=seeds)  # no stale gradients: T_g, c_tau do not matter
+    return bsp / seconds(slow, t_g, c_tau, policy, charged, seeds)
 
 
 @pytest.mark.parametrize(("row", "column"), [(row, k) for row in TABLE for k in range(4)])
 def test_speed_ups_are_those_of_the_table(row: tuple[str, float, float], column: int) -> None:
     policy = COLUMNS[column]
-    found = speedup(*row, policy)
     if (*row, policy) in ELSEWHERE:
-        assert found == pytest.approx(ELSEWHERE[*row, policy], rel=0.03)
+        found = speedup(*row, policy, seeds=MANY)
+        assert found == pytest.approx(ELSEWHERE[*row, policy], rel=0.01)
     else:
-        assert found == pytest.approx(TABLE[row][column], rel=0.05)
+        assert speedup(*row, policy) == pytest.approx(TABLE[row][column], rel=0.05)
 
 
 @pytest.mark.parametrize("policy", COLUMNS[1:])

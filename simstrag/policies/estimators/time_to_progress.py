@@ -12,7 +12,7 @@ Times are seconds per step and rank, shape (N,), all known and above 0.
 
 Source: the code released with Zhang & Shen, "Straggler Tolerant and Resilient DL Training on
 Homogeneous GPUs" (STAR), 2025, arXiv:2512.09685.  Only the paper's abstract and the first sentences
-of its introduction were at hand; the model is in neither.
+of its introduction were at hand, and they do not state this model: it is read from the code alone.
 """
 
 from __future__ import annotations
