@@ -241,6 +241,10 @@ def test_little_noise_lasts_as_long_as_much(cv: float) -> None:
     assert noise.lognormal(cv, lag1=0.5).rho == pytest.approx(0.5, abs=1e-3)
 
 
+def test_equal_quantiles_are_worked_out_once() -> None:
+    assert noise.quantiles([0.9, 1.1], lag1=0.5) is noise.quantiles((0.9, 1.1), lag1=0.5)
+
+
 def test_noise_without_spread_is_none_whatever_its_autocorrelation() -> None:
     flat = noise.quantiles([1.0, 1.0], lag1=0.5)
     assert flat.factors(noise.keys(0, [0])[0], 0, 3).tolist() == [1.0, 1.0, 1.0]

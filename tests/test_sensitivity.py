@@ -130,7 +130,7 @@ def test_a_measured_autocorrelation_is_not_varied() -> None:
     ("quantity", "message"),
     [
         ("server.servce", "Did you mean 'server.service'"),
-        ("allreduce.alpha", "is 0 or not stated here"),
+        ("allreduce.alpha", "is 0, not stated or without effect here"),
     ],
 )
 def test_what_cannot_be_varied_is_refused(quantity: str, message: str) -> None:

@@ -106,7 +106,7 @@ def _chosen(scenario: Scenario, names: Sequence[str] | None) -> list[str]:
         if not value_of(scenario, name):
             if is_step_of_profile(scenario, name):
                 raise InputError(f"{name} is the profile's: state it in the scenario to vary it")
-            raise InputError(f"{name} is 0 or not stated here: there is nothing to multiply")
+            raise InputError(f"{name} is 0, not stated or without effect here: nothing to multiply")
     return list(names) if names else [name for name in QUANTITIES if value_of(scenario, name)]
 
 

@@ -156,7 +156,7 @@ def lognormal(cv: float, lag1: float = 0.0) -> Distribution:
     """
     exact = Context(prec=25)
     variance = exact.ln(exact.add(1, exact.power(Decimal(cv), 2)))
-    return _distribute(_exp(float(exact.sqrt(variance)) * _normal()), lag1)
+    return _make_distribution(_exp(float(exact.sqrt(variance)) * _normal()), lag1)
 
 
 @functools.lru_cache(maxsize=64)
@@ -164,7 +164,7 @@ def shifted_exponential(cv: float, lag1: float = 0.0) -> Distribution:
     """``(1-cv) + cv*Exp(1)``: a constant part and an exponential tail."""
     if cv > 1:
         raise InputError(f"cv of shifted_exponential noise must be at most 1, not {cv}")
-    return _distribute((1 - cv) + cv * _exponential(), lag1)
+    return _make_distribution((1 - cv) + cv * _exponential(), lag1)
 
 
 def quantiles(values: Sequence[float], lag1: float = 0.0) -> Distribution:
@@ -178,7 +178,7 @@ def _interpolate(values: tuple[float, ...], lag1: float) -> Distribution:
     index = np.minimum(place.astype(np.int64), len(values) - 2)
     known = np.asarray(values, np.float64)
     low, high = known[index], known[index + 1]
-    return _distribute(low + (place - index) * (high - low), lag1)
+    return _make_distribution(low + (place - index) * (high - low), lag1)
 
 
 # -- tables: three rows of CELLS + 1 quantiles, of all cells, the lowest and the highest -----------
@@ -192,7 +192,7 @@ WEIGHTS[0, [0, -1]] = 0
 """The probability of each cell; that of a divided cell is with its parts."""
 
 
-def _distribute(table: Floats, lag1: float) -> Distribution:
+def _make_distribution(table: Floats, lag1: float) -> Distribution:
     """The distribution of the factors of a table over their mean."""
     between = (table[:, :-1] + table[:, 1:]) / 2
     table = table / _sum(WEIGHTS * between)
@@ -250,7 +250,7 @@ class HermiteSeries(NamedTuple):
 
     def left_out(self, rho: float) -> float:
         """The most that further terms can add to it."""
-        rest = 1 - sum(self.squares) / self.variance
+        rest = 1 - math.fsum(self.squares) / self.variance
         return rest * float(abs(rho) ** (len(self.squares) + 1))
 
     def solve(self, lag1: float) -> float:
