@@ -123,7 +123,8 @@ class Plan:
     precision: of steps that start from now on; one for all, or one per rank (a tuple, a boolean
         array, True for reduced, or a dict of rank to precision, others full).
     batch: each rank's share of its nominal batch, of steps that start from now on (a tuple, an
-        array, or a dict of rank to share, others 1); shares sum to N.  None is 1 each.
+        array, or a dict of rank to share, others 1); shares sum to N, and only a rank in no quorum
+        may have 0.  None is 1 each.
     deadline: seconds of computing after which steps that start from now on stop at the end of a
         micro-batch; None for no deadline.
     average: whether ranks keep models of their own, which an update averages.
@@ -234,17 +235,22 @@ class Plan:
         shares = self._shares
         if shares is not None and ((shares > 0) & (shares < math.inf)).all():
             return
-        for share in _values(self.batch):
-            if not 0 < real("a batch share", share) < math.inf:
+        values = _values(self.batch)
+        for share in values:
+            if not 0 <= real("a batch share", share) < math.inf:
                 raise PlanError(f"a batch share must be positive, not {share:g}")
+        ranks = self.batch if isinstance(self.batch, Mapping) else range(len(values))
+        none = {rank for rank, share in zip(ranks, values, strict=True) if share == 0}
+        for quorum in self.quorums:
+            if none and (quorum.ranks is ALL or not none.isdisjoint(_named(quorum))):
+                raise PlanError("a batch share must be positive, not 0, of a rank in a quorum")
 
     def _check_quorums(self) -> None:
         seen: set[int] = set()
         for quorum in self.quorums:
             if quorum.ranks is ALL and len(self.quorums) > 1:
                 raise PlanError("a quorum of ALL ranks cannot stand beside another quorum")
-            ranks = set() if quorum.ranks is ALL else set(quorum.members)
-            ranks.update(child for child, _ in quorum.riders)
+            ranks = _named(quorum)
             if not seen.isdisjoint(ranks):
                 raise PlanError(f"rank {min(seen & ranks)} is in two quorums")
             seen |= ranks
@@ -356,7 +362,7 @@ class Plan:
         """Samples of each rank's gradients, of a resolved plan; they sum to N*batch.
 
         Shares are rounded by largest remainder; of tied remainders the lowest rank comes first.
-        Raises `PlanError` where a rank would get no sample.
+        Raises `PlanError` where a rank with a share would get no sample.
 
         >>> Plan(batch=(0.5, 0.75, 1.75)).samples(batch=2, world_size=3)
         (1, 2, 3)
@@ -380,8 +386,8 @@ class Plan:
         sizes: npt.NDArray[np.int64] = exact.astype(np.int64)
         left = world_size * batch - int(np.add.reduce(sizes))
         sizes += _are_least(1 + sizes - exact, left)
-        if np.minimum.reduce(sizes) < 1:
-            rank = int(np.argmin(sizes))
+        if np.minimum.reduce(sizes) < 1 and len(short := np.flatnonzero((sizes < 1) & (exact > 0))):
+            rank = int(short[0])
             raise PlanError(f"rank {rank} gets no sample of {self.batch[rank]:g} x {batch}")
         return sizes
 
@@ -425,6 +431,12 @@ def _are_least(values: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.bo
     least = np.zeros(len(values), dtype=np.bool_)
     least[argsort(values)[:count]] = True
     return least
+
+
+def _named(quorum: Quorum) -> set[int]:
+    """The ranks that a quorum names: members and riders, of `ALL` the riders alone."""
+    members = () if quorum.ranks is ALL else quorum.members
+    return {*members, *(child for child, _ in quorum.riders)}
 
 
 def _values(field: Any) -> tuple[Any, ...]:

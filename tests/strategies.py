@@ -11,6 +11,7 @@ is alone, and those in which features meet.
 
 from __future__ import annotations
 
+import itertools
 import math
 import pickle
 from collections.abc import Sequence
@@ -263,7 +264,7 @@ class Draft:
 
     roles: per rank a group to be a member of, or None to be left out, or -1-p to ride with p.
     groups: what the quorums are like; a count is at most a quorum's size.
-    batch: shares relative to each other.
+    batch: shares relative to each other; 0 is 1 in a quorum.
     """
 
     roles: tuple[int | None, ...]
@@ -294,8 +295,9 @@ class Draft:
                 riders[group].append((rank, parent))
         shares = None
         if self.batch is not None:
-            whole = sum(self.batch)
-            shares = tuple(share * len(self.batch) / whole for share in self.batch)
+            busy = {*itertools.chain(*members.values()), *dict(itertools.chain(*riders.values()))}
+            own = [max(n, 1) if rank in busy else n for rank, n in enumerate(self.batch)]
+            shares = tuple(n * len(own) / sum(own) for n in own)
         return Plan(
             tuple(self._quorum(group, members, riders[group]) for group in sorted(members)),
             fuse=self.fuse,
@@ -416,7 +418,7 @@ def groups(
 @st.composite
 def featured(draw: st.DrawFn, draft: Draft, used: Features) -> Draft:
     """The draft with the features that concern the whole plan."""
-    shares = st.none() | st.tuples(*[st.sampled_from((1, 1, 2, 3)) for _ in draft.roles])
+    shares = st.none() | st.tuples(*[st.sampled_from((0, 1, 1, 2, 3)) for _ in draft.roles])
     return replace(
         draft,
         batch=draw(shares) if "batch" in used else None,

@@ -503,6 +503,17 @@ def test_a_plan_keeps_its_own_copy_of_an_array() -> None:
     assert plan.resolved(2).samples(batch=2, world_size=2) == (1, 3)
 
 
+def test_only_a_rank_in_no_quorum_may_have_no_share() -> None:
+    shares = (1.5, 0.0, 1.5)
+    plan = Plan((Quorum((0, 2)),), batch=shares).resolved(3)
+    assert plan.samples(batch=3, world_size=3) == (5, 0, 4)
+    for quorum in (Quorum(), Quorum((0, 1)), Quorum((0, 2), riders={1: 0})):
+        with pytest.raises(PlanError, match="not 0, of a rank in a quorum"):
+            Plan((quorum,), batch=shares)
+    with pytest.raises(PlanError, match="rank 2 gets no sample of 0.1 x 3"):
+        Plan((Quorum((0, 2)),), batch=(2.9, 0.0, 0.1)).samples(batch=3, world_size=3)
+
+
 def test_everybody_is_written_out_once() -> None:
     first, again = (Plan((Quorum(via=Via.SERVER),)).resolved(4) for _ in range(2))
     assert first.quorums[0] is again.quorums[0]
