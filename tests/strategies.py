@@ -557,8 +557,18 @@ PARAMETERS: dict[str, dict[str, str]] = {
         "max_group": "1 2 inf",
         "power": "0 0.5",
     },
+    "drain": {
+        "redistribute": "true false",
+        "window": "1 3 5",
+        "probe": "1",
+        "checks": "1 3",
+        "wait": "1 3 100",
+        "least": "1 2",
+    },
     "dropcompute": {"theta": "0.05 0.125 auto", "warmup": "0 1", "measure": "1 3"},
     "dssp": {"low": "0 1 3", "extra": "0 1 4"},
+    "fewer": {"leave_out": "0 1", "measure": "1 3"},
+    "hot_spare": {"window": "1 3 5", "checks": "1 3", "rest": "0 3"},
     "k_async": {"x": "1 2 3 all"},
     "korel": {
         "W": "1 2 3",

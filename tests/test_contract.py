@@ -31,12 +31,13 @@ from simstrag.validation.policy_contract import (
 ALLOWED = {
     "numpy", "numpy.typing", "simstrag.errors", "simstrag.policy", "simstrag.ties",
     *(f"simstrag.policies.estimators.{name}" for name in (
-        "detectors", "gradient_noise_tables", "predictors", "time_to_progress", "windows",
+        "detectors", "gradient_noise_tables", "predictors", "slow_ranks", "time_to_progress",
+        "windows",
     )),
 }  # fmt: skip
 IMPURE = {"datetime", "os", "random", "secrets", "socket", "subprocess", "threading", "time"}
 SOURCE = re.compile(r"Source: .*(19|20)\d\d", re.DOTALL)
-IMPOSSIBLE = {("backup", 1), ("p_reduce", 1)}
+IMPOSSIBLE = {("backup", 1), ("fewer", 1), ("hot_spare", 1), ("p_reduce", 1)}
 SIMULATED = [rule for rule in RULES if rule.attempt is not trains_on_real_ranks]
 
 every_policy = pytest.mark.parametrize("name", names())
@@ -100,7 +101,9 @@ def test_its_plans_fit_worlds_of_any_size(name: str, world_size: int) -> None:
 
 
 OTHER_MODES = (
-    "cgp:groups=rounds", "cgp:groups=window", "cgp:max_group=2", "dropcompute:warmup=1,measure=6",
+    "cgp:groups=rounds", "cgp:groups=window", "cgp:max_group=2",
+    "drain:redistribute=false,window=3,checks=1,wait=4",
+    "dropcompute:warmup=1,measure=6", "fewer:measure=1", "hot_spare:window=1,checks=1,rest=4",
     "korel:rho=1.25", "lb_bsp:deadband=0", "star_dynamic:relative=0.05", "star_h:form=ring",
     "star_h:interval=interp", "star_h:interval=simulated,staleness=0.3", "star_ring:x=2",
     "sync_switch:stragglers=greedy", "sync_switch:stragglers=elastic",

@@ -510,7 +510,7 @@ def test_only_a_rank_in_no_quorum_may_have_no_share() -> None:
     for quorum in (Quorum(), Quorum((0, 1)), Quorum((0, 2), riders={1: 0})):
         with pytest.raises(PlanError, match="not 0, of a rank in a quorum"):
             Plan((quorum,), batch=shares)
-    with pytest.raises(PlanError, match="rank 2 gets no sample of 0.1 x 3"):
+    with pytest.raises(PlanError, match=r"rank 2 gets no sample of 0\.1 x 3"):
         Plan((Quorum((0, 2)),), batch=(2.9, 0.0, 0.1)).samples(batch=3, world_size=3)
 
 

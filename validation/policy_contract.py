@@ -26,7 +26,7 @@ from simstrag.ddp.policy_support import check_torch, mechanism
 from simstrag.engine.native.library import LIBRARY
 from simstrag.engine.simulate import simulate
 from simstrag.errors import InputError, PlanError, SimstragError
-from simstrag.policy import WINDOW, Hints, Plan, Policy, Precision, View
+from simstrag.policy import WINDOW, Hints, Plan, Policy, Precision, Quorum, View
 from simstrag.scenario.scenario import Scenario
 
 __all__ = ["RULES", "ContractRule", "PolicyCheck", "RuleCheck", "Subject", "World", "check_policy"]
@@ -39,6 +39,8 @@ ROWS = (
 """Arrays of a view with a row for each rank."""
 PERTURBED = ("local_times", "communication", "pending_since")
 """Arrays of times, whose last bits differ between processors."""
+RENAMED = (1, 3, 4, 0, 2)
+"""Other numbers for the same ranks."""
 SIZES = (1, 2, 8)
 MOMENTS = (0, 1, 30, 60, 100)
 RHO = 1.6
@@ -408,11 +410,21 @@ def bears_late_views(subject: Subject) -> str:
 
 
 def follows_relabelling(subject: Subject) -> str:
-    """Renaming the ranks renames them in the plan, and nothing else."""
-    new, same = [1, 3, 4, 0, 2], list(range(RANKS))
+    """Renaming the ranks renames them in the plan, and nothing else.
+
+    Ranks that the first plan leaves out, such as spares, keep their numbers: a policy must choose
+    them before anything is known.
+    """
+    same = list(range(RANKS))
+    history = subject.history()
+    first = history[0][1].resolved(RANKS)
+    named = sorted({rank for quorum in first.quorums for rank in _members(quorum)})
+    new = list(same)
+    for place, rank in zip(named, [rank for rank in RENAMED if rank in named], strict=True):
+        new[place] = rank
     old = np.argsort(new)
     policy = subject.new()
-    for view, plan in subject.history():
+    for view, plan in history:
         rows = {name: getattr(view, name)[old] for name in ROWS}
         truth = np.ones(RANKS) if view.truth is None else np.asarray(view.truth())
         seen = dataclasses.replace(view, **rows, truth=functools.partial(truth.__getitem__, old))
@@ -555,6 +567,11 @@ def _changed(name: str, before: View, after: View) -> bool:
     if isinstance(old, np.ndarray) and isinstance(new, np.ndarray):
         return old.tobytes() != new.tobytes()
     return not (old is new or old == new)
+
+
+def _members(quorum: Quorum) -> set[int]:
+    """The members and riders of a resolved quorum."""
+    return {*quorum.members, *(child for child, _ in quorum.riders)}
 
 
 def _renamed(plan: Plan, new: list[int]) -> Plan:

@@ -7,7 +7,8 @@ Policies know neither clock nor engine: `simstrag/policy.py` is their contract. 
 Papers' names: `bsp` bulk synchronous parallel, `asgd` asynchronous SGD, `ssp` and `dssp` (dynamic)
 stale synchronous parallel, `cgp` Cooperate Grouping Parallel, `lb_bsp` load-balanced BSP, `lgc`
 Live Gradient Compensation, `p_reduce` partial reduce. `star_*` and `k_async` are STAR's modes;
-`korel` switches stragglers to reduced precision.
+`korel` switches stragglers to reduced precision.  `drain`, `fewer` and `hot_spare` are what
+operators do about slow workers.
 """
 
 from __future__ import annotations

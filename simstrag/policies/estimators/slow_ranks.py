@@ -1,0 +1,118 @@
+"""Which ranks of a synchronous quorum are slow, and which of them it gains by leaving out.
+
+A rank is judged by its pace, the seconds of a step over its share of the batch, so that a change of
+the shares changes no judgement.  All members of a synchronous quorum take part in every update, so
+full windows hold the same updates, and a slowdown of all of them is nobody's.
+
+The test of one check is `detectors.find_suspects`.  All else is this project's.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from simstrag.policies.estimators.detectors import baseline, find_suspects, median
+from simstrag.policies.estimators.windows import Windows
+from simstrag.ties import argsort, is_less
+from simstrag.view import WINDOW, View
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+Z_ON = 3.5
+"""Robust standard deviations above which a rank stands out, as Iglewicz & Hoaglin advise."""
+FLOOR = 0.01
+"""Least scale of z, as a share of the reference."""
+
+
+class SlowRanks:
+    """The paces of the members of a quorum, and the checks in a row that found each of them slow.
+
+    window: recent steps of a rank whose median is its pace.
+    checks: checks in a row after which a rank is slow.
+    ratio: the least pace of a slow rank, relative to the reference.
+    members: shape (N,), the ranks whose steps count.
+    """
+
+    def __init__(self, members: Bools, window: int, checks: int, ratio: float) -> None:
+        self.members = members.copy()
+        self._checks, self._ratio, self._width = checks, ratio, window
+        self._windows = Windows(len(members), window)
+        self._counts: Ints = np.zeros(len(members), dtype=np.int64)
+        self._version = -1
+
+    def follow(self, view: View) -> bool:
+        """Enter the steps of a view; False where it shows no update since the last one."""
+        if view.version <= self._version:
+            return False
+        self._version = view.version
+        new = self._windows.news(view.steps, WINDOW)
+        if new:
+            times, shares, cancelled = (
+                view.newest(name, new).T for name in ("local_times", "batch", "lower_bound")
+            )
+            usable = ~(cancelled | np.isnan(times)) & self.members
+            self._windows.follow(view.steps, times / shares, usable)
+        return True
+
+    def paces(self, steps: int | None = None) -> Floats:
+        """The median of each rank's last steps, shape (N,); NaN where it has not so many.
+
+        steps: at most the window; None is the window.
+        """
+        return median(self._windows.recent[-steps if steps else 0 :].T)
+
+    def check(self, paces: Floats, clean: float | None) -> Bools:
+        """Which ranks this check and those before it found slow, shape (N,); once per update.
+
+        paces: of the ranks that are judged; NaN for all others.
+        clean: seconds of an uncontended step, if known.
+        """
+        against = baseline(
+            paces,
+            lambda: self._windows.recent.T,
+            clean=clean,
+            delta=self._ratio - 1,
+            floor=FLOOR,
+        )
+        suspect = find_suspects(paces, against, Z_ON, self._ratio - 1)
+        self._counts = (self._counts + 1) * suspect
+        slow: Bools = self._counts >= self._checks
+        return slow
+
+    def change(self, ranks: Bools | Ints | list[int], take_part: bool) -> None:
+        """Let ranks enter or leave; steps before that say nothing about those after it."""
+        self.members[ranks] = take_part
+        self._counts[ranks] = 0
+        self._windows.recent[:, ranks] = math.nan
+
+
+def worth_leaving(paces: Floats, slow: Bools, least: int) -> Ints:
+    """The slow ranks without which the others do most samples per second; the slowest come first.
+
+    m members do m / max(pace) samples per second, whether their shares grow or the update shrinks.
+    Of equally good choices the one that leaves out the fewest is taken.
+
+    paces: of the members whose pace is known, in any unit.
+    slow: whether a member may be left out.
+    least: members that stay at least.
+
+    >>> paces = np.array([1.0, 1.0, 1.0, 1.5])
+    >>> worth_leaving(paces, paces > 1, least=1)
+    array([3])
+    >>> worth_leaving(paces[2:], paces[2:] > 1, least=1)  # 2 / 1.5 is more than 1 / 1
+    array([], dtype=int64)
+    """
+    stay, order = paces.copy(), np.flatnonzero(slow)
+    order = order[argsort(stay[order])[::-1]]
+    best, taken = float(stay.max(initial=0.0)) / max(len(stay), 1), 0
+    for k, rank in enumerate(order[: max(len(stay) - least, 0)].tolist(), start=1):
+        stay[rank] = 0.0
+        seconds = float(stay.max()) / (len(stay) - k)
+        if is_less(seconds, best):
+            best, taken = seconds, k
+    return order[:taken]

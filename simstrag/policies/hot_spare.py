@@ -1,0 +1,112 @@
+"""Every update waits for all ranks but the spares; a rank found slow and a spare change places.
+
+The last ranks are the spares at first.  The others do the samples of all, so that an update has as
+many samples as with all ranks, and each the same weight: the mathematics of synchronous training
+does not change.  A spare that turns out to be slow changes places with another one.
+
+Source: the warm standby machines of Wan et al., "Robust LLM Training Infrastructure at ByteDance",
+2025, arXiv:2509.16293.
+
+Theirs: machines that are kept ready, and take the places of machines that are evicted.  Ours: the
+test of slowness, which is that of `drain`; a rank that was slow is the next spare, but rests first.
+They restart the job from a checkpoint; here two ranks change places between two updates, and the
+spare gets the parameters at no cost (assumed).
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from simstrag.policies.estimators.slow_ranks import SlowRanks
+from simstrag.policy import WINDOW, Plan, PlanError, Quorum, Review, View
+from simstrag.ties import argsort
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(slots=True)
+class _State:
+    """Who takes part, and the plan in force.
+
+    ranks: the paces of the members.
+    ready: shape (N,), the version from which a spare may take part again.
+    swaps: ranks that changed places with a spare.
+    """
+
+    ranks: SlowRanks
+    ready: Ints
+    plan: Plan
+    swaps: int = 0
+
+
+@dataclass(frozen=True)
+class HotSpare:
+    """Synchronous training with spare ranks.
+
+    spares: ranks that do nothing until they are needed.
+    ratio: a rank is slow if its pace is at least this many times that of the others, and stands
+        out from their scatter.
+    window: recent steps of a rank whose median is its pace.
+    checks: checks in a row, one per update, that must find a rank slow before it is a spare.
+    rest: updates for which a rank that was slow stays a spare.
+    """
+
+    spares: int = 1
+    ratio: float = 1.2
+    window: int = 5
+    checks: int = 3
+    rest: int = 100
+    state_: _State | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.window <= WINDOW:
+            raise ValueError(f"window must be 1 to {WINDOW} steps, not {self.window}")
+        if not self.ratio > 1:
+            raise ValueError(f"ratio must be above 1, not {self.ratio}")
+        for name, bound in (("spares", 1), ("checks", 1), ("rest", 0)):
+            if getattr(self, name) < bound:
+                raise ValueError(f"{name} must be {bound} or more, not {getattr(self, name)}")
+
+    def plan(self, view: View) -> Plan:
+        state = self._state(view.world_size)
+        ranks = state.ranks
+        if not ranks.follow(view):
+            return state.plan
+        paces = ranks.paces()
+        slow = np.flatnonzero(ranks.check(paces, view.hints.clean_seconds))
+        if not len(slow):
+            return state.plan
+        spares = np.flatnonzero(~ranks.members & (state.ready <= view.version))
+        spares = spares[np.argsort(state.ready[spares], kind="stable")]  # the longest rested first
+        slow = slow[argsort(paces[slow])[::-1]][: len(spares)]
+        if len(slow):
+            ranks.change(slow, take_part=False)
+            ranks.change(spares[: len(slow)], take_part=True)
+            state.ready[slow] = view.version + self.rest
+            state.swaps += len(slow)
+            were_slow = np.flatnonzero(~ranks.members & (state.ready > 0)).tolist()
+            state.plan = _plan_of(ranks.members, frozenset(were_slow))
+        return state.plan
+
+    def summary(self) -> dict[str, int | float]:
+        """The number of ranks that changed places with a spare."""
+        return {"swaps": 0 if self.state_ is None else self.state_.swaps}
+
+    def _state(self, n: int) -> _State:
+        if self.state_ is None:
+            if self.spares >= n:
+                raise PlanError(f"hot_spare: {self.spares} spares of {n} ranks leave none to train")
+            members = np.arange(n) < n - self.spares
+            ranks = SlowRanks(members, self.window, self.checks, self.ratio)
+            state = _State(ranks, np.zeros(n, dtype=np.int64), _plan_of(members, frozenset()))
+            object.__setattr__(self, "state_", state)  # the dataclass is frozen
+        assert self.state_ is not None
+        return self.state_
+
+
+def _plan_of(members: Bools, suspects: frozenset[int]) -> Plan:
+    shares = np.where(members, len(members) / np.count_nonzero(members), 0.0)
+    quorum = Quorum(tuple(np.flatnonzero(members).tolist()))
+    return Plan((quorum,), batch=shares, suspects=suspects, review=Review(updates=1))
