@@ -559,10 +559,10 @@ PARAMETERS: dict[str, dict[str, str]] = {
     },
     "drain": {
         "redistribute": "true false",
-        "window": "1 3 5",
-        "probe": "1",
+        "window": "3 5",
+        "probe": "1 3",
         "checks": "1 3",
-        "wait": "1 3 100",
+        "wait": "1 3 20",
         "least": "1 2",
     },
     "dropcompute": {"theta": "0.05 0.125 auto", "warmup": "0 1", "measure": "1 3"},

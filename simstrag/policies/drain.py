@@ -2,7 +2,8 @@
 
 A rank that stands out for several checks in a row is left out of the updates, if the others do more
 samples per second without it.  After a number of updates it takes part in a few again, the probe;
-if it is still slow it leaves for twice as long as before.
+if it is still slow it leaves for twice as long as before.  So it is out for about as long again as
+it was slow, at most.
 
 With `redistribute` an update has as many samples as ever, and each the same weight: the mathematics
 of synchronous training does not change.  Without it an update is smaller by the missing samples.
@@ -63,7 +64,6 @@ class Drain:
     window: recent steps of a rank whose median is its pace.
     checks: checks in a row, one per update, that must find a rank slow before it leaves.
     wait: updates until the first probe; doubled by every probe that fails.
-    wait_cap: the longest wait.
     probe: updates of a probe.
     least: ranks that stay at least.
     """
@@ -72,8 +72,7 @@ class Drain:
     ratio: float = 1.2
     window: int = 5
     checks: int = 3
-    wait: int = 100
-    wait_cap: int = 1600
+    wait: int = 20
     probe: int = 3
     least: int = 1
     state_: _State | None = field(default=None, init=False, repr=False, compare=False)
@@ -85,9 +84,9 @@ class Drain:
             raise ValueError(f"probe must be 1 to {self.window} steps, not {self.probe}")
         if not self.ratio > 1:
             raise ValueError(f"ratio must be above 1, not {self.ratio}")
-        for name, bound in (("checks", 1), ("wait", 1), ("wait_cap", self.wait), ("least", 1)):
-            if getattr(self, name) < bound:
-                raise ValueError(f"{name} must be {bound} or more, not {getattr(self, name)}")
+        for name in ("checks", "wait", "least"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be 1 or more, not {getattr(self, name)}")
 
     def plan(self, view: View) -> Plan:
         state = self._state(view.world_size)
@@ -135,11 +134,13 @@ class Drain:
             others = recent[state.ranks.members & ~state.suspect & ~np.isnan(recent)]
             paces[probed] = recent[probed]
             slow |= probed & is_at_most(self.ratio * median(others), recent)
-        judged = np.flatnonzero(~np.isnan(paces))
-        leaving = judged[worth_leaving(paces[judged], slow[judged], self.least)]
+        inside = np.flatnonzero(state.ranks.members)
+        b = view.hints.batch
+        whole = b * view.world_size if b and self.redistribute else None
+        leaving = inside[worth_leaving(paces[inside], slow[inside], self.least, whole)]
         well, failed = probed.copy(), leaving[probed[leaving]]
         well[failed] = False
-        state.wait[failed] = np.minimum(2 * state.wait[failed], self.wait_cap)
+        state.wait[failed] *= 2
         state.wait[well] = self.wait
         state.suspect[well] = False
         state.counts["drains"] += len(leaving) - len(failed)

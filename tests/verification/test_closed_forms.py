@@ -292,3 +292,49 @@ def test_recorded_steps_are_replayed_as_a_barrier_would_have_met_them(trace_end:
     run = simulate(scenario(4, 200).replaced(trace=rows, trace_end=trace_end), "bsp")
     assert run.summary["makespan"] == pytest.approx(recorded.max(axis=0).sum(), rel=1e-12)
     assert run.warnings == ()
+
+
+# -- operations: one rank is twice as slow as the others, for ever
+
+
+def one_slow(n: int, updates: int, **sections: Any) -> Scenario:
+    """Batches of n-1 samples, which n-1 ranks can share out evenly."""
+    return scenario(n, updates, (2.0,) + (1.0,) * (n - 1), learner={"batch": n - 1}, **sections)
+
+
+FOUND = 7
+"""Updates after which a median of 5 steps has been slow in 3 checks in a row."""
+
+
+@pytest.mark.parametrize("n", [3, 4, 8, 64])
+def test_a_drained_cluster_runs_at_the_pace_of_n_over_n_less_1(n: int) -> None:
+    updates, paced = 1000, n / (n - 1)
+    for redistribute, pace in (("yes", paced), ("no", 1.0)):
+        policy = f"drain:wait=1000,redistribute={redistribute}"
+        makespan = simulate(one_slow(n, updates), policy).summary["makespan"]
+        assert makespan == pytest.approx(2 * FOUND + (updates - FOUND) * pace, rel=1e-12)
+
+
+def test_probes_of_a_rank_that_stays_slow_double_their_distance() -> None:
+    """After 20, 40, 80, 160 and 320 updates a probe of 3; so of U updates about 3*log2(U/20)."""
+    n, probes = 4, 5
+    out = sum(20 * 2**k for k in range(probes))
+    run = simulate(one_slow(n, FOUND + out + 3 * probes), "drain")
+    assert run.summary["makespan"] == pytest.approx(2 * (FOUND + 3 * probes) + out * n / (n - 1))
+    assert (run.summary["probes"], run.summary["readmissions"]) == (probes, 0)
+
+
+def test_a_spare_takes_the_place_of_a_slow_rank_at_the_pace_of_the_members() -> None:
+    n, updates = 8, 1000
+    makespan = simulate(one_slow(n, updates), "hot_spare").summary["makespan"]
+    assert makespan == pytest.approx((2 * FOUND + updates - FOUND) * n / (n - 1), rel=1e-12)
+
+
+@pytest.mark.parametrize("fixed", [0.0, 0.25])
+def test_fewer_workers_pay_the_slow_rank_only_while_they_measure(fixed: float) -> None:
+    n, updates, measured = 8, 1000, 10
+    world = one_slow(n, updates, step={"fixed_share": fixed})
+    pace = fixed + (1 - fixed) * n / (n - 1)
+    for policy, slow in ((f"fewer:measure={measured}", measured), ("fewer:ranks=0", 0)):
+        makespan = simulate(world, policy).summary["makespan"]
+        assert makespan == pytest.approx(2 * slow + (updates - slow) * pace, rel=1e-12)

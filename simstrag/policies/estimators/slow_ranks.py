@@ -91,28 +91,33 @@ class SlowRanks:
         self._windows.recent[:, ranks] = math.nan
 
 
-def worth_leaving(paces: Floats, slow: Bools, least: int) -> Ints:
+def worth_leaving(paces: Floats, slow: Bools, least: int, whole: int | None = None) -> Ints:
     """The slow ranks without which the others do most samples per second; the slowest come first.
 
-    m members do m / max(pace) samples per second, whether their shares grow or the update shrinks.
     Of equally good choices the one that leaves out the fewest is taken.
 
-    paces: of the members whose pace is known, in any unit.
+    paces: of the members, in any unit; NaN for one that is not known yet, which stays.
     slow: whether a member may be left out.
-    least: members that stay at least.
+    least: members with a known pace that stay at least.
+    whole: samples of an update, which the members that stay share out; the largest share is a whole
+        number.  None where each does as many as ever, or where the number is unknown.
 
     >>> paces = np.array([1.0, 1.0, 1.0, 1.5])
     >>> worth_leaving(paces, paces > 1, least=1)
     array([3])
-    >>> worth_leaving(paces[2:], paces[2:] > 1, least=1)  # 2 / 1.5 is more than 1 / 1
+    >>> worth_leaving(paces, paces > 1, least=1, whole=4)  # two of three samples take 2, not 1.5
     array([], dtype=int64)
     """
-    stay, order = paces.copy(), np.flatnonzero(slow)
-    order = order[argsort(stay[order])[::-1]]
-    best, taken = float(stay.max(initial=0.0)) / max(len(stay), 1), 0
-    for k, rank in enumerate(order[: max(len(stay) - least, 0)].tolist(), start=1):
-        stay[rank] = 0.0
-        seconds = float(stay.max()) / (len(stay) - k)
+    order = np.flatnonzero(slow)
+    if not len(order):
+        return order
+    known = len(paces) - int(np.count_nonzero(np.isnan(paces)))
+    order = order[argsort(paces[order])[::-1]][: max(known - least, 0)]
+    stay, best, taken = paces.copy(), math.inf, 0
+    for k in range(len(order) + 1):
+        stay[order[:k]] = 0.0
+        share = 1 / (len(stay) - k) if whole is None else math.ceil(whole / (len(stay) - k))
+        seconds = float(np.fmax.reduce(stay)) * share
         if is_less(seconds, best):
             best, taken = seconds, k
     return order[:taken]
