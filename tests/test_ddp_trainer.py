@@ -198,6 +198,93 @@ def test_uneven_shares_train_as_one_process_with_the_whole_batch(ranks: Ranks) -
             assert (one - other).norm() / other.norm() < 1e-6
 
 
+WHOLE, UPDATES = 48, 22
+ALL, WITHOUT_1, WITHOUT_2 = (0, 1, 2), (0, 2), (0, 1)
+Members = tuple[tuple[int, ...], ...]
+
+
+def leaving_out(
+    rank: int, world: int, policy: str, members: Members, slow: tuple[int, int], cut: int
+) -> tuple[list[torch.Tensor], list[int]]:
+    """Parameters after 22 updates of 48 samples, and the versions this rank computed from.
+
+    members: the ranks that share the samples of each update; one process takes all of them.
+    slow: a rank, and the version up to which it is slow.
+    cut: the version at which the training is left and taken up again; 0 for none.
+    """
+    from simstrag.ddp import wrap
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    policy, members = (policy, members) if world > 1 else ("bsp", ((0,),) * UPDATES)
+
+    def begin() -> Any:
+        trainer = wrap(
+            model, optimizer, policy,
+            batch=WHOLE // world, samples=UPDATES * WHOLE, precision="full",
+        )  # fmt: skip
+        trainer.replica.clock = Told(lambda step: seconds())
+        return trainer
+
+    def seconds() -> float:
+        return 0.2 if rank == slow[0] and trainer.samples // WHOLE < slow[1] else 0.02
+
+    def loss_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        time.sleep(seconds())  # under a server no step is told to be longer than it was
+        return _loss(model, x, y)
+
+    trainer, taken = begin(), []
+    while not trainer.over:
+        version = trainer.samples // WHOLE
+        if cut and version == cut:
+            state = trainer.state_dict()
+            trainer.close()
+            trainer, cut = begin(), 0
+            trainer.load_state_dict(state)
+        size, there = trainer.next_batch, members[version]
+        place = there.index(rank) if rank in there else 0
+        luck = torch.Generator().manual_seed(version)
+        x = torch.randn(WHOLE, 16, generator=luck, dtype=torch.float64)
+        y = torch.randint(0, 4, (WHOLE,), generator=luck)
+        own = slice(size * place, size * place + size)
+        loss = trainer.step(partial(loss_of, x[own], y[own]))
+        if rank in there:
+            assert size == WHOLE // len(there)
+            taken.append(version)
+        else:
+            assert loss.isnan()
+    model.load_state_dict(trainer.state_dict()["model"])
+    trainer.close()
+    return [p.detach() for p in model.parameters()], taken
+
+
+@pytest.mark.parametrize(
+    ("policy", "members", "slow", "cut"),
+    [
+        # Out after three updates, probed after four without it, found well after eight more.
+        (
+            "drain:window=3,checks=1,wait=4,probe=2",
+            (ALL,) * 3 + (WITHOUT_2,) * 4 + (ALL,) * 2 + (WITHOUT_2,) * 8 + (ALL,) * 5,
+            (2, 12),
+            0,
+        ),
+        ("hot_spare:window=3,checks=1", (WITHOUT_2,) * 3 + (WITHOUT_1,) * 19, (1, 22), 0),
+        ("fewer:measure=2", (ALL,) * 2 + (WITHOUT_1,) * 20, (1, 22), 0),
+        ("fewer:ranks=1", (WITHOUT_1,) * 22, (1, 22), 0),
+    ],
+)
+def test_without_a_slow_rank_the_others_train_as_one_process_with_the_whole_batch(
+    policy: str, members: Members, slow: tuple[int, int], cut: int, ranks: Ranks
+) -> None:
+    """So they do when it is back, and it has the parameters of the others."""
+    ((alone, _),) = ranks.run(leaving_out, 1, policy, members, slow, 0)
+    for rank, (found, taken) in enumerate(ranks.run(leaving_out, 3, policy, members, slow, cut)):
+        assert taken == [version for version in range(UPDATES) if rank in members[version]]
+        for one, other in zip(found, alone, strict=True):
+            assert (one - other).norm() / other.norm() < 1e-6
+
+
 def switching(rank: int, world: int, steps: int) -> tuple[list[tuple[int, ...]], str]:
     """Korel on told times: who was in reduced precision at each step, and the parameters."""
     from simstrag.ddp import wrap

@@ -154,11 +154,14 @@ class Trainer:
 
     @property
     def next_batch(self) -> int:
-        """Size of this rank's next batch.  Reading it obliges the caller to use that size."""
+        """Size of this rank's next batch.  Reading it obliges the caller to use that size.
+
+        Of a rank that has no step yet it is the nominal size, with which `step` measures.
+        """
         self._batch_read = True
         if self._mode is not None:
             return self._mode.next_batch
-        return self._first_plan.samples(self._batch, self.world_size)[self.rank]
+        return self._first_plan.samples(self._batch, self.world_size)[self.rank] or self._batch
 
     @property
     def lowest(self) -> bool:
@@ -209,8 +212,9 @@ class Trainer:
         closure: computes the mean loss over the batch.
 
         Gradients are cleared here.  Data loading between two steps counts as part of the next one.
-        If the plan gives this rank no step, this waits until a later plan does; if the training
-        ends first, the loss is NaN.
+        If the plan gives this rank no step, this waits until a later plan does.  The loss is NaN if
+        the training ends first, or if the step that comes is of another size than the batch that
+        was drawn before the wait; draw the next one then.
 
         Errors of the closure, of backward and of optimizer hooks come out unchanged.  Raises
         `InputError` with the parameter's name where one got no gradient under all-reduce (under a
@@ -268,9 +272,14 @@ class Trainer:
 
     def _take_step(self, closure: Closure) -> torch.Tensor:
         if self._mode is None:
+            read, size = self._batch_read, self.next_batch
+            self._batch_read = read
             self._begin(closure)
             self._change_where_due(closure)
-            if self._left_out:  # no plan wanted a step of this rank
+            assert self._mode is not None
+            unfit = read and self._mode.next_batch != size
+            if self._left_out or unfit:  # no plan wanted a step of this rank, or one of this size
+                self._batch_read = False
                 return torch.tensor(math.nan)
             self.replica.clock.begin()
         assert self._mode is not None

@@ -115,7 +115,7 @@ class AllReduceMode:
     def next_batch(self) -> int:
         """Size of this rank's next batch.  Reading it obliges the caller to use that size."""
         self._size_read = True
-        return self._sizes[self.rank]
+        return self._sizes[self.rank] or self.batch  # a rank without a share only measures here
 
     def _prepare(self) -> None:
         if self.live.wanted_reduced and not self._warned:
