@@ -485,7 +485,8 @@ SPECS = (
     "bsp:via=server", "asgd", "ssp:bound=1", "backup:b=1", "backup:b=1,late=drop", "k_async:x=2",
     "lgc", "cgp", "cgp:groups=window", "local_sgd:h=3", "p_reduce:p=2,window=0.05", "star_ring",
     "star_dynamic", "star_h", "ringmaster", "staleness_lr", "dssp", "sync_switch", "korel",
-    "lb_bsp", *PLANS,
+    "lb_bsp", "drain:window=1,probe=1,wait=4,checks=1", "hot_spare:window=1,checks=1,rest=4",
+    "fewer", *PLANS,
 )  # fmt: skip
 
 

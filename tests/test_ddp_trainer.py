@@ -259,20 +259,24 @@ def leaving_out(
     return [p.detach() for p in model.parameters()], taken
 
 
+DRAINED = (
+    "drain:window=3,checks=1,wait=4,probe=2",
+    (ALL,) * 3 + (WITHOUT_2,) * 4 + (ALL,) * 2 + (WITHOUT_2,) * 8 + (ALL,) * 5,
+    (2, 12),
+)
+"""Out after three updates, probed after four without it, found well after eight more."""
+
+
 @pytest.mark.parametrize(
     ("policy", "members", "slow", "cut"),
     [
-        # Out after three updates, probed after four without it, found well after eight more.
-        (
-            "drain:window=3,checks=1,wait=4,probe=2",
-            (ALL,) * 3 + (WITHOUT_2,) * 4 + (ALL,) * 2 + (WITHOUT_2,) * 8 + (ALL,) * 5,
-            (2, 12),
-            0,
-        ),
+        (*DRAINED, 0),
+        (*DRAINED, 8),  # within the first probe
         ("hot_spare:window=3,checks=1", (WITHOUT_2,) * 3 + (WITHOUT_1,) * 19, (1, 22), 0),
         ("fewer:measure=2", (ALL,) * 2 + (WITHOUT_1,) * 20, (1, 22), 0),
         ("fewer:ranks=1", (WITHOUT_1,) * 22, (1, 22), 0),
     ],
+    ids=["drain", "drain resumed", "hot_spare", "fewer", "fewer from the start"],
 )
 def test_without_a_slow_rank_the_others_train_as_one_process_with_the_whole_batch(
     policy: str, members: Members, slow: tuple[int, int], cut: int, ranks: Ranks

@@ -92,7 +92,9 @@ def test_a_decision_that_comes_back_is_a_row_again() -> None:
     assert [row[1] for row in decided(full, amp, full)] == [(), (0, 1, 2, 3), ()]
 
 
-@pytest.mark.parametrize("policy", ["bsp", "amp_all", "korel", "lb_bsp", "star_h", "sync_switch"])
+@pytest.mark.parametrize(
+    "policy", ["bsp", "amp_all", "korel", "lb_bsp", "star_h", "sync_switch", "drain"]
+)
 def test_decisions_are_read_back_as_they_were(policy: str, tmp_path: Path) -> None:
     scenario = Scenario(workers=4, samples=4 * 128 * 40, step=STEP)
     run = simulate(scenario.replaced(trace=SLOW_FOR_A_WHILE), policy)

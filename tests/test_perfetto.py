@@ -34,6 +34,7 @@ POLICIES = [
     "bsp", "bsp:via=server", "asgd", "ssp", "ssp:bound=0", "backup", "backup:b=2,late=drop",
     "backup:via=allreduce", "korel", "k_async:x=3", "lgc", "dssp", "star_dynamic", "star_h",
     "star_ring", "lb_bsp", "dropcompute:theta=0.05", "p_reduce", "local_sgd:h=4", "ringmaster",
+    "drain:window=3,wait=4", "hot_spare:window=3", "fewer:measure=2",
 ]  # fmt: skip
 UNORDERED = ["cgp", "sync_switch"]
 """Groups with leaders, and more than one way of making updates."""

@@ -20,6 +20,7 @@ POLICIES = [
     "bsp", "bsp:via=server", "asgd", "ssp", "ssp:bound=0", "backup", "backup:b=2,late=drop",
     "backup:via=allreduce", "amp_all", "korel", "k_async:x=2", "lgc", "lgc:via=allreduce",
     "dssp", "star_dynamic", "lb_bsp", "dropcompute:theta=0.05", "p_reduce", "local_sgd:h=4",
+    "drain:window=3,wait=4", "hot_spare:window=3", "fewer:measure=2",
 ]  # fmt: skip
 
 

@@ -44,6 +44,7 @@ DELAY = 0.005
 POLICIES = (
     "bsp", "korel", "lb_bsp", "asgd", "ssp:bound=3", "backup:b=1", "k_async:x=2", "cgp", "lgc",
     "local_sgd:h=4", "p_reduce:p=2", "star_ring", "star_h:phi=64", "sync_switch",
+    "drain", "hot_spare", "fewer",
 )  # fmt: skip
 
 
