@@ -232,17 +232,19 @@ class Plan:
                 raise PlanError("a bound cannot stand beside private steps or rounds")
 
     def _check_shares(self) -> None:
-        shares = self._shares
-        if shares is not None and ((shares > 0) & (shares < math.inf)).all():
+        known = self._shares  # an array; others are checked one by one
+        if known is not None and ((known > 0) & (known < math.inf)).all():
             return
-        values = _values(self.batch)
-        for share in values:
+        shares = _values(self.batch)
+        for share in shares:
             if not 0 <= real("a batch share", share) < math.inf:
                 raise PlanError(f"a batch share must be positive, not {share:g}")
-        ranks = self.batch if isinstance(self.batch, Mapping) else range(len(values))
-        none = {rank for rank, share in zip(ranks, values, strict=True) if share == 0}
+        if 0 not in shares:
+            return
+        ranks = self.batch if isinstance(self.batch, Mapping) else range(len(shares))
+        none = {rank for rank, share in zip(ranks, shares, strict=True) if share == 0}
         for quorum in self.quorums:
-            if none and (quorum.ranks is ALL or not none.isdisjoint(_named(quorum))):
+            if quorum.ranks is ALL or not none.isdisjoint(_named(quorum)):
                 raise PlanError("a batch share must be positive, not 0, of a rank in a quorum")
 
     def _check_quorums(self) -> None:
