@@ -242,10 +242,8 @@ def test_the_module_is_the_command() -> None:
 
 
 def test_the_help_lists_every_command(call: Call) -> None:
-    listed = [
-        line.split()[0] for line in call("--help")[1].partition("Commands:")[2].splitlines()[1:]
-    ]
-    assert set(listed) == {command.split()[0] for command in EXAMPLES}
+    listed = re.findall(r"^  ([a-z]+) ", call("--help")[1], re.MULTILINE)
+    assert {command.split()[0] for command in EXAMPLES} <= set(listed)
 
 
 HELPED = ["", *EXAMPLES, "trace"]

@@ -64,7 +64,8 @@ class SlowRanks:
 
         steps: at most the window; None is the window.
         """
-        return median(self._windows.recent[-steps if steps else 0 :].T)
+        windows = self._windows
+        return windows.median(slice(None)) if steps is None else median(windows.latest(steps).T)
 
     def check(self, paces: Floats, clean: float | None) -> Bools:
         """Which ranks this check and those before it found slow, shape (N,); once per update.
@@ -74,7 +75,7 @@ class SlowRanks:
         """
         against = baseline(
             paces,
-            lambda: self._windows.recent.T,
+            lambda: self._windows.ordered.T,
             clean=clean,
             delta=self._ratio - 1,
             floor=FLOOR,
@@ -88,7 +89,7 @@ class SlowRanks:
         """Let ranks enter or leave; steps before that say nothing about those after it."""
         self.members[ranks] = take_part
         self._counts[ranks] = 0
-        self._windows.recent[:, ranks] = math.nan
+        self._windows.clear(ranks)
 
 
 def worth_leaving(paces: Floats, slow: Bools, least: int, whole: int | None = None) -> Ints:

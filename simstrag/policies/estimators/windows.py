@@ -83,11 +83,17 @@ class Windows:
         self.ordered[-1] = new
         np.maximum(upper, kept, out=upper)
 
-    def clear(self, ranks: int | Ints) -> None:
+    def latest(self, rows: int) -> Floats:
+        """The last values of each rank, shape (rows, ranks), newest last; NaN for none."""
+        places = self._oldest + np.arange(-rows, 0)[:, np.newaxis] * len(self._oldest)
+        values: Floats = self._values.take(places % self._values.size)
+        return values
+
+    def clear(self, ranks: int | Ints | Bools | list[int]) -> None:
         """Remove all values of some ranks."""
         self.ordered[:, ranks] = math.nan
         self._values.reshape(self.ordered.shape)[:, ranks] = math.nan
 
-    def median(self, ranks: int | Ints) -> Floats:
+    def median(self, ranks: int | Ints | slice) -> Floats:
         """The median of some ranks; NaN where a value is missing."""
         return median_of_ordered(self.ordered[:, ranks])
