@@ -29,7 +29,7 @@ ROOMS: dict[str, set[str]] = {
         "documents", "engine", "policies", "processes", "profile", "runs", "scenario", "trace",
         "workloads",
     },
-    "traces": {"documents", "timing", "trace"},
+    "traces": {"documents", "profile", "timing", "trace"},
     "calibration": {
         "ddp", "documents", "processes", "profile", "runs", "timing", "workloads",
     },

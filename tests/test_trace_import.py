@@ -24,6 +24,8 @@ from simstrag.traces.import_pai import alibaba_pai_minibatch
 from simstrag.traces.import_utilisation import utilisation
 from simstrag.traces.importers import FORMATS, import_trace
 from simstrag.traces.provenance import Labelled, origin_of
+from tests.test_logs import KINDS
+from tools.make_example_logs import FOLDER
 
 
 def values(trace: Trace, node: int, resource: str, kind: str) -> list[tuple[float, float]]:
@@ -282,7 +284,7 @@ def test_known_names_percent_and_dates_become_utilisation_from_zero_on(tmp_path:
     assert values(found.trace, 0, "gpu", "utilisation") == [(0.0, 0.8)]
     assert values(found.trace, 0, "host", "utilisation") == [(0.0, 0.1), (60.0, 0.3)]
     assert values(found.trace, 1, "gpu", "utilisation") == [(0.0, 0.0), (90.0, 1.0)]
-    assert found.names == ("gpu-b", "gpu-a")  # in order of appearance
+    assert found.trace.names == {0: "gpu-b", 1: "gpu-a"}  # in order of appearance
     assert said(found, "Missing").startswith("Missing: 1 empty cells")
 
 
@@ -336,7 +338,6 @@ WRONG: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "percent as fractions": (
         "utilisation", "time,node,gpu\n0,0,50\n", {"fraction": True}, "percent need no --fraction",
     ),
-    "milliseconds": ("utilisation", "time,node,gpu\n1769853600000,0,5\n", {}, "milliseconds?"),
     "a time of day": ("utilisation", "time,node,gpu\n10 o'clock,0,5\n", {}, "nor a date such as"),
     "two cards of a node": (
         "utilisation", "time,node,gpu\n0,a,5\n0,a,6\n", {}, "several cards need a node each",
@@ -421,8 +422,12 @@ def source(name: str, tmp_path: Path) -> list[str]:
     if name == "alibaba-pai-minibatch":
         (tmp_path / "job.csv").write_text(PAI)
         return ["job.csv"]
-    (tmp_path / "load.csv").write_text(LOAD)
-    return ["load.csv"]
+    if name == "utilisation":
+        (tmp_path / "load.csv").write_text(LOAD)
+        return ["load.csv"]
+    log = next(log for log, kind in KINDS.items() if kind == name)
+    (tmp_path / log).write_bytes((FOLDER / log).read_bytes())
+    return [log]
 
 
 @pytest.mark.usefixtures("no_page")
@@ -438,9 +443,9 @@ def test_what_an_importer_prints_and_writes_runs_unchanged(
     blocks = [
         re.search(r"that runs as it is:\n+((?: +.*\n)+)", text, re.I) for text in (printed, page)
     ]
-    if name == "utilisation":
+    if name in ("prometheus", "utilisation"):
         assert blocks == [None, None]
-        assert "needs a profile with a response of gpu and host" in " ".join(printed.split())
+        assert "needs a profile with a response of gpu" in " ".join(printed.split())
         return
     for block, folder in zip(blocks, ("", "sub"), strict=True):
         assert block is not None

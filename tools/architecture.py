@@ -37,7 +37,7 @@ BOXES = {
     "scenario": Box(2, 5, "what is simulated"),
     "learning": Box(3, 5, "what an update is worth"),
     "runs": Box(4, 5, "a run and its files"),
-    "traces": Box(0, 6, "import, draw, resample"),
+    "traces": Box(0, 5, "import, draw, resample"),
     "profile": Box(2, 6, "what was measured"),
     "timing": Box(2, 7, "how long a step takes"),
     "trace": Box(0, 8, "contention over time"),

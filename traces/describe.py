@@ -31,9 +31,9 @@ OTHER_COLUMNS = ["node", "resource", "kind", "rows", "mean", "max", "first", "la
 class TraceDescription:
     """A trace in tables (DataFrames) and in one paragraph; times in seconds.
 
-    slowdowns: a row per node and resource: episodes; share_slowed, of the time; mean_slowdown, over
-        the slowed time, NaN without any; max_slowdown; longest_clean, the longest stretch at 1 or
-        below; first and last, the times of the first and last row.
+    slowdowns: a row per node and resource: host, if the trace has names; episodes; share_slowed, of
+        the time; mean_slowdown, over the slowed time, NaN without any; max_slowdown; longest_clean,
+        the longest stretch at 1 or below; first and last, the times of the first and last row.
     others: a row per node, resource and kind of utilisations and durations: rows, mean (over time;
         for durations over steps), max, first, last.
     text: a summary in a few sentences.
@@ -77,7 +77,13 @@ def describe(trace: Trace) -> TraceDescription:
     others: list[dict[str, Any]] = []
     for k, (key, rows) in enumerate(trace.by_key().items()):
         node, resource, kind = key
-        row = {"node": node, "resource": resource, "first": rows[0][0], "last": rows[-1][0]}
+        row = {
+            "node": node,
+            "host": trace.names.get(node, ""),
+            "resource": resource,
+            "first": rows[0][0],
+            "last": rows[-1][0],
+        }
         held = segments[k]
         if kind == "slowdown":
             slow, clean = held["value"] > 1, stretches[k][~stretches[k]["slow"]]
@@ -93,15 +99,31 @@ def describe(trace: Trace) -> TraceDescription:
         over_time = kind == "utilisation"
         mean = _mean(held["value"], held["seconds"]) if over_time else sum(values) / len(values)
         others.append(row | {"kind": kind, "rows": len(values), "mean": mean, "max": max(values)})
-    table = pd.DataFrame(slowdowns, columns=SLOWDOWN_COLUMNS)
+    table = pd.DataFrame(slowdowns, columns=_named(SLOWDOWN_COLUMNS, trace))
     kinds = sorted({f"{resource} {kind}" for _, resource, kind in trace.keys})
     text = [
         f"{trace.source}: {_count(len(trace), 'row')} about {_count(len(trace.nodes), 'node')} "
         f"({', '.join(kinds)}), the last at {trace.end:g} s.",
-        *_of_slowdowns(table, episodes(trace), trace.end), *_absent(trace),
+        *_of_slowdowns(table, episodes(trace), trace), *_absent(trace),
         *_sped_up(trace), *_held(trace), *_of_others(others),
     ]  # fmt: skip
-    return TraceDescription(table, pd.DataFrame(others, columns=OTHER_COLUMNS), " ".join(text))
+    columns = _named(OTHER_COLUMNS, trace)
+    return TraceDescription(table, pd.DataFrame(others, columns=columns), " ".join(text))
+
+
+def _named(columns: list[str], trace: Trace) -> list[str]:
+    """The columns of a table, with `host` where the trace has names."""
+    return [columns[0], "host", *columns[1:]] if trace.names else columns
+
+
+def _call(trace: Trace, node: int) -> str:
+    """A node by its name and number.
+
+    >>> _call(Trace.from_rows([(0, 3, "gpu", "slowdown", 2.0)]), 3)
+    'node 3'
+    """
+    name = trace.names.get(node)
+    return f"{name} (node {node})" if name else f"node {node}"
 
 
 def _segments(trace: Trace) -> pd.DataFrame:
@@ -147,26 +169,26 @@ def _mean(values: Any, seconds: Any) -> float:
     return float(np.average(values, weights=seconds) if seconds.sum() else values.iloc[0])
 
 
-def _of_slowdowns(table: pd.DataFrame, found: pd.DataFrame, end: float) -> list[str]:
+def _of_slowdowns(table: pd.DataFrame, found: pd.DataFrame, trace: Trace) -> list[str]:
     if table.empty:
         return []
     if found.empty:
         return ["Nothing is ever slowed."]
     share, worst = table["share_slowed"], found.iloc[found["max"].argmax()]
-    where = f"node {worst['node']}, {worst['resource']}, in the episode from {worst['start']:g} s"
+    who = f"{_call(trace, worst['node'])}, {worst['resource']}"
     sentences = [
         f"{_count(len(found), 'episode')} of slowdown; a node's resource is slowed for "
         f"{share.mean():.1%} of the time in the mean ({share.min():.1%} to {share.max():.1%}), "
         f"by a factor of {table['mean_slowdown'].mean():.3g} then, and by {worst['max']:.3g} at "
-        f"most ({where} on)."
+        f"most ({who}, in the episode from {worst['start']:g} s on)."
     ]
-    if end:
+    if trace.end:
         lengths = np.sort(found["end"] - found["start"])
         until = found["end"].cummax().shift(fill_value=0.0)
         covered = (found["end"] - np.maximum(found["start"], until)).clip(lower=0).sum()
         sentences.append(
             f"Episodes last {lengths[len(lengths) // 2]:.4g} s in the median, {lengths[-1]:.4g} s "
-            f"at most; some node is slowed for {covered / end:.1%} of the time."
+            f"at most; some node is slowed for {covered / trace.end:.1%} of the time."
         )
     return sentences
 
@@ -197,7 +219,7 @@ def _held(trace: Trace) -> list[str]:
     """The nodes that are slow at the last row, which `trace_end: hold` continues for ever."""
     last = trace.histories.value[trace.histories.starts[1:] - 1].tolist()
     slow = [
-        f"node {node} {resource} {value:g}x"
+        f"{_call(trace, node)} {resource} {value:g}x"
         for (node, resource, kind), value in zip(trace.keys, last, strict=True)
         if kind == "slowdown" and value > 1 and trace.end > 0
     ]

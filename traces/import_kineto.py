@@ -18,8 +18,7 @@ is therefore the median over steps of the least such time among the ranks.
 from __future__ import annotations
 
 import functools
-import gzip
-import json
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,9 +27,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simstrag.documents.file_io import require_path
 from simstrag.errors import InputError
 from simstrag.trace.trace import Trace
+from simstrag.traces.log_table import read_json
 from simstrag.traces.provenance import (
     Labelled,
     constant_allreduce,
@@ -72,9 +71,9 @@ def kineto(*paths: str | Path) -> Labelled:
     unnamed = 0
     for place, path in enumerate(paths):
         data = _read(path)
-        named = (data.get("distributedInfo") or {}).get("rank")
+        named = _rank_of(data, path)
         unnamed += named is None
-        rank = place if named is None else int(named)
+        rank = place if named is None else named
         if rank in files:
             raise InputError(
                 f"{path}: is of rank {rank}, like {files[rank]}; give one file for each rank"
@@ -91,11 +90,16 @@ def kineto(*paths: str | Path) -> Labelled:
         np.array([getattr(by_rank[r], name)[np.isin(by_rank[r].number, common)] for r in ranks])
         for name in ("start", "span", "exposed")
     )
+    if np.any(np.diff(start) < 0):
+        k, step = np.argwhere(np.diff(start) < 0)[0]
+        raise InputError(
+            f"{files[ranks[k]]}: step {common[step + 1]} begins before step {common[step]}"
+        )
     local = span - exposed
     if np.any(local <= 0):
         k, step = np.argwhere(local <= 0)[0]
         raise InputError(
-            f"{NAME}: rank {ranks[k]} computed for no time in step {common[step]}; "
+            f"{files[ranks[k]]}: rank {ranks[k]} computed for no time in step {common[step]}; "
             "was the device recorded at all?"
         )
     trace = Trace.from_columns(
@@ -128,22 +132,21 @@ def kineto(*paths: str | Path) -> Labelled:
 
 
 def _read(path: str | Path) -> dict[str, Any]:
-    try:
-        raw = require_path(path).read_bytes()
-        text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
-        data = json.loads(text)
-    except (OSError, EOFError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{path}: cannot be read: {reason}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: not a PyTorch profile (JSON): it is no text") from None
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}: not a PyTorch profile (JSON): {error}") from None
+    data = read_json(path, "a PyTorch profile")
     if not isinstance(data, dict) or not isinstance(data.get("traceEvents"), list):
         raise InputError(
             f"{path}: no list 'traceEvents'; it is not what `export_chrome_trace` writes"
         )
     return data
+
+
+def _rank_of(data: dict[str, Any], path: str | Path) -> int | None:
+    """The rank that a profile names, if it does."""
+    about = data.get("distributedInfo") or {}
+    rank = about.get("rank") if isinstance(about, dict) else about
+    if rank is not None and (type(rank) is not int or rank < 0):
+        raise InputError(f"{path}: distributedInfo.rank is {rank!r:.80}, and no rank")
+    return rank
 
 
 def steps_of(events: Sequence[dict[str, Any]], source: str = "trace") -> RankSteps:
@@ -161,12 +164,16 @@ def steps_of(events: Sequence[dict[str, Any]], source: str = "trace") -> RankSte
     steps: dict[bool, dict[int, tuple[float, float]]] = {False: {}, True: {}}
     kernels: tuple[list[tuple[float, float]], ...] = ([], [])
     calls: tuple[list[tuple[float, float]], ...] = ([], [])
-    for event in events:
+    for k, event in enumerate(events, start=1):
+        if not isinstance(event, dict):
+            raise InputError(f"{source}, event {k}: {event!r:.80} is no mapping")
         if event.get("ph") != "X" or "dur" not in event:
             continue
         kind, name = str(event.get("cat", "")).lower(), str(event.get("name", ""))
-        start = float(event["ts"]) * MICRO
-        span = start, start + float(event["dur"]) * MICRO
+        start, length = (_microseconds(event.get(key)) for key in ("ts", "dur"))
+        if not (math.isfinite(start) and 0 <= length < math.inf):
+            raise InputError(f"{source}, event {k}: its ts or dur is no time in microseconds")
+        span = start, start + length
         step = STEP.match(name)
         if step is not None:
             steps[kind == ON_DEVICE][int(step.group(1))] = span
@@ -193,6 +200,14 @@ def steps_of(events: Sequence[dict[str, Any]], source: str = "trace") -> RankSte
     kept[-1] = busy[-1] > 0 or len(numbers) == 1
     start, end = windows
     return RankSteps(np.array(numbers)[kept], start[kept], (end - start)[kept], exposed[kept])
+
+
+def _microseconds(value: Any) -> float:
+    """Seconds of a number of microseconds; NaN for anything else."""
+    try:
+        return float(value) * MICRO
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
 
 
 def _windows(spans: Sequence[tuple[float, float]]) -> Floats:

@@ -18,13 +18,11 @@ import numpy as np
 
 from simstrag.errors import InputError
 from simstrag.trace.trace import Trace
-from simstrag.traces.csv_table import CsvTable
-from simstrag.traces.provenance import Labelled, contents, count_note, run_of
+from simstrag.traces.log_table import LogTable
+from simstrag.traces.provenance import STEPS, Labelled, contents, count_note, run_of
 
 NAME = "alibaba-pai-minibatch"
 VALUE = "batch_time_norm"
-STEPS = 500
-"""Steps of each worker in the scenario for a trace."""
 
 
 def alibaba_pai_minibatch(path: str | Path, clean: float = 0.0) -> Labelled:
@@ -40,7 +38,7 @@ def alibaba_pai_minibatch(path: str | Path, clean: float = 0.0) -> Labelled:
     """
     if not 0 <= clean < 1:
         raise InputError(f"clean must be a quantile from 0 to below 1, not {clean:g}")
-    table = CsvTable.read(path, ("worker", "time", VALUE))
+    table = LogTable.read(path, ("worker", "time", VALUE))
     worker, time, value = (table.numbers(name) for name in ("worker", "time", VALUE))
     for name, wrong, why in (
         ("worker", (worker < 0) | (worker != np.floor(worker)), "is no whole number"),

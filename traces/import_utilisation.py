@@ -1,15 +1,20 @@
-"""Utilisation over time as exporters of metrics write it: a CSV row per node and moment.
+"""Utilisation over time as exporters of metrics write it: a row per node and moment.
 
-Sources of the known names: `DCGM_FI_DEV_GPU_UTIL` of NVIDIA's dcgm-exporter, `utilization.gpu [%]`
-of `nvidia-smi --query-gpu=timestamp,utilization.gpu --format=csv`, and the usual names of columns
-in exports of node exporters' rates.  Case and punctuation do not matter.
+A utilisation says how busy a resource is, and not what that costs a step.  A response measured by
+calibration does (`simstrag.profile.responses`).  Without one, a law may be assumed:
+
+    fair-share   1 + u        step and load want the whole resource and share it fairly
+    reciprocal   1 / (1 - u)  the load keeps what it takes, and the step gets the rest
+
+They are the laws `fair_share` of demand 1 and `reciprocal` of share 1.  Which of them is nearer
+depends on the scheduler; docs/formats/profile.md shows how far either may be from a measurement.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,65 +22,83 @@ import numpy.typing as npt
 
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
+from simstrag.profile.responses import apply_law
 from simstrag.trace.trace import RESOURCES, Trace
-from simstrag.traces.csv_table import CsvTable
-from simstrag.traces.provenance import Labelled, contents, count_note
+from simstrag.traces.log_columns import SHARES, LogColumns, plain
+from simstrag.traces.log_table import LogTable
+from simstrag.traces.provenance import STEPS, Labelled, contents, count_note, run_of
 
 NAME = "utilisation"
 LOADED = ("gpu", "host", "net")
-ALIASES = {
-    "node": ("node", "nodename", "hostname", "instance", "machine", "server"),
-    "time": ("time", "timestamp", "date", "datetime", "seconds"),
-    "gpu": ("gpu", "gpuutil", "gpuutilization", "utilizationgpu", "dcgmfidevgpuutil"),
-    "host": ("cpu", "cpuutil", "cpuutilization", "cpuusage", "cpupercent", "cpubusy"),
-    "net": ("net", "network", "nic", "netutil", "networkutilization", "nicutil"),
+MEANINGS = ("time", *LOADED, "node", "card")
+RESPONSES: dict[str, tuple[str, dict[str, float], str]] = {
+    "fair-share": ("fair_share", {"demand": 1.0}, "1 + u"),
+    "reciprocal": ("reciprocal", {"share": 1.0}, "1 / (1 - u)"),
 }
-"""Known names of columns, in small letters and digits only."""
-EPOCH_IN_MILLISECONDS = 1e11
-"""Seconds since 1970 reach this number in the year 5138."""
+"""Law, constants and formula of each response that may be assumed."""
+MOST = 0.9
+"""Loads above it count as this one under an assumed response: at 1 a reciprocal has no value."""
 Floats = npt.NDArray[np.float64]
 
 
 def utilisation(
     path: str | Path,
     columns: Mapping[str, str] | None = None,
-    fraction: bool = False,
+    fraction: bool | None = None,
     own: Mapping[str, float] | None = None,
+    response: str | None = None,
 ) -> Labelled:
-    """Rows of kind `utilisation` of the resources gpu, host and net that have a column.
+    """Rows of the resources gpu, host and net that have a column in a CSV file; see `of_table`."""
+    return of_table(NAME, LogTable.read(path), path, columns, fraction, own, response)
 
-    columns: names of columns (node, time, resource) that are not in `ALIASES`.
-    fraction: whether values are 0 to 1; else they are percent, 0 to 100.
+
+def of_table(
+    name: str,
+    table: LogTable,
+    path: str | Path,
+    columns: Mapping[str, str] | None = None,
+    fraction: bool | None = None,
+    own: Mapping[str, float] | None = None,
+    response: str | None = None,
+) -> Labelled:
+    """Rows of kind `utilisation`, or with a `response` of kind `slowdown`.
+
+    name: the format.
+    columns: names of columns (node, time, card, resource) that are not known.
+    fraction: whether values are 0 to 1; else they are percent, 0 to 100, unless the name is of a
+        share.
     own: the job's own constant share (0 to 1) of a resource.  It is subtracted; results below 0
-        become 0.
+        become 0.  With a response it is the median of all cells unless stated.
+    response: a word of `RESPONSES`.
 
-    Times are seconds, or dates in ISO 8601, and count from the earliest.  Whole numbers of nodes
-    stay as they are; names are numbered in their order.  At an empty cell the value before stays in
-    force.  Errors are an `InputError` that names the row.
+    Errors are an `InputError` that names the row.
     """
-    table = CsvTable.read(path)
-    column_of, shares = _columns(table, columns or {}), dict(own or {})
+    if response is not None and response not in RESPONSES:
+        raise InputError(
+            f"--response {response}: there is none{nearest(response, RESPONSES)}; "
+            f"known: {', '.join(RESPONSES)}"
+        )
+    log = LogColumns.of(table, MEANINGS, columns, ("node", "time", "/".join(LOADED)))
+    loads = {resource: _loads(log, resource, fraction) for resource in LOADED if resource in log}
+    shares = dict(own or {})
     for resource, share in shares.items():
-        if resource not in LOADED or resource not in column_of:
-            there = ", ".join(name for name in LOADED if name in column_of)
+        if resource not in loads:
             near = nearest(resource, RESOURCES)
+            there = ", ".join(loads)
             raise InputError(f"--own {resource}={share:g}: the file has {there} only{near}")
         if not 0 <= share <= 1:
             raise InputError(f"--own {resource}={share:g}: must be a share from 0 to 1")
-    names, node = _nodes(table, column_of["node"])
-    time, dated = _times(table, column_of["time"])
-    begin = float(time.min())
-    values = {
-        resource: _values(table, column_of[resource], fraction)
-        for resource in LOADED
-        if resource in column_of
-    }
+    if response is not None:
+        medians = {resource: float(np.nanmedian(cells)) for resource, cells in loads.items()}
+        shares = medians | shares
+    node, names = log.nodes()
+    (time,), begin = log.times("time")
     rows: list[tuple[float, int, str, str, float]] = []
     empty = twice = clipped = 0
-    for resource, cells in values.items():
+    for resource, cells in loads.items():
         before: dict[tuple[float, int], float] = {}
         for k in np.argsort(time, kind="stable").tolist():
-            key, value = (float(time[k]) - begin, node[k]), float(cells[k])
+            key, value = (float(time[k]), node[k]), float(cells[k])
             if math.isnan(value):
                 empty += 1
             elif key not in before:
@@ -86,122 +109,92 @@ def utilisation(
             elif before[key] == value:
                 twice += 1
             else:
-                raise table.mistake(
-                    k, column_of[resource],
+                raise log.mistake(
+                    k, resource,
                     "is a second value of this node and time; several cards need a node each: "
-                    "make a column of node and card, and name it, --column node=NAME",
+                    "name the column of their numbers, --column card=NAME",
                 )  # fmt: skip
-    trace, called = Trace.from_rows(sorted(rows), str(path)), dict(zip(node, names, strict=True))
-    used = ", ".join(f"{resource} from column '{column_of[resource]}'" for resource in values)
-    highest = max(float(np.nanmax(cells, initial=0.0)) for cells in values.values())
-    return Labelled(
-        trace,
-        NAME,
-        contents([path]),
-        notes=(
-            f"Measured: utilisation, {used}, {'as fractions' if fraction else 'in percent'}.",
-            f"Derived: time 0 is {dated if dated else f'{begin:.10g} s'} of the file.",
-            _note_on_own(shares, clipped),
-            *count_note("Missing", (empty, "empty cells, where the one before stays in force")),
-            "Missing: what such a load costs a step. A scenario with this trace needs a profile "
-            f"with a response of {' and '.join(values)} (simstrag calibrate measures them).",
-            *count_note("Dropped", (twice, "cells given twice with the same value")),
-            *(
-                ["Doubtful: no value is above 1 percent; if they are fractions, say so."]
-                if not fraction and 0 < highest <= 0.01
-                else []
-            ),
+    highest = max(float(np.nanmax(cells, initial=0.0)) for cells in loads.values())
+    unit = "as fractions" if all(_is_share(log, r, fraction) for r in loads) else "in percent"
+    notes = (
+        f"Measured: utilisation, {log.taken(*loads)}, {unit}; {log.taken('node', 'card', 'time')}.",
+        f"Derived: time 0 is {begin} of the file.",
+        _note_on_own(shares, own or {}, clipped),
+        *count_note("Missing", (empty, "empty cells, where the one before stays in force")),
+        *count_note("Dropped", (twice, "cells given twice with the same value")),
+        *(
+            ["Doubtful: no value is above 1 percent; if they are fractions, say so."]
+            if not fraction and 0 < highest <= 0.01
+            else []
         ),
-        names=tuple(called[k] for k in trace.nodes),
     )
-
-
-def _columns(table: CsvTable, stated: Mapping[str, str]) -> dict[str, str]:
-    """The column of the node, the time and each resource: as stated, else by a known name."""
-    for meaning, name in stated.items():
-        if meaning not in ALIASES:
-            raise InputError(
-                f"--column {meaning}={name}: there is no '{meaning}'{nearest(meaning, ALIASES)}; "
-                f"allowed: {', '.join(ALIASES)}"
-            )
-        table.column(name)
-    column_of = dict(stated)
-    plain = {name: re.sub(r"[^a-z0-9]", "", name.lower()) for name in table.columns}
-    for meaning, aliases in ALIASES.items():
-        known = [] if meaning in stated else [n for n in table.columns if plain[n] in aliases]
-        if len(known) > 1:
-            raise InputError(
-                f"{table.source}: columns '{known[0]}' and '{known[1]}' may both be the "
-                f"{meaning}; say which: --column {meaning}={known[0]}"
-            )
-        if known:
-            column_of[meaning] = known[0]
-    there = ", ".join(table.columns)
-    for meaning in ("node", "time"):
-        if meaning not in column_of:
-            raise InputError(
-                f"{table.source}: no column is known to be the {meaning}; say which: "
-                f"--column {meaning}=NAME; it has {there}"
-            )
-    if not set(column_of) & set(LOADED):
-        raise InputError(
-            f"{table.source}: no column is known to be a utilisation; say which: "
-            f"--column gpu=NAME, host=NAME or net=NAME; it has {there}"
+    if response is None:
+        trace = replace(Trace.from_rows(sorted(rows), str(path)), names=names)
+        missing = (
+            "Missing: what such a load costs a step. A scenario with this trace needs a profile "
+            f"with a response of {' and '.join(loads)} (simstrag calibrate measures them), or an "
+            "assumed one: --response fair-share."
         )
-    return column_of
+        return Labelled(trace, name, contents([path]), (*notes, missing))
+    time_, node_, resource_, _, load_ = zip(*sorted(rows), strict=True)
+    slowed = {law: _slowdowns(law, np.array(load_)) for law in RESPONSES}
+    kinds = ["slowdown"] * len(rows)
+    rows = list(zip(time_, node_, resource_, kinds, slowed[response].tolist(), strict=True))
+    trace = replace(Trace.from_rows(rows, str(path)), names=names)
+    step = "{compute: 1.0, host_share: 0.2}" if "host" in loads else "{compute: 1.0}"
+    return Labelled(
+        trace, name, contents([path]), (*notes, _note_on_response(response, slowed)),
+        (f"step: {step}  # ASSUMED", *run_of(STEPS, len(trace.nodes))),
+    )  # fmt: skip
 
 
-def _nodes(table: CsvTable, column: str) -> tuple[list[str], list[int]]:
-    """Name and number of the node of each row."""
-    import pandas as pd
-
-    names = table.column(column)
-    if "" in names:
-        raise table.mistake(names.index(""), column, "is empty; every row needs its node")
-    if all(name.isascii() and name.isdigit() for name in names):
-        return names, [int(name) for name in names]
-    return names, pd.factorize(np.array(names, object))[0].tolist()
+def _is_share(log: LogColumns, resource: str, fraction: bool | None) -> bool:
+    return plain(log.names[resource]) in SHARES if fraction is None else fraction
 
 
-def _times(table: CsvTable, column: str) -> tuple[Floats, str]:
-    """Seconds, and the earliest date of a column of dates."""
-    import pandas as pd
-
-    cells = table.column(column)
-    try:
-        float(cells[0])
-    except ValueError:
-        dates = pd.to_datetime(pd.Series(cells), format="ISO8601", utc=True, errors="coerce")
-        bad = dates.isna().to_numpy()
-        if bad.any():
-            why = "is neither seconds nor a date such as 2026-01-31T10:00:00"
-            raise table.mistake(int(bad.argmax()), column, why) from None
-        since = np.asarray((dates - dates.min()).dt.total_seconds(), np.float64)
-        return since, cells[int(since.argmin())]
-    seconds = table.numbers(column)
-    if seconds.max() >= EPOCH_IN_MILLISECONDS:
-        raise table.mistake(int(seconds.argmax()), column, "is no time in seconds; milliseconds?")
-    return seconds, ""
-
-
-def _values(table: CsvTable, column: str, fraction: bool) -> Floats:
+def _loads(log: LogColumns, resource: str, fraction: bool | None) -> Floats:
     """Utilisations as fractions, NaN for an empty cell."""
-    value, most = table.numbers(column, gaps=True), 1.0 if fraction else 100.0
+    is_share = _is_share(log, resource, fraction)
+    value, most = log.numbers(resource, gaps=True), 1.0 if is_share else 100.0
     wrong = (value < 0) | (value > most)
     if wrong.any():
-        way_out = "percent need no --fraction" if fraction else "of several cores, take their mean"
+        way_out = "percent need no --fraction" if is_share else "of several cores, take their mean"
         why = f"must lie between 0 and {most:g}; {way_out}"
-        raise table.mistake(int(wrong.argmax()), column, why)
+        raise log.mistake(int(wrong.argmax()), resource, why)
+    if np.isnan(value).all():
+        raise log.mistake(0, resource, "is empty, like all cells of its column")
     return value / most
 
 
-def _note_on_own(shares: Mapping[str, float], clipped: int) -> str:
+def _slowdowns(response: str, loads: Floats) -> Floats:
+    """Slowdowns by an assumed response, in steps of a thousandth."""
+    law, constants, _ = RESPONSES[response]
+    return np.round(apply_law(law, constants, np.minimum(loads, MOST)), 3)
+
+
+def _note_on_response(response: str, slowed: Mapping[str, Floats]) -> str:
+    """The assumed response, and what the other one makes of the same loads."""
+    other = next(name for name in RESPONSES if name != response)
+    means = {name: f"{each.mean():.3g} in the mean, {each.max():.3g} at most"
+             for name, each in slowed.items()}  # fmt: skip
+    return (
+        f"Assumed: a load u slows a step by {RESPONSES[response][2]} ({response}): "
+        f"{means[response]}. By {RESPONSES[other][2]} ({other}) it would be {means[other]}. "
+        f"Nobody measured either: import with --response {other}, too, and trust a decision that "
+        f"is the same under both. Loads above {MOST:g} count as {MOST:g}."
+    )
+
+
+def _note_on_own(shares: Mapping[str, float], given: Mapping[str, float], clipped: int) -> str:
     if not shares:
         return (
             "Assumed: what is measured is the load by others; where the job itself was running, "
             "its own share is in it, and has to be subtracted."
         )
-    stated = ", ".join(f"{resource} {share:g}" for resource, share in shares.items())
+    stated = ", ".join(
+        f"{resource} {share:.4g}" + ("" if resource in given else ", the median of all cells")
+        for resource, share in shares.items()
+    )
     cut = f"; {clipped} values below it are 0" if clipped else ""
     return (
         f"Assumed: of it the job itself uses a constant share ({stated}), which adds up with that "

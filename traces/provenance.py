@@ -25,6 +25,8 @@ SUFFIXES = (".csv", ".parquet")
 HEADING = "A scenario that runs as it is:"
 BATCH = 128
 """Samples in a batch of such a scenario."""
+STEPS = 500
+"""Steps of each worker in such a scenario, if the record does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,6 @@ class Labelled:
     sources: (name, sha256) of the files it was made of.
     notes: sentences on what is measured, derived, assumed, dropped and missing.
     scenario: lines of YAML that `lines` does not add; empty if they would not make a scenario.
-    names: names of the nodes in the source, in the order of `trace.nodes`; or nothing.
 
     >>> trace = Trace.from_rows([(0, 0, "gpu", "slowdown", 2.0)])
     >>> print(Labelled(trace, "mine", notes=("Measured: nothing.",)).page("slow"))
@@ -52,7 +53,6 @@ class Labelled:
     sources: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     scenario: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
 
     def lines(self, file: str) -> tuple[str, ...]:
         """A scenario with this trace that runs as it is; empty without `scenario`.
@@ -77,10 +77,9 @@ class Labelled:
         lines += [f"- {_bold(note)}" for note in self.notes]
         if scenario:
             lines += ["", HEADING, "", *(f"    {line}" for line in scenario)]
-        if self.names:
+        if trace.names:
             lines += ["", "| node | called |", "|---|---|"]
-            pairs = zip(trace.nodes, self.names, strict=True)
-            lines += [f"| {node} | {name} |" for node, name in pairs]
+            lines += [f"| {node} | {name} |" for node, name in trace.names.items()]
         return "\n".join(lines) + "\n"
 
     def write(self, path: str | Path) -> Path:
@@ -89,10 +88,7 @@ class Labelled:
         Raises `InputError`, and writes neither, if either exists or cannot be written.
         """
         page = page_of(path)
-        frame = self.trace.to_frame()
-        frame[ORIGIN] = self.origin
-        write = frame.to_parquet if Path(path).suffix == ".parquet" else frame.to_csv
-        write_atomically(path, lambda part: write(part, index=False))
+        self.trace.write(path, **{ORIGIN: self.origin})
         text = self.page(Path(path).stem, Path(path).name)
         write_atomically(page, lambda part: part.write_text(text, encoding="utf-8"))
         return page

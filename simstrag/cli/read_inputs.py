@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 TRACES, SCENARIOS = (".csv", ".parquet"), (".yaml", ".yml")
 """File names of traces and of scenarios, which users mix up."""
+LOGS = (*TRACES, ".json", ".jsonl", ".gz")
+"""File names of logs that can be imported."""
 
 
 def read_scenario(path: Path) -> Scenario:
@@ -26,7 +28,9 @@ def read_scenario(path: Path) -> Scenario:
     """
     from simstrag.scenario.scenario import Scenario
 
-    if require_path(path).suffix in TRACES:
+    if require_path(path).suffix in LOGS:
+        check_trace(path)
+    if path.suffix in TRACES:
         raise InputError(
             f"{path}: is a trace by its name; `simstrag init {path}` writes a scenario for it"
         )
@@ -67,12 +71,38 @@ def read_profile(path: Path) -> Profile:
 
 
 def check_trace(path: Path) -> Path:
-    """The path of a trace. Raises `InputError` if it is missing or names a scenario."""
+    """The path of a trace. Raises `InputError` if it is missing, a scenario or a log."""
+    log = find_import(path)
+    if log is not None:
+        name, command = log
+        raise InputError(f"{path}: is a log in format {name} and no trace; make one: {command}")
+    return path
+
+
+def find_import(path: Path) -> tuple[str, str] | None:
+    """The format of a log, and the command that imports it; None for any other file.
+
+    Raises `InputError` for a file that is missing or names a scenario.
+    """
+    from simstrag.traces.importers import import_command
+
     if require_path(path).suffix in SCENARIOS:
         raise InputError(
             f"{path}: is a scenario by its name; give its trace, a file named *.csv or *.parquet"
         )
-    return path
+    try:
+        return None if is_trace(path) else import_command(path)
+    except InputError:
+        return None
+
+
+def is_trace(path: Path) -> bool:
+    """Whether the first line of a CSV file, which may be large, is of a trace."""
+    from simstrag.trace.trace import COLUMNS
+
+    with path.open("rb") as file:
+        header = file.readline(4096).decode("utf-8", errors="replace")
+    return {name.strip() for name in header.split(",")} >= {*COLUMNS}
 
 
 def comparison_folder(out: Path | None, scenario: Path) -> Path:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +19,7 @@ from simstrag.cli.console import (
     print_table,
 )
 from simstrag.cli.options import Json, Quiet, Seed, TraceFile, argument, flag, option, out_option
-from simstrag.cli.read_inputs import TRACES, check_trace
+from simstrag.cli.read_inputs import TRACES, check_trace, find_import
 from simstrag.documents.file_io import writable, write_atomically
 from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
@@ -31,7 +34,10 @@ LEAST = ("first", "last", "longest_clean")
 SHOWN_NAMES = 8
 """Most names of nodes to print; the page has them all."""
 
-FORMATS = "alibaba-pai-minibatch, bytedance-straggler, kineto or utilisation."
+FORMATS = (
+    "steps, episodes, utilisation, prometheus, wandb, tensorboard, kineto, bytedance-straggler or "
+    "alibaba-pai-minibatch."
+)
 OutFile = Annotated[Path, out_option("CSV, or parquet by its name.", "FILE")]
 
 
@@ -40,14 +46,23 @@ def describe(
     plot: Annotated[Path | None, option("Draw it: *.png, *.svg or *.pdf.", "FILE")] = None,
     as_json: Json = False,
 ) -> None:
-    """Check a trace and say what is in it."""
+    """Check a trace and say what is in it; of a log, say which command makes a trace of it."""
     from simstrag.trace.trace import Trace
     from simstrag.traces.describe import describe as describe_trace
     from simstrag.traces.provenance import origin_of
 
     if plot is not None and writable(plot, *PICTURES).suffix not in PICTURES:
         raise InputError(f"{plot}: is no name of a picture; name it {' or '.join(PICTURES)}")
-    trace = Trace.read(check_trace(file))
+    log = find_import(file)
+    if log is not None:
+        text = f"{file}: a log in format {log[0]}, and no trace yet."
+        if as_json:
+            print_json({"text": text, "format": log[0], "next": log[1]})
+        else:
+            print_sentences(text)
+            print(f"next: {log[1]}")
+        return
+    trace = Trace.read(file)
     description, origin = describe_trace(trace), origin_of(file)
     tables = {"slowdowns": description.slowdowns, "others": description.others}
     if plot is not None:
@@ -120,8 +135,18 @@ def import_(
     name: Annotated[str, argument(FORMATS, "FORMAT")],
     files: Annotated[list[Path], argument("What to import.", "FILE...")],
     out: Annotated[Path, out_option("CSV, or parquet by its name.", "TRACE")],
+    scenario: Annotated[
+        Path | None, option("Write a first scenario, too, as init does.", "FILE")
+    ] = None,
     column: Annotated[
-        list[str] | None, option("Of a utilisation: gpu=NAME, time=NAME, ...", "WHAT=NAME")
+        list[str] | None, option("Column of a meaning: time=NAME, gpu=NAME, ...", "WHAT=NAME")
+    ] = None,
+    resource: Annotated[
+        str | None, option("Steps, episodes: what is slowed; step.", "WORD")
+    ] = None,
+    factor: Annotated[float | None, option("Episodes that state no factor.", "F")] = None,
+    response: Annotated[
+        str | None, option("Utilisation: fair-share or reciprocal.", "WORD")
     ] = None,
     fraction: Annotated[
         bool | None, flag("Unit of utilisation; percent.", "--fraction/--percent")
@@ -133,26 +158,61 @@ def import_(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Make a trace of a record, and a page beside it that says how."""
+    """Make a trace of a log, and a page beside it that says how."""
+    from simstrag.cli.first_scenario import write_first_scenario
     from simstrag.traces.importers import import_trace
     from simstrag.traces.provenance import page_of
 
     page_of(out)
+    if scenario is not None:
+        writable(scenario)
     labelled = import_trace(
         name, files, clean=clean, fraction=fraction, columns=_pairs("--column", column),
-        own=_numbers("--own", _pairs("--own", own)),
+        own=_numbers("--own", _pairs("--own", own)), resource=resource, factor=factor,
+        response=response,
     )  # fmt: skip
-    names = dict(zip(map(str, labelled.trace.nodes), labelled.names, strict=False))
-    scenario = labelled.lines(str(out))
-    _write(labelled, out, as_json, quiet, scenario=list(scenario), nodes=names)
+    lines, names = labelled.lines(str(out)), labelled.trace.names
+    if scenario is not None and not lines:
+        raise InputError(
+            f"--scenario {scenario}: nothing says what a load costs a step; assume a response "
+            "(--response fair-share), or write a scenario with a measured profile"
+        )
+    page = labelled.write(out)
+    written = None if scenario is None else write_first_scenario(out, scenario)
+    command = _next(out, written, bool(lines))
+    document = {
+        "scenario": list(lines), "scenario_file": written, "next": command,
+        "nodes": {str(node): called for node, called in names.items()},
+    }  # fmt: skip
+    _print_written(labelled, out, page, as_json, quiet, **document)
+    if written is not None and not as_json:
+        print_path("scenario", written, quiet)
     if quiet or as_json:
         return
-    if scenario:
-        print("a scenario that runs as it is:", *(f"  {line}" for line in scenario), sep="\n")
-    if any(node != name for node, name in names.items()):
+    if lines and written is None:
+        print("a scenario that runs as it is:", *(f"  {line}" for line in lines), sep="\n")
+    if names:
         called = [f"{node} is {name}" for node, name in names.items()]
         rest = [f"... ({len(names)} in all, in the page)"] if len(names) > SHOWN_NAMES else []
         print(f"nodes: {', '.join(called[:SHOWN_NAMES] + rest)}")
+    print(f"next: {command}")
+
+
+def _next(out: Path, scenario: Path | None, is_runnable: bool) -> str:
+    """The command that follows an import, as it has to be typed."""
+    from simstrag.traces.importers import free_name
+
+    if scenario is not None:
+        return shlex.join(["simstrag", "compare", str(scenario)])
+    free = str(free_name(out.with_suffix(".yaml"), ".yaml"))
+    if is_runnable:
+        return shlex.join(["simstrag", "init", str(out), "--out", free])
+    other = free_name(out.with_stem(f"{out.stem}-fair-share"), ".csv", ".parquet", ".md")
+    typed = [
+        re.sub(rf"^(|-o|--out=){re.escape(str(out))}$", rf"\g<1>{other}", word)
+        for word in sys.argv[1:]
+    ]
+    return shlex.join(["simstrag", *typed, "--response", "fair-share", "--scenario", free])
 
 
 def resample(
@@ -186,12 +246,13 @@ def resample(
     if origin is not None:
         note = f"Source: its rows are no plain record; they are labelled {origin}."
         labelled = replace(labelled, notes=(*labelled.notes, note))
-    _write(labelled, out, as_json, quiet)
+    _print_written(labelled, out, labelled.write(out), as_json, quiet)
 
 
-def _write(labelled: Labelled, out: Path, as_json: bool, quiet: bool, **more: Any) -> None:
-    """Write a labelled trace with its page, and print its sources. more: keys of the JSON."""
-    page = labelled.write(out)
+def _print_written(
+    labelled: Labelled, out: Path, page: Path, as_json: bool, quiet: bool, **more: Any
+) -> None:
+    """Print a labelled trace that was written, with its sources. more: keys of the JSON."""
     if as_json:
         print_json({
             "trace": out, "page": page, "rows": len(labelled.trace), "origin": labelled.origin,

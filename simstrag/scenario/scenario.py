@@ -408,7 +408,7 @@ def _inline_trace(value: Any, source: str) -> Any:
     source = f"{source}: trace"
     if isinstance(value, Trace):
         is_own = (value.source, value.sha256_of_file, value.shifted_from) == (source, None, None)
-        return value if is_own else Trace(value.histories, source)
+        return value if is_own else Trace(value.histories, source, names=value.names)
     if value is None or isinstance(value, str):
         return value
     if not isinstance(value, list | tuple):

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from simstrag.errors import InputError
-from simstrag.trace.row_validation import COLUMNS, KIND_NAMES, RESOURCES, Columns, validate
+from simstrag.trace.row_validation import (
+    COLUMNS,
+    HOST,
+    KIND_NAMES,
+    RESOURCES,
+    Columns,
+    validate,
+)
 
 FORMATS = f"a trace is CSV, or parquet in a file named *.parquet, with columns {', '.join(COLUMNS)}"
 SEPARATORS = {";": "semicolons", "\t": "tabs"}
@@ -31,6 +38,38 @@ def read(data: bytes, path: Path) -> tuple[Columns | None, Iterator[tuple[int, S
         columns = [table.column(k) for k in _places(table.column_names, path)]
         return _from_arrow(columns, first_line=1), _parquet_rows(columns)
     return _csv_columns(data, path) if len(data) >= SMALL else None, _csv_rows(data, path)
+
+
+def read_names(data: bytes, path: Path) -> dict[int, str]:
+    """The name of each node in the column `host`, of a file that `read` has accepted.
+
+    Raises `InputError` for a node with two names.
+    """
+    if path.suffix == ".parquet":
+        import pyarrow.parquet
+
+        if HOST not in pyarrow.parquet.read_schema(pyarrow.BufferReader(data)).names:
+            return {}
+        table = _parquet(data, path)
+        pairs: Iterable[tuple[Any, Any]] = zip(
+            *(table.column(name).to_pylist() for name in ("node", HOST)), strict=True
+        )
+    else:
+        text = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig", newline="")
+        rows = csv.reader(text, skipinitialspace=True)
+        header = [name.strip() for name in next(rows)]
+        if HOST not in header:
+            return {}
+        node, host = header.index("node"), header.index(HOST)
+        pairs = ((row[node], row[host].strip()) for row in rows if any(row))
+    names: dict[int, str] = {}
+    for number, name in dict.fromkeys(pairs):
+        key = int(float(number))
+        if name and names.setdefault(key, str(name)) != str(name):
+            raise InputError(
+                f"{path}: node {key} is called '{names[key]}' and '{name}'; give it one {HOST}"
+            )
+    return dict(sorted(names.items()))
 
 
 def _csv_columns(data: bytes, path: Path) -> Columns | None:

@@ -17,6 +17,8 @@ from simstrag.documents.suggestions import nearest
 from simstrag.errors import InputError
 
 COLUMNS = ("time", "node", "resource", "kind", "value")
+HOST = "host"
+"""The optional column with the names of nodes."""
 RESOURCES = ("gpu", "host", "net", "step")
 KINDS = ("slowdown", "utilisation", "duration")
 KIND_NAMES = tuple(sorted(KINDS))

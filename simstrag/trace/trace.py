@@ -4,7 +4,7 @@ A trace is a table in long form, one row per change: `time` (seconds), `node` (n
 (gpu, host, net, step), `kind` (slowdown, utilisation, duration) and `value`.  A value holds until
 the next row of the same node, resource and kind.  "gpu" is the computing device, a CPU included;
 "step" stretches the whole step.  Rows of kind `duration` are recorded local times of steps, which
-are replayed one per step in their order.
+are replayed one per step in their order.  A sixth column `host` may name the nodes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import functools
 import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,6 +29,7 @@ from simstrag.trace.node_histories import Histories
 from simstrag.trace.row_validation import (
     COLUMNS,
     DURATION,
+    HOST,
     KIND_NAMES,
     KINDS,
     RESOURCES,
@@ -68,6 +69,7 @@ class Trace:
     source: where its rows are from, for messages and provenance.
     sha256_of_file: SHA-256 of its file's bytes, if there is a file.
     shifted_from: the trace as recorded, if this one begins elsewhere in it.
+    names: the host name of each node that has one.
 
     >>> rows = [(60.0, 3, "gpu", "slowdown", 2.0), (90.0, 3, "gpu", "slowdown", 1.0)]
     >>> trace = Trace.from_rows(rows)
@@ -79,6 +81,7 @@ class Trace:
     source: str = "inline"
     sha256_of_file: str | None = None
     shifted_from: Trace | None = None
+    names: Mapping[int, str] = field(default_factory=dict)
 
     def __eq__(self, other: object) -> bool:
         """Whether source and rows are equal."""
@@ -164,7 +167,8 @@ class Trace:
         try:
             data = path.read_bytes()
             histories = _histories(*read_files.read(data, path), str(path))
-            return cls(histories, str(path), hashlib.sha256(data).hexdigest())
+            names = read_files.read_names(data, path)
+            return cls(histories, str(path), hashlib.sha256(data).hexdigest(), names=names)
         except UnicodeDecodeError:
             raise InputError(f"{path}: not a text file in UTF-8; {read_files.FORMATS}") from None
         except OSError as error:
@@ -283,7 +287,8 @@ class Trace:
         if self.end == 0:
             return self
         source = f"{self.source} from {offset:.6g} s on"
-        return Trace(self.histories.shift(offset, self.end), source, shifted_from=self)
+        histories = self.histories.shift(offset, self.end)
+        return Trace(histories, source, shifted_from=self, names=self.names)
 
     def without_contention(self, places: Sequence[int]) -> Trace:
         """The control of recorded durations: step k takes the median of step k over the ranks.
@@ -303,9 +308,15 @@ class Trace:
 
         return pd.DataFrame(self.changes._asdict())
 
-    def write(self, path: str | Path) -> None:
-        """Write a CSV file, or parquet if the name ends with `.parquet`."""
+    def write(self, path: str | Path, **labels: str) -> None:
+        """Write a CSV file, or parquet if the name ends with `.parquet`.
+
+        labels: further columns by name, each with one value for all rows.
+        """
         frame = self.to_frame()
+        if self.names:
+            frame[HOST] = frame["node"].map(self.names).fillna("")
+        frame = frame.assign(**labels)
         write = frame.to_parquet if Path(path).suffix == ".parquet" else frame.to_csv
         write_atomically(path, lambda part: write(part, index=False))
 

@@ -1,0 +1,126 @@
+"""A list of episodes: when which host was slow, and by which factor."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from simstrag.errors import InputError
+from simstrag.trace.trace import Trace
+from simstrag.traces.log_columns import LogColumns, describe_moment, since
+from simstrag.traces.log_table import EMPTY, LogTable
+from simstrag.traces.provenance import STEPS, Labelled, contents, count_note, run_of
+
+NAME = "episodes"
+MEANINGS = ("start", "end", "rank", "node", "factor", "note")
+AMOUNT, SIGN = r"(\d+(?:\.\d+)?)", "[x\N{MULTIPLICATION SIGN}]"
+TIMES = re.compile(rf"{AMOUNT}\s*{SIGN}(?![a-z])|(?<![a-z]){SIGN}\s*{AMOUNT}", re.I)
+SLOWER = re.compile(rf"{AMOUNT}\s*% slower", re.I)
+
+
+def episodes(
+    path: str | Path,
+    columns: Mapping[str, str] | None = None,
+    resource: str = "step",
+    factor: float | None = None,
+) -> Labelled:
+    """Slowdowns of one resource from a CSV file with a row per episode.
+
+    columns: names of columns (start, end, node, factor, note) that are not known.
+    factor: slowdown of episodes that state none.
+
+    An episode without an end lasts to the end of the log.  Where episodes of a node overlap, the
+    larger factor counts.  Raises `InputError` that names the row.
+    """
+    if factor is not None and not 1 <= factor < math.inf:
+        raise InputError(f"--factor {factor:g}: is no slowdown; give a factor of 1 or more")
+    stating = () if factor is not None else ("factor/note",)
+    log = LogColumns.of(
+        LogTable.read(path), MEANINGS, columns, ("start", "end", "rank/node", *stating)
+    )
+    node, names = log.nodes()
+    ends, starts = log.cells("end"), log.cells("start")
+    ongoing = [cell.lower() in EMPTY for cell in ends]
+    ended = [s if open_ else e for s, e, open_ in zip(starts, ends, ongoing, strict=True)]
+    table = replace(log.table, columns=log.table.columns | {log.names["end"]: ended})
+    start, end = log.moments("start"), replace(log, table=table).moments("end")
+    end = np.where(ongoing, max(start.max(), end.max()), end)
+    begin = describe_moment(starts[int(start.argmin())])
+    start, end = since(start, start.min()), since(end, start.min())
+    if np.any(end <= start):
+        raise log.mistake(int(np.argmax(end <= start)), "end", "is not after the start")
+    factors, stated = _factors(log, factor)
+    rows, overlaps = [], 0
+    for number in dict.fromkeys(node):
+        mine = np.array(node) == number
+        for moment in sorted({*start[mine].tolist(), *end[mine].tolist()}):
+            active = mine & (start <= moment) & (moment < end)
+            overlaps += bool(active.sum() > 1)
+            value = float(factors[active].max(initial=1.0))
+            rows.append((moment, number, resource, "slowdown", value))
+    rows.append((float(end.max()), node[int(end.argmax())], resource, "slowdown", 1.0))
+    trace = replace(Trace.from_rows(sorted(set(rows)), str(path)), names=names)
+    return Labelled(
+        trace,
+        NAME,
+        contents([path]),
+        notes=(
+            f"Measured: {len(node)} episodes of {len(trace.nodes)} nodes over {trace.end:g} s; "
+            f"{log.taken()}.",
+            f"Derived: time 0 is {begin} of the file, the first start.",
+            f"Assumed: all that an episode slows is resource {resource} (--resource).",
+            *count_note(
+                "Assumed",
+                (len(node) - stated, f"episodes without a factor have {factor}"),
+                (sum(ongoing), "episodes without an end last to the last start or end"),
+                (overlaps, "times at which episodes of a node overlap: the larger factor counts"),
+            ),
+            "Missing: hosts without an episode; they are clean, and the scenario needs them among "
+            "its workers and nodes. Missing, too: what a step and communication cost.",
+        ),
+        scenario=(
+            "step: {compute: 1.0}  # ASSUMED", *run_of(STEPS, len(trace.nodes)),
+        ),
+    )  # fmt: skip
+
+
+def _factors(log: LogColumns, default: float | None) -> tuple[npt.NDArray[np.float64], int]:
+    """The factor of each episode, and how many of them the log states."""
+    found: list[float | None] = [None] * len(log.table.lines)
+    for meaning in ("note", "factor"):
+        if meaning in log:
+            texts = log.cells(meaning)
+            found = [_factor_in(text, meaning) or known
+                     for text, known in zip(texts, found, strict=True)]  # fmt: skip
+    meaning = "factor" if "factor" in log else "note"
+    for k, value in enumerate(found):
+        if value is None and default is None:
+            raise log.mistake(
+                k, meaning, "states no factor; write one such as 2x, or give --factor for all "
+                "that state none",
+            )  # fmt: skip
+        if value is not None and not 1 <= value < 1e9:
+            raise log.mistake(k, meaning, "is no slowdown; it is a factor of 1 or more")
+    values = [default if value is None else value for value in found]
+    return np.array(values, np.float64), sum(value is not None for value in found)
+
+
+def _factor_in(text: str, meaning: str) -> float | None:
+    """The factor in a text.
+
+    >>> _factor_in("neighbour, 2.5x slower", "note"), _factor_in("40% slower", "note")
+    (2.5, 1.4)
+    """
+    if meaning == "factor" and re.fullmatch(r"-?\d+(\.\d+)?", text):
+        return float(text)
+    found = TIMES.search(text)
+    if found:
+        return float(found[1] or found[2])
+    slower = SLOWER.search(text)
+    return 1 + float(slower[1]) / 100 if slower else None

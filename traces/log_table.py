@@ -1,0 +1,200 @@
+"""A log as a table of text, from CSV or JSON; errors name file, row and column."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import io
+import json
+import math
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simstrag.documents.file_io import require_path
+from simstrag.documents.suggestions import nearest
+from simstrag.errors import InputError
+
+HEADER_SHOWN = 100
+"""Letters of a header, and of a cell, in a message."""
+EMPTY = frozenset({"", "nan", "null", "none", "n/a", "-", "undefined"})
+"""Words of exporters for a cell that was not measured."""
+GZIP = b"\x1f\x8b"
+SEPARATORS = ",;\t"
+
+
+@dataclass(frozen=True, slots=True)
+class LogTable:
+    """The columns of a log as text.
+
+    source: the file, for messages.
+    lines: number of the line of each row, or of its entry in a JSON document.
+    unit: what `lines` counts.
+
+    >>> table = LogTable.of("node,load\\na,1\\n\\nb,2\\n", "load.csv")
+    >>> table.columns["node"], table.lines, table.numbers("load")
+    (['a', 'b'], [2, 4], array([1., 2.]))
+    """
+
+    source: str
+    lines: list[int]
+    columns: dict[str, list[str]]
+    unit: str = "row"
+
+    @classmethod
+    def read(cls, path: str | Path, needed: Sequence[str] = ()) -> LogTable:
+        """From a CSV file. Raises `InputError` if it is none, or lacks a needed column."""
+        table = cls.of(_text(read_bytes(path), path), str(path))
+        for name in needed:
+            table.column(name)
+        return table
+
+    @classmethod
+    def of(cls, text: str, source: str) -> LogTable:
+        """From the text of a CSV file; blank lines are left out."""
+        lines: list[int] = []
+        rows: list[list[str]] = []
+        first = text.partition("\n")[0]
+        separator = max(SEPARATORS, key=first.count)
+        reader = csv.reader(
+            io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True
+        )
+        try:
+            header = [name.strip() for name in next(reader, [])]
+            if not any(header):
+                raise InputError(f"{source}: the file is empty; a CSV file with a header is needed")
+            if len(set(header)) < len(header):
+                twice = next(name for name in header if header.count(name) > 1)
+                raise InputError(f"{source}: more than one column '{twice}'; rename one of them")
+            for row in filter(any, reader):
+                if len(row) != len(header):
+                    raise InputError(
+                        f"{source}, row {reader.line_num}: {len(row)} fields, but the header "
+                        f"names {len(header)} columns; is it CSV with commas?"
+                    )
+                rows.append(row)
+                lines.append(reader.line_num)
+        except csv.Error as error:
+            raise InputError(f"{source}, row {reader.line_num}: not CSV: {error}") from None
+        if not rows:
+            raise InputError(f"{source}: no rows below the header")
+        columns = [[cell.strip() for cell in column] for column in zip(*rows, strict=True)]
+        return cls(source, lines, dict(zip(header, columns, strict=True)))
+
+    @classmethod
+    def of_records(
+        cls, records: Iterable[tuple[int, Mapping[str, Any]]], source: str, unit: str = "entry"
+    ) -> LogTable:
+        """From mappings with their numbers; a key that one of them lacks is an empty cell.
+
+        >>> LogTable.of_records([(1, {"a": 1}), (2, {"b": None})], "log.json").columns
+        {'a': ['1', ''], 'b': ['', '']}
+        """
+        pairs = list(records)
+        names = dict.fromkeys(name for _, record in pairs for name in record)
+        if not names:
+            raise InputError(f"{source}: holds no values")
+        columns = {
+            name: ["" if (cell := record.get(name)) is None else str(cell) for _, record in pairs]
+            for name in names
+        }
+        return cls(source, [number for number, _ in pairs], columns, unit)
+
+    def column(self, name: str) -> list[str]:
+        """The cells of a column. Raises `InputError` for an unknown name."""
+        if name not in self.columns:
+            raise InputError(
+                f"{self.source}: no column '{name}'{nearest(name, self.columns)}; "
+                f"it has {self.header}"
+            )
+        return self.columns[name]
+
+    @property
+    def header(self) -> str:
+        """The names of its columns, shortened, for messages."""
+        return shorten(", ".join(self.columns))
+
+    def numbers(self, name: str, gaps: bool = False) -> npt.NDArray[np.float64]:
+        """The cells of a column as finite numbers; with `gaps`, NaN for a cell not measured.
+
+        A percent sign after a number is left out.
+        Raises `InputError`, with the row, for any other cell.
+        """
+        numbers: list[float] = []
+        for k, cell in enumerate(self.column(name)):
+            if gaps and cell.lower() in EMPTY:
+                numbers.append(math.nan)
+                continue
+            try:
+                numbers.append(float(cell.removesuffix("%")))
+            except ValueError:
+                numbers.append(math.nan)
+            if not math.isfinite(numbers[-1]):
+                raise self.mistake(k, name, "is not a number")
+        return np.array(numbers)
+
+    def mistake(self, k: int, name: str, why: str) -> InputError:
+        """An error about the k-th cell of a column."""
+        cell = shorten(self.columns[name][k])
+        return InputError(f"{self.source}, {self.unit} {self.lines[k]}: {name} '{cell}' {why}")
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """The bytes of a file, unpacked if it is gzipped. Raises `InputError`."""
+    try:
+        raw = require_path(path).read_bytes()
+        return gzip.decompress(raw) if raw[:2] == GZIP else raw
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path}: cannot be read: {reason}") from None
+
+
+def is_json(path: str | Path) -> bool:
+    """Whether a file begins like a JSON document."""
+    return read_bytes(path).removeprefix(codecs.BOM_UTF8).lstrip()[:1] in (b"{", b"[")
+
+
+def read_json(path: str | Path, what: str) -> Any:
+    """The JSON document in a file, or the list of its lines if each of them is one.
+
+    what: the kind of file, for the `InputError` of any other file.
+    """
+    text = _text(read_bytes(path), path, f"not {what} (JSON): it is no text")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        lines = text.splitlines()
+        if len(lines) < 2 or not lines[0].rstrip().endswith("}"):
+            raise InputError(f"{path}: not {what} (JSON): {_one_line(error)}") from None
+    records = []
+    for k, line in enumerate(lines, start=1):
+        try:
+            records += [json.loads(line)] if line.strip() else []
+        except (ValueError, RecursionError) as error:
+            reason = f"{path}, line {k}: not {what} (JSON): {_one_line(error)}"
+            raise InputError(reason) from None
+    return records
+
+
+def shorten(text: str) -> str:
+    """Text of at most `HEADER_SHOWN` letters in one line, for messages."""
+    text = " ".join(text.split())
+    return text if len(text) <= HEADER_SHOWN else text[: HEADER_SHOWN - 3] + "..."
+
+
+def _text(data: bytes, path: str | Path, why: str = "") -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        why = why or "not a text file in UTF-8; a CSV file is needed"
+        raise InputError(f"{path}: {why}") from None
+
+
+def _one_line(error: BaseException) -> str:
+    return shorten(str(error))
