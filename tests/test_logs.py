@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from simstrag.errors import InputError
 from simstrag.trace.trace import Trace
 from simstrag.traces.importers import FORMATS, import_trace, recognise
-from simstrag.traces.provenance import scenario_of
+from simstrag.traces.provenance import Labelled, scenario_of
 from tests.commands import Call
 from tools.make_example_logs import CLEAN, FOLDER, HOSTS, SLOW, TRANSFER, logs
 
@@ -95,6 +97,231 @@ def test_steps_measure_what_the_formula_has(tmp_path: Path) -> None:
     assert float(compute) == pytest.approx(CLEAN, rel=0.005)
     assert float(cv) == pytest.approx(((0.03**2 + 0.02**2) / 2) ** 0.5, rel=0.1)
     assert float(allreduce.split()[-4]) == pytest.approx(TRANSFER, abs=0.0002)
+
+
+# -- step times
+
+
+def written(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def step_log(header: str, cells: Callable[[int, int], str], ranks: int = 3, steps: int = 60) -> str:
+    return "\n".join([header, *(cells(r, k) for k in range(steps) for r in range(ranks))]) + "\n"
+
+
+def slowed(rank: int, k: int) -> float:
+    """Seconds of a step without noise: rank 2 takes twice as long from step 20 to 39."""
+    return 0.2 if rank == 2 and 20 <= k < 40 else 0.1
+
+
+def note(found: Labelled, words: str) -> str:
+    return next((text for text in found.notes if words in text), "")
+
+
+@pytest.mark.parametrize(
+    ("header", "start", "scale"),
+    [
+        ("rank,begin,seconds", lambda k: f"{k}", 1.0),
+        ("node,timestamp,duration_ms", lambda k: f"{1769853600 + k}000", 1e3),
+        ("worker;time;step time [us]", lambda k: f"2026-01-31 10:00:{k:02d}+01:00", 1e6),
+        ("Global rank,_timestamp,elapsed", lambda k: f"{1769853600 + k}.0", 1.0),
+        ("host,date,batch_time", lambda k: f"2026/01/31 10:00:{k:02d}.000", 1.0),
+    ],
+)
+def test_columns_units_and_times_are_recognised(
+    header: str, start: Callable[[int], str], scale: float, tmp_path: Path
+) -> None:
+    mark = ";" if ";" in header else ","
+    text = step_log(header, lambda r, k: mark.join([str(r), start(k), f"{scale * slowed(r, k):g}"]))
+    trace = import_trace("steps", [written(tmp_path, "log.csv", text)]).trace
+    assert trace.series(2, "step", "slowdown") == [(20.0, 2.0), (40.0, 1.0), (59.1, 1.0)]
+
+
+def test_a_rank_that_is_always_slow_is_slow_in_the_trace(tmp_path: Path) -> None:
+    text = step_log("rank,step,seconds", lambda r, k: f"{r},{k},{0.13 if r == 1 else 0.1}")
+    found = import_trace("steps", [written(tmp_path, "log.csv", text)])
+    assert found.trace.series(1, "step", "slowdown")[0] == (0.0, 1.3)
+    assert found.scenario[0] == "step: {compute: 0.1}  # measured"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "communication", "how"),
+    [
+        (
+            lambda r, k: slowed(2, k) + 0.03,
+            lambda r, k: slowed(2, k) + 0.03 - slowed(r, k),
+            "it is sub",
+        ),
+        (slowed, lambda r, k: slowed(2, k) + 0.03 - slowed(r, k), "it is beside"),
+    ],
+)
+def test_communication_is_told_from_the_step(
+    seconds: Callable[[int, int], float], communication: Callable[[int, int], float], how: str,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    text = step_log(
+        "rank,step,seconds,comm",
+        lambda r, k: f"{r},{k},{seconds(r, k):.4f},{communication(r, k):.4f}",
+    )
+    found = import_trace("steps", [written(tmp_path, "log.csv", text)])
+    assert how in note(found, "Derived: communication costs 0.03 s")
+    assert [value for _, value in found.trace.series(2, "step", "slowdown")] == [2.0, 1.0, 1.0]
+    assert "0.03 s in all" in found.scenario[1]
+
+
+def test_whole_synchronous_steps_are_called_doubtful(tmp_path: Path) -> None:
+    text = step_log("rank,step,seconds", lambda r, k: f"{r},{k},{slowed(2, k)}")
+    found = import_trace("steps", [written(tmp_path, "log.csv", text)])
+    assert note(found, "Doubtful: in each step all ranks take equally long")
+
+
+def test_files_without_a_rank_are_a_rank_each(tmp_path: Path) -> None:
+    files = [
+        written(
+            tmp_path,
+            f"gpu0{r}.csv",
+            step_log("step,seconds", lambda _, k, r=r: f"{k},{slowed(r, k)}", 1),
+        )
+        for r in (1, 2)
+    ]
+    trace = import_trace("steps", files).trace
+    assert trace.names == {0: "gpu01", 1: "gpu02"}
+    assert trace.series(1, "step", "slowdown")[0][1] == 2.0
+
+
+def test_a_log_whose_ranks_cannot_be_told_apart_is_refused(tmp_path: Path) -> None:
+    text = step_log("who,step,seconds", lambda r, k: f"{r},{k},0.1")
+    with pytest.raises(InputError, match=r"row 3: step '0' is a second row .* --column rank=NAME"):
+        import_trace("steps", [written(tmp_path, "log.csv", text)])
+    found = import_trace("steps", [tmp_path / "log.csv"], columns={"rank": "who"})
+    assert found.trace.nodes == (0, 1, 2)
+
+
+# -- loads
+
+
+def matrix(*series: tuple[dict[str, str], list[tuple[float, str]]]) -> str:
+    result = [{"metric": labels, "values": points} for labels, points in series]
+    return json.dumps({"status": "success", "data": {"resultType": "matrix", "result": result}})
+
+
+def test_a_card_of_a_host_with_several_is_a_node(tmp_path: Path) -> None:
+    name = {"__name__": "DCGM_FI_DEV_GPU_UTIL"}
+    text = matrix(
+        (name | {"instance": "gpu01:9400", "gpu": "0"}, [(1.7e9, "50")]),
+        (name | {"instance": "gpu01:9400", "gpu": "1"}, [(1.7e9, "70")]),
+        (name | {"instance": "gpu02:9400", "gpu": "0"}, [(1.7e9 + 30, "90")]),
+    )
+    trace = import_trace("prometheus", [written(tmp_path, "range.json", text)]).trace
+    assert trace.names == {0: "gpu01/0", 1: "gpu01/1", 2: "gpu02"}
+    assert trace.series(2, "gpu", "utilisation") == [(30.0, 0.9)]
+
+
+def test_a_query_without_a_host_says_how_to_keep_it(tmp_path: Path) -> None:
+    text = matrix(({"__name__": "DCGM_FI_DEV_GPU_UTIL"}, [(1.7e9, "50")]))
+    with pytest.raises(InputError, match=r"series 1: no label names the node; keep one of Host"):
+        import_trace("prometheus", [written(tmp_path, "range.json", text)])
+
+
+def test_a_failed_query_says_what_it_says(tmp_path: Path) -> None:
+    text = '{"status": "error", "error": "query timed out"}'
+    with pytest.raises(InputError, match="the query failed with 'query timed out'"):
+        import_trace("prometheus", [written(tmp_path, "range.json", text)])
+
+
+def test_series_of_grafana_may_be_rows_with_labels(tmp_path: Path) -> None:
+    series = 'DCGM_FI_DEV_GPU_UTIL{Hostname=""gpu03"", gpu=""0""}'
+    text = f'"Series";"Time";"Value"\n"{series}";"2026-01-31T10:00:00+01:00";45\n'
+    path = written(tmp_path, "panel.csv", text)
+    assert recognise(path) == ("prometheus", ("--response", "fair-share"))
+    trace = import_trace("prometheus", [path]).trace
+    assert (trace.names, trace.rows[0].value) == ({0: "gpu03"}, 0.45)
+
+
+LOADS = "time,host,gpu\n0,a,60\n0,b,60\n9,a,100\n9,b,60\n"
+
+
+@pytest.mark.parametrize(("response", "factor"), [("fair-share", 1.4), ("reciprocal", 1.667)])
+def test_an_assumed_response_makes_slowdowns_of_loads(
+    response: str, factor: float, tmp_path: Path
+) -> None:
+    path = written(tmp_path, "load.csv", LOADS)
+    found = import_trace("utilisation", [path], response=response)
+    assert found.trace.series(0, "gpu", "slowdown") == [(0.0, 1.0), (9.0, factor)]
+    assert note(found, f"Assumed: a load u slows a step by {'1 + u' if factor < 1.5 else '1 / '}")
+    assert "(gpu 0.6, the median of all cells)" in note(found, "constant share")
+    with pytest.raises(InputError, match="Did you mean 'fair-share'"):
+        import_trace("utilisation", [path], response="fair_share")
+
+
+# -- episodes
+
+
+def test_overlapping_and_lasting_episodes(tmp_path: Path) -> None:
+    text = "from,until,node,slowdown\n0,10,a,2\n5,20,a,3\n8,12,a,1.5\n30,,b,2\n40,50,a,x2\n"
+    found = import_trace("episodes", [written(tmp_path, "e.csv", text)], hosts=4, resource="gpu")
+    assert found.trace.series(0, "gpu", "slowdown") == [
+        (0, 2), (5, 3), (8, 3), (10, 3), (12, 3), (20, 1), (40, 2), (50, 1),
+    ]  # fmt: skip
+    assert found.trace.series(1, "gpu", "slowdown") == [(30, 2), (50, 1)]
+    assert found.trace.nodes == (0, 1, 2, 3)
+    assert "1 episodes without an end" in note(found, "Assumed: 1 episodes")
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "message"),
+    [
+        ("0,9,a,busy", {}, "row 2: note 'busy' states no factor; write one such as 2x"),
+        ("0,9,a,0.5x", {}, "row 2: note '0.5x' is no slowdown"),
+        ("9,0,a,2x", {}, "row 2: end '0' is not after the start"),
+        ("0,9,a,2x", {"hosts": 0}, "--hosts 0: "),
+        ("0,9,a,2x", {"factor": 0.5}, "--factor 0.5: is no slowdown"),
+    ],
+)
+def test_a_wrong_episode_is_named(
+    rows: str, options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path, "e.csv", f"start,end,host,note\n{rows}\n")
+    with pytest.raises(InputError, match=re.escape(message)):
+        import_trace("episodes", [path], **options)
+
+
+# -- where a trace is expected
+
+
+@pytest.mark.parametrize("command", [("compare",), ("init",), ("trace", "resample", "-o", "r.csv")])
+def test_a_log_in_place_of_a_trace_is_recognised(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(FOLDER / "prometheus.json", "range.json")
+    code, out, err = call(*command, "range.json")
+    assert (code, out) == (2, "")
+    assert err == (
+        "error: range.json: is a log in format prometheus and no trace; make one: simstrag trace "
+        "import prometheus range.json --response fair-share --out range-trace.csv --scenario "
+        "range.yaml\n"
+    )
+
+
+@pytest.mark.usefixtures("no_page")
+def test_what_follows_a_load_without_a_response_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, "load.csv", LOADS)
+    _, first, _ = call("trace", "import", "utilisation", "load.csv", "-o", "t.csv")
+    code, second, err = call(*next_command(first))
+    assert (code, err) == (0, "")
+    assert next_command(second) == ["compare", "t.yaml"]
+    code, _, err = call(
+        "trace", "import", "utilisation", "load.csv", "-o", "u.csv", "--scenario", "u.yaml"
+    )
+    assert (code, Path("u.csv").exists()) == (2, False)
+    assert "assume a response (--response fair-share)" in err
 
 
 # -- damaged files

@@ -7,6 +7,7 @@ import math
 import os
 import random
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -470,3 +471,33 @@ def test_a_shifted_trace_says_so_and_keeps_the_hash_of_its_file() -> None:
 def test_a_trace_of_constants_is_the_same_wherever_it_begins() -> None:
     trace = Trace.from_rows([(0, 0, "gpu", "slowdown", 2)])
     assert trace.shift(0.0) is trace
+
+
+# -- names
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+def test_names_of_nodes_stay_with_a_trace(name: str, tmp_path: Path) -> None:
+    text = "time,node,resource,kind,value,host\n0,3,gpu,slowdown,2,gpu03\n5,0,gpu,slowdown,1,\n"
+    (tmp_path / "given.csv").write_text(text)
+    given = Trace.read(tmp_path / "given.csv")
+    assert given.names == {3: "gpu03"}
+    given.write(tmp_path / name)
+    again = Trace.read(tmp_path / name)
+    assert (again.names, again.rows) == (given.names, given.rows)
+    assert again.shift(1.0).names == again.without_contention([0]).names == given.names
+
+
+def test_a_node_with_two_names_is_refused(tmp_path: Path) -> None:
+    text = "time,node,resource,kind,value,host\n0,3,gpu,slowdown,2,a\n5,3,gpu,slowdown,1,b\n"
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(InputError, match=r"t\.csv: node 3 is called 'a' and 'b'"):
+        Trace.read(tmp_path / "t.csv")
+
+
+def test_a_trace_without_names_is_written_as_ever(tmp_path: Path) -> None:
+    trace = Trace.from_rows([(0, 0, "gpu", "slowdown", 2)])
+    trace.write(tmp_path / "t.csv")
+    assert trace.names == {}
+    assert (tmp_path / "t.csv").read_text().startswith("time,node,resource,kind,value\n")
+    assert trace.sha256 == replace(trace, names={0: "gpu00"}).sha256

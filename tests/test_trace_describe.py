@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -137,3 +138,10 @@ def test_a_node_between_others_that_has_no_rows_is_named() -> None:
 def test_what_holds_after_the_last_row_is_told() -> None:
     rows = [(0, 0, "gpu", "slowdown", 1), (2, 0, "gpu", "slowdown", 3)]
     assert "not counted here: node 0 gpu 3x." in describe(Trace.from_rows(rows)).text
+
+
+def test_nodes_with_names_are_called_by_them() -> None:
+    described = describe(replace(SLOWDOWNS, names={0: "gpu-a", 1: "gpu-b"}))
+    assert described.slowdowns["host"].tolist() == ["gpu-a", "gpu-a", "gpu-b", ""]
+    assert "at most (gpu-b (node 1), gpu, in the episode" in described.text
+    assert "gpu-a (node 0) net 3x, gpu-b (node 1) gpu 8x" in described.text

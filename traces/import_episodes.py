@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Mapping
@@ -29,11 +30,13 @@ def episodes(
     columns: Mapping[str, str] | None = None,
     resource: str = "step",
     factor: float | None = None,
+    hosts: int | None = None,
 ) -> Labelled:
     """Slowdowns of one resource from a CSV file with a row per episode.
 
     columns: names of columns (start, end, node, factor, note) that are not known.
     factor: slowdown of episodes that state none.
+    hosts: number of all hosts of the job; those beyond the log's are never slowed.
 
     An episode without an end lasts to the end of the log.  Where episodes of a node overlap, the
     larger factor counts.  Raises `InputError` that names the row.
@@ -64,6 +67,11 @@ def episodes(
             overlaps += bool(active.sum() > 1)
             value = float(factors[active].max(initial=1.0))
             rows.append((moment, number, resource, "slowdown", value))
+    missing = 0 if hosts is None else hosts - len(set(node))
+    if missing < 0:
+        raise InputError(f"--hosts {hosts}: {log.table.source} alone has {len(set(node))}")
+    free = (k for k in itertools.count() if k not in set(node))
+    rows += [(0.0, k, resource, "slowdown", 1.0) for k in itertools.islice(free, missing)]
     rows.append((float(end.max()), node[int(end.argmax())], resource, "slowdown", 1.0))
     trace = replace(Trace.from_rows(sorted(set(rows)), str(path)), names=names)
     return Labelled(
@@ -81,8 +89,10 @@ def episodes(
                 (sum(ongoing), "episodes without an end last to the last start or end"),
                 (overlaps, "times at which episodes of a node overlap: the larger factor counts"),
             ),
-            "Missing: hosts without an episode; they are clean, and the scenario needs them among "
-            "its workers and nodes. Missing, too: what a step and communication cost.",
+            f"Derived: {missing} further hosts that are never slowed (--hosts)."
+            if hosts
+            else "Missing: hosts without an episode; say how many there are in all, with --hosts.",
+            "Missing: what a step and communication cost.",
         ),
         scenario=(
             "step: {compute: 1.0}  # ASSUMED", *run_of(STEPS, len(trace.nodes)),

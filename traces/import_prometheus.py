@@ -146,9 +146,10 @@ def _table(records: Iterator[tuple[int, Record]], path: str | Path) -> LogTable:
 
 
 def _time(table: LogTable) -> str | None:
-    """The first column, if its name is of a time."""
-    name = next(iter(table.columns))
-    return name if match(name, "time") and name.lower() not in ("start", "begin") else None
+    """The column of times, which is the first, or the second beside a column of series."""
+    names = [name for name in table.columns if name != "Series"][:1]
+    is_time = names and match(names[0], "time") and not match(names[0], "start")
+    return names[0] if is_time else None
 
 
 def _is_load(table: LogTable, name: str) -> bool:

@@ -47,7 +47,7 @@ FORMATS = {
     ),
     "bytedance-straggler": Format(bytedance_straggler, "trace-*.parquet of ByteDance"),
     "episodes": Format(
-        episodes, "CSV of start, end, host and factor", ("columns", "resource", "factor")
+        episodes, "CSV of start, end, host and factor", ("columns", "resource", "factor", "hosts")
     ),
     "kineto": Format(kineto, "Chrome traces of torch.profiler, a file per rank", many=True),
     "prometheus": Format(prometheus, "range query of Prometheus (JSON), or Grafana's CSV", LOAD),

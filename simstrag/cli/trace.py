@@ -144,7 +144,10 @@ def import_(
     resource: Annotated[
         str | None, option("Steps, episodes: what is slowed; step.", "WORD")
     ] = None,
-    factor: Annotated[float | None, option("Episodes that state no factor.", "F")] = None,
+    factor: Annotated[float | None, option("Of episodes that state none.", "F")] = None,
+    hosts: Annotated[
+        int | None, option("Episodes: all hosts of the job, also those never slowed.", "N")
+    ] = None,
     response: Annotated[
         str | None, option("Utilisation: fair-share or reciprocal.", "WORD")
     ] = None,
@@ -169,7 +172,7 @@ def import_(
     labelled = import_trace(
         name, files, clean=clean, fraction=fraction, columns=_pairs("--column", column),
         own=_numbers("--own", _pairs("--own", own)), resource=resource, factor=factor,
-        response=response,
+        response=response, hosts=hosts,
     )  # fmt: skip
     lines, names = labelled.lines(str(out)), labelled.trace.names
     if scenario is not None and not lines:
