@@ -278,7 +278,6 @@ def test_overlapping_and_lasting_episodes(tmp_path: Path) -> None:
         ("0,9,a,0.5x", {}, "row 2: note '0.5x' is no slowdown"),
         ("9,0,a,2x", {}, "row 2: end '0' is not after the start"),
         ("0,9,a,2x", {"hosts": 0}, "--hosts 0: "),
-        ("0,9,a,2x", {"factor": 0.5}, "--factor 0.5: is no slowdown"),
     ],
 )
 def test_a_wrong_episode_is_named(

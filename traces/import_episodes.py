@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -29,24 +28,18 @@ def episodes(
     path: str | Path,
     columns: Mapping[str, str] | None = None,
     resource: str = "step",
-    factor: float | None = None,
     hosts: int | None = None,
 ) -> Labelled:
     """Slowdowns of one resource from a CSV file with a row per episode.
 
     columns: names of columns (start, end, node, factor, note) that are not known.
-    factor: slowdown of episodes that state none.
     hosts: number of all hosts of the job; those beyond the log's are never slowed.
 
     An episode without an end lasts to the end of the log.  Where episodes of a node overlap, the
     larger factor counts.  Raises `InputError` that names the row.
     """
-    if factor is not None and not 1 <= factor < math.inf:
-        raise InputError(f"--factor {factor:g}: is no slowdown; give a factor of 1 or more")
-    stating = () if factor is not None else ("factor/note",)
-    log = LogColumns.of(
-        LogTable.read(path), MEANINGS, columns, ("start", "end", "rank/node", *stating)
-    )
+    needed = ("start", "end", "rank/node", "factor/note")
+    log = LogColumns.of(LogTable.read(path), MEANINGS, columns, needed)
     node, names = log.nodes()
     ends, starts = log.cells("end"), log.cells("start")
     ongoing = [cell.lower() in EMPTY for cell in ends]
@@ -58,7 +51,7 @@ def episodes(
     start, end = since(start, start.min()), since(end, start.min())
     if np.any(end <= start):
         raise log.mistake(int(np.argmax(end <= start)), "end", "is not after the start")
-    factors, stated = _factors(log, factor)
+    factors = _factors(log)
     rows, overlaps = [], 0
     for number in dict.fromkeys(node):
         mine = np.array(node) == number
@@ -85,7 +78,6 @@ def episodes(
             f"Assumed: all that an episode slows is resource {resource} (--resource).",
             *count_note(
                 "Assumed",
-                (len(node) - stated, f"episodes without a factor have {factor}"),
                 (sum(ongoing), "episodes without an end last to the last start or end"),
                 (overlaps, "times at which episodes of a node overlap: the larger factor counts"),
             ),
@@ -100,25 +92,19 @@ def episodes(
     )  # fmt: skip
 
 
-def _factors(log: LogColumns, default: float | None) -> tuple[npt.NDArray[np.float64], int]:
-    """The factor of each episode, and how many of them the log states."""
-    found: list[float | None] = [None] * len(log.table.lines)
-    for meaning in ("note", "factor"):
-        if meaning in log:
-            texts = log.cells(meaning)
-            found = [_factor_in(text, meaning) or known
-                     for text, known in zip(texts, found, strict=True)]  # fmt: skip
-    meaning = "factor" if "factor" in log else "note"
-    for k, value in enumerate(found):
-        if value is None and default is None:
-            raise log.mistake(
-                k, meaning, "states no factor; write one such as 2x, or give --factor for all "
-                "that state none",
-            )  # fmt: skip
-        if value is not None and not 1 <= value < 1e9:
-            raise log.mistake(k, meaning, "is no slowdown; it is a factor of 1 or more")
-    values = [default if value is None else value for value in found]
-    return np.array(values, np.float64), sum(value is not None for value in found)
+def _factors(log: LogColumns) -> npt.NDArray[np.float64]:
+    """The factor of each episode: of its column, else in its note."""
+    meanings = [meaning for meaning in ("factor", "note") if meaning in log]
+    factors = []
+    for k in range(len(log.table.lines)):
+        texts = [(meaning, log.cells(meaning)[k]) for meaning in meanings]
+        found = next(filter(None, (_factor_in(text, meaning) for meaning, text in texts)), None)
+        if found is None:
+            raise log.mistake(k, meanings[-1], "states no factor; write one such as 2x")
+        if not 1 <= found < 1e9:
+            raise log.mistake(k, meanings[0], "is no slowdown; it is a factor of 1 or more")
+        factors.append(found)
+    return np.array(factors)
 
 
 def _factor_in(text: str, meaning: str) -> float | None:

@@ -68,7 +68,7 @@ LONGEST = 1e7
 Floats = npt.NDArray[np.float64]
 
 
-class Noise(NamedTuple):
+class CleanNoise(NamedTuple):
     """Coefficient of variation and lag-1 autocorrelation of `steps` clean steps.
 
     outliers: steps left out.
@@ -305,7 +305,7 @@ def _spread(frame: pd.DataFrame, column: str) -> float:
     return float(spread.mean()) if spread.notna().any() else math.inf
 
 
-def _clean_step(frame: pd.DataFrame) -> tuple[float, Noise]:
+def _clean_step(frame: pd.DataFrame) -> tuple[float, CleanNoise]:
     """Seconds of a clean step, and the noise; adds the columns `smooth` and `clean`."""
     by_node = frame.groupby("node")["local"]
     frame["smooth"] = by_node.transform(
@@ -324,7 +324,7 @@ def _clean_step(frame: pd.DataFrame) -> tuple[float, Noise]:
     outliers = int((frame["clean"] & ~usual).sum())
     n = sum(map(len, stretches))
     if not n:
-        return level, Noise(0.0, 0.0, 0, outliers)
+        return level, CleanNoise(0.0, 0.0, 0, outliers)
     squares = sum(float(np.sum(s * s)) * len(s) / (len(s) - 1) for s in stretches)
     cv = float(f"{math.sqrt(squares / n):.3g}")
     before, after = (np.concatenate([s[part] for s in stretches])
@@ -334,14 +334,14 @@ def _clean_step(frame: pd.DataFrame) -> tuple[float, Noise]:
         lag1 = 0.0
     # Lognormal noise cannot have less.
     least = 0.95 * math.expm1(-math.log1p(cv * cv)) / (cv * cv) if cv else 0.0
-    return level, Noise(cv if cv >= 1e-6 else 0.0, min(max(lag1, least), 0.95), n, outliers)
+    return level, CleanNoise(cv if cv >= 1e-6 else 0.0, min(max(lag1, least), 0.95), n, outliers)
 
 
-def _departure(noise: Noise) -> float:
+def _departure(noise: CleanNoise) -> float:
     return max(DEPARTURE, min(3 * noise.cv, 1.0))
 
 
-def _slowdowns(frame: pd.DataFrame, level: float, noise: Noise, resource: str) -> Trace:
+def _slowdowns(frame: pd.DataFrame, level: float, noise: CleanNoise, resource: str) -> Trace:
     """A row of each rank where its slowdown changes, and one at the end of the log."""
     rows: list[tuple[float, int, str, str, float]] = []
     end = float((frame["time"] + frame["local"]).max())
@@ -375,7 +375,7 @@ def _segments(smooth: Floats, departure: float) -> Iterator[tuple[int, int]]:
     yield first, len(smooth)
 
 
-def _note_on_noise(noise: Noise) -> str:
+def _note_on_noise(noise: CleanNoise) -> str:
     if not noise.steps:
         return f"Unknown: noise; no stretch has {STRETCH} clean steps."
     left_out = f", {noise.outliers} beyond {OUTLIER:g} times it left out" if noise.outliers else ""

@@ -47,7 +47,7 @@ FORMATS = {
     ),
     "bytedance-straggler": Format(bytedance_straggler, "trace-*.parquet of ByteDance"),
     "episodes": Format(
-        episodes, "CSV of start, end, host and factor", ("columns", "resource", "factor", "hosts")
+        episodes, "CSV of start, end, host and factor", ("columns", "resource", "hosts")
     ),
     "kineto": Format(kineto, "Chrome traces of torch.profiler, a file per rank", many=True),
     "prometheus": Format(prometheus, "range query of Prometheus (JSON), or Grafana's CSV", LOAD),
@@ -186,7 +186,7 @@ def _of_csv(table: LogTable, path: str | Path) -> Found | None:
         return import_pai.NAME, ()
     known = choose(names, OF_EPISODES)
     if {"start", "end"} <= set(known) and ("node" in known or "rank" in known):
-        return "episodes", () if "factor" in known or "note" in known else ("--factor", "2")
+        return "episodes", ()
     loads = choose(names, import_utilisation.MEANINGS)
     if {"node", "time"} <= set(loads) and set(loads) & set(LOADED):
         return "utilisation", ASSUMED

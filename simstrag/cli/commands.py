@@ -66,7 +66,7 @@ EXAMPLES = {
         "simstrag trace describe slow.csv --json",
     ),
     "trace generate": ("simstrag trace generate --severity uniform:1.2:3 --out drawn.csv",),
-    "trace import": ("simstrag trace import utilisation load.csv --own gpu=0.6 --out others.csv",),
+    "trace import": ("simstrag trace import utilisation load.csv --own gpu=0.6 --out mine.csv",),
     "trace resample": ("simstrag trace resample slow.csv --workers 64 --out more.csv",),
     "calibrate": (
         "simstrag calibrate --workload transformer --out profiles/mine",

@@ -144,9 +144,8 @@ def import_(
     resource: Annotated[
         str | None, option("Steps, episodes: what is slowed; step.", "WORD")
     ] = None,
-    factor: Annotated[float | None, option("Of episodes that state none.", "F")] = None,
     hosts: Annotated[
-        int | None, option("Episodes: all hosts of the job, also those never slowed.", "N")
+        int | None, option("Episodes: all hosts, with those never slowed.", "N")
     ] = None,
     response: Annotated[
         str | None, option("Utilisation: fair-share or reciprocal.", "WORD")
@@ -171,7 +170,7 @@ def import_(
         writable(scenario)
     labelled = import_trace(
         name, files, clean=clean, fraction=fraction, columns=_pairs("--column", column),
-        own=_numbers("--own", _pairs("--own", own)), resource=resource, factor=factor,
+        own=_numbers("--own", _pairs("--own", own)), resource=resource,
         response=response, hosts=hosts,
     )  # fmt: skip
     lines, names = labelled.lines(str(out)), labelled.trace.names
