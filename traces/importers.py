@@ -103,9 +103,9 @@ def recognise(path: str | Path) -> tuple[str, tuple[str, ...]] | None:
         found = _of_csv(LogTable.read(path), path)
     if found is None:
         raise InputError(
-            f"{path}: is in no format that is known by its columns; if it is a log, name the "
-            f"format: simstrag trace import FORMAT {shlex.quote(str(path))}, with FORMAT one of "
-            f"{', '.join(FORMATS)}"
+            f"{path}: is no trace ({', '.join(COLUMNS)}) and no log that is known by its columns; "
+            f"name its format, simstrag trace import FORMAT {shlex.quote(str(path))} --out TRACE, "
+            f"with FORMAT one of {', '.join(FORMATS)}"
         )
     return found if found[0] else None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from importlib.resources import files
 from pathlib import Path
@@ -80,10 +81,12 @@ def check_trace(path: Path) -> Path:
 
 
 def find_import(path: Path) -> tuple[str, str] | None:
-    """The format of a log, and the command that imports it; None for any other file.
+    """The format of a log, and the command that imports it; None for a trace, right or wrong.
 
-    Raises `InputError` for a file that is missing or names a scenario.
+    A file that cannot be read counts as a trace, whose reading then says why.
+    Raises `InputError` for a file that is missing, a scenario, or neither log nor trace.
     """
+    from simstrag.trace.trace import COLUMNS
     from simstrag.traces.importers import import_command
 
     if require_path(path).suffix in SCENARIOS:
@@ -91,18 +94,12 @@ def find_import(path: Path) -> tuple[str, str] | None:
             f"{path}: is a scenario by its name; give its trace, a file named *.csv or *.parquet"
         )
     try:
-        return None if is_trace(path) else import_command(path)
-    except InputError:
+        with path.open("rb") as file:  # a trace may be large
+            header = file.readline(4096).decode("utf-8", errors="replace")
+    except OSError:
         return None
-
-
-def is_trace(path: Path) -> bool:
-    """Whether the first line of a CSV file, which may be large, is of a trace."""
-    from simstrag.trace.trace import COLUMNS
-
-    with path.open("rb") as file:
-        header = file.readline(4096).decode("utf-8", errors="replace")
-    return {name.strip() for name in header.split(",")} >= {*COLUMNS}
+    of_trace = {*COLUMNS} & {name.strip() for name in re.split("[,;\t]", header)}
+    return None if len(of_trace) > 2 or not header else import_command(path)
 
 
 def comparison_folder(out: Path | None, scenario: Path) -> Path:
