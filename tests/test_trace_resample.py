@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -190,3 +191,9 @@ def test_a_short_record_that_is_made_very_long_needs_little_memory() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 100e6
+
+
+def test_only_the_first_whole_set_keeps_the_names_of_its_nodes(recorded: Trace) -> None:
+    named = replace(recorded, names={0: "gpu-a", 3: "gpu-d"})
+    assert resample(named, 8, 100, 50).trace.names == {0: "gpu-a", 3: "gpu-d"}
+    assert resample(named, 3, 100, 50).trace.names == {}

@@ -76,7 +76,10 @@ def resample(
         f"resample({trace.source}, workers={workers}, seconds={seconds:g}, block={length:g}, "
         f"seed={seed})"
     )
-    resampled = Trace(_histories(trace, workers, seconds, length, seed), source)
+    # Node k of a whole set is the k-th recorded one; only the first set keeps its name.
+    recorded = enumerate(trace.nodes) if workers >= len(trace.nodes) else ()
+    names = {k: trace.names[node] for k, node in recorded if node in trace.names}
+    resampled = Trace(_histories(trace, workers, seconds, length, seed), source, names=names)
     how = "as asked for" if block is not None else (
         f"{BLOCK_LENGTHS} times the correlation time, at most half the record"
     )  # fmt: skip
