@@ -488,6 +488,12 @@ def test_names_of_nodes_stay_with_a_trace(name: str, tmp_path: Path) -> None:
     assert again.shift(1.0).names == again.without_contention([0]).names == given.names
 
 
+def test_a_frame_may_name_its_nodes() -> None:
+    frame = pd.DataFrame([(0, 3, "gpu", "slowdown", 2.0, "gpu03")], columns=[*COLUMNS, "host"])
+    assert Trace.from_frame(frame).names == {3: "gpu03"}
+    assert Trace.from_frame(frame.drop(columns="host")).names == {}
+
+
 def test_a_node_with_two_names_is_refused(tmp_path: Path) -> None:
     text = "time,node,resource,kind,value,host\n0,3,gpu,slowdown,2,a\n5,3,gpu,slowdown,1,b\n"
     (tmp_path / "t.csv").write_text(text)

@@ -62,12 +62,20 @@ def read_names(data: bytes, path: Path) -> dict[int, str]:
             return {}
         node, host = header.index("node"), header.index(HOST)
         pairs = ((row[node], row[host].strip()) for row in rows if any(row))
+    return match_names(pairs, str(path))
+
+
+def match_names(pairs: Iterable[tuple[Any, Any]], source: str) -> dict[int, str]:
+    """The name of each node of (node, name) pairs; an empty cell is no name.
+
+    Raises `InputError` for a node with two names.
+    """
     names: dict[int, str] = {}
     for number, name in dict.fromkeys(pairs):
         key = int(float(number))
-        if name and names.setdefault(key, str(name)) != str(name):
+        if name and isinstance(name, str) and names.setdefault(key, name) != name:
             raise InputError(
-                f"{path}: node {key} is called '{names[key]}' and '{name}'; give it one {HOST}"
+                f"{source}: node {key} is called '{names[key]}' and '{name}'; give it one {HOST}"
             )
     return dict(sorted(names.items()))
 

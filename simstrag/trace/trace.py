@@ -137,6 +137,7 @@ class Trace:
     def from_frame(cls, frame: Any, source: str = "frame") -> Trace:
         """From a DataFrame, a table of pyarrow or a dict of columns; other columns are ignored.
 
+        A column `host` names the nodes.
         Raises `InputError` as `from_rows` does, and for a missing column.
 
         >>> Trace.from_frame(Trace.from_rows([(0.0, 3, "gpu", "slowdown", 2.0)]).to_frame()).rows
@@ -156,7 +157,11 @@ class Trace:
             lengths = ", ".join(f"{name} {len(column)}" for name, column in columns.items())
             raise InputError(f"{source}: columns of different lengths: {lengths}")
         rows = zip(*(column.tolist() for column in columns.values()), strict=True)
-        return cls.from_rows(rows, source)
+        trace = cls.from_rows(rows, source)
+        if HOST not in names:
+            return trace
+        pairs = zip(*(np.asarray(frame[name]).tolist() for name in ("node", HOST)), strict=True)
+        return replace(trace, names=read_files.match_names(pairs, source))
 
     @classmethod
     def read(cls, path: str | Path) -> Trace:
