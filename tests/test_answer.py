@@ -20,11 +20,11 @@ from simstrag.analysis.pages.templates import code
 from simstrag.analysis.tables.comparison_tables import differences_table, ranking_table
 from simstrag.analysis.text.answer import answer
 from simstrag.analysis.text.cautions import cautions
-from simstrag.analysis.text.sensitivity_text import WORDS, Turn, round_safely, thresholds
+from simstrag.analysis.text.sensitivity_text import Turn, round_safely, thresholds
 from simstrag.experiments.compare import C_TAUS, Comparison, compare
 from simstrag.experiments.sensitivity import COLUMNS
 from simstrag.scenario.scenario import Scenario
-from simstrag.scenario.varied_constants import QUANTITIES
+from simstrag.scenario.varied_constants import NAMES, QUANTITIES
 
 CASE: dict[str, Any] = {
     "workers": 4,
@@ -401,7 +401,7 @@ def test_the_report_shows_the_thresholds_and_lets_them_be_saved(base: Comparison
 
 
 def test_every_quantity_has_a_word_and_every_turn_its_columns() -> None:
-    assert WORDS.keys() == QUANTITIES.keys()
+    assert NAMES.keys() == {*QUANTITIES, "learner.batch"}
     assert set(Turn._fields) < set(COLUMNS)
 
 

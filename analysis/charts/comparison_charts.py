@@ -20,9 +20,10 @@ from simstrag.analysis.tables.comparison_tables import CONTROL
 from simstrag.analysis.tables.table import Table
 from simstrag.analysis.text.cautions import unknown
 from simstrag.analysis.text.number_format import estimate, join
-from simstrag.analysis.text.sensitivity_text import WORDS, Row, new_leader
+from simstrag.analysis.text.sensitivity_text import Row, new_leader
 from simstrag.experiments.compare import BASELINE, Comparison
 from simstrag.experiments.paired_statistics import Estimate
+from simstrag.scenario.varied_constants import NAMES
 
 
 def looks(comparison: Comparison) -> dict[str, int]:
@@ -310,7 +311,7 @@ def draw_thresholds(figure: Figure, rows: Sequence[Row]) -> Axes:
     ticks = (1 / 4, 1 / 2, 1, 2, 4)
     ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     ax.axvline(1, color=spec.INK, linewidth=0.8)
-    ax.set_yticks(range(len(names)), [WORDS[name] for name in names])
+    ax.set_yticks(range(len(names)), [NAMES[name] for name in names])
     ax.set_ylim(len(names) - 0.5, -0.5)
     ax.tick_params(axis="y", length=0)
     ax.grid(axis="x")

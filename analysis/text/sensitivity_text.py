@@ -13,27 +13,9 @@ from typing import Any, NamedTuple
 from simstrag.analysis.derived.standings import Standings, faster
 from simstrag.analysis.tables.table import Number, Table
 from simstrag.analysis.text.number_format import divisor, join, number, with_unit
-from simstrag.scenario.varied_constants import QUANTITIES, kind_of, value_of
+from simstrag.scenario.varied_constants import NAMES, QUANTITIES, kind_of, uncertain, value_of
 
 C_TAU = "learner.c_tau"
-WORDS = {
-    C_TAU: "c_tau",
-    "learner.noise_scale": "the noise scale",
-    "step.compute": "a clean step",
-    "step.host_share": "the share of a step that precision cannot shorten",
-    "step.amp_ratio": "the gain of reduced precision",
-    "step.cv": "the noise of steps",
-    "noise.lag1": "the autocorrelation of steps",
-    "server.service": "the server's service",
-    "server.push": "a push to the server",
-    "server.pull": "a pull from the server",
-    "allreduce.alpha": "a hop of the all-reduce",
-    "allreduce.bandwidth": "the bandwidth of a link",
-    "allreduce.bytes": "the gradient to be reduced",
-    "allreduce.overlap": "the share of the all-reduce that backward hides",
-}
-"""Names of the constants in sentences."""
-
 COARSE = 1.2
 """Name both ends of the interval in which the lead changes if their ratio exceeds this."""
 
@@ -82,7 +64,7 @@ class Turn(NamedTuple):
     @property
     def bound(self) -> str:
         """The bound within which the leader has the best mean."""
-        return f"{WORDS[self.quantity]} is {'at most' if self.larger else 'at least'} {self.safe}"
+        return f"{NAMES[self.quantity]} is {'at most' if self.larger else 'at least'} {self.safe}"
 
     @property
     def condition(self) -> str:
@@ -131,7 +113,7 @@ def _join_conditions(found: Sequence[Turn]) -> str:
     if several or any(t.coarse or not t.shown for t in found):
         return join([t.condition for t in found])
     sides = sorted(found, key=lambda t: t.larger)
-    both = f"{WORDS[sides[0].quantity]} is from {sides[0].safe} to {sides[-1].safe}"
+    both = f"{NAMES[sides[0].quantity]} is from {sides[0].safe} to {sides[-1].safe}"
     bound = both if len(sides) == 2 else sides[0].bound
     return f"{bound}; {join([t.where for t in sides])} {sides[0].rival} leads"
 
@@ -246,10 +228,11 @@ def thresholds(s: Standings) -> Thresholds:
     seeds = f"the first {n} of {s.seeds} seeds" if n < s.seeds else "the same seeds"
     scenario = s.comparison.scenario
     left_out = [
-        WORDS[name]
+        NAMES[name]
         for name in QUANTITIES
         if name not in logs
-        and (scenario.step is None or not name.startswith("step.") or value_of(scenario, name))
+        and not value_of(scenario, name)
+        and (scenario.step is None or not name.startswith("step."))
         and name not in ("step.amp_ratio", C_TAU)
         and (name != "noise.lag1" or scenario.inputs.step.noise is not None)
         and kind_of(scenario, name) != "measured"
@@ -262,6 +245,8 @@ def thresholds(s: Standings) -> Thresholds:
         f"were not varied, and no two constants at once. Where {leader} leads at an end, nothing "
         "was run in between."
     )
+    if any(name not in logs for name in uncertain(scenario)):
+        about += " Only placeholders were varied; --sensitivity varies all that was not measured."
     if left_out:
         about += f" Also assumed, but not varied because 0 or not given: {join(left_out)}."
     if lost := explain_lost_lead(s):
@@ -275,7 +260,7 @@ def _table(rows: Sequence[Row]) -> Table:
     }  # fmt: skip
     numbers = [[Number(_shown(r, key), r[key]) for key in columns.values()] for r in rows]
     shown = tuple(
-        (WORDS[r["quantity"]], str(r["kind"]), new_leader(r) or "none", *own)
+        (NAMES[r["quantity"]], str(r["kind"]), new_leader(r) or "none", *own)
         for r, own in zip(rows, numbers, strict=True)
     )
     headers = ("constant", "fitted or assumed", "new leader", *columns)

@@ -6,9 +6,25 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from simstrag.cli.console import capture_warnings, command_line, print_result, print_table, warn
+from simstrag.cli.console import (
+    capture_warnings,
+    command_line,
+    print_result,
+    print_sentences,
+    print_table,
+    warn,
+)
 from simstrag.cli.errors import Interrupted
-from simstrag.cli.options import Jobs, Json, Policies, Quiet, ScenarioFile, Seeds, flag, out_option
+from simstrag.cli.options import (
+    Jobs,
+    Json,
+    Policies,
+    Quiet,
+    ScenarioFile,
+    Seeds,
+    option,
+    out_option,
+)
 from simstrag.cli.progress import show_count
 from simstrag.cli.read_inputs import comparison_folder, partial_folder, read_scenario
 
@@ -30,8 +46,14 @@ def compare(
         Path | None, out_option("Folder to write; reports/<scenario> by default.")
     ] = None,
     sensitivity: Annotated[
-        bool, flag("Find what would change the ranking; twice the time.", "--sensitivity")
-    ] = False,
+        bool | None,
+        option(
+            "Find what would change the ranking; twice the time.",
+            None,
+            "--sensitivity/--no-sensitivity",
+            show_default="of placeholders alone",
+        ),
+    ] = None,
     jobs: Jobs = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -57,13 +79,19 @@ def compare(
             show(1, 1, "writing the report")
             comparison.write(folder, command_line(), scenario)
     except KeyboardInterrupt as interrupt:
-        raise Interrupted(_describe_kept(kept, interrupt, sensitivity)) from None
+        alone = "without --sensitivity" if sensitivity else ""
+        if sensitivity is None and case.placeholders:
+            alone = "with --no-sensitivity"
+        raise Interrupted(_describe_kept(kept, interrupt, alone)) from None
     RunCache.of(kept, comparison.scenario).clear()
-    warnings += comparison.warnings
     page, thresholds = folder / "report.html", comparison.thresholds
+    placeholders = comparison.placeholders
+    # Where the ranking is printed, the placeholders stand above it.
+    warnings += (w for w in comparison.warnings if as_json or w != str(placeholders))
     document = {
         "ranking": comparison.ranking.to_dict("records"),
         "thresholds": None if thresholds is None else thresholds.to_dict("records"),
+        "placeholders": placeholders._asdict(),
         "warnings": warnings,
         "written": folder,
         "report": page,
@@ -74,18 +102,23 @@ def compare(
         warn([f"{kept} keeps runs of an earlier scenario or program; you may remove it"])
 
 
-def _describe_kept(kept: Path, interrupt: KeyboardInterrupt, sensitivity: bool) -> str:
-    """A message on the files that an interrupted comparison keeps."""
+def _describe_kept(kept: Path, interrupt: KeyboardInterrupt, alone: str) -> str:
+    """A message on the files that an interrupted comparison keeps.
+
+    alone: the option under which the same command makes the comparison alone, if any.
+    """
     if not kept.exists():
         return "nothing was written"
     runs = str(interrupt) or f"finished runs are kept in {kept}"
-    alone = ", or without --sensitivity with the comparison alone" if sensitivity else ""
-    return f"{runs}; the same command goes on from there{alone}"
+    how = alone and f", or {alone} with the comparison alone"
+    return f"{runs}; the same command goes on from there{how}"
 
 
 def _print_ranking(comparison: Comparison) -> None:
     from simstrag.analysis.derived.standings import standings
     from simstrag.analysis.tables.comparison_tables import ranking_table
 
+    if banner := str(comparison.placeholders):
+        print_sentences(f"{banner}\n")
     ranking = ranking_table(standings(comparison))
     print_table(ranking.headers, [*ranking.rows, ranking.control], least=LEAST)

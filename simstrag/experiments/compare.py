@@ -23,6 +23,7 @@ from simstrag.engine.summary import (
 )
 from simstrag.errors import InputError
 from simstrag.experiments import paired_statistics
+from simstrag.experiments.placeholders import HALVINGS, SEEDS_PER_TRIAL, Placeholders
 from simstrag.experiments.runner import LEVELS, RunCache, Runner, RunTask, prepare
 from simstrag.experiments.sensitivity import Trials, thresholds, variant
 from simstrag.rendering import html_fragment, html_page
@@ -74,7 +75,7 @@ class Comparison:
     examples: the first seed's `Run` of each policy, with its steps or, of a long run, an excerpt of
     them (`Run.excerpt`); "clean" is the clean control.
     thresholds: how far each assumed or fitted constant may be off before another policy leads, as
-    `simstrag.experiments.sensitivity.sensitivity` describes; None unless requested.
+    `simstrag.experiments.sensitivity.sensitivity` describes; None if that was not tried.
     """
 
     scenario: Scenario
@@ -121,7 +122,7 @@ class Comparison:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The warnings of runs, each once."""
+        """The placeholders, and the warnings of runs, each once."""
         worst = self.runs.groupby("policy", sort=False)["beyond_trace"].max()
         beyond = [
             f"{policy}: {beyond_warning(share)}"
@@ -130,11 +131,16 @@ class Comparison:
         ]
         unknown = self.runs[["policy", "progress_unknown"]].dropna().drop_duplicates("policy")
         return (
-            *filter(None, [self.unslowed, self.unused_noise]),
+            *filter(None, [str(self.placeholders), self.unslowed, self.unused_noise]),
             *beyond,
             *(f"{p}: {unknown_warning(why)}" for p, why in unknown.itertuples(index=False)),
             *map(str, self.beyond_measured),
         )
+
+    @property
+    def placeholders(self) -> Placeholders:
+        """The numbers that nobody gave, and which of them decide the answer."""
+        return Placeholders.of(self.scenario, self.thresholds)
 
     @property
     def unslowed(self) -> str | None:
@@ -284,7 +290,7 @@ def compare(
     policies: str | Sequence[str] | None = None,
     *,
     seeds: int | Sequence[int] | None = None,
-    sensitivity: bool = False,
+    sensitivity: bool | None = None,
     jobs: int | None = None,
     on_progress: Callable[[int, int, str], None] | None = None,
     keep: str | Path | None = None,
@@ -294,7 +300,8 @@ def compare(
     scenario: a `Scenario` or the path of a YAML file.
     policies, seeds: they replace the scenario's; a plain string is one policy.
     sensitivity: also find the error of each assumed or fitted constant at which another policy
-        leads.  Uses the first five seeds and about doubles the work.
+        leads.  Uses the first five seeds and about doubles the work.  By default only of the
+        scenario's placeholders, if it has any, under a fifth of the seeds.
     jobs: processes, all cores by default.
     on_progress: called as (done, total, what).
     keep: a folder for runs as they finish; finished runs of the same comparison there are not
@@ -313,7 +320,11 @@ def compare(
     with Runner(scenario, jobs, on_progress, cache) as runner:
         try:
             comparison = _compare(scenario, runner)
-            return _with_thresholds(comparison, runner) if sensitivity else comparison
+            if sensitivity:
+                return _with_thresholds(comparison, runner)
+            if sensitivity is None and scenario.placeholders:
+                return _with_placeholders_tried(comparison, runner)
+            return comparison
         except KeyboardInterrupt:
             complete = "" if comparison is None else ", all of the comparison itself among them"
             kept = (f"{text}{complete}" for text in runner.describe_kept())
@@ -375,17 +386,33 @@ def _sensitivity(
 
 
 def _with_thresholds(comparison: Comparison, runner: Runner) -> Comparison:
-    """The comparison with its thresholds; the runs that it has already are not repeated."""
+    """The comparison with the thresholds of all constants that are not measured."""
+    trials = _trials(comparison, runner, THRESHOLD_SEEDS)
+    return replace(comparison, thresholds=thresholds(trials, _varied(comparison.scenario)))
+
+
+def _with_placeholders_tried(comparison: Comparison, runner: Runner) -> Comparison:
+    """The comparison with the thresholds of its placeholders, found by fewer runs."""
+    scenario = comparison.scenario
+    trials = _trials(comparison, runner, max(1, len(scenario.seed_list) // SEEDS_PER_TRIAL))
+    chosen = [name for name in _varied(scenario) if name in scenario.placeholders]
+    return replace(comparison, thresholds=thresholds(trials, chosen, HALVINGS))
+
+
+def _varied(scenario: Scenario) -> list[str]:
+    """The constants that can change the order: none if there is one policy."""
+    return uncertain(scenario) if len(scenario.policies) > 1 else []
+
+
+def _trials(comparison: Comparison, runner: Runner, seeds: int) -> Trials:
+    """Trials under the first seeds; the runs that the comparison has are not repeated."""
     scenario, runs = comparison.scenario, comparison.runs.to_dict("records")
     by_run: dict[tuple[str, int], Any] = {(row["policy"], row["seed"]): row for row in runs}
     known = {
         RunTask(variant("learner.c_tau", c_tau), policy, seed, False): time
         for policy, seed, c_tau, time in comparison.sensitivity.itertuples(index=False)
     }
-    seeds = scenario.seed_list[:THRESHOLD_SEEDS]
-    trials = Trials(scenario, runner, by_run, seeds, known)
-    chosen = uncertain(scenario) if len(scenario.policies) > 1 else []
-    return replace(comparison, thresholds=thresholds(trials, chosen))
+    return Trials(scenario, runner, by_run, scenario.seed_list[:seeds], known)
 
 
 def _units(table: pd.DataFrame) -> dict[str, str]:

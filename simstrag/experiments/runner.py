@@ -29,8 +29,8 @@ from simstrag.scenario.varied_constants import with_value
 LEVELS = 101
 """Points of a progress curve."""
 NOTE = "finished-runs.txt"
-REQUESTED = ("policies", "seeds")
-"""Keys of a scenario that choose the runs and do not affect a single run."""
+REQUESTED = ("policies", "seeds", "placeholders")
+"""Keys of a scenario that do not affect a single run."""
 NOTE_TEXT = """\
 Finished runs of a comparison that was interrupted. The same command goes on from here, also with
 other policies or seeds, as long as all else of the scenario, its trace, its profile and the program

@@ -203,8 +203,11 @@ class Edge:
             self.holds_at = self.middle
 
 
-def thresholds(trials: Trials, quantities: Sequence[str]) -> pd.DataFrame:
-    """The table that `sensitivity` describes, for runs that are there already."""
+def thresholds(trials: Trials, quantities: Sequence[str], halvings: int = HALVINGS) -> pd.DataFrame:
+    """The table that `sensitivity` describes, for runs that are there already.
+
+    halvings: steps of the bisection.
+    """
     import pandas as pd
 
     leader, every_policy = best(trials.base), trials.scenario.policies
@@ -215,9 +218,9 @@ def thresholds(trials: Trials, quantities: Sequence[str]) -> pd.DataFrame:
         if edge.rivals:
             edge.holds_at, edge.turns_at, edge.rival = edge.value, edge.tried, edge.rivals[0]
     turned = [edge for edge in edges if edge.rivals]
-    for k in range(HALVINGS):
+    for k in range(halvings):
         middles = [ConstantTrial(e.quantity, e.middle, [leader, *e.rivals]) for e in turned]
-        found = trials.times(middles, ahead=HALVINGS - 1 - k)
+        found = trials.times(middles, ahead=halvings - 1 - k)
         for edge, times in zip(turned, found, strict=True):
             edge.narrow(times, leader)
     for edge, times in zip(edges, outermost, strict=True):

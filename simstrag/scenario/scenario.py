@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -21,6 +21,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from simstrag.documents.suggestions import nearest
 from simstrag.documents.validation_errors import explain
 from simstrag.documents.yaml_file import read_mapping
 from simstrag.errors import InputError
@@ -86,6 +87,7 @@ class Scenario(Section):
     ranks_per_node: Count | None = None
     allow_speedup: bool = False
     straggler_ratio: Annotated[float, Field(gt=1)] = 1.2
+    placeholders: tuple[str, ...] = ()
     policies: Annotated[tuple[str, ...], Field(min_length=1)] = ("bsp",)
     seeds: Count | Annotated[tuple[Seed, ...], Field(min_length=1)] = 1
     _folder: Path = PrivateAttr(Path())
@@ -160,6 +162,27 @@ class Scenario(Section):
                 f"the ranks are on {listed}"
             )
         return self
+
+    @model_validator(mode="after")
+    def _check_placeholders(self) -> Self:
+        """Each names a number that the scenario states."""
+        known = [*self._numbers()]
+        for name in self.placeholders:
+            if name not in known:
+                raise ValueError(
+                    f"placeholders names '{name}', a number that the scenario does not state; take "
+                    f"it off the list{nearest(name, known)}"
+                )
+        return self
+
+    def _numbers(self) -> Iterator[str]:
+        """The numbers that are stated, as `key` or `section.key`."""
+        for key in self.model_fields_set:
+            value = getattr(self, key)
+            if isinstance(value, Section):
+                yield from (f"{key}.{name}" for name in value.model_fields_set)
+            elif isinstance(value, int | float):
+                yield key
 
     @classmethod
     def read(cls, path: str | Path) -> Scenario:

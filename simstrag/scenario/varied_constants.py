@@ -43,6 +43,26 @@ MARGIN = 1e-6
 HALVINGS = 20
 """Steps of the search for the largest step.cv beside a stated noise.lag1."""
 
+NAMES = {
+    "learner.c_tau": "c_tau",
+    "learner.noise_scale": "the noise scale",
+    "learner.batch": "the batch",
+    "step.compute": "a clean step",
+    "step.host_share": "the share of a step that precision cannot shorten",
+    "step.amp_ratio": "the gain of reduced precision",
+    "step.cv": "the noise of steps",
+    "noise.lag1": "the autocorrelation of steps",
+    "server.service": "the server's service",
+    "server.push": "a push to the server",
+    "server.pull": "a pull from the server",
+    "allreduce.alpha": "a hop of the all-reduce",
+    "allreduce.bandwidth": "the bandwidth of a link",
+    "allreduce.bytes": "the gradient to be reduced",
+    "allreduce.overlap": "the share of the all-reduce that backward hides",
+}
+"""Names of the constants in sentences."""
+
+PLACEHOLDER = "assumed (placeholder)"
 DECLARED = "assumed (declared in the scenario)"
 DEFAULT = "assumed (default)"
 NOT_GIVEN = "assumed (nothing given)"
@@ -58,12 +78,14 @@ def uses(summary: Mapping[Any, Any], section: str) -> bool:
 
 
 def kind_of(scenario: Scenario, name: str) -> str:
-    """The origin of a constant in force: measured, fitted, or assumed (and where).
+    """The origin of a constant in force: measured, fitted, or assumed (and how).
 
     >>> case = Scenario(workers=2, updates=1, step={"compute": 0.1})
     >>> kind_of(case, "step.compute"), kind_of(case, "learner.c_tau")
     ('assumed (declared in the scenario)', 'assumed (default)')
     """
+    if name in scenario.placeholders:
+        return PLACEHOLDER
     section, _, key = name.partition(".")
     stated, inputs = getattr(scenario, section), scenario.inputs
     if stated is not None and key in stated.model_fields_set:

@@ -1,0 +1,137 @@
+"""Placeholders: a scenario names them, a comparison says which of them decide its answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import simstrag
+from simstrag import Scenario
+from simstrag.errors import InputError
+from simstrag.experiments.compare import Comparison
+from simstrag.experiments.placeholders import Placeholders
+from simstrag.scenario.varied_constants import kind_of
+from tests.commands import Call
+
+SLOW = {"time": 0, "node": 0, "resource": "gpu", "kind": "slowdown", "value": 2.0}
+BASE: dict[str, Any] = {
+    "workers": 4,
+    "samples": 4 * 128 * 50,
+    "step": {"compute": 0.1, "cv": 0.02},
+    "server": {"service": 0.02, "pull": 1e-6},
+    "trace": [SLOW],
+    "policies": ["bsp", "asgd"],
+    "seeds": 10,
+    "placeholders": ["server.service", "server.pull"],
+}
+
+
+@pytest.fixture(scope="module")
+def tried() -> Comparison:
+    return simstrag.compare(Scenario.of(BASE), jobs=1)
+
+
+def test_a_placeholder_is_assumed_and_survives_reading(tmp_path: Path) -> None:
+    Scenario.of(BASE).write(tmp_path)
+    scenario = Scenario.read(tmp_path / "scenario.yaml")
+    assert scenario.placeholders == ("server.service", "server.pull")
+    assert kind_of(scenario, "server.service") == "assumed (placeholder)"
+    assert kind_of(scenario, "step.compute") == "assumed (declared in the scenario)"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("server.servise", "does not state; take it off the list. Did you mean 'server.service'"),
+        ("server.push", "does not state"),
+        ("target_progress", "does not state"),
+    ],
+)
+def test_a_placeholder_is_a_number_that_the_scenario_states(name: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Scenario.of(BASE | {"placeholders": [name]})
+    assert Scenario.of(BASE | {"placeholders": ["workers", "step.cv"]}).placeholders
+
+
+def test_placeholders_alone_are_tried_by_default(tried: Comparison) -> None:
+    """The saturated server of `test_sensitivity` turns the order over; a pull of 1 us does not."""
+    assert tried.thresholds is not None
+    assert tried.thresholds["quantity"].unique().tolist() == ["server.service", "server.pull"]
+    assert tried.thresholds["seeds"].unique().tolist() == [2]
+    assert tried.placeholders == (("server.service", "server.pull"), ("server.service",), 7)
+    banner = "2 of 7 numbers are placeholders; 1 of them decides the answer: the server's service"
+    assert tried.warnings[0] == banner == str(tried.placeholders)
+
+
+def test_what_decides_is_known_of_a_comparison_that_is_read(
+    tried: Comparison, tmp_path: Path
+) -> None:
+    tried.write(tmp_path / "c")
+    assert Comparison.read(tmp_path / "c").placeholders == tried.placeholders
+
+
+def test_the_search_about_doubles_the_runs() -> None:
+    def count(sensitivity: bool | None) -> int:
+        totals: list[int] = []
+        simstrag.compare(
+            Scenario.of(BASE), sensitivity=sensitivity, jobs=1,
+            on_progress=lambda done, total, what: totals.append(done),
+        )  # fmt: skip
+        return totals[-1]
+
+    assert count(False) < count(None) <= 2 * count(False)
+
+
+def test_without_placeholders_or_with_no_sensitivity_nothing_is_tried() -> None:
+    assert simstrag.compare(Scenario.of(BASE | {"placeholders": []}), jobs=1).thresholds is None
+    untried = simstrag.compare(Scenario.of(BASE), sensitivity=False, jobs=1)
+    assert untried.thresholds is None
+    assert "was not tried" in untried.warnings[0]
+
+
+def test_the_shown_lead_alone_decides_unless_there_is_one_seed() -> None:
+    def decisive(shown: bool, seeds: int) -> tuple[str, ...] | None:
+        row = {"quantity": "server.service", "rival": "bsp", "shown": shown, "seeds": seeds}
+        return Placeholders.of(Scenario.of(BASE), pd.DataFrame([row])).decisive
+
+    assert decisive(True, 2) == decisive(False, 1) == ("server.service",)
+    assert decisive(False, 2) == ()
+
+
+@pytest.mark.parametrize(
+    ("placeholders", "words"),
+    [
+        (Placeholders((), None, 5), ""),
+        (
+            Placeholders(("step.cv",), (), 5),
+            "1 of 5 numbers is a placeholder, but that does not decide",
+        ),
+        (
+            Placeholders(("step.cv",), ("step.cv",), 5),
+            "; 1 of them decides the answer: the noise of steps",
+        ),
+        (Placeholders(("step.cv", "workers"), (), 5), "but that does not decide the answer"),
+        (Placeholders(("step.cv", "workers"), ("step.cv", "workers"), 5), "2 of them decide the"),
+    ],
+)
+def test_the_banner_counts(placeholders: Placeholders, words: str) -> None:
+    assert words in str(placeholders)
+    assert bool(words) == bool(str(placeholders))
+
+
+@pytest.mark.usefixtures("no_page")
+def test_the_banner_stands_above_the_ranking(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Scenario.of(BASE).write(tmp_path)
+    code, out, err = call("compare", "scenario.yaml", "--jobs", "1", "--out", "c")
+    assert (code, err) == (0, "")
+    assert out.startswith("2 of 7 numbers are placeholders; 1 of them decides the answer: ")
+    assert out.index("placeholders") < out.index("asgd")
+    _, out, _ = call("compare", "scenario.yaml", "-j", "1", "--no-sensitivity", "-o", "c", "--json")
+    assert '"decisive": null' in out
+    assert "was not tried" in out
